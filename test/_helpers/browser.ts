@@ -55,7 +55,7 @@ export async function openPage(
 const axe = () => readFileSync(join(root, 'node_modules/axe-core/axe.min.js'), 'utf8')
 
 /** The serious and critical findings of axe-core in a page: the rule, and the elements that break it. */
-export async function barriers(page: Page): Promise<string[]> {
+export async function accessibilityViolations(page: Page): Promise<string[]> {
   // By the debugger, to which the policy of the page doesn't apply.
   await page.evaluate(axe())
   const violations = (await page.evaluate('axe.run().then(({ violations }) => violations)')) as readonly {

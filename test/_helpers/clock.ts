@@ -13,7 +13,7 @@ export interface Clock {
  * Gives a database without tables functions `now` and `clock_timestamp` that stand before PostgreSQL's own on the search
  * path, so that everything that the migrations create uses them.
  */
-export async function makeStill(url: string): Promise<void> {
+export async function stopClock(url: string): Promise<void> {
   await ask(
     url,
     `CREATE SCHEMA clock;
@@ -25,7 +25,7 @@ export async function makeStill(url: string): Promise<void> {
 }
 
 /** The clock of such a database or of a copy: it stops at the current time. */
-export async function createStillClock(t: Teardown, url: string): Promise<Clock> {
+export async function createStoppedClock(t: Teardown, url: string): Promise<Clock> {
   const client = new pg.Client({ connectionString: url })
   await client.connect()
   t.teardown(() => client.end())

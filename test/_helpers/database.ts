@@ -87,7 +87,7 @@ function at(server: string, database: string): string {
 }
 
 /** A URL with a connect timeout for a busy machine, if it refers directly to the PostgreSQL of the tests. */
-export function patiently(url: string): string {
+export function withConnectTimeout(url: string): string {
   const isOwn = url.includes(`@${new URL(serverUrl()).host}/`)
   return isOwn ? `${url}${url.includes('?') ? '&' : '?'}connect_timeout=60` : url
 }

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { createLog } from '../../server/observability/log.js'
 import { readSettings } from '../../server/process/settings.js'
 import { startService } from '../../server/service.js'
-import { type Clock, createStillClock, makeStill } from './clock.js'
+import { type Clock, createStoppedClock, stopClock } from './clock.js'
 import { clocked, createDatabase, freshDatabase, installed, type Teardown } from './database.js'
 import { password } from './secrets.js'
 
@@ -36,9 +36,9 @@ export function databaseFor(t: Teardown, env: Readonly<Record<string, string>> =
 export async function makeInstalled(): Promise<void> {
   await startOnce((await createDatabase({ name: installed })).url)
   const { url } = await createDatabase({ from: 'template0', name: clocked })
-  await makeStill(url)
+  await stopClock(url)
   const ends: (() => Promise<void>)[] = []
-  await startOnce(url, await createStillClock({ teardown: end => void ends.push(end) }, url))
+  await startOnce(url, await createStoppedClock({ teardown: end => void ends.push(end) }, url))
   for (const end of ends) await end()
 }
 

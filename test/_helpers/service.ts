@@ -11,8 +11,8 @@ import type { Revision } from '../../server/policy/policy.js'
 import { readSettings, type Settings } from '../../server/process/settings.js'
 import { nicknameKey } from '../../server/rules/names.js'
 import { type Service, startService } from '../../server/service.js'
-import { type Clock, createStillClock } from './clock.js'
-import { clocked, freshDatabase, patiently, type Teardown } from './database.js'
+import { type Clock, createStoppedClock } from './clock.js'
+import { clocked, freshDatabase, type Teardown, withConnectTimeout } from './database.js'
 import { databaseFor, ownSettings } from './installed.js'
 import { keepLog, plantSecret } from './logged.js'
 import { checkAnswer } from './openapi.js'
@@ -97,11 +97,11 @@ export function createRequest(http: string, defaultRevision: Revision | 'none' =
     return { status: response.status, headers: response.headers, text, json: isJson ? JSON.parse(text) : undefined }
   }
   return (method, path, options) =>
-    options?.once ? send(method, path, options) : waitOut(() => send(method, path, options))
+    options?.once ? send(method, path, options) : retryWhileBusy(() => send(method, path, options))
 }
 
 /** Retries after Retry-After while the service is busy. */
-export async function waitOut(send: () => Promise<Answer>): Promise<Answer> {
+export async function retryWhileBusy(send: () => Promise<Answer>): Promise<Answer> {
   for (let times = 1; ; times++) {
     const answer = await send()
     const wait = Number(answer.headers.get('retry-after'))
@@ -125,7 +125,7 @@ export function serviceForFile(env: () => Record<string, string> = () => ({})): 
 }
 
 /** Retries the start while the database doesn't answer in time, as on a very busy machine. */
-async function startPatiently(settings: Settings, log: Log, clock?: Pick<Clock, 'now'>): Promise<Service> {
+async function startWithRetries(settings: Settings, log: Log, clock?: Pick<Clock, 'now'>): Promise<Service> {
   for (let times = 1; ; times++) {
     try {
       return await startService(settings, log, clock && { now: clock.now })
@@ -157,9 +157,9 @@ export async function startTestService(
     keepLog(line)
     onLine?.(line)
   })
-  const service = await startPatiently(settings, log, clock)
+  const service = await startWithRetries(settings, log, clock)
   // Calls that prepare a test have longer time limits than those of a service.
-  const databaseUrl = patiently(settings.databaseUrl!)
+  const databaseUrl = withConnectTimeout(settings.databaseUrl!)
   const registry = await openRegistry({ ...settings, databaseUrl }, { log, connections: 2 })
   await registry.masterKey.load()
   t.teardown(async () => {
@@ -231,7 +231,7 @@ export async function serviceWithClock(
   env: Record<string, string> = {},
 ): Promise<TestService & { clock: Clock }> {
   const url = await freshDatabase(t, { from: clocked })
-  const clock = await createStillClock(t, url)
+  const clock = await createStoppedClock(t, url)
   return { ...(await startTestService(t, { ...env, DATABASE_URL: url }, { clock })), clock }
 }
 

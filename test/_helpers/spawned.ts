@@ -106,13 +106,16 @@ export async function spawnService(
 ): Promise<Spawned> {
   const all = await serviceEnv(t, env)
   const program = launch(t, all, options)
-  t.teardown(async () => void (await insist(program, 'SIGINT')))
+  t.teardown(async () => void (await signalUntilEnded(program, 'SIGINT')))
   const { DATABASE_URL: databaseUrl = '', AUTH_DATA_DIR: dataDir = '' } = all
   return { ...program, databaseUrl, dataDir, ...(await addressesOf(program)) }
 }
 
 /** Sends a signal repeatedly until the program has ended. Returns how it ended. */
-export async function insist({ child, ended }: Program, signal: NodeJS.Signals): Promise<Awaited<Program['ended']>> {
+export async function signalUntilEnded(
+  { child, ended }: Program,
+  signal: NodeJS.Signals,
+): Promise<Awaited<Program['ended']>> {
   child.kill(signal)
   const again = setInterval(() => child.kill(signal), 1_500)
   return ended.finally(() => clearInterval(again))

@@ -433,7 +433,7 @@ test.serial(
 )
 
 /** Headers that claim another client address. */
-const disguises = (index: number): Record<string, string>[] => [
+const addressClaims = (index: number): Record<string, string>[] => [
   { 'x-forwarded-for': `203.0.113.${index}` },
   { 'x-forwarded-for': `127.0.0.1, 198.51.100.${index}` },
   { 'X-Forwarded-For': `2001:db8:${index}::1` },
@@ -451,7 +451,7 @@ test.serial('a client that isn’t a trusted proxy can’t claim another address
   const client = openGrpc(service.grpc)
   t.teardown(async () => client.close())
   const answers = await inARow(async index => {
-    const headers = disguises(index)[index % 10]!
+    const headers = addressClaims(index)[index % 10]!
     const query = { username: randomUUID(), password: 'wrong' }
     if (index % 3) return (await service.request('POST', '/users/login', { query, headers })).status
     const call = client.call(Users.method.login, query, { metadata: headers })

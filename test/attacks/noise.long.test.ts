@@ -42,7 +42,7 @@ function causeIn(output: string): string {
 }
 
 /** Sends noise for the given time, or until the process has ended. */
-async function besiege(service: Spawned, port: number, kind: keyof typeof noises) {
+async function sendNoiseTo(service: Spawned, port: number, kind: keyof typeof noises) {
   const from = performance.now()
   const lasted = () => (performance.now() - from) / 1000
   const connections = await makeNoise(port, noises[kind]!, () => service.alive() && lasted() < seconds)
@@ -81,7 +81,7 @@ for (const port of ['HTTP', 'metrics'] as const) {
           }
         }
         const watching = watch().catch(error => error)
-        const { connections, lasted } = await besiege(service, ports[port], kind)
+        const { connections, lasted } = await sendNoiseTo(service, ports[port], kind)
         over = true
         const failed = await watching
         if (!service.alive()) t.fail(`it ended after ${lasted.toFixed(1)} s: ${causeIn(service.output())}`)
@@ -108,7 +108,7 @@ for (const port of ['gRPC', 'Administration'] as const) {
   test.serial(`HTTP/2 frames on the ${port} port: the fate of the process is reported`, async t => {
     t.timeout(seconds * 1000 + 120_000)
     const { service, ports } = await start(t)
-    const { connections, lasted } = await besiege(service, ports[port], 'frames of HTTP/2')
+    const { connections, lasted } = await sendNoiseTo(service, ports[port], 'frames of HTTP/2')
     const ended = service.alive() ? 'lives' : `ended with ${await service.ended}: ${causeIn(service.output())}`
     t.log(
       `Node.js ${process.version}: after ${lasted.toFixed(1)} s and ${connections} connections the process ${ended}`,

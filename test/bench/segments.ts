@@ -32,7 +32,7 @@ export function bcrypt(baseline: Awaited<ReturnType<typeof startBaseline>>, cost
 }
 
 /** Measures while every core also has other work. */
-export function besideBusyNeighbours(segment: Segment): Segment {
+export function besideCpuLoad(segment: Segment): Segment {
   return scale => besideNeighbours(() => segment(scale))
 }
 

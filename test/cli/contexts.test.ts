@@ -19,7 +19,7 @@ const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 const url = () => `http://${formatAddress(service.service.addresses.admin!)}`
 
 /** A user of the command line without settings of the service, and with an empty configuration folder. */
-async function somebody(t: ExecutionContext, start = runCli) {
+async function isolatedUser(t: ExecutionContext, start = runCli) {
   const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
   t.teardown(() => rm(config, { recursive: true, force: true }))
   // A data folder without a registry: only the server has one.
@@ -31,7 +31,7 @@ async function somebody(t: ExecutionContext, start = runCli) {
 }
 
 test.serial('after a login commands use the server, as the user who signed in', async t => {
-  const { run, login, config } = await somebody(t, spawnCli)
+  const { run, login, config } = await isolatedUser(t, spawnCli)
   const signedIn = await login('--context', 'here', '--json')
   t.is(signedIn.code, 0, signedIn.stderr)
   t.is(JSON.parse(signedIn.stdout).context, 'here')
@@ -53,8 +53,8 @@ test.serial('after a login commands use the server, as the user who signed in', 
 })
 
 test.serial('logout deletes the session, and `--everywhere` also revokes its copies', async t => {
-  const first = await somebody(t)
-  const second = await somebody(t)
+  const first = await isolatedUser(t)
+  const second = await isolatedUser(t)
   for (const { login } of [first, second]) await login('--context', 'here')
   t.deepEqual(JSON.parse((await first.run(['logout', '--json'])).stdout), { context: 'here', signedOut: true })
   const after = await first.run(['users', 'list', '--json'])
@@ -70,7 +70,7 @@ test.serial('logout deletes the session, and `--everywhere` also revokes its cop
 test.serial(
   'contexts are listed, chosen and deleted, and `--context` and `--local` override the current one',
   async t => {
-    const { run, login, env } = await somebody(t)
+    const { run, login, env } = await isolatedUser(t)
     await login('--context', 'one')
     await login('--context', 'two')
     const names = async () =>
@@ -103,7 +103,7 @@ test.serial(
 )
 
 test.serial('the certificate authority of a context is found from every working directory', async t => {
-  const { run, login, config } = await somebody(t)
+  const { run, login, config } = await isolatedUser(t)
   const ca = join(config, 'ca.pem')
   await writeFile(ca, '')
   const signedIn = await login('--context', 'here', '--ca', relative(process.cwd(), ca))
@@ -114,7 +114,7 @@ test.serial('the certificate authority of a context is found from every working 
 test.serial(
   'at a terminal, login asks for missing credentials without echo, and for a one-time code if enrolled',
   async t => {
-    const { env, run, login } = await somebody(t)
+    const { env, run, login } = await isolatedUser(t)
     await login('--context', 'here')
     const enrolling = openTerminal(env, ['totp', 'enroll'])
     await enrolling.shows('One-time code:')
@@ -162,7 +162,7 @@ test.serial(
 test.serial(
   'a machine signs in with a service key, has the access of its scopes, and errors name the missing scope',
   async t => {
-    const { run, config } = await somebody(t, spawnCli)
+    const { run, config } = await isolatedUser(t, spawnCli)
     const name = 'rotinas'
     const key = await serviceKey(service, ['organizations.write'], name)
     const args = ['login', url(), '--context', 'ci', '--service-key-file', '-', '--json']
@@ -203,7 +203,7 @@ test.serial(
 test.serial(
   'login refuses a key that is unknown, malformed or without a scope for Administration, and stores nothing',
   async t => {
-    const { run } = await somebody(t)
+    const { run } = await isolatedUser(t)
     const login = (key: string) => run(['login', url(), '--context', 'ci', '--service-key-file', '-'], key)
     const unknown = await login(newServiceKey())
     t.deepEqual(
@@ -220,7 +220,7 @@ test.serial(
 )
 
 test.serial('the error for a session that is too old says which sign-in the command needs', async t => {
-  const { run, login, config } = await somebody(t)
+  const { run, login, config } = await isolatedUser(t)
   await login('--context', 'here')
   const file = join(config, 'auth-admin', 'sessions', 'here.token')
   const genuine = (await readFile(file, 'utf8')).trim()
@@ -236,7 +236,7 @@ test.serial('the error for a session that is too old says which sign-in the comm
 })
 
 test.serial('at a terminal, a sign-in that is too old is renewed before other questions', async t => {
-  const { run, login, config, env } = await somebody(t)
+  const { run, login, config, env } = await isolatedUser(t)
   await login('--context', 'here')
   const file = join(config, 'auth-admin', 'sessions', 'here.token')
   const genuine = (await readFile(file, 'utf8')).trim()
@@ -273,7 +273,7 @@ test.serial('at a terminal, a sign-in that is too old is renewed before other qu
 })
 
 test.serial('at a terminal, an expired session is renewed, and the command continues', async t => {
-  const { run, login, config, env } = await somebody(t)
+  const { run, login, config, env } = await isolatedUser(t)
   await login('--context', 'here')
   const file = join(config, 'auth-admin', 'sessions', 'here.token')
   const genuine = (await readFile(file, 'utf8')).trim()
@@ -311,7 +311,7 @@ test.serial('at a terminal, an expired session is renewed, and the command conti
 })
 
 test.serial('a context remembers the username of its sign-in, and `--username` overrides it', async t => {
-  const { run, login, env } = await somebody(t)
+  const { run, login, env } = await isolatedUser(t)
   await login('--context', 'here')
   const again = await run(['login', '--context', 'here', '--password-file', '-', '--json'], password)
   t.is(JSON.parse(again.stdout).username, 'admin', again.stderr)
@@ -324,7 +324,7 @@ test.serial('a context remembers the username of its sign-in, and `--username` o
 test.serial(
   'AUTH_CONTEXT selects the context unless `--context` or `--local` does, and isn’t a setting of the service',
   async t => {
-    const { run, login, env } = await somebody(t)
+    const { run, login, env } = await isolatedUser(t)
     await login('--context', 'one')
     await login('--context', 'two')
     const contextOf = async (more: Record<string, string>, ...args: string[]) =>
@@ -345,7 +345,7 @@ test.serial(
 )
 
 test.serial('a local-only command refuses `--context` without effect, and ignores AUTH_CONTEXT', async t => {
-  const { run, login, env } = await somebody(t)
+  const { run, login, env } = await isolatedUser(t)
   await login('--context', 'prod')
   for (const args of [
     ['install'],
@@ -373,7 +373,7 @@ test.serial('a local-only command refuses `--context` without effect, and ignore
 test.serial(
   'errors for a wrong password, a connection without TLS and an unreachable server say what to do',
   async t => {
-    const { run, login } = await somebody(t)
+    const { run, login } = await isolatedUser(t)
     const wrong = await run(
       ['login', url(), '--username', 'admin', '--password-file', '-', '--json'],
       'not-the-password',
@@ -398,7 +398,7 @@ test.serial(
 )
 
 test.serial('a session file that other users can read causes a warning', async t => {
-  const { run, login, config } = await somebody(t)
+  const { run, login, config } = await isolatedUser(t)
   await login('--context', 'here')
   const file = join(config, 'auth-admin', 'sessions', 'here.token')
   const token = await readFile(file, 'utf8')
@@ -412,7 +412,7 @@ test.serial('a session file that other users can read causes a warning', async t
 test.serial(
   'an irreversible command needs a confirmation at a server, but not in scripts on the database itself',
   async t => {
-    const { run, login } = await somebody(t)
+    const { run, login } = await isolatedUser(t)
     await login('--context', 'here')
     const [key] = JSON.parse((await run(['keys', 'list', '--json'])).stdout).keys
     const refused = await run(['keys', 'retire', key.kid, '--now', '--json'])

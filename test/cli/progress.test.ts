@@ -21,7 +21,7 @@ async function emptyFolder(t: ExecutionContext): Promise<string> {
 }
 
 /** The environment of a user who is signed in at the service over a slow network. */
-async function farAway(t: ExecutionContext) {
+async function overSlowNetwork(t: ExecutionContext) {
   const { host, port } = service.service.addresses.admin!
   const connections = new Set<Socket>()
   const relay = createServer(incoming => {
@@ -61,7 +61,7 @@ test.before('prepare more users than one call returns', async () => {
 })
 
 test('a slow list shows its progress at the terminal only, and erases the line at the end', async t => {
-  const { env, folder } = await farAway(t)
+  const { env, folder } = await overSlowNetwork(t)
   const list = ['users', 'list', '--limit', '1001', '--json', '--fields', 'id']
   const file = join(folder, 'users.json')
   const { shows, ended, screen, raw } = openTerminal(env, list, { into: file })
@@ -78,7 +78,7 @@ test('a slow list shows its progress at the terminal only, and erases the line a
 })
 
 test('a list is printed page by page, in each form', async t => {
-  const { env } = await farAway(t)
+  const { env } = await overSlowNetwork(t)
   for (const form of [['--json'], ['--jsonl'], []]) {
     const child = startCli(env, ['users', 'list', '--all', ...form])
     await once(child.stdout, 'data')
@@ -91,7 +91,7 @@ test('a list is printed page by page, in each form', async t => {
 })
 
 test('a list that fails midway prints how to continue, and then the error', async t => {
-  const { env, cut } = await farAway(t)
+  const { env, cut } = await overSlowNetwork(t)
   const list = ['users', 'list', '--all', '--json', '--fields', 'id']
   const child = startCli(env, list)
   let stdout = ''
@@ -110,7 +110,7 @@ test('a list that fails midway prints how to continue, and then the error', asyn
 })
 
 test('a list that prints rows at the terminal shows no progress line', async t => {
-  const { env, folder } = await farAway(t)
+  const { env, folder } = await overSlowNetwork(t)
   const list = ['users', 'list', '--limit', '1', '--jsonl', '--fields', 'id']
   const seen = openTerminal(env, list)
   t.is(await seen.ended, 0, seen.screen())

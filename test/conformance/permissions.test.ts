@@ -144,7 +144,7 @@ function asNow(token: string): Promise<string> {
 }
 
 /** One of each kind that both matrices use. */
-async function everybody() {
+async function callersOfBoth() {
   const [home, elsewhere] = [await service.organization(), await service.organization()]
   const institution = await service.institution(home)
   const [client, other] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
@@ -209,7 +209,7 @@ test('every user RPC permits the callers that the matrix lists, and refuses all 
     enrolled,
     suspended,
     services,
-  } = await everybody()
+  } = await callersOfBoth()
   const own = (user: SignedUp) => [user.token, self(user)] as const
   const on = (user: SignedUp, target: Target) => [user.token, target] as const
   const keys = Object.entries(services).map(([scope, key]) => [scope, [key, other] as const])
@@ -242,7 +242,7 @@ test('every user RPC permits the callers that the matrix lists, and refuses all 
 
 test('every Administration RPC permits the callers that the matrix lists, and refuses all others as listed', async t => {
   const { institution, client, other, inactive, byPassword, byKey, byAnswers, enrolled, suspended, services } =
-    await everybody()
+    await callersOfBoth()
   const coded = await administrator()
   const recent = await enroll(coded.username)
   const then = nowInSeconds() - 15 * 60 - 5

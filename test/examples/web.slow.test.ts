@@ -6,7 +6,7 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { ExecutionContext } from 'ava'
 import { buildSync } from 'esbuild'
-import { barriers, browserTest, openPage } from '../_helpers/browser.js'
+import { accessibilityViolations, browserTest, openPage } from '../_helpers/browser.js'
 import { example } from '../_helpers/examples.js'
 import { openMailbox } from '../_helpers/mailbox.js'
 import { startTestService } from '../_helpers/service.js'
@@ -53,7 +53,7 @@ browserTest('the web page of the examples signs up, activates and logs in, and s
   await form.getByLabel('I accept').check()
   await form.getByRole('button', { name: 'Sign up' }).click()
   await page.locator('#sign-up [name=password][aria-invalid]').waitFor()
-  t.deepEqual(await barriers(page), [])
+  t.deepEqual(await accessibilityViolations(page), [])
   await form.locator('[name=password]').fill(password)
   await form.getByRole('button', { name: 'Sign up' }).click()
 
@@ -95,7 +95,7 @@ browserTest('the web page of the examples recovers an account by e-mail', async 
   await form.getByRole('button', { name: 'Set the password' }).click()
   await form.getByRole('heading', { name: 'Activate your account' }).waitFor()
   t.truthy(await service.login(username, password))
-  t.deepEqual(await barriers(page), [])
+  t.deepEqual(await accessibilityViolations(page), [])
   t.deepEqual(
     faults.filter(fault => !fault.includes('400')),
     [],

@@ -33,7 +33,7 @@ async function twoServers(t: ExecutionContext) {
 }
 
 /** Asserts that every read and nearly every write succeeded, and that the others got a 503. */
-function fewTold(t: ExecutionContext, reads: Load, writes: Load) {
+function fewRefused(t: ExecutionContext, reads: Load, writes: Load) {
   t.log(`reads: ${reads.summary()}; sign-ups: ${writes.summary()}`)
   t.deepEqual([...new Set(reads.statuses)], [200])
   t.true(writes.statuses.every(status => status === 200 || status === 503))
@@ -47,7 +47,7 @@ test.serial('one server is killed: no read fails, and only writes in progress th
   servers[0].child.kill('SIGKILL')
   await Promise.all([reads.more(300), writes.more(100)])
   await Promise.all([reads.end(), writes.end()])
-  fewTold(t, reads, writes)
+  fewRefused(t, reads, writes)
 })
 
 test.serial('one server hangs: no read fails, the server is soon avoided, and used again once it resumes', async t => {
@@ -58,7 +58,7 @@ test.serial('one server hangs: no read fails, the server is soon avoided, and us
   t.teardown(() => servers[0].child.kill('SIGCONT'))
   await Promise.all([reads.more(300), writes.more(100)])
   await Promise.all([reads.end(), writes.end()])
-  fewTold(t, reads, writes)
+  fewRefused(t, reads, writes)
   // Reads don't wait until the connection is cut, after 8 s.
   t.true(reads.slowest() < 7_500)
   // Otherwise each second call would take until its time limit.

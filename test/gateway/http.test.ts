@@ -6,7 +6,14 @@ import test from 'ava'
 import pg from 'pg'
 import { routes } from '../../gateway/routes.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
-import { type Answer, createRequest, password, serviceForFile, startTestService, waitOut } from '../_helpers/service.js'
+import {
+  type Answer,
+  createRequest,
+  password,
+  retryWhileBusy,
+  serviceForFile,
+  startTestService,
+} from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
@@ -35,7 +42,7 @@ function raw(
       outgoing.on('error', reject)
       outgoing.end(body)
     })
-  return waitOut(send)
+  return retryWhileBusy(send)
 }
 
 const credentials = async () => ({ username: (await service.signUp('ROLE_CLIENT')).username, password })

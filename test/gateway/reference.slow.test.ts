@@ -1,7 +1,7 @@
 /** The reference in a browser. */
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
-import { barriers, browserTest, openPage } from '../_helpers/browser.js'
+import { accessibilityViolations, browserTest, openPage } from '../_helpers/browser.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()
@@ -25,7 +25,7 @@ for (const colorScheme of ['light', 'dark'] as const) {
         for (const path of paths) {
           await page.goto(service.http + path)
           for (const each of await page.locator('details').all()) await each.evaluate('(each) => { each.open = true }')
-          t.deepEqual(await barriers(page), [], path)
+          t.deepEqual(await accessibilityViolations(page), [], path)
         }
         t.deepEqual(faults, [])
       }

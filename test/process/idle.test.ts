@@ -3,7 +3,7 @@ import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { freshDatabase } from '../_helpers/database.js'
 import { createRequest, password } from '../_helpers/service.js'
-import { insist, type Spawned, spawnService } from '../_helpers/spawned.js'
+import { type Spawned, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
 import { waitForValue } from '../_helpers/wait.js'
 
 /** Modules that only calls need, each by one of its files. */
@@ -22,10 +22,10 @@ const loadedBy = (service: Spawned) =>
     .map(([what]) => what)
 
 /** Starts a service on a database that another one used before. It reports each file that it loads. */
-async function startTelling(t: ExecutionContext) {
+async function startReporting(t: ExecutionContext) {
   const DATABASE_URL = await freshDatabase(t)
   // The first start hashes the password of the administrator.
-  await insist(await spawnService(t, { DATABASE_URL }), 'SIGINT')
+  await signalUntilEnded(await spawnService(t, { DATABASE_URL }), 'SIGINT')
   const client = new pg.Client(DATABASE_URL)
   await client.connect()
   t.teardown(() => client.end())
@@ -40,7 +40,7 @@ async function startTelling(t: ExecutionContext) {
 }
 
 test('an idle process after its first maintenance run has loaded no module that only some calls need', async t => {
-  const service = await startTelling(t)
+  const service = await startReporting(t)
   const request = createRequest(service.http)
   t.is((await request('GET', '/readyz')).status, 200)
   t.deepEqual(loadedBy(service), [])

@@ -13,7 +13,7 @@ import pg from 'pg'
 import { ask, freshDatabase } from '../_helpers/database.js'
 import { startRelay } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
-import { insist, launch, type Spawned, serviceEnv, spawnService } from '../_helpers/spawned.js'
+import { launch, type Spawned, serviceEnv, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
 import { waitFor } from '../_helpers/wait.js'
 
 /** Longer than the time limit of a stop that doesn't wait for it, on any machine. */
@@ -62,7 +62,7 @@ test.serial(
     await sleep(6000)
     t.false(await isServing(service.grpc))
     t.false(await isReady(service.http))
-    t.is(await insist(service, 'SIGTERM'), 0)
+    t.is(await signalUntilEnded(service, 'SIGTERM'), 0)
   },
 )
 
@@ -216,7 +216,7 @@ test.serial('no embedded PostgreSQL keeps running after repeated signals, nor wh
   const env = await serviceEnv(t, embedded)
   const first = await spawnService(t, { ...env, AUTH_DRAIN: longDrain })
   const pid = postmasterOf(env.AUTH_DATA_DIR!)
-  t.is(await insist(first, 'SIGTERM'), 0)
+  t.is(await signalUntilEnded(first, 'SIGTERM'), 0)
   t.false(lives(pid))
 
   const second = await spawnService(t, env)
@@ -276,5 +276,5 @@ test.serial('a separate gateway drains in the same way', async t => {
   gateway.child.kill('SIGTERM')
   await waitFor(async () => !(await isReady(http)))
   t.is((await login(http)).status, 200)
-  t.is(await insist(gateway, 'SIGTERM'), 0)
+  t.is(await signalUntilEnded(gateway, 'SIGTERM'), 0)
 })

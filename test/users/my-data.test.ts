@@ -33,7 +33,7 @@ async function chief() {
 }
 
 /** A user whom others changed, and the data of these others that no response may have. */
-async function aLife(t: { teardown(work: () => Promise<void>): void }) {
+async function fillEveryTable(t: { teardown(work: () => Promise<void>): void }) {
   const organization = await service.organization()
   const email = `vida.${randomUUID()}@example.org`
   const login = (secret: string, address: string) =>
@@ -78,7 +78,7 @@ async function aLife(t: { teardown(work: () => Promise<void>): void }) {
 }
 
 test('an export has what administrators export of the user, without other people’s data, keys and internal columns', async t => {
-  const { token, username, id, organization, foreign } = await aLife(t)
+  const { token, username, id, organization, foreign } = await fillEveryTable(t)
   const answer = await service.request('GET', '/users/me/export', { token, headers: from(home) })
   t.is(answer.status, 200, answer.text)
   t.is(answer.headers.get('content-type'), 'application/json')
@@ -152,7 +152,7 @@ test('an export has what administrators export of the user, without other people
 })
 
 test('a user lists its events, the newest first, with who acted in plain words and only its own addresses', async t => {
-  const { token, foreign } = await aLife(t)
+  const { token, foreign } = await fillEveryTable(t)
   const answer = await service.request('GET', '/users/me/events', { token })
   t.is(answer.status, 200, answer.text)
   t.is(answer.json.nextPageToken, '')

@@ -17,7 +17,7 @@ const run = async (text: string) =>
   (await service.registry.database.sequelize.query(text))[0] as Record<string, string>[]
 
 /** A user with a row in every table. */
-async function aLife(address: string) {
+async function fillEveryTable(address: string) {
   const organization = await service.organization()
   const email = `vida${organization.id}@example.org`
   const user = await service.signUp('ROLE_INSTITUTION', {
@@ -43,7 +43,7 @@ async function aLife(address: string) {
 }
 
 test('an export holds every table and column with data about the user, and no secret', async t => {
-  const { username, id, email, organization } = await aLife('198.51.100.8')
+  const { username, id, email, organization } = await fillEveryTable('198.51.100.8')
   const { json } = await admin.exportUser({ user: username, pageSize: 1000 })
   const data = JSON.parse(json)
   t.like(data.users, { id, username, email, institution: 'Instituto Pleno', has_password: true, active: true })
@@ -143,7 +143,7 @@ test('the stored response to a creation is erased with the created user', async 
 })
 
 test('erasure removes a user from every table and returns a receipt with the number of rows, and the audit log verifies', async t => {
-  const { username, nickname, id, email, token } = await aLife('198.51.100.9')
+  const { username, nickname, id, email, token } = await fillEveryTable('198.51.100.9')
   t.is(await reasonOf(admin.eraseUser({ user: username })), 'CONFIRMATION_NEEDED')
   const checked = await admin.eraseUser({ user: username, confirm: username, validateOnly: true })
   t.is(checked.rows.users, 1)
