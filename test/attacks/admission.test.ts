@@ -53,7 +53,7 @@ test('an address signs up 600 users at once, then one every 12 seconds, over all
   t.is((await signUp(address)).status, 429)
 })
 
-test('a process answers 300 look-ups of an address at once, then one per second', async t => {
+test('a process answers 300 look-ups from an address at once, then one per second', async t => {
   const [service, clock] = await withClock(t, 5)
   const address = anyAddress()
   const ask = (at = address, path = 'existsByUsername') =>
@@ -146,7 +146,7 @@ test.serial('a blocked caller uses no more processor time than a request for an 
   t.true(refused < 3 * nothing, `${refused} µs, ${nothing} µs`)
 })
 
-test('an attempt in progress is not a failure: forty users behind one address that allows thirty failures all sign in by following Retry-After', async t => {
+test('attempts in progress aren’t failures: 40 users behind one address with a limit of 30 failures all sign in by following Retry-After', async t => {
   // The hashes take long enough that the attempts are in progress at the same time.
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.1', AUTH_BCRYPT_COST: '8' })
   const address = anyAddress()
@@ -172,7 +172,7 @@ test('an attempt in progress is not a failure: forty users behind one address th
   for (const { username } of users) t.is((await login(service, username, anyAddress())).status, 200)
 })
 
-test('a pupil’s wrong passwords block unknown accounts at the school, and none that the school’s address knows', async t => {
+test('a pupil’s wrong passwords block unknown accounts at a school, but no account that knows the school’s address', async t => {
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.1' })
   const school = anyAddress()
   const [ana, bia, pupil] = [await known(service, school), await known(service, school), await known(service, school)]

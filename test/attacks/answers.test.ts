@@ -73,7 +73,7 @@ test('an answer saved on the first day counts at once, a later one after a day',
   t.is((await enter(service, username, [a, b], 'verde')).status, 200)
 })
 
-test('a thief of a token can’t return by saved answers after a password change', async t => {
+test('a token thief can’t sign in by saved answers after a password change', async t => {
   const [service, clock] = await withClock(t)
   const [a, b, c] = await questions(service)
   const [some, none] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
@@ -151,7 +151,7 @@ test('an answer whose request started before its session was revoked is not save
   }
 })
 
-test('an administrator’s session by answers permits reading its own record, and nothing else', async t => {
+test('an administrator’s session by answers permits only reading its own record', async t => {
   const [a, b] = await questions(shared)
   const admin = await shared.adminToken()
   for (const id of [a, b]) t.is((await save(shared, admin, id, 'azul')).status, 200)

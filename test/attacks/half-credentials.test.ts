@@ -312,7 +312,7 @@ test.serial('a user whose tokens are revoked while it saves an answer or a passw
   }
 })
 
-test('administrators who change each other at the same time don’t deadlock: twenty pairs all get answers', async t => {
+test('administrators who change each other concurrently don’t deadlock: twenty pairs all get responses', async t => {
   const own = await startTestService(t, settings())
   const by = await openSignedIn(t, own)
   const sessions: { user: string; open: AdministrationClient }[] = []

@@ -106,7 +106,7 @@ test('a missing username is refused as missing, but only to a caller with the pe
   refused(t, await deactivate(member.token, ' '), 403, 'ACCESS_DENIED')
 })
 
-test('a stolen token of a deactivated member activates nothing', async t => {
+test('a stolen token of a deactivated member can’t activate', async t => {
   const school = await openSchool(service)
   const member = await school.member()
   t.is((await deactivate(school.institution.token, member.username)).status, 200)
@@ -164,7 +164,7 @@ test.serial('a member that moves, or gets another role, while a deactivation wai
   }
 })
 
-test('of deactivations at once, by two institutions, one succeeds and leaves the only event', async t => {
+test('of concurrent deactivations by two institutions, one succeeds and leaves the only event', async t => {
   const school = await openSchool(service)
   const colleague = await colleagueIn(school)
   const member = await school.member()
@@ -178,30 +178,33 @@ test('of deactivations at once, by two institutions, one succeeds and leaves the
   t.is((await audit.list({ action: 'user.deactivate', subjectId: idOf(member.token), limit: 9 })).length, 1)
 })
 
-test.serial('an activation beside a deactivation never leaves a user half a member', async t => {
-  const school = await openSchool(service)
-  const { institution } = school
-  // Deactivated while its activation waits: the activation started with a token that is revoked meanwhile.
-  const waiting = await service.signUp('ROLE_CLIENT')
-  await api.setOrganization({ user: waiting.username, organization: `#${school.id}` })
-  const token = await service.login(waiting.username)
-  const first = [
-    () => deactivate(institution.token, waiting.username),
-    () => activate(waiting, token, institution.providerKey),
-  ]
-  t.deepEqual(await stopEvents(t, service, first), [200, 500])
-  t.like(await stateOf(waiting), { active: false, organizationId: null })
+test.serial(
+  'a concurrent activation and deactivation leave a user either a member or not, never in between',
+  async t => {
+    const school = await openSchool(service)
+    const { institution } = school
+    // Deactivated while its activation waits: the activation started with a token that is revoked meanwhile.
+    const waiting = await service.signUp('ROLE_CLIENT')
+    await api.setOrganization({ user: waiting.username, organization: `#${school.id}` })
+    const token = await service.login(waiting.username)
+    const first = [
+      () => deactivate(institution.token, waiting.username),
+      () => activate(waiting, token, institution.providerKey),
+    ]
+    t.deepEqual(await stopEvents(t, service, first), [200, 500])
+    t.like(await stateOf(waiting), { active: false, organizationId: null })
 
-  const other = await service.signUp('ROLE_CLIENT')
-  await api.setOrganization({ user: other.username, organization: `#${school.id}` })
-  const fresh = await service.login(other.username)
-  const second = [
-    () => activate(other, fresh, institution.providerKey),
-    () => deactivate(institution.token, other.username),
-  ]
-  t.deepEqual(await stopEvents(t, service, second), [200, 200])
-  t.like(await stateOf(other), { active: false, organizationId: null })
-})
+    const other = await service.signUp('ROLE_CLIENT')
+    await api.setOrganization({ user: other.username, organization: `#${school.id}` })
+    const fresh = await service.login(other.username)
+    const second = [
+      () => activate(other, fresh, institution.providerKey),
+      () => deactivate(institution.token, other.username),
+    ]
+    t.deepEqual(await stopEvents(t, service, second), [200, 200])
+    t.like(await stateOf(other), { active: false, organizationId: null })
+  },
+)
 
 test('a page token of another organization, search or list is refused', async t => {
   const [school, other] = [await openSchool(service), await openSchool(service)]

@@ -105,7 +105,7 @@ for (const port of ['HTTP', 'metrics'] as const) {
 }
 
 for (const port of ['gRPC', 'Administration'] as const) {
-  test.serial(`HTTP/2 frames on the ${port} port: the fate of the process is reported`, async t => {
+  test.serial(`HTTP/2 frames on the ${port} port: the test reports how the process ended`, async t => {
     t.timeout(seconds * 1000 + 120_000)
     const { service, ports } = await start(t)
     const { connections, lasted } = await sendNoiseTo(service, ports[port], 'frames of HTTP/2')

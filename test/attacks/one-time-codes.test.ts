@@ -95,7 +95,7 @@ test('ten wrong codes from any address lock the account, despite successes betwe
   t.is((await admin.unlockUser({ user: `#${id}` })).cleared, 0)
 })
 
-test('of 60 simultaneous wrong codes, ten are compared', async t => {
+test('of 60 simultaneous wrong codes, 10 are compared', async t => {
   const { guess, signIn, code, events } = await administrators(t)
   const reasons = (await Promise.all(Array.from({ length: 60 }, () => guess(1)))).flat()
   // A busy service compares none, and no more attempts are in progress than may fail.

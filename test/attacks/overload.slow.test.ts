@@ -17,7 +17,7 @@ async function hashesWaiting({ service }: TestService): Promise<number> {
   return Number(/\{state="waiting"\} (\d+)/.exec(await answer.text())?.[1])
 }
 
-test.serial('a sign-in from a known address overtakes unknown ones that already wait', async t => {
+test.serial('a sign-in from a known address precedes waiting ones from unknown addresses', async t => {
   const service = await startTestService(t, { AUTH_BCRYPT_COST: '9', AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
   const home = anyAddress()
   const { username } = await known(service, home)

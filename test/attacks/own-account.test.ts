@@ -88,7 +88,7 @@ test('of 8 simultaneous deletions with one token one succeeds, with one event an
   t.is(emailsTo(email), 1)
 })
 
-test('of a deletion and another change with the same token, at once, one succeeds', async t => {
+test('of a concurrent deletion and another change with one token, one succeeds', async t => {
   const others = {
     '/users/revokemytokens': {},
     '/forgotpasswords/passwordupdatebyusername': { query: { newPassword: 'tatu-canastra 12' } },

@@ -66,7 +66,7 @@ test('query parameters may be unescaped', async t => {
 })
 
 for (const [name, chosen] of Object.entries({ 'with the setting': service, 'without it': plain })) {
-  test(`the calls of the app work ${name}`, async t => {
+  test(`the calls of the older app work ${name}`, async t => {
     const { request } = chosen
     const digits = telephone()
     const written = `(${digits.slice(0, 2)})${digits.slice(2, 7)}-${digits.slice(7)}`

@@ -106,7 +106,7 @@ test('at the limit of a /24 its longest idle connection is closed for a new one'
   t.deepEqual(cut, ['connections'])
 })
 
-test('a closed connection frees its place', async t => {
+test('a closed connection doesn’t count towards the limit', async t => {
   const { listener, connect, cut } = await open(t, { perAddress: 2, perNetwork: 2 })
   for (let times = 0; times < 5; times++) {
     const [first, second] = await openAll(connect, ['127.0.0.2', '127.0.0.2'])

@@ -62,7 +62,7 @@ for (const [accept, type] of [
   ['Application/JSON; charset=utf-8', 'application/json'],
   ['application/json, application/problem+json', 'application/json'],
 ] as const) {
-  test(`a string goes to a client that accepts ${accept ?? 'nothing in particular'} as ${type}`, async t => {
+  test(`a string result is sent as ${type} if Accept is ${accept ?? 'missing'}`, async t => {
     const query = new URLSearchParams(await credentials())
     const answer = await raw('POST', `/users/login?${query}`, accept === undefined ? {} : { accept })
     t.is(answer.status, 200)
@@ -73,7 +73,7 @@ for (const [accept, type] of [
 }
 
 for (const type of ['application/x-www-form-urlencoded', 'application/json', 'application/json; charset=UTF-8']) {
-  test(`parameters may stand in a body of ${type} instead of the query`, async t => {
+  test(`parameters are accepted in a body of ${type} instead of the query`, async t => {
     const { username, token } = await service.signUp('ROLE_CLIENT')
     const write = (fields: Record<string, string>) =>
       type.includes('json') ? JSON.stringify(fields) : String(new URLSearchParams(fields))
@@ -357,7 +357,7 @@ test('every response carries security headers, and grants no other origin access
   }
 })
 
-test('pages of allowed origins have access, and others don’t', async t => {
+test('pages of allowed origins can read responses, and others can’t', async t => {
   const other = await startTestService(t, { AUTH_CORS_ORIGINS: 'https://app.example.org' })
   const ask = (origin: string, path = '/users/me') => other.request('GET', path, { headers: { origin } })
   for (const path of ['/users/me', '/nothing', '/auth.v1.Users/Login']) {
@@ -413,7 +413,7 @@ test('AUTH_DEFAULT_REVISION selects the revision of the base path; the versioned
   t.false((await organization('/1.0.2')).includes('email'))
 })
 
-test('the text of a refusal comes from the service', async t => {
+test('the text of a refusal is that of the service', async t => {
   t.is((await request('GET', '/users/me')).json.detail, 'Access denied.')
   t.is(
     (await request('GET', '/users/me', { token: 'bad' })).json.detail,

@@ -55,7 +55,7 @@ test('the HTTPS port speaks only HTTP/1.1, with TLS 1.2 or newer', async t => {
   }
 })
 
-test('gateway and server refuse each other without the right certificate and name', async t => {
+test('gateway and server refuse each other without a valid certificate and name', async t => {
   const { server, files, env } = await startOverTls(t)
   const foreign = createAuthority('Authority')
   const foreignPems = await writePems(t, foreign.issue({ name: 'auth-gateway' }))

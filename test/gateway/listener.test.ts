@@ -77,7 +77,7 @@ test('only a few pipelined requests are in progress at a time, and all are answe
   }
 })
 
-test('pipelined requests that wait for answers keep what follows unread', async t => {
+test('while pipelined requests wait for responses, later ones aren’t read', async t => {
   let begun = 0
   const held: Response[] = []
   const { port } = await open(t, (_, response) => {
@@ -142,7 +142,7 @@ test('pipelined requests in any fragmentation are parsed as if they came one by 
   await fc.assert(property, { numRuns: 60, endOnFailure: true })
 })
 
-test('a client that reads no responses is read no further, and gets all of them once it reads', async t => {
+test('no further requests are read from a client that reads no responses, and it gets all of them once it reads', async t => {
   let begun = 0
   const { port } = await open(t, (_, response) => {
     begun++
@@ -329,7 +329,7 @@ test('an error of a request or its response that has no listener doesn’t end t
   t.deepEqual(statusesOf(connection), ['200'])
 })
 
-test('bytes after CONNECT on a connection cause no internal error', async t => {
+test('bytes after a CONNECT request cause no internal error', async t => {
   const { port } = await open(t, answer)
   const leaving = await connect(t, port)
   leaving.write(`CONNECT a:1 HTTP/1.1\r\n\r\n${get('/').repeat(40)}`)
@@ -369,7 +369,7 @@ test('closing lets requests end, accepts pipelined ones, and then ends their con
   t.regex(second ?? '', /connection: close/i)
 })
 
-test('closing cuts off what isn’t finished within the time limit', async t => {
+test('closing cuts off requests that aren’t finished within the time limit', async t => {
   let left = 0
   const { listener, port } = await open(t, (_, response) => {
     left++

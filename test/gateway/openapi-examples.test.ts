@@ -53,7 +53,7 @@ async function mailedCode(to: string): Promise<string> {
   }
 }
 
-test('every example is what the service answers', async t => {
+test('every example equals a response of the service', async t => {
   const operations: Record<string, unknown> = {}
   const problems: Record<string, unknown> = {}
 

@@ -49,7 +49,7 @@ test('other documents do not exist, and other methods are refused', async t => {
 const documentOf = async (revision: string): Promise<any> =>
   (await service.request('GET', `/openapi/${revision}.json`)).json
 
-test('the documents differ as the revisions do', async t => {
+test('the documents differ where the revisions differ', async t => {
   const [old, current] = [await documentOf('1.0.0'), await documentOf('1.0.2')]
   t.deepEqual(
     Object.keys(old.paths).filter(path => !current.paths[path]),

@@ -27,7 +27,7 @@ test('the start page leads to the reference, documents, definitions, keys and he
   t.regex((await get('/proto/auth/v1/users.proto')).text, /^service Users \{$/m)
 })
 
-test('start page and /docs are in the language that the client prefers, the others in theirs', async t => {
+test('start page and /docs use the language that the client prefers, and other pages have a fixed one', async t => {
   for (const [accepted, locale] of [
     [undefined, 'en'],
     ['en-US,en;q=0.9,pt;q=0.8', 'en'],
@@ -71,7 +71,7 @@ test('no page has an inline script or style or refers to another host, and its p
     t.is((await get(path)).headers.get('content-security-policy'), "default-src 'none'", path)
 })
 
-test('every operation and every reason of the OpenAPI document is in the text of the reference', async t => {
+test('the reference contains every operation and every reason of the OpenAPI document', async t => {
   for (const revision of ['1.0.0', '1.0.2']) {
     const { paths, 'x-reasons': reasons } = (await get(`/openapi/${revision}.json`)).json
     for (const locale of ['en', 'pt-BR']) {

@@ -60,7 +60,7 @@ browserTest('a reader signs in and calls me in the page', async t => {
   t.deepEqual(faults, [])
 })
 
-browserTest('a reader who has a token enters it, and Enter leaves the page as it is', async t => {
+browserTest('a reader can enter a token, and Enter doesn’t reload the page', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const { page, faults } = await openPage(t, [service.http])
   await page.goto(`${service.http}/docs/1.0.2/en`)
@@ -74,7 +74,7 @@ browserTest('a reader who has a token enters it, and Enter leaves the page as it
   t.deepEqual(faults, [])
 })
 
-browserTest('a reader without a pointer signs in and calls me', async t => {
+browserTest('a reader can sign in and call me by keyboard only', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const { page, faults } = await openPage(t, [service.http])
   await page.goto(`${service.http}/docs`)
@@ -102,7 +102,7 @@ browserTest('a reader without a pointer signs in and calls me', async t => {
   t.deepEqual(faults, [])
 })
 
-browserTest('a call is copied as a command of curl, which does the same', async t => {
+browserTest('a call can be copied as a curl command with the same effect', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT', { nickname: `d'Ávila $(id) ${Date.now()}` })
   const { page } = await openPage(t, [service.http], { permissions: ['clipboard-read', 'clipboard-write'] })
   await page.goto(`${service.http}/docs/1.0.2/en`)
@@ -131,7 +131,7 @@ browserTest('a call is copied as a command of curl, which does the same', async 
   t.like(JSON.parse(await run(await copied('getUser'))), { username })
 })
 
-browserTest('without script the reference is readable, and has no controls that do nothing', async t => {
+browserTest('without JavaScript the reference is readable, and has no controls without a function', async t => {
   const { page, faults } = await openPage(t, [service.http], { javaScriptEnabled: false })
   await page.goto(`${service.http}/docs/1.0.2/en`)
   for (const text of [
@@ -146,7 +146,7 @@ browserTest('without script the reference is readable, and has no controls that 
   t.deepEqual(faults, [])
 })
 
-browserTest('on a narrow screen nothing is cut off, and the contents are closed', async t => {
+browserTest('on a narrow screen no content is cut off, and the table of contents is closed', async t => {
   const { page } = await openPage(t, [service.http], { viewport: { width: 320, height: 640 } })
   for (const path of pages) {
     await page.goto(service.http + path)

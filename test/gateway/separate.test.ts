@@ -171,7 +171,7 @@ test.serial('non-ASCII bytes in a header change no answer', async t => {
   }
 })
 
-test.serial('the text of a refusal comes from the service', async t => {
+test.serial('the text of a refusal is that of the service', async t => {
   t.is((await request('GET', '/users/me')).json.detail, 'Access denied.')
   t.is((await request('POST', '/users/login')).json.detail, 'Give username and password.')
 })
@@ -376,7 +376,7 @@ for (const [kind, make] of Object.entries({
   })
 }
 
-test('while no server answers, the gateway answers 503 with Retry-After', async t => {
+test('while no server responds, the gateway answers 503 with Retry-After', async t => {
   const transport = createRemoteTransport({ target: '127.0.0.1:9' })
   const options = {
     defaultRevision: '1.0.2',

@@ -38,7 +38,7 @@ const sealed = ({ registry }: TestService) =>
 const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
 
 /** Maintenance that runs on demand, and what it logged. */
-function upkeep(t: { teardown(work: () => Promise<void>): void }, { registry, settings }: TestService) {
+function maintenanceOf(t: { teardown(work: () => Promise<void>): void }, { registry, settings }: TestService) {
   const lines: string[] = []
   const log = createLog('error', line => void lines.push(line))
   const { round, stop } = startMaintenance(registry, settings, log, never)
@@ -54,7 +54,7 @@ test('events older than AUTH_AUDIT_RETENTION are deleted, and the rest still ver
   const old = await sealed(service)
   await clock.pass(60 * 86_400)
   await append(registry, 3)
-  const { round, lines } = upkeep(t, service)
+  const { round, lines } = maintenanceOf(t, service)
   await round()
   t.is((await sealed(service)).events, old.events + 3)
   await clock.pass(31 * 86_400)
@@ -80,7 +80,7 @@ test('an insider can’t have events deleted early, nor hide missing ones behind
   const { registry } = service
   await append(registry, 9)
   const { events } = await sealed(service)
-  const { round, lines } = upkeep(t, service)
+  const { round, lines } = maintenanceOf(t, service)
   await sql(registry, 'CREATE TABLE kept AS TABLE audit_events')
   await sql(registry, 'CREATE TABLE kept_checkpoint AS TABLE audit_checkpoint')
 

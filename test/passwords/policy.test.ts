@@ -18,7 +18,7 @@ test('a password is the same in every Unicode composition', t => {
   t.is(preparePassword(' a  b '), ' a  b ')
 })
 
-test('preparing a password is idempotent', t => {
+test('normalizing a password is idempotent', t => {
   fc.assert(
     fc.property(fc.string({ unit: anyCharacter }), text => {
       const once = preparePassword(text)

@@ -183,7 +183,7 @@ test.serial('jobs given together are refused together', async t => {
   await busy
 })
 
-test.serial('asking whether there is time takes no place', async t => {
+test.serial('a check for available time occupies no place', async t => {
   const pool = create({ cost: 8 })
   await pool.run([slow], turn())
   const crowd = Array.from({ length: 10 }, (_, index) => pool.run([slow], turn(`${index}`)))
@@ -257,7 +257,7 @@ test.serial('every mismatch takes the same work, also for cheaper hashes and wit
   }
 })
 
-test.serial('waits are reported', async t => {
+test.serial('the pool reports waits', async t => {
   const waits: number[] = []
   const pool = create({ onWait: ms => waits.push(ms) })
   await pool.run([quick], turn())
@@ -275,7 +275,7 @@ test.serial('closing refuses waiting and new jobs', async t => {
   t.is(await pool.whenIdle(quick), undefined)
 })
 
-test.serial('starting the pool blocks nothing', t => {
+test.serial('starting the pool doesn’t block the event loop', t => {
   const before = processorMs()
   create({ count: 2 })
   const took = processorMs() - before

@@ -50,7 +50,7 @@ test('of ten turns, nine go to known sign-ins while any wait', t => {
   )
 })
 
-test('of ten turns that known sign-ins leave, one goes to Administration while one of its jobs waits', t => {
+test('of ten turns without known sign-ins, one goes to Administration while one of its jobs waits', t => {
   const queue = queueOf(() => 100)
   for (let i = 0; i < 30; i++) add(queue, other('198.51.100.1', `${i}`), 'other')
   take(queue, 20)
@@ -196,7 +196,7 @@ const failures = fc.dictionary(fc.constantFrom(...places.flat().flatMap(networks
   size: '+1',
 })
 
-test('no job starts later than estimated, and a known one not much sooner', t => {
+test('no job starts later than estimated, and a known one not much earlier', t => {
   fc.assert(
     fc.property(
       fc.array(fc.record({ turn: turns, times: fc.integer({ min: 1, max: 20 }) }), { maxLength: 20, size: 'max' }),

@@ -88,14 +88,14 @@ async function victim(t: ExecutionContext, { path, query, answer, wrongKeys = 0 
 }
 
 for (const [name, way] of Object.entries(ways)) {
-  test.serial(`${name} during an erasure finds no user, and leaves nothing`, async t => {
+  test.serial(`${name} during an erasure finds no user, and leaves no data`, async t => {
     const { signIn, erase, id, sessions, isGone } = await victim(t, way)
     t.deepEqual(await stopEvents(t, service, [erase, signIn]), [id, way.before])
     t.is(await sessions(), 0)
     await isGone()
   })
 
-  test.serial(`an erasure waits for the end of ${name}, and erases its result`, async t => {
+  test.serial(`an erasure waits until ${name} ends, and erases its result`, async t => {
     const { signIn, erase, id, sessions, isGone } = await victim(t, way)
     t.deepEqual(await stopEvents(t, service, [signIn, erase]), [way.after, id])
     t.is(await sessions(), 1)

@@ -81,7 +81,7 @@ test('a stopping service seals its last events', async t => {
 })
 
 for (const signal of ['SIGSTOP', 'SIGKILL'] as const) {
-  test(`a sealer that gets ${signal} during sealing loses nothing, and another one continues`, async t => {
+  test(`a process that gets ${signal} during sealing loses no event, and another one continues`, async t => {
     const first = await startTestService(t)
     await first.signUp('ROLE_CLIENT')
     const { events } = await sealed(first)

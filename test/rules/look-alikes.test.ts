@@ -44,7 +44,7 @@ for (const [name, ...others] of lookalikes) {
   })
 }
 
-test('names that look different to a reader aren’t look-alikes', t => {
+test('names that a reader can distinguish aren’t look-alikes', t => {
   for (const [one, other] of [
     ['joão', 'joao'],
     ['maria', 'mария'],
@@ -80,7 +80,7 @@ test('names in one script aren’t look-alikes, however similar they are', t => 
   }
 })
 
-test('scripts that are written together count as one script, and other combinations don’t', t => {
+test('scripts that are commonly combined count as one script, and other combinations don’t', t => {
   for (const text of [
     '山田たろう',
     '東京タワー',

@@ -76,7 +76,7 @@ test('a member shows when it was activated and by whose key, and whether it is s
   t.false('activateTime' in of(waiting) || 'activatedBy' in of(waiting))
 })
 
-test('members come in pages of 50, of at most 500, and each once', async t => {
+test('members are listed in pages of 50 by default and at most 500, each once', async t => {
   const school = await openSchool(service)
   const { token } = school.institution
   for (let index = 0; index < 4; index++) await school.member()

@@ -151,7 +151,7 @@ test('an export has what administrators export of the user, without other people
   )
 })
 
-test('a user lists its events, the newest first, with who acted in plain words and only its own addresses', async t => {
+test('a user lists its events, newest first, with the actor in plain words and only its own addresses', async t => {
   const { token, foreign } = await fillEveryTable(t)
   const answer = await service.request('GET', '/users/me/events', { token })
   t.is(answer.status, 200, answer.text)
@@ -211,7 +211,7 @@ test('an administrator lists its events on other users, without data about those
   t.deepEqual(Object.keys(suspension).sort(), ['action', 'address', 'by', 'refused', 'time'])
 })
 
-test('events come in pages of 50 unless asked for, of at most 500, and each comes once', async t => {
+test('events are listed in pages of 50 by default and at most 500, each once', async t => {
   const own = await startTestService(t)
   const { token } = await own.signUp('ROLE_CLIENT')
   const id = idOf(token)
@@ -320,7 +320,7 @@ test('GetMe returns on request the sign-in before that of its session, over gRPC
   t.false('previousSignIn' in plain.json)
 })
 
-test('a public session of an administrator with one-time codes doesn’t learn where it signs in', async t => {
+test('a public session of an administrator with one-time codes can’t read its sign-in addresses', async t => {
   const { username } = await chief()
   await service.login(username)
   const withSignIn = async () => {

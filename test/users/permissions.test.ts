@@ -143,7 +143,7 @@ for (const [operation, rows] of Object.entries(table)) {
       const status = statuses[index]
       // All tests use the default administrator, so its password stays.
       if (!status) return
-      test(`${who} trying to ${operation} ${whose} is answered with ${status}`, async t => {
+      test(`${who}: ${operation} ${whose} is answered with ${status}`, async t => {
         const changing = operation === 'update the password of'
         const caller = await (changing ? callers[who]() : callerOf(who))
         const target = whose === 'its own record' ? caller : await (changing ? others[whose]() : otherOf(whose))

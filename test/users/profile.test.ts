@@ -62,7 +62,7 @@ test('the update mask decides which fields change, and clears those without a va
   t.false('institutiontype' in cleared.json)
 })
 
-test('a change of nothing changes nothing and leaves no event', async t => {
+test('an update without a difference changes nothing and leaves no event', async t => {
   const values = profile()
   const { token } = await service.signUp('ROLE_CLIENT', values)
   const before = await recordOf(token)
@@ -169,7 +169,7 @@ test('of 20 users who take one nickname at once, one succeeds', async t => {
   for (const answer of answers.filter(({ status }) => status !== 200)) refused(t, answer, 422, 'INVALID_SIGN_UP')
 })
 
-test('trying nicknames is limited as looking them up is', async t => {
+test('attempts to take nicknames count against the limit of look-ups', async t => {
   // Its clock is stopped, so that no look-up is refunded.
   const service = await serviceWithClock(t)
   const { token } = await service.signUp('ROLE_CLIENT')
