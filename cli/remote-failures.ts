@@ -166,7 +166,7 @@ async function speaksTls(server: Server): Promise<boolean> {
   })
 }
 
-/** Whether a server answers a request of HTTP/1.1, by whatever certificate. */
+/** Whether a server answers a request of HTTP/1.1, with any certificate. */
 async function speaksHttp1({ url }: Server): Promise<boolean> {
   const { get } = url.startsWith('https:') ? await import('node:https') : await import('node:http')
   return new Promise(resolve => {

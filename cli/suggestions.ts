@@ -1,4 +1,4 @@
-// Suggestions for unknown commands: words of other command lines, besides the similar words that commander suggests.
+// Suggestions for unknown commands: words of other command lines, in addition to the similar words of commander.
 import type { Command } from 'commander'
 
 /** Words of other command lines, and ours in their place: the first that a command has. */

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the files in this folder with their tools. If a tool is missing, its check is reported as not run; if a check
 # fails, the exit code is 1. Tools must be on the PATH; KUBERNETES_SCHEMAS may name a folder or URL of
-# JSON schemas for kubeconform instead of its own. With --all, missing tools also count as failures.
+# JSON schemas for kubeconform instead of the default ones. With --all, missing tools also count as failures.
 set -uo pipefail
 cd "$(dirname "$0")" || exit
 work=$(mktemp -d)

@@ -7,7 +7,7 @@ const noInstitution = 'X'
 
 /**
  * Midnight in a time zone of Brazil, which is 1 to 6 hours behind UTC: either in UTC, or as 00:00 with its offset. The date
- * of the text is the day that is meant, in whatever zone the client is.
+ * of the text is the intended day, in any time zone of the client.
  */
 const midnight = /^(\d{4}-\d\d-\d\d)T(?:0[1-5]:\d\d(?::\d\d(?:\.\d+)?)?Z|00:00(?::00(?:\.0+)?)?-0[1-5](?::?\d\d)?)$/
 

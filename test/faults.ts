@@ -1,15 +1,15 @@
 /**
- * Makes every fault that the service is to survive, one after another and each for real:
- * `npm run test:faults -- NAME…`, all of them without a name. Prints what clients saw and names tools that are missing.
- * Its last line is `N passed, N failed`. docs/faults.md tells what each is about.
+ * Creates every fault that the service must survive, one after another:
+ * `npm run test:faults -- NAME…`, or all of them without a name. Prints the results of clients and the missing tools.
+ * Its last line is `N passed, N failed`. docs/faults.md describes each fault.
  */
 import { spawnSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 
-/** A fault: the tests that make it, and what stands in for a tool that is missing. */
+/** A fault: the tests that create it, and the replacement of a missing tool. */
 interface Fault {
   readonly file: string
-  /** Titles of the tests; all of the file unless told. */
+  /** Titles of the tests; all of the file by default. */
   readonly match?: string
   readonly tool?: string
 }
@@ -76,7 +76,7 @@ for (const name of names.length > 0 ? names : Object.keys(faults)) {
   )
   const counted = /^(\d+) passed, (\d+) failed$/.exec(last ?? '')
   passed += Number(counted?.[1] ?? 0)
-  // Of which nothing ran is no success.
+  // A fault without any test run isn't a success.
   failed += counted?.[1] === '0' && counted[2] === '0' ? 1 : Number(counted?.[2] ?? 1)
 }
 console.log(`\n${passed} passed, ${failed} failed`)

@@ -23,7 +23,7 @@ import { statusesOf } from './_helpers/problem.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 
-/** What each source file imports: files of ours as paths from the root, packages by name. */
+/** The imports of each source file: files of the project as paths from the root, packages by name. */
 const imports = new Map<string, string[]>()
 test.before(async () => {
   for (const folder of ['server', 'gateway', 'cli']) {
@@ -57,7 +57,7 @@ test('imports are found', t => {
   t.true(imports.get('server/calls/grpc.ts')?.includes('@grpc/grpc-js'))
 })
 
-test('the gateway imports nothing of the server but client addresses, refusals, the access policy, the scheduler and spans, and in main.ts what programs are set up with', t => {
+test('the gateway imports from the server only client addresses, refusals, the access policy, the scheduler and spans, and in main.ts what programs need', t => {
   const wrong = breaches(
     (file, target) =>
       file.startsWith('gateway/') &&
@@ -70,7 +70,7 @@ test('the gateway imports nothing of the server but client addresses, refusals, 
   t.deepEqual(wrong, [])
 })
 
-test('the client address module imports nothing of ours, and no other module reads or compares addresses', async t => {
+test('the client address module imports no other module of the project, and no other module reads or compares addresses', async t => {
   t.deepEqual(imports.get('server/requests/client-address.ts'), ['node:net', 'lru-cache'])
   const others: string[] = []
   for (const file of imports.keys()) {
@@ -107,8 +107,8 @@ test('only the gRPC server and the remote transport import grpc-js', t => {
 })
 
 /**
- * The floors of the server, from the bottom. A file imports from its own place and from floors below; what stands on one
- * floor in several rooms is apart. `embedded` stands beside `database`, which loads it where no DATABASE_URL is set.
+ * The layers of the server, from the bottom. A file imports from its own folder and from layers below, and not from other
+ * folders of its layer. `embedded` is beside `database`, which loads it if no DATABASE_URL is set.
  */
 const floors: readonly (readonly RegExp[])[] = [
   [/^proto\//],
@@ -138,7 +138,7 @@ const floors: readonly (readonly RegExp[])[] = [
   [/^server\/auth-server\.ts$/],
 ]
 
-/** Floor and room of a file. */
+/** Layer and folder of a file. */
 function placeOf(file: string): { floor: number; room: number } | undefined {
   const floor = floors.findIndex(rooms => rooms.some(room => room.test(file)))
   return floor < 0 ? undefined : { floor, room: floors[floor]!.findIndex(room => room.test(file)) }
@@ -205,7 +205,7 @@ test('no file imports a main.ts, except auth-server that of the service', t => {
   )
 })
 
-test('rules, requests and settings import nothing of ours but each other and the generated code', t => {
+test('rules, requests and settings import only each other and the generated code', t => {
   const low = /^server\/(rules|requests)\/|^proto\/gen\//
   const wrong = breaches(
     (file, target) =>
@@ -217,7 +217,7 @@ test('rules, requests and settings import nothing of ours but each other and the
   t.deepEqual(wrong, [])
 })
 
-test('each folder states at its head what it owns', async t => {
+test('each folder has a header that says what it owns', async t => {
   const heads: Record<string, string> = {
     cli: 'program.ts',
     'cli/terminal': 'output.ts',
@@ -255,7 +255,7 @@ test('each folder states at its head what it owns', async t => {
   }
 })
 
-test('every RPC has a row in the table of routes, but for those that are gRPC only', t => {
+test('every RPC has a row in the table of routes, except those that are gRPC only', t => {
   const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods].map(
     ({ parent, name }) => `${parent.typeName}.${name}`,
   )
@@ -278,7 +278,7 @@ test('every word of a path under /users is a reserved username, in any spelling,
   }
 })
 
-test('a row of the access policy lists each of its own reasons once, and no shared one', t => {
+test('a row of the access policy lists each of its specific reasons once, and no shared one', t => {
   for (const rows of [usersPolicies, forgotPasswordsPolicies, changesPolicies, administrationPolicies]) {
     for (const [rpc, policy] of Object.entries<Policy>(rows)) {
       const all = reasonsOf(policy)
@@ -333,7 +333,7 @@ test('only RPCs that begin a session look up their caller or open a change thems
   ])
 })
 
-test('every reason has the HTTP status and the gRPC code that its comment says', async t => {
+test('every reason has the HTTP status and the gRPC code of its comment', async t => {
   const text = await readFile(join(root, 'proto/auth/v1/reason.proto'), 'utf8')
   const documented = new Map(
     [...text.matchAll(/\[(\d{3}, [A-Z_]+)\]\n\s+REASON_(\w+) = \d+;/g)].map(([, both, name]) => [name, both]),

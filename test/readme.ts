@@ -1,7 +1,7 @@
 /**
- * Follows README.md on a machine that has nothing yet: types its shell blocks as printed, in a fresh clone of this
- * checkout, with an empty home and an empty npm cache, and checks their answers. Then ends the service by SIGTERM to npm
- * and by Ctrl-C, and looks for what is left running. The default ports must be free. Its last line is
+ * Follows README.md on a new machine: types its shell blocks as printed, in a fresh clone of this
+ * checkout, with an empty home and an empty npm cache, and checks their output. Then ends the service by SIGTERM to npm
+ * and by Ctrl-C, and checks for remaining processes. The default ports must be free. Its last line is
  * `N passed, N failed`.
  */
 import assert from 'node:assert/strict'
@@ -22,7 +22,7 @@ const [startBlock = '', ...session] = [
 const token = /[\w-]+\.[\w-]+\.[\w-]+/
 const uuid = /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/
 
-/** What each block of a session answers, in their order. */
+/** The expected output of each block of a session, in order. */
 const answers: readonly { readonly step: string; check(output: string, exitCode: number): void }[] = [
   {
     step: 'sign-up gives a token, which reads the new user',
@@ -74,7 +74,7 @@ const answers: readonly { readonly step: string; check(output: string, exitCode:
 
 const folder = mkdtempSync(join(tmpdir(), 'auth-readme-'))
 const clone = join(folder, 'clone')
-/** What a new machine has, and the way to its registry of packages. */
+/** The environment of a new machine, with access to the package registry. */
 const env = {
   ...Object.fromEntries(Object.entries(process.env).filter(([name]) => /_proxy$|_ca_|_cert_/i.test(name))),
   PATH: process.env.PATH,
@@ -96,7 +96,7 @@ async function step(title: string, work: () => unknown): Promise<void> {
   }
 }
 
-/** Processes that come from the one given, itself included. */
+/** The descendants of a process, including itself. */
 function family(ancestor: number): { pid: number; command: string }[] {
   const all = execFileSync('ps', ['-A', '-o', 'pid=,ppid=,args='], { encoding: 'utf8' })
     .split('\n')
@@ -115,7 +115,7 @@ function isAlive(pid: number): boolean {
   }
 }
 
-/** Types a line that starts the service, and waits until it says how to try it. */
+/** Types a line that starts the service, and waits until it prints how to try it. */
 async function start(line: string): Promise<ChildProcess & { pid: number }> {
   const shell = spawn('sh', ['-c', line], { cwd: clone, env, stdio: ['ignore', 'inherit', 'pipe'], detached: true })
   let said = ''
@@ -130,7 +130,7 @@ async function start(line: string): Promise<ChildProcess & { pid: number }> {
   return Object.assign(shell, { pid: shell.pid! })
 }
 
-/** Ends the service by what `signal` does to npm or to all, and sees that every process it started is gone. */
+/** Ends the service by a signal to npm or to all, and checks that every process that it started has ended. */
 async function end(shell: ChildProcess & { pid: number }, signal: (npm: number) => void): Promise<void> {
   const started = family(shell.pid)
   const npm = started.find(({ command }) => command.startsWith('npm start'))
@@ -150,7 +150,7 @@ try {
 
   const [startLine = ''] = startBlock.split('\n')
   let service = await start(startLine)
-  // After each block its exit code, on a line that no block prints.
+  // After each block its exit code, on a unique line.
   const script = session.map(block => `${block}printf '\\n=== %s\\n' $?\n`).join('')
   const typing = spawn('sh', ['-c', script], { cwd: clone, env, stdio: ['ignore', 'pipe', 'inherit'] })
   const exit = once(typing, 'exit')
@@ -162,7 +162,7 @@ try {
   }
   await step('SIGTERM to npm leaves nothing running', () => end(service, npm => process.kill(npm, 'SIGTERM')))
   service = await start('npm start')
-  await step('Ctrl-C lets logins under way end, and leaves nothing running', async () => {
+  await step('Ctrl-C lets logins in progress end, and leaves no process running', async () => {
     const form = { username: 'admin', password: readFileSync(join(clone, '.auth/initial-admin-password'), 'utf8') }
     const logins = Array.from({ length: 8 }, async () => {
       const request = { method: 'POST', body: new URLSearchParams(form) }

@@ -131,7 +131,7 @@ function unquote(word: string): string {
 }
 
 const scripts = {
-  // Bash breaks words at @, : and =, and puts what is offered in place of the last piece (an @ belongs to it), within quotes
+  // Bash breaks words at @, : and =, and replaces the last piece by the offer (an @ belongs to it), within quotes
   // that are open.
   bash: `# Completion of auth-admin in bash.
 _auth_admin() {

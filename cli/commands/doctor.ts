@@ -62,7 +62,7 @@ async function examineService(api: Api): Promise<Check[]> {
   }
 }
 
-/** Which settings the checks use: nothing tells a command which ones the service was started with. */
+/** Which settings the checks use: a command can't know those of the service. */
 const whose =
   'The checks use the settings of this environment; after `auth-admin login URL`, they use those of the service there.'
 

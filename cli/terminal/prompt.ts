@@ -28,7 +28,7 @@ interface Question {
   readonly hint?: Check
   /** Taken on Enter, put into the line by Tab, dropped by Backspace. */
   readonly fallback?: string
-  /** Shows nothing of what is typed, not even how long it is. */
+  /** Hides the typed text, including its length. */
   readonly secret?: boolean
 }
 

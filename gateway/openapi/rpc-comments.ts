@@ -29,7 +29,7 @@ export const definitions: readonly (readonly [
 /** Maximum characters of a line of a definition. */
 const width = 128
 
-/** Gives each RPC in the text of a definition its last paragraph, in place of the one that it has. */
+/** Gives each RPC in the text of a definition its last paragraph, instead of the current one. */
 export function withLastParagraphs(text: string, service: DescService, rows: Readonly<Record<string, Policy>>): string {
   return service.methods.reduce((all, { name, localName }) => {
     const paragraph = lastParagraph(rows[localName]!)

@@ -13,7 +13,7 @@ export const verifiedKey: ContextKey<Verified | undefined> = createContextKey(no
 /**
  * Interceptor for Connect servers, which also serve gRPC and gRPC-Web: verifies the bearer token of each call. Handlers get it
  * by `context.values.get(verifiedKey)`. Refuses with UNAUTHENTICATED if there is no valid token, with UNAVAILABLE if that
- * can’t be told.
+ * can’t be determined.
  */
 export function requireToken(verifier: Verify): Interceptor {
   return next => async request => {

@@ -6,7 +6,7 @@ export { verifiedOf } from './bearer.js'
 /**
  * Middleware for Express 4 and 5, and for other frameworks with the same middleware: verifies the bearer token of each request.
  * Handlers get it by `verifiedOf(request)`. Answers 401 with `WWW-Authenticate` (RFC 6750) if there is no valid token, 503 with
- * `Retry-After` if that can’t be told, each with a problem document.
+ * `Retry-After` if that can’t be determined, each with a problem document.
  */
 export function requireToken(
   verifier: Verify,

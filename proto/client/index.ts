@@ -1,6 +1,6 @@
 /**
  * The package `auth-registry-client`: what a service needs of the registry. It owns the client’s side of the feed of changes,
- * and verification without a call; it imports the generated code and its dependencies, nothing of the server.
+ * and verification without a call; it imports the generated code and its dependencies, and no code of the server.
  */
 import type { Client } from '@connectrpc/connect'
 import { ChangeKind, Changes } from '../gen/auth/v1/changes_pb.js'

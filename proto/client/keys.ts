@@ -23,7 +23,7 @@ export interface Keys {
   known(kid: string): CryptoKey | undefined
   /**
    * Reads the keys once more and returns the one with this id: an unknown key may be new. Reads at most once a second, for
-   * all callers together. Rejects if it can’t be told whether there is such a key.
+   * all callers together. Rejects if it can’t be determined whether there is such a key.
    */
   find(kid: string): Promise<CryptoKey | undefined>
   /** Stops using a key at once, and reads the keys again. */

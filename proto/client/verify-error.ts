@@ -6,7 +6,8 @@ export class VerifyError extends Error {
     /**
      * - `INVALID_TOKEN`: the token is missing, malformed, wrongly signed, expired, revoked, or for another audience. The client
      *   must log in again.
-     * - `UNAVAILABLE`: it can’t be told whether the token is valid, because the registry can’t be asked. The client can retry.
+     * - `UNAVAILABLE`: it can’t be determined whether the token is valid, because the registry can’t be asked. The client can
+     *   retry.
      */
     readonly code: 'INVALID_TOKEN' | 'UNAVAILABLE',
     message: string,

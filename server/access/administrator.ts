@@ -14,7 +14,7 @@ import type { Claims } from './tokens.js'
 export interface Administrator {
   /** The administrator; absent for a service, and on the database itself, which needs no sign-in. */
   readonly user?: User
-  /** The service that calls in place of an administrator. */
+  /** The service that calls instead of an administrator. */
   readonly service?: CallingService
   /** Whether answers contain activation and provider keys: never to a service. */
   readonly seesKeys: boolean

@@ -127,7 +127,7 @@ export function createAdmission(deps: {
     return state
   }
 
-  /** Returns the seconds until the bucket has room for `count` operations, besides those in flight; undefined if it has. */
+  /** Returns the seconds until the bucket has room for `count` operations beyond those in flight; undefined if it has. */
   function wait(kind: keyof typeof addressLimits, { level, inFlight }: State, count = 1): number | undefined {
     const { capacity, perSecond } = limits[kind]
     if (level + inFlight + count <= capacity) return undefined

@@ -13,7 +13,7 @@ export interface Kind<Row, D extends Done, Answer> {
   lock(id: number, t: Transaction): Promise<Row>
   /** The record with its etag. */
   show(row: Row): { readonly etag: string }
-  /** Records what was done, with whatever else a change of this kind needs. */
+  /** Records what was done, with everything else that a change of this kind needs. */
   record(made: Change, done: D, before: Row, after: Row): Promise<void>
   /** What a change answers with. */
   answer(row: Row, t: Transaction): Answer | Promise<Answer>

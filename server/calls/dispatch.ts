@@ -160,7 +160,7 @@ const margin = 100
 function outcomeOf({ gone, deadline }: Call, refusal: Refusal | undefined): Outcome {
   if (!refusal) return { status: 'OK', reason: undefined }
   const { code, reason } = refusal
-  // No caller gets this refusal, so it needs no reason of its own.
+  // No caller gets this refusal, so it needs no separate reason.
   if (reason === Reason.DEADLINE_EXCEEDED && gone && Date.now() < deadline - margin)
     return { status: 'CANCELLED', reason: undefined }
   return { status: statusNames[code]!, reason: Reason[reason]! }

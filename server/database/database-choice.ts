@@ -54,10 +54,10 @@ export async function awaitDatabase<T>(
 ): Promise<T> {
   const at = withoutSecrets(databaseUrl)
   const end = performance.now() + timeout * 1000
-  for (let told = false; ; ) {
+  for (let isLogged = false; ; ) {
     try {
       const result = await work()
-      if (told) log.info({ database: at }, 'the database answers')
+      if (isLogged) log.info({ database: at }, 'the database answers')
       return result
     } catch (error) {
       const { code } = causeOf(error)
@@ -71,9 +71,9 @@ export async function awaitDatabase<T>(
         throw new Error(
           `The database that DATABASE_URL names (${at}) has not been ready for a minute (${reason}): check that PostgreSQL runs there and accepts writes.`,
         )
-      if (!told)
+      if (!isLogged)
         log.warn({ database: at, code: reason, seconds: timeout }, 'waiting for the database that DATABASE_URL names')
-      told = true
+      isLogged = true
       await sleep(500, undefined, { ...(signal && { signal }) })
     }
   }

@@ -34,7 +34,7 @@ interface Deps {
 
 /**
  * Signs in with correct answers to at least 2 different security questions; returns a token of a session of `kba`. Each
- * request counts as one attempt, whatever the number of its answers.
+ * request counts as one attempt, regardless of the number of its answers.
  */
 export function loginByUsernameAndAnswers(deps: Deps): ForgotPasswordsRpc<'loginByUsernameAndAnswers'> {
   const { database, questions, signIns, tokens, passwords, notifyOwner } = deps

@@ -51,7 +51,7 @@ interface Line<T> {
   readonly entries: T[]
 }
 
-/** Inner lines that a line may have, besides twice its entries, before it removes empty ones with their tags. */
+/** Inner lines that a line may have, beyond twice its entries, before it removes empty ones with their tags. */
 const maxEmptyLines = 64
 
 /**

@@ -79,9 +79,9 @@ const hex = (bytes: string) => `encode(${bytes}, 'hex')`
 
 /**
  * The end of the feed, in one snapshot. Without staged events, all that was committed before the snapshot, which is no
- * earlier than `now()`, is sealed. Otherwise, whatever isn't sealed was committed after the earliest time of a staged event,
- * since an event is written before its transaction commits. Of many staged events the first 10,000 have that time: to be
- * earlier than all of them, a later one would need as many open transactions.
+ * earlier than `now()`, is sealed. Otherwise, everything that isn't sealed was committed after the earliest time of a staged
+ * event, since an event is written before its transaction commits. Of many staged events the first 10,000 have that time: to
+ * be earlier than all of them, a later one would need as many open transactions.
  */
 const end = `h.id::float8 AS "headId", ${hex('h.hash')} AS "headHash",
     coalesce((SELECT min(at) FROM (SELECT at FROM audit_staged ORDER BY seq LIMIT 10000) s), now()) AS "asOf", now() AS now`

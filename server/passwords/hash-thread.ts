@@ -28,7 +28,7 @@ function compare({ text, hash, cost }: CompareJob): boolean {
     return false
   }
   if (bcrypt.compareSync(data, hash)) return true
-  // Every failure takes the time of `cost`, whatever the cost of the hash: the work of costs c, c, c+1, … n-1 adds up
+  // Every failure takes the time of `cost`, for any cost of the hash: the work of costs c, c, c+1, … n-1 adds up
   // to n.
   for (let spent = Number(hash.slice(4, 6)); spent < cost; spent++) bcrypt.compareSync(data, dummyHash(spent))
   return false

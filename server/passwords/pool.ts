@@ -96,7 +96,7 @@ const margin = 0.1
 /** Random fraction of the maximum wait: callers that arrive together don't time out together. */
 const jitter = 0.25
 
-/** Milliseconds that a call needs besides its hash, so that an admitted call answers before its deadline. */
+/** Milliseconds that a call needs in addition to its hash, so that an admitted call answers before its deadline. */
 const overheadMs = 100
 
 /** Creates a pool. Its threads start with the first jobs. */
@@ -147,7 +147,7 @@ export function createPool(options: PoolOptions): Pool {
 
   function check(waiter: Waiter, jobs: number): void {
     const time = timeFor(waiter)
-    // An idle thread takes any job, whatever the average: otherwise a wrong average would never be corrected.
+    // An idle thread takes any job, regardless of the average: otherwise a wrong average would never be corrected.
     if (threads.free > queue.size) return
     const { averageMs, count } = threads
     const estimate = (queue.ahead(waiter, jobs) * averageMs + threads.remainingMs()) / count + averageMs

@@ -1,4 +1,4 @@
-// The access policy: one row for each RPC, with everything that the service decides about a call besides its request. The
+// The access policy: one row for each RPC, with everything that the service decides about a call except its request. The
 // tables are users.ts, forgotpasswords.ts, changes.ts and administration.ts; an RPC without a row does not compile. limits.ts
 // has the numbers of the limits that rows name.
 //

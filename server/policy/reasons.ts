@@ -1,6 +1,6 @@
 import type { AdministrationPolicy, Policy, ReasonName } from './policy.js'
 
-/** Why any RPC may refuse, whatever its row says. */
+/** Reasons of any RPC, independent of its row. */
 export const sharedReasons = [
   'MALFORMED_REQUEST',
   'OVERLOADED',

@@ -71,7 +71,7 @@ export interface LastIds {
 
 /** A snapshot. */
 export interface Source {
-  /** Digest of what tells this database from others, in hexadecimal. */
+  /** Digest of what distinguishes this database from others, in hexadecimal. */
   readonly digest: string
   readonly lastIds: LastIds
   readonly organizations: readonly SourceOrganization[]

@@ -119,7 +119,7 @@ export function createSenderOf(trustedProxies: readonly string[]): SenderOf {
   }
 }
 
-/** Creates a function that tells whether a canonical address is in a list of addresses and CIDR blocks. */
+/** Creates a function that returns whether a canonical address is in a list of addresses and CIDR blocks. */
 function createMatcher(blocks: readonly string[]): (address: string) => boolean {
   if (blocks.length === 0) return () => false
   const list = new BlockList()

@@ -5,7 +5,7 @@ const area = '(?:1[1-9]|2[12478]|3[1-578]|4[1-9]|5[1345]|6[1-9]|7[134579]|8[1-9]
 
 /**
  * Country code, trunk prefix, area code and subscriber number: 9 digits that begin with 9, or 8 digits that begin with
- * 2 to 9. `55` is a country code and an area code; the number of digits that follow tells which.
+ * 2 to 9. `55` is a country code and an area code; the number of digits that follow determines which.
  */
 const number = new RegExp(
   `^(?:(?:tel:)?\\+55|55)?(?:\\(0${area}\\)|(?:0|\\(0\\))?(?:${area}|\\(${area}\\)))(9\\d{8}|[2-9]\\d{7})$`,

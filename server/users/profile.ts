@@ -1,4 +1,4 @@
-// Changes of profiles under the rules of sign-up: by users of their own (UpdateMe), and by administrators.
+// Changes of profiles under the rules of sign-up: by the users themselves (UpdateMe), and by administrators.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { type Admission, tooManyAttempts } from '../access/admission.js'
 import type { UsersRpc } from '../access/context.js'

@@ -39,7 +39,7 @@ export async function openSignedIn(t: Teardown, service: TestService): Promise<A
   return openAdministration(t, service, token)
 }
 
-/** The same, for all tests of the calling file; there once the tests run. */
+/** The same, for all tests of the calling file. It is available once the tests run. */
 export function signedInForFile(service: TestService): AdministrationClient {
   const client = {} as AdministrationClient
   const cleanUps: (() => Promise<void>)[] = []
@@ -61,7 +61,7 @@ export async function reasonOf(call: Promise<unknown>): Promise<string> {
   return error?.findDetails(ErrorInfoSchema)[0]?.reason ?? 'none'
 }
 
-/** Fields that a refusal calls wrong. */
+/** The invalid fields of a refusal. */
 export async function wrongFieldsOf(call: Promise<unknown>): Promise<string[]> {
   const error = await call.then(
     () => undefined,
@@ -70,7 +70,7 @@ export async function wrongFieldsOf(call: Promise<unknown>): Promise<string[]> {
   return (error?.findDetails(BadRequestSchema)[0]?.fieldViolations ?? []).map(({ field }) => field).sort()
 }
 
-/** A client on the database itself, as the command line is there. */
+/** A client on the database itself, as the command line uses it. */
 export async function openLocal(
   t: Teardown,
   { settings }: TestService,

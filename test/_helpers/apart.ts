@@ -44,7 +44,7 @@ export async function spawnGateway(t: Teardown, target: string, env: Record<stri
   return { ...program, http, metrics }
 }
 
-/** Waits until a program has said what matches. */
+/** Waits until the output of a program matches. */
 function said(program: Program, pattern: RegExp): Promise<RegExpExecArray> {
   return waitFor(() => {
     if (!program.alive()) throw new Error(`it ended: ${program.output()}`)

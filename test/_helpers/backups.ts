@@ -6,14 +6,14 @@ import { Decrypter, Encrypter, generateX25519Identity, identityToRecipient } fro
 import type { Run } from './cli.js'
 import { ask, type Teardown } from './database.js'
 
-/** A folder that is gone with the test. */
+/** A folder that is deleted when the test ends. */
 export async function temporaryFolder(t: Teardown): Promise<string> {
   const path = await mkdtemp(join(tmpdir(), 'auth-test-'))
   t.teardown(() => rm(path, { recursive: true, force: true }))
   return path
 }
 
-/** A pair of keys of age: the public one, and the file of the other. */
+/** A key pair of age: the public key, and the file of the private key. */
 export async function newIdentity(folder: string): Promise<{ recipient: string; identity: string; secret: string }> {
   const secret = await generateX25519Identity()
   const recipient = await identityToRecipient(secret)
@@ -22,14 +22,14 @@ export async function newIdentity(folder: string): Promise<{ recipient: string; 
   return { recipient, identity, secret }
 }
 
-/** What is in an encrypted file. */
+/** The content of an encrypted file. */
 export async function textOf(file: string, secret: string): Promise<string> {
   const decrypter = new Decrypter()
   decrypter.addIdentity(secret)
   return decrypter.decrypt(await readFile(file), 'text')
 }
 
-/** Encrypts a text as a backup is, for tests of what is wrong inside. */
+/** Encrypts a text as a backup is, for tests of malformed contents. */
 export async function writeText(file: string, text: string, recipient: string): Promise<void> {
   const encrypter = new Encrypter()
   encrypter.addRecipient(recipient)
@@ -47,7 +47,7 @@ export async function contents(url: string): Promise<Record<string, string[]>> {
   return all
 }
 
-/** The result of a command that must succeed. */
+/** The output of a command that must succeed. */
 export function done({ code, stdout, stderr }: Run): string {
   if (code !== 0) throw new Error(`${code}: ${stderr}`)
   return stdout

@@ -1,4 +1,4 @@
-/** Headless Chromium, if it is installed, and everything that a page does wrong in it. */
+/** Headless Chromium, if it is installed, and the errors of a page in it. */
 import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -6,17 +6,17 @@ import test, { type ExecutionContext, type TestFn } from 'ava'
 import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core'
 import { root } from './versions.js'
 
-/** Its path, with the names of Debian and of others; empty without one. */
+/** Its path, by the names of Debian and other distributions; empty if it isn't installed. */
 const executablePath = execFileSync(
   'sh',
   ['-c', 'command -v chromium || command -v chromium-browser || command -v google-chrome || true'],
   { encoding: 'utf8' },
 ).trim()
 
-/** A test in Chromium: skipped without it. */
+/** A test in Chromium; skipped if it isn't installed. */
 export const browserTest: TestFn['serial'] | TestFn['skip'] = executablePath ? test.serial : test.skip
 
-/** A page, and what went wrong in it. */
+/** A page, and its errors. */
 export interface Watched {
   readonly page: Page
   /** Errors and hints on its console, violations of its policy, and requests to other origins than those allowed. */
@@ -55,8 +55,8 @@ export async function openPage(
 const axe = () => readFileSync(join(root, 'node_modules/axe-core/axe.min.js'), 'utf8')
 
 /** The serious and critical findings of axe-core in a page: the rule, and the elements that break it. */
-export async function barriers(page: Page): Promise<string[]> {
-  // By the debugger, which no policy of the page concerns.
+export async function accessibilityViolations(page: Page): Promise<string[]> {
+  // By the debugger, to which the policy of the page doesn't apply.
   await page.evaluate(axe())
   const violations = (await page.evaluate('axe.run().then(({ violations }) => violations)')) as readonly {
     readonly id: string

@@ -5,13 +5,13 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Teardown } from './database.js'
 
-/** What signs certificates, and a certificate that it signed, in PEM. */
+/** An authority, and a certificate that it signed, in PEM. */
 export interface Authority {
   readonly certificate: Buffer
   issue(options: CertificateOptions): { cert: Buffer; key: Buffer }
 }
 
-/** What a certificate says. */
+/** The contents of a certificate. */
 export interface CertificateOptions {
   /** Common name. */
   readonly name: string
@@ -19,7 +19,7 @@ export interface CertificateOptions {
   readonly uris?: readonly string[]
   /** IPv4 addresses. */
   readonly addresses?: readonly string[]
-  /** Its last day; in a year unless told. */
+  /** Its last day; in a year by default. */
   readonly until?: Date
 }
 

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 
-/** Every character that rules may know: all but private ones and those that Unicode has left to the future. */
+/** Every assigned character, except those for private use. */
 export function* everyCharacter(): Iterable<string> {
   for (let point = 0; point <= 0x10ffff; point++) {
     const character = String.fromCodePoint(point)
@@ -8,7 +8,7 @@ export function* everyCharacter(): Iterable<string> {
   }
 }
 
-/** Any character at all, for strings. fast-check's own (`binary`) takes a second to begin with. */
+/** Any character, for strings. The `binary` of fast-check takes a second to start. */
 export const anyCharacter = fc
   .nat(0x10ffff - 0x800)
   .map(point => String.fromCodePoint(point < 0xd800 ? point : point + 0x800))

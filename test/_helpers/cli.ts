@@ -28,7 +28,7 @@ function environment(env: Record<string, string>): Record<string, string> {
   return { ...others, AUTH_BCRYPT_COST: '4', ...env }
 }
 
-/** Gives this process another environment, in the object that others hold. Returns the former one. */
+/** Replaces the environment of this process, in the same object. Returns the former one. */
 function exchangeEnvironment(env: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
   const former = { ...process.env }
   for (const name of Object.keys(former)) delete process.env[name]
@@ -96,7 +96,7 @@ export function spawnCli(env: Record<string, string>, args: readonly string[], i
   child.stderr.setEncoding('utf8').on('data', text => {
     out.stderr += text
   })
-  // A command that reads nothing may be gone before.
+  // A command that reads nothing may have ended before.
   child.stdin.on('error', () => {}).end(input)
   return new Promise((resolve, reject) => {
     child.once('error', reject).once('close', code => resolve({ code, ...out }))
@@ -105,12 +105,12 @@ export function spawnCli(env: Record<string, string>, args: readonly string[], i
 
 /** A command at a terminal of 80 columns. */
 export interface Terminal {
-  /** Resolves once the text stands in what was written since the last call; rejects after 30 seconds. */
+  /** Resolves once the output since the last call contains the text; rejects after 30 seconds. */
   shows(text: string): Promise<void>
   type(text: string): void
   /** Everything written so far, without colours and cursor movements. */
   screen(): string
-  /** The same, as it came. */
+  /** The same, unchanged. */
   raw(): string
   /** Exit code. */
   readonly ended: Promise<number>

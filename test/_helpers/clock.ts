@@ -1,19 +1,19 @@
-/** Clocks that a test moves, the database's and the service's together: one stands still, the other runs. */
+/** Clocks of database and service that a test moves together: a stopped one and a running one. */
 import pg from 'pg'
 import { ask, type Teardown } from './database.js'
 
 export interface Clock {
   /** Milliseconds since 1970, as the service reads them. */
   now(): number
-  /** Lets so many seconds pass at once. */
+  /** Moves the clock by so many seconds. */
   pass(seconds: number): Promise<void>
 }
 
 /**
  * Gives a database without tables functions `now` and `clock_timestamp` that stand before PostgreSQL's own on the search
- * path, so that whatever the migrations make rests on them, too.
+ * path, so that everything that the migrations create uses them.
  */
-export async function makeStill(url: string): Promise<void> {
+export async function stopClock(url: string): Promise<void> {
   await ask(
     url,
     `CREATE SCHEMA clock;
@@ -24,8 +24,8 @@ export async function makeStill(url: string): Promise<void> {
   )
 }
 
-/** The clock of a database that was made so, or of a copy: it stands at the present time from now on. */
-export async function createStillClock(t: Teardown, url: string): Promise<Clock> {
+/** The clock of such a database or of a copy: it stops at the current time. */
+export async function createStoppedClock(t: Teardown, url: string): Promise<Clock> {
   const client = new pg.Client({ connectionString: url })
   await client.connect()
   t.teardown(() => client.end())

@@ -9,12 +9,12 @@ const template = 'auth_template'
 /** Databases that installed.ts makes; the clock of the second one is clock.ts's. */
 export const [installed, clocked] = ['auth_installed', 'auth_clocked']
 
-/** What registers a clean-up: ava's `t` in a test. */
+/** Registers a teardown: AVA's `t` in a test. */
 export interface Teardown {
   teardown(work: () => Promise<void>): void
 }
 
-/** Makes the database that the others are copies of. */
+/** Creates the database from which the others are copied. */
 export async function makeTemplate(): Promise<void> {
   const { url } = await createDatabase({ from: 'template1', name: template })
   const database = openDatabase(url, 2)
@@ -42,7 +42,7 @@ export async function createDatabase({
   return { url: at(serverUrl(), name), drop: () => openPool().query(`DROP DATABASE IF EXISTS ${name} WITH (FORCE)`) }
 }
 
-/** Gives a copy what the server keeps of a database elsewhere: defaults of settings, for it and for roles in it. */
+/** Copies the default settings of a database and of its roles, which the server stores outside the database. */
 async function copySettings(from: string, to: string): Promise<void> {
   const { rows } = await openPool().query<{ sql: string }>(
     `SELECT format('ALTER %s DATABASE %I SET %s = %s', 'ROLE ' || nullif(setrole, 0)::regrole || ' IN', $2::text,
@@ -54,7 +54,7 @@ async function copySettings(from: string, to: string): Promise<void> {
   if (rows.length > 0) await openPool().query(rows.map(({ sql }) => sql).join(';'))
 }
 
-/** Where this process makes and drops its databases. Idle connections don't delay the end. */
+/** The pool in which this process creates and drops its databases. Idle connections don't delay the end. */
 let pool: pg.Pool | undefined
 function openPool(): pg.Pool {
   const options = { connectionString: serverUrl(), max: 2, allowExitOnIdle: true }
@@ -86,13 +86,13 @@ function at(server: string, database: string): string {
   return url.href
 }
 
-/** A URL with time for a busy machine to connect, where it leads straight to the PostgreSQL of the tests. */
-export function patiently(url: string): string {
+/** A URL with a connect timeout for a busy machine, if it refers directly to the PostgreSQL of the tests. */
+export function withConnectTimeout(url: string): string {
   const isOwn = url.includes(`@${new URL(serverUrl()).host}/`)
   return isOwn ? `${url}${url.includes('?') ? '&' : '?'}connect_timeout=60` : url
 }
 
-/** A connection that may hold a lock for as long as it likes. */
+/** A connection that may hold a lock without a time limit. */
 export async function hold(t: Teardown, connectionString: string): Promise<pg.Client> {
   const options = '-c transaction_timeout=0 -c idle_in_transaction_session_timeout=0 -c statement_timeout=0'
   const client = new pg.Client({ connectionString, options })

@@ -8,7 +8,7 @@ export function example(name: string): string {
   return join(root, 'docs/examples', name)
 }
 
-/** Whether a command runs here, by its exit code. */
+/** Whether a command works on this machine, by its exit code. */
 export function runs(command: string, ...args: string[]): boolean {
   return spawnSync(command, args).status === 0
 }

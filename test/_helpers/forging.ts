@@ -3,7 +3,7 @@ import { createHmac, generateKeyPairSync, type KeyObject, sign } from 'node:cryp
 
 const part = (value: unknown) => Buffer.from(JSON.stringify(value)).toString('base64url')
 
-/** How the last part of a token is made from the first two. */
+/** Makes the signature of a token from its first two parts. */
 export type Signer = (data: string) => Buffer
 
 /** A token with any header and claims, as the signer signs it. */
@@ -17,7 +17,7 @@ export function ecdsa(key: KeyObject, hash = 'sha256'): Signer {
   return data => sign(hash, Buffer.from(data), { key, dsaEncoding: 'ieee-p1363' })
 }
 
-/** ECDSA in DER, as everybody but JWS writes it. */
+/** ECDSA in DER, as outside of JWS. */
 export function ecdsaDer(key: KeyObject): Signer {
   return data => sign('sha256', Buffer.from(data), key)
 }
@@ -32,7 +32,7 @@ export function hmac(secret: string | Buffer): Signer {
   return data => createHmac('sha256', secret).update(data).digest()
 }
 
-/** The same bytes whatever is to be signed. */
+/** The same bytes for any text to sign. */
 export function constant(bytes: Buffer): Signer {
   return () => bytes
 }

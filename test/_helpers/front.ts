@@ -1,4 +1,4 @@
-/** The configuration of the proxies in deploy/: their files, except for paths and ports of this machine. */
+/** The configuration of the proxies in deploy/, with paths and ports of this machine. */
 import { spawn } from 'node:child_process'
 import { chmod, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { connect } from 'node:net'
@@ -26,7 +26,7 @@ export const authority = createAuthority('Authority')
 /** Name in the certificate that clients see. */
 export const servername = 'auth.example.org'
 
-/** A file of deploy/ with each text replaced by another; throws where one isn't there. */
+/** A file of deploy/ with each text replaced by another; throws if a text is missing. */
 export async function adapted(path: string, replacements: Readonly<Record<string, string>>): Promise<string> {
   let text = await readFile(new URL(`../../../deploy/${path}`, import.meta.url), 'utf8')
   for (const [from, to] of Object.entries(replacements)) {
@@ -36,7 +36,7 @@ export async function adapted(path: string, replacements: Readonly<Record<string
   return text
 }
 
-/** A folder with files of these names and contents, which any user can read; it goes when the test ends. */
+/** A folder with files of these names and contents, which any user can read; deleted when the test ends. */
 export async function folderOf(t: Teardown, files: Record<string, string | Buffer>): Promise<string> {
   const folder = await mkdtemp(join(tmpdir(), 'auth-front-'))
   t.teardown(() => rm(folder, { recursive: true, force: true }))

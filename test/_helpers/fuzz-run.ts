@@ -1,4 +1,4 @@
-/** Runs generated requests against a service until one is answered as it must not be. */
+/** Runs generated requests against a service until a response violates a rule. */
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
 import type { ExecutionContext } from 'ava'
 import fc from 'fast-check'
@@ -6,7 +6,7 @@ import { createCast, grpcRequests, httpRequests, judgeHttp, messageBytes, sendHt
 import { refusalOf } from './grpc.js'
 import type { TestService } from './service.js'
 
-/** Counts of one account or address would end in nothing but 429; so they are forgotten again and again. */
+/** Counts are deleted repeatedly, because otherwise every response would soon be 429. */
 const forgetAfter = 150
 
 /** How many requests to send, and the seed they come from. */
@@ -32,7 +32,7 @@ export async function fuzzHttp(t: ExecutionContext, service: TestService, { seed
   })
   await fc.assert(property, { seed, numRuns: requests, endOnFailure: true, includeErrorInReport: true })
   t.log(counts)
-  // Most of them get somewhere.
+  // Most of them succeed.
   for (const status of [200, 400, 403, 404, 422, 500]) t.true((counts[status] ?? 0) > requests / 200, String(status))
   t.true((counts[503] ?? 0) < requests / 50)
 }

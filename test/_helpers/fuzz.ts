@@ -1,6 +1,6 @@
 /**
- * Random requests, made from the table of routes and the descriptors of the RPCs, and what every
- * answer must keep to all the same.
+ * Random requests, made from the table of routes and the descriptors of the RPCs, and the rules
+ * that every response must follow.
  */
 
 import { randomInt } from 'node:crypto'
@@ -24,11 +24,11 @@ import { type Answer, password, type TestService } from './service.js'
 import { serviceKey } from './service-key.js'
 import { claimsOf, forge } from './tokens.js'
 
-/** Who sends a request. */
-export const roles = ['nobody', 'stranger', 'client', 'member', 'institution', 'admin', 'service'] as const
+/** The caller of a request. */
+export const roles = ['anonymous', 'forged', 'client', 'member', 'institution', 'admin', 'service'] as const
 export type Role = (typeof roles)[number]
 
-/** A request over HTTP before it is sent. Values in braces stand for what only the running service knows. */
+/** A request over HTTP before it is sent. Values in braces are placeholders for values of the running service. */
 export interface HttpRequest {
   readonly route: Route
   readonly base: string
@@ -133,7 +133,7 @@ const hostileTexts = [
   '\ude00\ud83d',
   '\ud83d'.repeat(200),
   'ana\udfff@example.org',
-  // Punycode, good and bad, and what becomes ASCII or a number.
+  // Punycode, valid and invalid, and what becomes ASCII or a number.
   'ana@xn--exmple-cua.org',
   'ana@xn--aa-ea.com',
   'ana@xn--.org',
@@ -147,7 +147,7 @@ const hostileTexts = [
   'ana@example.org>',
   '"ana"@example.org',
   'joão@example.org',
-  // Look-alikes, and what can't be seen.
+  // Look-alikes, and invisible characters.
   'аdmin',
   'ad\u2800min',
   '\u3164',
@@ -157,10 +157,10 @@ const hostileTexts = [
   '9999-12-31T23:59:60-23:59',
 ]
 
-/** Texts that go into URLs as they are. */
+/** Texts that need no escaping in URLs. */
 const brokenEncodings = ['%', '%E0%A4%A', '%ZZ', '%C0%80', '+%']
 
-/** Texts that mean something to the running service. */
+/** Texts with a meaning for the running service. */
 const meaningful = [
   '{client}',
   '{member}',
@@ -180,7 +180,7 @@ const text = fc.oneof(
   { weight: 1, arbitrary: fc.string({ unit: anyCharacter, maxLength: 40 }) },
 )
 
-/** A good value where there is one for a field, and otherwise anything. */
+/** A valid value if there is one for a field, and otherwise any value. */
 const good: Record<string, fc.Arbitrary<unknown>> = {
   username: fc.constantFrom('{fresh}', '{client}', '{member}', '{admin}'),
   nickname: fc.constant('{fresh}'),
@@ -208,7 +208,7 @@ const good: Record<string, fc.Arbitrary<unknown>> = {
   kinds: fc.constantFrom([1], [2], [1, 2], [2, 2], [0], [3], []),
 }
 
-/** Short ones, because the requests follow one another. */
+/** Short ones, because the requests are sent one after another. */
 const durations = fc.constantFrom<object>(
   { nanos: 100_000_000 },
   { nanos: 2 ** 31 - 1 },
@@ -229,7 +229,7 @@ const valueFor = (name: string): fc.Arbitrary<unknown> =>
     { weight: 1, arbitrary: anyJson },
   )
 
-/** An object with most of the fields of a message, good, odd or wrong. */
+/** An object with most of the fields of a message: valid, unusual or invalid. */
 function objectOf(message: DescMessage): fc.Arbitrary<Record<string, unknown>> {
   const model = Object.fromEntries(
     message.fields.map(field => [
@@ -237,9 +237,9 @@ function objectOf(message: DescMessage): fc.Arbitrary<Record<string, unknown>> {
       fc.oneof({ weight: 12, arbitrary: valueFor(field.jsonName) }, { weight: 1, arbitrary: fc.constant(undefined) }),
     ]),
   )
-  // Some of them wholly good, so that the way behind the checks is walked too.
+  // Some of them are entirely valid, so that the code after the checks runs, too.
   const best = Object.fromEntries(message.fields.map(({ jsonName }) => [jsonName, good[jsonName] ?? text]))
-  // In the third sort one field is odd and all others are good: nothing else stops it on its way.
+  // The third kind has one unusual field and otherwise valid ones, so that no other check refuses it.
   const names = message.fields.map(({ jsonName }) => jsonName)
   const odd = fc
     .tuple(fc.record(best), fc.constantFrom(...names), fc.constantFrom(...hostileTexts))
@@ -291,7 +291,7 @@ const types = [
 ]
 const methods = ['GET', 'POST', 'PUT', 'DELETE', 'PATCH', 'HEAD', 'OPTIONS', 'PROPFIND']
 
-/** Requests to all operations, and to what is near them. */
+/** Requests to all operations, and to similar paths. */
 export const httpRequests: fc.Arbitrary<HttpRequest> = fc
   .record({ route: fc.constantFrom(...routes), base: fc.constantFrom('', '/1.0.0', '/1.0.2', '', '', '/1.0.1') })
   .chain(({ route, base }) => {
@@ -398,7 +398,7 @@ function messageValue(message: DescMessage): fc.Arbitrary<Record<string, unknown
   )
 }
 
-/** Calls of all RPCs: well formed, and as bytes that may mean nothing. */
+/** Calls of all RPCs: well formed, and as arbitrary bytes. */
 export const grpcRequests: fc.Arbitrary<GrpcRequest> = fc.constantFrom(...rpcs).chain(rpc =>
   fc.record({
     rpc: fc.constant(rpc),
@@ -411,15 +411,15 @@ export const grpcRequests: fc.Arbitrary<GrpcRequest> = fc.constantFrom(...rpcs).
   }),
 )
 
-/** The users of a fuzzed service, replaced when a request took their token's power. */
+/** The users of a fuzzed service, replaced when a request revoked their token. */
 export interface Cast {
   token(role: Role): string | undefined
-  /** Puts the values in for what stands in braces. */
+  /** Replaces the placeholders in braces. */
   fill(text: string): string
   fillAll<T>(value: T): T
-  /** Whether the role's token is good now; if it was revoked by a request, the role is given a new one. */
+  /** Whether the role's token is valid now; if a request revoked it, the role gets a new one. */
   isGood(role: Role): Promise<boolean>
-  /** What no answer may contain. */
+  /** Texts that no response may contain. */
   readonly secrets: readonly string[]
 }
 
@@ -441,7 +441,7 @@ export async function createCast(service: TestService): Promise<Cast> {
   })
   const client = await service.signUp('ROLE_CLIENT')
   const tokens: Partial<Record<Role, string>> = {
-    stranger: `${client.token.slice(0, -8)}AAAAAAAA`,
+    forged: `${client.token.slice(0, -8)}AAAAAAAA`,
     client: client.token,
     member: member.token,
     institution: institution.token,
@@ -481,7 +481,7 @@ export async function createCast(service: TestService): Promise<Cast> {
     secrets: [password, ...Object.values(tokens)],
     async isGood(role) {
       const token = tokens[role]
-      if (!token || role === 'stranger') return false
+      if (!token || role === 'forged') return false
       if (role === 'service') return true
       const { sub, ver } = claimsOf(token)
       const { database, users } = service.registry
@@ -500,16 +500,16 @@ export async function createCast(service: TestService): Promise<Cast> {
   }
 }
 
-/** Stack traces, SQL, hashes, keys and places on this machine. */
+/** Stack traces, SQL, hashes, keys and paths of this machine. */
 const inside =
   /\bat .+:\d+:\d+|node_modules|\.[jt]s:\d|Sequelize|syntax error|\bSELECT .+ FROM\b|\bINSERT INTO\b|violates|\$2[aby]\$|hmac1:|PRIVATE KEY|ECONN|postgres:/
 
-/** What is wrong with an answer over HTTP, if anything. */
+/** The fault of a response over HTTP, if there is one. */
 export async function judgeHttp(sent: HttpRequest, answer: Answer, cast: Cast): Promise<string | undefined> {
   const { status, json, headers, text } = answer
   const { route, role } = sent
   const reason = json?.reason
-  // The text of the documents isn’t made by a request.
+  // Documents don't depend on requests.
   if (!route.file && inside.test(text)) return 'it shows what is inside'
   for (const secret of cast.secrets) if (text.includes(secret)) return 'it shows a secret'
   if (headers.get('x-content-type-options') !== 'nosniff' || !headers.get('x-request-id')) return 'a header is missing'
@@ -517,12 +517,12 @@ export async function judgeHttp(sent: HttpRequest, answer: Answer, cast: Cast): 
   const exact = sent.path === route.path || sent.path.includes('{segment:')
   const known = isKnown(route, sent.base)
   const direct = sent.path === route.path && known && sent.method.replace('HEAD', 'GET') === route.method
-  // What isn't meant for the operation is for none, or for the user whose name the path happens to end in.
+  // Such a path belongs to no operation, or to the look-up of a user with that name.
   const elsewhere = routes.find(({ path }) => path === '/users/{username}')!
   const allowed = direct ? statusesOf(route) : new Set([...statusesOf(elsewhere), 404, 405, 413, 415])
   if (sent.method === 'OPTIONS') allowed.add(204)
   if (!allowed.has(status)) return `it has the status ${status}`
-  // A username may be a word of another path, which has other methods.
+  // A username may equal the last segment of another path, which has other methods.
   if (status === 405 && sent.path === route.path && known && sent.method === route.method)
     return 'its method was refused'
   if (status === 415 && !['POST', 'PATCH'].includes(sent.method)) return 'it has no body whose type could be wrong'
@@ -621,7 +621,7 @@ export async function sendHttp(service: TestService, sent: HttpRequest, cast: Ca
 }
 
 function encodePart(text: string): string {
-  // Some are wrong in their encoding already.
+  // Some have an invalid encoding.
   if (brokenEncodings.includes(text)) return text
   return encodeURIComponent(wellFormed(text)).replace(/^\.+$/, dots => dots.replaceAll('.', '%2E'))
 }

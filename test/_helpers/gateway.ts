@@ -6,7 +6,7 @@ import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { createScheduler, type Scheduler, schedulerLimits } from '../../server/limits/scheduler.js'
 import { createRequest } from './service.js'
 
-/** A gateway in front of a Users service of the test's own. */
+/** A gateway in front of a Users service that the test implements. */
 export async function openGateway(
   t: ExecutionContext,
   users: Partial<ServiceImpl<typeof Users>>,

@@ -1,4 +1,4 @@
-/** A generic gRPC client, which knows the services only by their descriptors. */
+/** A generic gRPC client that uses only the descriptors of the services. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { DescMessage } from '@bufbuild/protobuf'
 import {
@@ -23,13 +23,13 @@ import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../../proto/
 import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'
 import { patience } from './wait.js'
 
-/** What a call may carry, and how it may be cut short. */
+/** Metadata, deadline and cancellation of a call. */
 export interface GrpcOptions extends CallOptions {
   readonly token?: string
   readonly metadata?: Record<string, string>
   /** Receives the call, to cancel it. */
   readonly started?: (call: ClientUnaryCall) => void
-  /** Takes UNAVAILABLE for the answer, for tests of one. Otherwise it is waited out as its RetryInfo says. */
+  /** Returns UNAVAILABLE, for tests of it. Otherwise the call is retried after the time in its RetryInfo. */
   readonly once?: boolean
 }
 
@@ -43,7 +43,7 @@ export interface GrpcClient {
   close(): void
 }
 
-/** Opens a client of the server at `host:port`, without TLS unless told how. */
+/** Opens a client of the server at `host:port`; without TLS by default. */
 export function openGrpc(target: string, channel = credentials.createInsecure()): GrpcClient {
   const client = new Client(target, channel)
   const send: GrpcClient['call'] = (rpc, request, { token, metadata = {}, started, once: _, ...options } = {}) =>
@@ -89,19 +89,19 @@ export function grpcForFile(service: { readonly grpc: string }): GrpcClient {
   return client
 }
 
-/** What a failed call tells: code, message, and the details that machines read. */
+/** The error of a failed call: code, message, and machine-readable details. */
 export function refusalOf(error: unknown) {
   const { code, details: message, metadata } = error as ServiceError
   const [bytes] = metadata?.get('grpc-status-details-bin') ?? []
-  const told = Buffer.isBuffer(bytes) ? fromBinary(StatusSchema, bytes) : undefined
+  const decoded = Buffer.isBuffer(bytes) ? fromBinary(StatusSchema, bytes) : undefined
   const find = <D extends DescMessage>(schema: D): MessageShape<D> | undefined => {
-    const detail = told?.details.find(({ typeUrl }) => typeUrl === `type.googleapis.com/${schema.typeName}`)
+    const detail = decoded?.details.find(({ typeUrl }) => typeUrl === `type.googleapis.com/${schema.typeName}`)
     return detail && fromBinary(schema, detail.value)
   }
   return {
     code,
     message,
-    status: told,
+    status: decoded,
     info: find(ErrorInfoSchema),
     badRequest: find(BadRequestSchema),
     retryInfo: find(RetryInfoSchema),

@@ -4,7 +4,7 @@ import { type ClientHttp2Session, type ClientHttp2Stream, connect, type Incoming
 import { connect as connectTcp } from 'node:net'
 import { connect as connectTls, type TLSSocket } from 'node:tls'
 
-/** Where a proxy listens, and what its certificate comes from. */
+/** The address of a proxy, and the authority of its certificate. */
 export interface Place {
   readonly port: number
   readonly ca: Buffer
@@ -27,7 +27,7 @@ export interface Http2Client {
   close(): void
 }
 
-/** What a request may carry. */
+/** The parts of a request. */
 export interface Http2Options {
   readonly headers?: Record<string, string>
   /** Sent as JSON. */
@@ -41,7 +41,7 @@ export function dial({ port, ca, servername }: Place, protocol: string, from = '
   return connectTls({ socket, ALPNProtocols: [protocol], ca, servername })
 }
 
-/** Opens a connection; rejects when no HTTP/2 is spoken there, or the connection is refused. */
+/** Opens a connection; rejects if the server doesn't use HTTP/2, or refuses the connection. */
 export async function openHttp2(place: Place, from?: string): Promise<Http2Client> {
   const session = connect(`https://${place.servername}`, { createConnection: () => dial(place, 'h2', from) })
   session.on('error', () => {})

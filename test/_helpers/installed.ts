@@ -5,11 +5,11 @@ import { join } from 'node:path'
 import { createLog } from '../../server/observability/log.js'
 import { readSettings } from '../../server/process/settings.js'
 import { startService } from '../../server/service.js'
-import { type Clock, createStillClock, makeStill } from './clock.js'
+import { type Clock, createStoppedClock, stopClock } from './clock.js'
 import { clocked, createDatabase, freshDatabase, installed, type Teardown } from './database.js'
 import { password } from './secrets.js'
 
-/** Settings of services under test that an installation rests on. */
+/** Settings of services under test that an installation depends on. */
 const rests = {
   AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64'),
   AUTH_ISSUER: 'http://auth.test',
@@ -26,19 +26,19 @@ export const ownSettings = {
   AUTH_ADMIN_ADDRESS: 'off',
 }
 
-/** URL of a database for a service with these settings, dropped when the test ends: installed, where that is the same for all. */
+/** URL of a database for a service with these settings, dropped when the test ends; installed if the settings allow it. */
 export function databaseFor(t: Teardown, env: Readonly<Record<string, string>> = {}): Promise<string> {
   const isOwn = Object.entries(rests).every(([name, value]) => (env[name] ?? value) === value)
   return freshDatabase(t, isOwn ? { from: installed } : {})
 }
 
-/** Installs the registries that others are copies of, as a first start does: one of them on a clock that stands still. */
+/** Installs the registries from which others are copied, as a first start does: one of them on a stopped clock. */
 export async function makeInstalled(): Promise<void> {
   await startOnce((await createDatabase({ name: installed })).url)
   const { url } = await createDatabase({ from: 'template0', name: clocked })
-  await makeStill(url)
+  await stopClock(url)
   const ends: (() => Promise<void>)[] = []
-  await startOnce(url, await createStillClock({ teardown: end => void ends.push(end) }, url))
+  await startOnce(url, await createStoppedClock({ teardown: end => void ends.push(end) }, url))
   for (const end of ends) await end()
 }
 

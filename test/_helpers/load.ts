@@ -1,4 +1,4 @@
-/** Clients that call a gateway all the time, and what they saw. */
+/** Clients that call a gateway continuously, and their results. */
 import { randomUUID } from 'node:crypto'
 import type { ServerProcess } from './apart.js'
 import type { Teardown } from './database.js'
@@ -14,7 +14,7 @@ export async function login(request: Request): Promise<string> {
   return text
 }
 
-/** How many calls a server has answered, besides the checks of gateways. */
+/** How many calls a server has answered, except health checks of gateways. */
 export async function callsOf({ metrics }: ServerProcess): Promise<number> {
   const text = await (await fetch(metrics)).text()
   return [...text.matchAll(/^auth_calls_total\{(?!rpc="Check").*\} (\d+)$/gm)].reduce(
@@ -58,10 +58,10 @@ function load(t: Teardown, call: () => Promise<Answer>) {
     statuses,
     /** Milliseconds of the slowest answer. */
     slowest: () => slowest,
-    /** What clients saw, in a sentence. */
-    told: () =>
-      `${statuses.length}, ${toldOf(statuses)} × 503 (${[...reasons]}), the slowest after ${(slowest / 1000).toFixed(1)} s`,
-    /** Waits for so many answers more. */
+    /** A summary of the results. */
+    summary: () =>
+      `${statuses.length}, ${retriesOf(statuses)} × 503 (${[...reasons]}), the slowest after ${(slowest / 1000).toFixed(1)} s`,
+    /** Waits for so many further responses. */
     more: (count: number) => {
       const until = statuses.length + count
       return waitFor(
@@ -76,7 +76,7 @@ function load(t: Teardown, call: () => Promise<Answer>) {
 /** Reads. */
 export const readsOf = (t: Teardown, request: Request, token: string) =>
   load(t, () => request('GET', '/users/me', { token, once: true }))
-/** Sign-ups: writes that have nothing to do with each other. */
+/** Sign-ups: independent writes. */
 export function writesOf(t: Teardown, request: Request) {
   const fields = { password, state: 'CE', city: 'Crato', termsofusage: true, roles: ['ROLE_CLIENT'] }
   return load(t, () => {
@@ -85,7 +85,7 @@ export function writesOf(t: Teardown, request: Request) {
   })
 }
 
-/** How many were told to try again. */
-export const toldOf = (statuses: readonly number[]) => statuses.filter(status => status === 503).length
+/** How many were answered with a request to retry. */
+export const retriesOf = (statuses: readonly number[]) => statuses.filter(status => status === 503).length
 
 export type Load = ReturnType<typeof load>

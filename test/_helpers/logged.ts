@@ -1,5 +1,5 @@
 /**
- * What the services of a test file wrote: shown with each of its tests that fails, and left for run.ts to search for
+ * The output of the services of a test file: shown with each failed test, and stored for run.ts, which searches it for
  * secrets. Importing this is enough.
  */
 import { writeFileSync } from 'node:fs'
@@ -14,12 +14,12 @@ const written: string[] = []
 const secrets = new Set<string>()
 let tests = 0
 
-/** Keeps what a service wrote, whole lines or parts of them. */
+/** Stores output of a service, whole lines or parts of them. */
 export function keepLog(text: string): void {
   written.push(text)
 }
 
-/** Has everything that services write searched for a secret, which only this run knows. */
+/** Adds a secret of this run to those that the output is searched for. */
 export function plantSecret(secret: string): string {
   secrets.add(secret)
   return secret
@@ -32,7 +32,7 @@ process.once('exit', () => {
 })
 
 function show(t: { log(text: string): void }): void {
-  // Access lines would push out everything else.
+  // Access lines would displace all others.
   const lines = written
     .join('')
     .trimEnd()
@@ -48,7 +48,7 @@ test.afterEach.always('log of the services', t => {
   if (!t.passed) show(t)
 })
 
-// When a hook fails before the first test, its service has told why.
+// If a hook fails before the first test, the log of its service has the cause.
 test.after.always('log of the services', t => {
   if (tests === 0) show(t)
 })

@@ -16,7 +16,7 @@ export interface Mailbox {
   readonly url: string
   /** Every e-mail accepted so far. */
   readonly emails: readonly Email[]
-  /** The oldest e-mail to an address that wasn't handed out yet; waits for it as long as others arrive. */
+  /** The oldest e-mail to an address that wasn't returned yet; waits for it while other e-mails arrive. */
   nextEmail(to: string): Promise<Email>
   /** Answers the next `times` e-mails with 451. */
   refuse(times: number): void
@@ -26,11 +26,11 @@ export interface Mailbox {
   reopen(): Promise<void>
 }
 
-/** One mail server for all tests of the calling file; there once the tests run. */
+/** One mail server for all tests of the calling file. It is available once the tests run. */
 export function mailboxForFile(): Mailbox {
   const mailbox = {} as Mailbox
   let shut: (() => Promise<void>) | undefined
-  // Serial, so that the hooks of the file find it open.
+  // Serial, so that it is open before the hooks of the file run.
   test.serial.before(async () => {
     const teardown = (work: typeof shut) => {
       shut = work
@@ -42,8 +42,8 @@ export function mailboxForFile(): Mailbox {
 }
 
 /**
- * The reply code that a mail server refuses a command with, if it does: of AUTH the user, of MAIL FROM the sender, of RCPT
- * TO and DATA the recipient.
+ * The reply code with which a mail server refuses a command, if it does. The argument is the user of AUTH, the sender of
+ * MAIL FROM, or the recipient of RCPT TO and DATA.
  */
 export type RefusalOf = (
   command: 'AUTH' | 'MAIL FROM' | 'RCPT TO' | 'DATA',

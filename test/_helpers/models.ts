@@ -1,4 +1,4 @@
-/** The models on a separate database, without a service that uses it as well. */
+/** The models on a separate database that no service uses. */
 import { type Database, openDatabase, type Transaction } from '../../server/database/connection.js'
 import { createStoredKeys } from '../../server/models/data-key.js'
 import { defineModels, type Models } from '../../server/models/define-models.js'
@@ -19,7 +19,7 @@ export async function openModels(t: Teardown, url?: string): Promise<Models> {
   return models
 }
 
-/** What suspends a user, or changes its tokens in another way: `work` and the event that it needs. */
+/** Changes the tokens of a user, for example by a suspension: `work` and the event that it needs. */
 export function changeTokens(
   { database, audit }: Pick<Models, 'database' | 'audit'>,
   id: number,
@@ -43,7 +43,7 @@ export function addUser({ database, users }: Models, name: string, role: Role = 
   return database.transact(t => users.add({ ...emptyUser, ...names, ...rest }, t))
 }
 
-/** How many wait for a lock in a database, whose statements are like a pattern. */
+/** The number of statements LIKE a pattern that wait for a lock in a database. */
 export async function lockWaiters({ run }: Database, like = '%'): Promise<number> {
   const text = `SELECT FROM pg_stat_activity
     WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE $1`
@@ -55,7 +55,7 @@ export async function waits(database: Database): Promise<boolean> {
   return (await lockWaiters(database)) > 0
 }
 
-/** Whether work ends, or has to wait for a lock that another session holds. */
+/** Whether work ends, or waits for a lock of another session. */
 export async function endsOrWaits(database: Database, work: Promise<unknown>): Promise<'ends' | 'waits'> {
   let ended = false
   const end = work.finally(() => {

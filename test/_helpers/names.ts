@@ -3,7 +3,7 @@ import { createSocket } from 'node:dgram'
 import { once } from 'node:events'
 import type { Teardown } from './database.js'
 
-/** Starts it; it answers A queries with what `addresses` returns then, whatever the name, and others with nothing. */
+/** Starts it. It answers A queries for any name with the result of `addresses`, and others with an empty answer. */
 export async function startNames(t: Teardown, addresses: () => readonly string[]): Promise<{ readonly at: string }> {
   const socket = createSocket('udp4')
   socket.on('message', (query, { port, address }) => {
@@ -12,7 +12,7 @@ export async function startNames(t: Teardown, addresses: () => readonly string[]
     const question = query.subarray(12, end)
     const found = question.readUInt16BE(question.length - 4) === 1 ? addresses() : []
     const header = Buffer.from([query[0]!, query[1]!, 0x81, 0x80, 0, 1, 0, found.length, 0, 0, 0, 0])
-    // The name is the question's, and good for a second.
+    // The name is that of the question; the TTL is a second.
     const answers = found.map(ip => Buffer.from([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4, ...ip.split('.').map(Number)]))
     socket.send(Buffer.concat([header, question, ...answers]), port, address)
   })

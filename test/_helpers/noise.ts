@@ -3,7 +3,7 @@ import { randomBytes, randomInt } from 'node:crypto'
 import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 
-/** What is sent over one connection, piece by piece. */
+/** The bytes of one connection, piece by piece. */
 export type Noise = () => readonly Buffer[]
 
 /** A random number from `least` to `most`. */
@@ -37,7 +37,7 @@ const fields = Buffer.concat([
   Buffer.from([0x41, 0x01, 0x61]),
 ])
 
-/** Frames that are right by themselves, in an order that nothing decides, and some that are wrong throughout. */
+/** Frames that are valid by themselves, in a random order, and some that are entirely invalid. */
 function frame(): Buffer {
   const stream = oneOf([0, 1, 3, 5, 7, 2, between(0, 2 ** 31 - 1)])
   const number = Buffer.alloc(4)
@@ -70,7 +70,7 @@ const requests = [
   'CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n',
 ]
 
-/** Lines that don't go with the others of a request. */
+/** Lines that conflict with the others of a request. */
 const strayLines = [
   'Content-Length: 5',
   'Content-Length: -1',
@@ -103,8 +103,8 @@ function damaged(request: string): Buffer {
 }
 
 /**
- * Sends noise to a port of this machine over many connections at once, each another one, while `goOn` says so. Some are
- * left at once, some in the middle, some when the other side has closed or been silent. Returns how many there were.
+ * Sends different noise to a port of this machine over many concurrent connections, while `goOn` returns true. Some are
+ * closed at once, some midway, some when the server has closed or been silent. Returns the number of connections.
  */
 export async function makeNoise(port: number, make: Noise, goOn: () => boolean): Promise<number> {
   let connections = 0

@@ -1,4 +1,4 @@
-/** Obstacles between `auth-admin` and a registry, and what a command prints about each. */
+/** Obstacles between `auth-admin` and a registry, and the error for each. */
 import { mkdtemp, readdir, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -7,7 +7,7 @@ import pg from 'pg'
 import type { Run } from './cli.js'
 import { freshDatabase } from './database.js'
 
-/** Has a command meet every obstacle: it says in one sentence what is wrong, without secrets, and makes no database. */
+/** Runs a command against every obstacle: it reports each in one sentence, without secrets, and creates no database. */
 export async function meetObstacles(
   t: ExecutionContext,
   run: (env: Record<string, string>) => Promise<Run>,

@@ -8,7 +8,7 @@ import type { Revision } from '../../server/policy/policy.js'
 // biome-ignore lint/suspicious/noExplicitAny: a JSON document
 type Json = any
 
-/** What was asked, and what came back. */
+/** A request and its response. */
 interface Exchange {
   readonly method: string
   /** Path as sent, perhaps with a query. */
@@ -25,7 +25,7 @@ const formats: Record<string, RegExp | ((value: number) => boolean)> = {
   'date-time': /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$/,
 }
 
-/** The document of a revision, and what checks values by its schemas. Answers may have no other fields than those in it. */
+/** The document of a revision, and a validator of its schemas. Responses may have only the fields in it. */
 function read(revision: string) {
   const document: Json = JSON.parse(readFileSync(resolve(`#openapi/${revision}.json`), 'utf8'))
   const strict = structuredClone(document)

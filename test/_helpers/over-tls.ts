@@ -34,13 +34,13 @@ export async function startOverTls(t: ExecutionContext) {
     AUTH_HTTP_TLS_CERT: outer.cert,
     AUTH_HTTP_TLS_KEY: outer.key,
   }
-  // Addresses don't tell under which name servers have their certificates.
+  // The address isn't the name in the certificates of the servers.
   const gateway = await spawnGateway(t, server.grpc, { ...env, AUTH_SERVER_NAME: 'auth.example' })
   const { port } = new URL(gateway.http)
   return { server, gateway, port: Number(port), files: { inner, outer, own }, env }
 }
 
-/** Opens a TLS connection, and throws what it is refused for. */
+/** Opens a TLS connection, and throws the error if it is refused. */
 export async function openTls(t: ExecutionContext, port: number, options: ConnectionOptions = {}): Promise<TLSSocket> {
   const socket = connect({ port, host: '127.0.0.1', servername: 'localhost', ca, ...options })
   t.teardown(() => socket.destroy())

@@ -11,7 +11,7 @@ import type { Teardown } from './database.js'
 export interface Pooler {
   /** The database URL with the pooler instead of the server. */
   readonly url: string
-  /** From now on a connection is lent for a transaction, no longer for as long as a client stays. */
+  /** Switches to transaction mode: a client has a connection for a transaction, no longer for its session. */
   lendForTransactions(): void
 }
 
@@ -23,9 +23,9 @@ interface Lender {
 interface Client {
   readonly socket: Socket
   lender: Lender | undefined
-  /** What it sent and no client has taken yet. */
+  /** Received bytes that no client has read yet. */
   waiting: Buffer[]
-  /** Answers it waits for: one to each Query or Sync. */
+  /** The number of expected responses: one for each Query or Sync. */
   due: number
 }
 
@@ -76,7 +76,7 @@ export async function startPooler(t: Teardown, databaseUrl: string, size = 4): P
     serve()
   }
 
-  /** Lends what is free, the one used last first, to those who wait. */
+  /** Assigns free connections, the most recently used first, to waiting clients. */
   function serve() {
     for (
       let free = lenders.find(each => !each.client);
@@ -152,7 +152,7 @@ export async function startPooler(t: Teardown, databaseUrl: string, size = 4): P
   }
 }
 
-/** A message: its type, its length, what is in it. */
+/** A message: type, length, content. */
 function frame(type: string, content: string | Buffer): Buffer {
   const body = Buffer.from(content as string)
   const head = Buffer.alloc(5, type)
@@ -160,7 +160,7 @@ function frame(type: string, content: string | Buffer): Buffer {
   return Buffer.concat([head, body])
 }
 
-/** Puts messages together of the pieces in which they arrive. */
+/** Assembles messages from the pieces in which they arrive. */
 function split(take: (type: string, message: Buffer) => void): (piece: Buffer) => void {
   let rest = Buffer.alloc(0)
   return piece => {

@@ -1,4 +1,4 @@
-/** A database of the older implementation with as many users as wanted: every oddity of its tables, by rules of the id. */
+/** A database of the older implementation with any number of users: the id determines which oddity a user has. */
 import { createHash } from 'node:crypto'
 import bcrypt from 'bcrypt'
 import pg from 'pg'
@@ -43,7 +43,7 @@ export const organizationKey = (id: number) => keyOf(`organization ${id}`)
 /** Provider key of a user; `further` is a second one. */
 export const providerKey = (id: number, further = false) => keyOf(`${further ? 'further' : 'provider'} ${id}`)
 
-/** What the last answer of a user to a question is, by their ids; users with odd ids have answered questions 1 and 3. */
+/** The last answer of a user to a question, by their ids; users with odd ids have answered questions 1 and 3. */
 export const answerOf = (id: number, question: number) => `Resposta ${question} de ${id}`
 
 /** The username of a user without an oddity: a telephone number. */

@@ -1,10 +1,10 @@
-/** Raw bytes over a connection, which an HTTP client would correct or refuse. */
+/** Raw bytes over a connection, which an HTTP client would correct or refuse to send. */
 import { once } from 'node:events'
 import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { connect as connectTls } from 'node:tls'
 
-/** What came back over a raw connection. */
+/** The response over a raw connection. */
 export interface RawAnswer {
   readonly text: string
   /** Whether the other side closed the connection. */
@@ -15,16 +15,16 @@ export interface RawAnswer {
   readonly statuses: readonly number[]
 }
 
-/** Milliseconds between two looks at whether something came. */
+/** Milliseconds between two checks for received bytes. */
 const pause = 50
 
-/** Milliseconds of silence after which an answer is no longer expected. */
+/** Milliseconds of silence after which no response is expected. */
 const dead = 60_000
 
 /**
- * Sends pieces one after the other with a pause in between, and collects what comes back until the other side closes,
+ * Sends pieces one after the other with a pause in between, and collects the response until the other side closes,
  * or is silent for `patience` ms after it answered. Without an answer it waits a minute, unless patience is given.
- * Silence is counted in looks, so that it lasts longer where this process itself has to wait.
+ * Silence is counted in checks, so that it lasts longer on a busy machine.
  */
 export async function sendRaw(
   port: number,
@@ -59,27 +59,27 @@ export async function sendRaw(
   return { text, closed: wasClosed, ms, statuses }
 }
 
-/** A connection on which bytes go out as they are, and what came back is looked at on the way. */
+/** A connection that sends raw bytes, and whose response can be read meanwhile. */
 export interface RawConnection {
   write(bytes: string | Buffer): void
-  /** Stops reading, so that the other side can't go on writing. */
+  /** Stops reading, so that the other side can't write any more. */
   pause(): void
   resume(): void
-  /** Everything that came back so far. */
+  /** Everything received so far. */
   text(): string
   /** Whether the other side closed the connection. */
   closed(): boolean
-  /** Waits until what came back matches; throws when the other side closes before. */
+  /** Waits until the received bytes match; throws if the other side closes before. */
   until(pattern: RegExp): Promise<RegExpExecArray>
   /** Waits until the other side closes. */
   end(): Promise<void>
-  /** Says that nothing more comes, and goes on reading. */
+  /** Ends the sending side, and still reads. */
   finish(): void
   destroy(): void
 }
 
 /**
- * Opens a connection to a port on this machine, within TLS where told, and from another address of it. It stays half open
+ * Opens a connection to a port on this machine, optionally with TLS and from another local address. It stays half open
  * when the other side has ended, until `destroy`.
  */
 export async function openRaw(
@@ -108,7 +108,7 @@ export async function openRaw(
   socket.on('error', () => {})
   socket.on('end', onEnd)
   socket.on('close', onEnd)
-  // Who is dropped in the handshake learns it like everybody else.
+  // A connection that is dropped in the handshake is reported as closed, like others.
   if (socket !== plain) await once(socket, 'secureConnect').catch(() => {})
   const wait = <T>(look: () => T | null | undefined) =>
     new Promise<T>((resolve, reject) => {

@@ -1,4 +1,4 @@
-/** A stretch of network before a server, which can go dark: packets vanish without an error to either side. */
+/** A network path to a server that can go dark: packets are lost without an error to either side. */
 import { randomInt } from 'node:crypto'
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
@@ -9,15 +9,15 @@ export interface Relay {
   readonly port: number
   /** The database URL with the relay instead of the server. */
   readonly url: string
-  /** From now on nothing passes, silently: connections stay open for ever, and new ones get no answer. */
+  /** Drops all packets silently: connections stay open for ever, and new ones get no response. */
   goDark(): void
-  /** New connections pass again. Those from before stay dead. */
+  /** New connections work again. Earlier ones stay dead. */
   lightUp(): void
-  /** How many connections came so far. */
+  /** The number of connections so far. */
   count(): number
 }
 
-/** Starts a relay to the server of a database URL, at any free port unless told; it ends with the test. */
+/** Starts a relay to the server of a database URL, by default at any free port; it ends with the test. */
 export async function startRelay(t: Teardown, databaseUrl: string, at = 0): Promise<Relay> {
   const target = new URL(databaseUrl)
   const sockets = new Set<Socket>()

@@ -3,14 +3,14 @@ import type { Clock } from './clock.js'
 import { serviceWithClock, startTestService, type TestService } from './service.js'
 
 /**
- * Services on one database for all tests of the calling file; there once the tests run. With `clocked` they have one
- * clock, which stands still.
+ * Services on one database for all tests of the calling file, available once the tests run. With `clocked` they have one
+ * clock, which is stopped.
  */
 export function replicasForFile(count: number, { clocked = false } = {}): readonly TestService[] {
   const replicas = Array.from({ length: count }, () => ({}) as TestService & { clock?: Clock })
   const cleanUps: (() => Promise<void>)[] = []
   const hooks = { teardown: (work: () => Promise<void>) => void cleanUps.push(work) }
-  // Serial, so that the hooks of the file find them running.
+  // Serial, so that they run before the hooks of the file.
   test.serial.before(async () => {
     const [first, ...others] = replicas
     Object.assign(first!, await (clocked ? serviceWithClock(hooks) : startTestService(hooks)))

@@ -1,4 +1,4 @@
-/** An institution with clients, as tests of its members need them. */
+/** An institution with clients, for tests of members. */
 import type { SignedUp, TestService } from './service.js'
 
 /** An organization with an active ROLE_INSTITUTION. */

@@ -14,7 +14,7 @@ const forms: Readonly<Record<string, RegExp>> = {
   hash: /\$2[aby]\$\d\d\$|hmac1:/,
   'private key': /PRIVATE KEY-----/,
   'URL with a password': /\b(?:postgres|postgresql|smtps?):\/\/[^\s:/@"]*:[^\s/@"]+@/,
-  // No secret, but a fault of the access policy that no single test would notice.
+  // Not a secret, but a fault of the access policy that no single test detects.
   'refusal that no row names': /that the row of the RPC does not name/,
   'query string': /[?&](?:username|nickname|password|newpassword|key|activationkey|answer|email)=/i,
 }

@@ -4,7 +4,7 @@ import type { TestService } from './service.js'
 
 let last = 0
 
-/** The key of a new service that may do something, good for two days. */
+/** The key of a new service with scopes, valid for two days. */
 export async function serviceKey(
   { registry }: Pick<TestService, 'registry'>,
   scopes: ScopeName[],

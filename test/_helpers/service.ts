@@ -11,8 +11,8 @@ import type { Revision } from '../../server/policy/policy.js'
 import { readSettings, type Settings } from '../../server/process/settings.js'
 import { nicknameKey } from '../../server/rules/names.js'
 import { type Service, startService } from '../../server/service.js'
-import { type Clock, createStillClock } from './clock.js'
-import { clocked, freshDatabase, patiently, type Teardown } from './database.js'
+import { type Clock, createStoppedClock } from './clock.js'
+import { clocked, freshDatabase, type Teardown, withConnectTimeout } from './database.js'
 import { databaseFor, ownSettings } from './installed.js'
 import { keepLog, plantSecret } from './logged.js'
 import { checkAnswer } from './openapi.js'
@@ -26,19 +26,19 @@ export interface Answer {
   readonly status: number
   readonly headers: Headers
   readonly text: string
-  /** The body as JSON; undefined when it is none. */
-  // biome-ignore lint/suspicious/noExplicitAny: tests look into whatever comes
+  /** The body as JSON; undefined if it isn't JSON. */
+  // biome-ignore lint/suspicious/noExplicitAny: tests read arbitrary JSON
   readonly json: any
 }
 
-/** What a request may carry. */
+/** The parts of a request. */
 export interface RequestOptions {
   readonly query?: Record<string, string>
-  /** Sent as JSON, unless it is a string: then as it is. */
+  /** Sent as JSON, or unchanged if it is a string. */
   readonly body?: unknown
   readonly token?: string
   readonly headers?: Record<string, string>
-  /** Takes a 503 for the answer, for tests of one. Otherwise it is waited out as its Retry-After says. */
+  /** Returns a 503, for tests of it. Otherwise the request is retried after the time in its Retry-After. */
   readonly once?: boolean
 }
 
@@ -57,7 +57,7 @@ export interface TestService {
   readonly settings: Settings
   /** Environment that `auth-admin` needs to work on the same database. */
   readonly env: Record<string, string>
-  /** For setting the scene, not for what is tested. */
+  /** For the preparation of tests, not for what they test. */
   readonly registry: Registry
   readonly service: Service
   request(method: string, path: string, options?: RequestOptions): Promise<Answer>
@@ -75,8 +75,8 @@ export interface TestService {
 }
 
 /**
- * What sends requests to a gateway at `http`, such as `http://127.0.0.1:8080`. Throws if an answer isn't as the OpenAPI
- * documents say; `defaultRevision` is the one at the base path, `none` for a gateway before no real service.
+ * A function that sends requests to a gateway at `http`, such as `http://127.0.0.1:8080`. It throws if a response violates
+ * the OpenAPI documents; `defaultRevision` is the one at the base path, `none` for a gateway before no real service.
  */
 export function createRequest(http: string, defaultRevision: Revision | 'none' = '1.0.2'): TestService['request'] {
   const send: TestService['request'] = async (method, path, options = {}) => {
@@ -97,11 +97,11 @@ export function createRequest(http: string, defaultRevision: Revision | 'none' =
     return { status: response.status, headers: response.headers, text, json: isJson ? JSON.parse(text) : undefined }
   }
   return (method, path, options) =>
-    options?.once ? send(method, path, options) : waitOut(() => send(method, path, options))
+    options?.once ? send(method, path, options) : retryWhileBusy(() => send(method, path, options))
 }
 
-/** Retries after Retry-After as long as the service says that it is busy. */
-export async function waitOut(send: () => Promise<Answer>): Promise<Answer> {
+/** Retries after Retry-After while the service is busy. */
+export async function retryWhileBusy(send: () => Promise<Answer>): Promise<Answer> {
   for (let times = 1; ; times++) {
     const answer = await send()
     const wait = Number(answer.headers.get('retry-after'))
@@ -110,11 +110,11 @@ export async function waitOut(send: () => Promise<Answer>): Promise<Answer> {
   }
 }
 
-/** One service for all tests of the calling file; there once the tests run. `env` is asked for when it starts. */
+/** One service for all tests of the calling file, available once the tests run. `env` is called when it starts. */
 export function serviceForFile(env: () => Record<string, string> = () => ({})): TestService {
   const service = {} as TestService
   const cleanUps: (() => Promise<void>)[] = []
-  // Serial, so that the hooks of the file find it running.
+  // Serial, so that it runs before the hooks of the file.
   test.serial.before(async () => {
     Object.assign(service, await startTestService({ teardown: work => void cleanUps.push(work) }, env()))
   })
@@ -125,7 +125,7 @@ export function serviceForFile(env: () => Record<string, string> = () => ({})): 
 }
 
 /** Retries the start while the database doesn't answer in time, as on a very busy machine. */
-async function startPatiently(settings: Settings, log: Log, clock?: Pick<Clock, 'now'>): Promise<Service> {
+async function startWithRetries(settings: Settings, log: Log, clock?: Pick<Clock, 'now'>): Promise<Service> {
   for (let times = 1; ; times++) {
     try {
       return await startService(settings, log, clock && { now: clock.now })
@@ -157,9 +157,9 @@ export async function startTestService(
     keepLog(line)
     onLine?.(line)
   })
-  const service = await startPatiently(settings, log, clock)
-  // Calls that prepare a test have longer time limits than a service has.
-  const databaseUrl = patiently(settings.databaseUrl!)
+  const service = await startWithRetries(settings, log, clock)
+  // Calls that prepare a test have longer time limits than those of a service.
+  const databaseUrl = withConnectTimeout(settings.databaseUrl!)
   const registry = await openRegistry({ ...settings, databaseUrl }, { log, connections: 2 })
   await registry.masterKey.load()
   t.teardown(async () => {
@@ -231,11 +231,11 @@ export async function serviceWithClock(
   env: Record<string, string> = {},
 ): Promise<TestService & { clock: Clock }> {
   const url = await freshDatabase(t, { from: clocked })
-  const clock = await createStillClock(t, url)
+  const clock = await createStoppedClock(t, url)
   return { ...(await startTestService(t, { ...env, DATABASE_URL: url }, { clock })), clock }
 }
 
-/** The form of a sign-up under unique names. */
+/** A sign-up form with unique names. */
 export function signUpForm(fields: Record<string, unknown> = {}) {
   return {
     username: randomUUID(),

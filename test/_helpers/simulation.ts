@@ -1,14 +1,14 @@
 import { mock } from 'node:test'
 
-/** An event loop that moves as a test says: timers, turns of the loop, and what clocks show. */
+/** An event loop that a test controls: timers, turns of the loop, and clocks. */
 export interface Simulation {
   /** Milliseconds since it began. */
   readonly now: number
-  /** Ends a turn of the event loop: what `setImmediate` was given up to now runs. */
+  /** Ends a turn of the event loop: runs the callbacks of `setImmediate` so far. */
   turn(): void
-  /** Ends turns until nothing is to run in the next one. */
+  /** Ends turns until none has a callback to run. */
   settle(): void
-  /** Lets time pass, with timers and turns in it. */
+  /** Lets time pass, and runs timers and turns. */
   pass(ms: number): void
   /** Lets time pass in which the thread is busy: no timer runs. */
   block(ms: number): void
@@ -16,7 +16,7 @@ export interface Simulation {
   readonly timers: number
 }
 
-/** Runs what is synchronous in a simulated event loop. */
+/** Runs synchronous code in a simulated event loop. */
 export function simulate(run: (loop: Simulation) => void): void {
   const start = Date.now()
   let now = 0

@@ -12,7 +12,7 @@ import { waitFor } from './wait.js'
 
 const main = fileURLToPath(new URL('../../server/main.js', import.meta.url))
 
-/** A program that runs elsewhere. */
+/** A program in another process. */
 export interface Program {
   readonly child: ChildProcess
   readonly pid: number
@@ -24,9 +24,9 @@ export interface Program {
   alive(): boolean
 }
 
-/** A service that runs elsewhere. */
+/** A service in another process. */
 export interface Spawned extends Program {
-  /** Where its gateway is. */
+  /** The URL of its gateway. */
   readonly http: string
   /** host:port */
   readonly grpc: string
@@ -37,15 +37,15 @@ export interface Spawned extends Program {
 
 /** How a program is started. */
 interface Launch {
-  /** Its main module; the service's unless told. */
+  /** Its main module; by default that of the service. */
   readonly program?: string
   /** Flags of Node.js. */
   readonly flags?: readonly string[]
-  /** What a shell does before it becomes the program, such as `ulimit -f 0`. */
+  /** A shell command that runs before the program, such as `ulimit -f 0`. */
   readonly before?: string
 }
 
-/** Starts a program of ours with nothing but these settings; it is killed when the test ends. */
+/** Starts a program of the project with only these settings; it is killed when the test ends. */
 export function launch(
   t: Teardown,
   env: Record<string, string>,
@@ -98,7 +98,7 @@ export async function serviceEnv(t: Teardown, env: Record<string, string> = {}):
   }
 }
 
-/** Starts `node dist/server/main.js` and waits until it says where it is; it is stopped when the test ends. */
+/** Starts `node dist/server/main.js` and waits until it logs its addresses; it is stopped when the test ends. */
 export async function spawnService(
   t: Teardown,
   env: Record<string, string> = {},
@@ -106,19 +106,22 @@ export async function spawnService(
 ): Promise<Spawned> {
   const all = await serviceEnv(t, env)
   const program = launch(t, all, options)
-  t.teardown(async () => void (await insist(program, 'SIGINT')))
+  t.teardown(async () => void (await signalUntilEnded(program, 'SIGINT')))
   const { DATABASE_URL: databaseUrl = '', AUTH_DATA_DIR: dataDir = '' } = all
   return { ...program, databaseUrl, dataDir, ...(await addressesOf(program)) }
 }
 
 /** Sends a signal repeatedly until the program has ended. Returns how it ended. */
-export async function insist({ child, ended }: Program, signal: NodeJS.Signals): Promise<Awaited<Program['ended']>> {
+export async function signalUntilEnded(
+  { child, ended }: Program,
+  signal: NodeJS.Signals,
+): Promise<Awaited<Program['ended']>> {
   child.kill(signal)
   const again = setInterval(() => child.kill(signal), 1_500)
   return ended.finally(() => clearInterval(again))
 }
 
-/** Where a service that starts is, once it says so. */
+/** The addresses of a starting service, once it logs them. */
 export async function addressesOf(program: Program): Promise<{ grpc: string; http: string }> {
   return waitFor(() => {
     const grpc = /gRPC +(\S+:\d+)/.exec(program.output())?.[1]

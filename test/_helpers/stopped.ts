@@ -4,10 +4,10 @@ import type { Teardown } from './database.js'
 import type { TestService } from './service.js'
 import { waitFor } from './wait.js'
 
-/** Any number that nothing else in the database locks. */
+/** An advisory lock that nothing else in the database uses. */
 const stop = 4_711
 
-/** Stops every event while calls come, each once the one before waits for a lock; then lets go of it. Their statuses. */
+/** Blocks every event, starts each call once the one before waits for a lock, then unblocks. Returns the statuses. */
 export async function stopEvents<T>(
   t: Teardown,
   { env }: TestService,

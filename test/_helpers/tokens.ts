@@ -4,13 +4,13 @@ import jwt from 'jsonwebtoken'
 import type { TestService } from './service.js'
 
 /** Claims of a token, unchecked. */
-// biome-ignore lint/suspicious/noExplicitAny: tests look into whatever comes
+// biome-ignore lint/suspicious/noExplicitAny: tests read arbitrary JSON
 export function claimsOf(token: string): any {
   return JSON.parse(Buffer.from(token.split('.')[1] ?? '', 'base64url').toString())
 }
 
 /** Header of a token. */
-// biome-ignore lint/suspicious/noExplicitAny: tests look into whatever comes
+// biome-ignore lint/suspicious/noExplicitAny: tests read arbitrary JSON
 export function headerOf(token: string): any {
   return JSON.parse(Buffer.from(token.split('.')[0] ?? '', 'base64url').toString())
 }
@@ -20,7 +20,7 @@ export function idOf(token: string): number {
   return Number(claimsOf(token).sub)
 }
 
-/** A token with the claims of a genuine one but for those given, signed with the key of the service. */
+/** A token with the claims of a genuine one except those given, signed with the key of the service. */
 export async function forge(
   service: TestService,
   genuine: string,

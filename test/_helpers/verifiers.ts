@@ -13,12 +13,12 @@ import type { Teardown } from './database.js'
 import { createRequest, type SignedUp, type TestService } from './service.js'
 import { serviceKey } from './service-key.js'
 
-/** The way from a client to a service. */
+/** The network between a client and a service. */
 export interface Network {
   readonly fetch: typeof fetch
   /** Paths of all requests so far. */
   readonly calls: string[]
-  /** Most requests at a time to a path. */
+  /** The maximum of concurrent requests to a path. */
   readonly most: Map<string, number>
   /** Whether every request fails. Requests in progress end, too. */
   away(is: boolean): void
@@ -99,7 +99,7 @@ export async function registryOf(service: TestService, options: Partial<Registry
   return createRegistry({ url: service.http, key, onWarning() {}, ...options })
 }
 
-/** How `verify` ends: its source, or the code of its refusal. */
+/** The result of `verify`: its source, or the code of its refusal. */
 export async function outcome(verifier: Verifier, token: string): Promise<string> {
   return verifier.verify(token).then(
     ({ source }) => source,
@@ -113,7 +113,7 @@ export async function move({ request }: TestService, { token }: SignedUp): Promi
   if (status !== 200) throw new Error(`${status} ${text}`)
 }
 
-/** Ends all tokens of a user. */
+/** Revokes all tokens of a user. */
 export async function revoke(http: string, token: string): Promise<void> {
   const { status, text } = await createRequest(http)('POST', '/users/revokemytokens', { token })
   if (status !== 200) throw new Error(`${status} ${text}`)
@@ -121,7 +121,7 @@ export async function revoke(http: string, token: string): Promise<void> {
 
 const real = { wall: Date.now, monotonic: performance.now.bind(performance) }
 
-/** Moves the clocks of this process by so many ms until `work` has ended: `wall` that of the day, `monotonic` the other. */
+/** Moves the wall clock and the monotonic clock of this process by so many ms until `work` has ended. */
 export async function withClocks<T>(by: { wall?: number; monotonic?: number }, work: () => Promise<T>): Promise<T> {
   Date.now = () => real.wall() + (by.wall ?? 0)
   performance.now = () => real.monotonic() + (by.monotonic ?? 0)

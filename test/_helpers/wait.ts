@@ -1,21 +1,21 @@
-/** Waits of tests, for as long as something changes: a busy machine may be slow. Their errors say what they saw last. */
+/** Waits of tests, which last while a state changes, because a busy machine may be slow. Errors show the last state. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { inspect, isDeepStrictEqual } from 'node:util'
 
-/** Times that a service may say it is busy before that is its answer. */
+/** How often a busy service is asked again before its refusal is returned. */
 export const patience = 60
 
-/** Milliseconds between two looks. */
+/** Milliseconds between two checks. */
 const pause = 50
 
-/** Looks in a row that may find no change: a minute on an idle machine, longer where this process itself has to wait. */
+/** Consecutive checks that may find no change: a minute on an idle machine, longer on a busy one. */
 const quietLooks = 1200
 
 /** Milliseconds that a wait may take: less than the timeout of AVA, which names only the test. */
 const longest = 150_000
 
 /**
- * Waits until `look` returns neither undefined nor false, and returns that. Rejects after a minute in which `saw` returns
+ * Waits until `look` returns neither undefined nor false, and returns the result. Rejects after a minute in which `saw` returns
  * the same, after 150 s in any case, and says what `saw` returned last.
  */
 export function waitFor<T>(

@@ -1,4 +1,4 @@
-/** A service that watches the feed of changes, with what it knows from it. */
+/** A service that watches the feed of changes, with the state that it has received. */
 import { type MessageInitShape, toJson } from '@bufbuild/protobuf'
 import { durationFromMs, timestampMs } from '@bufbuild/protobuf/wkt'
 import {
@@ -10,7 +10,7 @@ import {
 } from '../../proto/gen/auth/v1/changes_pb.js'
 import type { GrpcClient, GrpcOptions } from './grpc.js'
 
-/** Polls as a service, for revocations unless told otherwise. */
+/** Polls as a service, by default for revocations. */
 export function pollWith(client: GrpcClient, token: string) {
   return (
     { ms = 0, ...request }: MessageInitShape<typeof PollRequestSchema> & { ms?: number } = {},
@@ -23,7 +23,7 @@ export function pollWith(client: GrpcClient, token: string) {
     )
 }
 
-/** Polls until there is no other page; returns all pages. */
+/** Polls until the last page; returns all pages. */
 export async function readPages(
   poll: ReturnType<typeof pollWith>,
   request: MessageInitShape<typeof PollRequestSchema> = {},
@@ -58,8 +58,8 @@ export interface Watcher {
 }
 
 /**
- * Polls until it is stopped, each time with one of the given polls in turn. `onResponse` is called after what a response says
- * is taken in.
+ * Polls until it is stopped, with each of the given polls in turn. `onResponse` is called after the contents of a response
+ * are stored.
  */
 export async function watch(
   polls: readonly ReturnType<typeof pollWith>[],

@@ -1,9 +1,9 @@
-/** Clients that repeat requests while something happens, and record the answers. */
+/** Clients that repeat requests during a test, and record the responses. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Teardown } from './database.js'
 import type { Answer } from './service.js'
 
-/** What a client saw. */
+/** The results of a client. */
 interface Sight {
   readonly counts: Record<string, number>
   slowest: number

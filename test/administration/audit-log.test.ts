@@ -1,4 +1,4 @@
-/** The audit log of administrators: lists by page and filter, what follows, and a check in stretches. */
+/** The audit log of administrators: lists by page and filter, follow requests, and verification in several calls. */
 import { type Timestamp, timestampFromDate } from '@bufbuild/protobuf/wkt'
 import test from 'ava'
 import type { AuditEvent } from '../../server/models/audit.js'
@@ -15,7 +15,7 @@ async function append({ registry: { audit } }: TestService, ...events: object[])
 }
 
 async function sealAll({ audit }: Pick<TestService['registry'], 'audit'>): Promise<void> {
-  // Somebody else may be at it.
+  // Another process may be sealing.
   while ((await audit.backlog()).staged > 0) await audit.seal()
 }
 
@@ -49,7 +49,7 @@ async function list(api: AdministrationClient, filter: Filter = {}, pageSize = 1
   return all
 }
 
-test('events are listed the newest first, by user, actor, action, outcome and time, and pages hold each once', async t => {
+test('events are listed newest first, filter by user, actor, action, outcome and time, and appear on exactly one page', async t => {
   const service = await startTestService(t, settings)
   const api = await openLocal(t, service)
   const { username } = await service.signUp('ROLE_CLIENT')
@@ -68,7 +68,7 @@ test('events are listed the newest first, by user, actor, action, outcome and ti
   t.deepEqual(await actions({ actor: '#1', user: `#${ana}` }), ['user.edit'])
   t.deepEqual(await actions({ actor: 'admin' }), ['user_edit', 'organization.add', 'user.edit'])
   t.deepEqual(await actions({ action: 'user.*', outcome: 'refused' }), ['user.edit'])
-  // Only * stands for any text.
+  // Only * is a wildcard.
   t.deepEqual(await actions({ action: 'user_edit' }), ['user_edit'])
   t.deepEqual(await actions({ action: 'user%' }), [])
   t.deepEqual(await actions({ timeFrom: timestampFromDate(new Date(Date.now() + 60_000)) }), [])
@@ -88,14 +88,14 @@ test('events are listed the newest first, by user, actor, action, outcome and ti
   const { nextPageToken: pageToken } = await api.listAuditEvents({ pageSize: 1 })
   t.is(await reasonOf(api.listAuditEvents({ action: 'user.*', pageToken })), 'INVALID_ARGUMENT')
   t.is(await reasonOf(api.listAuditEvents({ outcome: 'good' })), 'INVALID_ARGUMENT')
-  t.is(await reasonOf(api.listAuditEvents({ user: 'nobody at all' })), 'USER_NOT_FOUND')
+  t.is(await reasonOf(api.listAuditEvents({ user: 'no such user' })), 'USER_NOT_FOUND')
 })
 
-test('a list goes on past a hundred thousand events that don’t match, in calls of their own', async t => {
+test('one call reads at most 100,000 events, and a list continues past them on the next page', async t => {
   const service = await startTestService(t, settings)
   const api = await openLocal(t, service)
   await append(service, { action: 'user.delete' })
-  // As if so many had been written since.
+  // As if that many had been written since.
   await ask(
     service.env.DATABASE_URL!,
     `BEGIN; UPDATE audit_events SET id = id + 1000000 WHERE action <> 'user.delete'; UPDATE audit_head SET id = 1000100; COMMIT`,
@@ -104,13 +104,13 @@ test('a list goes on past a hundred thousand events that don’t match, in calls
   t.deepEqual(first.events, [])
   t.not(first.nextPageToken, '')
   t.is((await list(api, { action: 'user.delete' })).length, 1)
-  // What is older than asked for isn't looked at.
+  // Events before the requested time aren't read.
   const late = { action: 'user.delete', timeFrom: timestampFromDate(new Date(Date.now() + 7_200_000)) }
   await ask(service.env.DATABASE_URL!, `UPDATE audit_events SET at = at - interval '1 day'`)
   t.is((await api.listAuditEvents(late)).nextPageToken, '')
 })
 
-test('neither a list nor what follows loses an event where a hundred thousand end', async t => {
+test('neither a list nor a follow request loses an event at the boundary of 100,000 events', async t => {
   const service = await startTestService(t, settings)
   const api = await openLocal(t, service)
   await sealAll(service.registry)
@@ -119,7 +119,7 @@ test('neither a list nor what follows loses an event where a hundred thousand en
   const begun = await api.listAuditEvents({ ...filter, follow: true })
   const [{ newest }] = (await ask(url, 'SELECT id::int AS newest FROM audit_head')) as [{ newest: number }]
   const last = newest + 200_010
-  // Around both places where a list from the end stops looking, and where what follows does.
+  // Around the ids at which a list from the end stops, and a follow request.
   const ends = [last + 1 - 100_000, last + 1 - 200_000, newest + 100_000, newest + 200_000]
   const marked = [...new Set(ends.flatMap(end => [end - 1, end, end + 1]))].sort((a, b) => a - b)
   await ask(
@@ -145,7 +145,7 @@ test('neither a list nor what follows loses an event where a hundred thousand en
   t.deepEqual(followed, marked)
 })
 
-test('what follows a token comes once, oldest first, and only once it is sealed', async t => {
+test('a follow request returns each event after its token once, oldest first, as soon as the event is sealed', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   await append(service, { action: 'user.edit' })
@@ -168,7 +168,7 @@ test('what follows a token comes once, oldest first, and only once it is sealed'
   )
 })
 
-test('a long log is checked in stretches, with what is written and deleted meanwhile, and a link that is known', async t => {
+test('a long log is verified in several calls, despite concurrent writes and deletions, and against a known link', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   await appendMany(service, 25_000)
@@ -194,7 +194,7 @@ test('a long log is checked in stretches, with what is written and deleted meanw
   const other = await api.verifyAuditLog({ known: wrong })
   t.is((await api.verifyAuditLog({ known: wrong, pageToken: other.nextPageToken })).broken, '24000')
 
-  // What is old is deleted behind the stretch that was checked.
+  // Old events are deleted after the part that was verified.
   await ask(service.env.DATABASE_URL!, `UPDATE audit_events SET action = 'session.forged' WHERE id = 24500`)
   t.is((await api.verifyAuditLog({ pageToken: first.nextPageToken })).broken, '24500')
   await ask(service.env.DATABASE_URL!, `UPDATE audit_events SET action = 'session.login' WHERE id = 24500`)

@@ -1,4 +1,4 @@
-/** E-mails of administrators: the queue without anything that is in the e-mails, and a test past it. */
+/** E-mails of administrators: the queue without the contents of e-mails, and a test e-mail that bypasses it. */
 import { readdir, readFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
@@ -10,7 +10,7 @@ import { waitFor } from '../_helpers/wait.js'
 
 const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
 
-/** A mail server that says the same to every command but the first. */
+/** A mail server with the same reply to every command except the first. */
 async function mailServer(t: ExecutionContext, ...says: string[]): Promise<string> {
   const server = createServer(socket => {
     socket.on('error', () => {})
@@ -23,7 +23,7 @@ async function mailServer(t: ExecutionContext, ...says: string[]): Promise<strin
   return `smtp://ana:secret-of-ana@127.0.0.1:${(server.address() as { port: number }).port}`
 }
 
-test('the queue shows kind, user, attempts and codes, and nothing of what is in an e-mail', async t => {
+test('the queue shows kind, user, attempts and codes, and no content of an e-mail', async t => {
   const service = await startTestService(t, { ...settings, SMTP_URL: 'smtp://127.0.0.1:1' })
   const { emails, database, users } = service.registry
   const api = await openSignedIn(t, service)
@@ -77,7 +77,7 @@ test('the queue shows kind, user, attempts and codes, and nothing of what is in 
   )
 })
 
-test('an e-mail that is only checked is neither due nor gone, and leaves no event', async t => {
+test('with validate_only, retrying or discarding an e-mail changes nothing and leaves no event', async t => {
   const service = await startTestService(t, { ...settings, SMTP_URL: 'smtp://127.0.0.1:1' })
   const api = await openSignedIn(t, service)
   const stored = async () => ({
@@ -98,7 +98,7 @@ test('an e-mail that is only checked is neither due nor gone, and leaves no even
   t.deepEqual(await stored(), before)
 })
 
-test('a test e-mail goes into the folder at once where there is no mail server', async t => {
+test('without a mail server, a test e-mail is written to the folder at once', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   const { sent, answer } = await api.sendTestEmail({ email: 'ana@example.org' })
@@ -107,11 +107,11 @@ test('a test e-mail goes into the folder at once where there is no mail server',
   const [file, ...others] = await readdir(folder)
   t.deepEqual(others, [])
   t.regex(await readFile(join(folder, file!), 'utf8'), /^To: ana@example\.org$/m)
-  t.is(await reasonOf(api.sendTestEmail({ email: 'nobody' })), 'INVALID_ARGUMENT')
+  t.is(await reasonOf(api.sendTestEmail({ email: 'invalid' })), 'INVALID_ARGUMENT')
   t.is((await service.registry.audit.list({ action: 'email.test', limit: 9 })).length, 1)
 })
 
-test('a test e-mail that the mail server refuses is told by codes, without a secret or what it quotes', async t => {
+test('if the mail server refuses a test e-mail, the error contains its codes, but no secret and no text of the server', async t => {
   const SMTP_URL = await mailServer(
     t,
     '220 hello',
@@ -126,11 +126,11 @@ test('a test e-mail that the mail server refuses is told by codes, without a sec
   t.notRegex(answer, /secret|AHNl/)
 })
 
-test('all e-mails that failed permanently are due again at once, however many, and the others stay as they are', async t => {
+test('a retry of all makes every permanently failed e-mail due at once, and changes no other', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   const url = service.env.DATABASE_URL!
-  // The sender takes what is due: it finds nothing that it could send.
+  // The sender takes due e-mails: it finds none that it could send.
   await ask(
     url,
     `INSERT INTO emails (kind, parameters, locale, priority, next_attempt_at)

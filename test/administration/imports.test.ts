@@ -1,4 +1,4 @@
-/** Imports: each row is judged by the rules of sign-up, applied exactly once, and counted; what an import must not touch stays. */
+/** Imports: each row is validated by the rules of sign-up, applied exactly once, and counted; protected records stay. */
 import { createHash, randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
 import bcrypt from 'bcrypt'
@@ -19,7 +19,7 @@ const client = grpcForFile(service)
 
 const sql = (text: string) => ask(service.env.DATABASE_URL!, text)
 
-/** A source that no other test has. */
+/** A source that is unique to a test. */
 const newSource = () => createHash('sha256').update(randomUUID()).digest('hex')
 
 type Options = { dryRun?: boolean; allOrNothing?: boolean; setPasswords?: boolean; afterDryRun?: number }
@@ -43,7 +43,7 @@ async function importUsers(users: object[], options: Options = {}) {
 
 const rowOf = async (username: string) => (await sql(`SELECT * FROM users WHERE username = '${username}'`))[0]
 
-/** Everything that is stored but for imports and the audit log. */
+/** All stored data except imports and the audit log. */
 async function stored(): Promise<string> {
   const tables = ['users', 'organizations', 'provider_keys', 'emails', 'mailed_keys', 'former_usernames']
   const parts = tables.map(table => `SELECT '${table}' || t::text AS row FROM ${table} t`).join(' UNION ALL ')
@@ -60,7 +60,7 @@ async function eventsOf(id: number): Promise<string[]> {
 const problems = (rows: readonly { row: number; reason: string; problems: readonly { field: string }[] }[]) =>
   rows.map(({ row, reason, problems }) => `${row} ${reason} ${problems.map(({ field }) => field).join(',')}`)
 
-test.serial('rows are created, changed, left as they are and rejected, and one event names the ids', async t => {
+test.serial('rows are created, changed, unchanged or rejected, and one event lists the ids', async t => {
   const known = await service.signUp('ROLE_CLIENT')
   const same = await service.signUp('ROLE_CLIENT')
   const users = [
@@ -87,7 +87,7 @@ test.serial('rows are created, changed, left as they are and rejected, and one e
 })
 
 test.serial(
-  'a new user is as sign-up would make it, but for terms and password, and isn’t erased as never activated',
+  'a new user equals one of sign-up except for terms and password, and isn’t erased as never activated',
   async t => {
     const organization = await service.organization()
     const nickname = `N ${randomUUID()}`
@@ -107,7 +107,7 @@ test.serial(
   },
 )
 
-test.serial('a missing field is left as it is, an empty one is cleared where it may be', async t => {
+test.serial('a missing field stays unchanged, and an empty optional field is cleared', async t => {
   const { username } = await service.signUp('ROLE_CLIENT', { institution: 'Escola', gender: 'F' })
   const { answer } = await importUsers([{ form: { username, institution: '' } }, { form: { username, city: '' } }])
   t.like(await rowOf(username), { institution: null, gender: 'F', city: 'São Paulo' })
@@ -148,10 +148,10 @@ test.serial(
   },
 )
 
-test.serial('an import sends no e-mails, whatever it changes', async t => {
+test.serial('no change by an import sends an e-mail', async t => {
   const { username, token } = await service.signUp('ROLE_INSTITUTION', { email: `${randomUUID()}@example.org` })
   const organization = await service.organization()
-  // Noted as they are queued: the sender deletes them.
+  // Recorded when they are queued, because the sender deletes them.
   await sql(`CREATE TABLE queued (kind text);
     CREATE FUNCTION note_queued() RETURNS trigger LANGUAGE plpgsql AS
       'BEGIN INSERT INTO queued VALUES (NEW.kind); RETURN NULL; END';
@@ -169,7 +169,7 @@ test.serial('an import sends no e-mails, whatever it changes', async t => {
   t.truthy(await service.login(next, `${password}!`))
 })
 
-test.serial('the password of an existing user is set only when asked for, and revokes its tokens', async t => {
+test.serial('the password of an existing user is set only on request, and revokes the user’s tokens', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const form = { username, password: `${password} nova` }
   t.is((await importUsers([{ form }])).finished.import!.unchanged, 1)
@@ -182,34 +182,37 @@ test.serial('the password of an existing user is set only when asked for, and re
   t.deepEqual(problems(weak.answer.rejected), ['0 INVALID_SIGN_UP password'])
 })
 
-test.serial('bcrypt hashes are judged one by one and kept; a new user signs in with either', async t => {
-  const [a, b, y, clear] = [newUser(), newUser(), newUser(), newUser({ password: 'uma girafa bem alta 7' })]
-  const hash = await bcrypt.hash('senha de antes', 4)
-  const users = [
-    { form: a, passwordHash: hash.replace('$2b$', '$2a$') },
-    { form: b, passwordHash: hash },
-    { form: y, passwordHash: hash.replace('$2b$', '$2y$') },
-    { form: clear },
-    { form: newUser(), passwordHash: hash.replace('$04$', '$31$') },
-    { form: newUser(), passwordHash: hash.slice(0, -1) },
-    { form: newUser(), passwordHash: `hmac1:${hash}` },
-    { form: newUser({ password }), passwordHash: hash },
-    { form: newUser({ password: '12345678' }) },
-  ]
-  const { answer } = await importUsers(users)
-  const fields = ['password_hash', 'password_hash', 'password_hash', 'password_hash', 'password']
-  t.deepEqual(
-    problems(answer.rejected),
-    fields.map((field, index) => `${index + 4} INVALID_SIGN_UP ${field}`),
-  )
-  t.is((await rowOf(a.username))!.password_hash, users[0]!.passwordHash)
-  for (const { username } of [a, b, y]) t.truthy(await service.login(username, 'senha de antes'))
-  t.truthy(await service.login(clear.username, 'uma girafa bem alta 7'))
-  t.regex(String((await rowOf(clear.username))!.password_hash), /^hmac1:/)
-})
+test.serial(
+  'each bcrypt hash is validated separately and kept; a new user signs in with a hash or a password',
+  async t => {
+    const [a, b, y, clear] = [newUser(), newUser(), newUser(), newUser({ password: 'uma girafa bem alta 7' })]
+    const hash = await bcrypt.hash('senha de antes', 4)
+    const users = [
+      { form: a, passwordHash: hash.replace('$2b$', '$2a$') },
+      { form: b, passwordHash: hash },
+      { form: y, passwordHash: hash.replace('$2b$', '$2y$') },
+      { form: clear },
+      { form: newUser(), passwordHash: hash.replace('$04$', '$31$') },
+      { form: newUser(), passwordHash: hash.slice(0, -1) },
+      { form: newUser(), passwordHash: `hmac1:${hash}` },
+      { form: newUser({ password }), passwordHash: hash },
+      { form: newUser({ password: '12345678' }) },
+    ]
+    const { answer } = await importUsers(users)
+    const fields = ['password_hash', 'password_hash', 'password_hash', 'password_hash', 'password']
+    t.deepEqual(
+      problems(answer.rejected),
+      fields.map((field, index) => `${index + 4} INVALID_SIGN_UP ${field}`),
+    )
+    t.is((await rowOf(a.username))!.password_hash, users[0]!.passwordHash)
+    for (const { username } of [a, b, y]) t.truthy(await service.login(username, 'senha de antes'))
+    t.truthy(await service.login(clear.username, 'uma girafa bem alta 7'))
+    t.regex(String((await rowOf(clear.username))!.password_hash), /^hmac1:/)
+  },
+)
 
 test.serial(
-  'a repeated batch changes nothing and gets the first answer, one that doesn’t follow is refused',
+  'a repeated batch changes nothing and gets the first response, and a batch out of order is refused',
   async t => {
     const id = await start(ImportKind.USERS)
     const users = [{ form: newUser() }, { form: newUser({ state: '' }) }]
@@ -229,7 +232,7 @@ test.serial(
   },
 )
 
-test.serial('the same batch from several callers at once is applied once', async t => {
+test.serial('the same batch from concurrent callers is applied once', async t => {
   const id = await start(ImportKind.USERS)
   const users = Array.from({ length: 20 }, () => ({ form: newUser() }))
   const answers = await Promise.all(Array.from({ length: 6 }, () => api.importBatch({ id, users })))
@@ -238,7 +241,7 @@ test.serial('the same batch from several callers at once is applied once', async
   t.is((await eventsOf(id)).length, 1)
 })
 
-test.serial('starting the import of the same source again resumes it until it ends', async t => {
+test.serial('starting an import of the same source again resumes the unfinished one', async t => {
   const source = newSource()
   const id = await start(ImportKind.USERS, {}, source)
   await api.importBatch({ id, users: [{ form: newUser() }] })
@@ -252,33 +255,36 @@ test.serial('starting the import of the same source again resumes it until it en
   t.true(listed.indexOf(id) > 0)
 })
 
-test.serial('an import belongs to the session that started it, and ends with its tokens', async t => {
-  const other = `adm-${randomUUID()}`
-  await api.createUser({
-    form: newUser({ username: other, role: 'ROLE_ADMIN', password }),
-    active: true,
-    confirm: other,
-  })
-  const signIn = async () => {
-    const { token } = await openAdministration(t, service).signIn({ username: other, password })
-    return openAdministration(t, service, token)
-  }
-  const source = newSource()
-  const id = await start(ImportKind.USERS, {}, source)
-  const users = [{ form: newUser() }]
-  const first = await signIn()
-  t.is(await reasonOf(first.importBatch({ id, users })), 'WRONG_STATE')
-  t.is(await start(ImportKind.USERS, {}, source, first), id)
-  t.is(await reasonOf(api.importBatch({ id, users })), 'WRONG_STATE')
-  await api.revokeTokens({ user: other })
-  t.is(await reasonOf(first.importBatch({ id, users })), 'INVALID_TOKEN')
-  const second = await signIn()
-  t.is(await reasonOf(second.importBatch({ id, users })), 'WRONG_STATE')
-  t.is(await start(ImportKind.USERS, {}, source, second), id)
-  t.is((await second.importBatch({ id, users })).created, 1)
-})
+test.serial(
+  'an import accepts batches only from the administrator who last started or resumed it, until a revocation of that administrator’s tokens',
+  async t => {
+    const other = `adm-${randomUUID()}`
+    await api.createUser({
+      form: newUser({ username: other, role: 'ROLE_ADMIN', password }),
+      active: true,
+      confirm: other,
+    })
+    const signIn = async () => {
+      const { token } = await openAdministration(t, service).signIn({ username: other, password })
+      return openAdministration(t, service, token)
+    }
+    const source = newSource()
+    const id = await start(ImportKind.USERS, {}, source)
+    const users = [{ form: newUser() }]
+    const first = await signIn()
+    t.is(await reasonOf(first.importBatch({ id, users })), 'WRONG_STATE')
+    t.is(await start(ImportKind.USERS, {}, source, first), id)
+    t.is(await reasonOf(api.importBatch({ id, users })), 'WRONG_STATE')
+    await api.revokeTokens({ user: other })
+    t.is(await reasonOf(first.importBatch({ id, users })), 'INVALID_TOKEN')
+    const second = await signIn()
+    t.is(await reasonOf(second.importBatch({ id, users })), 'WRONG_STATE')
+    t.is(await start(ImportKind.USERS, {}, source, second), id)
+    t.is((await second.importBatch({ id, users })).created, 1)
+  },
+)
 
-test.serial('on the database itself an import works alike, and needs a reason to set passwords', async t => {
+test.serial('an import on the database itself behaves the same, and needs a reason to set passwords', async t => {
   const local = await openLocal(t, service)
   const id = await start(ImportKind.USERS, {}, newSource(), local)
   t.is((await local.importBatch({ id, users: [{ form: newUser() }] })).created, 1)
@@ -289,7 +295,7 @@ test.serial('on the database itself an import works alike, and needs a reason to
 })
 
 test.serial(
-  'a dry run changes nothing and counts what would change; after it, rows whose record has changed are stale',
+  'a dry run changes nothing and counts the changes; in a later import, rows whose record changed since are stale',
   async t => {
     const [one, two] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
     const source = newSource()
@@ -323,7 +329,7 @@ test.serial(
 )
 
 test.serial(
-  'all or nothing: no row is applied before the end, and none if one is rejected, even by a row of another batch',
+  'in all-or-nothing mode, no row is applied before the end, and none if any row of any batch is rejected',
   async t => {
     const good = [newUser({ password }), newUser(), newUser()].map(form => ({ form }))
     const run = async (batches: object[][]) => {
@@ -361,7 +367,7 @@ test.serial(
   },
 )
 
-test.serial('rows that depend on earlier rows of the same batch are judged after them', async t => {
+test.serial('rows that depend on earlier rows of the same batch are validated after them', async t => {
   const [first, nickname] = [newUser(), `dup ${randomUUID()}`]
   const { answer } = await importUsers([
     { form: { ...first, nickname } },
@@ -373,29 +379,26 @@ test.serial('rows that depend on earlier rows of the same batch are judged after
   t.deepEqual(problems(answer.rejected), ['2 INVALID_SIGN_UP nickname'])
 })
 
-test.serial(
-  'a name that a sign-up takes at the same time is rejected as a row, or refused at the sign-up, never both taken',
-  async t => {
-    for (let round = 0; round < 5; round++) {
-      const users = Array.from({ length: 10 }, () => ({ form: newUser() }))
-      const taken = users[5]!.form.username
-      const [signedUp, { answer }] = await Promise.all([
-        service.signUp('ROLE_CLIENT', { username: taken }).then(
-          () => true,
-          () => false,
-        ),
-        importUsers(users),
-      ])
-      const has = await sql(`SELECT id FROM users WHERE username = '${taken}'`)
-      t.is(has.length, 1)
-      // A row that finds the user by its name changes it, like any other.
-      t.is(answer.created + answer.updated + answer.unchanged + answer.rejected.length, 10)
-      t.is(answer.created, signedUp ? 9 : 10)
-    }
-  },
-)
+test.serial('if an import and a concurrent sign-up use one name, exactly one of them gets it', async t => {
+  for (let round = 0; round < 5; round++) {
+    const users = Array.from({ length: 10 }, () => ({ form: newUser() }))
+    const taken = users[5]!.form.username
+    const [signedUp, { answer }] = await Promise.all([
+      service.signUp('ROLE_CLIENT', { username: taken }).then(
+        () => true,
+        () => false,
+      ),
+      importUsers(users),
+    ])
+    const has = await sql(`SELECT id FROM users WHERE username = '${taken}'`)
+    t.is(has.length, 1)
+    // A row that finds the user by its name changes it, like any other.
+    t.is(answer.created + answer.updated + answer.unchanged + answer.rejected.length, 10)
+    t.is(answer.created, signedUp ? 9 : 10)
+  }
+})
 
-test.serial('organizations are known by id, else by INEP code; names repeat', async t => {
+test.serial('organizations are identified by id, or otherwise by INEP code; several may have one name', async t => {
   const code = String(randomInt(10_000_000, 99_999_999))
   const id = await start(ImportKind.ORGANIZATIONS)
   const name = `Escola ${randomUUID()}`
@@ -496,7 +499,7 @@ test.serial('secrets are returned with an event that names their owners', async 
   t.is(await reasonOf(api.getUserSecrets({})), 'INVALID_ARGUMENT')
 })
 
-test.serial('an aborted import takes no more rows, and what it applied stays', async t => {
+test.serial('an aborted import accepts no more rows, and its applied rows stay', async t => {
   const id = await start(ImportKind.USERS)
   const form = newUser()
   await api.importBatch({ id, users: [{ form }] })
@@ -509,7 +512,7 @@ test.serial('an aborted import takes no more rows, and what it applied stays', a
   t.is(await reasonOf(api.getImport({ id: 2 ** 30 })), 'RECORD_NOT_FOUND')
 })
 
-test.serial('two administrators who import each other’s records at once don’t wait for each other', async t => {
+test.serial('two administrators who import each other’s records concurrently don’t deadlock', async t => {
   const other = await openSignedIn(t, service)
   const users = Array.from({ length: 50 }, () => newUser())
   await importUsers(users.map(form => ({ form })))

@@ -1,4 +1,4 @@
-/** Services that call Administration with their keys: what their scopes open, and what stays hidden from them. */
+/** Services that call Administration with their keys: what their scopes permit, and what stays hidden from them. */
 import { randomUUID } from 'node:crypto'
 import { type DescMessage, type DescMethodUnary, type MessageInitShape, toJsonString } from '@bufbuild/protobuf'
 import type { ConnectError } from '@connectrpc/connect'
@@ -23,7 +23,7 @@ const admin = signedInForFile(service)
 
 const newName = () => `maquina-${randomUUID().slice(0, 8)}`
 
-test('a service with administration.read reads all that administrators read, and gets no key', async t => {
+test('a service with administration.read reads everything that administrators read, without keys', async t => {
   const { id, activationkey } = await service.organization()
   const { username, providerKey } = await service.institution({ activationkey })
   const [{ id: email } = { id: '0' }] = await ask(
@@ -73,7 +73,7 @@ test('a service with administration.read reads all that administrators read, and
     actor: `service:${name}`,
     scopes: ['SCOPE_ADMINISTRATION_READ'],
   })
-  // A key that isn't shown is no event.
+  // A key that isn't shown causes no event.
   const events = await service.registry.audit.list({ action: '*.show-key', limit: 10 })
   t.deepEqual(
     events.filter(({ actor }) => actor === `service:${name}`),
@@ -81,7 +81,7 @@ test('a service with administration.read reads all that administrators read, and
   )
 })
 
-test('a service with organizations.write creates and edits organizations in its own name, and gets no key', async t => {
+test('a service with organizations.write creates and edits organizations as the actor, without seeing keys', async t => {
   const name = newName()
   const api = openAdministration(t, service, await serviceKey(service, ['organizations.write'], name))
   const request = { form: { name: 'Escola da Máquina' }, requestId: randomUUID() }
@@ -114,7 +114,7 @@ test('a service with organizations.write creates and edits organizations in its 
   t.is(await reasonOf(api.listUsers({})), 'ACCESS_DENIED')
 })
 
-test('a refused service is told which scope it lacks, or that no service may', async t => {
+test('the refusal of a service names the missing scope, or says that no service has access', async t => {
   const name = newName()
   const api = openAdministration(t, service, await serviceKey(service, ['administration.read'], name))
   const textOf = (call: Promise<unknown>) => call.then(String, (error: ConnectError) => error.rawMessage)
@@ -126,7 +126,7 @@ test('a refused service is told which scope it lacks, or that no service may', a
   t.is(await textOf(api.exportUser({ user: 'admin' })), 'No service may do this: sign in as an administrator.')
 })
 
-test('a service that loses its scope, or is deleted, changes nothing more, even while its key is cached', async t => {
+test('a service that loses its scope or is deleted can’t change anything, even while its key is cached', async t => {
   const name = newName()
   const api = openAdministration(t, service, await serviceKey(service, ['organizations.write'], name))
   const create = () => reasonOf(api.createOrganization({ form: { name: 'Tarde demais' } }))
@@ -141,7 +141,7 @@ test('a service that loses its scope, or is deleted, changes nothing more, even 
   t.deepEqual((await admin.listOrganizations({ text: 'Tarde demais' })).organizations, [])
 })
 
-test('users that a service reads at Administration count against its limit, and administrators have none', async t => {
+test('users that a service reads through Administration count against its limit; administrators have no limit', async t => {
   // 10 users at once.
   const own = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_LIMIT_FACTOR: '0.001' })
   const reads: Record<string, (client: AdministrationClient) => Promise<unknown>> = {
@@ -163,7 +163,7 @@ test('users that a service reads at Administration count against its limit, and 
   }
 })
 
-test('a service is renamed and gets other scopes at once, with an event that says so, under its etag', async t => {
+test('an update of name and scopes of a service takes effect at once, is recorded, and respects the etag', async t => {
   const [name, next] = [newName(), newName()]
   const { key, service: created } = await admin.createService({ name, scopes: [Scope.USERS_READ] })
   const api = openAdministration(t, service, key)

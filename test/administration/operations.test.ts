@@ -1,4 +1,4 @@
-/** Operations of administrators: migrations, settings without secrets, and an examination of the service. */
+/** Operations of administrators: migrations, settings without secrets, and diagnosis of the service. */
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
@@ -9,14 +9,14 @@ import { startTestService } from '../_helpers/service.js'
 
 const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
 
-/** Checks by their names, each with its status and what it says. */
+/** Checks by their names, each with status and detail. */
 async function examine(api: AdministrationClient): Promise<Record<string, string>> {
   const { checks } = await api.diagnose({})
   for (const { status, fix } of checks) if ((status === 'ok') !== (fix === '')) throw new Error(`${status} ${fix}`)
   return Object.fromEntries(checks.map(({ check, status, detail }) => [check, `${status} ${detail}`]))
 }
 
-test('migrations are told with their kind and when they were run, newer ones as unknown', async t => {
+test('migrations are listed with kind and time, and those of a newer version as unknown', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   const { migrations } = await api.getMigrations({})
@@ -30,23 +30,23 @@ test('migrations are told with their kind and when they were run, newer ones as 
   t.regex((await examine(api)).migrations!, /^failed .*9999-later\.sql/)
 })
 
-test('settings are told with value, origin and default, and of a secret only whether it is set', async t => {
+test('settings are listed with value, origin and default, and a secret only as set or not set', async t => {
   const secret = 'a very secret password 7'
   const service = await startTestService(t, { ...settings, AUTH_ADMIN_PASSWORD: secret, AUTH_SOMETHING_ELSE: 'x' })
   const api = await openLocal(t, service)
-  const { settings: told, unknown } = await api.getConfiguration({})
-  const named = (name: string) => told.find(setting => setting.name === name)
+  const { settings: listed, unknown } = await api.getConfiguration({})
+  const named = (name: string) => listed.find(setting => setting.name === name)
   t.like(named('AUTH_BCRYPT_COST'), { value: '4', origin: 'environment', default: '12', secret: false })
   t.like(named('AUTH_TOKEN_TTL'), { value: '1h', origin: 'default', default: '1h' })
   t.like(named('AUTH_MASTER_KEY'), { value: 'set', origin: 'environment', secret: true, default: undefined })
   t.like(named('AUTH_ADMIN_PASSWORD'), { value: 'set', origin: 'environment', secret: true })
   t.like(named('SMTP_URL'), { value: undefined, origin: 'default', secret: true })
   t.deepEqual(unknown, ['AUTH_SOMETHING_ELSE'])
-  const text = JSON.stringify(told, (_, value) => (typeof value === 'bigint' ? String(value) : value))
+  const text = JSON.stringify(listed, (_, value) => (typeof value === 'bigint' ? String(value) : value))
   for (const hidden of [secret, service.env.AUTH_MASTER_KEY!, service.env.DATABASE_URL!]) t.false(text.includes(hidden))
 })
 
-test('the examination finds nothing wrong with a service that works, and says what could be better', async t => {
+test('diagnosis of a working service reports no failure, and warns about possible improvements', async t => {
   const service = await startTestService(t, settings)
   const found = await examine(await openSignedIn(t, service))
   for (const check of ['database', 'migrations', 'data keys', 'clocks', 'connections', 'signing key', 'audit log'])
@@ -62,7 +62,7 @@ test('the examination finds nothing wrong with a service that works, and says wh
   t.regex(found.administration!, /^ok .*127\.0\.0\.1:0/)
 })
 
-test('the examination finds each thing that is wrong', async t => {
+test('diagnosis reports each fault', async t => {
   const service = await startTestService(t, {
     ...settings,
     SMTP_URL: 'smtp://ana:secret-of-ana@127.0.0.1:1',
@@ -93,12 +93,12 @@ test('the examination finds each thing that is wrong', async t => {
   await ask(url, `UPDATE data_keys SET wrapped = '\\x00'::bytea || wrapped`)
   const worse = await examine(api)
   t.regex(worse['data keys']!, /^failed AUTH_MASTER_KEY is not the key/)
-  // What rests on them is left out, what doesn't isn't.
+  // Checks that depend on them are omitted, others aren't.
   t.is(worse['signing key'], undefined)
   t.regex(worse['recovery e-mails']!, /^warning /)
 })
 
-test('the certificate of the service is examined by the day it ends', async t => {
+test('diagnosis checks when the certificate of the service expires', async t => {
   const authority = createAuthority('Operations')
   const day = 86_400_000
   for (const [days, says] of [

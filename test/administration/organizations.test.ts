@@ -1,4 +1,4 @@
-/** Organizations of administrators: no change to one that is no longer what was seen, and none that is only checked. */
+/** Organizations of administrators: no change under an outdated etag, and none with validate_only. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { reasonOf, signedInForFile } from '../_helpers/administration.js'
@@ -16,7 +16,7 @@ async function add() {
   return { name, id: id!, organization: `#${id}`, etag: organization!.etag, activationkey }
 }
 
-/** All that is stored of an organization, and the actions of its events. */
+/** The row of an organization, and the actions of its events. */
 async function stored(id: number) {
   const rows = await ask(service.env.DATABASE_URL!, `SELECT o::text FROM organizations o WHERE id = ${id}`)
   const events = (await service.registry.audit.list({ action: 'organization.*', limit: 1000 }))
@@ -27,7 +27,7 @@ async function stored(id: number) {
 
 const edit = { form: { city: 'x', phone: '(14) 3235-0000' }, updateMask: { paths: ['phone'] } }
 
-/** Every RPC that changes an organization, with what the answer says then. */
+/** Every RPC that changes an organization, with expected fields of the response. */
 const changes = {
   update: {
     active: true,
@@ -56,7 +56,7 @@ interface Request {
 }
 
 for (const [what, { active, call, says }] of Object.entries(changes)) {
-  test(`to ${what} an organization holds to the etag that was seen, and changes nothing when only checked`, async t => {
+  test(`to ${what} an organization needs the current etag, and changes nothing with validate_only`, async t => {
     const { id, name, organization, etag: first, activationkey } = await add()
     const { organization: now } = active
       ? await api.getOrganization({ organization, omitKeys: true })
@@ -83,7 +83,7 @@ for (const [what, { active, call, says }] of Object.entries(changes)) {
   })
 }
 
-test('an organization that is only checked is not made, and the same form makes one after that', async t => {
+test('validate_only creates no organization, and the same form creates one afterwards', async t => {
   const form = { name: `Defesa Civil ${randomUUID()}` }
   const { organization } = await api.createOrganization({ form, validateOnly: true })
   t.is(organization!.record!.name, form.name)

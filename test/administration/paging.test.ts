@@ -1,4 +1,4 @@
-/** Pages (AIP-158): sizes, the one sign of the end, and tokens that go with their RPC and filter alone. */
+/** Pages (AIP-158): sizes, the empty token at the end, and tokens that are bound to RPC and filter. */
 import test from 'ava'
 import { openSignedIn, reasonOf, wrongFieldsOf } from '../_helpers/administration.js'
 import { ask } from '../_helpers/database.js'
@@ -6,7 +6,7 @@ import { serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 
-test('a list is read page by page to an empty token, each row once; sizes are 50, and 1,000 at most', async t => {
+test('a list returns each row once, in pages of 50 by default and at most 1,000, until the page token is empty', async t => {
   const { id } = await service.organization({ name: 'Modelo' })
   await ask(
     service.env.DATABASE_URL!,
@@ -25,13 +25,13 @@ test('a list is read page by page to an empty token, each row once; sizes are 50
   t.is(rest.nextPageToken, '')
   const ids = [...first.organizations, ...rest.organizations].map(({ record }) => record!.id!)
   t.is(new Set(ids).size, 1005)
-  // The page that ends the list exactly says so, too.
+  // Also if the last page is full.
   const exact = await api.listOrganizations({ type, pageSize: 5, pageToken: first.nextPageToken })
   t.is(exact.nextPageToken, '')
   t.deepEqual(await wrongFieldsOf(api.listOrganizations({ pageSize: -1 })), ['page_size'])
 })
 
-test('a page token opens nothing with another filter or RPC, nor altered', async t => {
+test('a page token is refused if it is altered or used with another filter or RPC', async t => {
   await service.organization({ name: 'Uma' })
   await service.organization({ name: 'Outra' })
   const api = await openSignedIn(t, service)

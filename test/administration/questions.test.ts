@@ -1,4 +1,4 @@
-/** Questions of administrators: what users answered outlives every change, and what matched nothing can be linked. */
+/** Questions of administrators: answers survive every change, and custom questions can be linked. */
 import test from 'ava'
 import { openSignedIn, reasonOf } from '../_helpers/administration.js'
 import { ask } from '../_helpers/database.js'
@@ -19,7 +19,7 @@ async function saveAnswer(service: TestService, token: string, id: number, answe
   if (saved.status !== 200) throw new Error(saved.text)
 }
 
-test('answers to a question of an application’s own count for login once it is linked, and later sign-ups answer it', async t => {
+test('answers to an application’s custom question count for login once it is linked, also those of later sign-ups', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   const ana = await service.signUp('ROLE_CLIENT', {
@@ -31,10 +31,10 @@ test('answers to a question of an application’s own count for login once it is
     securityanswer: 'Totó',
   })
   await service.signUp('ROLE_CLIENT', { securityquestion: 'Outra?', securityanswer: 'x' })
-  // Without an answer there is nothing to link.
+  // Without an answer there is no question to link.
   await service.signUp('ROLE_CLIENT', { securityquestion: 'Sem resposta?' })
   for (const { token } of [ana, bia]) await saveAnswer(service, token, 2, 'Recife')
-  // Bia has answered the question itself, too: that one stays.
+  // Bia has also answered the question itself: that answer stays.
   await saveAnswer(service, bia.token, 1, 'Fofinho')
 
   const { questions } = await api.listUnmatchedQuestions({})
@@ -61,7 +61,7 @@ test('answers to a question of an application’s own count for login once it is
     (await api.listUnmatchedQuestions({})).questions.map(({ question, users }) => [question, users]),
     [['Outra?', 1]],
   )
-  // Once more is no mistake.
+  // A repetition is not an error.
   t.is((await api.linkQuestion({ text: 'Nome do seu pet?', question: '1' })).linked, 0)
 
   const clara = await service.signUp('ROLE_CLIENT', { securityquestion: 'nome do seu pet?', securityanswer: 'Mimi' })
@@ -69,7 +69,7 @@ test('answers to a question of an application’s own count for login once it is
   t.is(await signIn(service, clara.username, { 1: 'mimi', 2: 'olinda' }), 200)
   t.is((await api.listUnmatchedQuestions({})).questions.length, 1)
 
-  // The text of a question itself comes before what is linked to another.
+  // The text of a question takes precedence over a text that is linked to another.
   const { question: own } = await api.createQuestion({ question: 'Nome do seu pet?' })
   const dora = await service.signUp('ROLE_CLIENT', { securityquestion: 'nome do seu pet?', securityanswer: 'Lulu' })
   await saveAnswer(service, dora.token, 2, 'Natal')
@@ -78,7 +78,7 @@ test('answers to a question of an application’s own count for login once it is
   t.is(event?.object, 'question:1')
 })
 
-test('however many users gave a text, linking it has all their answers count', async t => {
+test('linking a custom question makes the answers of all its users count, however many they are', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   for (let from = 0; from < 21_000; from += 3_000)
@@ -96,7 +96,7 @@ test('however many users gave a text, linking it has all their answers count', a
   t.deepEqual((await api.listUnmatchedQuestions({})).questions, [])
 })
 
-test('no answer is kept in the clear', async t => {
+test('no answer is stored in the clear', async t => {
   const service = await startTestService(t, settings)
   await service.signUp('ROLE_CLIENT', { securityquestion: 'Segredo?', securityanswer: 'Paralelepípedo' })
   const [rows] = await service.registry.database.sequelize.query('SELECT u::text FROM unmatched_answers u')
@@ -104,7 +104,7 @@ test('no answer is kept in the clear', async t => {
   t.notRegex(JSON.stringify(rows), /paralelep/i)
 })
 
-test('texts that match nothing are paged, those of most users first', async t => {
+test('custom questions without a link are listed in pages, the most used first', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   for (const [text, times] of [
@@ -123,7 +123,7 @@ test('texts that match nothing are paged, those of most users first', async t =>
   t.deepEqual(found, ['c? 2', 'a? 1', 'b? 1'])
 })
 
-test('a question is added, changed, retired and offered again under its etag, and repeating says so', async t => {
+test('adding, changing, retiring and offering a question respects the etag, and a repetition reports no change', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   const requestId = 'f81d4fae-7dec-11d0-a765-00a0c91e6bf6'
@@ -166,7 +166,7 @@ test('a question is added, changed, retired and offered again under its etag, an
   )
 })
 
-test('questions are listed everywhere in the order that is set, the others behind them, a new one last', async t => {
+test('every list has the questions in the configured order, then the others, and a new one last', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   const listed = async () => (await api.listQuestions({})).questions.map(({ record }) => record!.id)
@@ -210,7 +210,7 @@ test('questions are listed everywhere in the order that is set, the others behin
   )
 })
 
-test('of parallel orders each holds for the questions that it names', async t => {
+test('concurrent orders each apply to the questions that they name', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   await Promise.all([2, 3, 4, 5, 6].map(id => api.orderQuestions({ questions: [`#${id}`] })))
@@ -219,7 +219,7 @@ test('of parallel orders each holds for the questions that it names', async t =>
   t.deepEqual(ids.slice(5), [1, 7, 8])
 })
 
-test('one question is read by id or text, retired or not', async t => {
+test('a question can be read by id or text, even if it is retired', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   await api.retireQuestion({ question: '#3' })

@@ -1,4 +1,4 @@
-/** Administrators are told by e-mail of what opens or shuts a way into their own account, whoever does it. */
+/** Administrators are notified by e-mail of each change that affects the access to their own account, by any actor. */
 import test, { type ExecutionContext } from 'ava'
 import { TOTP } from 'otpauth'
 import { type AdministrationClient, openLocal, openSignedIn, reasonOf } from '../_helpers/administration.js'
@@ -22,16 +22,16 @@ async function scene(t: ExecutionContext, to: string, locale = 'en') {
 const run = ({ registry }: TestService, text: string) => registry.database.sequelize.query(text)
 const failToSignIn = ({ request }: TestService) =>
   request('POST', '/users/login', { query: { username: 'bia', password: 'errada-errada' } })
-const toldTo = (address: string) =>
+const subjectsTo = (address: string) =>
   mailbox.emails.filter(({ to }) => to?.[0]?.address === address).map(({ subject }) => subject ?? '')
 
-/** Until nothing is left in the queue. */
+/** Waits until the queue is empty. */
 async function quiet({ registry }: TestService): Promise<void> {
   const left = async () => registry.database.run<object>({ name: 'test-left', text: 'SELECT id FROM emails' }, [])
   await waitFor(async () => (await left()).length === 0, left)
 }
 
-/** What is done to an administrator, each with what the e-mail says of it. */
+/** Changes of an administrator, each with its description in the e-mail. */
 const deeds: readonly [says: string, (client: AdministrationClient, own: TestService) => Promise<unknown>][] = [
   ['was changed', c => c.updateUser({ user: 'bia', form: { city: 'Y' }, updateMask: { paths: ['city'] } })],
   ['was given a new password', c => c.setPassword({ user: 'bia', password: 'sete girafas bem altas' })],
@@ -67,7 +67,7 @@ const deeds: readonly [says: string, (client: AdministrationClient, own: TestSer
   ],
 ]
 
-const tellsAll = test.macro(async (t, where: 'server' | 'database') => {
+const notifies = test.macro(async (t, where: 'server' | 'database') => {
   const to = `bia.${where}@example.org`
   const { own, admin, id } = await scene(t, to)
   const remote = where === 'server'
@@ -75,14 +75,14 @@ const tellsAll = test.macro(async (t, where: 'server' | 'database') => {
   const first = await mailbox.nextEmail(to)
   t.is(first.subject, subject)
   t.true(first.text?.includes(`bia (id ${id}) was registered`), first.text)
-  // Its mailbox has got what others may send in an hour.
+  // Its mailbox has received the limit of e-mails by others in an hour.
   for (let index = 0; index < 5; index++) {
     await admin.sendRecoveryKey({ user: 'bia' })
     const texts = [await mailbox.nextEmail(to), await mailbox.nextEmail(to)].map(({ text = '' }) => text)
     t.is(texts.filter(text => text.includes(`bia (id ${id}) will receive a recovery key`)).length, 1, texts.join())
   }
   t.is(await reasonOf(admin.sendRecoveryKey({ user: 'bia' })), 'TOO_MANY_ATTEMPTS')
-  const before = toldTo(to).length
+  const before = subjectsTo(to).length
   for (const [says, work] of deeds) {
     await work(client, own)
     const email = await mailbox.nextEmail(to)
@@ -94,17 +94,21 @@ const tellsAll = test.macro(async (t, where: 'server' | 'database') => {
     t.is(/^Reason given: (.*)$/m.exec(text)?.[1], remote ? undefined : 'chamado 42: http:·example·org')
   }
   await quiet(own)
-  t.is(toldTo(to).length - before, deeds.length)
+  t.is(subjectsTo(to).length - before, deeds.length)
 })
 
 test(
-  'what is done to an administrator at the server is told to it by one e-mail, at once, whatever its quota',
-  tellsAll,
+  'each change of an administrator through the server notifies that administrator by one e-mail, at once, despite its quota',
+  notifies,
   'server',
 )
-test('what is done to an administrator on the database itself is told to it by one e-mail', tellsAll, 'database')
+test(
+  'each change of an administrator on the database itself notifies that administrator by one e-mail',
+  notifies,
+  'database',
+)
 
-test('what the session suffices for, what is only checked, and what is done to others is told to nobody so', async t => {
+test('operations that any session permits, dry runs, and changes of other users send no such notice', async t => {
   const to = 'bia.outra@example.org'
   const { own, admin } = await scene(t, to)
   await mailbox.nextEmail(to)
@@ -117,11 +121,11 @@ test('what the session suffices for, what is only checked, and what is done to o
   await admin.resumeUser({ user: username })
   await admin.setPassword({ user: username, password: 'sete girafas bem altas' })
   await quiet(own)
-  t.deepEqual(toldTo(to), [subject])
-  t.deepEqual(toldTo(other), ['Your password was changed'])
+  t.deepEqual(subjectsTo(to), [subject])
+  t.deepEqual(subjectsTo(other), ['Your password was changed'])
 })
 
-test('who is made an administrator, gets an address or enrolls one-time codes is told in the language of the service', async t => {
+test('a new administrator, address or one-time code causes a notice in the language of the service', async t => {
   const { own, admin } = await scene(t, 'bia.terceira@example.org', 'pt-BR')
   const made = 'feita@example.org'
   const { username } = await own.signUp('ROLE_CLIENT', { email: made })
@@ -138,11 +142,11 @@ test('who is made an administrator, gets an address or enrolls one-time codes is
   t.true((await mailbox.nextEmail(chief)).text?.includes('precisa agora de um código de uso único para entrar'))
 })
 
-test('an administrator who is erased gets no e-mail: nothing is kept of it', async t => {
+test('the erasure of an administrator sends no e-mail, as no data remains', async t => {
   const to = 'bia.apagada@example.org'
   const { own, admin } = await scene(t, to)
   await mailbox.nextEmail(to)
   await admin.eraseUser({ user: 'bia', confirm: 'bia' })
   await quiet(own)
-  t.is(toldTo(to).length, 1)
+  t.is(subjectsTo(to).length, 1)
 })

@@ -1,4 +1,4 @@
-/** Services over Administration: who has an identity, what it may do, and its keys. */
+/** Services in Administration: identities, scopes and keys. */
 import { randomUUID } from 'node:crypto'
 import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
 import type { ConnectError } from '@connectrpc/connect'
@@ -22,7 +22,7 @@ test.after.always(() => Promise.all(undo.map(work => work())))
 const scopes = [Scope.USERS_READ]
 const newName = () => `s-${randomUUID().slice(0, 8)}`
 
-/** What a call was refused for: `OK`, or the reason and the wrong fields. */
+/** The outcome of a call: `OK`, or the reason and the invalid fields. */
 async function outcome(call: Promise<unknown>): Promise<string> {
   const error = await call.then(
     () => undefined,
@@ -33,7 +33,7 @@ async function outcome(call: Promise<unknown>): Promise<string> {
   return [error.findDetails(ErrorInfoSchema)[0]?.reason, ...fields].join(' ')
 }
 
-/** Whether a key opens `GetUser`. */
+/** The outcome of `GetUser` with a key. */
 async function ask(key: string): Promise<string> {
   const client = openGrpc(service.grpc)
   try {
@@ -51,7 +51,7 @@ const events = async (name: string) =>
     .filter(({ object }) => object === `service:${name}`)
     .map(({ action, actor }) => `${action} ${actor}`)
 
-test('a service is registered with a key that opens what its scopes say, and is shown without it', async t => {
+test('a new service gets a key with the access that its scopes grant, and is listed without the key', async t => {
   const name = newName()
   const created = await open.createService({ name, scopes: [...scopes, Scope.TOKENS_VERIFY, Scope.USERS_READ] })
   t.regex(created.key, /^authsvc_[\w-]{43}$/)
@@ -71,7 +71,7 @@ test('a service is registered with a key that opens what its scopes say, and is 
   t.deepEqual(await events(name), ['service.add user'])
 })
 
-test('names are one service’s, and every wrong field is named', async t => {
+test('service names are unique, and every invalid field is listed', async t => {
   const name = newName()
   await open.createService({ name, scopes })
   t.is(await outcome(open.createService({ name, scopes })), 'NAME_TAKEN')
@@ -92,13 +92,13 @@ test('names are one service’s, and every wrong field is named', async t => {
   t.is(await outcome(open.deleteServiceKey({ name, id: 2 ** 31 - 1 })), 'RECORD_NOT_FOUND')
 })
 
-test('of services registered at once under one name there is one', async t => {
+test('of concurrent creations of a service with one name, one succeeds', async t => {
   const name = newName()
   const outcomes = await Promise.all(Array.from({ length: 8 }, () => outcome(open.createService({ name, scopes }))))
   t.deepEqual(outcomes.sort(), [...Array<string>(7).fill('NAME_TAKEN'), 'OK'])
 })
 
-test('keys change hands without a break: a second one beside the first, then the first is removed', async t => {
+test('keys rotate without downtime: a service has two keys until the first is removed', async t => {
   const name = newName()
   const { key: first } = await open.createService({ name, scopes })
   const { key: second, service: both } = await open.createServiceKey({ name })
@@ -114,7 +114,7 @@ test('keys change hands without a break: a second one beside the first, then the
   )
   await waitFor(async () => (await ask(first)) === 'INVALID_TOKEN')
   t.is(await ask(second), 'OK')
-  // The key of one service isn't another's to remove.
+  // A key can't be deleted through another service.
   const other = newName()
   await open.createService({ name: other, scopes })
   t.is(await outcome(open.deleteServiceKey({ name: other, id: both!.keys[1]!.id })), 'RECORD_NOT_FOUND')
@@ -122,14 +122,14 @@ test('keys change hands without a break: a second one beside the first, then the
   t.deepEqual(await events(name), ['service.add user', 'service.add-key user', 'service.delete-key user'])
 })
 
-test('a key ends when it is said to', async t => {
+test('a key expires at the requested time', async t => {
   const name = newName()
   const end = new Date(Date.now() + 90 * 86_400_000)
   const { service: made } = await open.createService({ name, scopes, expireTime: timestampFromDate(end) })
   t.is(timestampDate(made!.keys[0]!.expireTime!).getTime(), end.getTime())
 })
 
-test('only checked, nothing is kept and no key is shown', async t => {
+test('validate_only stores nothing and returns no key', async t => {
   const name = newName()
   t.is((await open.createService({ name, scopes, validateOnly: true })).key, '')
   t.is(await outcome(open.createServiceKey({ name })), 'RECORD_NOT_FOUND')
@@ -143,7 +143,7 @@ test('only checked, nothing is kept and no key is shown', async t => {
   t.deepEqual(await events(name), ['service.add user', 'service.add-key user'])
 })
 
-test('who repeats a request with the same id gets the same answer without the key, which is kept nowhere', async t => {
+test('a repeated request with the same id gets the same response without the key, which isn’t stored', async t => {
   const request = { name: newName(), scopes, requestId: randomUUID() }
   const first = await open.createService(request)
   t.is(await ask(first.key), 'OK')
@@ -169,7 +169,7 @@ test('who repeats a request with the same id gets the same answer without the ke
   t.is(await outcome(open.createService({ ...request, name: newName() })), 'INVALID_ARGUMENT request_id')
 })
 
-test('a service that is removed is gone with its keys, which asks for its name', async t => {
+test('deleting a service deletes its keys, and needs its name as confirmation', async t => {
   const name = newName()
   const { key } = await open.createService({ name, scopes })
   t.is(await outcome(open.deleteService({ name })), 'CONFIRMATION_NEEDED confirm')
@@ -181,7 +181,7 @@ test('a service that is removed is gone with its keys, which asks for its name',
   t.deepEqual(await events(name), ['service.add user', 'service.delete user'])
 })
 
-test('pages list every service by name', async t => {
+test('services are listed by name, each once over all pages', async t => {
   for (let index = 0; index < 5; index++) await open.createService({ name: `paged-${index}`, scopes })
   const found: string[] = []
   let pageToken = ''
@@ -201,7 +201,7 @@ test('pages list every service by name', async t => {
   )
 })
 
-test('a service without a scope of Administration opens nothing of it', async t => {
+test('a service without a scope for Administration has no access to it', async t => {
   const all = [Scope.USERS_READ, Scope.TOKENS_VERIFY, Scope.TOKENS_WATCH, Scope.CLIENTS_FORWARD, Scope.USERS_WATCH]
   const { key } = await open.createService({ name: newName(), scopes: all })
   const foreign = openAdministration(t, service, key)

@@ -1,4 +1,4 @@
-/** Sessions of administrators: who gets a token, what it opens, and for how long. */
+/** Sessions of administrators: who gets a token, its access, and its lifetime. */
 import test from 'ava'
 import { TOTP } from 'otpauth'
 import { openAdministration, openSignedIn, reasonOf } from '../_helpers/administration.js'
@@ -7,14 +7,14 @@ import { password, startTestService } from '../_helpers/service.js'
 
 const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
 
-test('an administrator signs in, and everybody else is refused alike', async t => {
+test('only administrators sign in, and all other users get the same refusal', async t => {
   const service = await startTestService(t, settings)
   const open = openAdministration(t, service)
   const member = await service.signUp('ROLE_CLIENT')
   for (const form of [
     { username: 'admin', password: 'wrong-password-1' },
     { username: member.username, password },
-    { username: 'nobody at all', password },
+    { username: 'no such user', password },
   ]) {
     t.is(await reasonOf(open.signIn(form)), 'INVALID_CREDENTIALS')
   }
@@ -26,7 +26,7 @@ test('an administrator signs in, and everybody else is refused alike', async t =
   t.false(totp)
 })
 
-test('a token of work packages opens nothing of Administration, and the other way round', async t => {
+test('Administration refuses tokens of the public API, and the public API those of Administration', async t => {
   const service = await startTestService(t, settings)
   const foreign = openAdministration(t, service, await service.adminToken())
   t.is(await reasonOf(foreign.listUsers({})), 'INVALID_TOKEN')
@@ -36,13 +36,13 @@ test('a token of work packages opens nothing of Administration, and the other wa
   refused(t, answer, 500, 'INVALID_TOKEN')
 })
 
-test('once enrolled, a one-time code is needed besides the password, and each is good once', async t => {
+test('after enrolment a sign-in needs a one-time code in addition to the password, and each code is valid once', async t => {
   const service = await startTestService(t, settings)
   const session = await openSignedIn(t, service)
   const { secret, uri } = await session.enrollTotp({})
   t.regex(uri, /^otpauth:\/\/totp\/.*secret=/)
   const totp = new TOTP({ secret })
-  // Nothing is asked for before a code was seen.
+  // No code is required before one was confirmed.
   await openAdministration(t, service).signIn({ username: 'admin', password })
   t.is(await reasonOf(session.confirmTotp({ code: '12345' })), 'INVALID_ARGUMENT')
   const now = Date.now()
@@ -50,7 +50,7 @@ test('once enrolled, a one-time code is needed besides the password, and each is
   const open = openAdministration(t, service)
   t.is(await reasonOf(open.signIn({ username: 'admin', password })), 'CODE_NEEDED')
   t.is(await reasonOf(open.signIn({ username: 'admin', password: 'wrong-password-1' })), 'INVALID_CREDENTIALS')
-  // The code that ended the enrolment is spent.
+  // The code that confirmed the enrolment is already used.
   const spent = totp.generate({ timestamp: now })
   t.is(await reasonOf(open.signIn({ username: 'admin', password, code: spent })), 'INVALID_CREDENTIALS')
   const next = totp.generate({ timestamp: now + 30_000 })

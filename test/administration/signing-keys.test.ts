@@ -1,4 +1,4 @@
-/** Signing keys and issuer of administrators: rotating asks nothing of anybody, what can't be undone a confirmation. */
+/** Signing keys and issuer of administrators: rotation needs no confirmation, irreversible changes do. */
 import test from 'ava'
 import fc from 'fast-check'
 import { newKeyPair } from '../../server/models/signing-key.js'
@@ -11,7 +11,7 @@ const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
 /** In seconds. */
 const hour = 3600
 
-test('a key rotates in ten minutes or at once, a check keeps nothing, and nobody is logged out', async t => {
+test('a key rotates after ten minutes or at once, validate_only changes nothing, and no user is logged out', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   const { token } = await service.signUp('ROLE_CLIENT')
@@ -32,7 +32,7 @@ test('a key rotates in ten minutes or at once, a check keeps nothing, and nobody
   t.is((await service.registry.audit.list({ action: 'signing-key.rotate', limit: 9 })).length, 2)
 })
 
-test('a key is dropped only by who repeats its id, and then verifies nothing', async t => {
+test('retiring a key needs its id as confirmation, and voids its signatures', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   const { token } = await service.signUp('ROLE_CLIENT')
@@ -52,7 +52,7 @@ test('a key is dropped only by who repeats its id, and then verifies nothing', a
   )
 })
 
-test('who rotates at once and drops the new key hours later has one that signs without an end', async t => {
+test('after an immediate rotation and the retirement of the new key hours later, one key signs without an expiry', async t => {
   const service = await serviceWithClock(t, settings)
   const { username } = await service.signUp('ROLE_CLIENT')
   const rotated = await (await openSignedIn(t, service)).rotateSigningKey({ now: true })
@@ -61,7 +61,7 @@ test('who rotates at once and drops the new key hours later has one that signs w
   await service.clock.pass(3 * hour)
   const { successor } = await (await openSignedIn(t, service)).retireSigningKey({ kid, confirm: kid })
   t.is(headerOf(await service.login(username)).kid, successor)
-  // Past the end of the first key, which the rotation set.
+  // After the expiry of the first key, which the rotation set.
   await service.clock.pass(10 * hour)
   t.is(headerOf(await service.login(username)).kid, successor)
   const [key, ...others] = (await (await openSignedIn(t, service)).listSigningKeys({})).keys
@@ -69,7 +69,7 @@ test('who rotates at once and drops the new key hours later has one that signs w
   t.deepEqual(others, [])
 })
 
-test('when the key that is to sign next is dropped, one signs without an end', async t => {
+test('after the next signing key is retired, one key signs without an expiry', async t => {
   const service = await serviceWithClock(t, settings)
   const { username } = await service.signUp('ROLE_CLIENT')
   const { kid } = (await (await openSignedIn(t, service)).rotateSigningKey({})).key!
@@ -78,7 +78,7 @@ test('when the key that is to sign next is dropped, one signs without an end', a
   t.is(headerOf(await service.login(username)).kid, successor)
 })
 
-test('in whatever order keys rotate and are dropped, one key has no end, and what signs outlasts its tokens', async t => {
+test('in any order of rotations and retirements, one key has no expiry, and the signing key outlives its tokens', async t => {
   const { registry, clock } = await serviceWithClock(t)
   const { database, signingKeys } = registry
   const rotate = (lead: number) =>
@@ -89,7 +89,7 @@ test('in whatever order keys rotate and are dropped, one key has no end, and wha
     fc.nat(4).map(index => ({ what: 'retire' as const, index })),
     fc.constantFrom(1, 300, 601, hour, 11 * hour, 13 * hour).map(seconds => ({ what: 'pass' as const, seconds })),
   )
-  // The signer is dropped while two are published: the newer one signs at once, and the other one never.
+  // The signing key is retired while two are published: the newer one signs at once, and the other one never.
   const twoPublished = [
     { what: 'rotate' as const },
     { what: 'rotate' as const },
@@ -127,7 +127,7 @@ test('in whatever order keys rotate and are dropped, one key has no end, and wha
   )
 })
 
-test('the issuer is changed by who repeats the new one; what isn’t given stays', async t => {
+test('changing issuer or audience needs the new issuer as confirmation, and an omitted field stays unchanged', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)
   t.like(await api.getIssuer({}), { issuer: 'http://auth.test', audience: 'work-packages' })
@@ -150,6 +150,6 @@ test('the issuer is changed by who repeats the new one; what isn’t given stays
   t.is((await service.registry.audit.list({ action: 'registry.set-issuer', limit: 9 })).length, 3)
 })
 
-test('no id of a key begins like an option of a command line', t => {
+test('no key id starts with a hyphen, as an option on the command line does', t => {
   for (let made = 0; made < 500; made++) t.regex(newKeyPair().kid, /^[A-Za-z\d_][\w-]{42}$/)
 })

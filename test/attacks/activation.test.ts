@@ -1,4 +1,4 @@
-/** Guessing at activation keys, hundreds in parallel: what it costs others, and when it is blocked. */
+/** Guessing at activation keys, hundreds in parallel: the cost for others, and when it is blocked. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { createClock } from '../_helpers/clock.js'

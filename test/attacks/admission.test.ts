@@ -16,7 +16,7 @@ import {
 } from '../_helpers/service.js'
 import { patience, waitForValue } from '../_helpers/wait.js'
 
-/** A service whose clock the test moves, with limits of that many of a hundred. */
+/** A service whose clock the test moves, with limits of that percentage. */
 async function withClock(t: ExecutionContext, percent: number): Promise<[TestService, Clock]> {
   const url = await databaseFor(t)
   const clock = await createClock(url)
@@ -53,7 +53,7 @@ test('an address signs up 600 users at once, then one every 12 seconds, over all
   t.is((await signUp(address)).status, 429)
 })
 
-test('a process answers 300 look-ups of an address at once, then one per second', async t => {
+test('a process answers 300 look-ups from an address at once, then one per second', async t => {
   const [service, clock] = await withClock(t, 5)
   const address = anyAddress()
   const ask = (at = address, path = 'existsByUsername') =>
@@ -69,9 +69,9 @@ test('a process answers 300 look-ups of an address at once, then one per second'
   t.is((await ask()).status, 429)
 })
 
-// Runs alone: it counts every statement of the process.
+// Serial: it counts every statement of the process.
 test.serial('a blocked caller costs no statement, no hash and no row, and counts against no account', async t => {
-  // On a clock that stands still nothing drains away meanwhile.
+  // On a stopped clock no bucket drains meanwhile.
   const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.1' })
   const address = anyAddress()
   const owners: SignedUp[] = []
@@ -102,7 +102,7 @@ test.serial('a blocked caller costs no statement, no hash and no row, and counts
       }
       const [path, [body, name]] = Object.entries(ways)[index % 3]!
       const query = name === undefined ? {} : { query: { username: name } }
-      // It shows no device: it is an inactive account's, and in two of three cases another's.
+      // It identifies no device: its account is inactive, and in two of three cases another one.
       const { token } = owners[(index + (index % 3)) % 30]!
       const { status } = await service.request('POST', path, { ...query, token, body, headers: from(address) })
       t.is(status, 429)
@@ -110,9 +110,9 @@ test.serial('a blocked caller costs no statement, no hash and no row, and counts
   } finally {
     pg.Client.prototype.query = own
   }
-  // Jobs prune, and look for imported answers to hash.
+  // Jobs that prune, and search for imported answers to hash.
   const asked = statements.filter(name => /^(attempt|bucket|answers|user|mailed)(?!.*(prune|keyed))/.test(name))
-  // Whether the address was unlocked is read four times a second, which accounts know it once a minute.
+  // Unlocks are read four times a second, the accounts that know the address once a minute.
   const most = (Date.now() - startedAt) / 250 + 2
   t.true(asked.length <= most, `${asked.length} of ${most}`)
   t.deepEqual(
@@ -146,7 +146,7 @@ test.serial('a blocked caller uses no more processor time than a request for an 
   t.true(refused < 3 * nothing, `${refused} µs, ${nothing} µs`)
 })
 
-test('an attempt in progress is not a failure: forty users behind one address that allows thirty failures all sign in by following Retry-After', async t => {
+test('attempts in progress aren’t failures: 40 users behind one address with a limit of 30 failures all sign in by following Retry-After', async t => {
   // The hashes take long enough that the attempts are in progress at the same time.
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.1', AUTH_BCRYPT_COST: '8' })
   const address = anyAddress()
@@ -173,7 +173,7 @@ test('an attempt in progress is not a failure: forty users behind one address th
   for (const { username } of users) t.is((await login(service, username, anyAddress())).status, 200)
 })
 
-test('a pupil’s wrong passwords block unknown accounts at the school, and none that the school’s address knows', async t => {
+test('a pupil’s wrong passwords block unknown accounts at a school, but no account that knows the school’s address', async t => {
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.1' })
   const school = anyAddress()
   const [ana, bia, pupil] = [await known(service, school), await known(service, school), await known(service, school)]
@@ -198,7 +198,7 @@ test('limits stay whole numbers for any AUTH_LIMIT_FACTOR', async t => {
   t.deepEqual(wrong, [404, 404, 404, 429])
   const events = await service.registry.audit.list({ limit: 1000 })
   t.is(events.filter(({ reason }) => reason === 'TOO_MANY_ATTEMPTS').length, 1)
-  // Less than one is one: nothing is full for ever.
+  // The minimum is one: otherwise a bucket would be full for ever.
   const least = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.001' })
   const { username: only } = await least.signUp('ROLE_CLIENT')
   for (let times = 0; times < 2; times++) t.is((await login(least, only, anyAddress())).status, 200)

@@ -1,4 +1,4 @@
-/** What a thief of a token, or of an administrator's answers, can do with answers. */
+/** Abuse of answers by a thief of a token or of an administrator's answers. */
 import { randomInt, randomUUID } from 'node:crypto'
 import test, { type ExecutionContext } from 'ava'
 import { type Clock, createClock } from '../_helpers/clock.js'
@@ -37,7 +37,7 @@ async function questions(service: TestService): Promise<[number, number, number]
 const save = (service: TestService, token: string, forgotpasswordquestionsid: number, answer: string) =>
   post(service, 'saveforgotpasswordquestionsusersanswers', { token, body: { forgotpasswordquestionsid, answer } })
 
-/** Signs in by the same answer to questions. */
+/** Signs in with the same answer to each question. */
 const enter = (service: TestService, username: string, ids: readonly number[], answer: string) => {
   const body = ids.map(forgotpasswordquestionsid => ({ forgotpasswordquestionsid, answer }))
   return post(service, 'loginbyusernameandanswers', { query: { username }, body })
@@ -67,13 +67,13 @@ test('an answer saved on the first day counts at once, a later one after a day',
   t.deepEqual(claimsOf(entered.text).amr, ['kba'])
   t.is((await enter(service, username, [a, b], 'azul')).status, 422)
 
-  // What counts by now is the former one of the next.
+  // The answer that counts by now is the former one of the next.
   const again = await service.login(username)
   for (const id of [a, b]) await save(service, again, id, 'rosa')
   t.is((await enter(service, username, [a, b], 'verde')).status, 200)
 })
 
-test('a thief of a token can’t return by saved answers after a password change', async t => {
+test('a token thief can’t sign in by saved answers after a password change', async t => {
   const [service, clock] = await withClock(t)
   const [a, b, c] = await questions(service)
   const [some, none] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
@@ -86,7 +86,7 @@ test('a thief of a token can’t return by saved answers after a password change
     await save(service, others[0]!.token, id, 'azul')
   }
   await clock.pass(day + 60)
-  // What others saved stays: instead of an answer, and as the first.
+  // Answers of other sessions stay: replaced ones and first ones.
   for (const { username, answer } of others) {
     const token = await service.login(username)
     for (const id of [a, b]) await save(service, token, id, answer)
@@ -100,7 +100,7 @@ test('a thief of a token can’t return by saved answers after a password change
   for (const { username, answer } of others) t.is((await enter(service, username, [a, b], answer)).status, 200)
   t.is((await enter(service, some.username, [a, b], 'roubado')).status, 422)
   t.is((await enter(service, some.username, [a, b], 'azul')).status, 200)
-  // Where there was no answer before, there is none now.
+  // A question without an answer before has none now.
   t.is((await enter(service, some.username, [a, c], 'roubado')).status, 404)
   t.is((await enter(service, none.username, [a, b, c], 'roubado')).status, 404)
 })
@@ -109,7 +109,7 @@ test('an answer that already counts survives a password change', async t => {
   const [service, clock] = await withClock(t)
   const [a, b] = await questions(service)
   const users = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')] as const
-  // One of them had others before.
+  // One of them had other answers before.
   for (const id of [a, b]) await save(service, users[0].token, id, 'verde')
   await clock.pass(day + 60)
   for (const { username } of users) {
@@ -142,7 +142,7 @@ test('an answer whose request started before its session was revoked is not save
     await changeTokens(shared.registry, idOf(token), async transaction => {
       await users[revoke](idOf(token), transaction)
       saving = save(shared, token, a, 'azul')
-      // It has found its caller good, and waits where it writes, or has written already.
+      // It has authenticated its caller, and waits where it writes, or has already written.
       await endsOrWaits(database, saving)
     })
     t.is((await saving)?.json?.reason, 'INVALID_TOKEN', revoke)
@@ -151,7 +151,7 @@ test('an answer whose request started before its session was revoked is not save
   }
 })
 
-test('an administrator’s session by answers permits reading its own record, and nothing else', async t => {
+test('an administrator’s session by answers permits only reading its own record', async t => {
   const [a, b] = await questions(shared)
   const admin = await shared.adminToken()
   for (const id of [a, b]) t.is((await save(shared, admin, id, 'azul')).status, 200)

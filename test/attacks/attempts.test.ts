@@ -1,4 +1,4 @@
-/** Guessing at accounts: in parallel, over replicas, at unknown names, from many addresses and behind forged ones. */
+/** Guessing at accounts: in parallel, over replicas, with unknown names, from many and from forged addresses. */
 import { randomInt, randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
@@ -18,7 +18,7 @@ import { patience } from '../_helpers/wait.js'
 const guess = (service: TestService, username: string, address: string, wrong = 'not the password') =>
   service.request('POST', '/users/login', { query: { username, password: wrong }, headers: from(address) })
 
-/** The start of a login that doesn't end. */
+/** The start of an incomplete login. */
 function begin({ registry: { attempts } }: TestService, username: string, address: string) {
   return attempts.begin({
     usernameKey: usernameKey(username),
@@ -32,7 +32,7 @@ function begin({ registry: { attempts } }: TestService, username: string, addres
   })
 }
 
-/** An answer but for what differs from one request to the next. */
+/** A response without the parts that differ in each request. */
 const gist = ({ status, json }: Answer) => JSON.stringify({ status, ...json, requestId: undefined })
 
 const count = (answers: readonly Answer[]) => {
@@ -44,11 +44,11 @@ const count = (answers: readonly Answer[]) => {
   return counts
 }
 
-// Their clock stands still, so that nothing drains away or lapses while it is counted.
+// Their clock is stopped, so that no count drains or expires meanwhile.
 const replicas = replicasForFile(3, { clocked: true }) as readonly [TestService, TestService, TestService]
 const [first, second, third] = replicas
 
-/** A service with a tenth of the limits: 30 failures hold an address up, one an account. Its clock stands still. */
+/** A service with a tenth of the limits: 30 failures block an address, one locks an account. Its clock is stopped. */
 const strict = {} as TestService
 const cleanUps: (() => Promise<void>)[] = []
 test.serial.before(async () => {
@@ -59,7 +59,7 @@ test.after.always(async () => {
   for (const work of cleanUps.reverse()) await work()
 })
 
-/** What 34 failed attempts in a row are answered with when all count on one address. */
+/** The responses to 34 consecutive failed attempts that all count for one address. */
 const blockedFor = [...Array(30).fill(404), ...Array(4).fill(429)]
 async function inARow(one: (index: number) => Promise<number>): Promise<number[]> {
   const answers: number[] = []
@@ -107,7 +107,7 @@ test('guesses at an unknown account get the same answers as guesses at an existi
       }),
   }
   for (const [way, ask] of Object.entries(ways)) {
-    // Two of them count on the same account, so each begins with a clean one.
+    // Two of them count for the same account, so each starts with a new one.
     await first.registry.attempts.clear([first.registry.counterKeys.account('password', usernameKey(username))])
     const missing = `ninguém ${randomUUID()}`
     for (let index = 0; index < 13; index++) {
@@ -120,7 +120,7 @@ test('guesses at an unknown account get the same answers as guesses at an existi
   }
 })
 
-/** A user with two answers, and ways to prove to be it, wrong and right. */
+/** A user with two answers, and its proofs of identity, wrong and right. */
 async function withAnswers() {
   const questions: { id: number }[] = (await first.request('GET', '/forgotpasswords/findallforgotpasswordquestions'))
     .json
@@ -184,7 +184,7 @@ test('wrong mailed keys block their client address, for existing and unknown use
   )
   const events = await strict.registry.audit.list({ action: 'session.login-by-key', limit: 1000 })
   const here = events.filter(event => event.address === address)
-  // With a tenth of the limits, one wrong key of an account is as many as ten.
+  // With a tenth of the limits, one wrong key of an account counts as ten.
   t.deepEqual(
     here.map(({ subject_id, reason, object }) => [subject_id, reason, object]),
     [
@@ -221,7 +221,7 @@ test.serial(
   },
 )
 
-test('a success clears only the failures of its own kind of proof, at known and unknown addresses', async t => {
+test('a success clears only the failures of the same kind of proof, at known and unknown addresses', async t => {
   const home = anyAddress()
   for (const at of [anyAddress, () => home]) {
     const { username, byAnswers } = await withAnswers()
@@ -242,7 +242,7 @@ test.serial('an attempt counts even if its counter is pruned while the attempt i
   const { username } = await service.signUp('ROLE_CLIENT')
   const { attempts, counterKeys } = service.registry
   await begin(service, username, anyAddress())
-  // So long ago that its process may be gone.
+  // So long ago that its process may have ended.
   await service.clock.pass(31)
   await attempts.prune(30)
   const counter = { subject: counterKeys.account('password', usernameKey(username)), account: null }
@@ -268,7 +268,7 @@ test('all spellings of a username share the count of one account', async t => {
   t.deepEqual(count(answers), { '404 INVALID_CREDENTIALS': 10, '429 TOO_MANY_ATTEMPTS': 5 })
 })
 
-/** Fails so often from an address, over any accounts, some at once. */
+/** Fails so often from an address, with any accounts, some concurrently. */
 async function fail(services: readonly TestService[], address: string, times: number): Promise<void> {
   for (let left = times; left > 0; left -= 20) {
     const one = (index: number) => guess(services[index % services.length]!, randomUUID(), address)
@@ -285,7 +285,7 @@ test('a client address is blocked after 300 failures on any accounts, on all rep
   for (const service of replicas) {
     const answer = await guess(service, username, address, password)
     refused(t, answer, 429, 'TOO_MANY_ATTEMPTS')
-    // One failure drains away every 3 seconds.
+    // One failure drains every 3 seconds.
     t.is(answer.headers.get('retry-after'), '3')
   }
   t.is((await guess(first, username, anyAddress(), password)).status, 200)
@@ -329,7 +329,7 @@ test('eleven simultaneous correct logins all succeed, including those that wait 
   t.deepEqual(statuses, Array(11).fill(200))
 })
 
-test('an attempt that arrives while others are in progress gets a short Retry-After, whatever failed before', async t => {
+test('an attempt that arrives while others are in progress gets a short Retry-After, regardless of earlier failures', async t => {
   const { username } = await first.signUp('ROLE_CLIENT')
   const address = anyAddress()
   t.is((await guess(first, username, address)).status, 404)
@@ -402,7 +402,7 @@ test.serial('a lock ends when Retry-After says, and further attempts don’t cha
   for (let index = 0; index < 9; index++) t.is((await guess(service, username, anyAddress())).status, 404)
   await service.clock.pass(300)
   t.is((await guess(service, username, anyAddress())).status, 404)
-  // The time began with the first failure.
+  // The time started with the first failure.
   t.is(await wait(), 600)
   await service.clock.pass(300)
   for (let index = 0; index < 30; index++) await guess(service, username, anyAddress())
@@ -432,8 +432,8 @@ test.serial(
   },
 )
 
-/** Ways to say that one comes from elsewhere. */
-const disguises = (index: number): Record<string, string>[] => [
+/** Headers that claim another client address. */
+const addressClaims = (index: number): Record<string, string>[] => [
   { 'x-forwarded-for': `203.0.113.${index}` },
   { 'x-forwarded-for': `127.0.0.1, 198.51.100.${index}` },
   { 'X-Forwarded-For': `2001:db8:${index}::1` },
@@ -451,7 +451,7 @@ test.serial('a client that isn’t a trusted proxy can’t claim another address
   const client = openGrpc(service.grpc)
   t.teardown(async () => client.close())
   const answers = await inARow(async index => {
-    const headers = disguises(index)[index % 10]!
+    const headers = addressClaims(index)[index % 10]!
     const query = { username: randomUUID(), password: 'wrong' }
     if (index % 3) return (await service.request('POST', '/users/login', { query, headers })).status
     const call = client.call(Users.method.login, query, { metadata: headers })
@@ -518,7 +518,7 @@ test('a gRPC client behind a trusted gateway is counted by its own address', asy
 })
 
 test('an attempt that its caller cancels is neither compared nor counted', async t => {
-  // Twelve failures would hold the address up, one the account.
+  // Twelve failures would block the address, one would lock the account.
   const service = await startTestService(t, { AUTH_BCRYPT_COST: '11', AUTH_LIMIT_FACTOR: '0.04' })
   const { username } = await service.signUp('ROLE_CLIENT')
   const address = anyAddress()

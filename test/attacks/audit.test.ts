@@ -19,7 +19,7 @@ const everything = { limit: 100_000 }
 const sql = async ({ registry }: TestService, text: string) =>
   (await registry.database.sequelize.query(text))[0] as Record<string, unknown>[]
 
-/** Waits until every event is sealed; then what `verify` finds. */
+/** Waits until every event is sealed; returns the result of `verify`. */
 const sealed = ({ registry }: TestService) =>
   waitFor(async () => {
     const found = await registry.audit.verify()
@@ -95,7 +95,7 @@ test('every step of a user’s life cycle leaves an event: actor, action, target
     `recovery.send-key ok - anonymous - ${id} -`,
     own('session.login-by-key'),
     own('user.change-password'),
-    // Of twelve wrong ones the first and the tenth, which locks: nothing that a stranger repeats fills the audit log.
+    // Of twelve wrong ones the first and the tenth, which locks: an unknown client can't fill the audit log by repetition.
     anonymous('session.login', 'INVALID_CREDENTIALS'),
     `session.login refused TOO_MANY_ATTEMPTS anonymous - ${id} failures:10`,
   ]
@@ -163,7 +163,7 @@ test('a failed operation leaves no event, and an operation that can’t be recor
   await service.login(username)
   await sql(service, 'ALTER TABLE emails DROP CONSTRAINT broken')
 
-  // At the very end of the transaction, when the event is written already.
+  // At the end of the transaction, when the event is already written.
   await sql(service, `CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'too late'; END $$`)
   await sql(
     service,
@@ -204,7 +204,7 @@ test('altering, deleting, reordering, inserting or truncating events is detected
   const last = events
   const swap = (column: string) =>
     `UPDATE audit_events a SET ${column} = b.${column} FROM kept b WHERE (a.id, b.id) IN ((4, 5), (5, 4))`
-  // Event 4 once more, MAC and all.
+  // Event 4 again, including its MAC.
   const copy = (id: number) =>
     `INSERT INTO audit_events SELECT e.* FROM kept k, jsonb_populate_record(k, '{"id": ${id}}') e WHERE k.id = 4`
   // Without the key, other hashes are the best that an insider can make.
@@ -340,7 +340,7 @@ test('altering or adding an event before it is sealed is detected, whichever pro
         }),
     ),
   }
-  // Only for the time of a check.
+  // Only during a check.
   const client = new pg.Client({ connectionString: service.env.DATABASE_URL! })
   await client.connect()
   t.teardown(() => client.end())

@@ -18,7 +18,7 @@ async function stillServes(): Promise<boolean> {
   return status === 200 && performance.now() - startedAt < 5000
 }
 
-test('a body holds at most 64 KiB, whatever its Content-Length says', async t => {
+test('a body holds at most 64 KiB, regardless of its Content-Length', async t => {
   const large = 'x'.repeat(64 * 1024 + 1)
   const json = { 'content-type': 'application/json' }
   refused(
@@ -38,7 +38,7 @@ test('a body holds at most 64 KiB, whatever its Content-Length says', async t =>
   const head = 'POST /users/signup HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n'
   // Announced: refused before it is sent.
   t.deepEqual((await raw(`${head}Content-Length: 999999999\r\n\r\n{`)).statuses, [413])
-  // In chunks, it shows only on the way, and the rest isn't taken.
+  // In chunks, the size shows only during the transfer, and the rest isn't read.
   const chunk = `4000\r\n${'x'.repeat(0x4000)}\r\n`
   const endless = await sendRaw(
     port(),
@@ -64,7 +64,7 @@ test('URLs and headers are limited in size', async t => {
   t.true(await stillServes())
 })
 
-/** Drips a byte at a time until the other side has enough of it. */
+/** Sends a byte at a time until the other side closes. */
 const drip = (start: string, piece: string, patience = 2000) =>
   sendRaw(
     port(),
@@ -194,7 +194,7 @@ test('nothing from a request is returned as a response header', async t => {
     )
     t.regex(text, /x-request-id: [\da-f-]{36}\r/i)
   }
-  // Nor does a method that asks for an echo get one.
+  // Nor does TRACE return the request.
   const trace = await raw('TRACE /users/me HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer x\r\nConnection: close\r\n\r\n')
   t.deepEqual(trace.statuses, [405])
   t.notRegex(trace.text, /Bearer x/)

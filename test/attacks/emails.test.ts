@@ -1,4 +1,4 @@
-/** Floods of e-mails: what a stranger can have sent to a user or an organization, or use up of an owner's quota. */
+/** Floods of e-mails: how many an unknown client can have sent to a user or an organization, and the quota it can use up. */
 import { randomUUID } from 'node:crypto'
 import { availableParallelism } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -40,7 +40,7 @@ const post = (
   { address = anyAddress(), token }: { address?: string; token?: string } = {},
 ) => service.request('POST', path, { query, headers: { 'x-forwarded-for': address }, ...(token && { token }) })
 
-/** What has an account's password changed by its owner as often as it is called, and returns from which address. */
+/** A function that changes an account's password as its owner, and returns the client address. */
 async function passwordChanger(on: Scene, email: string): Promise<() => Promise<string>> {
   const { username } = await on.service.signUp('ROLE_CLIENT', { email })
   let secret = password
@@ -55,7 +55,7 @@ async function passwordChanger(on: Scene, email: string): Promise<() => Promise<
   }
 }
 
-/** Until nothing in the queue is due. */
+/** Waits until no e-mail in the queue is due. */
 const settled = ({ service }: Scene) =>
   waitFor(async () => {
     const text =
@@ -66,14 +66,14 @@ const settled = ({ service }: Scene) =>
 const received = ({ mailbox }: Scene, to: string) =>
   mailbox.emails.filter(email => email.to?.some(({ address }) => address?.toLowerCase() === to))
 
-/** How many events e-mails report. */
-const told = (emails: readonly Email[]) =>
+/** How many events the e-mails report. */
+const eventsIn = (emails: readonly Email[]) =>
   emails.reduce((sum, { text }) => sum + Number(/(\d+) vezes, a última/.exec(text ?? '')?.[1] ?? 1), 0)
 
 const keyIn = ({ text }: Email) => /: ([2-9A-HJ-NP-Z]{8})\n/.exec(text ?? '')?.[1] ?? ''
 
 test.serial(
-  'of a hundred notices to one victim, 5 are sent within an hour and 20 within a day, and none is lost',
+  'of 100 notices to one victim, 5 are sent within an hour and 20 within a day, and none is lost',
   async t => {
     const on = await scene(t)
     const victim = 'vitima@example.org'
@@ -102,7 +102,7 @@ test.serial(
 
     await on.clock.pass(24 * 3600)
     await settled(on)
-    t.is(told(received(on, victim)), events)
+    t.is(eventsIn(received(on, victim)), events)
     t.true(received(on, victim).length <= 20 + changers.length, 'of one kind for one user they are merged')
   },
 )
@@ -123,7 +123,7 @@ test.serial('the limit of a recipient holds in every window of an hour, and the 
   t.is(await count(), 5)
   for (const change of changers) await change()
   t.is(await count(), 5)
-  // All three are due, one may go, the others wait on.
+  // All three are due, one may be sent, the others wait.
   await on.clock.pass(200)
   t.is(await count(), 6)
   await on.clock.pass(3300)
@@ -131,7 +131,7 @@ test.serial('the limit of a recipient holds in every window of an hour, and the 
   t.is(await count(), 6)
   await on.clock.pass(3600)
   await settled(on)
-  t.is(told(received(on, victim)), 10)
+  t.is(eventsIn(received(on, victim)), 10)
   const shows = (address: string) => received(on, victim).some(({ text }) => text?.includes(`${address}.`))
   t.deepEqual([shows(first), shows(last)], [false, true])
 })
@@ -157,7 +157,7 @@ test.serial(
     await settled(on)
     t.is(received(on, email).length, 60)
 
-    // Another organization has its own, so that only the account's limit is left.
+    // Another organization has a separate limit, so that only the account's limit applies.
     const other = await on.service.organization({ email: 'outra@example.org' })
     const newcomer = await on.service.signUp('ROLE_INSTITUTION')
     const askOther = () =>
@@ -167,7 +167,7 @@ test.serial(
         { username: newcomer.username, emailpartner: other.email },
         newcomer,
       )
-    // What the organization refused has used up nothing of the account's.
+    // Requests refused by the organization's limit didn't count for the account.
     for (let index = 0; index < 3; index++) refused(t, await ask(newcomer), 429, 'TOO_MANY_ATTEMPTS')
     const own = await Promise.all(Array.from({ length: 12 }, askOther))
     t.is(own.filter(({ status }) => status === 200).length, 10)
@@ -225,8 +225,8 @@ test.serial(
       await settled(on)
       return received(on, email).length
     }
-    const strangers = Array.from({ length: 15 }, (_, index) => ask(`mallory${index}@example.org`))
-    t.deepEqual(await Promise.all(strangers), Array(15).fill(0))
+    const others = Array.from({ length: 15 }, (_, index) => ask(`mallory${index}@example.org`))
+    t.deepEqual(await Promise.all(others), Array(15).fill(0))
     for (let sent = 1; sent <= 5; sent++) {
       t.deepEqual(await Promise.all([ask(email), ask(email)]), [sent, sent])
       await on.clock.pass(61)
@@ -235,7 +235,7 @@ test.serial(
     await on.clock.pass(3600)
     t.is(await ask(email), 6)
 
-    // Nor do those that the recipient’s limit stops.
+    // Nor do those that the recipient’s limit refuses.
     await on.clock.pass(3600)
     const change = await passwordChanger(on, email)
     for (let index = 0; index < 5; index++) await change()
@@ -248,13 +248,13 @@ test.serial(
 )
 
 test.serial(
-  'an owner at a known address or network recovers by e-mail although strangers used up the quota and the attempts',
+  'an owner at a known address or network recovers by e-mail although unknown clients used up the quota and the attempts',
   async t => {
     const on = await scene(t)
     const email = 'ana@example.org'
     const { username } = await on.service.signUp('ROLE_CLIENT', { email })
     const net = anyAddress().replace(/\d+$/, '')
-    const [home, near, stranger] = [`${net}1`, `${net}2`, anyAddress()]
+    const [home, near, outsider] = [`${net}1`, `${net}2`, anyAddress()]
     const login = await post(on, '/users/login', { username, password }, { address: home })
     t.is(login.status, 200)
     const ask = async (address: string) => {
@@ -266,18 +266,18 @@ test.serial(
       post(on, '/forgotpasswords/loginbyusernameandkey', { username, key }, { address })
 
     for (let sent = 1; sent <= 5; sent++) {
-      t.is((await ask(stranger)).length, sent)
+      t.is((await ask(outsider)).length, sent)
       await on.clock.pass(61)
     }
-    t.is((await ask(stranger)).length, 5)
-    for (let index = 0; index < 5; index++) refused(t, await enter('ABCD2345', stranger), 422, 'INVALID_KEY')
+    t.is((await ask(outsider)).length, 5)
+    for (let index = 0; index < 5; index++) refused(t, await enter('ABCD2345', outsider), 422, 'INVALID_KEY')
     for (const [index, address] of [home, near].entries()) {
       const emails = await ask(address)
       t.is(emails.length, 6 + index)
       const key = keyIn(emails.at(-1)!)
-      for (let times = 0; times < 5; times++) refused(t, await enter('ABCD2345', stranger), 422, 'INVALID_KEY')
-      // The stranger has no attempt left of this key, the owner has.
-      refused(t, await enter(key, stranger), 422, 'INVALID_KEY')
+      for (let times = 0; times < 5; times++) refused(t, await enter('ABCD2345', outsider), 422, 'INVALID_KEY')
+      // The unknown client has no attempt left for this key, the owner has.
+      refused(t, await enter(key, outsider), 422, 'INVALID_KEY')
       t.is((await enter(key, address)).status, 200)
     }
   },
@@ -318,7 +318,7 @@ test.serial(
     await settled(on)
     t.is(received(on, email).length, 8)
 
-    // Each of them has five an hour there, too.
+    // Each of them also has five an hour there.
     const { username } = users[0]!
     for (let sent = 2; sent <= 6; sent++) {
       await on.clock.pass(61)
@@ -347,11 +347,11 @@ test.serial('AUTH_LIMIT_FACTOR multiplies the e-mail limits', async t => {
   const change = await passwordChanger(on, victim)
   for (let index = 0; index < 6; index++) await change()
   await settled(on)
-  // A whole number, and never none.
+  // A whole number, at least one.
   t.is(received(on, victim).length, 3)
 })
 
-/** What a mail server does with recipients of the domain slow.example, which it refuses: at once, or when it is let. */
+/** How a mail server refuses recipients of the domain slow.example: at once, or when the test releases it. */
 function slowly() {
   const held: (() => void)[] = []
   let holding = false
@@ -397,7 +397,7 @@ test.serial(
     await on.mailbox.nextEmail(email)
     t.is(server.held.length, 2)
 
-    // Others, for the first time.
+    // Others, for a first attempt.
     server.hold(false)
     await waitForValue(() => server.refusals(), 10)
     server.hold(true)
@@ -422,7 +422,7 @@ test.serial('a refused recipient gets three attempts within an hour, and a notic
   const attempted = async (seconds: number) => {
     await on.clock.pass(seconds)
     await settled(on)
-    // A retry in progress comes back in 90 seconds if it isn't settled.
+    // A retry in progress is due again in 90 seconds if it isn't completed.
     const text = "SELECT FROM emails WHERE next_attempt_at < now() + interval '90 seconds'"
     await waitForValue(async () => (await on.service.registry.database.run({ name: 'on loan', text }, [])).length, 0)
     return attempts
@@ -484,7 +484,7 @@ test.serial(
       refused(t, await ask(username, 'bia@example.org'), 429, 'TOO_MANY_ATTEMPTS')
     await settled(on)
 
-    // Nothing leaves the queue.
+    // No e-mail leaves the queue.
     server.hold(true)
     for (let index = 0; index < 4; index++) {
       const to = `ativa${index}@slow.example`
@@ -493,7 +493,7 @@ test.serial(
     }
     await waitForValue(() => server.held.length, 4)
 
-    // The same statements whatever the address is, whether or not a request waits already.
+    // The same statements for any address, whether or not a request is already waiting.
     const named: string[][] = []
     const own = pg.Client.prototype.query
     pg.Client.prototype.query = function (this: pg.Client, ...given: unknown[]) {

@@ -1,6 +1,6 @@
 /**
- * Who holds half of what an administrator needs: a password without the code, an old session, one from before codes were
- * enrolled, one that ends while its change is in progress, or a call whose caller has left.
+ * Incomplete credentials of an administrator: a password without the code, an old session, one from before codes were
+ * enrolled, one that ends while its change is in progress, or a call that was canceled.
  */
 import { randomUUID } from 'node:crypto'
 import type { DescMethodUnary } from '@bufbuild/protobuf'
@@ -47,7 +47,7 @@ async function session(t: ExecutionContext, username: string, at: TestService = 
   return (await openAdministration(t, at).signIn({ username, password })).token
 }
 
-/** Enrols one-time codes by a session, which that ends. */
+/** Enrols one-time codes with a session, which ends it. */
 async function enroll(t: ExecutionContext, token: string): Promise<void> {
   const open = openAdministration(t, service, token)
   const { secret } = await open.enrollTotp({})
@@ -85,7 +85,7 @@ async function saveAnswers(token: string): Promise<{ forgotpasswordquestionsid: 
 
 const answersOf = (id: number) => ask(service.env.DATABASE_URL!, `SELECT * FROM answers WHERE user_id = ${id}`)
 
-test('a password without its code permits reading the own record, refresh and logout at the public endpoints, and nothing else', async t => {
+test('a password without its code permits only reading the own record, refresh and logout at the public endpoints', async t => {
   const { username, id } = await administrator()
   await enroll(t, await session(t, username))
   t.is(await reasonOf(openAdministration(t, service).signIn({ username, password })), 'CODE_NEEDED')
@@ -123,7 +123,7 @@ test('a password without its code permits reading the own record, refresh and lo
   for (const [what, [rpc, request, opens]] of Object.entries(calls)) {
     t.is(await reason(client.call(rpc, request, { token })), opens ? 'none' : 'ACCESS_DENIED', what)
   }
-  // What a refresh gives opens no more.
+  // A refreshed token gives no further access.
   const refreshed = (await client.call(Users.method.refresh, {}, { token })).token
   const update = client.call(
     ForgotPasswords.method.passwordUpdateByUsername,
@@ -148,7 +148,7 @@ test('a session at the public endpoints can’t set the password or the answers 
   const given = await saveAnswers(await service.login(byAnswers.username))
   const mailKey = { username: byKey.username, email: byKey.email }
   t.is((await service.request('POST', '/forgotpasswords/sendkeybyemail', { query: mailKey })).status, 200)
-  // What was done to its account came by e-mail before.
+  // The notices about its account arrived before.
   let key: string | undefined
   while (!key) key = /: ([2-9A-HJ-NP-Z]{8})\n/.exec((await mailbox.nextEmail(byKey.email)).text ?? '')?.[1]
   const answered = { query: { username: byAnswers.username }, body: given }
@@ -224,7 +224,7 @@ test('a stolen session of Administration that is older than 15 minutes can’t o
     'retire a key': () => stolen.retireSigningKey({ kid: keys[0]!.kid, confirm: keys[0]!.kid }),
     'set the issuer': () => stolen.setIssuer({ issuer: 'http://thief.test', confirm: 'http://thief.test' }),
   }
-  // What the process does by itself is no change: it seals events, and writes every 10 seconds that it runs.
+  // Background work of the process isn't a change: sealing of events, and a heartbeat every 10 seconds.
   const sealed = async () => {
     await waitForValue(async () => (await own.registry.audit.backlog()).staged, 0)
     const { processes, ...tables } = await contents(own.env.DATABASE_URL!)
@@ -278,7 +278,7 @@ test.serial(
         await changeTokens(service.registry, admin.id, async transaction => {
           await end(admin.id, transaction)
           outcome = reasonOf(change(open))
-          // It has found its caller good, has hashed, and waits in front of the change.
+          // It has authenticated its caller, has hashed, and waits before the change.
           t.is(await endsOrWaits(database, outcome), 'waits', `${what}, ${how}`)
         })
         t.is(await outcome, 'INVALID_TOKEN', `${what}, ${how}`)
@@ -312,7 +312,7 @@ test.serial('a user whose tokens are revoked while it saves an answer or a passw
   }
 })
 
-test('administrators who change each other at the same time don’t deadlock: twenty pairs all get answers', async t => {
+test('administrators who change each other concurrently don’t deadlock: twenty pairs all get responses', async t => {
   const own = await startTestService(t, settings())
   const by = await openSignedIn(t, own)
   const sessions: { user: string; open: AdministrationClient }[] = []
@@ -331,13 +331,13 @@ test('administrators who change each other at the same time don’t deadlock: tw
   for (const reasons of await both((open, user) => open.updateUser({ user, ...edit }))) {
     t.deepEqual(reasons, ['none', 'none'])
   }
-  // Who comes second has no session any more.
+  // The second caller no longer has a session.
   for (const reasons of await both((open, user) => open.suspendUser({ user }))) {
     t.deepEqual(reasons.sort(), ['INVALID_TOKEN', 'none'])
   }
 })
 
-/** Locks a user's row, until it is let go. */
+/** Locks a user's row until it is released. */
 async function lockRow(t: ExecutionContext, id: number) {
   const holder = await hold(t, service.env.DATABASE_URL!)
   const lock = () => holder.query(`SELECT FROM users WHERE id = ${id} FOR UPDATE`)
@@ -348,7 +348,7 @@ async function lockRow(t: ExecutionContext, id: number) {
     async letPass() {
       await holder.query('COMMIT')
       await holder.query('BEGIN')
-      // Who waited before is served before.
+      // Waiting transactions are served in order.
       await lock()
       await holder.query('COMMIT')
     },
@@ -400,7 +400,7 @@ for (const [how, leave] of Object.entries(leaving)) {
       await waitFor(async () => (await lockWaiters(database)) > 0)
       await go()
       await left
-      // What comes behind on the same connection is answered once the service knows.
+      // A later request on the same connection is answered once the service has noticed.
       await client.call(after as DescMethodUnary, {}, { token })
       await row.letPass()
       t.is(await events(), before, rpc.name)

@@ -60,7 +60,7 @@ test('no secret that passes through the service appears in its log', async t => 
   const { status, text: token } = await ask('POST', '/users/signup', {}, { body: form })
   t.is(status, 200)
   secrets.push(token, token.split('.')[2]!)
-  // Twice, half, wrong in every way: the errors are what might quote.
+  // Duplicate, incomplete and wrong values, because errors might quote them.
   await ask('POST', '/users/signup', {}, { body: { ...form, password: secret('password') } })
   await ask('POST', '/users/signup', {}, { body: `{"password":"${secret('password')}"` })
   await ask(
@@ -144,7 +144,7 @@ test('no secret that passes through the service appears in its log', async t => 
   t.is(updated.status, 200)
   const log = await waitFor(() => output().includes('e-mail delayed') && output(), output)
   t.true(alive())
-  // It did log: each call, and the faults.
+  // The log has each call, and the faults.
   t.true(log.split('\n').filter(line => line.includes('"msg":"call"')).length >= 15)
   t.true(log.includes('"msg":"call failed"'))
   const found = secrets.filter(text => log.includes(text) || log.includes(encodeURIComponent(text)))

@@ -37,9 +37,9 @@ async function administrator(): Promise<SignedUp> {
   return { username, nickname: username, token: await service.login(username) }
 }
 
-test('an institution deactivates clients of its organization only, and all other users are like missing ones to it', async t => {
+test('an institution deactivates only clients of its organization, and gets the same refusal for all others as for missing users', async t => {
   const [school, other] = [await openSchool(service), await openSchool(service)]
-  const stranger = await other.member()
+  const outsider = await other.member()
   const colleague = await colleagueIn(school)
   const admin = await administrator()
   await api.setOrganization({ user: admin.username, organization: `#${school.id}` })
@@ -47,7 +47,7 @@ test('an institution deactivates clients of its organization only, and all other
   const { token, username } = school.institution
   const missing = await deactivate(token, randomUUID())
   refused(t, missing, 404, 'USER_NOT_FOUND')
-  const others = { stranger, colleague, admin, free, itself: { ...school.institution, username } }
+  const others = { outsider, colleague, admin, free, itself: { ...school.institution, username } }
   for (const [who, user] of Object.entries(others)) {
     const before = await stateOf(user)
     const answer = await deactivate(token, user.username)
@@ -106,7 +106,7 @@ test('a missing username is refused as missing, but only to a caller with the pe
   refused(t, await deactivate(member.token, ' '), 403, 'ACCESS_DENIED')
 })
 
-test('a stolen token of a deactivated member activates nothing', async t => {
+test('a stolen token of a deactivated member can’t activate', async t => {
   const school = await openSchool(service)
   const member = await school.member()
   t.is((await deactivate(school.institution.token, member.username)).status, 200)
@@ -114,7 +114,7 @@ test('a stolen token of a deactivated member activates nothing', async t => {
   t.like(await stateOf(member), { active: false, organizationId: null })
 })
 
-/** Holds the row of a user while a call waits for it, changes it, and lets the call go on. */
+/** Locks the row of a user while a call waits for it, changes it, and lets the call continue. */
 async function changedMeanwhile(id: number, work: () => Promise<Answer>, sql: string): Promise<Answer> {
   const { database } = service.registry
   for (;;) {
@@ -128,7 +128,7 @@ async function changedMeanwhile(id: number, work: () => Promise<Answer>, sql: st
       })
       return await answer!
     } catch (error) {
-      // On a busy machine the call gives up before it is seen to wait.
+      // On a busy machine the call times out before the wait is observed.
       if ((await answer)?.status !== 503) throw error
     }
   }
@@ -164,7 +164,7 @@ test.serial('a member that moves, or gets another role, while a deactivation wai
   }
 })
 
-test('of deactivations at once, by two institutions, one succeeds and leaves the only event', async t => {
+test('of concurrent deactivations by two institutions, one succeeds and leaves the only event', async t => {
   const school = await openSchool(service)
   const colleague = await colleagueIn(school)
   const member = await school.member()
@@ -178,30 +178,33 @@ test('of deactivations at once, by two institutions, one succeeds and leaves the
   t.is((await audit.list({ action: 'user.deactivate', subjectId: idOf(member.token), limit: 9 })).length, 1)
 })
 
-test.serial('an activation beside a deactivation never leaves a user half a member', async t => {
-  const school = await openSchool(service)
-  const { institution } = school
-  // Deactivated while it is a waiting member: the activation began with a token that is revoked meanwhile.
-  const waiting = await service.signUp('ROLE_CLIENT')
-  await api.setOrganization({ user: waiting.username, organization: `#${school.id}` })
-  const token = await service.login(waiting.username)
-  const first = [
-    () => deactivate(institution.token, waiting.username),
-    () => activate(waiting, token, institution.providerKey),
-  ]
-  t.deepEqual(await stopEvents(t, service, first), [200, 500])
-  t.like(await stateOf(waiting), { active: false, organizationId: null })
+test.serial(
+  'a concurrent activation and deactivation leave a user either a member or not, never in between',
+  async t => {
+    const school = await openSchool(service)
+    const { institution } = school
+    // Deactivated while its activation waits: the activation started with a token that is revoked meanwhile.
+    const waiting = await service.signUp('ROLE_CLIENT')
+    await api.setOrganization({ user: waiting.username, organization: `#${school.id}` })
+    const token = await service.login(waiting.username)
+    const first = [
+      () => deactivate(institution.token, waiting.username),
+      () => activate(waiting, token, institution.providerKey),
+    ]
+    t.deepEqual(await stopEvents(t, service, first), [200, 500])
+    t.like(await stateOf(waiting), { active: false, organizationId: null })
 
-  const other = await service.signUp('ROLE_CLIENT')
-  await api.setOrganization({ user: other.username, organization: `#${school.id}` })
-  const fresh = await service.login(other.username)
-  const second = [
-    () => activate(other, fresh, institution.providerKey),
-    () => deactivate(institution.token, other.username),
-  ]
-  t.deepEqual(await stopEvents(t, service, second), [200, 200])
-  t.like(await stateOf(other), { active: false, organizationId: null })
-})
+    const other = await service.signUp('ROLE_CLIENT')
+    await api.setOrganization({ user: other.username, organization: `#${school.id}` })
+    const fresh = await service.login(other.username)
+    const second = [
+      () => activate(other, fresh, institution.providerKey),
+      () => deactivate(institution.token, other.username),
+    ]
+    t.deepEqual(await stopEvents(t, service, second), [200, 200])
+    t.like(await stateOf(other), { active: false, organizationId: null })
+  },
+)
 
 test('a page token of another organization, search or list is refused', async t => {
   const [school, other] = [await openSchool(service), await openSchool(service)]
@@ -209,7 +212,7 @@ test('a page token of another organization, search or list is refused', async t 
   const pageToken = (await list(school.institution.token, { pageSize: '1' })).json.nextPageToken
   t.truthy(pageToken)
   t.is((await list(school.institution.token, { pageToken })).status, 200)
-  // Another institution of the organization may go on with it.
+  // Another institution of the organization may use it.
   t.is((await list((await colleagueIn(school)).token, { pageToken })).status, 200)
   refused(t, await list(other.institution.token, { pageToken }), 400, 'INVALID_ARGUMENT')
   refused(t, await list(school.institution.token, { pageToken, text: 'a' }), 400, 'INVALID_ARGUMENT')

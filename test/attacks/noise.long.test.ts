@@ -1,6 +1,6 @@
 /**
- * A minute of bytes that no client means, on each port. At those for the public and for metrics the process outlives it,
- * its memory level and no connection left; of those for trusted networks it is only said what became of the process.
+ * A minute of meaningless bytes on each port. At the public and metrics ports the process survives it,
+ * with stable memory and no connection left; for ports in trusted networks the test only reports how the process ended.
  */
 import { createRequire } from 'node:module'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -27,7 +27,7 @@ async function start(t: Parameters<typeof spawnService>[0]) {
     {
       AUTH_METRICS_ADDRESS: `127.0.0.1:${metrics}`,
       AUTH_ADMIN_ADDRESS: `127.0.0.1:${administration}`,
-      // Each refusal would be a line.
+      // Otherwise each refusal is logged.
       AUTH_LOG_LEVEL: 'error',
     },
     { flags },
@@ -36,20 +36,20 @@ async function start(t: Parameters<typeof spawnService>[0]) {
   return { service, ports: { HTTP: portOf(service.http), metrics, gRPC, Administration: administration } }
 }
 
-/** The line in what a process wrote that says why it ended. */
+/** The line of a process's output that says why it ended. */
 function causeIn(output: string): string {
   return /^.*(?:Error|Assertion|FATAL|corrupt|free\(\)).*$/m.exec(output)?.[0].slice(0, 300) ?? 'without a word'
 }
 
-/** Makes noise for the time, or until the process has ended. */
-async function besiege(service: Spawned, port: number, kind: keyof typeof noises) {
+/** Sends noise for the given time, or until the process has ended. */
+async function sendNoiseTo(service: Spawned, port: number, kind: keyof typeof noises) {
   const from = performance.now()
   const lasted = () => (performance.now() - from) / 1000
   const connections = await makeNoise(port, noises[kind]!, () => service.alive() && lasted() < seconds)
   return { connections, lasted: lasted() }
 }
 
-/** What a process holds: megabytes that the garbage collector knows of and in all, and files (sockets) where they are counted. */
+/** Resources of a process: megabytes of the heap and in all, and open files (sockets) where the system counts them. */
 async function readUsage(metrics: number) {
   const { value } = await scrape(`http://127.0.0.1:${metrics}/metrics`)
   const megabytes = (name: string) => (value(name) ?? Number.NaN) / 2 ** 20
@@ -62,50 +62,53 @@ async function readUsage(metrics: number) {
 
 for (const port of ['HTTP', 'metrics'] as const) {
   for (const kind of Object.keys(noises)) {
-    test.serial(`${kind} on the ${port} port: the process survives, serves others and keeps nothing of it`, async t => {
-      t.timeout(seconds * 1000 + 400_000)
-      const { service, ports } = await start(t)
-      const before = await readUsage(ports.metrics)
-      const usages: (typeof before)[] = []
-      let over = false
-      t.teardown(() => {
-        over = true
-      })
-      async function watch() {
-        while (!over && service.alive()) {
-          usages.push(await readUsage(ports.metrics))
-          t.is((await fetch(`${service.http}/healthz`)).status, 200)
-          await sleep((seconds * 1000) / 60)
+    test.serial(
+      `${kind} on the ${port} port: the process survives, serves other clients and leaks no memory or connection`,
+      async t => {
+        t.timeout(seconds * 1000 + 400_000)
+        const { service, ports } = await start(t)
+        const before = await readUsage(ports.metrics)
+        const usages: (typeof before)[] = []
+        let over = false
+        t.teardown(() => {
+          over = true
+        })
+        async function watch() {
+          while (!over && service.alive()) {
+            usages.push(await readUsage(ports.metrics))
+            t.is((await fetch(`${service.http}/healthz`)).status, 200)
+            await sleep((seconds * 1000) / 60)
+          }
         }
-      }
-      const watching = watch().catch(error => error)
-      const { connections, lasted } = await besiege(service, ports[port], kind)
-      over = true
-      const failed = await watching
-      if (!service.alive()) t.fail(`it ended after ${lasted.toFixed(1)} s: ${causeIn(service.output())}`)
-      t.is(failed, undefined)
+        const watching = watch().catch(error => error)
+        const { connections, lasted } = await sendNoiseTo(service, ports[port], kind)
+        over = true
+        const failed = await watching
+        if (!service.alive()) t.fail(`it ended after ${lasted.toFixed(1)} s: ${causeIn(service.output())}`)
+        t.is(failed, undefined)
 
-      // Between two collections it grows; what counts is what a collection leaves.
-      const third = Math.floor(usages.length / 3)
-      const floor = (part: typeof usages) => Math.round(Math.min(...part.map(({ heap }) => heap)))
-      const [second, last] = [floor(usages.slice(third, 2 * third)), floor(usages.slice(-third))]
-      const most = Math.round(Math.max(...usages.map(({ resident }) => resident)))
-      t.log(`${connections} connections; ${second} MB in use in the second third of the time, ${last} MB in the last`)
-      t.log(`at most ${most} MB in all, and ${Math.max(...usages.map(({ files }) => files))} files`)
-      t.true(last - second < 25, `${second} MB, then ${last} MB`)
+        // The heap grows between two collections; only its size after one matters.
+        const third = Math.floor(usages.length / 3)
+        const floor = (part: typeof usages) => Math.round(Math.min(...part.map(({ heap }) => heap)))
+        const [second, last] = [floor(usages.slice(third, 2 * third)), floor(usages.slice(-third))]
+        const most = Math.round(Math.max(...usages.map(({ resident }) => resident)))
+        t.log(`${connections} connections; ${second} MB in use in the second third of the time, ${last} MB in the last`)
+        t.log(`at most ${most} MB in all, and ${Math.max(...usages.map(({ files }) => files))} files`)
+        t.true(last - second < 25, `${second} MB, then ${last} MB`)
 
-      const filesNow = async () => (await readUsage(ports.metrics)).files
-      await waitFor(async () => (await filesNow()) < before.files + 40, filesNow)
-      t.is(/"level":"(?:error|fatal)".*/.exec(service.output())?.[0], undefined)
-    })
+        const filesNow = async () => (await readUsage(ports.metrics)).files
+        await waitFor(async () => (await filesNow()) < before.files + 40, filesNow)
+        t.is(/"level":"(?:error|fatal)".*/.exec(service.output())?.[0], undefined)
+      },
+    )
   }
 }
 
 for (const port of ['gRPC', 'Administration'] as const) {
-  test.serial(`HTTP/2 frames on the ${port} port: the fate of the process is reported`, async t => {
+  test.serial(`HTTP/2 frames on the ${port} port: the test reports how the process ended`, async t => {
     t.timeout(seconds * 1000 + 120_000)
     const { service, ports } = await start(t)
-    const { connections, lasted } = await besiege(service, ports[port], 'frames of HTTP/2')
+    const { connections, lasted } = await sendNoiseTo(service, ports[port], 'frames of HTTP/2')
     const ended = service.alive() ? 'lives' : `ended with ${await service.ended}: ${causeIn(service.output())}`
     t.log(
       `Node.js ${process.version}: after ${lasted.toFixed(1)} s and ${connections} connections the process ${ended}`,

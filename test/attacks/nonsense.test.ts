@@ -6,10 +6,10 @@ import test from 'ava'
 import fc from 'fast-check'
 import { spawnService } from '../_helpers/spawned.js'
 
-/** Sends bytes in pieces, takes answers or not, and leaves. */
+/** Sends bytes in pieces, reads responses or not, and disconnects. */
 interface Visit {
   readonly bytes: Buffer
-  /** Where it is cut, in thousandths of its length. */
+  /** Where it is split, in thousandths of its length. */
   readonly cuts: readonly number[]
   readonly takes: boolean
   readonly stays: number
@@ -98,7 +98,7 @@ const contents = fc.constantFrom(
 )
 const nonsense = fc.tuple(fc.nat(10), fc.string({ unit: 'binary-ascii', maxLength: 60 }))
 
-/** Frames of HTTP/2 behind what its clients begin with. */
+/** Frames of HTTP/2 after the client preface. */
 const frames = fc
   .array(
     fc.record({

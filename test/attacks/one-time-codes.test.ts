@@ -1,4 +1,4 @@
-/** Guessing one-time codes with the correct password: how many are compared, what locks, and who unlocks. */
+/** Guessing one-time codes with the correct password: how many are compared, what locks, and what unlocks. */
 import { randomUUID } from 'node:crypto'
 import type { ConnectError } from '@connectrpc/connect'
 import test, { type ExecutionContext } from 'ava'
@@ -20,7 +20,7 @@ import { waitForValue } from '../_helpers/wait.js'
 const mailbox = mailboxForFile()
 const [quarter, day] = [15 * 60, 24 * 3600]
 
-/** Two administrators; `ana` has one-time codes. The clock stands still. */
+/** Two administrators; `ana` has one-time codes. The clock is stopped. */
 async function administrators(t: ExecutionContext) {
   const service = await serviceWithClock(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
   const chief = await openSignedIn(t, service)
@@ -33,7 +33,7 @@ async function administrators(t: ExecutionContext) {
   /** The code that an authenticator shows so many seconds from now. */
   const code = (seconds = 0) => totp.generate({ timestamp: service.clock.now() + seconds * 1000 })
   await session.confirmTotp({ code: code() })
-  // That code is spent.
+  // That code is used.
   await service.clock.pass(60)
   const signIn = (code?: string, secret = password) =>
     reasonOf(open.signIn({ username: 'ana', password: secret, ...(code && { code }) }))
@@ -57,7 +57,7 @@ const wrong = (times: number) => Array(times).fill('INVALID_CREDENTIALS')
 
 test('a code is accepted 30 seconds before and after its time, and no earlier or later', async t => {
   const { service, code, signIn } = await administrators(t)
-  // At the start of a step, so that seconds are steps, and long after the code that was spent.
+  // At the start of a step, so that seconds map to steps, and long after the used code.
   await service.clock.pass(120 - ((service.clock.now() / 1000) % 30))
   for (const seconds of [-60, 60]) t.is(await signIn(code(seconds)), 'INVALID_CREDENTIALS', String(seconds))
   for (const seconds of [-30, 0, 30]) t.is(await signIn(code(seconds)), 'none', String(seconds))
@@ -67,10 +67,10 @@ test('ten wrong codes from any address lock the account, despite successes betwe
   const { service, id, code, signIn, guess, events } = await administrators(t)
   const login = () =>
     service.request('POST', '/users/login', { query: { username: 'ana', password }, headers: from(anyAddress()) })
-  // The address is known from now on, which makes no difference.
+  // The address is known from now on, which doesn't matter.
   t.is(await signIn(code()), 'none')
   t.deepEqual(await guess(9), wrong(9))
-  // They are failures of the address, and of no password.
+  // They count as failures of the address, not of the password.
   const { buckets, counterKeys } = service.registry
   const bucket = { capacity: 300, perSecond: 300 / quarter }
   t.is(await buckets.read(counterKeys.address('failures', '127.0.0.1'), bucket), 9)
@@ -80,10 +80,10 @@ test('ten wrong codes from any address lock the account, despite successes betwe
   t.is((await login()).status, 200)
   t.is(await signIn(code(30)), 'TOO_MANY_ATTEMPTS')
   t.is(await signIn(), 'TOO_MANY_ATTEMPTS')
-  // Strangers learn nothing of it.
+  // Callers without the password get no hint of the lock.
   t.is(await signIn(code(30), 'not the password'), 'INVALID_CREDENTIALS')
   t.is(await events('TOO_MANY_ATTEMPTS'), 1)
-  // No time ends it, and no upkeep.
+  // Neither time nor maintenance ends it.
   await service.clock.pass(2 * day)
   await service.registry.attempts.prune(30)
   t.is(await signIn(code()), 'TOO_MANY_ATTEMPTS')
@@ -95,10 +95,10 @@ test('ten wrong codes from any address lock the account, despite successes betwe
   t.is((await admin.unlockUser({ user: `#${id}` })).cleared, 0)
 })
 
-test('of 60 simultaneous wrong codes, ten are compared', async t => {
+test('of 60 simultaneous wrong codes, 10 are compared', async t => {
   const { guess, signIn, code, events } = await administrators(t)
   const reasons = (await Promise.all(Array.from({ length: 60 }, () => guess(1)))).flat()
-  // A busy service compares nothing, and at most as many are in progress as may fail.
+  // A busy service compares none, and no more attempts are in progress than may fail.
   t.true(reasons.every(reason => ['INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS', 'OVERLOADED'].includes(reason)))
   await waitForValue(async () => (await guess(1))[0] === 'INVALID_CREDENTIALS', false)
   t.is(await events('INVALID_CREDENTIALS'), 10)
@@ -139,17 +139,18 @@ test('wrong codes stop counting after 15 minutes', async t => {
 
 test('the owner gets an e-mail after five wrong codes, at most one in 15 minutes', async t => {
   const { service, email, guess } = await administrators(t)
-  const told = () => mailbox.emails.filter(({ to, subject }) => to?.[0]?.address === email && /código/i.test(subject!))
+  const notices = () =>
+    mailbox.emails.filter(({ to, subject }) => to?.[0]?.address === email && /código/i.test(subject!))
   const queued = async () =>
     (await service.registry.emails.list({ limit: 100 })).filter(({ kind }) => /wrong-codes|notice/.test(kind)).length
   await guess(4)
-  t.is((await queued()) + told().length, 0)
+  t.is((await queued()) + notices().length, 0)
   await guess(1)
-  await waitForValue(() => told().length, 1)
-  t.regex(told()[0]!.text!, /senha certa do usuário ana e cinco códigos/)
+  await waitForValue(() => notices().length, 1)
+  t.regex(notices()[0]!.text!, /senha certa do usuário ana e cinco códigos/)
   await guess(5)
   t.is(await queued(), 0)
-  t.is(told().length, 1)
+  t.is(notices().length, 1)
 })
 
 test('the lock has no time limit: another administrator or a command on the database ends it, its owner can’t', async t => {
@@ -157,7 +158,7 @@ test('the lock has no time limit: another administrator or a command on the data
   const { token } = await open.signIn({ username: 'ana', password, code: code() })
   const own = openAdministration(t, service, token)
   t.deepEqual(await guess(9), wrong(9))
-  // Unlocking oneself leaves the codes that were wrong.
+  // An administrator who unlocks itself keeps the count of wrong codes.
   t.is((await own.unlockUser({ user: 'ana' })).cleared, 0)
   t.deepEqual(await guess(1), wrong(1))
   const refusal: ConnectError = await open.signIn({ username: 'ana', password, code: code(30) }).then(
@@ -220,6 +221,6 @@ test('failures elsewhere don’t lock an administrator out of Administration, an
   t.is(await signIn(undefined, 'not the password'), 'INVALID_CREDENTIALS')
   t.is(await signIn(code()), 'TOO_MANY_ATTEMPTS')
   t.is((await login(password)).status, 200)
-  // Other administrators at the same address go on.
+  // Other administrators at the same address aren't affected.
   await openSignedIn(t, service)
 })

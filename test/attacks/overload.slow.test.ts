@@ -1,4 +1,4 @@
-/** More hashes than threads: which go first, which are refused with a time to retry, and what runs when none waits. */
+/** More hashes than threads: which run first, which are refused with a time to retry, and which run when none waits. */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
@@ -17,7 +17,7 @@ async function hashesWaiting({ service }: TestService): Promise<number> {
   return Number(/\{state="waiting"\} (\d+)/.exec(await answer.text())?.[1])
 }
 
-test.serial('a sign-in from a known address overtakes unknown ones that already wait', async t => {
+test.serial('a sign-in from a known address precedes waiting ones from unknown addresses', async t => {
   const service = await startTestService(t, { AUTH_BCRYPT_COST: '9', AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
   const home = anyAddress()
   const { username } = await known(service, home)
@@ -41,7 +41,7 @@ test.serial(
     const service = await startTestService(t, env)
     const { username } = await service.signUp('ROLE_CLIENT')
     let answered = 0
-    // Half of them come from where the administrator is.
+    // Half of them come from the network of the administrator.
     const crowd = Array.from({ length: 200 }, async (_, index) => {
       await login(service, randomUUID(), index % 2 ? '127.0.0.1' : `2001:db8:1:${index.toString(16)}::1`)
       answered++
@@ -73,7 +73,7 @@ test.serial(
 )
 
 test.serial('a new address signs up before waiting addresses that have signed up users before', async t => {
-  // Of an address's 12 sign-ups three count for more than the newcomer's one.
+  // Three of an address's 12 sign-ups count for more than the one of a new address.
   const env = { AUTH_LIMIT_FACTOR: '0.02', AUTH_BCRYPT_COST: '9', AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
   const service = await startTestService(t, env)
   const waiting = () => hashesWaiting(service)
@@ -109,7 +109,7 @@ test.serial('a sign-up that is refused for lack of time doesn’t count against 
     )
   }
   let [refused, others] = [0, 0]
-  // There is time for some, and of the rest some hear so after they were counted.
+  // There is time for some, and some of the rest are refused after they were counted.
   for (let left = Array.from({ length: 30 }, () => signUpForm()); left.length > 0; await sleep(50)) {
     const reasons = await Promise.all(left.map(reasonOf))
     left = left.filter((_, index) => reasons[index] === 'OVERLOADED')
@@ -159,7 +159,7 @@ test('renewing a hash doesn’t restore a password that was changed in the meant
   t.teardown(() => {
     over = true
   })
-  // Enough that no thread is idle until the password is changed.
+  // So many that no thread is idle until the password is changed.
   const load = Array.from({ length: 12 }, async () => {
     while (!over) await login(service, randomUUID(), anyAddress())
   })
@@ -170,7 +170,7 @@ test('renewing a hash doesn’t restore a password that was changed in the meant
   t.is((await service.request('POST', path, { token, body: { newPassword } })).status, 200)
   over = true
   await Promise.all(load)
-  // Renewals are done in order: once the later one is, the earlier one has had its time.
+  // Renewals run in order: after the later one, the earlier one has ended.
   await waitFor(async () => (await storedHashes(service)).every(hash => hash.startsWith('hmac1:$2b$09$')))
   t.is((await login(service, username, anyAddress(), newPassword)).status, 200)
   t.is((await login(service, username, anyAddress())).status, 404)

@@ -1,4 +1,4 @@
-/** Abuse of what users do with their own accounts: to delete those of others, or to read of others. */
+/** Abuse of the RPCs for a user's own account: to delete or to read the accounts of others. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { usernameKey } from '../../server/rules/names.js'
@@ -34,7 +34,7 @@ test('a stolen token without the password deletes no account, and guessing the p
   for (let index = 0; index < 10; index++) {
     refused(t, await deleteMe(token, `guess number ${index}`), 404, 'INVALID_CREDENTIALS')
   }
-  // Now even the right one is refused, there and at login.
+  // Now even the correct password is refused, there and at login.
   refused(t, await deleteMe(token), 429, 'TOO_MANY_ATTEMPTS')
   const login = await service.request('POST', '/users/login', { query: { username, password } })
   refused(t, login, 429, 'TOO_MANY_ATTEMPTS')
@@ -88,7 +88,7 @@ test('of 8 simultaneous deletions with one token one succeeds, with one event an
   t.is(emailsTo(email), 1)
 })
 
-test('of a deletion and another change with the same token, at once, one succeeds', async t => {
+test('of a concurrent deletion and another change with one token, one succeeds', async t => {
   const others = {
     '/users/revokemytokens': {},
     '/forgotpasswords/passwordupdatebyusername': { query: { newPassword: 'tatu-canastra 12' } },
@@ -104,7 +104,7 @@ test('of a deletion and another change with the same token, at once, one succeed
   }
 })
 
-test('a request whose caller is suspended or logged out meanwhile deletes and exports nothing', async t => {
+test('a request deletes and exports nothing if its caller is suspended or logged out meanwhile', async t => {
   const { database, users } = service.registry
   for (const revoke of [users.suspend, users.revokeTokens]) {
     for (const [what, begin] of Object.entries({ deleteMe, exportMe })) {
@@ -115,7 +115,7 @@ test('a request whose caller is suspended or logged out meanwhile deletes and ex
       await changeTokens(service.registry, id, async transaction => {
         await revoke(id, transaction)
         answer = begin(token)
-        // It has found its caller good, and waits where it writes.
+        // It has authenticated its caller, and waits where it writes.
         await endsOrWaits(database, answer)
       })
       refused(t, (await answer)!, 500, 'INVALID_TOKEN')
@@ -126,17 +126,17 @@ test('a request whose caller is suspended or logged out meanwhile deletes and ex
   }
 })
 
-test('an account has five exports a day over all replicas, whatever other accounts do', async t => {
+test('an account has five exports a day over all replicas, independent of other accounts', async t => {
   const [one, other] = [replicas[0]!, replicas[1]! as TestService]
   const { token, username } = await one.signUp('ROLE_CLIENT')
-  const stranger = await one.signUp('ROLE_CLIENT')
+  const outsider = await one.signUp('ROLE_CLIENT')
   const atOnce = await Promise.all([one, other, one, other, one, other, one].map(each => exportMe(token, each)))
   t.deepEqual(atOnce.map(({ status }) => status).sort(), [200, 200, 200, 200, 200, 429, 429])
   for (const each of [one, other]) {
     const answer = await exportMe(token, each)
     refused(t, answer, 429, 'TOO_MANY_ATTEMPTS')
     t.is(answer.headers.get('retry-after'), '86400')
-    t.is((await exportMe(stranger.token, each)).status, 200)
+    t.is((await exportMe(outsider.token, each)).status, 200)
   }
   const { clock } = one as TestService & { clock: { pass(seconds: number): Promise<void> } }
   await clock.pass(86_390)

@@ -1,4 +1,4 @@
-/** Abuse of the change of an e-mail address: to take an account over, or to mail strangers. */
+/** Abuse of the change of an e-mail address: to take an account over, or to mail other people. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import type { Email } from 'postal-mime'
@@ -38,7 +38,7 @@ async function quiet({ registry }: TestService): Promise<void> {
   await waitFor(async () => (await left()).length === 0, left)
 }
 
-/** Queues an e-mail on the way to a code, for a user of the first token generation, and keeps it back. */
+/** Queues and holds an e-mail that starts a change, for a user of the first token generation. */
 async function hold(kind: 'email-request' | 'email-code', userId: number, to: string): Promise<string> {
   const { database } = service.registry
   const parameters = { userId, to, generation: 0 }
@@ -63,7 +63,7 @@ test('a stolen token without the password changes no e-mail address and sends no
   for (let index = 0; index < 10; index++) {
     refused(t, await setEmail(victim.token, email, { secret: `guess number ${index}` }), 404, 'INVALID_CREDENTIALS')
   }
-  // Now even the right one is refused, there and at login.
+  // Now even the correct password is refused, there and at login.
   refused(t, await setEmail(victim.token, email), 429, 'TOO_MANY_ATTEMPTS')
   const login = await service.request('POST', '/users/login', { query: { username: victim.username, password } })
   refused(t, login, 429, 'TOO_MANY_ATTEMPTS')
@@ -166,7 +166,7 @@ test('a stolen token that sets a new password can’t set an e-mail address for 
   refused(t, answer, 409, 'WRONG_STATE')
   const [time = ''] = /\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)/.exec(answer.json.detail) ?? []
   t.true(Math.abs(Date.parse(time) - service.clock.now() - 86_400_000) < 1000, answer.json.detail)
-  // Nothing is compared, so that nothing counts and nothing is hashed.
+  // No password is compared, so none is counted or hashed.
   for (let index = 0; index < 11; index++) {
     refused(t, await setEmail(session, email, { secret: 'wrong one 1', on: service }), 409, 'WRONG_STATE')
   }
@@ -200,7 +200,7 @@ test('a password update by a mailed key, or by SetPassword, lets the owner chang
     await (await openLocal(t, service, { reason: 'teste' })).setPassword({ user: username, password: newPassword })
   }
   for (const way of [byKey, byAdministrator]) {
-    // Whatever a token did before.
+    // Regardless of earlier uses of the token.
     const { token, username } = await service.signUp('ROLE_CLIENT')
     t.is((await update(token, service)).status, 200)
     await way(username, idOf(token))
@@ -232,7 +232,7 @@ test('a request that started before its session was revoked neither mails a code
       await changeTokens(service.registry, id, async transaction => {
         await ways[revoke](id, transaction)
         answer = begin()
-        // It has found its caller good, and waits where it writes, or has written already.
+        // It has authenticated its caller, and waits where it writes, or has already written.
         await endsOrWaits(database, answer)
       })
       t.is((await answer)?.json?.reason, 'INVALID_TOKEN', `${what} ${revoke}`)
@@ -240,8 +240,8 @@ test('a request that started before its session was revoked neither mails a code
       await quiet(service)
       t.false(mailbox.emails.some(({ to }) => to?.[0]?.address === email))
       const events = await audit.list({ subjectId: id, action: 'user.*', outcome: 'ok', limit: 100 })
-      const told = events.filter(({ action }) => /change-email|revoke-own/.test(action))
-      t.is(told.length, 0, `${what} ${revoke}`)
+      const changes = events.filter(({ action }) => /change-email|revoke-own/.test(action))
+      t.is(changes.length, 0, `${what} ${revoke}`)
     }
   }
 })
@@ -258,7 +258,7 @@ test.serial(
         const change = () =>
           admin.updateUser({ user: username, form: set ? { email: set } : {}, updateMask: { paths: ['email'] } })
         if (waits) {
-          // Both e-mails on the way to a code.
+          // Both e-mails that start a change.
           const ids = [await hold('email-request', idOf(token), wanted), await hold('email-code', idOf(token), wanted)]
           await change()
           const text = 'UPDATE emails SET next_attempt_at = now() WHERE id = ANY($1)'
@@ -305,7 +305,7 @@ test('each former address gets a notice of the change, however quickly changes f
   const service = await serviceWithClock(t, { SMTP_URL: mailbox.url })
   const first = newEmail()
   const { token } = await service.signUp('ROLE_CLIENT', { email: first })
-  /** Has others mail codes to an address. */
+  /** Mails codes from other accounts to an address. */
   const fill = async (address: string, times: number) => {
     for (let index = 0; index < times; index++) {
       const { token } = await service.signUp('ROLE_CLIENT')
@@ -323,14 +323,14 @@ test('each former address gets a notice of the change, however quickly changes f
     addresses.push(email)
     await service.clock.pass(61)
   }
-  const told = (address: string) =>
+  const noticesTo = (address: string) =>
     mailbox.emails.filter(({ to, subject }) => to?.[0]?.address === address && /foi alterado/.test(subject ?? ''))
   await mailbox.nextEmail(addresses[2]!)
-  t.deepEqual([told(first).length, told(addresses[1]!).length], [0, 0])
+  t.deepEqual([noticesTo(first).length, noticesTo(addresses[1]!).length], [0, 0])
   await service.clock.pass(3600)
   await quiet(service)
   t.deepEqual(
-    addresses.map(address => told(address).length),
+    addresses.map(address => noticesTo(address).length),
     [1, 1, 1, 0],
   )
 })

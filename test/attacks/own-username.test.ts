@@ -47,7 +47,7 @@ test('a stolen token without the password changes no username, and guessing the 
   for (let index = 0; index < 10; index++) {
     refused(t, await setUsername(victim.token, newName(), { secret: `guess ${index}` }), 404, 'INVALID_CREDENTIALS')
   }
-  // Now even the right one is refused, there and at login.
+  // Now even the correct password is refused, there and at login.
   refused(t, await setUsername(victim.token, newName()), 429, 'TOO_MANY_ATTEMPTS')
   refused(t, await login(victim.username), 429, 'TOO_MANY_ATTEMPTS')
   t.is(await nameOf(victim.token), victim.username)
@@ -78,7 +78,7 @@ test('a stolen token that sets a new password can’t set a username for a day',
   t.is((await setUsername(session, newName(), { secret, on: service })).status, 200)
 })
 
-test('a former username and its look-alikes are taken for everybody else for 30 days, and for its user at no time', async t => {
+test('a former username and its look-alikes are taken for all other users for 30 days, and never for its user', async t => {
   const service = await serviceWithClock(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
   const former = newName()
   const owner = await service.signUp('ROLE_CLIENT', { username: former })
@@ -114,7 +114,7 @@ test('a former username and its look-alikes are taken for everybody else for 30 
   await isTaken()
   await service.clock.pass(30 * day - 3)
   await isTaken()
-  // It holds the name again, and gave up the other one at that moment.
+  // It has the name again, and released the other one at that moment.
   const session = await service.login(name)
   t.is((await setUsername(session, cyrillic, { on: service })).status, 200)
   t.is((await setUsername(session, name, { on: service })).status, 200)
@@ -126,7 +126,7 @@ test('a former username and its look-alikes are taken for everybody else for 30 
   refused(t, await setUsername(late, name, { on: service }), 422, 'INVALID_SIGN_UP')
 })
 
-test('a former username that expired is free before it is forgotten, and is its next user’s when that one gives it up', async t => {
+test('an expired former username is free before its row is deleted, and is reserved for its next user when that user changes it', async t => {
   const service = await serviceWithClock(t)
   const former = newName()
   const [first, second] = [
@@ -143,7 +143,7 @@ test('a former username that expired is free before it is forgotten, and is its 
   t.is((await setUsername(session, former, { on: service })).status, 200)
 })
 
-test('a user takes a former username back at once', async t => {
+test('a user can return to a former username at once', async t => {
   const { token, username } = await service.signUp('ROLE_CLIENT')
   const name = newName()
   t.is((await setUsername(token, name)).status, 200)
@@ -152,7 +152,7 @@ test('a user takes a former username back at once', async t => {
   t.deepEqual(await formerOf(token), [{ key: name }])
 })
 
-test('a user keeps at most ten former usernames from others', async t => {
+test('a user has at most ten reserved former usernames', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   const names = Array.from({ length: 11 }, newName)
   for (const name of names.slice(0, 10)) t.is((await setUsername(token, name)).status, 200)
@@ -160,7 +160,7 @@ test('a user keeps at most ten former usernames from others', async t => {
   refused(t, answer, 409, 'WRONG_STATE')
   t.regex(answer.json.detail, /\d{4}-\d\d-\d\dT/)
   t.is((await formerOf(token)).length, 10)
-  // One of them isn’t a further one.
+  // One of them isn’t an additional one.
   t.is((await setUsername(token, names[0]!)).status, 200)
   t.is((await formerOf(token)).length, 10)
 })
@@ -197,20 +197,20 @@ test.serial('a change waits for another one that is about to take a look-alike, 
   t.is(await nameOf(one.token), one.username)
 })
 
-test.serial('a username is taken at every moment while its user gives it up', async t => {
+test.serial('a username stays taken at every moment while its user changes it', async t => {
   const name = newName()
   const { token } = await service.signUp('ROLE_CLIENT', { username: name })
-  const strangers = await Promise.all(Array.from({ length: 20 }, () => service.signUp('ROLE_CLIENT')))
+  const others = await Promise.all(Array.from({ length: 20 }, () => service.signUp('ROLE_CLIENT')))
   const [own, ...answers] = await Promise.all([
     setUsername(token, newName()),
-    ...strangers.map(stranger => setUsername(stranger.token, name)),
-    ...strangers.map(() => service.request('POST', '/users/signup', { body: signUpForm({ username: name }) })),
+    ...others.map(other => setUsername(other.token, name)),
+    ...others.map(() => service.request('POST', '/users/signup', { body: signUpForm({ username: name }) })),
   ])
   t.is(own.status, 200)
   t.is(count(answers, 422), answers.length)
 })
 
-test('of a user’s changes at once each is a change of the one before', async t => {
+test('concurrent changes of a user are applied one after another', async t => {
   const { token, username } = await service.signUp('ROLE_CLIENT')
   const names = Array.from({ length: 5 }, newName)
   const answers = await Promise.all(names.map(name => setUsername(token, name)))
@@ -244,7 +244,7 @@ test.serial('a change waits for a sign-in of its user, and holds nothing that th
   const { token } = await service.signUp('ROLE_CLIENT')
   const at = anyAddress()
   const signIn = await hold(t, service.env.DATABASE_URL!)
-  // Shorter than PostgreSQL waits before it looks for a deadlock, which the service would survive by a retry.
+  // Shorter than the deadlock_timeout of PostgreSQL, because the service would retry after a deadlock.
   await signIn.query(`SET lock_timeout = '500ms'`)
   await signIn.query('BEGIN')
   await signIn.query('SELECT FROM users WHERE id = $1 FOR KEY SHARE', [idOf(token)])
@@ -301,7 +301,7 @@ test('a new username resets no count of failures: of passwords and answers, at u
     await fail(1, () => attempt(name))
     t.is((await attempt(name)).status, 429, what)
   }
-  // Unlocking finds all of them.
+  // An unlock ends all of them.
   const { counterKeys, attempts: counts } = service.registry
   await counts.clear([counterKeys.account('password', name)])
   // Locks are cached for a moment.

@@ -1,4 +1,4 @@
-/** Owners at new networks: they sign in despite a stranger's failures if their account knows the network or the device. */
+/** Owners at new networks: they sign in despite failures of unknown clients if their account knows the network or device. */
 import { randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
@@ -13,7 +13,7 @@ import { serviceKey } from '../_helpers/service-key.js'
 import { claimsOf, forge, headerOf, idOf } from '../_helpers/tokens.js'
 import { waitForValue } from '../_helpers/wait.js'
 
-// Their clock stands still, so that nothing lapses while it is counted.
+// Their clock is stopped, so that no count expires meanwhile.
 const replicas = replicasForFile(2, { clocked: true }) as readonly [TestService, TestService]
 const [first, second] = replicas
 
@@ -45,7 +45,7 @@ async function lock(service: TestService, user: { username: string }): Promise<v
   if ((await login(service, user)).status !== 429) throw new Error('The account isn’t locked.')
 }
 
-/** How many of answers to parallel wrong logins were evaluated; of the rest each was refused by the limit or the load. */
+/** How many of parallel wrong logins were evaluated; each of the rest was refused by the limit or by load. */
 function evaluated(answers: readonly Answer[]): { evaluated: number; unanswered: number } {
   const times = (status: number) => answers.filter(answer => answer.status === status).length
   const counts = { evaluated: times(404), unanswered: times(503) }
@@ -55,7 +55,7 @@ function evaluated(answers: readonly Answer[]): { evaluated: number; unanswered:
 
 const block = () => `2001:db8:${randomInt(1, 0xffff).toString(16)}`
 
-test('an owner at a new address of a known /24 or /48 still signs in while strangers lock the account', async t => {
+test('an owner at a new address of a known /24 or /48 still signs in while unknown clients lock the account', async t => {
   const [net, near] = [anyAddress().replace(/\d+$/, ''), block()]
   for (const [home, neighbour, elsewhere] of [
     [`${net}7`, `${net}201`, anyAddress()],
@@ -87,7 +87,7 @@ test('the new addresses of a known network share one count, exact under concurre
   for (let left = 10 - counts.evaluated; left > 0; left--) await login(first, user, { at: `${net}99`, secret: wrong })
   refused(t, await login(first, user, { at: `${net}200` }), 429, 'TOO_MANY_ATTEMPTS')
   for (const at of [`${net}1`, anyAddress()]) t.is((await login(second, user, { at })).status, 200, at)
-  // Neither success cleared it, and an address that is known by now has its own.
+  // Neither success cleared it, and an address that is known by now has a separate count.
   refused(t, await login(first, user, { at: `${net}201` }), 429, 'TOO_MANY_ATTEMPTS')
   for (let index = 0; index < 10; index++) await login(first, user, { at: `${net}1`, secret: wrong })
   refused(t, await login(first, user, { at: `${net}1` }), 429, 'TOO_MANY_ATTEMPTS')
@@ -204,7 +204,7 @@ test.serial(
     const again = (await service.request('GET', '/users/refresh', { token: refreshed })).text
     for (const token of [stolen, refreshed, again])
       refused(t, await login(other, user, { token }), 429, 'TOO_MANY_ATTEMPTS')
-    // They counted neither for other sessions nor for callers without a token: nine more are free everywhere.
+    // They counted neither for other sessions nor for callers without a token: nine more are permitted everywhere.
     for (const token of [kept, undefined]) {
       for (let index = 0; index < 9; index++)
         t.is((await login(service, user, { ...(token && { token }), secret: wrong })).status, 404)
@@ -233,17 +233,17 @@ test('at a blocked address, an active account with its token or in a known netwo
   const net = anyAddress().replace(/\d+$/, '')
   const [at, home] = [`${net}9`, `${net}1`]
   const neighbour = await known(service, home)
-  const stranger = await known(service, anyAddress())
-  const { text: token } = await login(service, stranger)
+  const outsider = await known(service, anyAddress())
+  const { text: token } = await login(service, outsider)
   const newcomer = await service.signUp('ROLE_CLIENT')
   await waitForValue(async () => (await login(service, { username: randomUUID() }, { at })).status, 429)
   for (const [user, more, status] of [
-    [stranger, {}, 429],
-    [stranger, { token: newcomer.token }, 429],
+    [outsider, {}, 429],
+    [outsider, { token: newcomer.token }, 429],
     [newcomer, { token: newcomer.token }, 429],
     [newcomer, { token }, 429],
     [neighbour, {}, 200],
-    [stranger, { token }, 200],
+    [outsider, { token }, 200],
   ] as const)
     t.is((await login(service, user, { at, ...more })).status, status, JSON.stringify(more))
 })
@@ -255,10 +255,10 @@ test.serial('a token doesn’t identify a device after its signing key is droppe
   await lock(service, user)
   t.is((await login(service, user, { token: user.token })).status, 200)
   await database.transact(transaction => signingKeys.retire(headerOf(user.token).kid, transaction))
-  // For so long a process holds its keys.
+  // A process caches its keys for that long.
   await service.clock.pass(61)
   await waitForValue(async () => (await login(service, user, { token: user.token })).status, 429)
-  // One of the key that signs now does.
+  // A token of the current signing key does.
   await service.clock.pass(900)
   const { text: next } = await login(service, user)
   await lock(service, user)
@@ -332,7 +332,7 @@ test('administrators see the counts of known networks and devices, and unlocking
   )
   refused(t, await login(service, user, { at: near }), 429, 'TOO_MANY_ATTEMPTS')
   t.is((await api.unlockUser({ user: user.username })).cleared, 3)
-  // A process believes a lock for a moment.
+  // A process caches a lock for a moment.
   await waitForValue(async () => (await login(service, user, { at: near })).status, 200)
   t.deepEqual((await explain(near)).counts, { account: 0, 'known address': 0 })
 })

@@ -40,7 +40,7 @@ test('passwords that differ only after their first 72 bytes are different passwo
   }
 })
 
-test('a password doesn’t end at a NUL', async t => {
+test('a NUL doesn’t truncate a password', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   for (const other of [`${password}\0`, `${password}\0junk`, '\0', `\0${password}`]) {
     t.is(await loginStatus(username, other), 404)
@@ -88,7 +88,7 @@ test('a login renews a hash of another cost, once', async t => {
   t.is(await loginStatus(username, 'not the password', dearer), 404)
   t.is(await storedHash(token), first)
   t.is(await loginStatus(username, password, dearer), 200)
-  // Behind the answer, when a thread is idle.
+  // After the response, when a thread is idle.
   await waitFor(async () => (await storedHash(token)) !== first)
   const second = await storedHash(token)
   t.regex(second, /^hmac1:\$2b\$05\$/)
@@ -96,7 +96,7 @@ test('a login renews a hash of another cost, once', async t => {
   t.is(await storedHash(token), second)
 })
 
-test('a bare hash of another system lets its owner sign in, and is replaced', async t => {
+test('the owner of a bare hash of another system can sign in, which replaces the hash', async t => {
   const start = 'x'.repeat(72)
   for (const kind of ['$2a$', '$2b$', '$2y$']) {
     const { username, token } = await service.signUp('ROLE_CLIENT')
@@ -105,7 +105,7 @@ test('a bare hash of another system lets its owner sign in, and is replaced', as
     t.is(await loginStatus(username, `${start}1`), 200)
     await waitFor(async () => !(await storedHash(token)).startsWith('$2'))
     t.regex(await storedHash(token), /^hmac1:\$2b\$04\$/)
-    // What the other system cut off counts from now on.
+    // The part that the other system truncated is significant from now on.
     t.is(await loginStatus(username, `${start}1`), 200)
     t.is(await loginStatus(username, `${start}2`), 404)
   }
@@ -170,7 +170,7 @@ test('common passwords and words from the user’s own data are refused at sign-
   }
 })
 
-test('a stolen table of hashes can’t be guessed at without the master key', async t => {
+test('guessing at a stolen table of hashes needs the master key', async t => {
   const question = (await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json[0].id
   const users = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
   for (const { token } of users) {
@@ -195,7 +195,7 @@ test('a stolen table of hashes can’t be guessed at without the master key', as
       )
     }
     for (const guess of guesses) t.false(await bcrypt.compare(guess, hash))
-    // With the key, the same guess would be right: the comparison is of the right thing.
+    // With the key, the same guess is right, which shows that the comparison works.
     const context = text === password ? 'password' : 'answer'
     const keyed = createHmac('sha384', service.registry.masterKey.pepper())
       .update(`${context}\0${text}`)

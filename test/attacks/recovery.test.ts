@@ -53,7 +53,7 @@ async function nextKey(email: string): Promise<string> {
   }
 }
 
-/** Has a key sent and takes it out of the e-mail. */
+/** Requests a key and reads it from the e-mail. */
 async function mailedKey({ username, email }: { username: string; email: string }, address?: string): Promise<string> {
   await sendKey(username, email, address)
   return nextKey(email)
@@ -67,7 +67,7 @@ async function knownAddress({ username }: { username: string }): Promise<string>
   return address
 }
 
-/** The count of failures isn't what is looked at. */
+/** The count of failures doesn't matter here. */
 const forget = (username: string) =>
   service.registry.attempts.clear([service.registry.counterKeys.account('answers', usernameKey(username))])
 
@@ -129,7 +129,7 @@ test('all addresses of an IPv6 network share five attempts', async t => {
   t.is((await useKey(user.username, key, `${block.slice(0, -1)}e::f`)).status, 200)
 })
 
-// Serial, since it counts who waits for locks.
+// Serial, because it counts sessions that wait for locks.
 test.serial('parallel attempts are counted before they are compared', async t => {
   const user = await withEmail()
   const key = await mailedKey(user)
@@ -154,7 +154,7 @@ test.serial('parallel attempts are counted before they are compared', async t =>
     t.false(answered)
   })
   for (const { status } of await Promise.all(wrong)) t.is(status, 422)
-  // PostgreSQL lets those who wait go on in any order.
+  // PostgreSQL wakes waiting sessions in any order.
   t.true([200, 422].includes((await right!).status))
   t.is((await guess(key)).status, 422)
 })
@@ -185,7 +185,7 @@ test('a key belongs to one user and one purpose', async t => {
   const key = await mailedKey(one)
   await mailedKey(other)
   t.is((await useKey(other.username, key)).status, 422)
-  // Nor when an insider lends it to the other, or makes one purpose of another.
+  // Nor when an insider copies it to the other user, or changes its purpose.
   await sql(`UPDATE mailed_keys SET key_digest = (SELECT key_digest FROM mailed_keys WHERE user_id = ${one.id})
     WHERE user_id = ${other.id}`)
   t.is((await useKey(other.username, key)).status, 422)
@@ -226,7 +226,7 @@ async function held({ kind, parameters }: EmailIntent): Promise<string> {
   return row!.id
 }
 
-/** Whatever revokes the tokens of a user, as administrators do it, and whether mailed activation keys end with it. */
+/** Every change by administrators that revokes the tokens of a user, and whether it voids mailed activation keys. */
 const revocations = {
   'revoke-tokens': [false, (users, { id }, t) => users.revokeTokens(id, t)],
   'set-password': [false, (users, { id }, t) => users.changePassword(id, 'x', { byToken: false }, t)],
@@ -308,7 +308,7 @@ test('a suspended user gets no key and can’t use one', async t => {
   t.is((await useKey(user.username, key)).status, 422)
   t.is((await sendKey(user.username, user.email, address)).status, 200)
   await quiet()
-  // Only the e-mail with the key from before.
+  // Only the e-mail with the earlier key.
   t.is(mailbox.emails.filter(({ to }) => to?.[0]?.address === user.email).length, 1)
 })
 
@@ -320,7 +320,7 @@ test('a request for a key to another user’s address gets the same answer and s
     'a user without an address': [(await service.signUp('ROLE_CLIENT')).username, `mallory${randomUUID()}@example.org`],
     'no name': ['', `mallory${randomUUID()}@example.org`],
     'an unknown name': [`ninguém ${randomUUID()}`, `mallory${randomUUID()}@example.org`],
-    // Last: an e-mail that goes out keeps others back for a minute.
+    // Last, because a sent e-mail delays others for a minute.
     registered: [user.username, user.email.toUpperCase()],
   } as Record<string, [string, string]>)) {
     answers[name] = gist(await sendKey(username, email))
@@ -364,7 +364,7 @@ test('the owner gets an e-mail about a changed password and every sign-in withou
     const body = { forgotpasswordquestionsid: id, answer: 'azul' }
     await send('saveforgotpasswordquestionsusersanswers', {}, { token: user.token, body })
   }
-  // From a known address, since no more than five of the others go out in an hour.
+  // From a known address, because no more than five others are sent in an hour.
   const key = await mailedKey(user, await knownAddress(user))
   await useKey(user.username, key)
   const body = questions.slice(0, 2).map(id => ({ forgotpasswordquestionsid: id, answer: 'AZUL ' }))

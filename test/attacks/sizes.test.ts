@@ -13,16 +13,16 @@ import { password, serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()
 
-/** What an endpoint answered: `OK`, or the reason and the wrong fields. */
+/** The outcome of a request: `OK`, or the reason and the invalid fields. */
 interface Outcome {
   readonly reason: string
   readonly fields: readonly string[]
 }
 
-/** A way in. Undefined when it can't carry the request: a URL has no room for it. */
+/** Sends a request over one protocol. Undefined if it can't carry the request, for example too long for a URL. */
 type Endpoint = (rpc: DescMethodUnary, message: object, token?: string) => Promise<Outcome> | undefined
 
-/** A text in one field, and what is to come of it. */
+/** A text in one field, and the expected outcome. */
 interface Case {
   readonly rpc: DescMethodUnary
   readonly field: string
@@ -80,7 +80,7 @@ const overGrpc: Endpoint = (rpc, message, token) =>
 
 const endpoints = { HTTP: overHttp, Connect: overConnect, gRPC: overGrpc }
 
-/** Every field of every RPC that takes a text. */
+/** Every text field of every RPC. */
 let cases: Case[]
 test.before(async () => {
   client = openGrpc(service.grpc)
@@ -182,7 +182,7 @@ test.before(async () => {
 })
 test.after.always(() => client?.close())
 
-/** Sends a text in every field by the given ways, and calls back with each outcome. */
+/** Sends a text in every field over the given protocols, and calls back with each outcome. */
 async function everywhere(
   text: string,
   names: readonly (keyof typeof endpoints)[],
@@ -206,7 +206,7 @@ const asExpected = (t: ExecutionContext) => (outcome: Outcome, each: Case, where
   if (each.named) t.deepEqual(outcome.fields, [each.field], where)
 }
 
-// Runs alone: it puts something before a function that all use.
+// Serial: it wraps a function that all tests use.
 test.serial('an overlong text is refused in every field, and never normalized', async t => {
   const own = String.prototype.normalize
   let longest = 0
@@ -240,7 +240,7 @@ test.serial('long texts don’t block the event loop', async t => {
     short += await cost(each, stacked(150))
     long += await cost(each, stacked(14_500))
   }
-  // Normalizing one text takes a hundred times as long as a whole call with a short one.
+  // The normalization of one text takes a hundred times as long as a whole call with a short one.
   t.true(long < 5 * short, `${long} µs, ${short} µs`)
 })
 
@@ -248,7 +248,7 @@ test.serial('a lone surrogate, sent or made by truncation, causes no internal er
   for (const text of [`${'x'.repeat(1023)}😀@example.org`, `${'x'.repeat(256)}😀`]) {
     await everywhere(text, ['HTTP', 'Connect', 'gRPC'], asExpected(t))
   }
-  // No encoding has bytes for it: only JSON can say it, and is refused or read like any other wrong value.
+  // UTF-8 can't encode it: only JSON can escape it, and it is refused or read like any other invalid value.
   for (const text of ['ana\ud83d@example.org', `\ud83d${'x'.repeat(300)}\ude00`]) {
     await everywhere(text, ['HTTP'], ({ reason }, each, where) => {
       t.true([...each.expected.split(' '), 'MALFORMED_REQUEST'].includes(reason), `${where}: ${reason}`)

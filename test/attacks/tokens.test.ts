@@ -39,7 +39,7 @@ test.after.always(() => {
 
 type Endpoints = { service: TestService; client: GrpcClient }
 
-/** The endpoints that accept a token; none when all refuse it as they should. */
+/** The endpoints that accept a token; none if all refuse it as expected. */
 async function accepting(token: string): Promise<string[]> {
   const found: string[] = []
   for (const [index, { service, client }] of endpoints.entries()) {
@@ -98,8 +98,8 @@ test('no endpoint accepts a forged token', async t => {
   for (const [name, secret] of Object.entries({ ...guesses, DER: publicKey.export({ format: 'der', type: 'spki' }) })) {
     forgeries[`HS256 with ${name} as its secret`] = signed({ ...head, alg: 'HS256' }, asAdmin, hmac(secret))
   }
-  forgeries['ES256 with a key of their own'] = signed(head, asAdmin, ecdsa(mine.privateKey))
-  forgeries['RS256 with a key of their own'] = signed({ ...head, alg: 'RS256' }, asAdmin, rsa(myRsa.privateKey))
+  forgeries['ES256 with an attacker’s key'] = signed(head, asAdmin, ecdsa(mine.privateKey))
+  forgeries['RS256 with an attacker’s key'] = signed({ ...head, alg: 'RS256' }, asAdmin, rsa(myRsa.privateKey))
   for (const [alg, curve, hash] of [
     ['ES384', 'P-384', 'sha384'],
     ['ES512', 'P-521', 'sha512'],
@@ -113,9 +113,9 @@ test('no endpoint accepts a forged token', async t => {
   const remote = 'https://attacker.example/jwks.json'
   for (const [name, more] of Object.entries({
     jwk: { jwk: mineJwk },
-    'jwk under a kid of its own': { jwk: mineJwk, kid: 'mine' },
+    'jwk under an unknown kid': { jwk: mineJwk, kid: 'mine' },
     jku: { jku: remote },
-    'jku under a kid of its own': { jku: remote, kid: 'mine' },
+    'jku under an unknown kid': { jku: remote, kid: 'mine' },
     x5u: { x5u: remote },
     x5c: { x5c: [mine.publicKey.export({ format: 'der', type: 'spki' }).toString('base64')] },
   })) {
@@ -126,11 +126,11 @@ test('no endpoint accepts a forged token', async t => {
     )
   }
 
-  // From here on signed with the right key: only what is said can give them away.
+  // From here on signed with the right key: only the contents are wrong.
   for (const typ of ['JWT', 'jwt', 'id+jwt', 'dpop+jwt', '', undefined, 1, ['at+jwt']]) {
     forgeries[`typ ${JSON.stringify(typ)}`] = signed({ ...head, typ })
   }
-  // A list of one value reads as that value in text, but is none of the types of RFC 9068.
+  // A list of one value equals that value as text, but isn't a type of RFC 9068.
   for (const crit of [['exp'], [], ['b64'], ['http://attacker.example'], 'exp', null]) {
     forgeries[`crit ${JSON.stringify(crit)}`] = signed({ ...head, crit, b64: true })
   }
@@ -192,7 +192,7 @@ test('no endpoint accepts a forged token', async t => {
   t.deepEqual(await accepting(signed(head, { ...claims, jti: randomUUID() })).then(found => found.length), 8)
   const opened: Record<string, string[]> = {}
   for (const [name, forgery] of Object.entries(forgeries)) {
-    // One replica after the other: each keeps to itself what it has verified.
+    // One replica after the other: each has a separate cache of verified tokens.
     const found = await accepting(forgery)
     if (found.length > 0) opened[name] = found
   }
@@ -237,7 +237,7 @@ test('a password update, a suspension or a revocation voids every token on every
   }
   for (const [name, act] of Object.entries(acts)) {
     const { token } = await first.signUp('ROLE_CLIENT')
-    // Every replica has verified it and remembers it.
+    // Every replica has verified and cached it.
     for (const { service } of endpoints) t.is((await service.request('GET', '/users/me', { token })).status, 200)
     const { text: fresh } = await second.request('GET', '/users/refresh', { token })
     await act(token)
@@ -320,7 +320,7 @@ test('during key rotation no token is refused, and no token is signed by an unpu
     registry.signingKeys.rotate({ force: true, lead, tokenTtl: settings.tokenTtl }, transaction),
   )
   const signsAt = (await registry.signingKeys.all())[0]!.signsAt.getTime()
-  // Both replicas hold the old set; an unknown key id makes them read again, at most every 5 seconds.
+  // Both replicas cache the old set; an unknown key id makes them read again, at most every 5 seconds.
   const unknown = assemble({ ...headerOf(old), kid: 'unknown' }, claimsOf(old), ecdsa(ownKeys().privateKey))
   for (const service of both) {
     await waitFor(async () => {
@@ -329,7 +329,7 @@ test('during key rotation no token is refused, and no token is signed by an unpu
     })
     t.deepEqual(await kids(service), [kid!, before])
     const signer = headerOf(await service.login(username)).kid
-    // On a busy machine its time may have come.
+    // On a busy machine it may already be due.
     if (Date.now() < signsAt) t.deepEqual([signer, ...signers], [before, before])
   }
   await waitForValue(() => signers.size, 2)
@@ -361,7 +361,7 @@ test('signing keys are stored sealed: the database alone can’t sign, and anoth
   }
   const other = createSigningKeys(registry.database, createMasterKey(randomDataKeys))
   await t.throwsAsync(other.all(), { message: /authenticate/ })
-  // A seal is of one key: it opens under no other name.
+  // A sealed key is bound to its id.
   await registry.database.sequelize.query(`UPDATE signing_keys SET kid = 'other'`)
   await t.throwsAsync(registry.signingKeys.all(), { message: /authenticate/ })
 })
@@ -391,7 +391,7 @@ test('a token signed by a stolen key is refused if it starts in the future or la
     if (found.length > 0) opened[name] = found
   }
   t.deepEqual(opened, {})
-  // What stays within is good, clocks that differ by less than a minute included.
+  // Times within the limits are valid, including clocks that differ by less than a minute.
   for (const claims of [
     { iat: now + 30, auth_time: now, exp: now + 3600 },
     { iat: now - 10, auth_time: now - 86_400, exp: now + 3590 },
@@ -427,11 +427,11 @@ test('keys rotated by a process with shorter token lifetimes log out no user who
   const long = await startTestService(t, { DATABASE_URL: url, AUTH_TOKEN_TTL: '2h' }, { clock })
   const me = (service: TestService, token: string) => service.request('GET', '/users/me', { token })
   const { username } = await short.signUp('ROLE_CLIENT')
-  // Past the seconds in which a process asks for its keys no more than once.
+  // After the time in which a process reads its keys at most once.
   await clock.pass(10)
   const token = await long.login(username)
   t.is(claimsOf(token).exp - claimsOf(token).iat, 7200)
-  // Also where the keys were read before tokens were to last that long.
+  // Also if the keys were read before tokens lasted that long.
   for (const service of [short, long]) t.is((await me(service, token)).status, 200)
   const { database, signingKeys } = short.registry
   const { tokenTtl } = short.settings

@@ -1,6 +1,6 @@
 /**
- * What others feel while a client floods: each flood of floods.ts beside a quiet window of the same round, on a service of
- * its own. Nothing here knows how the service defends itself.
+ * How a flood affects other clients: each flood of floods.ts compared with a quiet window of the same round, on a separate
+ * service. The scenarios don't depend on how the service defends itself.
  */
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -14,7 +14,7 @@ import { type ServiceProcess, startFlood } from './processes.js'
 import type { Scenarios } from './segments.js'
 import { type Bench, serviceOn } from './world.js'
 
-/** Where floods can come from, as `--from` has it, and in words. */
+/** The origins of floods, as values of `--from` and in words. */
 export const origins: Readonly<Record<Origin, string>> = {
   one: 'one address',
   50: '50 addresses',
@@ -22,10 +22,10 @@ export const origins: Readonly<Record<Origin, string>> = {
   300: '300 addresses',
 }
 
-/** Those that a school feels: of requests that are refused or limited. */
+/** Those that affect a school: of requests that are refused or limited. */
 export const requestFloods = ['text', 'signups', 'logins', 'answers', 'activations', 'lookups', 'emails'] as const
 
-/** A scenario for each flood (`all`: every one) from each of these origins from which it can come; all of its own without. */
+/** A scenario for each flood (`all`: every one) from each given origin that it supports; by default from all of them. */
 export function abuse(names: readonly string[], from: readonly string[] = Object.keys(origins)): Scenarios {
   if (names.length === 0) throw new Error('Name a flood: --flood NAME, or --flood all.')
   const scenarios: Scenarios = {}
@@ -47,10 +47,10 @@ function isFlood(name: string): name is FloodName {
   return (floodNames as readonly string[]).includes(name)
 }
 
-/** The last numbers of the networks that floods come from; each window has its own, which were never held up before. */
+/** The last numbers of the networks that floods come from; each window has separate ones, which were never blocked before. */
 const firstNetwork = 100
 
-/** Who takes part besides. */
+/** The other participants. */
 const guests: Partial<Record<FloodName, Guest>> = { 'recovery-wide': 'recovery', backend: 'backend' }
 
 async function beside(name: FloodName, origin: Origin, bench: Bench): Promise<Prepared> {
@@ -94,7 +94,7 @@ async function beside(name: FloodName, origin: Origin, bench: Bench): Promise<Pr
     }
   }
 
-  /** The service; another one where a flood has ended it. */
+  /** The service; a new one if a flood has ended it. */
   async function running(): Promise<ServiceProcess> {
     if (service.alive()) return service
     service = await again()
@@ -116,7 +116,7 @@ function rowsOf(name: FloodName, origin: Origin): Row[] {
   const all: Goal = { least: 1 }
   const rows: Row[] = [
     { ...compared, label: 'logins of known users', figure: 'perSecond', goal: { least: narrow ? 0.85 : 0.75 } },
-    // A burst has a goal of its own.
+    // A burst has a separate goal.
     { ...compared, label: 'me, 50 a second', figure: 'me p99', ...(name !== 'burst' && { goal: wait }) },
     { ...worst, label: 'newcomers left out, of 3', figure: 'newcomers left out', ...none },
     { ...worst, label: 'slowest newcomer, signed up and in', figure: 'newcomer' },
@@ -149,7 +149,7 @@ function rowsOf(name: FloodName, origin: Origin): Row[] {
   return rows
 }
 
-/** What a flood did, in a line. */
+/** A summary of a flood, in a line. */
 export function describe({ answers, made, open, cut, cores, limit }: FloodReport): string {
   const total = Object.values(answers).reduce((sum, each) => sum + each, 0)
   const shares = Object.entries(answers).map(([status, count]) => `${status} ${count}`)
@@ -158,7 +158,7 @@ export function describe({ answers, made, open, cut, cores, limit }: FloodReport
   return `its client took ${cores.toFixed(2)} cores; ${total} answers (${shares.join(', ')}); ${connections}${fewer}`
 }
 
-/** Settings of a port that speaks TLS, with a certificate in the folder. */
+/** Settings of a port with TLS, with a certificate in the folder. */
 async function certificateIn(folder: string): Promise<Record<string, string>> {
   const { cert, key } = createAuthority('Bench').issue({ name: 'auth.bench', addresses: ['127.0.0.1'] })
   const [AUTH_HTTP_TLS_CERT, AUTH_HTTP_TLS_KEY] = [join(folder, 'http.crt'), join(folder, 'http.key')]

@@ -1,4 +1,4 @@
-/** What lists of users cost administrators, however many users there are. */
+/** The cost of lists of users for administrators, with few and many users. */
 import { createClient } from '@connectrpc/connect'
 import { createGrpcTransport, Http2SessionManager } from '@connectrpc/connect-node'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'

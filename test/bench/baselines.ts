@@ -1,7 +1,7 @@
 /**
- * The baselines, each a process of its own: what the service can't be better than. They read with the service's own
- * models down its own shared connections and run with the same flags of Node, but check nothing, count nothing and limit
- * nothing.
+ * The baselines, each in a separate process: the lower bounds of the service. They read with the service's
+ * models over its shared connections and run with the same flags of Node, without checks, counts or
+ * limits.
  *
  * Arguments: the kind of baseline, then the port of the gRPC baseline for `hop`.
  */
@@ -30,9 +30,9 @@ import { defineModels } from '../../server/models/define-models.js'
 import type { User } from '../../server/models/user.js'
 import { toUserRecord } from '../../server/users/user-record.js'
 
-/** Without a URL nothing is asked. */
+/** Without a URL no query is made. */
 const database = openDatabase(process.env.DATABASE_URL ?? 'postgres://127.0.0.1')
-/** Nothing sealed is opened here. */
+/** No sealed value is opened here. */
 const masterKey = undefined as never
 const { users } = defineModels(database, masterKey)
 
@@ -174,7 +174,7 @@ function serveHop(port: string): Promise<number> {
   )
 }
 
-/** Answers each `{ cost, seconds }` with the compares a second that all cores together make. */
+/** Answers each `{ cost, seconds }` with the comparisons a second of all cores together. */
 function serveBcrypt(): 0 {
   process.on('message', async ({ cost, seconds }: { cost: number; seconds: number }) => {
     const hash = await bcrypt.hash('secret', cost)
@@ -187,7 +187,7 @@ function serveBcrypt(): 0 {
       }
     }
     const working = Promise.all(Array.from({ length: availableParallelism() }, work))
-    // Counts from when as many end as begin.
+    // Counts from the steady state, in which as many end as start.
     await sleep(300)
     const [before, from] = [count, performance.now()]
     await sleep(seconds * 1000)

@@ -1,6 +1,6 @@
 /**
- * Clients that cost little, so that on few cores it is the server that is measured: HTTP/1.1 on bare sockets, gRPC on
- * bare HTTP/2. They understand what servers here answer, and no more.
+ * Clients with a low cost, so that on few cores mainly the server is measured: HTTP/1.1 on bare sockets, gRPC on
+ * bare HTTP/2. They support only the responses of these servers.
  */
 import { type ClientHttp2Session, connect as connectHttp2 } from 'node:http2'
 import { connect, type Socket } from 'node:net'
@@ -20,7 +20,7 @@ export interface Answer {
 /** Connections to one server. */
 export interface Client {
   send(wire: Wire): Promise<Answer>
-  /** Cuts everything. */
+  /** Closes all connections. */
   close(): void
 }
 
@@ -30,13 +30,13 @@ interface ClientOptions {
   readonly port: number
   /** Bounds the connections of each address (gRPC: its calls at a time). */
   readonly connections: number
-  /** Whether the port speaks TLS. */
+  /** Whether the port uses TLS. */
   readonly tls?: boolean | undefined
   /** Deadline of each gRPC call in ms. */
   readonly timeout?: number | undefined
 }
 
-/** Makes a client whose requests leave from the addresses that they name, or from the proxy that tells the address. */
+/** Creates a client that sends requests from the addresses in them, or from the proxy that forwards the address. */
 export function createClient({ endpoint, port, connections, tls, timeout }: ClientOptions): Client {
   const clients = new Map<string, Client>()
   const clientAt = (localAddress: string) => {
@@ -129,7 +129,7 @@ export function head(wire: Omit<Wire, 'expected' | 'refusable'>): string {
   return `${text}\r\n`
 }
 
-/** The answer at the beginning of what was received and how long it is; undefined while it isn't there as a whole. */
+/** The first response in the received bytes, and its length; undefined while it is incomplete. */
 export function readAnswer(received: Buffer): { answer: Answer; length: number } | undefined {
   const end = received.indexOf('\r\n\r\n')
   if (end < 0) return undefined

@@ -1,6 +1,6 @@
 /**
- * What requests cost the main thread and the database, beside what their rows charge for them. The scheduler is as fair as
- * its charges are true: each is to be within a factor of two of what is measured here.
+ * The cost of requests for the main thread and the database, compared with the charges in their rows. The scheduler is as
+ * fair as its charges are accurate: each should be within a factor of two of the measured cost.
  */
 import { randomUUID } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
@@ -28,7 +28,7 @@ export const costs: Scenarios = {
 /** Requests in progress at a time. */
 const connections = 8
 
-/** What is charged for an answer that the gateway gives by itself. */
+/** The charge for a response by the gateway itself. */
 const trivial = 0.1
 
 const rows: Record<string, Policy> = { ...usersPolicies, ...forgotPasswordsPolicies, ...changesPolicies }
@@ -160,11 +160,11 @@ async function prepare(bench: Bench): Promise<Prepared> {
   }
 }
 
-/** So that names of one run differ from those of every other. */
+/** Makes the names of each run unique. */
 const unique = Date.now()
 let serial = 0
 
-/** Milliseconds that the main thread of a process and all of PostgreSQL in a folder have been busy so far. */
+/** Milliseconds of CPU time so far of the main thread of a process, and of PostgreSQL in a folder. */
 function busyMs(pid: number, folder: string): number {
   const nanoseconds = (path: string) => Number(readFileSync(path, 'utf8').split(' ', 1)[0])
   let sum = nanoseconds(`/proc/${pid}/task/${pid}/schedstat`)

@@ -1,4 +1,4 @@
-/** Many users behind one address, who are no flood: a crowd that logs in again and again, and a school. */
+/** Many users behind one address without abuse: a crowd that logs in repeatedly, and a school. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, requestFloods } from './abuse.js'
 import type { Prepared, Segment } from './measure.js'
@@ -11,12 +11,12 @@ export const crowds: Scenarios = {
   school: { about: 'a school logs in beside a flood from 50 addresses', byDefault: false, prepare: school },
 }
 
-/** 200 clients that log in again and again and wait as they are told, by themselves and beside `me` of others. */
+/** 200 clients that log in repeatedly and respect Retry-After, alone and beside `me` of others. */
 async function crowd(bench: Bench): Promise<Prepared> {
   const { service, world } = await serviceOn(bench, 1000, bench.cost)
   const [load, lightLoad] = [startLoad(), startLoad()]
   const common = { endpoint: 'http', port: service.http } as const
-  // Until then 200 logins begin while none ends.
+  // Until then 200 logins start while none ends.
   const lead = 1.5
   const seconds = bench.seconds / 3
   const logins = (addresses: number, network: number): Segment => {
@@ -57,8 +57,8 @@ async function crowd(bench: Bench): Promise<Prepared> {
 }
 
 /**
- * All users of a school come in the first of 15 parts of the time, for the first time from there, and 3% mistype once.
- * The flood takes all kinds of requests in turn, against other accounts than the school's.
+ * All users of a school log in during the first fifteenth of the time, for the first time from there, and 3% mistype once.
+ * The flood sends all kinds of requests in turn, for accounts outside the school.
  */
 async function school(bench: Bench): Promise<Prepared> {
   const population = 20 * Math.ceil((1200 + 1.1 * bench.users) / 20)

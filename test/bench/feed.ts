@@ -1,4 +1,4 @@
-/** The feed of changes: what 1,000 watchers cost, and how long a revocation takes to 100 watchers of two replicas. */
+/** The feed of changes: the cost of 1,000 watchers, and the time of a revocation to 100 watchers of two replicas. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { create, fromBinary, toBinary } from '@bufbuild/protobuf'
 import { durationFromMs } from '@bufbuild/protobuf/wkt'
@@ -20,7 +20,7 @@ import { processorSeconds, type ServiceProcess, startLoad } from './processes.js
 import { underLoad } from './segments.js'
 import { type Bench, masterKey, serviceOn } from './world.js'
 
-/** Calls on a connection: a server takes 128 streams. */
+/** Calls on a connection: a server accepts 128 streams. */
 const perConnection = 100
 
 const revocationsPerSecond = 50
@@ -38,7 +38,7 @@ export async function feed(bench: Bench): Promise<Prepared> {
   const load = startLoad()
   const job = { world, endpoint: 'http', mix: { me: 1 }, connections: 64, seconds: 4, rate: 300 } as const
 
-  /** Measures while so many watchers follow a server. */
+  /** Measures while so many watchers poll a server. */
   const beside =
     (watchers: number, of: ServiceProcess, segment: Segment): Segment =>
     async scale => {
@@ -82,7 +82,7 @@ export async function feed(bench: Bench): Promise<Prepared> {
             t,
           )
           const { rows } = { rows: await database.run<{ n: number }>(generation, [id], t) }
-          // A moment before its end, so that no watcher gets it earlier.
+          // A moment before it ends, so that no watcher gets it earlier.
           revoked.set(`${id} ${rows[0]!.n}`, performance.now())
         }),
       )

@@ -1,7 +1,6 @@
 /**
- * The process of an attacker: it sends a flood as fast as it may, and never waits as it is told. Its parent sends a
- * `FloodPlan`, gets an answer when all is ready, sends `go` and gets a `FloodReport` when it is over, which `stop` makes
- * it.
+ * The process of an attacker: it sends a flood as fast as its limits permit, and ignores Retry-After. Its parent sends a
+ * `FloodPlan`, gets an answer when it is ready, sends `go`, and gets a `FloodReport` when it has ended; `stop` ends it.
  */
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
@@ -20,7 +19,7 @@ import {
 } from './floods.js'
 import { addressIn, formOf, forwardedOf } from './operations.js'
 
-/** A flood to make. */
+/** A flood to send. */
 export interface FloodPlan {
   readonly port: number
   /** Several take turns. */
@@ -30,40 +29,40 @@ export interface FloodPlan {
   readonly network: number
   /** Numbers of users to act upon. */
   readonly victims: readonly number[]
-  /** How long at the most; `stop` ends it sooner. */
+  /** The maximum duration; `stop` ends it sooner. */
   readonly seconds: number
 }
 
-/** What a flood did. */
+/** The result of a flood. */
 export interface FloodReport {
   /** Answers by status. */
   readonly answers: Readonly<Record<string, number>>
-  /** Connections that were made, that were open at one time at the most, and that the other side closed. */
+  /** Connections in all, the maximum of open ones, and those that the other side closed. */
   readonly made: number
   readonly open: number
   readonly cut: number
-  /** How many could be open, where that was less than there should be. */
+  /** How many could be open, if fewer than planned. */
   readonly limit?: number
   /** Processor time of this process for each second. */
   readonly cores: number
 }
 
-/** Accounts of its own that it signs up beforehand, at the least; an address has at least two. */
+/** The minimum of accounts that it signs up in advance; an address has at least two. */
 const fewestAccounts = 20
 
-/** Processor time that it may take, in cores: what it does to others must not be done by taking their processor. */
+/** Processor time that it may use, in cores: it must not affect others by using their processor. */
 const share = 0.5
 
-/** Seconds that a flood has before it is the next one's turn. */
+/** Seconds of each flood before the next one. */
 const turn = 5
 
-/** Connections that are made at one moment, and milliseconds until the next ones: more would be lost on their way. */
+/** Connections that are opened at once, and milliseconds until the next ones: SYN packets of more would be lost. */
 const atOnce = { connections: 100, pause: 10 }
 
-/** Files that it may have open, but for some of its own. */
+/** The limit of open files, minus a reserve. */
 const mostConnections = openFiles() - 500
 
-/** Milliseconds that it takes to see which connections the other side has closed, where nothing was read. */
+/** Milliseconds to find the connections that the other side has closed, if responses aren't read. */
 const lookAround = 2_000
 
 interface Prepared {
@@ -84,12 +83,12 @@ process.once('disconnect', () => process.exit())
 
 const addressesOf: Readonly<Record<Origin, number>> = { one: 1, 50: 50, 300: 300, 48: 1 }
 
-/** Gets what each attacker has before it begins. */
+/** Prepares each attacker. */
 async function prepare(plan: FloodPlan): Promise<object> {
   const floods = plan.floods.map(floodOf)
   const own = floods.some(({ accounts }) => accounts) ? await signUp(plan) : []
   const clientHello = floods.some(({ tls }) => tls) ? await recordClientHello() : Buffer.alloc(0)
-  // Names made of it are new in each flood.
+  // It makes names unique to each flood.
   let number = Date.now() * 1000
   const attackers = Array.from({ length: addressesOf[plan.origin] }, (_, index) => {
     return { own: own[index] ?? [], victims: plan.victims, clientHello, serial: () => number++ }
@@ -124,7 +123,7 @@ async function signUp({ port, origin, network }: FloodPlan): Promise<Own[][]> {
   return Array.from({ length: addresses }, (_, index) => all.slice(index * each, (index + 1) * each))
 }
 
-/** The first message that Node.js sends in a TLS handshake; a server answers it each time anew. */
+/** The ClientHello of Node.js; a server answers it each time. */
 async function recordClientHello(): Promise<Buffer> {
   const server = createServer()
   await once(server.listen(0, '127.0.0.1'), 'listening')
@@ -151,10 +150,10 @@ async function flood({ plan, attackers }: Prepared): Promise<FloodReport> {
   let [at, spent, ahead] = [0, 0, 0]
   const throttle = setInterval(() => {
     const [now, total] = [performance.now() - from, milliseconds()]
-    // What wasn't used a moment ago may be used now, but not what wasn't used long ago.
+    // Unused time of the last moment may be used now, but no older one.
     ahead = Math.max(-50, ahead + (total - spent) / share - (now - at))
     ;[at, spent] = [now, total]
-    // The whole process sleeps; what comes meanwhile waits in the sockets.
+    // The whole process sleeps; received bytes wait in the sockets.
     if (ahead > 0) Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ahead)
   }, 5)
 
@@ -170,7 +169,7 @@ async function flood({ plan, attackers }: Prepared): Promise<FloodReport> {
     return socket
   }
 
-  /** A request as it goes out; behind a proxy from a /64 of its own. */
+  /** A request as it is sent; behind a proxy from a unique /64. */
   function outgoing(request: Buffer): Buffer {
     if (plan.origin !== '48') return request
     const address = `2001:db8:${plan.network}:${(requests++ & 0xffff).toString(16)}::1`
@@ -179,7 +178,7 @@ async function flood({ plan, attackers }: Prepared): Promise<FloodReport> {
     return Buffer.concat([request.subarray(0, lineEnd), header, request.subarray(lineEnd)])
   }
 
-  /** Counts the answers in what comes on a connection; returns the last of them and how many there were. */
+  /** Counts the responses on a connection; returns the last one and their number. */
   function createReader(socket: Socket): (chunk: Buffer) => { last: Answer | undefined; count: number } {
     let received: Buffer = Buffer.alloc(0)
     return chunk => {
@@ -201,7 +200,7 @@ async function flood({ plan, attackers }: Prepared): Promise<FloodReport> {
     }
   }
 
-  /** Keeps a connection full of requests, and makes another where it was cut, until it is told to end. */
+  /** Keeps a connection full of requests, and reconnects if it was closed, until it is stopped. */
   function keep({ depth, every, unread }: Kept, place: number, source: Source) {
     let over = false
     let socket: Socket
@@ -223,7 +222,7 @@ async function flood({ plan, attackers }: Prepared): Promise<FloodReport> {
       }
       const sendNextBatch = () => {
         const elapsed = performance.now() - from
-        // The first when all connections have been made.
+        // The first when all connections are open.
         const first = 500
         const wait = elapsed < first ? first - elapsed : every! - ((elapsed - first) % every!)
         batch = setTimeout(send, wait)
@@ -250,7 +249,7 @@ async function flood({ plan, attackers }: Prepared): Promise<FloodReport> {
     }
     connectAnew()
     return {
-      /** Reads what came, which shows whether the other side has closed. No other connection follows. */
+      /** Reads received bytes, which shows whether the other side has closed. It doesn't reconnect. */
       look() {
         over = true
         socket.once('close', () => cut++)
@@ -263,7 +262,7 @@ async function flood({ plan, attackers }: Prepared): Promise<FloodReport> {
     }
   }
 
-  /** Sends one request over a connection of its own. */
+  /** Sends one request over a separate connection. */
   function visit({ tls, leavesAfter }: Paced, place: number, source: Source): void {
     const socket = dial(place)
     let leaves: NodeJS.Timeout | undefined
@@ -335,7 +334,7 @@ async function flood({ plan, attackers }: Prepared): Promise<FloodReport> {
   return { answers, made, open: most, cut, cores, ...(limit !== undefined && { limit }) }
 }
 
-/** Node.js raises its limit to the most that the system allows. */
+/** Node.js raises its limit to the maximum of the system. */
 function openFiles(): number {
   const report = process.report.getReport() as { userLimits?: { open_files?: { soft: number | 'unlimited' } } }
   return Number(report.userLimits?.open_files?.soft ?? 1024) || Number.POSITIVE_INFINITY

@@ -1,4 +1,4 @@
-/** The floods: the worst that we know of what a client can send, by the resource that it takes from others. */
+/** The floods: the worst known ones, by the resource that they use up. */
 import { randomUUID } from 'node:crypto'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
@@ -6,9 +6,9 @@ import { type Answer, head } from './clients.js'
 import { emailOf, formOf, password, usernameOf } from './operations.js'
 
 /**
- * Where a flood comes from: `one` address, `50` in as many /24 networks, `300`; those are the peers themselves, which
- * pipeline and hold connections as they like. Or `48`: each request from another /64 of one /48, which a trusted proxy
- * tells in `X-Forwarded-For`; a proxy doesn't pipeline, so there each request in flight has a connection of its own.
+ * The origin of a flood: `one` address, `50` in as many /24 networks, `300`; those are the peers themselves, which
+ * pipeline and hold connections without limits. Or `48`: each request from another /64 of one /48, which a trusted proxy
+ * forwards in `X-Forwarded-For`; a proxy doesn't pipeline, so each request in flight has a separate connection.
  */
 export type Origin = 'one' | '50' | '48' | '300'
 
@@ -19,56 +19,56 @@ export interface Own {
   readonly role: 'ROLE_INSTITUTION' | 'ROLE_CLIENT'
 }
 
-/** What an attacker at one address has and knows. */
+/** The accounts and knowledge of an attacker at one address. */
 export interface Attacker {
-  /** Accounts of its own: inactive, of both roles, all with the e-mail address of somebody else. */
+  /** Its accounts: inactive, of both roles, all with the e-mail address of a victim. */
   readonly own: readonly Own[]
   /** Numbers of other users. */
   readonly victims: readonly number[]
   /** The first message of a TLS handshake. */
   readonly clientHello: Buffer
-  /** A number that no other request has. */
+  /** A unique number of a request. */
   serial(): number
 }
 
-/** Where a connection gets its requests. */
+/** The source of a connection's requests. */
 export interface Source {
-  /** The next request; `last` is the answer that came last. Undefined: none until another answer comes. */
+  /** The next request; `last` is the last response. Undefined: none until another response arrives. */
   next(last?: Answer): Buffer | undefined
   /** Whether each request needs the answer to the one before. */
   readonly sequential?: true
 }
 
 interface Common {
-  /** What it sends, for the table. */
+  /** A description of its requests, for the table. */
   readonly about: string
   readonly origins: readonly Origin[]
-  /** Whether attackers sign up for accounts of their own beforehand. */
+  /** Whether attackers sign up for accounts in advance. */
   readonly accounts?: true
-  /** Whether the port speaks TLS. */
+  /** Whether the port uses TLS. */
   readonly tls?: true
-  /** Seconds that it lasts at least, however short the window is that is measured. */
+  /** Its minimum duration in seconds, also for a shorter measured window. */
   readonly lasts?: number
   /** The requests of connection number `line` of an attacker. */
   readonly source: (attacker: Attacker, line: number) => Source
 }
 
-/** A flood over connections that are kept full, and made anew where they are cut. */
+/** A flood over connections that are kept full, and reopened if they are closed. */
 export interface Kept extends Common {
   /** Connections, all addresses together; an address has at least one. */
   readonly connections: number
   /** Requests in flight on each. */
   readonly depth: number
-  /** Milliseconds from one batch of `depth` requests to the next, on all connections at once; otherwise without pause. */
+  /** Milliseconds between batches of `depth` requests, on all connections at once; otherwise without pause. */
   readonly every?: number
   /** Whether answers are left unread. */
   readonly unread?: true
 }
 
-/** A flood of so many requests a second, each on a connection of its own, whatever becomes of those before. */
+/** A flood of so many requests a second, each on a separate connection, independent of earlier responses. */
 export interface Paced extends Common {
   readonly perSecond: number
-  /** Milliseconds after which its client leaves without an answer; otherwise it waits. */
+  /** Milliseconds after which its client disconnects without a response; otherwise it waits. */
   readonly leavesAfter?: number
 }
 
@@ -78,9 +78,9 @@ const everywhere = ['one', '50', '48'] as const
 const peers = ['one', '50'] as const
 const json = 'application/json'
 
-/** The small requests that cost a main thread as much as their answers: 64 connections, 32 requests ahead on each. */
+/** Small requests that cost the main thread as much as their responses: 64 connections, 32 requests ahead on each. */
 const pipelined = { origins: everywhere, connections: 64, depth: 32 } as const
-/** What is refused or limited sooner or later. */
+/** Requests that are eventually refused or limited. */
 const limited = { origins: everywhere, connections: 40, depth: 50 } as const
 
 /** The floods by name. */
@@ -157,7 +157,7 @@ export const floods = {
   },
   verify: { ...pipelined, about: 'VerifyToken', accounts: true, source: verifications },
   notfound: { ...pipelined, about: 'paths that do not exist', source: () => inTurn([get('/nada')]) },
-  /** Only peers: it is the number of full connections that hurts, and a proxy's are few and not pipelined. */
+  /** Only peers: the load is the number of full connections, and a proxy's are few and not pipelined. */
   'verify-wide': {
     about: 'VerifyToken on 600 connections, 32 ahead on each',
     origins: peers,
@@ -166,7 +166,7 @@ export const floods = {
     accounts: true,
     source: verifications,
   },
-  /** Only peers, as above. The shortest request that is right: 150,000 of them are 5 MB. */
+  /** Only peers, as above. The shortest valid request: 150,000 of them are 5 MB. */
   burst: {
     about: '500 requests on each of 300 connections at once, each 10 s',
     origins: peers,
@@ -175,7 +175,7 @@ export const floods = {
     every: 10_000,
     source: () => inTurn([Buffer.from('GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n')]),
   },
-  /** A connection for each, as a proxy that passes on what many clients ask. */
+  /** A connection for each, as of a proxy for many clients. */
   'logins-48': {
     about: '60 wrong logins a second',
     origins: ['48'],
@@ -199,7 +199,7 @@ export const floods = {
     perSecond: 30,
     source: ({ victims, serial }) => always(() => recovery(victims[serial() % victims.length]!)),
   },
-  /** Only peers: the connections of a trusted proxy are apart, and never closed for a bound. */
+  /** Only peers: the connections of a trusted proxy count separately, and are never closed for a limit. */
   idle: {
     about: '10,000 connections that are idle after one request',
     origins: peers,
@@ -207,7 +207,7 @@ export const floods = {
     depth: 1,
     source: () => ({ next: last => (last ? undefined : get('/healthz')) }),
   },
-  /** Only peers: a proxy reads what it asked for. Longer than any answer may wait to be read. */
+  /** Only peers: a proxy reads its responses. Longer than the time limit of an unread response. */
   unread: {
     about: '3,000 requests on each of 40 connections, no answer read',
     origins: peers,
@@ -225,7 +225,7 @@ export const floods = {
     perSecond: 200,
     source: () => inTurn([get('/healthz')]),
   },
-  /** Only peers. Each sends the same first message and leaves at the answer: the server's signature costs it nothing. */
+  /** Only peers. Each sends the same ClientHello and disconnects at the response: the server's signature costs it nothing. */
   handshakes: {
     about: '200 TLS handshakes a second, left half done',
     origins: peers,
@@ -233,7 +233,7 @@ export const floods = {
     tls: true,
     source: ({ clientHello }) => inTurn([clientHello]),
   },
-  /** As `me`, from one address; measured is what another address without a key keeps of 300 a second. */
+  /** As `me`, from one address. It measures how many of 300 requests a second succeed from another address without a key. */
   backend: {
     ...pipelined,
     about: 'its own me, beside a backend at another address that asks for 300 a second',
@@ -278,7 +278,7 @@ function emails({ own, victims, serial }: Attacker, line: number): Source {
   })
 }
 
-/** Changes its own password again and again. */
+/** Changes its password repeatedly. */
 function passwordChanges({ username, token }: Own): Source {
   let current: string | undefined = token
   return {
@@ -294,7 +294,7 @@ function passwordChanges({ username, token }: Own): Source {
   }
 }
 
-/** 60 KB of marks that a normal form has to put in another order, in every field that takes text. */
+/** 60 KB of marks that normalization must reorder, in every text field. */
 function worstTexts(victim: string): Buffer[] {
   const marks = `a${'\u0301\u0316'.repeat(14_800)}`
   const half = marks.slice(0, marks.length / 2)

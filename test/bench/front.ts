@@ -1,4 +1,4 @@
-/** What the way into the service costs `me` over HTTP, in this build and in another one, in turn. */
+/** The cost of the gateway for `me` over HTTP, in this build and in another one, in turn. */
 import type { Prepared, Row, Segment } from './measure.js'
 import { root, startBaseline, startLoad } from './processes.js'
 import { underLoad } from './segments.js'

@@ -1,4 +1,4 @@
-/** The process that makes the load. Its parent sends a `Job` and gets a `Report`. */
+/** The process that generates the load. Its parent sends a `Job` and gets a `Report`. */
 import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Worker } from 'node:worker_threads'
@@ -6,36 +6,36 @@ import { type Answer, type Client, createClient } from './clients.js'
 import type { Beats } from './metronome.js'
 import { type Endpoint, type Operation, type Wire, type World, wireOf } from './operations.js'
 
-/** A load to make: a closed loop, or with `rate` an open one, or with `visits` users who come one by one. */
+/** A load: a closed loop, or with `rate` an open one, or with `visits` users who arrive one by one. */
 export interface Job {
   readonly world: World
   readonly endpoint: Endpoint
   readonly port: number
-  /** Whether the port speaks TLS. */
+  /** Whether the port uses TLS. */
   readonly tls?: boolean
   /** Parts of the mix, in whole numbers. */
   readonly mix?: Partial<Record<Operation, number>>
   /** Closed loop: so many clients, each with one request at a time. Otherwise: connections of an address at most. */
   readonly connections: number
-  /** Requests a second that are sent whatever happens to those before. */
+  /** Requests a second, independent of earlier responses. */
   readonly rate?: number
-  /** Users who want something done, and try until it is. */
+  /** Users who complete a task, and retry until it succeeds. */
   readonly visits?: readonly Visit[]
   /** How long answers count. */
   readonly seconds: number
-  /** Closed loop: seconds before these in which answers don't count, until as many calls end as begin. */
+  /** Closed loop: seconds before these in which responses don't count, until as many calls end as start. */
   readonly lead?: number
-  /** Milliseconds after which nobody waits for an answer any more (gRPC). */
+  /** Milliseconds after which the client no longer waits for a response (gRPC). */
   readonly deadline?: number
 }
 
-/** A user who comes after some seconds and takes one step after the other. */
+/** A user who arrives after some seconds and takes one step after the other. */
 export interface Visit {
   readonly after: number
   readonly steps: readonly Operation[]
 }
 
-/** What came of it. */
+/** The result. */
 export interface Report {
   /** Right answers within the time (of visits: those that were done), and the same for each second of it. */
   readonly count: number
@@ -43,19 +43,19 @@ export interface Report {
   /** Right answers at any time. */
   readonly answers: number
   /**
-   * ms, of an open loop's right answers from the moment when each request was meant to go out, of visits from coming
-   * to being done. A closed loop has none: it sends less when answers are slow, so its percentiles flatter.
+   * ms: of an open loop's right answers from the scheduled time of each request, of visits from the arrival
+   * to the end. A closed loop has none: it sends less when answers are slow, so its percentiles are too low.
    */
   readonly latencies: number[]
-  /** Of each refusal for lack of capacity in an open loop, ms, counted alike. */
+  /** The same for each refusal for lack of capacity in an open loop, in ms. */
   readonly refusals: number[]
   /** Requests (visits) that were neither answered (done) in time nor refused. */
   readonly late: number
   /** Seconds from the start to the last right answer. */
   readonly last: number
-  /** Requests that got no answer, by what happened to them instead. */
+  /** Requests without an answer, by outcome. */
   readonly lost: Record<string, number>
-  /** Everything else, by what it was. */
+  /** All other answers, by kind. */
   readonly errors: Record<string, number>
 }
 
@@ -79,7 +79,7 @@ async function run(job: Job): Promise<Report> {
   }
 }
 
-/** Each client sends its next request when it has the answer to its last; refused, it waits as it was told. */
+/** Each client sends its next request after the answer to its last; after a refusal it waits for Retry-After. */
 async function closed(job: Job, client: Client): Promise<Report> {
   const lead = (job.lead ?? 0) * 1000
   const tally = createTally(job, performance.now() + lead)
@@ -99,7 +99,7 @@ async function closed(job: Job, client: Client): Promise<Report> {
   return tally.report()
 }
 
-/** Requests go out on time whatever became of those before. */
+/** Requests are sent on time, independent of earlier answers. */
 async function open(job: Job, rate: number, client: Client): Promise<Report> {
   const interval = 1000 / rate
   const count = Math.round(rate * job.seconds)
@@ -128,7 +128,7 @@ async function open(job: Job, rate: number, client: Client): Promise<Report> {
   return tally.report()
 }
 
-/** Users come when they come, and each goes on until it is done; refused, it waits as it was told. */
+/** Users arrive at their times, and each continues until its end; after a refusal it waits for Retry-After. */
 async function visit(job: Job, visits: readonly Visit[], client: Client): Promise<Report> {
   const tally = createTally(job, performance.now())
   let done = 0
@@ -152,7 +152,7 @@ async function visit(job: Job, visits: readonly Visit[], client: Client): Promis
   return { ...report, count: done, perSecond: done / job.seconds, late: visits.length - done }
 }
 
-/** Milliseconds that a client waits after this answer: as it was told, and not beyond the end. */
+/** Milliseconds that a client waits after this answer: the Retry-After, but not beyond the end. */
 function pauseAfter(answer: Answer | Error, end: number): number {
   const seconds = answer instanceof Error ? 1 : (answer.retryAfter ?? 1)
   return Math.max(0, Math.min(seconds * 1000, end - performance.now()))
@@ -160,7 +160,7 @@ function pauseAfter(answer: Answer | Error, end: number): number {
 
 /**
  * Yields the requests of client number `first` of `step`: the mix in a fixed order in which each part is spread evenly,
- * of which each client begins at another place and goes through all.
+ * in which each client starts at another place and takes all.
  */
 function createRequests({ mix = {}, world, endpoint }: Job, first: number, step: number): () => Wire {
   const parts = Object.entries(mix) as [Operation, number][]
@@ -187,7 +187,7 @@ function createTally({ endpoint, seconds, deadline = Number.POSITIVE_INFINITY }:
   return {
     start,
     end,
-    /** Counts an answer; `from` is the moment from which its latency counts, if that says anything. */
+    /** Counts an answer; `from` is the start of its latency, if that is meaningful. */
     take(wire: Wire, answer: Answer | Error, from?: number): string {
       const now = performance.now()
       const took = from === undefined ? 0 : now - from
@@ -208,7 +208,7 @@ function createTally({ endpoint, seconds, deadline = Number.POSITIVE_INFINITY }:
       }
       return kind
     },
-    /** Counts requests that went unanswered, by when they went out: they waited at least until now. */
+    /** Counts unanswered requests, by when they were sent: they waited at least until now. */
     miss(sent: readonly number[]) {
       if (sent.length > 0) lost['no answer'] = sent.length
       for (const from of sent) latencies.push(performance.now() - from)
@@ -227,7 +227,7 @@ function createTally({ endpoint, seconds, deadline = Number.POSITIVE_INFINITY }:
   }
 }
 
-/** What an answer is: `right`, `refused`, `late`, or else what is wrong with it. */
+/** Classifies an answer: `right`, `refused`, `late`, or its fault. */
 function judge(endpoint: Endpoint, wire: Wire, { status, body, message = '' }: Answer): string {
   const right = endpoint === 'grpc' ? 0 : (wire.status ?? 200)
   if (status === right) return body.includes(wire.expected) ? 'right' : `wrong content of ${wire.path.slice(0, 20)}`

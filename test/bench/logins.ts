@@ -1,8 +1,8 @@
-/** Logins, which are nearly all hashing: as fast as they come, beside light calls, beside busy neighbours, too many. */
+/** Logins, which are mostly hashing: at full speed, beside light calls, beside other CPU load, and too many. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Prepared, Row, Segment } from './measure.js'
 import { startBaseline, startLoad } from './processes.js'
-import { bcrypt, besideBusyNeighbours, type Load, settled, underLoad } from './segments.js'
+import { bcrypt, besideCpuLoad, type Load, settled, underLoad } from './segments.js'
 import { type Bench, serviceOn } from './world.js'
 
 /** Logins of 200 clients at as many addresses, and `me` of others. */
@@ -13,7 +13,7 @@ function loginSegments(
 ) {
   const common = { endpoint: 'http', port: service.http } as const
   const crowd = { ...world, accounts: world.accounts.slice(0, 400), addresses: 200 }
-  // Until then 200 logins begin while none ends.
+  // Until then 200 logins start while none ends.
   const lead = 1.5
   const storm = (seconds: number) =>
     underLoad(load, [service], { ...common, world: crowd, mix: { login: 1 }, connections: 200, seconds, lead })
@@ -40,7 +40,7 @@ function loginSegments(
     me,
     logins: settled(storm(seconds)),
     meBeside: settled(meBeside),
-    besideNeighbours: settled(besideBusyNeighbours(scale => storm(8)(Math.max(scale, 0.5)))),
+    besideNeighbours: settled(besideCpuLoad(scale => storm(8)(Math.max(scale, 0.5)))),
   }
 }
 
@@ -88,7 +88,7 @@ export async function logins(bench: Bench): Promise<Prepared> {
       'logins 10': measured,
       'me beside logins 10': at10.meBeside,
       'sign-ups 10': settled(signUp),
-      'bcrypt 10 beside neighbours': besideBusyNeighbours(bcrypt(baseline, 10, 5)),
+      'bcrypt 10 beside neighbours': besideCpuLoad(bcrypt(baseline, 10, 5)),
       'logins 10 beside neighbours': at10.besideNeighbours,
       overload: settled(overload),
       'bcrypt 12': bcrypt(baseline, 12, 6),

@@ -1,9 +1,9 @@
 /**
  * The benchmark: runs scenarios, prints their tables, keeps everything in a file. docs/performance.md and docs/measurements-log.md explain it.
  *
- * Every figure stands beside a baseline that is measured in the same run and on the same build, and what counts is their
- * ratio. scenarios.ts, crowds.ts and abuse.ts say what is measured, measure.ts how; load.ts and flood.ts are the clients,
- * each in a process of its own.
+ * Every figure is compared with a baseline of the same run and build, and the result is their
+ * ratio. scenarios.ts, crowds.ts and abuse.ts define what is measured, measure.ts how; load.ts and flood.ts are the clients,
+ * each in a separate process.
  */
 import { createHash } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
@@ -32,10 +32,10 @@ ${Object.entries(fixed)
   .join('\n')}
   abuse             others beside floods; takes --flood (only when named)
 
-  --rounds 5        rounds; abuse has 3 unless told, some scenarios have 1
+  --rounds 5        rounds; the default is 3 for abuse and 1 for some scenarios, otherwise 5
   --quick           a tenth of the time, to see that everything works; the figures mean little
   --flood NAME      a flood of abuse; may be given more than once, or all
-  --from ORIGIN     one, 50 or 48: one address, 50, or each request from another /64 of one /48; all unless told
+  --from ORIGIN     one, 50 or 48: one address, 50, or each request from another /64 of one /48; the default is all
   --seconds 30      length of a window of abuse; a crowd's is a third, a school comes in twice that
   --users 2000      users of the school
   --cost 10         cost of the hashes of abuse, crowd and school
@@ -109,11 +109,11 @@ async function main(): Promise<void> {
   if (!options.quick && missed.length > 0)
     console.log(`\nGoals that were missed:\n${missed.map(each => `  ${each}`).join('\n')}`)
   if (build !== (await digestOfBuild())) throw new Error('dist was built anew meanwhile: the rows aren’t of one build.')
-  // A goal that isn't met is a finding; a wrong answer makes the figures worthless.
+  // A missed goal is a result; a wrong answer invalidates the figures.
   if (failed) process.exitCode = 1
 }
 
-/** The scenarios that were named, or those that a plain run has. */
+/** The requested scenarios, or those of a run without names. */
 function chosen(names: readonly string[] | undefined): Scenarios {
   if (!names) return Object.fromEntries(Object.entries(fixed).filter(([, { byDefault }]) => byDefault !== false))
   const scenarios: Scenarios = {}
@@ -131,7 +131,7 @@ function wholeNumber(name: 'rounds' | 'seconds' | 'users' | 'cost'): number {
   return number
 }
 
-/** Names what is measured: a digest of all compiled files. */
+/** Identifies the measured build: a digest of all compiled files. */
 async function digestOfBuild(): Promise<string> {
   const hash = createHash('sha256')
   const files = (await readdir(join(root, 'dist'), { recursive: true })).filter(name => name.endsWith('.js'))
@@ -188,7 +188,7 @@ function print(title: string, results: readonly Result[], samples: Samples): voi
     baselineValue === undefined ? '' : short(baselineValue),
     ratio === undefined ? '' : Number.isNaN(ratio) ? '–' : ratio.toFixed(2),
     rounds === 1 ? '' : spread.map(each => (ratio === undefined ? short(each) : each.toFixed(2))).join('–'),
-    // A tenth of the time judges nothing.
+    // A tenth of the time is too short for results.
     goal && !options.quick ? `${goalText(goal)} ${met ? 'met' : 'MISSED'}` : '',
   ])
   const table = [['', '', 'figure', 'baseline', 'ratio', rounds === 1 ? '' : 'spread', 'goal'], ...rows]

@@ -1,6 +1,6 @@
-/** How segments are measured, and what figures come to: ratios between segments that take turns within a round. */
+/** How segments are measured and evaluated: ratios between segments that take turns within a round. */
 
-/** What one turn of a segment measured. */
+/** The measurements of one turn of a segment. */
 export interface Sample {
   readonly figures: Readonly<Record<string, number>>
   /** ms of every right answer of an open loop. */
@@ -8,28 +8,28 @@ export interface Sample {
   /** ms of every refusal there. */
   readonly refusals?: readonly number[]
   readonly errors?: Readonly<Record<string, number>>
-  /** What else there is to say of it. */
+  /** Further remarks. */
   readonly note?: string
 }
 
 /** Measures for `scale` times its usual length. */
 export type Segment = (scale: number) => Promise<Sample>
 
-/** A figure beside its baseline, or by itself. */
+/** A figure, with or without a baseline. */
 export interface Row {
   readonly label: string
   readonly subject: string
-  /** Segment to divide by; without one the figure stands for itself. */
+  /** Segment to divide by; without one the figure is absolute. */
   readonly baseline?: string
   /** Name of a figure, or a percentile of all rounds together: `p99` of latencies, `refusal p99` of refusals. */
   readonly figure: string
   readonly goal?: Goal
-  /** Which round counts, where one bad round isn't made good by the others; otherwise the median of all. */
+  /** The round that counts, if no other may compensate for it; by default the median of all. */
   readonly worst?: 'greatest' | 'least'
 }
 
 /**
- * What a ratio is to be, or a value without a baseline. `orPlus` lets a ratio be greater while the value itself is greater
+ * The goal of a ratio, or of a value without a baseline. `orPlus` permits a greater ratio while the value is greater
  * than the baseline's by no more than that.
  */
 export type Goal = { readonly least: number } | { readonly most: number; readonly orPlus?: number }
@@ -38,11 +38,11 @@ export type Goal = { readonly least: number } | { readonly most: number; readonl
 export interface Prepared {
   readonly segments: Readonly<Record<string, Segment>>
   readonly rows: readonly Row[]
-  /** How many rounds unless told; then there is none to warm up. */
+  /** The default number of rounds; with it, no round warms up. */
   readonly rounds?: number
 }
 
-/** A row with what it came to. */
+/** A row with its result. */
 export interface Result extends Row {
   /** Median of rounds, or the percentile of all rounds together. */
   readonly value: number
@@ -51,7 +51,7 @@ export interface Result extends Row {
   /** Least and greatest ratio (or value, without a baseline) of a round. */
   readonly spread: readonly [number, number]
   readonly met?: boolean
-  /** How many requests a percentile rests on. */
+  /** The number of requests of a percentile. */
   readonly requests?: number
 }
 
@@ -69,7 +69,7 @@ export async function measure({ segments, rounds: own }: Prepared, rounds: numbe
   return samples
 }
 
-/** What a row came to. */
+/** The result of a row. */
 export function evaluate(row: Row, samples: Samples): Result {
   const subject = samples[row.subject]!
   const baseline = row.baseline === undefined ? undefined : samples[row.baseline]!
@@ -91,7 +91,7 @@ export function evaluate(row: Row, samples: Samples): Result {
     ...(baselineValue !== undefined && { baselineValue, ratio: ratio! }),
     spread: [Math.min(...each), Math.max(...each)],
     ...(percent !== undefined && { requests: timesIn(row.figure, subject).length }),
-    // Nothing divided by nothing is no success.
+    // 0 / 0 isn't a success.
     ...(row.goal && { met: Number.isFinite(judged) && reaches(row.goal, judged, added) }),
   }
 }
@@ -101,7 +101,7 @@ function reaches(goal: Goal, value: number, added: number): boolean {
   return value <= goal.most || (goal.orPlus !== undefined && added <= goal.orPlus)
 }
 
-/** A goal as the table shows it. */
+/** A goal as text for the table. */
 export function goalText(goal: Goal): string {
   if ('least' in goal) return `≥ ${goal.least}`
   return goal.orPlus === undefined ? `≤ ${goal.most}` : `≤ ${goal.most} or + ${goal.orPlus}`
@@ -110,7 +110,7 @@ export function goalText(goal: Goal): string {
 const greatest = (values: readonly number[]) => Math.max(...values)
 const least = (values: readonly number[]) => Math.min(...values)
 
-/** A figure of several samples: a percentile of everything in them, or the figure of the only one. */
+/** A figure of several samples: a percentile of all their values, or the figure of the only one. */
 function figureOf(figure: string, samples: readonly Sample[]): number {
   const percent = percentIn(figure)
   return percent === undefined ? samples[0]!.figures[figure]! : percentile(timesIn(figure, samples), percent)
@@ -132,7 +132,7 @@ export function percentile(values: readonly number[], percent: number): number {
   return sorted[Math.max(0, Math.ceil((sorted.length * percent) / 100) - 1)] ?? Number.NaN
 }
 
-/** Whether figures taken over time are level: the mean of their last third divided by that of the third before. */
+/** The trend of figures over time: the mean of their last third divided by that of the third before. */
 export function levelOf(figures: readonly number[]): number {
   const third = Math.floor(figures.length / 3)
   const mean = (part: readonly number[]) => part.reduce((sum, each) => sum + each, 0) / part.length

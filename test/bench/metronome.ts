@@ -1,6 +1,6 @@
 /**
- * A thread that beats at a constant rate. It sleeps exactly until each beat; timers would be late, and waiting in turns
- * of the event loop would take a core from what is measured.
+ * A thread that ticks at a constant rate. It sleeps exactly until each tick; timers would be late, and polling in turns
+ * of the event loop would take a core from the measured processes.
  */
 import { parentPort, workerData } from 'node:worker_threads'
 

@@ -1,4 +1,4 @@
-/** A database of the older implementation moves in: rows a second, memory, and what the large registry costs afterwards. */
+/** Import of a database of the older implementation: rows a second, memory, and costs of the large registry afterwards. */
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
@@ -26,7 +26,7 @@ import { root, startLoad, startService } from './processes.js'
 import { underLoad } from './segments.js'
 import { type Bench, masterKey, serviceOn } from './world.js'
 
-/** Users there. */
+/** Users of the source. */
 const population = 1_000_000
 
 /** Tables whose rows an import writes for users. */
@@ -324,7 +324,7 @@ async function check(http: string): Promise<void> {
     )
   }
   for (let id = 1; id <= 207; id++) {
-    // Others are inactive there.
+    // Others are inactive at the source.
     if (id % 5 === 2) continue
     const { name, token } = await signUp('ROLE_INSTITUTION')
     await must(

@@ -1,10 +1,10 @@
-/** What the load sends: each operation of the service as bytes for each endpoint, and what the answer must hold. */
+/** The requests of the load: each operation of the service as bytes for each endpoint, and its expected response. */
 import { create, type DescMethodUnary, toBinary, toJson } from '@bufbuild/protobuf'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 
-/** The ways into the service. */
+/** The endpoints of the service. */
 export type Endpoint = 'http' | 'connect' | 'grpc'
 
 /** Operations that are measured. A `first login` is that of the user of the `sign-up` with the same index. */
@@ -13,7 +13,7 @@ export type Operation =
   | ('recovery request' | 'administrator sign-in')
   | ('user list' | 'second page' | 'text search' | 'common word')
 
-/** Who is in the service that the load goes to. */
+/** The users in the service that receives the load. */
 export interface World {
   /** How many users are in the table. */
   readonly population: number
@@ -25,34 +25,34 @@ export interface World {
   readonly addresses: number
   /** Those are 127.`network`.0.0 and the following ones. */
   readonly network: number
-  /** Sets the sign-ups of one run apart from those of every other. */
+  /** Makes the sign-ups of each run unique. */
   readonly series: number
-  /** Where `me` is asked from, if not from 127.0.0.1. */
+  /** The client address of `me`, if not 127.0.0.1. */
   readonly meFrom?: string
-  /** Whether trusted proxies tell the addresses, as `forwardedOf` has them. */
+  /** Whether trusted proxies forward the addresses of `forwardedOf`. */
   readonly forwarded?: boolean
-  /** Whom to look up and to search for, if not users 1 to `population`. */
+  /** The users to look up and to search for, if not users 1 to `population`. */
   readonly people?: readonly { readonly username: string; readonly text: string }[]
-  /** What the first page of the list of users holds, if not the model. */
+  /** The content of the first page of the list of users, if not the model. */
   readonly listed?: string
   /** Where the second page of the list of users begins; only for Administration, whose token `adminToken` is then. */
   readonly pageToken?: string
 }
 
-/** A request as it goes out. */
+/** A request as it is sent. */
 export interface Wire {
   readonly method: 'GET' | 'POST'
   readonly path: string
   readonly token?: string
-  /** Where it comes from, in 127.0.0.0/8; Linux lets any address there be used. */
+  /** Its client address in 127.0.0.0/8; Linux permits any address there. */
   readonly address?: string
-  /** The address that a trusted proxy tells, which sends it. */
+  /** The client address that a trusted proxy forwards. */
   readonly forwardedFor?: string
   readonly contentType?: string
   readonly body?: Buffer
-  /** What a right answer holds. */
+  /** The content of a right answer. */
   readonly expected: string
-  /** Status of a right answer over HTTP; 200 unless told. */
+  /** Status of a right answer over HTTP; 200 by default. */
   readonly status?: number
   /** Whether it may be refused for lack of capacity. */
   readonly refusable: boolean
@@ -93,12 +93,12 @@ export function addressIn(network: number, number: number): string {
   return `127.${network}.${number & 255}.${1 + (number >> 8)}`
 }
 
-/** What a trusted proxy tells instead of an address of 127.0.0.0/8, all of which are then proxies. */
+/** The forwarded form of an address in 127.0.0.0/8, all of which are then proxies. */
 export function forwardedOf(address: string): string {
   return address.replace(/^127/, '10')
 }
 
-/** Where the proxy itself is that passes on what comes from an address. */
+/** The address of the proxy for a client address. */
 export function proxyOf(address: string): string {
   return address.replace(/^(127\.\d+)\..*/, '$1.0.1')
 }

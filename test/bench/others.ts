@@ -1,4 +1,4 @@
-/** Those who are no flood, on a service beside one: what they ask for, and what they get. */
+/** The other clients of a service during a flood: their requests, and the responses. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Job, Report } from './load.js'
 import { percentile } from './measure.js'
@@ -6,7 +6,7 @@ import { addressIn, forwardedOf, type Operation, proxyOf, type World } from './o
 import { ask, askFor } from './probes.js'
 import { memory, processorSeconds, type ServiceProcess, startLoad } from './processes.js'
 
-/** Numbers of networks 127.n.0.0. Those that are new in each window begin anew after 20. */
+/** Numbers of networks 127.n.0.0. Those that are new in each window repeat after 20. */
 const networks = { known: 10, newcomers: 20, owners: 40, administrators: 60, me: 96, backend: 97, fresh: 98 }
 
 /** `me` a second: of users, and of a backend without a key. */
@@ -15,13 +15,13 @@ const rates = { me: 50, backend: 300 }
 /** Milliseconds that a client waits for an answer; a `me` that never gets one counts with them. */
 const longestWait = 15_000
 
-/** Who else takes part: owners who ask for recovery at known addresses, or a backend. */
+/** Further participants: owners who request recovery at known addresses, or a backend. */
 export type Guest = 'recovery' | 'backend'
 
-/** What came of a window. */
+/** The result of a window. */
 export interface Window {
   readonly figures: Readonly<Record<string, number>>
-  /** Wrong answers, and requests that got none, by what happened. */
+  /** Wrong answers and unanswered requests, by outcome. */
   readonly errors: Readonly<Record<string, number>>
   readonly lost: Readonly<Record<string, number>>
 }
@@ -42,7 +42,7 @@ export function createOthers(given: World, { admin, tls, guest }: { admin: numbe
   const at = ({ http }: ServiceProcess) => ({ endpoint: 'http', port: http, tls }) as const
   const me = (rate: number, seconds: number) => ({ world, mix: { me: 1 }, connections: 64, rate, seconds }) as const
 
-  /** Three who come one after the other, each from the address that the world has for it. */
+  /** Three users one after the other, each from its address in the world. */
   const three = (world: World, seconds: number, steps: readonly Operation[]) => {
     const visits = [0.1, 0.3, 0.5].map(after => ({ after: after * seconds, steps }))
     return { world: { ...world, addresses: 3 }, visits, connections: 1, seconds } satisfies Partial<Job>
@@ -70,11 +70,11 @@ export function createOthers(given: World, { admin, tls, guest }: { admin: numbe
       const { late } = await logins.ask({ ...at(service), world: known, visits, connections: 1, seconds: 60 })
       if (late > 0) throw new Error('It took more than a minute to log in five times: this machine is too busy.')
       await light.ask({ ...at(service), world, mix: { me: 1 }, connections: 16, seconds: 1 })
-      // A service without probes at that port has something else to tell there.
+      // A service without probes at that port has another response there.
       if ((await ask({ port: service.metrics, path: probe })) !== 200) probe = '/metrics'
     },
 
-    /** Measures for so many seconds. Whoever is new comes from networks of which nothing has come before. */
+    /** Measures for so many seconds. New clients come from networks without earlier requests. */
     async measure(service: ServiceProcess, seconds: number): Promise<Window> {
       const turn = windows++ % 20
       const series = windows
@@ -119,7 +119,7 @@ export function createOthers(given: World, { admin, tls, guest }: { admin: numbe
       }
     },
 
-    /** Waits until the service has nothing to do any more and `me` is answered at once, a minute at most. */
+    /** Waits until the service is idle and answers `me` at once, at most a minute. */
     async calm(service: ServiceProcess): Promise<void> {
       for (let turn = 0; turn < 60 && service.alive(); turn++) {
         const before = processorSeconds([service.pid])
@@ -141,12 +141,12 @@ function waitsOf({ latencies }: Report, asked: number): number[] {
   return [...latencies, ...Array<number>(missing).fill(longestWait)]
 }
 
-/** Seconds, of those who came one by one. */
+/** Seconds, of users who arrived one by one. */
 function slowestOf({ count, latencies }: Report): number {
   return count === 0 ? Number.NaN : Math.max(...latencies) / 1000
 }
 
-/** The most memory of a process over so many seconds, in MB. */
+/** The maximum memory of a process over so many seconds, in MB. */
 async function mostMemory(service: ServiceProcess, seconds: number): Promise<number> {
   const end = performance.now() + seconds * 1000
   let most = 0

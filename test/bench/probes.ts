@@ -1,22 +1,22 @@
-/** Questions asked at a constant rate, each over a new connection, as an orchestrator's probes are. */
+/** Probes at a constant rate, each over a new connection, as those of an orchestrator. */
 import { get } from 'node:http'
 import { get as getTls } from 'node:https'
 import { setTimeout as sleep } from 'node:timers/promises'
 
-/** Milliseconds from one question to the next, and until an answer comes too late. */
+/** Milliseconds between two probes, and the time limit of a response. */
 const times = { interval: 300, limit: 1_000 }
 
-/** A question. */
+/** A probe. */
 export interface Question {
   readonly port: number
   readonly path: string
   readonly tls?: boolean | undefined
-  /** Where it comes from. */
+  /** Its client address. */
   readonly localAddress?: string
   readonly headers?: Readonly<Record<string, string>>
 }
 
-/** Asks over a connection of its own; the status of the answer, undefined when none came in time. */
+/** Probes over a separate connection. Returns the status, or undefined without a response in time. */
 export function ask({ tls, ...question }: Question): Promise<number | undefined> {
   return new Promise(resolve => {
     const options = { ...question, host: '127.0.0.1', agent: false as const, rejectUnauthorized: false }
@@ -35,7 +35,7 @@ export function ask({ tls, ...question }: Question): Promise<number | undefined>
   })
 }
 
-/** Asks again and again for so many seconds; the share of questions that got a 200 in time. */
+/** Probes repeatedly for so many seconds. Returns the share of probes with a 200 in time. */
 export async function askFor(seconds: number, question: (index: number) => Question): Promise<number> {
   const asked: Promise<number | undefined>[] = []
   const from = performance.now()

@@ -1,4 +1,4 @@
-/** Starts the processes of the benchmark and measures what they use. */
+/** Starts the processes of the benchmark and measures their resources. */
 import { type ChildProcess, fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
@@ -16,7 +16,7 @@ const running = new Set<ChildProcess>()
 /** A process that was started. */
 export interface Process {
   readonly pid: number
-  /** Asks it to end (SIGTERM) and waits until it has. */
+  /** Sends SIGTERM and waits until it has ended. */
   stop(): Promise<void>
 }
 
@@ -35,7 +35,7 @@ interface Answering<Message, Answer> extends Process {
   ask(message: Message): Promise<Answer>
 }
 
-/** The environment that every process of the service gets, besides what a scenario adds. */
+/** The environment of every process of the service, to which scenarios add. */
 const common = {
   PATH: process.env.PATH,
   AUTH_GRPC_ADDRESS: '127.0.0.1:0',
@@ -52,10 +52,10 @@ const flags = (() => {
   return (scripts.start as string).split(' ').filter(word => word.startsWith('--'))
 })()
 
-/** Starts the service as `npm start` does, built in `folder`, and waits until it says where it is. */
+/** Starts the service as `npm start` does, built in `folder`, and waits until it logs its addresses. */
 export async function startService(env: Record<string, string>, folder = root): Promise<ServiceProcess> {
   const main = join(folder, 'dist/server/main.js')
-  // What it logs with each call costs it what it costs, and goes nowhere.
+  // Its access log has its usual cost, and is discarded.
   const child = startProgram(main, env, 'ignore')
   const said = await say(child, /gRPC +\S+:(\d+)\nHTTP +https?:\/\/\S+:(\d+)\nmetrics +https?:\/\/\S+:(\d+)/)
   const [grpc, http, metrics] = said.slice(1).map(Number) as [number, number, number]
@@ -91,12 +91,12 @@ export async function startBaseline(
   return { ...answering(child), port }
 }
 
-/** Starts a process that makes load. */
+/** Starts a process that generates load. */
 export function startLoad(): Answering<Job, Report> {
   return answering(forkModule('load.js'))
 }
 
-/** Starts a process that floods: asked first with a plan, then to go. */
+/** Starts a process that floods: it gets a plan first, then `go`. */
 export function startFlood(): Answering<FloodPlan | 'go', FloodReport> & { tell(message: 'stop'): void } {
   const child = forkModule('flood.js')
   return { ...answering(child), tell: message => void child.send(message) }
@@ -114,12 +114,12 @@ export async function besideNeighbours<T>(work: () => Promise<T>): Promise<T> {
   }
 }
 
-/** Ends whatever still runs. */
+/** Ends all processes that still run. */
 export async function stopAll(): Promise<void> {
   await Promise.all([...running].map(child => handle(child).stop()))
 }
 
-/** Processor time of processes so far, all threads, in seconds; NaN where the system doesn't tell. */
+/** Processor time of processes so far, all threads, in seconds; NaN if the system doesn't report it. */
 export function processorSeconds(pids: readonly number[]): number {
   if (process.platform !== 'linux') return Number.NaN
   return pids.reduce((sum, pid) => {
@@ -128,7 +128,7 @@ export function processorSeconds(pids: readonly number[]): number {
   }, 0)
 }
 
-/** Resident memory of a process in MB (10⁶ bytes); NaN where the system doesn't tell. */
+/** Resident memory of a process in MB (10⁶ bytes); NaN if the system doesn't report it. */
 export function memory(pid: number): number {
   if (process.platform !== 'linux') return Number.NaN
   return (Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'latin1'))?.[1]) * 1024) / 1e6
@@ -176,7 +176,7 @@ function answering<Message extends object | string, Answer>(child: ChildProcess)
   }
 }
 
-/** Waits for what a process is to say on either output; throws with what it said when it ends instead. */
+/** Waits until either output of a process matches; throws with its output if it ends before. */
 function say(child: ChildProcess, expected: RegExp): Promise<RegExpExecArray> {
   return new Promise((resolve, reject) => {
     let said = ''
@@ -184,7 +184,7 @@ function say(child: ChildProcess, expected: RegExp): Promise<RegExpExecArray> {
       said += chunk
       const match = expected.exec(said)
       if (!match) return
-      // Whatever it says from now on goes nowhere.
+      // Later output is discarded.
       for (const output of [child.stdout, child.stderr]) output?.off('data', read).resume()
       resolve(match)
     }

@@ -16,7 +16,7 @@ export async function replicas(bench: Bench): Promise<Prepared> {
   while (services.length < Math.max(...counts)) services.push(await again())
   const loads = services.map(() => startLoad())
 
-  /** Logins at the first so many replicas, each with its share of the clients and of the accounts. */
+  /** Logins at the first `count` replicas, each with its share of the clients and of the accounts. */
   const logins =
     (count: number, milliseconds: number): Segment =>
     async scale => {
@@ -59,8 +59,8 @@ export async function replicas(bench: Bench): Promise<Prepared> {
 }
 
 /**
- * Has PostgreSQL wait before each flush of its log, as a disk or a standby far away would have it: whoever commits
- * meanwhile is flushed together, and everybody keeps his locks until then.
+ * Makes PostgreSQL wait before each flush of its WAL, as with a slow disk or a remote standby: concurrent commits
+ * are flushed together, and transactions hold their locks until then.
  */
 async function delayCommits(server: string, milliseconds: number): Promise<void> {
   const client = new pg.Client({ connectionString: server })

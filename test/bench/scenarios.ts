@@ -1,4 +1,4 @@
-/** What is measured where no client floods: segments that take turns within a round, and the ratios between them. */
+/** The scenarios without floods: segments that take turns within a round, and the ratios between them. */
 import { spawnSync } from 'node:child_process'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { administration } from './administration.js'
@@ -19,7 +19,7 @@ import { type Bench, serviceOn } from './world.js'
 export const scenarios: Scenarios = {
   light: { about: 'light operations through each endpoint', prepare: light },
   front: { about: 'me over HTTP, this build and another (--against) in turn', byDefault: false, prepare: front },
-  gateway: { about: 'me through a gateway in a process of its own', prepare: gateway },
+  gateway: { about: 'me through a gateway in a separate process', prepare: gateway },
   users: { about: 'light operations at 1,000 and 1,000,000 users', prepare: users },
   administration: { about: 'lists and searches of users at 1,000 and 1,000,000', prepare: administration },
   moving: {
@@ -46,7 +46,7 @@ async function light(bench: Bench): Promise<Prepared> {
   const load = startLoad()
   const segments: Record<string, Segment> = {}
   const rows: Row[] = []
-  /** One load on the service and on its baseline; Connect has that of HTTP. */
+  /** One load on the service and on its baseline; that of Connect is HTTP. */
   const add = (
     label: string,
     operation: Operation,
@@ -153,7 +153,7 @@ async function start(bench: Bench): Promise<Prepared> {
         const { status } = await fetch(`http://127.0.0.1:${http}/readyz`)
         if (status !== 200) throw new Error(`the service isn’t ready: ${status}`)
         const seconds = (performance.now() - from) / 1000
-        // Upkeep begins a second after the start.
+        // Maintenance starts a second after the service.
         await sleep(1500)
         const figures = { seconds, memory: memory(pid) }
         await stop()

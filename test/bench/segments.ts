@@ -1,4 +1,4 @@
-/** Segments that several scenarios are made of. */
+/** Segments that several scenarios use. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Job } from './load.js'
 import type { Prepared, Segment } from './measure.js'
@@ -31,12 +31,12 @@ export function bcrypt(baseline: Awaited<ReturnType<typeof startBaseline>>, cost
   return async scale => ({ figures: await baseline.ask({ cost, seconds: seconds * scale }) })
 }
 
-/** Measures while every core has something else to do, too. */
-export function besideBusyNeighbours(segment: Segment): Segment {
+/** Measures while every core also has other work. */
+export function besideCpuLoad(segment: Segment): Segment {
   return scale => besideNeighbours(() => segment(scale))
 }
 
-/** Waits afterwards: hashes that nobody waits for any more can't be stopped. */
+/** Waits afterwards, because hashes without a waiting caller can't be stopped. */
 export function settled(segment: Segment): Segment {
   return async scale => {
     const sample = await segment(scale)

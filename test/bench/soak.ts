@@ -1,4 +1,4 @@
-/** Three servers behind a gateway for a quarter of an hour, at 70% of what they can do, one of them killed each minute. */
+/** Three servers behind a gateway for a quarter of an hour, at 70% of their capacity, one of them killed each minute. */
 import { readdirSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Report } from './load.js'
@@ -8,10 +8,10 @@ import { type Bench, serviceOn } from './world.js'
 
 const minutes = 15
 
-/** Part of what they can do. */
+/** Share of their capacity. */
 const part = 0.7
 
-/** Below those that the system gives to clients, which could take a server's while it is away. */
+/** Below the ephemeral ports, so that no client takes a server's port while it is down. */
 const ports = [25_051, 25_052, 25_053]
 
 /** Seconds into each minute after which a server is killed; it is started again at once. */
@@ -32,7 +32,7 @@ export async function soak(bench: Bench): Promise<Prepared> {
     const index = turn % servers.length
     const { pid, grpc, stop } = servers[index]!
     process.kill(pid, 'SIGKILL')
-    // Its port is its own until it has gone.
+    // It occupies its port until it has ended.
     await stop()
     servers[index] = await start(grpc)
   }

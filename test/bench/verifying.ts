@@ -1,4 +1,4 @@
-/** Tokens verified by the client package beside jose and VerifyToken, and how soon revocations reach many verifiers. */
+/** Verification of tokens by the client package, jose and VerifyToken, and how soon revocations reach many verifiers. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createLocalJWKSet, jwtVerify } from 'jose'
 import jwt from 'jsonwebtoken'
@@ -13,7 +13,7 @@ import { startLoad } from './processes.js'
 import { underLoad } from './segments.js'
 import { type Bench, serviceOn } from './world.js'
 
-/** Verifiers, spread over two replicas, and how many of them a revocation is looked for at. */
+/** Verifiers, spread over two replicas, and how many of them are checked for a revocation. */
 const verifiers = 100
 const looks = 4
 
@@ -48,7 +48,7 @@ export async function verifying(bench: Bench): Promise<Prepared> {
     return verifier
   }
 
-  /** Has a new verifier verify tokens. */
+  /** Verifies tokens with a new verifier. */
   const verified =
     (tokens: readonly string[]): Segment =>
     async scale => {
@@ -94,7 +94,7 @@ export async function verifying(bench: Bench): Promise<Prepared> {
           () => false,
         )
         if (!accepted) return performance.now() - sentAt
-        // The verifiers and these loops share a process: more would measure the loops.
+        // The verifiers and these loops share a process: with more, the loops would dominate.
         await sleep(20)
       }
     }

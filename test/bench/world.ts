@@ -1,4 +1,4 @@
-/** Services to measure, each on a database of its own full of users, with those whom the load is to know there. */
+/** Services to measure, each on a separate database with many users, including those that the load uses. */
 import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import { openDatabase } from '../../server/database/connection.js'
@@ -12,13 +12,13 @@ import { type ServiceProcess, startService } from './processes.js'
 export interface Bench {
   /** URL of the PostgreSQL in which databases are made. */
   readonly server: string
-  /** Where scenarios may put folders. */
+  /** The parent of folders that scenarios create. */
   readonly folder: string
   /** Seconds of a window beside a flood; a crowd and a school have other times in proportion. */
   readonly seconds: number
   /** Users of the school. */
   readonly users: number
-  /** Cost of all hashes, where a scenario has no cost of its own. */
+  /** Cost of all hashes, unless a scenario sets another one. */
   readonly cost: number
   /** Another folder with a build of the service, to compare it with this one. */
   readonly against?: string
@@ -27,7 +27,7 @@ export interface Bench {
 /** How many users hold a token; they are spread evenly over the table. */
 const holders = 20
 
-/** The user whose hashes everybody has. */
+/** The user whose hashes all users share. */
 const model = usernameOf(0, 19)
 
 export const masterKey = randomBytes(32)
@@ -95,7 +95,7 @@ export async function serviceOn(
   return { service, url: url.href, world, again, env: all }
 }
 
-/** Copies the model: names and e-mail address differ, and everybody is active in one of 20 organizations. */
+/** Copies the model: names and e-mail address differ, and all users are active in one of 20 organizations. */
 async function fill(url: string, population: number): Promise<void> {
   const database = openDatabase(url, 1)
   const keys = createStoredKeys(database, masterKey)
@@ -111,7 +111,7 @@ async function fill(url: string, population: number): Promise<void> {
   })
   await query(url, [
     ...organizations,
-    // An index of words is made at once many times faster than user by user.
+    // An index of words is created many times faster at once than user by user.
     [`CREATE TEMP TABLE words AS SELECT pg_get_indexdef('users_words'::regclass) AS index`],
     ['DROP INDEX users_words'],
     [
@@ -130,7 +130,7 @@ async function fill(url: string, population: number): Promise<void> {
        WHERE u.active AND u.id BETWEEN a.user_id + 1 AND a.user_id + 1000`,
     ],
     [`SELECT setval(pg_get_serial_sequence('users', 'id'), max(id)) FROM users`],
-    // Here and not in the middle of a measurement.
+    // Here, so that it doesn't run during a measurement.
     ['VACUUM ANALYZE'],
     ['CHECKPOINT'],
   ])
@@ -139,7 +139,7 @@ async function fill(url: string, population: number): Promise<void> {
 async function query(url: string, statements: [text: string, values?: unknown[]][]): Promise<void> {
   const client = new pg.Client({ connectionString: url })
   await client.connect()
-  // The service has the server end what takes long.
+  // The service sets statement timeouts.
   await client.query('SET statement_timeout = 0; SET transaction_timeout = 0')
   try {
     for (const [text, values] of statements) await client.query(text, values)

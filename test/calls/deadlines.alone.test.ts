@@ -1,4 +1,4 @@
-/** How long a call may take, whatever its caller allows. */
+/** The time limits of calls, independent of the deadline of the caller. */
 import { mock } from 'node:test'
 import type { DescMethodUnary, DescService, Message } from '@bufbuild/protobuf'
 import { status } from '@grpc/grpc-js'
@@ -27,7 +27,7 @@ const rows: Record<string, Record<string, Policy>> = {
 
 type Handle = (method: DescMethodUnary, request: Message, call: Call) => Promise<Record<string, unknown>>
 
-/** A client of a server on which one function does the work of all RPCs. */
+/** A client of a server with one function as the handler of all RPCs. */
 async function serverOf(
   t: ExecutionContext,
   services: readonly DescService[],
@@ -67,7 +67,7 @@ const codeOf = (call: Promise<unknown>) =>
     error => status[refusalOf(error).code],
   )
 
-test('each call has 15 seconds, or more where much is read or changed or a mail server is waited for, and less where its caller says so', async t => {
+test('each call has 15 seconds, or more if it reads or changes much or waits for a mail server, or less if its caller asks for less', async t => {
   const services = [Users, ForgotPasswords, Administration]
   let left = 0
   const client = await serverOf(t, services, async (_method, _request, call) => {
@@ -102,8 +102,8 @@ test('each call has 15 seconds, or more where much is read or changed or a mail 
   )
 })
 
-test('a call whose caller leaves, or comes to its deadline, while it waits in the scheduler never starts, counts as that, and the next one starts', async t => {
-  // One call at a time, and none beside it.
+test('a call that waits in the scheduler never starts once it is canceled or past its deadline, is counted as such, and the next one starts', async t => {
+  // One call at a time.
   const none = { light: [0, 0, 0], burst: 0, slots: 1 }
   const scheduler = createScheduler({ ...schedulerLimits, ...none }, () => false)
   const worked: string[] = []
@@ -140,7 +140,7 @@ test('a call whose caller leaves, or comes to its deadline, while it waits in th
   t.deepEqual(worked, ['working', 'next'])
 })
 
-test.serial('a call without a deadline is refused when its time is over', async t => {
+test.serial('a call without a deadline is refused when its time limit has passed', async t => {
   let arrive = () => {}
   const arrived = new Promise<void>(resolve => {
     arrive = resolve

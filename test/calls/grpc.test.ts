@@ -1,4 +1,4 @@
-/** The gRPC server, met by a bare client: RPCs, typed refusals, deadlines, health, reflection. */
+/** The gRPC server, with a bare client: RPCs, typed refusals, deadlines, health, reflection. */
 import { randomUUID } from 'node:crypto'
 import { create, type Message } from '@bufbuild/protobuf'
 import { Client, credentials, Metadata, status } from '@grpc/grpc-js'
@@ -154,14 +154,14 @@ test('every kind of refusal has its gRPC code and reason', async t => {
   for (const row of rows) await isRefused(t, ...row)
 })
 
-test('every wrong field of a form is listed in BadRequest', async t => {
+test('every invalid field of a form is listed in BadRequest', async t => {
   const call = client.call(users.signUp, form({ city: ' ', gender: 'X', roles: [] }))
   const { badRequest } = await isRefused(t, call, status.INVALID_ARGUMENT, 'INVALID_SIGN_UP')
   t.deepEqual(badRequest?.fieldViolations.map(({ field }) => field).sort(), ['city', 'gender', 'roles'])
   for (const { description } of badRequest?.fieldViolations ?? []) t.not(description, '')
 })
 
-test('too many failures carry the time to wait in RetryInfo', async t => {
+test('the refusal after too many failures has the time to wait in RetryInfo', async t => {
   const metadata = { 'x-forwarded-for': '198.51.100.9' }
   const login = () => client.call(users.login, { username: 'Zumbi dos Palmares', password: 'x' }, { metadata })
   for (let i = 0; i < 10; i++) await isRefused(t, login(), status.UNAUTHENTICATED, 'INVALID_CREDENTIALS')
@@ -169,16 +169,16 @@ test('too many failures carry the time to wait in RetryInfo', async t => {
   t.true(Number(retryInfo?.retryDelay?.seconds) > 840)
 })
 
-test('the request id of a trusted gateway comes back in ErrorInfo', async t => {
+test('the request id that a trusted gateway sends is in ErrorInfo', async t => {
   const call = client.call(users.getMe, {}, { metadata: { 'x-request-id': 'from-the-gateway' } })
   t.is((await refusal(call)).info?.metadata.requestId, 'from-the-gateway')
 })
 
-test('the request id of a peer that nobody trusts is not taken, over gRPC and over HTTP', async t => {
+test('the request id of an untrusted peer is ignored, over gRPC and over HTTP', async t => {
   const strict = await startTestService(t, { AUTH_TRUSTED_PROXIES: '' })
   const own = openGrpc(strict.grpc)
   t.teardown(async () => own.close())
-  const given = 'from-a-stranger'
+  const given = 'from-an-untrusted-peer'
   const { info } = await refusal(own.call(users.getMe, {}, { metadata: { 'x-request-id': given } }))
   t.regex(info?.metadata.requestId ?? '', /^[\w-]{36}$/)
   const headers = { 'x-request-id': given }
@@ -193,7 +193,7 @@ test('the request id of a peer that nobody trusts is not taken, over gRPC and ov
   )
 })
 
-test('what a trusted gateway says of its client’s address counts in the same form as over HTTP', async t => {
+test('a client address that a trusted gateway forwards is canonicalized as over HTTP', async t => {
   for (const [said, address] of [
     ['198.51.100.20', '198.51.100.20'],
     ['::ffff:198.51.100.21', '198.51.100.21'],
@@ -211,7 +211,7 @@ test('what a trusted gateway says of its client’s address counts in the same f
   }
 })
 
-test('VerifyToken tells whether a token is good, as RFC 7662 says it', async t => {
+test('VerifyToken returns whether a token is valid, and its claims, as in RFC 7662', async t => {
   const organization = await service.organization()
   const { token, username } = await service.institution(organization)
   const { $typeName, ...good } = await client.call(users.verifyToken, { token })
@@ -239,7 +239,7 @@ test('VerifyToken tells whether a token is good, as RFC 7662 says it', async t =
   }
 })
 
-test('GetKeys returns the keys that the HTTP key set holds', async t => {
+test('GetKeys returns the keys of the HTTP key set', async t => {
   const { keys } = await client.call(users.getKeys, {})
   const published = (await service.request('GET', '/.well-known/jwks.json')).json.keys
   t.deepEqual(
@@ -248,7 +248,7 @@ test('GetKeys returns the keys that the HTTP key set holds', async t => {
   )
 })
 
-test('a call ends at its deadline, and the server is none the worse', async t => {
+test('a call ends at its deadline, and the server still works', async t => {
   const { database } = service.registry
   const list = forgotPasswords.findAllForgotPasswordQuestions
   await database.transact(async transaction => {
@@ -258,13 +258,13 @@ test('a call ends at its deadline, and the server is none the worse', async t =>
   t.true((await client.call(list, {}, { deadline: Date.now() + 5000 })).questions.length > 0)
 })
 
-test('a call whose deadline is over is not begun', async t => {
+test('a call whose deadline has passed is not started', async t => {
   const user = form()
   t.is((await refusal(client.call(users.signUp, user, { deadline: Date.now() - 1 }))).code, status.DEADLINE_EXCEEDED)
   t.false((await client.call(users.existsByUsername, { username: user.username })).exists)
 })
 
-test('a canceled call ends at once, and the server is none the worse', async t => {
+test('a canceled call ends at once, and the server still works', async t => {
   const { database } = service.registry
   const list = forgotPasswords.findAllForgotPasswordQuestions
   await database.transact(async transaction => {
@@ -282,7 +282,7 @@ test('a message over 64 KiB is refused', async t => {
   t.is(code, status.RESOURCE_EXHAUSTED)
 })
 
-/** Calls by path alone, with bytes in and out. */
+/** Calls by path, with bytes as request and response. */
 function ask(path: string, request: Buffer, client = bare): Promise<Buffer> {
   const same = (bytes: Buffer) => bytes
   return new Promise((resolve, reject) => {
@@ -303,17 +303,17 @@ test('a method or a service that does not exist is unimplemented', async t => {
   }
 })
 
-test('the health check says SERVING for the server and both services, and knows no others', async t => {
+test('the health check reports SERVING for the server and both services, and knows no others', async t => {
   const serving = Buffer.from([0x08, 1])
   for (const name of ['', 'auth.v1.Users', 'auth.v1.ForgotPasswords']) {
-    // Not at once on a busy machine.
+    // Not immediately on a busy machine.
     t.true(await waitFor(async () => serving.equals(await ask('/grpc.health.v1.Health/Check', field(1, name)))), name)
   }
   const error = await t.throwsAsync(ask('/grpc.health.v1.Health/Check', field(1, 'other.Service')))
   t.is((error as unknown as { code: number }).code, status.NOT_FOUND)
 })
 
-test('the health check says NOT_SERVING while the database is away', async t => {
+test('the health check reports NOT_SERVING while the database is unavailable', async t => {
   const other = await startTestService(t)
   const name = new URL(other.env.DATABASE_URL!).pathname.slice(1)
   const database = new pg.Client({ connectionString: process.env.TEST_DATABASE_URL })
@@ -325,9 +325,9 @@ test('the health check says NOT_SERVING while the database is away', async t => 
   })
   const says = async (state: number) => (await ask('/grpc.health.v1.Health/Check', field(1, ''), probe))[1] === state
   t.true(await says(1))
-  // Who watches is told.
-  const told: Record<string, number[]> = { '': [], 'other.Service': [] }
-  for (const [service, states] of Object.entries(told)) {
+  // Watchers are notified.
+  const received: Record<string, number[]> = { '': [], 'other.Service': [] }
+  for (const [service, states] of Object.entries(received)) {
     const watch = probe.makeServerStreamRequest(
       '/grpc.health.v1.Health/Watch',
       (bytes: Buffer) => bytes,
@@ -341,17 +341,17 @@ test('the health check says NOT_SERVING while the database is away', async t => 
   await database.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [name])
   await waitFor(() => says(2))
   // Watchers receive the change at the next check.
-  await waitFor(() => told['']!.length >= 2)
+  await waitFor(() => received['']!.length >= 2)
   await database.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS true`)
   await waitFor(() => says(1))
-  await waitFor(() => told['']!.length >= 3)
+  await waitFor(() => received['']!.length >= 3)
   // SERVING, NOT_SERVING and SERVING; SERVICE_UNKNOWN.
-  t.deepEqual(told, { '': [1, 2, 1], 'other.Service': [3] })
+  t.deepEqual(received, { '': [1, 2, 1], 'other.Service': [3] })
   const listed = (await ask('/grpc.health.v1.Health/List', Buffer.alloc(0), probe)).toString('latin1')
   for (const service of ['auth.v1.Users', 'auth.v1.ForgotPasswords']) t.true(listed.includes(service))
 })
 
-test('who watches the health of a service that stops is told, and keeps it from nothing', async t => {
+test('a client that watches health is notified when the service stops, and doesn’t delay it', async t => {
   const other = await startTestService(t)
   const probe = new Client(other.grpc, credentials.createInsecure())
   t.teardown(() => probe.close())
@@ -383,7 +383,7 @@ test('who watches the health of a service that stops is told, and keeps it from 
   t.deepEqual(order, ['ended', 'ended', 'stopped'])
 })
 
-/** A gRPC server of which calls end when they are told to. */
+/** A gRPC server whose calls end when the test ends them. */
 async function heldServer(t: ExecutionContext) {
   const ends: (() => void)[] = []
   const run = () => new Promise<Message>(resolve => ends.push(() => resolve(create(users.getMe.output))))
@@ -399,7 +399,7 @@ async function heldServer(t: ExecutionContext) {
   return { server, held, call, end: ends[0]! }
 }
 
-test('a server that closes lets calls end, and takes no others', async t => {
+test('a closing server lets calls in progress end, and refuses new ones', async t => {
   const { server, held, call, end } = await heldServer(t)
   const closed = server.close(60_000)
   const late = await t.throwsAsync(held.call(users.getMe, {}))
@@ -409,7 +409,7 @@ test('a server that closes lets calls end, and takes no others', async t => {
   t.true(await within(10_000, closed))
 })
 
-test('a server that closes cuts off calls that take longer than the time given', async t => {
+test('a closing server cuts off calls that exceed its time limit', async t => {
   const { server, call } = await heldServer(t)
   t.true(await within(10_000, server.close(100)))
   t.not(await call, 'OK')

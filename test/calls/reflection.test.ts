@@ -1,4 +1,4 @@
-/** What the gRPC ports say about themselves, and to calls of what they don’t have. */
+/** Reflection on the gRPC ports, and responses to unknown methods. */
 import { create, createFileRegistry, fromBinary } from '@bufbuild/protobuf'
 import { type FileDescriptorProto, FileDescriptorProtoSchema, FileDescriptorSetSchema } from '@bufbuild/protobuf/wkt'
 import { createClient } from '@connectrpc/connect'
@@ -33,7 +33,7 @@ async function reflect(t: ExecutionContext, at: string, messageRequest: ServerRe
   }
 }
 
-/** Files with those that they import before them; throws if one is missing. */
+/** Files in order of their imports; throws if one is missing. */
 function inOrder(files: readonly FileDescriptorProto[]): FileDescriptorProto[] {
   const ordered = new Set<FileDescriptorProto>()
   const add = (file: FileDescriptorProto | undefined, name: string) => {
@@ -64,7 +64,7 @@ for (const [port, { at, services }] of Object.entries(ports)) {
       if (answer?.case !== 'fileDescriptorResponse') return t.fail(symbol)
       const files = answer.value.fileDescriptorProto.map(bytes => fromBinary(FileDescriptorProtoSchema, bytes))
       const registry = createFileRegistry(create(FileDescriptorSetSchema, { file: inOrder(files) }))
-      // Clients take the first file for the requested one.
+      // Clients assume that the first file is the requested one.
       t.is(`${registry.get(symbol)?.file.name}.proto`, files[0]!.name, symbol)
     }
   })

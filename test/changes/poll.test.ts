@@ -1,4 +1,4 @@
-/** The feed of changes: what it returns, to whom, and from where it continues. */
+/** The feed of changes: contents, permissions, and cursors. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { TOTP } from 'otpauth'
@@ -28,13 +28,13 @@ const must = async (path: string, more: object) => {
   if (status !== 200) throw new Error(`${path}: ${text}`)
 }
 
-/** The cursor behind all that was done: those of a snapshot of revocations are good for users, too. */
+/** The cursor after all changes: the one of a snapshot of revocations is also valid for users. */
 async function end(): Promise<string> {
   await waitForValue(async () => (await service.registry.audit.backlog()).staged, 0)
   return (await readPages(poll)).at(-1)!.cursor
 }
 
-/** The reason of a refusal, with the fields that are wrong. */
+/** The reason of a refusal, with the invalid fields. */
 const refusalBy = (call: Promise<unknown>) =>
   call.then(
     () => 'OK',
@@ -44,7 +44,7 @@ const refusalBy = (call: Promise<unknown>) =>
     },
   )
 
-/** Everything that ends tokens: returns the user whose tokens it ends. */
+/** Every change that revokes tokens: returns the user. */
 const revocations: Record<string, () => Promise<SignedUp>> = {
   async 'a password update'() {
     const user = await service.signUp('ROLE_CLIENT')
@@ -116,7 +116,7 @@ const revocations: Record<string, () => Promise<SignedUp>> = {
   },
 }
 
-test.serial('every kind of revocation arrives, within a second as a rule', async t => {
+test.serial('every kind of revocation arrives, usually within a second', async t => {
   const delays: number[] = []
   for (const [what, revoke] of Object.entries(revocations)) {
     const cursor = await end()
@@ -136,7 +136,7 @@ test.serial('every kind of revocation arrives, within a second as a rule', async
   t.true(delays.sort((a, b) => a - b)[Math.floor(delays.length / 2)]! < 1_000, String(delays))
 })
 
-test.serial('erasure sends the greatest generation', async t => {
+test.serial('an erasure sends the greatest possible generation', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const cursor = await end()
   await api.eraseUser({ user: username, confirm: username })
@@ -144,7 +144,7 @@ test.serial('erasure sends the greatest generation', async t => {
   t.like(revocations, [{ sub: String(idOf(token)), minGeneration: 2_147_483_647 }])
 })
 
-test.serial('a key that is retired at once is named, to watchers of revocations alone', async t => {
+test.serial('a key retired at once is sent to watchers of revocations only', async t => {
   const { key: added } = await api.rotateSigningKey({})
   const both = await end()
   await api.retireSigningKey({ kid: added!.kid, confirm: added!.kid })
@@ -216,7 +216,7 @@ test.serial(
   },
 )
 
-test.serial('a change of an organization names the organization', async t => {
+test.serial('a change of an organization has the id of the organization', async t => {
   const kinds = [USERS]
   const { id } = await service.organization()
   const organization = `#${id}`
@@ -233,7 +233,7 @@ test.serial('a change of an organization names the organization', async t => {
   }
 })
 
-test.serial('a watcher of users begins at the end of the feed, without waiting', async t => {
+test.serial('a watcher of users starts at the end of the feed, without waiting', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   const cursor = await end()
   const from = performance.now()
@@ -244,18 +244,15 @@ test.serial('a watcher of users begins at the end of the feed, without waiting',
   t.like(await poll({ kinds: [USERS], cursor }), { userIds: [], revocations: [] })
 })
 
-test.serial(
-  'without a change a poll waits as long as it was asked to, at most 10 seconds, and as_of moves on',
-  async t => {
-    const first = await poll({ kinds: [USERS], cursor: await end() })
-    const from = performance.now()
-    const second = await poll({ kinds: [USERS], cursor: first.cursor, ms: 1_200 })
-    const took = performance.now() - from
-    t.true(took > 1_100, `${took}`)
-    t.true(asOf(second) - asOf(first) > took - 700, `${asOf(second) - asOf(first)} in ${took}`)
-    t.is((await poll({ kinds: [USERS], cursor: second.cursor })).restart, Restart.UNSPECIFIED)
-  },
-)
+test.serial('without a change a poll waits for the requested time, at most 10 seconds, and as_of advances', async t => {
+  const first = await poll({ kinds: [USERS], cursor: await end() })
+  const from = performance.now()
+  const second = await poll({ kinds: [USERS], cursor: first.cursor, ms: 1_200 })
+  const took = performance.now() - from
+  t.true(took > 1_100, `${took}`)
+  t.true(asOf(second) - asOf(first) > took - 700, `${asOf(second) - asOf(first)} in ${took}`)
+  t.is((await poll({ kinds: [USERS], cursor: second.cursor })).restart, Restart.UNSPECIFIED)
+})
 
 test.serial('a poll whose caller has less time ends before the deadline', async t => {
   const cursor = await end()
@@ -281,7 +278,7 @@ test.serial('each kind needs its scope', async t => {
   t.is(await outcome('authsvc_unknown', [REVOCATIONS]), 'INVALID_TOKEN')
 })
 
-test.serial('a request that is malformed is refused, with all its wrong fields', async t => {
+test.serial('the refusal of a malformed request lists all invalid fields', async t => {
   t.is(await refusalBy(poll({ kinds: [] })), 'INVALID_ARGUMENT kinds')
   t.is(await refusalBy(poll({ kinds: [REVOCATIONS, 7 as ChangeKind] })), 'INVALID_ARGUMENT kinds')
   t.is(await refusalBy(poll({ kinds: [0] })), 'INVALID_ARGUMENT kinds')

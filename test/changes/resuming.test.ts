@@ -1,4 +1,4 @@
-/** Where the feed continues: nothing is lost while many write, and a past that changed is noticed. */
+/** How the feed resumes: no change is lost with concurrent writers, and a changed history is detected. */
 import { randomInt } from 'node:crypto'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -47,7 +47,7 @@ async function revoked({ signUp, registry }: TestService): Promise<string> {
 const sealer = 7264004
 
 test.serial(
-  'two hundred writers at once: no watcher misses a revocation that was acknowledged before as_of',
+  'with 200 concurrent writers, no watcher misses a revocation that was acknowledged before as_of',
   async t => {
     const [writers, rounds, width] = [200, 4, 40]
     const { sequelize } = service.registry.database
@@ -89,7 +89,7 @@ test.serial(
           'UPDATE users SET token_generation = token_generation + 1 WHERE id = $1 RETURNING token_generation AS n',
           [id],
         )
-        // Transactions end in another order than they wrote their events.
+        // Transactions commit in another order than they wrote their events.
         await sleep(randomInt(0, 60))
         await client.query('COMMIT')
         const now = await client.query<{ at: Date }>('SELECT clock_timestamp() AS at')
@@ -119,7 +119,7 @@ test.serial(
   },
 )
 
-test.serial('a cursor of one server continues at another one, from before its start too', async t => {
+test.serial('a cursor of one server is valid at another, even at one that started later', async t => {
   const before = (await readPages(polls[0]!)).at(-1)!.cursor
   const sub = await revoked(service)
   const third = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
@@ -133,7 +133,7 @@ test.serial('a cursor of one server continues at another one, from before its st
   }
 })
 
-test.serial('a cursor that the registry doesn’t know is lost, and the answer is a new snapshot', async t => {
+test.serial('for an unknown cursor the response is CURSOR_LOST and a new snapshot', async t => {
   const sub = await revoked(other)
   const { cursor } = await waitFor(async () => {
     const pages = await readPages(polls[0]!)
@@ -157,7 +157,7 @@ test.serial('a cursor that the registry doesn’t know is lost, and the answer i
   }
 })
 
-/** Keeps a copy of users as the README of the client package has it, from a stored cursor on. */
+/** Keeps a copy of users as in the README of the client package, from a stored cursor. */
 function keepCopy(registry: Registry, copy: Map<number, User>, stored: string) {
   const alls: boolean[] = []
   let cursor = stored
@@ -176,7 +176,7 @@ function keepCopy(registry: Registry, copy: Map<number, User>, stored: string) {
   return { ...watch, alls, cursor: () => cursor }
 }
 
-test('after a restore from a backup, later cursors are lost, earlier ones are good, and copies are read anew', async t => {
+test('after a restore from a backup, later cursors are lost, earlier ones are valid, and copies start from a new snapshot', async t => {
   const first = await startTestService(t)
   const connect = async (service: TestService) => {
     const client = openGrpc(service.grpc)
@@ -210,7 +210,7 @@ test('after a restore from a backup, later cursors are lost, earlier ones are go
   done(await runCli(env, ['restore', file, '--identity', identity]))
   const again = await startTestService(t, { ...env, AUTH_ISSUER: first.settings.issuer ?? first.http })
   const ask = await connect(again)
-  // Those that are sealed after the restore have other hashes.
+  // Events that are sealed after the restore have other hashes.
   for (let n = 0; n < 3; n++) await revoked(again)
   const answer = await ask({ cursor: late })
   t.is(answer.restart, Restart.CURSOR_LOST)
@@ -230,14 +230,14 @@ test('after a restore from a backup, later cursors are lost, earlier ones are go
   await after.close()
 })
 
-test.serial('while the audit log isn’t sealed, as_of stands still before the first event that waits', async t => {
+test.serial('while the audit log isn’t sealed, as_of stays before the first unsealed event', async t => {
   const poll = polls[0]!
   const { token } = await service.signUp('ROLE_CLIENT')
   const { audit, database } = service.registry
   await waitForValue(async () => (await audit.backlog()).staged, 0)
   const lock = await hold(t, service.env.DATABASE_URL!)
   await lock.query(`SELECT pg_advisory_lock(${sealer})`)
-  // Without events that wait, all is sealed.
+  // Without staged events, everything is sealed.
   const first = (await readPages(poll)).at(-1)!
   const second = await poll({ cursor: first.cursor, ms: 1_000 })
   t.true(asOf(second) > asOf(first) + 300)
@@ -256,7 +256,7 @@ test.serial('while the audit log isn’t sealed, as_of stands still before the f
 })
 
 // The last one with these services.
-test.serial('a cursor behind the retention of the audit log is expired, and the newest one is not', async t => {
+test.serial('a cursor older than the retention of the audit log is expired, and the newest one is not', async t => {
   const poll = polls[0]!
   const old = (await readPages(poll)).at(-1)!.cursor
   await revoked(service)
@@ -266,14 +266,14 @@ test.serial('a cursor behind the retention of the audit log is expired, and the 
   const newest = (await poll({ cursor })).cursor
   await sleep(1_100)
   t.is(await audit.prune(1), undefined)
-  // This process still has the links in memory; another one reads them.
+  // This process still has the links in memory; another process reads them.
   const another = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
   const fresh = openGrpc(another.grpc)
   t.teardown(async () => fresh.close())
   const ask = pollWith(fresh, await serviceKey(service, ['tokens.watch']))
   t.is((await ask({ cursor: old })).restart, Restart.CURSOR_EXPIRED)
   t.is((await ask({ cursor: newest })).restart, Restart.UNSPECIFIED)
-  // A watcher of users reads them anew, without an alarm.
+  // A watcher of users starts from a new snapshot, without a warning.
   const late = keepCopy(await registryOf(another, { onWarning: ({ code }) => t.fail(code) }), new Map(), old)
   await waitForValue(() => late.alls, [true])
   await late.close()

@@ -1,4 +1,4 @@
-/** Calls that wait for changes: what ends them, and what they cost. */
+/** Calls that wait for changes: what ends them, and their costs. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { create } from '@bufbuild/protobuf'
 import test, { type ExecutionContext } from 'ava'
@@ -35,7 +35,7 @@ async function open(t: ExecutionContext, service = shared) {
 
 const waiting = async (service: TestService) => (await scrape(service)).value('auth_feed_waiting')
 
-test.serial('a client that leaves frees its wait, over gRPC and Connect', async t => {
+test.serial('a canceled wait is released, over gRPC and Connect', async t => {
   const { service, key, poll, cursor } = await open(t)
   const calls: { cancel(): void }[] = []
   const gone = new AbortController()
@@ -62,7 +62,7 @@ test.serial('a client that leaves frees its wait, over gRPC and Connect', async 
   t.deepEqual(await Promise.all(all), Array(8).fill('gone'))
 })
 
-test('a call that waits is logged and counted as CANCELLED when its client leaves, over gRPC and Connect', async t => {
+test('a waiting call that its client cancels is logged and counted as CANCELLED, over gRPC and Connect', async t => {
   const lines: Record<string, unknown>[] = []
   const onLine = (line: string) => void lines.push(JSON.parse(line))
   const { service, key, poll, cursor } = await open(
@@ -96,14 +96,14 @@ test('a call that waits is logged and counted as CANCELLED when its client leave
   t.is((await scrape(service)).value('auth_calls_total', { rpc: 'Poll', outcome: 'CANCELLED' }), 2)
 })
 
-test.serial('calls that wait hold no place in the scheduler', async t => {
+test.serial('waiting calls occupy no place in the scheduler', async t => {
   const { service, key, poll, cursor } = await open(t)
   const http = () =>
     service.request('POST', '/auth.v1.Changes/Poll', {
       token: key,
       body: { cursor, kinds: ['CHANGE_KIND_USERS'], wait: '10s' },
     })
-  // Each kind of them would take all places, of which there are 32.
+  // Each kind would occupy all 32 places.
   const all = Promise.all([
     ...Array.from({ length: 33 }, () => poll({ cursor, kinds, ms: 10_000 })),
     ...Array.from({ length: 33 }, http),
@@ -117,7 +117,7 @@ test.serial('calls that wait hold no place in the scheduler', async t => {
   for (const { status } of (await all).slice(33) as { status: number }[]) t.is(status, 200)
 })
 
-test('a stop doesn’t wait for calls that wait', async t => {
+test('waiting calls don’t delay a stop', async t => {
   const { service, poll, cursor } = await open(t, await startTestService(t, { AUTH_METRICS_ADDRESS: '127.0.0.1:0' }))
   const all = Promise.all(Array.from({ length: 5 }, () => poll({ cursor, kinds, ms: 10_000 }, { once: true })))
   await waitForValue(() => waiting(service), 5)
@@ -127,7 +127,7 @@ test('a stop doesn’t wait for calls that wait', async t => {
   t.is((await all).length, 5)
 })
 
-test('while the database is away polls end as unavailable in time, and continue afterwards', async t => {
+test('while the database is unavailable, polls end with UNAVAILABLE in time, and continue afterwards', async t => {
   const url = await freshDatabase(t, { from: installed })
   const relay = await startRelay(t, url)
   const env = { DATABASE_URL: relay.url, AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
@@ -144,7 +144,7 @@ test('while the database is away polls end as unavailable in time, and continue 
   await sleep(500)
   const later = endOf(200).then(reason => ends.push(`begun later: ${reason}`))
   await Promise.all([begun, later])
-  // Before a statement without an answer does.
+  // Before an unanswered statement does.
   t.deepEqual(ends, ['begun later: UNAVAILABLE', 'begun before: UNAVAILABLE'])
   relay.lightUp()
   const restart = await waitFor(async () => {
@@ -154,7 +154,7 @@ test('while the database is away polls end as unavailable in time, and continue 
   t.deepEqual(restart, { restart: 0 })
 })
 
-test.serial('a separate gateway passes polls on, and answers them at once when it drains', async t => {
+test.serial('a separate gateway forwards polls, and answers them at once when it drains', async t => {
   const { service, key, cursor } = await open(t)
   const gateway = await spawnGateway(t, service.grpc, { AUTH_DRAIN: '2s' })
   const request = createRequest(gateway.http)
@@ -181,7 +181,7 @@ test.serial('a separate gateway passes polls on, and answers them at once when i
   t.true(performance.now() - from < 7_000)
 })
 
-test('of one service at most 2,000 calls wait at a server', async t => {
+test('at most 2,000 calls of one service wait at a server', async t => {
   const head = { id: 1, hash: 'ab' }
   const now = new Date()
   const recent = { head, asOf: now, now, links: [head], changes: [], readAt: Number.POSITIVE_INFINITY }
@@ -206,7 +206,7 @@ test('of one service at most 2,000 calls wait at a server', async t => {
   await t.notThrowsAsync(begin('grades'))
 })
 
-test('all calls together read the end of the feed five times a second at most', async t => {
+test('all calls together read the end of the feed at most five times a second', async t => {
   const head = { id: 1, hash: 'ab' }
   const now = new Date()
   let statements = 0
@@ -227,7 +227,7 @@ test('all calls together read the end of the feed five times a second at most', 
 })
 
 // The last one with this service.
-test.serial('a server that drains answers the calls that wait, and refuses to begin new waits', async t => {
+test.serial('a draining server answers waiting calls, and refuses new waits', async t => {
   const { service, poll, cursor } = await open(t)
   const all = Promise.all(Array.from({ length: 5 }, () => poll({ cursor, kinds, ms: 10_000 })))
   await waitForValue(() => waiting(service), 5)

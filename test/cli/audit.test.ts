@@ -1,4 +1,4 @@
-/** `auth-admin audit`: events can be listed and followed, and tampering with them is found. */
+/** `auth-admin audit`: events can be listed and followed, and tampering is detected. */
 import { once } from 'node:events'
 import { createInterface } from 'node:readline'
 import { text } from 'node:stream/consumers'
@@ -46,7 +46,7 @@ test('list filters by user, action, outcome and time, and shows the newest', asy
   t.deepEqual(await list('--since', '2999-01-01'), [])
   t.true(all.every((event: object) => !Object.values(event).includes(null)))
   const { stdout } = await audit('list')
-  // In a pipe an event is a line.
+  // In a pipe, an event is a line.
   t.is(stdout.trimEnd().split('\n').length, all.length + 1)
   for (const args of [
     ['--since', 'yesterday'],
@@ -59,7 +59,7 @@ test('list filters by user, action, outcome and time, and shows the newest', asy
   }
 })
 
-test('list names users who exist beside their ids, and shows who was erased by id alone', async t => {
+test('list shows existing users by id and username, and erased users by id only', async t => {
   const { env, audit, append } = await eventful(t)
   await runCli({ ...env, AUTH_ADMIN_PASSWORD: password }, ['install'])
   await append('user.set-role', { actor: 'user', actor_id: 1, subject_id: 7, object: 'role:ROLE_CLIENT->ROLE_ADMIN' })
@@ -74,7 +74,7 @@ test('list names users who exist beside their ids, and shows who was erased by i
   t.regex(stdout, /^\d+ +\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ +user\.set-role /m)
 })
 
-test('show prints one event, with the names beside the ids, and knows no other', async t => {
+test('show prints one event with ids and usernames, and fails for an unknown id', async t => {
   const { env, audit, append, stage } = await eventful(t)
   await runCli({ ...env, AUTH_ADMIN_PASSWORD: password }, ['install'])
   await append('user.set-role', { actor: 'user', actor_id: 1, subject_id: 7, object: 'role:ROLE_CLIENT->ROLE_ADMIN' })
@@ -111,7 +111,7 @@ test('show prints one event, with the names beside the ids, and knows no other',
   }
 })
 
-test('list --since counts in seconds, minutes, hours and days', async t => {
+test('`list --since` accepts seconds, minutes, hours and days', async t => {
   const { audit, client, append } = await eventful(t)
   for (const hours of [1.5, 36]) {
     await append(`old.${hours}`)
@@ -133,7 +133,7 @@ test('list --since counts in seconds, minutes, hours and days', async t => {
   }
 })
 
-test('list ends quietly when its reader has gone, as in `audit list | head -1`', async t => {
+test('list ends without an error when its output is closed, as in `audit list | head -1`', async t => {
   const { env } = await eventful(t)
   const child = startCli(env, ['audit', 'list'])
   child.stdout.destroy()
@@ -149,7 +149,7 @@ test('verify counts the events of an intact audit log', async t => {
   t.is(JSON.parse(stdout).events, 3)
 })
 
-test('list shows events that are not sealed yet first and without an id, and verify says how many there are', async t => {
+test('list shows unsealed events first and without an id, and verify counts them', async t => {
   const { audit, stage, models } = await eventful(t)
   await stage('session.last')
   const listed = JSON.parse((await audit('list', '--json')).stdout).events
@@ -157,7 +157,7 @@ test('list shows events that are not sealed yet first and without an id, and ver
     listed.map(({ id, action }: { id?: number; action: string }) => [id, action]),
     [[undefined, 'session.last'], ...[3, 2, 1].map(id => [id, 'session.login'])],
   )
-  // What waits is sealed when a command ends: perhaps no service runs that would do it.
+  // A command seals staged events when it ends, because possibly no service runs.
   await stage('session.first')
   const newest = JSON.parse((await audit('list', '--json', '--limit', '1')).stdout).events
   t.deepEqual(
@@ -172,7 +172,7 @@ test('list shows events that are not sealed yet first and without an id, and ver
   t.regex((await audit('verify')).stdout, /^7 events, all intact\./)
 })
 
-test('verify compares with a link of an earlier check', async t => {
+test('verify compares with the link of an earlier check', async t => {
   const { audit, append, client } = await eventful(t)
   const { newest } = JSON.parse((await audit('verify', '--json')).stdout)
   await append('session.more')
@@ -184,7 +184,7 @@ test('verify compares with a link of an earlier check', async t => {
   t.regex((await audit('verify', '--known', newest)).stderr, /broken at event 3 /)
 })
 
-test('verify finds an event that was altered before it is sealed', async t => {
+test('verify detects an event that was altered before it is sealed', async t => {
   const { audit, client, stage } = await eventful(t)
   await stage('session.last')
   await client.query(`UPDATE audit_staged SET address = '192.0.2.8'`)
@@ -204,7 +204,7 @@ const tampering: [what: string, sql: string, broken: (last: number) => number][]
   ],
 ]
 for (const [what, sql, broken] of tampering) {
-  test(`verify finds ${what} and names the first broken id`, async t => {
+  test(`verify detects ${what} and reports the first broken id`, async t => {
     const { audit, client } = await eventful(t)
     const { rows } = await client.query('SELECT max(id)::int AS last FROM audit_events')
     await client.query(sql)
@@ -218,7 +218,7 @@ for (const [what, sql, broken] of tampering) {
   })
 }
 
-test('export prints all events that match, one on a line or all as one document, the newest first', async t => {
+test('export prints all matching events, newest first, one per line or as one document', async t => {
   const { env, audit, append } = await eventful(t)
   for (let each = 0; each < 3; each++) await append('user.edit', { actor_id: 7, subject_id: each })
   const all = JSON.parse((await audit('list', '--all', '--json')).stdout).events

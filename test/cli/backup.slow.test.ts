@@ -1,4 +1,4 @@
-/** `auth-admin backup` and `restore`: what comes back, what doesn't, and that it is all or nothing. */
+/** `auth-admin backup` and `restore`: what is restored and what isn't, always entirely or not at all. */
 import { readdir, readFile, stat, unlink, utimes, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
@@ -12,7 +12,7 @@ import { idOf } from '../_helpers/tokens.js'
 import { nextVersion, runVersion } from '../_helpers/versions.js'
 import { waitFor } from '../_helpers/wait.js'
 
-/** Every table there is: those that a backup holds, and those that none does. */
+/** All tables: those in a backup, and those that are excluded. */
 const tables = {
   held: [
     'answers',
@@ -40,15 +40,15 @@ const tables = {
     'unmatched_answers',
     'users',
   ],
-  // Whoever steals a backup must not sign in or call with it; what is spent must not come back.
+  // A stolen backup must contain no usable credentials, and a restore must not bring back used ones.
   excludedTables: ['creation_requests', 'emails', 'mailed_keys', 'processes', 'service_keys', 'signing_keys'],
-  // It is told in the head of a backup.
+  // The header of a backup contains it.
   ledger: ['migrations'],
 }
 
 const otherMasterKey = Buffer.alloc(32, 9).toString('base64')
 
-/** An empty database elsewhere, under another master key. */
+/** Another empty database, with another master key. */
 async function elsewhere(
   t: ExecutionContext,
   from?: string,
@@ -56,13 +56,13 @@ async function elsewhere(
   return { DATABASE_URL: await freshDatabase(t, from ? { from } : {}), AUTH_MASTER_KEY: otherMasterKey }
 }
 
-/** A registry with users in it, a backup of it, and what opens that. */
+/** A registry with users, a backup of it, and the key of the backup. */
 async function backedUp(t: ExecutionContext, count = 1) {
   const folder = await temporaryFolder(t)
   const env = { DATABASE_URL: await freshDatabase(t), AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64') }
   const models = await openModels(t, env.DATABASE_URL)
   await addUser(models, 'ana0', 'ROLE_CLIENT', 'ana0@example.org')
-  // The others are like her.
+  // The others are copies of that user.
   const columns = 'password_hash, state, city, terms_of_usage, role'
   await ask(
     env.DATABASE_URL,
@@ -79,7 +79,7 @@ async function backedUp(t: ExecutionContext, count = 1) {
 const post = ({ request }: TestService, path: string, query: Record<string, string>, token?: string) =>
   request('POST', path, { query, ...(token !== undefined && { token }) })
 
-test('a registry comes back elsewhere, under another master key: everybody logs in, nobody’s token or mailed key works', async t => {
+test('after a restore into another database with another master key all users can log in, and no earlier token or mailed key is valid', async t => {
   const folder = await temporaryFolder(t)
   const service = await startTestService(t)
   const organization = await service.organization()
@@ -111,7 +111,7 @@ test('a registry comes back elsewhere, under another master key: everybody logs 
   const made = JSON.parse(done(await spawnCli(service.env, ['backup', file, '--recipient', recipient, '--json'])))
   t.deepEqual([made.file, made.rows.users], [file, 3])
   t.deepEqual(Object.keys(made.rows).sort(), tables.held)
-  // Whoever adds a table says here which it is.
+  // A new table must be added to one of the lists.
   t.deepEqual(Object.keys(before).sort(), Object.values(tables).flat().sort())
   t.is((await stat(file)).mode & 0o777, 0o600)
   t.is(JSON.parse((await textOf(file, secret)).split('\n')[1]!).masterKey, service.env.AUTH_MASTER_KEY)
@@ -146,13 +146,13 @@ test('a registry comes back elsewhere, under another master key: everybody logs 
   const query = { username: user.username }
   const byAnswers = { query, body: answers }
   t.is((await restoredService.request('POST', '/forgotpasswords/loginbyusernameandanswers', byAnswers)).status, 200)
-  // The keys of organization and provider were sealed; both open.
+  // The sealed keys of organization and provider still work.
   const activation = { username: user.username, activationkey: provider.providerKey }
   t.is((await post(restoredService, '/users/activate', activation, token)).status, 200)
   const partner = await restoredService.signUp('ROLE_INSTITUTION')
   const own = { username: partner.username, activationkey: organization.activationkey }
   t.is((await post(restoredService, '/users/activate', own, partner.token)).status, 200)
-  // Ids of those who signed up after the backup stay theirs.
+  // Ids of users who signed up after the backup aren't reused.
   t.true(idOf(partner.token) > idOf(user.token) + 1000)
 
   done(await runCli(there, ['audit', 'verify']))
@@ -166,7 +166,7 @@ test('a registry comes back elsewhere, under another master key: everybody logs 
   t.is(taken.length, 1)
 })
 
-test('texts come back sign by sign, also those that look like the end of something', async t => {
+test('restored texts equal the originals exactly, even if they contain delimiters of the format', async t => {
   const { env, folder, recipient, identity } = await backedUp(t)
   const odd = ['\\.', '\\N', 'a\tb\nc\\', '"};{', '{"end":true}', '\u{1f9a5} ção', `\n${'x'.repeat(200_000)}\n\\.\n`]
   const client = await hold(t, env.DATABASE_URL)
@@ -183,7 +183,7 @@ test('texts come back sign by sign, also those that look like the end of somethi
   t.true(after.token_issuer![0]!.includes('\\.'))
 })
 
-test('the audit log shows by a link kept elsewhere that events after the backup are gone', async t => {
+test('after a restore, comparing with a link kept elsewhere reveals that events after the backup are missing', async t => {
   const { env, models, file, identity } = await backedUp(t)
   for (const subject_id of [1, 2, 3])
     await models.audit.append({ action: 'session.login', outcome: 'ok', actor: 'user', subject_id })
@@ -197,14 +197,14 @@ test('the audit log shows by a link kept elsewhere that events after the backup 
   t.regex(stderr, /broken at event/)
 })
 
-test('a backup is of one moment, though users sign up while it is made', async t => {
+test('a backup is a consistent snapshot, even if users sign up meanwhile', async t => {
   const folder = await temporaryFolder(t)
   const service = await startTestService(t)
   await service.signUp('ROLE_CLIENT')
   const { recipient, identity } = await newIdentity(folder)
   const file = join(folder, 'registry.age')
   const holder = await hold(t, service.env.DATABASE_URL!)
-  // Behind the users, in front of the events; no sign-up needs it.
+  // After the users, before the events; no sign-up needs it.
   await holder.query('BEGIN; LOCK TABLE answers IN ACCESS EXCLUSIVE MODE')
   const backup = spawnCli(service.env, ['backup', file, '--recipient', recipient, '--json'])
   const stuck = `SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
@@ -227,7 +227,7 @@ test('a backup is of one moment, though users sign up while it is made', async t
   t.is((await ask(service.env.DATABASE_URL!, 'SELECT FROM users')).length, 5)
 })
 
-test('nothing of what is in a backup can be read without its key, and neither command prints a secret', async t => {
+test('a backup can’t be read without its key, and neither command prints a secret', async t => {
   const { env, file, folder, models } = await backedUp(t)
   const planted = ['ana0', 'ana0@example.org', env.AUTH_MASTER_KEY, 'Escola Plantada']
   await models.database.transact(transaction =>
@@ -256,12 +256,12 @@ test('nothing of what is in a backup can be read without its key, and neither co
     for (const secret of [passphrase, env.AUTH_MASTER_KEY]) t.false((text.stdout + text.stderr).includes(secret))
   }
   t.is((await ask(there.DATABASE_URL, "SELECT FROM organizations WHERE name = 'Escola Plantada'")).length, 1)
-  // The same passphrase another time: the file stays as it is.
+  // With the same passphrase again, the file stays unchanged.
   done(await runCli(env, ['backup', join(folder, 'third.age'), '--passphrase-file', words]))
   t.is((await readFile(words, 'utf8')).trim(), passphrase)
 })
 
-test('a backup that is cut off, altered, or opened by another key changes nothing, and makes no database', async t => {
+test('restore changes nothing and creates no database if the backup is truncated or altered, or the key is wrong', async t => {
   const { file, folder, identity, secret, recipient } = await backedUp(t, 2500)
   const there = await elsewhere(t)
   done(await runCli({ ...there, AUTH_ADMIN_PASSWORD: password }, ['install']))
@@ -289,7 +289,7 @@ test('a backup that is cut off, altered, or opened by another key changes nothin
     altered[at]! ^= 1
     tried.push([`bit at ${at}`, altered, /damaged|doesn’t open|not a backup/])
   }
-  // The encryption is whole, the text in it isn't.
+  // The encryption is valid, its text isn't.
   const ends = [...text.matchAll(/\n\\\.\n/g)].map(({ index }) => index + 4)
   for (const length of [
     5,
@@ -301,7 +301,7 @@ test('a backup that is cut off, altered, or opened by another key changes nothin
   ])
     tried.push([`text cut off at ${length}`, text.slice(0, length), /damaged|not a backup/])
   tried.push(['a row less', text.replace(/\n\d+\tana7\t.*/, ''), /damaged/])
-  tried.push(['something behind', `${text}more\n`, /damaged/])
+  tried.push(['trailing data', `${text}more\n`, /damaged/])
   tried.push(['a row twice', text.replace(/(\n\d+\tana7\t.*)/, '$1$1').replace('"users":2500', '"users":2501'), /./])
   tried.push(['a table of another name', text.replaceAll('"users"', '"migrations"'), /damaged/])
   tried.push([
@@ -331,12 +331,12 @@ test('a backup that is cut off, altered, or opened by another key changes nothin
   t.is(embedded.code, 1)
   t.deepEqual(await readdir(nowhere), [])
   t.deepEqual(await contents(there.DATABASE_URL), before)
-  // And the whole one is as good as ever.
+  // The undamaged backup still works.
   done(await runCli(there, ['restore', file, '--identity', identity, '--replace', '--yes']))
   t.is((await ask(there.DATABASE_URL, 'SELECT FROM users')).length, 2500)
 })
 
-test('a wrong passphrase, none, or a file that is no backup: one sentence, and nothing is changed', async t => {
+test('a wrong or missing passphrase, or a file that isn’t a backup, gives a one-sentence error and changes nothing', async t => {
   const { env, folder } = await backedUp(t)
   const file = join(folder, 'words.age')
   const words = join(folder, 'words')
@@ -363,7 +363,7 @@ test('a wrong passphrase, none, or a file that is no backup: one sentence, and n
   t.false((await readdir(folder)).includes('x.age'))
 })
 
-test('restore refuses a registry that holds users without --replace, and without being sure', async t => {
+test('restore into a registry with users needs `--replace` and a confirmation', async t => {
   const { file, identity } = await backedUp(t)
   const there = await installedRegistry(t)
   const before = await contents(there.DATABASE_URL)
@@ -385,7 +385,7 @@ test('restore refuses a registry that holds users without --replace, and without
   done(await runCli(there, ['audit', 'verify']))
 })
 
-test('restore refuses a database that somebody uses, and disturbs nobody', async t => {
+test('restore refuses a database in use, and doesn’t affect its users', async t => {
   const { file, identity } = await backedUp(t)
   const service = await startTestService(t)
   const user = await service.signUp('ROLE_CLIENT')
@@ -396,7 +396,7 @@ test('restore refuses a database that somebody uses, and disturbs nobody', async
   t.is((await service.request('GET', '/users/me', { token: user.token })).status, 200)
 })
 
-test('a newer version restores a backup and brings it up to date; this one refuses a backup of the newer one', async t => {
+test('a newer version restores and migrates a backup, and this version refuses a backup of a newer one', async t => {
   const { env, folder, file, recipient, identity } = await backedUp(t)
   const next = await nextVersion(t, '-- expand\nALTER TABLE users ADD COLUMN extra text;')
   for (const from of ['template0', undefined]) {
@@ -418,7 +418,7 @@ test('a newer version restores a backup and brings it up to date; this one refus
     [1, 'error: The backup is of a newer version (9999-next.sql): restore it with that version.\n'],
   )
   t.deepEqual(await contents(there.DATABASE_URL), before)
-  // Neither into a newer database, nor from one.
+  // Neither a restore into a newer database, nor a backup of it.
   const into = await runCli(env, ['restore', file, '--identity', identity, '--replace', '--yes'])
   t.regex(into.stderr, /^error: The database is of a newer version[^\n]*\n$/)
   const from = await runCli(env, ['backup', join(folder, 'x.age'), '--recipient', recipient])
@@ -426,7 +426,7 @@ test('a newer version restores a backup and brings it up to date; this one refus
   t.false((await readdir(folder)).includes('x.age'))
 })
 
-test('a backup of another baseline, of another format, or into a database of another baseline, is refused in one sentence', async t => {
+test('another baseline of the backup or the database, or another format, is refused with a one-sentence error', async t => {
   const { file, recipient, identity, secret } = await backedUp(t)
   const text = await textOf(file, secret)
   const there = await elsewhere(t)
@@ -460,7 +460,7 @@ test('a backup of another baseline, of another format, or into a database of ano
   t.regex(stderr, /^error: The database has another baseline than this version \(0001-baseline\.sql\): [^\n]*\n$/)
 })
 
-test('users who were erased since the backup are erased again by their receipts, and nobody else is', async t => {
+test('users who were erased since the backup are erased again by their receipts, and no other users are', async t => {
   const folder = await temporaryFolder(t)
   const service = await startTestService(t)
   const planted = { nickname: 'plantada-no-apelido', email: 'plantada@example.org', city: 'Plantada da Serra' }
@@ -474,7 +474,7 @@ test('users who were erased since the backup are erased again by their receipts,
   const receipts = join(folder, 'erasures.jsonl')
   const others = [
     { user: 4_000_000, eraseTime: receipt!.eraseTime },
-    // Somebody who had the id of another registry's life.
+    // Another user with the same id, of an earlier registry.
     { user: idOf(kept.token), eraseTime: '2020-01-01T00:00:00Z' },
   ]
   await writeFile(receipts, [JSON.stringify(receipt, null, 2), ...others.map(each => JSON.stringify(each))].join('\n'))
@@ -507,7 +507,7 @@ test('users who were erased since the backup are erased again by their receipts,
   }
 })
 
-test('a backup whose event can’t be written, or that would overwrite a file, isn’t made', async t => {
+test('no backup is made if its event can’t be written or a file would be overwritten', async t => {
   const { env, file, folder, recipient } = await backedUp(t)
   const first = await readFile(file)
   const there = await runCli(env, ['backup', file, '--recipient', recipient])
@@ -522,7 +522,7 @@ test('a backup whose event can’t be written, or that would overwrite a file, i
   t.deepEqual((await readdir(folder)).sort(), names)
 })
 
-test('a backup that is stopped leaves no file behind', async t => {
+test('an interrupted backup leaves no file', async t => {
   const { env, folder, recipient } = await backedUp(t)
   const holder = await hold(t, env.DATABASE_URL)
   await holder.query('BEGIN; LOCK TABLE users IN ACCESS EXCLUSIVE MODE')
@@ -534,7 +534,7 @@ test('a backup that is stopped leaves no file behind', async t => {
   t.deepEqual((await readdir(folder)).sort(), names)
 })
 
-test('a backup in a folder has the time as its name, and --keep deletes the oldest ones once it is complete', async t => {
+test('a backup in a folder is named by time, and `--keep` deletes the oldest ones once it is complete', async t => {
   const { env, file, folder, recipient, identity } = await backedUp(t)
   const old = ['registry-2025-12-31T235959Z.age', 'registry-2026-01-01T000000Z.age', 'registry-2026-02-01T000000Z.age']
   const others = ['registry-2026-01-01.age', 'notes.txt', 'registry-2026-01-01T000000Z.age.txt', 'registry.age']
@@ -569,7 +569,7 @@ test('a backup in a folder has the time as its name, and --keep deletes the olde
   }
 })
 
-test('a later backup deletes what a killed one left, and nothing of one that is running', async t => {
+test('a backup deletes partial files of killed backups, and none of a running one', async t => {
   const { env, folder, recipient } = await backedUp(t)
   const other = await backedUp(t)
   const later = () => runCli(other.env, ['backup', folder, '--recipient', recipient])
@@ -614,14 +614,17 @@ test('the systemd unit and the chart start backups with valid arguments', async 
       line,
     )
     t.regex(done(await runCli(env, args)), /registry-.*Z\.age holds the registry/)
-    // The name has the time to the second.
+    // The name has a resolution of one second.
     for (const name of await readdir(folder)) if (name.startsWith('registry-')) await unlink(join(folder, name))
   }
 })
 
-test('wrong words on the command line are refused before anything is done', async t => {
+test('invalid arguments are refused before any work starts', async t => {
   for (const [args, says] of [
-    [['backup', 'x.age', '--recipient', 'AGE-SECRET-KEY-1NOBODY'], /^error: --recipient: (?!.*NOBODY).*age public key/],
+    [
+      ['backup', 'x.age', '--recipient', 'AGE-SECRET-KEY-1UNKNOWN'],
+      /^error: --recipient: (?!.*UNKNOWN).*age public key/,
+    ],
     [['backup', 'x.age', '--recipient', `age1${'q'.repeat(58)}`], /age public key/],
     [['backup', 'x.age', '--recipient', `age1${'q'.repeat(58)}`, '--passphrase-file', 'y'], /not both/],
     [['backup', 'x.age', '--json'], /--recipient or --passphrase-file/],
@@ -634,7 +637,7 @@ test('wrong words on the command line are refused before anything is done', asyn
   }
 })
 
-test('the embedded database: backed up while the service runs, restored at a terminal elsewhere, and not under a service', async t => {
+test('the embedded database can be backed up while the service runs, and restored only while it doesn’t', async t => {
   const service = await spawnService(t, { DATABASE_URL: '' })
   const env = { AUTH_DATA_DIR: service.dataDir }
   const form = signUpForm()

@@ -1,4 +1,4 @@
-/** Every command of `auth-admin` as the program that users start; and each change with its event, or not at all. */
+/** Every command of `auth-admin` as a separate program, and each change atomic with its event. */
 import { mkdtemp, rm } from 'node:fs/promises'
 import { hostname, tmpdir, userInfo } from 'node:os'
 import { join } from 'node:path'
@@ -21,7 +21,7 @@ interface Run {
 const newPassword = 'uma girafa bem alta 7'
 const why = ['--reason', 'teste']
 
-/** Every command but those named below, in an order in which each change finds something to do. */
+/** Every command except those below, in an order in which each change has an effect. */
 const commands: Record<string, readonly Run[]> = {
   install: [{ args: [] }],
   migrate: [{ args: ['status'] }, { args: ['plan'] }, { args: ['up'] }],
@@ -108,7 +108,7 @@ const commands: Record<string, readonly Run[]> = {
   config: [{ args: [] }],
 }
 
-/** An installed registry whose administrator waits to be activated and unlocked. */
+/** An installed registry whose administrator is inactive and locked. */
 async function installed(t: ExecutionContext) {
   const env = await installedRegistry(t)
   const client = new pg.Client({ connectionString: env.DATABASE_URL })
@@ -130,7 +130,7 @@ async function installed(t: ExecutionContext) {
   return { env, ask }
 }
 
-/** They have tests of their own. */
+/** They have separate tests. */
 const elsewhere = [
   'audit tail',
   'backup',
@@ -164,7 +164,7 @@ test('every command is run below', t => {
   t.deepEqual([...new Set(run), ...elsewhere].sort(), all.sort())
 })
 
-test('every command with --yes is run below, without it too', t => {
+test('every command with `--yes` is also run without it below', t => {
   const asking = leaves(createProgram()).filter(({ command }) => command.options.some(({ long }) => long === '--yes'))
   const confirmed = Object.entries(commands).flatMap(([noun, runs]) =>
     runs.filter(({ args }) => args.includes('--yes')).map(({ args }) => [noun, ...args, ''].join(' ')),
@@ -178,7 +178,7 @@ test('every command with --yes is run below, without it too', t => {
 })
 
 for (const [noun, runs] of Object.entries(commands)) {
-  test(`${noun} prints one JSON document; each change leaves one event, and none when nothing is left to do`, async t => {
+  test(`${noun} prints one JSON document, and leaves one event if it changes something, otherwise none`, async t => {
     const { env, ask } = await installed(t)
     const newest = async () => (await ask('SELECT max(id)::int AS id FROM audit_events'))[0]!.id as number
     for (const { args, action, once } of runs) {
@@ -190,7 +190,7 @@ for (const [noun, runs] of Object.entries(commands)) {
       }
       const { code, stdout, stderr } = await spawnCli(env, [noun, ...args, '--json'], newPassword)
       t.deepEqual([code, stderr], [0, ''], args.join(' '))
-      // Never an array: a list has its noun, and where it continues.
+      // Never an array: a list has its noun, and how it continues.
       t.is(Object.prototype.toString.call(JSON.parse(stdout)), '[object Object]', args.join(' '))
       const left = await ask('SELECT action, outcome, actor FROM audit_events WHERE id > $1', [before])
       const actor = `cli:${userInfo().username}@${hostname()}`
@@ -206,29 +206,29 @@ for (const [noun, runs] of Object.entries(commands)) {
 interface Failing {
   readonly args: readonly string[]
   readonly code: 1 | 2 | 3 | 4 | 5 | 7
-  /** Where the service refuses. */
+  /** For errors of the service. */
   readonly reason?: string
-  /** Where no database answers. */
+  /** Without a reachable database. */
   readonly away?: true
 }
 
 const missing = (...args: string[]): Failing => ({ args, code: 3, reason: 'RECORD_NOT_FOUND' })
-const stranger = (...args: string[]): Failing => ({ args: ['nobody', ...args], code: 3, reason: 'USER_NOT_FOUND' })
-const misused = (...args: string[]): Failing => ({ args, code: 2 })
+const unknownUser = (...args: string[]): Failing => ({ args: ['unknown', ...args], code: 3, reason: 'USER_NOT_FOUND' })
+const invalidArguments = (...args: string[]): Failing => ({ args, code: 2 })
 const wrong = (...args: string[]): Failing => ({ args, code: 2, reason: 'INVALID_ARGUMENT' })
 const unreached: Failing = { args: [], code: 7, away: true }
 
-/** Of every command one way to fail. */
+/** One failure of every command. */
 const failures: Record<string, Failing> = {
-  'audit export': { args: ['--user', 'nobody'], code: 3, reason: 'USER_NOT_FOUND' },
+  'audit export': { args: ['--user', 'unknown'], code: 3, reason: 'USER_NOT_FOUND' },
   'audit list': wrong('--page-token', 'forged'),
   'audit show': missing('999999'),
-  'audit tail': misused('--limit', '0'),
-  'audit verify': misused('--known', `1:${'0'.repeat(63)}g`),
+  'audit tail': invalidArguments('--limit', '0'),
+  'audit verify': invalidArguments('--known', `1:${'0'.repeat(63)}g`),
   backup: { ...unreached, args: ['registry.age', '--passphrase-file', '-'] },
-  completion: misused('tcsh'),
-  config: misused('extra'),
-  'contexts list': misused('extra'),
+  completion: invalidArguments('tcsh'),
+  config: invalidArguments('extra'),
+  'contexts list': invalidArguments('extra'),
   'contexts delete': { args: ['nowhere'], code: 3 },
   'contexts show': { args: ['nowhere'], code: 3 },
   'contexts use': { args: ['nowhere'], code: 3 },
@@ -244,33 +244,33 @@ const failures: Record<string, Failing> = {
   },
   'issuer show': unreached,
   'keys list': unreached,
-  'keys retire': misused('none', '--confirm', 'other'),
+  'keys retire': invalidArguments('none', '--confirm', 'other'),
   'keys rotate': unreached,
   'keys show': missing('none'),
-  login: misused('ftp://server'),
+  login: invalidArguments('ftp://server'),
   logout: { args: [], code: 4 },
   'mail delete': missing('99', '--yes'),
   'mail list': wrong('--page-token', 'forged'),
   'mail retry': missing('99'),
   'mail show': missing('99'),
-  'mail test': wrong('nobody'),
-  manual: misused('extra'),
+  'mail test': wrong('invalid'),
+  manual: invalidArguments('extra'),
   'master-key rotate': { args: ['--new-key-file', '-'], code: 1 },
   'migrate plan': { ...unreached, reason: 'UNAVAILABLE' },
   'migrate status': { ...unreached, reason: 'UNAVAILABLE' },
   'migrate up': unreached,
   'organizations activate': missing('Nenhuma'),
-  'organizations create': misused(),
+  'organizations create': invalidArguments(),
   'organizations deactivate': missing('Nenhuma', '--yes'),
   'organizations delete': missing('Nenhuma', '--confirm', 'Nenhuma'),
   'organizations edit': missing('Nenhuma', '--phone', '7'),
-  'organizations export': misused('-'),
+  'organizations export': invalidArguments('-'),
   'organizations import': { args: ['none.csv'], code: 1 },
   'organizations list': wrong('--page-token', 'forged'),
   'organizations members list': missing('Nenhuma'),
   'organizations rotate-key': missing('Nenhuma', '--yes'),
   'organizations show': missing('Nenhuma'),
-  'questions create': misused(),
+  'questions create': invalidArguments(),
   'questions edit': missing('99', '--question', 'Qual?'),
   'questions link': missing('Qual?', '99', '--yes'),
   'questions list': unreached,
@@ -290,36 +290,36 @@ const failures: Record<string, Failing> = {
   'services delete': missing('none', '--confirm', 'none'),
   'services show': missing('none'),
   'totp enroll': { args: ['--code-file', 'none'], code: 5, reason: 'WRONG_STATE' },
-  'totp delete': stranger('--confirm', 'nobody'),
-  'users activate': stranger(),
+  'totp delete': unknownUser('--confirm', 'unknown'),
+  'users activate': unknownUser(),
   'users create': {
     args: ['--username', 'ADMIN', '--role', 'ROLE_CLIENT', '--state', 'SP', '--city', 'Bauru'],
     code: 2,
     reason: 'INVALID_SIGN_UP',
   },
   'users delete': { args: ['admin', '--yes', '--reason', 'teste'], code: 5, reason: 'LAST_ADMINISTRATOR' },
-  'users edit': stranger('--city', 'Bauru'),
+  'users edit': unknownUser('--city', 'Bauru'),
   'users erase': { args: ['admin', '--confirm', 'outro', '--reason', 'teste'], code: 2, reason: 'CONFIRMATION_NEEDED' },
-  'users export': stranger(),
+  'users export': unknownUser(),
   'users import': { args: ['none.csv'], code: 1 },
   'users list': wrong('--page-token', 'forged'),
   'users lockouts list': wrong('--page-token', 'forged'),
-  'users resume': stranger(),
-  'users revoke-tokens': stranger('--yes'),
+  'users resume': unknownUser(),
+  'users revoke-tokens': unknownUser('--yes'),
   'users rotate-provider-key': { args: ['admin', '--yes'], code: 5, reason: 'WRONG_STATE' },
   'users send-key': { args: ['admin'], code: 5, reason: 'WRONG_STATE' },
-  'users set-organization': stranger('--none'),
+  'users set-organization': unknownUser('--none'),
   'users set-password': { args: ['admin', '--password-file', '-'], code: 2, reason: 'JUSTIFICATION_NEEDED' },
-  'users set-role': misused('admin', 'ROLE_KING'),
-  'users show': stranger(),
+  'users set-role': invalidArguments('admin', 'ROLE_KING'),
+  'users show': unknownUser(),
   'users suspend': { args: ['admin', '--yes'], code: 5, reason: 'LAST_ADMINISTRATOR' },
-  'users undelete': stranger(),
-  'users unlock': stranger(),
-  'users why': stranger(),
+  'users undelete': unknownUser(),
+  'users unlock': unknownUser(),
+  'users why': unknownUser(),
   whoami: unreached,
 }
 
-test('every command says why it failed: a sentence, and with --json a document of the same, the exit code and the reason', async t => {
+test('every failed command prints a sentence, and with `--json` a document with that sentence, the exit code and the reason', async t => {
   t.deepEqual(
     Object.keys(failures).sort(),
     leaves(createProgram())
@@ -332,22 +332,22 @@ test('every command says why it failed: a sentence, and with --json a document o
   const here = { ...env, XDG_CONFIG_HOME: folder, AUTH_DATA_DIR: join(folder, 'none') }
   const away = { ...here, DATABASE_URL: 'postgres://127.0.0.1:1/none' }
   for (const [path, { args, away: isAway, ...expected }] of Object.entries(failures)) {
-    // Those that are run above have been started as a program there.
+    // The commands above already ran as a separate program.
     const start = elsewhere.includes(path) ? spawnCli : runCli
     const words = [...path.split(' '), ...args, '--json']
     const { code, stdout, stderr } = await start(isAway ? away : here, words, 'umas 16 letras ou mais')
     const document = JSON.parse(stdout)
-    // It tells of failures in its own way: they are what it was asked for.
+    // It reports failures as checks.
     if (path === 'doctor') t.true(document.checks.some(({ status }: { status: string }) => status === 'failed'))
     const { error = { exitCode: code } } = document
-    // The service in process logs what it can't foresee, before the command tells it.
+    // The service in the same process logs unexpected errors before the command prints them.
     if (path !== 'doctor') t.is(stderr.replace('error: call failed\n', ''), `error: ${error.message}\n`, path)
     t.is(error.exitCode, code, path)
     t.deepEqual({ code, reason: error.reason }, { reason: undefined, ...expected }, path)
   }
 })
 
-test('a change whose event can’t be written doesn’t happen', async t => {
+test('a change whose event can’t be written is rolled back', async t => {
   const { env, ask } = await installed(t)
   const tables = await ask("SELECT tablename AS name FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
   const contents = tables.map(({ name }) => `SELECT '${name}' AS name, t::text FROM ${name} t`).join(' UNION ALL ')
@@ -362,7 +362,7 @@ test('a change whose event can’t be written doesn’t happen', async t => {
     t.deepEqual([code, stdout], [1, ''], command.join(' '))
     t.deepEqual(await rows(), before, command.join(' '))
     await ask('ALTER TABLE audit_staged DROP CONSTRAINT closed')
-    // Now it happens, and the next one has something to do.
+    // Now it succeeds, so that the next command has an effect.
     t.is((await runCli(env, command, newPassword)).code, 0, command.join(' '))
     t.notDeepEqual(await rows(), before, command.join(' '))
   }

@@ -1,4 +1,4 @@
-/** Completion: real shells are given what is typed, and offer what may follow, names of users included. */
+/** Completion in real shells: commands, options, and names of users. */
 import { spawnSync } from 'node:child_process'
 import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -14,7 +14,7 @@ import { waitFor } from '../_helpers/wait.js'
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 const program = fileURLToPath(new URL('../../cli/main.js', import.meta.url))
 
-/** What `auth-admin __complete` offers for words as a shell has them. */
+/** The offers of `auth-admin __complete` for the words of a shell. */
 async function offers(env: Record<string, string>, ...words: string[]): Promise<string[]> {
   const { code, stdout } = await runCli(env, ['__complete', '--', ...words])
   if (code !== 0) throw new Error(`ended with ${code}`)
@@ -27,7 +27,7 @@ async function emptyFolder(t: ExecutionContext): Promise<string> {
   return folder
 }
 
-/** The environment of somebody who is signed in at the service. */
+/** The environment of a user who is signed in at the service. */
 async function signedIn(t: ExecutionContext) {
   const config = await emptyFolder(t)
   const env = { XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }
@@ -38,7 +38,7 @@ async function signedIn(t: ExecutionContext) {
   return env
 }
 
-/** Shells as users have them, each with how it takes the script up and shows that it is ready. */
+/** Shells, each with how it loads the script and shows that it is ready. */
 const shells = {
   bash: {
     args: ['--norc', '--noprofile', '-i'],
@@ -48,7 +48,7 @@ const shells = {
   zsh: {
     args: ['-f', '-i'],
     script: '_auth-admin',
-    // Its Tab runs by itself a substitution that is typed, whatever the command, before it completes: this one only completes.
+    // Its Tab key also runs a typed substitution, for any command; this binding only completes.
     start: "PROMPT='re''ady> '; bindkey '^I' complete-word; fpath=($PWD $fpath); autoload -U compinit; compinit -u -D",
   },
   fish: {
@@ -60,8 +60,8 @@ const shells = {
 type Shell = keyof typeof shells
 
 /**
- * Types at a shell in a terminal, then Tab and, if it is to run, Enter. Returns the arguments that the command got. The
- * shell's folder is without `evaluated`, which what is typed or offered would make if any of it were run.
+ * Types at a shell in a terminal, then Tab and, if the command should run, Enter. Returns the arguments of the command. The
+ * shell's folder has no file `evaluated`, which typed or offered text would create if it were evaluated.
  */
 async function tab(t: ExecutionContext, shell: Shell, env: Record<string, string>, typed: string, runs = true) {
   const folder = await emptyFolder(t)
@@ -99,7 +99,7 @@ async function tab(t: ExecutionContext, shell: Shell, env: Record<string, string
       () => screen,
     )
     await rm(join(folder, 'offered'))
-    // A busy machine may take longer than completion has patience with a server.
+    // A busy machine may take longer than the time limit of completion.
     if (!runs) break
   }
   if (runs) terminal.write('\r')
@@ -113,7 +113,7 @@ async function tab(t: ExecutionContext, shell: Shell, env: Record<string, string
   return ran.split('\0').slice(0, -1)
 }
 
-test('commands, options and choices are offered by what is typed of them', async t => {
+test('commands, options and choices are completed from their beginning', async t => {
   const env = { AUTH_DATA_DIR: await emptyFolder(t) }
   t.deepEqual(await offers(env, 'organ'), ['organizations'])
   t.true((await offers(env, 'users', '')).includes('show'))
@@ -124,7 +124,7 @@ test('commands, options and choices are offered by what is typed of them', async
   t.false((await offers(env, '')).includes('__complete'))
 })
 
-test('names of users and organizations come from the server where somebody is signed in', async t => {
+test('names of users and organizations are completed by the server of the current session', async t => {
   const env = await signedIn(t)
   const { username } = await service.signUp('ROLE_CLIENT')
   await service.organization({ name: 'Completa do Sul' })
@@ -135,7 +135,7 @@ test('names of users and organizations come from the server where somebody is si
   t.deepEqual(await offers(env, 'users', 'show', '--context', 'h'), ['here'])
 })
 
-test('nothing is started for a name: without a session there are none', async t => {
+test('completion starts no service: without a session it offers no names', async t => {
   const folder = await emptyFolder(t)
   t.deepEqual(await offers({ AUTH_DATA_DIR: folder, XDG_CONFIG_HOME: folder }, 'users', 'show', 'a'), [])
   t.deepEqual(await readdir(folder), [])

@@ -20,6 +20,6 @@ test('config lists every setting with its origin, names unknown variables, and n
   const table = await runCli(env, ['config'])
   t.regex(table.stdout, /^AUTH_TOKEN_TTL +1h +default$/m)
   t.regex(table.stderr, /AUTH_SOMETHING_ELSE is not a setting/)
-  // Settings that can't be used are shown all the same.
+  // Invalid settings are also shown.
   t.is((await runCli({ AUTH_BCRYPT_COST: 'many' }, ['config'])).code, 0)
 })

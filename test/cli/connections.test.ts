@@ -1,4 +1,4 @@
-/** What `auth-admin` says of a server that it can't work with: where it is, what is wrong, and what to do about it. */
+/** Errors of `auth-admin` for a server that it can't use: the URL, the cause, and the remedy. */
 import { execFile } from 'node:child_process'
 import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
 import { createServer as createHttp } from 'node:http'
@@ -54,12 +54,12 @@ async function says(t: ExecutionContext, url: string, code: number, pattern: Reg
   return stderr
 }
 
-test('a server that isn’t there, and a host that doesn’t exist, end with 7', async t => {
+test('an unreachable server and an unknown host give exit code 7', async t => {
   await says(t, `http://127.0.0.1:${await freePort()}`, 7, /can’t be reached: connection refused\. Check the address/)
   await says(t, 'https://nowhere.invalid:50052', 7, /can’t be reached: (there is no host nowhere\.invalid|EAI_AGAIN)/)
 })
 
-test('a wrong port of the service is named, with the right one and the command that uses it', async t => {
+test('a connection to a wrong port of the service is reported with the right port and the command that uses it', async t => {
   const { grpc, http, metrics } = service.service.addresses
   const fix = /AUTH_ADMIN_ADDRESS, by default port 50052.*`auth-admin login http:\/\/127\.0\.0\.1:50052 --context prod`/
   for (const [address, what] of [
@@ -71,7 +71,7 @@ test('a wrong port of the service is named, with the right one and the command t
   }
 })
 
-test('login names the URL, and what answers there', async t => {
+test('a failed login reports the URL and what answers there', async t => {
   const run = await inContext(t, 'http://127.0.0.1:1')
   const url = `http://${formatAddress(service.service.addresses.metrics!)}`
   const file = join(await mkdtemp(join(tmpdir(), 'auth-contexts-')), 'password')
@@ -82,7 +82,7 @@ test('login names the URL, and what answers there', async t => {
   t.true(stderr.startsWith(`error: ${url} is not the administration listener`), stderr)
 })
 
-test('at a terminal, login finds what is wrong with the server before it asks for a password', async t => {
+test('at a terminal, login checks the server before it asks for a password', async t => {
   const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
   t.teardown(() => rm(config, { recursive: true, force: true }))
   const { grpc, admin } = service.service.addresses
@@ -98,7 +98,7 @@ test('at a terminal, login finds what is wrong with the server before it asks fo
   }
 })
 
-test('what is no HTTP/2 is named, without a stack trace', async t => {
+test('a server without HTTP/2 is reported without a stack trace', async t => {
   const talker = createServer(socket => socket.write('SSH-2.0-OpenSSH_9.6\r\n'))
   await says(t, `http://127.0.0.1:${await listen(t, talker)}`, 1, /it doesn’t speak HTTP\/2/)
   const closer = createServer(socket => socket.destroy())
@@ -107,7 +107,7 @@ test('what is no HTTP/2 is named, without a stack trace', async t => {
   await says(t, `http://127.0.0.1:${await listen(t, html)}`, 1, /speaks HTTP\/1\.1/)
 })
 
-test('a server that breaks a call off is to be tried again, and is not taken for another one', async t => {
+test('if a server aborts a call, the error advises a retry, and doesn’t suspect a wrong server', async t => {
   for (const code of [constants.NGHTTP2_NO_ERROR, constants.NGHTTP2_INTERNAL_ERROR]) {
     const server = createHttp2().on('stream', ({ session }) => {
       session!.goaway(code)
@@ -117,7 +117,7 @@ test('a server that breaks a call off is to be tried again, and is not taken for
   }
 })
 
-test('TLS on one side only is named, each way', async t => {
+test('TLS on one side only is reported, for either side', async t => {
   const { cert, key } = issue(['localhost'])
   const encrypted = createSecureServer({ cert, key }).on('sessionError', () => {})
   const port = await listen(t, encrypted as unknown as Server)
@@ -129,7 +129,7 @@ test('TLS on one side only is named, each way', async t => {
   await says(t, clear, 1, /doesn’t speak TLS\. Check the port .*use http:\/\/127\.0\.0\.1:\d+\.\n/)
 })
 
-test('a certificate of an unknown authority, for another name, or expired: each says so', async t => {
+test('a certificate of an unknown authority, for another name, or expired is reported as such', async t => {
   const { ca } = await writePems(t, { ca: authority.certificate })
   const { ca: another } = await writePems(t, { ca: createAuthority('Another').certificate })
   const serve = async (dnsNames: string[], until?: Date) => {
@@ -150,13 +150,13 @@ test('a certificate of an unknown authority, for another name, or expired: each 
   await says(t, await serve(['localhost'], new Date(Date.now() - 86_400_000)), 1, /certificate that has expired/, ca)
 })
 
-test('an HTTP/1.1 server behind TLS is named', async t => {
+test('an HTTP/1.1 server with TLS is reported as such', async t => {
   const { ca } = await writePems(t, { ca: authority.certificate })
   const server = createHttps(issue(['localhost']), (_request, response) => response.end('<html>'))
   await says(t, `https://localhost:${await listen(t, server)}`, 1, /speaks HTTP\/1\.1/, ca)
 })
 
-test('files that can’t be read or written are named, without a stack trace', async t => {
+test('files that can’t be read or written are reported without a stack trace', async t => {
   const run = await inContext(t, 'https://localhost:1')
   const folder = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
   t.teardown(() => rm(folder, { recursive: true, force: true }))
@@ -175,7 +175,7 @@ test('files that can’t be read or written are named, without a stack trace', a
   }
   const settings = await installedRegistry(t)
   const file = join(folder, 'registry.age')
-  // Doesn't block this process, whose servers other tests use.
+  // Asynchronous, because other tests use servers of this process.
   const shell = (script: string, ...args: string[]) =>
     new Promise<{ status: number | null; stderr: string }>(resolve => {
       const env = { PATH: process.env.PATH, ...settings }

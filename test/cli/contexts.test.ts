@@ -1,6 +1,6 @@
 /**
- * `auth-admin` from anywhere: contexts, sessions in files of one's own, one-time codes, and what goes wrong on the way. One
- * after another, as all are the same administrator.
+ * Remote use of `auth-admin`: contexts, sessions in private files, one-time codes, and errors. Serial,
+ * because all tests use the same administrator.
  */
 import { mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -18,11 +18,11 @@ import { forge, nowInSeconds } from '../_helpers/tokens.js'
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 const url = () => `http://${formatAddress(service.service.addresses.admin!)}`
 
-/** A user of the command line who has nothing: no settings of the service, an empty configuration folder. */
-async function somebody(t: ExecutionContext, start = runCli) {
+/** A user of the command line without settings of the service, and with an empty configuration folder. */
+async function isolatedUser(t: ExecutionContext, start = runCli) {
   const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
   t.teardown(() => rm(config, { recursive: true, force: true }))
-  // A data folder without a registry: what reaches one reaches it by the server.
+  // A data folder without a registry: only the server has one.
   const env = { XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }
   const run = (args: readonly string[], input = '') => start(env, args, input)
   const login = (...args: string[]) =>
@@ -30,8 +30,8 @@ async function somebody(t: ExecutionContext, start = runCli) {
   return { env, config, run, login }
 }
 
-test.serial('whoever signs in works at the server from then on, under their own name', async t => {
-  const { run, login, config } = await somebody(t, spawnCli)
+test.serial('after a login commands use the server, as the user who signed in', async t => {
+  const { run, login, config } = await isolatedUser(t, spawnCli)
   const signedIn = await login('--context', 'here', '--json')
   t.is(signedIn.code, 0, signedIn.stderr)
   t.is(JSON.parse(signedIn.stdout).context, 'here')
@@ -43,7 +43,7 @@ test.serial('whoever signs in works at the server from then on, under their own 
   const { id } = JSON.parse(added.stdout)
   const [event] = await service.registry.audit.list({ action: 'organization.add', limit: 1 })
   t.deepEqual([event?.actor, event?.object, event?.address], ['user', `organization:${id}`, '127.0.0.1'])
-  // The session is its owner's alone.
+  // Only its owner can read the session.
   const folder = join(config, 'auth-admin')
   for (const file of ['contexts.json', join('sessions', 'here.token')]) {
     t.is((await stat(join(folder, file))).mode & 0o777, 0o600, file)
@@ -52,9 +52,9 @@ test.serial('whoever signs in works at the server from then on, under their own 
   t.deepEqual(await readdir(join(folder, 'sessions')), ['here.token'])
 })
 
-test.serial('logout forgets the session, and --everywhere ends it for whoever has a copy', async t => {
-  const first = await somebody(t)
-  const second = await somebody(t)
+test.serial('logout deletes the session, and `--everywhere` also revokes its copies', async t => {
+  const first = await isolatedUser(t)
+  const second = await isolatedUser(t)
   for (const { login } of [first, second]) await login('--context', 'here')
   t.deepEqual(JSON.parse((await first.run(['logout', '--json'])).stdout), { context: 'here', signedOut: true })
   const after = await first.run(['users', 'list', '--json'])
@@ -67,36 +67,43 @@ test.serial('logout forgets the session, and --everywhere ends it for whoever ha
   t.is(JSON.parse(refused.stdout).error.reason, 'INVALID_TOKEN')
 })
 
-test.serial('contexts are listed, chosen and removed; --context and --local outweigh the current one', async t => {
-  const { run, login, env } = await somebody(t)
-  await login('--context', 'one')
-  await login('--context', 'two')
-  const names = async () =>
-    JSON.parse((await run(['contexts', 'list', '--json'])).stdout).contexts.map(
-      ({ name, current }: { name: string; current: boolean }) => (current ? `${name}*` : name),
-    )
-  t.deepEqual(await names(), ['one', 'two*'])
-  t.deepEqual(JSON.parse((await run(['contexts', 'use', 'one', '--json'])).stdout), { current: 'one' })
-  t.deepEqual(await names(), ['one*', 'two'])
-  t.is(JSON.parse((await run(['whoami', '--context', 'two', '--json'])).stdout).context, 'two')
-  t.deepEqual(JSON.parse((await run(['contexts', 'show', 'two', '--json'])).stdout), {
-    name: 'two',
-    url: url(),
-    current: false,
-  })
-  t.is(JSON.parse((await run(['contexts', 'show', '--json'])).stdout).name, 'one')
-  t.deepEqual(JSON.parse((await run(['contexts', 'delete', 'two', '--json'])).stdout), { name: 'two', deleted: true })
-  t.is((await run(['whoami', '--context', 'two'])).code, 3)
-  const local = await runCli({ ...service.env, XDG_CONFIG_HOME: env.XDG_CONFIG_HOME }, ['whoami', '--local', '--json'])
-  t.regex(JSON.parse(local.stdout).actor, /^cli:.+@.+$/)
-  await run(['contexts', 'use', 'local'])
-  const none = await run(['users', 'list'])
-  t.is(none.code, 5)
-  t.regex(none.stderr, /no registry in/)
-})
+test.serial(
+  'contexts are listed, chosen and deleted, and `--context` and `--local` override the current one',
+  async t => {
+    const { run, login, env } = await isolatedUser(t)
+    await login('--context', 'one')
+    await login('--context', 'two')
+    const names = async () =>
+      JSON.parse((await run(['contexts', 'list', '--json'])).stdout).contexts.map(
+        ({ name, current }: { name: string; current: boolean }) => (current ? `${name}*` : name),
+      )
+    t.deepEqual(await names(), ['one', 'two*'])
+    t.deepEqual(JSON.parse((await run(['contexts', 'use', 'one', '--json'])).stdout), { current: 'one' })
+    t.deepEqual(await names(), ['one*', 'two'])
+    t.is(JSON.parse((await run(['whoami', '--context', 'two', '--json'])).stdout).context, 'two')
+    t.deepEqual(JSON.parse((await run(['contexts', 'show', 'two', '--json'])).stdout), {
+      name: 'two',
+      url: url(),
+      current: false,
+    })
+    t.is(JSON.parse((await run(['contexts', 'show', '--json'])).stdout).name, 'one')
+    t.deepEqual(JSON.parse((await run(['contexts', 'delete', 'two', '--json'])).stdout), { name: 'two', deleted: true })
+    t.is((await run(['whoami', '--context', 'two'])).code, 3)
+    const local = await runCli({ ...service.env, XDG_CONFIG_HOME: env.XDG_CONFIG_HOME }, [
+      'whoami',
+      '--local',
+      '--json',
+    ])
+    t.regex(JSON.parse(local.stdout).actor, /^cli:.+@.+$/)
+    await run(['contexts', 'use', 'local'])
+    const none = await run(['users', 'list'])
+    t.is(none.code, 5)
+    t.regex(none.stderr, /no registry in/)
+  },
+)
 
-test.serial('the certificate authority of a context is found from every folder', async t => {
-  const { run, login, config } = await somebody(t)
+test.serial('the certificate authority of a context is found from every working directory', async t => {
+  const { run, login, config } = await isolatedUser(t)
   const ca = join(config, 'ca.pem')
   await writeFile(ca, '')
   const signedIn = await login('--context', 'here', '--ca', relative(process.cwd(), ca))
@@ -105,9 +112,9 @@ test.serial('the certificate authority of a context is found from every folder',
 })
 
 test.serial(
-  'at a terminal, login asks for what is missing and shows none of it; a code once one is enrolled',
+  'at a terminal, login asks for missing credentials without echo, and for a one-time code if enrolled',
   async t => {
-    const { env, run, login } = await somebody(t)
+    const { env, run, login } = await isolatedUser(t)
     await login('--context', 'here')
     const enrolling = openTerminal(env, ['totp', 'enroll'])
     await enrolling.shows('One-time code:')
@@ -133,7 +140,7 @@ test.serial(
     await terminal.shows('Password')
     terminal.type(`${password}${keys.enter}`)
     await terminal.shows('One-time code')
-    // It was used for the enrolment.
+    // It was already used for the enrolment.
     terminal.type(`${totp.generate({ timestamp: now })}${keys.enter}`)
     await terminal.shows('The one-time code is wrong or already used')
     await terminal.shows('One-time code')
@@ -153,9 +160,9 @@ test.serial(
 )
 
 test.serial(
-  'a machine signs in with the key of a service, does what its scopes say, and is told what they lack',
+  'a machine signs in with a service key, has the access of its scopes, and errors name the missing scope',
   async t => {
-    const { run, config } = await somebody(t, spawnCli)
+    const { run, config } = await isolatedUser(t, spawnCli)
     const name = 'rotinas'
     const key = await serviceKey(service, ['organizations.write'], name)
     const args = ['login', url(), '--context', 'ci', '--service-key-file', '-', '--json']
@@ -194,9 +201,9 @@ test.serial(
 )
 
 test.serial(
-  'login refuses a key that is unknown, has no scope for Administration, or is none, and keeps nothing',
+  'login refuses a key that is unknown, malformed or without a scope for Administration, and stores nothing',
   async t => {
-    const { run } = await somebody(t)
+    const { run } = await isolatedUser(t)
     const login = (key: string) => run(['login', url(), '--context', 'ci', '--service-key-file', '-'], key)
     const unknown = await login(newServiceKey())
     t.deepEqual(
@@ -212,8 +219,8 @@ test.serial(
   },
 )
 
-test.serial('a session too old for what opens a way in says which sign-in that needs', async t => {
-  const { run, login, config } = await somebody(t)
+test.serial('the error for a session that is too old says which sign-in the command needs', async t => {
+  const { run, login, config } = await isolatedUser(t)
   await login('--context', 'here')
   const file = join(config, 'auth-admin', 'sessions', 'here.token')
   const genuine = (await readFile(file, 'utf8')).trim()
@@ -228,8 +235,8 @@ test.serial('a session too old for what opens a way in says which sign-in that n
   )
 })
 
-test.serial('at a terminal a sign-in that is too old is renewed before anything else is typed', async t => {
-  const { run, login, config, env } = await somebody(t)
+test.serial('at a terminal, a sign-in that is too old is renewed before other questions', async t => {
+  const { run, login, config, env } = await isolatedUser(t)
   await login('--context', 'here')
   const file = join(config, 'auth-admin', 'sessions', 'here.token')
   const genuine = (await readFile(file, 'utf8')).trim()
@@ -248,7 +255,7 @@ test.serial('at a terminal a sign-in that is too old is renewed before anything 
   t.is(await erasing.ended, 0, erasing.screen())
   t.is((await run(['services', 'list'])).code, 0)
 
-  // Here it depends on the user who is changed.
+  // Here it depends on the changed user.
   await service.signUp('ROLE_CLIENT', { username: 'colega' })
   await run(['users', 'activate', 'colega'])
   await age()
@@ -265,8 +272,8 @@ test.serial('at a terminal a sign-in that is too old is renewed before anything 
   t.is(await setting.ended, 130)
 })
 
-test.serial('at a terminal a session that has ended is renewed in place, and the command goes on', async t => {
-  const { run, login, config, env } = await somebody(t)
+test.serial('at a terminal, an expired session is renewed, and the command continues', async t => {
+  const { run, login, config, env } = await isolatedUser(t)
   await login('--context', 'here')
   const file = join(config, 'auth-admin', 'sessions', 'here.token')
   const genuine = (await readFile(file, 'utf8')).trim()
@@ -277,7 +284,7 @@ test.serial('at a terminal a session that has ended is renewed in place, and the
     ['users', 'list'],
     // It requires a recent sign-in.
     ['services', 'create', 'renovada', '--may', 'users.read'],
-    // Its progress is shown meanwhile.
+    // It shows its progress meanwhile.
     ['doctor'],
   ]) {
     await end()
@@ -303,8 +310,8 @@ test.serial('at a terminal a session that has ended is renewed in place, and the
   t.notRegex(ofService.screen(), /Password/)
 })
 
-test.serial('a context knows the username that signed in, and --username is for another', async t => {
-  const { run, login, env } = await somebody(t)
+test.serial('a context remembers the username of its sign-in, and `--username` overrides it', async t => {
+  const { run, login, env } = await isolatedUser(t)
   await login('--context', 'here')
   const again = await run(['login', '--context', 'here', '--password-file', '-', '--json'], password)
   t.is(JSON.parse(again.stdout).username, 'admin', again.stderr)
@@ -314,28 +321,31 @@ test.serial('a context knows the username that signed in, and --username is for 
   t.is(await terminal.ended, 130)
 })
 
-test.serial('AUTH_CONTEXT names the context unless --context or --local does, and is no setting', async t => {
-  const { run, login, env } = await somebody(t)
-  await login('--context', 'one')
-  await login('--context', 'two')
-  const contextOf = async (more: Record<string, string>, ...args: string[]) =>
-    JSON.parse((await runCli({ ...env, ...more }, ['whoami', '--json', ...args])).stdout).context
-  t.is(await contextOf({}), 'two')
-  t.is(await contextOf({ AUTH_CONTEXT: 'one' }), 'one')
-  t.is(await contextOf({ AUTH_CONTEXT: 'one' }, '--context', 'two'), 'two')
-  const settings = { ...service.env, AUTH_CONTEXT: 'one' }
-  t.is(await contextOf(settings, '--local'), 'local')
-  t.is(await contextOf({ ...service.env, AUTH_CONTEXT: 'local' }), 'local')
-  t.is((await runCli({ ...env, AUTH_CONTEXT: 'three' }, ['whoami'])).code, 3)
-  const config = await runCli(settings, ['config', '--local', '--json'])
-  t.deepEqual(JSON.parse(config.stdout).unknown, [])
-  const used = await runCli({ ...env, AUTH_CONTEXT: 'one' }, ['contexts', 'use', 'two'])
-  t.is(used.stderr, 'warning: AUTH_CONTEXT is set: commands still work at one.\n')
-  t.regex((await run(['--help'])).stdout, /AUTH_CONTEXT/)
-})
+test.serial(
+  'AUTH_CONTEXT selects the context unless `--context` or `--local` does, and isn’t a setting of the service',
+  async t => {
+    const { run, login, env } = await isolatedUser(t)
+    await login('--context', 'one')
+    await login('--context', 'two')
+    const contextOf = async (more: Record<string, string>, ...args: string[]) =>
+      JSON.parse((await runCli({ ...env, ...more }, ['whoami', '--json', ...args])).stdout).context
+    t.is(await contextOf({}), 'two')
+    t.is(await contextOf({ AUTH_CONTEXT: 'one' }), 'one')
+    t.is(await contextOf({ AUTH_CONTEXT: 'one' }, '--context', 'two'), 'two')
+    const settings = { ...service.env, AUTH_CONTEXT: 'one' }
+    t.is(await contextOf(settings, '--local'), 'local')
+    t.is(await contextOf({ ...service.env, AUTH_CONTEXT: 'local' }), 'local')
+    t.is((await runCli({ ...env, AUTH_CONTEXT: 'three' }, ['whoami'])).code, 3)
+    const config = await runCli(settings, ['config', '--local', '--json'])
+    t.deepEqual(JSON.parse(config.stdout).unknown, [])
+    const used = await runCli({ ...env, AUTH_CONTEXT: 'one' }, ['contexts', 'use', 'two'])
+    t.is(used.stderr, 'warning: AUTH_CONTEXT is set: commands still work at one.\n')
+    t.regex((await run(['--help'])).stdout, /AUTH_CONTEXT/)
+  },
+)
 
-test.serial('a command that is only local refuses --context, and does nothing; AUTH_CONTEXT is a default', async t => {
-  const { run, login, env } = await somebody(t)
+test.serial('a local-only command refuses `--context` without effect, and ignores AUTH_CONTEXT', async t => {
+  const { run, login, env } = await isolatedUser(t)
   await login('--context', 'prod')
   for (const args of [
     ['install'],
@@ -360,29 +370,35 @@ test.serial('a command that is only local refuses --context, and does nothing; A
   t.is(installed.code, 0, installed.stderr)
 })
 
-test.serial('a wrong password, a token in the clear, a server that isn’t there: each says what to do', async t => {
-  const { run, login } = await somebody(t)
-  const wrong = await run(['login', url(), '--username', 'admin', '--password-file', '-', '--json'], 'not-the-password')
-  t.is(wrong.code, 4)
-  t.is(JSON.parse(wrong.stdout).error.reason, 'INVALID_CREDENTIALS')
-  const clear = await run(
-    ['login', 'http://auth.example.org:50052', '--username', 'admin', '--password-file', '-'],
-    'x',
-  )
-  t.is(clear.code, 2)
-  t.regex(clear.stderr, /https:\/\//)
-  t.is((await run(['login', '--username', 'admin', '--password-file', '-'], 'x')).code, 2)
-  await login('--context', 'here')
-  const nowhere = `http://127.0.0.1:${await freePort()}`
-  const away = await run(['login', nowhere, '--username', 'admin', '--password-file', '-'], password)
-  t.is(away.code, 7)
-  t.regex(away.stderr, /can’t be reached/)
-  const flag = await run(['login', url(), '--username', 'admin', '--password', password])
-  t.is(flag.code, 2)
-})
+test.serial(
+  'errors for a wrong password, a connection without TLS and an unreachable server say what to do',
+  async t => {
+    const { run, login } = await isolatedUser(t)
+    const wrong = await run(
+      ['login', url(), '--username', 'admin', '--password-file', '-', '--json'],
+      'not-the-password',
+    )
+    t.is(wrong.code, 4)
+    t.is(JSON.parse(wrong.stdout).error.reason, 'INVALID_CREDENTIALS')
+    const clear = await run(
+      ['login', 'http://auth.example.org:50052', '--username', 'admin', '--password-file', '-'],
+      'x',
+    )
+    t.is(clear.code, 2)
+    t.regex(clear.stderr, /https:\/\//)
+    t.is((await run(['login', '--username', 'admin', '--password-file', '-'], 'x')).code, 2)
+    await login('--context', 'here')
+    const nowhere = `http://127.0.0.1:${await freePort()}`
+    const away = await run(['login', nowhere, '--username', 'admin', '--password-file', '-'], password)
+    t.is(away.code, 7)
+    t.regex(away.stderr, /can’t be reached/)
+    const flag = await run(['login', url(), '--username', 'admin', '--password', password])
+    t.is(flag.code, 2)
+  },
+)
 
-test.serial('a session file that others may read is warned about', async t => {
-  const { run, login, config } = await somebody(t)
+test.serial('a session file that other users can read causes a warning', async t => {
+  const { run, login, config } = await isolatedUser(t)
   await login('--context', 'here')
   const file = join(config, 'auth-admin', 'sessions', 'here.token')
   const token = await readFile(file, 'utf8')
@@ -394,9 +410,9 @@ test.serial('a session file that others may read is warned about', async t => {
 })
 
 test.serial(
-  'what can’t be undone is confirmed at a server, though scripts on the database itself may go on',
+  'an irreversible command needs a confirmation at a server, but not in scripts on the database itself',
   async t => {
-    const { run, login } = await somebody(t)
+    const { run, login } = await isolatedUser(t)
     await login('--context', 'here')
     const [key] = JSON.parse((await run(['keys', 'list', '--json'])).stdout).keys
     const refused = await run(['keys', 'retire', key.kid, '--now', '--json'])

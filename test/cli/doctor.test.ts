@@ -1,4 +1,4 @@
-/** `auth-admin doctor`: it works when nothing else does. */
+/** `auth-admin doctor`: it works even if nothing else does. */
 import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { hostname, tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -28,7 +28,7 @@ async function folder(t: ExecutionContext): Promise<string> {
   return path
 }
 
-test('doctor ends with 0 where nothing failed, whatever it warns of', async t => {
+test('doctor exits with 0 if no check failed, even with warnings', async t => {
   const env = { ...(await installedRegistry(t)), AUTH_DATA_DIR: await folder(t) }
   const { code, checks, statusOf } = await doctor(env)
   t.is(code, 0, JSON.stringify(checks))
@@ -40,7 +40,7 @@ test('doctor ends with 0 where nothing failed, whatever it warns of', async t =>
   t.regex(stdout, /^warning {2}administrators: [^\n]+\n {9}-> Have each/m)
 })
 
-test('doctor says that it checks the settings of its own environment, and names each of them, whatever the service has', async t => {
+test('doctor says that it checks the settings of its environment, not of the service, and lists each', async t => {
   const other = { AUTH_RECOVERY_EMAIL: 'any', AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_BCRYPT_COST: '5' }
   const { env } = await startTestService(t, { ...other, AUTH_TRUSTED_PROXIES: '127.0.0.1, 10.0.0.0/8' })
   const own = { DATABASE_URL: env.DATABASE_URL!, AUTH_MASTER_KEY: env.AUTH_MASTER_KEY!, AUTH_DATA_DIR: await folder(t) }
@@ -65,7 +65,7 @@ test('doctor says that it checks the settings of its own environment, and names 
   t.regex(of(same, 'client addresses'), /^AUTH_TRUSTED_PROXIES has 2 entries; /)
 })
 
-test('a registry without an active administrator fails, and the command that is told makes one', async t => {
+test('a registry without an active administrator fails the check, and the suggested command creates one', async t => {
   const env = { ...(await installedRegistry(t)), DATABASE_URL: await freshDatabase(t), AUTH_DATA_DIR: await folder(t) }
   t.is((await runCli(env, ['install'])).code, 0)
   t.is((await doctor(env)).statusOf('administrators'), 'warning')
@@ -85,7 +85,7 @@ test('a registry without an active administrator fails, and the command that is 
   t.deepEqual(audit, [{ username: 'chefe' }])
 })
 
-test('usernames from before that look like ids are listed by id, up to 10', async t => {
+test('existing usernames that look like ids are listed by id, at most 10', async t => {
   const env = { ...(await installedRegistry(t)), DATABASE_URL: await freshDatabase(t), AUTH_DATA_DIR: await folder(t) }
   t.is((await runCli(env, ['install'])).code, 0)
   t.is((await doctor(env)).statusOf('usernames'), 'ok')
@@ -110,7 +110,7 @@ test('usernames from before that look like ids are listed by id, up to 10', asyn
   t.is(erased.code, 0, erased.stderr)
 })
 
-test('after `issuer set`, doctor names the processes that still have the former issuer or audience, until they stop', async t => {
+test('after `issuer set`, doctor lists the processes that still use the former issuer or audience', async t => {
   const { env, service } = await startTestService(t, { AUTH_BCRYPT_COST: '4' })
   const own = { DATABASE_URL: env.DATABASE_URL!, AUTH_MASTER_KEY: env.AUTH_MASTER_KEY! }
   const settings = { ...own, AUTH_DATA_DIR: await folder(t) }
@@ -126,7 +126,7 @@ test('after `issuer set`, doctor names the processes that still have the former 
   t.like(await examine(), { status: 'ok', detail: 'Processes that serve this registry: 0. All have its issuer.' })
 })
 
-test('a database that is away is a check that failed, and the rest is examined', async t => {
+test('an unavailable database is a failed check, and all other checks run', async t => {
   const env = { DATABASE_URL: 'postgres://ana:secret-of-ana@127.0.0.1:1/none', AUTH_MASTER_KEY: masterKey }
   const { code, stdout, stderr } = await runCli({ ...env, AUTH_DATA_DIR: await folder(t) }, ['doctor', '--json'])
   t.is(code, 1, stderr)
@@ -138,7 +138,7 @@ test('a database that is away is a check that failed, and the rest is examined',
   t.notRegex(stdout + stderr, /secret-of-ana/)
 })
 
-test('a database without tables, one that nobody installed, and wrong settings are told apart', async t => {
+test('a database without tables, one without an installation, and wrong settings are distinguished', async t => {
   const empty = { DATABASE_URL: await freshDatabase(t, { from: 'template0' }), AUTH_MASTER_KEY: masterKey }
   const bare = await doctor({ ...empty, AUTH_DATA_DIR: await folder(t) })
   t.is(bare.code, 1)
@@ -151,7 +151,7 @@ test('a database without tables, one that nobody installed, and wrong settings a
   t.is(wrong.statusOf('settings'), 'failed')
 })
 
-test('e-mails that failed, or whose last attempt did, are never ok', async t => {
+test('e-mails that failed, or whose last attempt failed, are never reported as ok', async t => {
   const env = { ...(await installedRegistry(t)), AUTH_DATA_DIR: await folder(t) }
   const found = async () => (await doctor(env)).checks.find(({ check }) => check === 'e-mails')
   t.is((await found())?.status, 'ok')
@@ -169,7 +169,7 @@ test('e-mails that failed, or whose last attempt did, are never ok', async t => 
   t.like(await found(), { status: 'warning', detail: '1 e-mails failed permanently.' })
 })
 
-test('secret files that every user of the machine can read are named', async t => {
+test('secret files that every user of the machine can read are listed', async t => {
   const env = await installedRegistry(t)
   const dataDir = await folder(t)
   const file = join(dataDir, 'master-key')
@@ -182,7 +182,7 @@ test('secret files that every user of the machine can read are named', async t =
   t.true(open.checks.find(({ check }) => check === 'secret files')!.fix.includes(file))
   await chmod(file, 0o600)
   t.is((await doctor(settings)).statusOf('secret files'), 'ok')
-  // A service that root starts opens its data folder to the user of PostgreSQL, who may only pass through.
+  // A service that root starts gives the user of PostgreSQL only search permission on its data folder.
   await chmod(dataDir, 0o711)
   t.is((await doctor(settings)).statusOf('secret files'), 'ok')
   await chmod(dataDir, 0o755)

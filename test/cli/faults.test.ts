@@ -8,7 +8,7 @@ import { formatAddress } from '../../server/process/settings.js'
 import { runCli } from '../_helpers/cli.js'
 import { password, startTestService } from '../_helpers/service.js'
 
-/** What is wrong; the exit code; which failures a command tells of, here and there. */
+/** The fault, the exit code, and the error locally and at a server. */
 const faults: {
   readonly what: string
   readonly code: number
@@ -100,7 +100,7 @@ const faults: {
   },
 ]
 
-test('the same fault has the same exit code on the database itself and on a server, which never names DATABASE_URL', async t => {
+test('a fault has the same exit code on the database itself and at a server, whose error never mentions DATABASE_URL', async t => {
   const service = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_LOG_LEVEL: 'silent' })
   const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
   t.teardown(() => rm(config, { recursive: true, force: true }))

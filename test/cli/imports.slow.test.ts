@@ -1,4 +1,4 @@
-/** An import that is killed in the middle continues with the same command: no row is lost, none is applied twice. */
+/** A killed import continues with the same command: no row is lost, none is applied twice. */
 import { once } from 'node:events'
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -8,7 +8,7 @@ import test from 'ava'
 import { installedRegistry, spawnCli, startCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
 
-test('an import that is killed again and again ends with each row applied once and each rejected row reported', async t => {
+test('an import that is killed repeatedly and resumed applies each row once and reports each rejected row', async t => {
   const env = await installedRegistry(t)
   const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
   t.teardown(() => rm(folder, { recursive: true, force: true }))

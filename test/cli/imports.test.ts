@@ -1,4 +1,4 @@
-/** Files of organizations and users: in, out and in again unchanged, whatever their encoding, separator and texts. */
+/** Import and export of organizations and users are lossless, with any encoding, separator and text. */
 import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -62,7 +62,7 @@ function schools(): string {
 }
 
 test.serial(
-  '207 organizations with repeated names, NULL, True/False and quoted line breaks go in, out and in again unchanged',
+  '207 organizations with repeated names, NULL, True/False and quoted line breaks survive import, export and import unchanged',
   async t => {
     const source = await file(iconv.encode(schools(), 'win1252'))
     const first = await imported('organizations', source)
@@ -100,26 +100,29 @@ test.serial(
   },
 )
 
-test.serial('users go out and in again unchanged, with an organization and without, in CSV and JSON lines', async t => {
-  const organization = await service.organization()
-  await service.institution(organization)
-  await service.signUp('ROLE_CLIENT', {
-    dateofborn: '01/02/1990',
-    gender: 'F',
-    institution: 'NULL',
-    email: 'a@example.org',
-  })
-  for (const extension of ['csv', 'jsonl']) {
-    const out = join(folder, `users.${extension}`)
-    t.is((await cli('users', 'export', out)).code, 0)
-    const { users } = JSON.parse((await cli('users', 'list', '--all', '--json')).stdout)
-    const result = await imported('users', out)
-    t.like(result, { code: 0, unchanged: users.length, created: 0, updated: 0, rejected: 0 })
-    t.false((await readFile(out, 'utf8')).includes('$2b$'))
-  }
-})
+test.serial(
+  'users with and without an organization survive export and import unchanged, in CSV and JSON lines',
+  async t => {
+    const organization = await service.organization()
+    await service.institution(organization)
+    await service.signUp('ROLE_CLIENT', {
+      dateofborn: '01/02/1990',
+      gender: 'F',
+      institution: 'NULL',
+      email: 'a@example.org',
+    })
+    for (const extension of ['csv', 'jsonl']) {
+      const out = join(folder, `users.${extension}`)
+      t.is((await cli('users', 'export', out)).code, 0)
+      const { users } = JSON.parse((await cli('users', 'list', '--all', '--json')).stdout)
+      const result = await imported('users', out)
+      t.like(result, { code: 0, unchanged: users.length, created: 0, updated: 0, rejected: 0 })
+      t.false((await readFile(out, 'utf8')).includes('$2b$'))
+    }
+  },
+)
 
-test.serial('exports hold secrets only if asked for, in a file of their owner, with an event', async t => {
+test.serial('exports hold secrets only on request, in a file that only its owner can read, with an event', async t => {
   await service.institution(await service.organization())
   const count = async () =>
     (await sql(`SELECT count(*)::int AS n FROM audit_events WHERE action LIKE '%.export-secrets'`))[0]!.n
@@ -132,7 +135,7 @@ test.serial('exports hold secrets only if asked for, in a file of their owner, w
   t.is((await stat(out)).mode & 0o777, 0o600)
   t.is((await cli('organizations', 'export', out, '--with-secrets')).code, 0)
   t.is(Number(await count()), before + 2)
-  // What only this registry can read is left out when it is imported.
+  // Columns that only this registry can read are ignored by an import.
   t.like(await imported('organizations', out), {
     code: 0,
     stderr: 'Columns left out: activationkey.\n',
@@ -141,7 +144,7 @@ test.serial('exports hold secrets only if asked for, in a file of their owner, w
   })
 })
 
-test.serial('rejected rows are counted, reported as they were, and can be imported once they are mended', async t => {
+test.serial('rejected rows are counted, reported unchanged, and can be imported once corrected', async t => {
   const source = await file(
     [
       'Username;State;City;Role;nota',
@@ -176,29 +179,26 @@ test.serial('rejected rows are counted, reported as they were, and can be import
   t.is((await sql(`SELECT 1 FROM users WHERE username LIKE 'rep-%'`)).length, 5)
 })
 
-test.serial(
-  'a dry run says what would change by field, and an import after it leaves what has changed since',
-  async t => {
-    await service.signUp('ROLE_CLIENT', { username: 'dry-ana' })
-    await service.signUp('ROLE_CLIENT', { username: 'dry-bia' })
-    const source = await file('username,city,gender\ndry-ana,Jaú,F\ndry-bia,Jaú,F\n')
-    const dry = await imported('users', source, '--dry-run')
-    t.like(dry, { code: 0, dry_run: true, updated: 2, changes: { city: 2, gender: 2 } })
-    const { stdout } = await cli('users', 'import', source, '--dry-run')
-    t.regex(
-      stdout,
-      /^Dry run \d+, nothing is changed: 0 created, 2 updated, 0 unchanged, 0 rejected\.\nChanges by field: gender 2, city 2\.\n/,
-    )
-    await cli('users', 'edit', 'dry-bia', '--city', 'Assis')
-    const report = join(folder, 'stale.csv')
-    const after = await imported('users', source, '--after-dry-run', String(dry.id), '--report', report)
-    t.is(after.stderr, '')
-    t.like(after, { code: 6, updated: 1, rejected: 1, after_dry_run: dry.id })
-    t.regex(await readFile(report, 'utf8'), /dry-bia,Jaú,F,3,,STALE: /)
-  },
-)
+test.serial('a dry run reports the changes by field, and a later import skips records that changed since', async t => {
+  await service.signUp('ROLE_CLIENT', { username: 'dry-ana' })
+  await service.signUp('ROLE_CLIENT', { username: 'dry-bia' })
+  const source = await file('username,city,gender\ndry-ana,Jaú,F\ndry-bia,Jaú,F\n')
+  const dry = await imported('users', source, '--dry-run')
+  t.like(dry, { code: 0, dry_run: true, updated: 2, changes: { city: 2, gender: 2 } })
+  const { stdout } = await cli('users', 'import', source, '--dry-run')
+  t.regex(
+    stdout,
+    /^Dry run \d+, nothing is changed: 0 created, 2 updated, 0 unchanged, 0 rejected\.\nChanges by field: gender 2, city 2\.\n/,
+  )
+  await cli('users', 'edit', 'dry-bia', '--city', 'Assis')
+  const report = join(folder, 'stale.csv')
+  const after = await imported('users', source, '--after-dry-run', String(dry.id), '--report', report)
+  t.is(after.stderr, '')
+  t.like(after, { code: 6, updated: 1, rejected: 1, after_dry_run: dry.id })
+  t.regex(await readFile(report, 'utf8'), /dry-bia,Jaú,F,3,,STALE: /)
+})
 
-test.serial('an import of new users without a column termsofusage warns once, also in a dry run', async t => {
+test.serial('an import of new users without the column termsofusage warns once, also in a dry run', async t => {
   const user = (username: string) => ({ username, state: 'SP', city: 'Bauru', role: 'ROLE_CLIENT' })
   const users = [user('terms-a'), user('terms-b')]
   const csv = await file(`username,state,city,role\n${users.map(each => Object.values(each).join(',')).join('\n')}\n`)
@@ -216,7 +216,7 @@ test.serial('an import of new users without a column termsofusage warns once, al
   t.like(await imported('users', all, '--dry-run'), { code: 0, created: 1, stderr: '' })
 })
 
-test.serial('all or nothing applies nothing when a row is rejected, and reports it', async t => {
+test.serial('an all-or-nothing import applies no row if one is rejected, and reports it', async t => {
   const report = join(folder, 'all.csv')
   const wrong = await file('username,state,city,role\nall-a,SP,Bauru,ROLE_CLIENT\nall-b,SPX,Bauru,ROLE_CLIENT\n')
   t.like(await imported('users', wrong, '--all-or-nothing', '--report', report), {
@@ -238,7 +238,7 @@ test.serial('all or nothing applies nothing when a row is rejected, and reports 
   t.like(await imported('users', good, '--all-or-nothing'), { code: 0, state: 'finished', created: 1 })
 })
 
-test.serial('hashes are counted by cost, and the time of passwords is said beforehand', async t => {
+test.serial('an import reports hashes by cost, and in advance the time to hash passwords', async t => {
   const hash = await bcrypt.hash('senha de antes', 4)
   const lines = [`has-a,,${hash}`, `has-b,,${hash}`, `has-c,${password},`].map(line => `${line},SP,Bauru,ROLE_CLIENT,1`)
   const source = await file(['username,password,password_hash,state,city,role,termsofusage', ...lines].join('\n'))
@@ -249,7 +249,7 @@ test.serial('hashes are counted by cost, and the time of passwords is said befor
   t.truthy(await service.login('has-c', password))
 })
 
-test.serial('a formula is written as it is, or prefixed for a spreadsheet', async t => {
+test.serial('a formula is exported unchanged, or prefixed with `--spreadsheet`', async t => {
   const formula = '=HYPERLINK("http://example.org","x")'
   await service.organization({ name: formula })
   const out = join(folder, 'formulas.csv')
@@ -269,7 +269,7 @@ test.serial('two commands that import the same file at once apply each row once'
   t.is((await sql(`SELECT 1 FROM users WHERE username LIKE 'two-%'`)).length, 600)
 })
 
-test.serial('a file that makes no sense is refused before anything is imported', async t => {
+test.serial('a malformed file is refused before any row is imported', async t => {
   const cases: [content: string, sentence: RegExp, code: number][] = [
     ['username,Username\na,b\n', /two columns username/, 2],
     ['nome,cidade\na,b\n', /no column id or username/, 2],
@@ -299,7 +299,7 @@ test.serial('imports are listed, shown and aborted', async t => {
   t.is((await cli('imports', 'abort', String(id))).stdout, `Import ${id} is finished already.\n`)
 })
 
-test.serial('the documentation lists the columns of both nouns', async t => {
+test.serial('the documentation lists the columns of users and organizations', async t => {
   const text = await readFile(new URL('../../../docs/imports.md', import.meta.url), 'utf8')
   for (const [noun, columns] of Object.entries({ Organizations: organizationColumns, Users: userColumns })) {
     const section = text.split(`## Columns: ${noun}`)[1]!.split('\n## ')[0]!
@@ -320,7 +320,7 @@ const texts = fc.oneof(
 /** Cells as an export writes them, and as they are read. */
 const read = (value: string | null) => value ?? ''
 
-test.serial('whatever texts a file is written with are read again, with every separator, in UTF-8', async t => {
+test.serial('any texts written to a file are read back unchanged, with every separator, in UTF-8', async t => {
   const property = fc.asyncProperty(
     fc.array(fc.tuple(texts, texts, fc.option(texts)), { minLength: 1, maxLength: 20 }),
     fc.constantFrom(',', ';', '\t'),
@@ -348,7 +348,7 @@ test.serial('whatever texts a file is written with are read again, with every se
   await fc.assert(property, { numRuns: 150 })
 })
 
-test.serial('a file in Windows-1252 is read with its own characters', async t => {
+test.serial('a file in Windows-1252 is decoded correctly', async t => {
   const all = Array.from({ length: 256 }, (_, byte) => byte).filter(
     byte => ![0x81, 0x8d, 0x8f, 0x90, 0x9d, 0x22].includes(byte),
   )
@@ -358,35 +358,38 @@ test.serial('a file in Windows-1252 is read with its own characters', async t =>
   for await (const { cells } of readRows(source)) t.deepEqual(cells, { a: cell, b: '€' })
 })
 
-test.serial('JSON lines are read as they are written, null as NULL, a missing field as a missing column', async t => {
-  const property = fc.asyncProperty(
-    fc.array(fc.dictionary(fc.constantFrom('a', 'b', 'c'), fc.option(texts)), { minLength: 1, maxLength: 10 }),
-    async rows => {
-      const path = join(folder, `property-${++files}.jsonl`)
-      const sink = await openSink(path, { format: 'jsonl', columns: [] })
-      await sink.write(rows)
-      await sink.close()
-      const cells: unknown[] = []
-      for await (const row of readRows(await openSource(path, undefined))) cells.push({ ...row.cells })
-      t.deepEqual(
-        cells,
-        rows.map(row => ({ ...row })),
-      )
-    },
-  )
-  await fc.assert(property, { numRuns: 50 })
-  const broken = await openSource(await file('{"a":1}\n[1]\n{"a":{}}\n\n{', 'jsonl'), undefined)
-  const problems: unknown[] = []
-  for await (const { line, problem } of readRows(broken)) problems.push([line, problem])
-  t.deepEqual(problems, [
-    [1, undefined],
-    [2, 'The line is not a JSON object.'],
-    [3, 'a must not be an object or an array.'],
-    [5, 'The line is not a JSON object.'],
-  ])
-})
+test.serial(
+  'JSON lines are read back as written, with null as NULL and a missing field as a missing column',
+  async t => {
+    const property = fc.asyncProperty(
+      fc.array(fc.dictionary(fc.constantFrom('a', 'b', 'c'), fc.option(texts)), { minLength: 1, maxLength: 10 }),
+      async rows => {
+        const path = join(folder, `property-${++files}.jsonl`)
+        const sink = await openSink(path, { format: 'jsonl', columns: [] })
+        await sink.write(rows)
+        await sink.close()
+        const cells: unknown[] = []
+        for await (const row of readRows(await openSource(path, undefined))) cells.push({ ...row.cells })
+        t.deepEqual(
+          cells,
+          rows.map(row => ({ ...row })),
+        )
+      },
+    )
+    await fc.assert(property, { numRuns: 50 })
+    const broken = await openSource(await file('{"a":1}\n[1]\n{"a":{}}\n\n{', 'jsonl'), undefined)
+    const problems: unknown[] = []
+    for await (const { line, problem } of readRows(broken)) problems.push([line, problem])
+    t.deepEqual(problems, [
+      [1, undefined],
+      [2, 'The line is not a JSON object.'],
+      [3, 'a must not be an object or an array.'],
+      [5, 'The line is not a JSON object.'],
+    ])
+  },
+)
 
-test.serial('organizations with arbitrary texts go in, out and in again unchanged', async t => {
+test.serial('organizations with arbitrary texts survive import, export and import unchanged', async t => {
   const field = texts.filter(text => text.trim() !== '' && !/[\p{Cc}\p{Cs}\p{Zl}\p{Zp}]/u.test(text))
   const names = fc.sample(
     field.filter(text => /\p{L}/u.test(text)),

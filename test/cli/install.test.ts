@@ -1,4 +1,4 @@
-/** `auth-admin install`: a usable registry, however often it runs, and however many run at once. */
+/** `auth-admin install`: a usable registry, even if it runs repeatedly or concurrently. */
 import { mkdtemp, readFile, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -20,7 +20,7 @@ async function emptyDatabase(t: ExecutionContext, env: Record<string, string> = 
   }
 }
 
-test('install gives an empty database tables, a signing key, questions and the administrator; the second time nothing', async t => {
+test('install creates tables, a signing key, questions and the administrator in an empty database, and nothing the second time', async t => {
   const env = await emptyDatabase(t)
   const first = await runCli(env, ['install'])
   t.is(first.code, 0, first.stderr)
@@ -47,7 +47,7 @@ test('install gives an empty database tables, a signing key, questions and the a
   t.is(users.length, 1)
 })
 
-test('at a terminal install shows the password that it made', async t => {
+test('at a terminal, install shows the password that it generated', async t => {
   const env = await emptyDatabase(t)
   const terminal = openTerminal(env, ['install'])
   t.is(await terminal.ended, 0)
@@ -55,7 +55,7 @@ test('at a terminal install shows the password that it made', async t => {
   t.regex(terminal.screen(), new RegExp(`password +${password}`))
 })
 
-test('at a terminal install asks before it updates the tables of an existing registry; elsewhere it goes on', async t => {
+test('install asks before it migrates an existing registry at a terminal, and doesn’t ask without one', async t => {
   const env = await emptyDatabase(t)
   await runCli(env, ['install'])
   const next = await nextVersion(t, '-- expand\nCREATE TABLE next ()')
@@ -70,14 +70,14 @@ test('at a terminal install asks before it updates the tables of an existing reg
   t.is((await tables()).length, 1)
 })
 
-test('install names the folder of an embedded database', async t => {
+test('install prints the folder of an embedded database', async t => {
   const { AUTH_DATA_DIR } = await emptyDatabase(t)
   const { stdout } = await runCli({ AUTH_DATA_DIR: join(AUTH_DATA_DIR, 'new') }, ['install'])
   t.true(stdout.startsWith(`Installing in the embedded database in ${join(AUTH_DATA_DIR, 'new')}.\n`), stdout)
 })
 
-test('the default administrator is made once: erased or renamed, no installation and no start brings it back', async t => {
-  const env = await emptyDatabase(t, { AUTH_ADMIN_PASSWORD: 'several words that nobody guesses' })
+test('the default administrator is created once: no installation or start recreates an erased or renamed one', async t => {
+  const env = await emptyDatabase(t, { AUTH_ADMIN_PASSWORD: 'several words that are hard to guess' })
   await runCli(env, ['install'])
   const names = async () => (await ask(env.DATABASE_URL, 'SELECT username FROM users')).map(row => row.username)
   for (const [sql, left] of [
@@ -85,7 +85,7 @@ test('the default administrator is made once: erased or renamed, no installation
     ['DELETE FROM users', []],
   ] as const) {
     await ask(env.DATABASE_URL, sql)
-    // Something else is missing, too, so that there is something to do.
+    // Something else is also missing, so that it has work to do.
     await ask(env.DATABASE_URL, 'DELETE FROM questions')
     const { stdout, code } = await runCli(env, ['install', '--json'])
     t.is(code, 0)
@@ -93,14 +93,14 @@ test('the default administrator is made once: erased or renamed, no installation
     t.false('administrator' in JSON.parse(stdout))
     t.deepEqual(await names(), left)
   }
-  const service = await spawnService(t, { ...env, AUTH_ADMIN_PASSWORD: 'several words that nobody guesses' })
+  const service = await spawnService(t, { ...env, AUTH_ADMIN_PASSWORD: 'several words that are hard to guess' })
   t.deepEqual(await names(), [])
   const warnings = () =>
     service
       .output()
       .split('\n')
       .filter(line => line.includes('no active administrator'))
-  // The log comes by another pipe than what a start prints.
+  // Log and standard output use different pipes.
   await waitFor(() => warnings().length > 0, service.output)
   t.is(warnings().length, 1)
   t.regex(warnings()[0]!, /"level":"warn".*`auth-admin users create .*--role ROLE_ADMIN --active/)
@@ -117,8 +117,8 @@ test('a service that is started without a terminal says where to sign in and whe
   t.false(service.output().includes(password))
 })
 
-test('install makes anew what is missing of a registry: questions, a signing key that is of age', async t => {
-  const env = await emptyDatabase(t, { AUTH_ADMIN_PASSWORD: 'several words that nobody guesses' })
+test('install restores missing questions, and rotates a signing key that is due', async t => {
+  const env = await emptyDatabase(t, { AUTH_ADMIN_PASSWORD: 'several words that are hard to guess' })
   await runCli(env, ['install'])
   const missing = {
     questions: 'DELETE FROM questions',
@@ -133,7 +133,7 @@ test('install makes anew what is missing of a registry: questions, a signing key
   }
 })
 
-test('several installations at once make each thing once, and all succeed', async t => {
+test('concurrent installations create everything once, and all succeed', async t => {
   const env = await emptyDatabase(t)
   const runs = await Promise.all(Array.from({ length: 4 }, () => spawnCli(env, ['install', '--json'])))
   for (const { code, stderr } of runs) t.deepEqual([code, stderr], [0, ''])
@@ -162,7 +162,7 @@ test('install --json prints where the random password is kept, not the password'
   t.false(stdout.includes((await readFile(passwordFile, 'utf8')).trim()))
 })
 
-test('install takes the administrator’s password from the settings, never prints it, and warns of a weak one', async t => {
+test('install takes the administrator’s password from the settings, never prints it, and warns if it is weak', async t => {
   for (const [given, warning] of [
     ['um-cavalo-bem-azul-19', /^$/],
     ['fraca1', /^warning: AUTH_ADMIN_PASSWORD is weak: [^\n]+\n$/],

@@ -1,4 +1,4 @@
-/** `auth-admin issuer`: whose tokens the registry's are. */
+/** `auth-admin issuer`: issuer and audience of the registry's tokens. */
 import test, { type ExecutionContext } from 'ava'
 import { installedRegistry, keys, openTerminal, runCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
@@ -10,7 +10,7 @@ async function install(t: ExecutionContext) {
   return env
 }
 
-test('install takes issuer and audience from the settings, or the defaults; set changes what is given', async t => {
+test('install takes issuer and audience from the settings or the defaults, and `issuer set` changes the given ones', async t => {
   const env = await install(t)
   const show = async () => JSON.parse((await runCli(env, ['issuer', 'show', '--json'])).stdout)
   const set = async (confirm: string, ...args: string[]) =>
@@ -37,7 +37,7 @@ test('install takes issuer and audience from the settings, or the defaults; set 
   )
 })
 
-test('set needs one of the two, warns what becomes of tokens, and says when nothing changes', async t => {
+test('`issuer set` needs issuer or audience, warns about the effect on tokens, and reports when nothing changes', async t => {
   const env = await installedRegistry(t)
   t.is((await runCli(env, ['issuer', 'set'])).code, 2)
   t.is((await runCli(env, ['issuer', 'set', '--issuer', 'a\nb'])).code, 2)
@@ -55,7 +55,7 @@ test('set needs one of the two, warns what becomes of tokens, and says when noth
   })
 })
 
-test('install with other settings than the registry’s changes nothing, and says both and the command', async t => {
+test('install with settings that differ from the registry changes nothing, and reports both values and the command', async t => {
   const env = await install(t)
   const before = await runCli(env, ['audit', 'list', '--json'])
   const { code, stdout, stderr } = await runCli({ ...env, AUTH_AUDIENCE: "l'app de São Paulo" }, ['install'])
@@ -70,7 +70,7 @@ test('install with other settings than the registry’s changes nothing, and say
   t.deepEqual(await runCli(env, ['audit', 'list', '--json']), before)
 })
 
-test('at a terminal set asks for both, and Enter keeps what is there', async t => {
+test('at a terminal, `issuer set` asks for both, and Enter keeps the current value', async t => {
   const env = await installedRegistry(t)
   const terminal = openTerminal(env, ['issuer', 'set'])
   await terminal.shows('Issuer')
@@ -83,7 +83,7 @@ test('at a terminal set asks for both, and Enter keeps what is there', async t =
   t.regex(terminal.screen(), /The issuer is https:\/\/b\.example, the audience work-packages\./)
 })
 
-test('a registry with the audience of administrators is not opened until the command that is told has changed it', async t => {
+test('a registry with the audience of administrators is refused until the suggested command changes it', async t => {
   const env = await install(t)
   await ask(env.DATABASE_URL, `UPDATE token_issuer SET audience = 'Auth-Admin'`)
   const { code, stderr } = await runCli(env, ['install'])

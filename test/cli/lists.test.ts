@@ -1,4 +1,4 @@
-/** Every list of `auth-admin` in one shape. They are found among the commands: a new one is held to it, too. */
+/** All lists of `auth-admin` have one format. The tests find them among the commands, including new ones. */
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -14,13 +14,13 @@ const lists = all
   .filter(({ path, command }) => / list$/.test(path) || /^List /.test(command.description()))
   .map(({ path }) => path)
 
-/** Names of those that list something of a record. */
+/** The record of lists that belong to one. */
 const named: Record<string, readonly string[]> = {
   'organizations members list': ['Escola Azul'],
   'services keys list': ['notas-1'],
 }
 
-/** Fields whose names and types are the contract’s, or are named as the columns of files, by the noun of the list. */
+/** Fields with names and types of the contract, or names of file columns, by the noun of the list. */
 const contract: Record<string, readonly string[]> = {
   users: [
     ...['id', 'username', 'nickname', 'dateofborn', 'gender', 'state', 'city', 'institutiontype', 'institution'],
@@ -36,7 +36,7 @@ const contract: Record<string, readonly string[]> = {
   ],
 }
 
-/** More rows of everything than a list shows, and every field with a value. */
+/** More rows of each kind than a list shows, with a value in every field. */
 const plenty = `
   INSERT INTO organizations (name, name_key, address, inep_code, login, phone, responsible, type, website, email,
       activation_key_digest, activation_key_sealed)
@@ -74,7 +74,7 @@ const contexts = Object.fromEntries(
 
 let env: Record<string, string>
 const cleanUps: (() => Promise<void>)[] = []
-test.before('a registry with plenty of everything', async () => {
+test.before('prepare a registry with many records of each kind', async () => {
   const t = { teardown: (work: () => Promise<void>) => void cleanUps.push(work) }
   const config = await mkdtemp(join(tmpdir(), 'auth-lists-'))
   t.teardown(() => rm(config, { recursive: true, force: true }))
@@ -117,7 +117,7 @@ test('lists are found', t => {
 for (const path of lists) {
   const run = (...more: string[]) => runCli(env, [...command(path), ...more])
 
-  test(`${path} shows 100 rows and where it continues, in a document, on lines and in columns`, async t => {
+  test(`${path} prints 100 rows and how to continue, as a document, as lines and in columns`, async t => {
     const read = async (...more: string[]) => {
       const { code, stdout, stderr } = await run('--json', ...more)
       t.deepEqual([code, stderr], [0, ''])
@@ -156,7 +156,7 @@ for (const path of lists) {
     t.is((await run('--page-token', 'forged')).code, 2)
   })
 
-  test(`${path} shows the fields that are named, and refuses others with the names that there are`, async t => {
+  test(`${path} prints the requested fields, and refuses unknown ones with the list of valid names`, async t => {
     const { stdout } = await run('--jsonl', '--all')
     const rows: Row[] = stdout
       .trim()
@@ -181,7 +181,7 @@ for (const path of lists) {
     t.regex(inColumns.stdout, new RegExp(`^${chosen.join(' +').toUpperCase()}\n`))
   })
 
-  test(`${path} has names and types of one style, or those of the contract`, async t => {
+  test(`${path} uses consistent field names and types, or those of the contract`, async t => {
     const document = JSON.parse((await run('--json')).stdout)
     const noun = Object.keys(document)[0]!
     const check = (row: Row, exempt: readonly string[] = []) => {
@@ -201,8 +201,8 @@ for (const path of lists) {
 }
 
 for (const path of paths.filter(path => path.endsWith(' show') && lists.includes(path.replace('show', 'list')))) {
-  // Before the lists: it is an event of the audit log to show keys.
-  test.serial(`${path} prints a record in the fields and values of the list`, async t => {
+  // Before the lists, because showing keys adds an event to the audit log.
+  test.serial(`${path} prints a record with the same fields and values as the list`, async t => {
     const noun = path.split(' ')[0]!
     const row: Row = JSON.parse((await runCli(env, [noun, 'list', '--jsonl', '--limit', '1'])).stdout)
     const name = row.id === undefined ? String(row.kid ?? row.name) : `#${row.id}`
@@ -215,7 +215,7 @@ for (const path of paths.filter(path => path.endsWith(' show') && lists.includes
 /** Fields that only some records have, none of these. */
 const rare = ['deleteTime', 'purgeTime']
 
-test('at a terminal no word is broken, and what is copied stands whole on its line', async t => {
+test('at a terminal, no word is broken, and values for copying are not wrapped', async t => {
   const own = await installedRegistry(t)
   const name = 'Associação dos Moradores do Bairro de Nossa Senhora das Graças e Adjacências'
   const email = `${'muito.comprido.'.repeat(3)}x@example.org`

@@ -1,4 +1,4 @@
-/** `auth-admin users why` and `unlock`: what locks a user out, and how it ends. */
+/** `auth-admin users why` and `unlock`: what locks a user, and how a lock ends. */
 import test from 'ava'
 import { addressLimits, lockout } from '../../server/policy/limits.js'
 import { usernameKey } from '../../server/rules/names.js'
@@ -34,7 +34,7 @@ interface Found {
 const countOf = ({ failures }: { failures: Found[] }, scope: string) =>
   failures.find(each => each.scope === scope && each.proof === (scope === 'address' ? '' : 'password'))
 
-/** Each count that can keep a user from logging in, and what it is kept under. */
+/** Each count that can lock a user, and its key. */
 const counts = [
   {
     scope: 'account',
@@ -55,7 +55,7 @@ const counts = [
 ]
 
 for (const { scope, limit, kept } of counts) {
-  test(`why calls the count "${scope}" locked where sign-in does, and unlock ends the lock`, async t => {
+  test(`why shows the count "${scope}" as locked exactly when sign-in is refused, and unlock ends the lock`, async t => {
     /** A user, and an address from which sign-ins failed so often. */
     const failed = async (count: number) => {
       const { username } = await service.signUp('ROLE_CLIENT')
@@ -100,12 +100,12 @@ test('why shows how long a lock lasts, and a known address only when the user si
   for (let i = 0; i < lockout.failures; i++) t.is(await login(username, elsewhere, 'errada-errada'), 404)
   t.is(await login(username, home, 'errada-errada'), 404)
 
-  const stranger = await json('why', username, '--address', elsewhere)
-  t.like(stranger.user, { username, suspended: false })
-  const { locked, seconds } = countOf(stranger, 'account')!
+  const atUnknown = await json('why', username, '--address', elsewhere)
+  t.like(atUnknown.user, { username, suspended: false })
+  const { locked, seconds } = countOf(atUnknown, 'account')!
   t.true(locked && seconds > 800 && seconds <= 900)
-  t.false(countOf(stranger, 'address')!.locked)
-  t.is(countOf(stranger, 'known address'), undefined)
+  t.false(countOf(atUnknown, 'address')!.locked)
+  t.is(countOf(atUnknown, 'known address'), undefined)
   const there = await json('why', username, '--address', `::ffff:${home}`)
   t.like(countOf(there, 'known address'), { count: 1, locked: false })
   const { stdout } = await users('why', username)
@@ -118,7 +118,7 @@ test('why shows how long a lock lasts, and a known address only when the user si
   t.regex((await users('unlock', username, '--address', 'here')).stderr, /^error: .*--address.*\n$/)
 })
 
-test('why tells everything in the way, with the commands that mend it, and those mend it', async t => {
+test('why lists all obstacles, and the suggested commands remove them', async t => {
   const { username } = await service.signUp('ROLE_CLIENT', { email: 'porque@example.org' })
   await users('suspend', username, '--yes')
   const { stdout } = await users('why', username)
@@ -152,7 +152,7 @@ test('why tells everything in the way, with the commands that mend it, and those
   )
 })
 
-test('lockouts list shows who is locked, why and which command unlocks, until it is unlocked', async t => {
+test('`lockouts list` shows locked users, the cause and the command to unlock, until they are unlocked', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const address = anyAddress()
   for (let failure = 0; failure < lockout.failures; failure++) await login(username, address, 'errada-errada')

@@ -1,9 +1,9 @@
-/** `auth-admin mail`: the queue of e-mails, and an e-mail to see whether they arrive. */
+/** `auth-admin mail`: the queue of e-mails, and a test e-mail. */
 import test from 'ava'
 import { installedRegistry, runCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
 
-test('mail lists, shows, retries and discards e-mails of the queue, and shows nobody’s address', async t => {
+test('mail lists, shows, retries and discards e-mails of the queue, without addresses', async t => {
   const env = await installedRegistry(t)
   const mail = (...args: string[]) => runCli(env, ['mail', ...args])
   const json = async (...args: string[]) => JSON.parse((await mail(...args, '--json')).stdout)
@@ -33,7 +33,7 @@ test('mail lists, shows, retries and discards e-mails of the queue, and shows no
   t.is((await mail('show', 'x')).code, 2)
 })
 
-test('mail test says what became of the e-mail, and ends with 1 when it was not taken', async t => {
+test('`mail test` reports the outcome, and exits with 1 if the e-mail was not accepted', async t => {
   const env = await installedRegistry(t)
   const refused = await runCli({ ...env, SMTP_URL: 'smtp://ana:secret-of-ana@127.0.0.1:1' }, [
     'mail',
@@ -45,5 +45,5 @@ test('mail test says what became of the e-mail, and ends with 1 when it was not 
   const { error } = JSON.parse(refused.stdout)
   t.regex(error.message, /didn’t accept .*(ECONNREFUSED|ESOCKET)/)
   t.notRegex(refused.stdout + refused.stderr, /secret-of-ana/)
-  t.is((await runCli(env, ['mail', 'test', 'nobody'])).code, 2)
+  t.is((await runCli(env, ['mail', 'test', 'invalid'])).code, 2)
 })

@@ -1,10 +1,10 @@
-/** The manual: every command is in it, and man reads it without a complaint. */
+/** The manual: it has every command, and man renders it without warnings. */
 import { spawn } from 'node:child_process'
 import test from 'ava'
 import { createProgram } from '../../cli/program.js'
 import { leaves, runCli } from '../_helpers/cli.js'
 
-/** Runs a program of the system with an input; undefined where there is none of that name. */
+/** Runs a program of the system with an input; undefined if it isn't installed. */
 async function filter(name: string, args: string[], input: string): Promise<string | undefined> {
   const child = spawn(name, args)
   let out = ''
@@ -30,7 +30,7 @@ test('the manual has every command with its options, as a man page and as Markdo
   t.notRegex(page, /[^\0-\x7f]/)
 })
 
-test('man reads the page without a complaint', async t => {
+test('man renders the page without warnings', async t => {
   const { stdout: page } = await runCli({}, ['manual'])
   t.true(page.startsWith('.'))
   const complaints =

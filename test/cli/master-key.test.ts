@@ -1,4 +1,4 @@
-/** `auth-admin master-key`: the registry gets a new master key, and says so. */
+/** `auth-admin master-key`: the registry gets a new master key. */
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -8,7 +8,7 @@ import { installedRegistry, keys, openTerminal, runCli } from '../_helpers/cli.j
 
 const next = Buffer.alloc(32, 9).toString('base64')
 
-test('rotate wraps the keys anew: the old master key opens nothing any more, and the audit log says so', async t => {
+test('rotate wraps the data keys with the new master key, voids the old one, and is recorded in the audit log', async t => {
   const env = await installedRegistry(t)
   const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
   t.teardown(() => rm(folder, { recursive: true, force: true }))
@@ -34,7 +34,7 @@ test('rotate wraps the keys anew: the old master key opens nothing any more, and
   t.is((await runCli(env, ['keys', 'list'])).code, 0)
 })
 
-test('rotate does nothing with a key that is none, without one, or when its event can’t be written', async t => {
+test('rotate changes nothing if the new key is invalid or missing, or its event can’t be written', async t => {
   const env = await installedRegistry(t)
   const client = new pg.Client({ connectionString: env.DATABASE_URL })
   await client.connect()
@@ -52,7 +52,7 @@ test('rotate does nothing with a key that is none, without one, or when its even
   t.deepEqual(await wrapped(), before)
 })
 
-test('rotate asks twice at a terminal, and shows nothing of the key', async t => {
+test('at a terminal, rotate asks for the key twice, without echo', async t => {
   const env = await installedRegistry(t)
   const terminal = openTerminal(env, ['master-key', 'rotate'])
   await terminal.shows(`Rotating the master key of the database ${new URL(env.DATABASE_URL).pathname.slice(1)} at `)

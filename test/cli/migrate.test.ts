@@ -1,4 +1,4 @@
-/** `auth-admin migrate`: the tables, as a step of its own. */
+/** `auth-admin migrate`: migrations as a separate step. */
 import { join } from 'node:path'
 import test from 'ava'
 import { newIdentity, temporaryFolder } from '../_helpers/backups.js'
@@ -8,7 +8,7 @@ import { nextVersion, runVersion } from '../_helpers/versions.js'
 
 const AUTH_MASTER_KEY = Buffer.alloc(32, 7).toString('base64')
 
-test('migrate makes the tables and nothing in them; status and plan say before and after, and change nothing', async t => {
+test('migrate creates empty tables, and status and plan report before and after without changes', async t => {
   const env = { DATABASE_URL: await freshDatabase(t, { from: 'template0' }), AUTH_MASTER_KEY }
   const status = async () => JSON.parse((await runCli(env, ['migrate', 'status', '--json'])).stdout)
   const before = await status()
@@ -84,7 +84,7 @@ test('migrate up --contract refuses with 5 while a process that doesn’t know t
   t.deepEqual(await migrate('--contract'), { code: 0, stdout: 'Done: 9999-last.sql.\n', stderr: '' })
 })
 
-test('a database of another baseline is refused in one sentence that says what to do', async t => {
+test('a database of another baseline is refused with a one-sentence error that says what to do', async t => {
   const folder = await temporaryFolder(t)
   const { recipient } = await newIdentity(folder)
   const others = {

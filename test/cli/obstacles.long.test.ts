@@ -1,4 +1,4 @@
-/** Every look-up of `auth-admin` before every obstacle, as the program that users start. */
+/** Every look-up of `auth-admin` against every obstacle, as a separate program. */
 import test from 'ava'
 import { spawnCli } from '../_helpers/cli.js'
 import { meetObstacles } from '../_helpers/obstacles.js'
@@ -16,6 +16,6 @@ const commands = [
 ]
 
 for (const args of commands) {
-  test(`${args.join(' ')} says in one sentence what stands in its way, and makes no database`, t =>
+  test(`${args.join(' ')} reports each obstacle in one sentence, and creates no database`, t =>
     meetObstacles(t, env => spawnCli(env, [...args, '--json'])))
 }

@@ -24,7 +24,7 @@ const flags = {
   website: 'https://impar.example.org',
 }
 
-test('add, show and list print the contract’s fields of an organization; absent ones are left out', async t => {
+test('create, show and list print the contract’s fields of an organization, without absent ones', async t => {
   const given = Object.entries(flags).flatMap(([field, value]) => [`--${field.replace('_', '-')}`, value])
   const added = await json('create', ...given)
   const { id, creation_date, activationkey, etag, members, ...rest } = added
@@ -44,7 +44,7 @@ test('add, show and list print the contract’s fields of an organization; absen
   t.deepEqual(Object.keys(bare).sort(), ['activationkey', 'active', 'creation_date', 'etag', 'id', 'members', 'name'])
 })
 
-test('add prints a key that activates users until it is rotated or the organization is deactivated', async t => {
+test('create prints a key that activates users until it is rotated or the organization is deactivated', async t => {
   const { id, activationkey: old } = await json('create', '--name', 'Giratória')
   const first = await service.institution({ activationkey: old })
   t.is(typeof first.providerKey, 'string')
@@ -61,7 +61,7 @@ test('add prints a key that activates users until it is rotated or the organizat
   t.regex(repeated.stdout, /already/)
 })
 
-test('edit changes the details given, clears empty ones, and keeps the rest', async t => {
+test('edit changes the given fields, clears empty ones, and keeps all others', async t => {
   const before = await json('create', '--name', 'Mutável', '--phone', '1', '--login', 'm', '--type', 'N')
   const after = await json('edit', 'mutável', '--phone', '', '--responsible', 'Bia', '--type', 'o', '--name', 'Mudada')
   const { phone: _, etag, ...rest } = before
@@ -71,7 +71,7 @@ test('edit changes the details given, clears empty ones, and keeps the rest', as
   t.is((await organizations('show', 'Mutável')).code, 3)
 })
 
-test('names may repeat: then a name alone is refused with the ids, and each id is understood', async t => {
+test('an ambiguous name is refused with the ids of all matches, and each id is accepted', async t => {
   const ids = []
   for (const name of ['Gêmea', 'GÊMEA ']) ids.push((await json('create', '--name', name)).id)
   const { code, stderr } = await organizations('show', 'gêmea')
@@ -80,7 +80,7 @@ test('names may repeat: then a name alone is refused with the ids, and each id i
   t.is((await json('show', `#${ids[1]}`)).id, ids[1])
 })
 
-test('an INEP code is one organization’s, names it, and digits that mean two are refused', async t => {
+test('an INEP code is unique and identifies its organization, and ambiguous digits are refused', async t => {
   const { id } = await json('create', '--name', 'Codificada', '--inep-code', '87654321')
   t.is((await json('show', '87654321')).id, id)
   const other = await json('create', '--name', 'Outra codificada')
@@ -98,12 +98,12 @@ test('an INEP code is one organization’s, names it, and digits that mean two a
   t.regex(stderr, /Ambiguous/)
 })
 
-test('every command names a wrong or missing flag in one sentence', async t => {
+test('every command reports an invalid or missing flag in one sentence', async t => {
   const { id } = await json('create', '--name', 'Sentenças')
   const cases: [RegExp, number, ...string[]][] = [
     [/--name/, 2, 'create'],
     [/--name/, 2, 'create', '--name', '\u200b'],
-    [/--email/, 2, 'create', '--name', 'Y', '--email', 'nobody'],
+    [/--email/, 2, 'create', '--name', 'Y', '--email', 'invalid'],
     [/--phone/, 2, 'create', '--name', 'Y', '--phone', 'a\nb'],
     [/--address/, 2, 'create', '--name', 'Y', '--address', 'x'.repeat(256)],
     [/--name/, 2, 'edit', String(id), '--name', ''],
@@ -122,7 +122,7 @@ test('every command names a wrong or missing flag in one sentence', async t => {
   }
 })
 
-test('list never folds a cell in a pipe, and shows no key to users', async t => {
+test('list doesn’t wrap cells in a pipe, and shows no keys', async t => {
   const name = 'Associação dos Moradores do Bairro de Nossa Senhora das Graças e Adjacências'
   const email = `${'muito.comprido.'.repeat(4)}x@example.org`
   const { activationkey } = await json('create', '--name', name, '--phone', '(11)98765-4321', '--email', email)
@@ -134,7 +134,7 @@ test('list never folds a cell in a pipe, and shows no key to users', async t => 
   t.false(stdout.includes(activationkey))
 })
 
-test('list finds beginnings of words whatever their case and accents, in pages that miss nothing', async t => {
+test('list finds words by their beginning in any case and accents, and its pages are complete', async t => {
   const names = Array.from({ length: 7 }, (_, index) => `Colégio São Página ${index}`)
   for (const name of names) await json('create', '--name', name)
   const found: string[] = []
@@ -150,7 +150,7 @@ test('list finds beginnings of words whatever their case and accents, in pages t
   t.regex(stderr, /There are more/)
 })
 
-test('list prints the fields that are named, in their order, in columns or as JSON, and rows as they come', async t => {
+test('list prints the requested fields in order, in columns or as JSON, and streams rows', async t => {
   const { id } = await json('create', '--name', 'Escolhida a dedo', '--phone', '7')
   const list = (...args: string[]) => organizations('list', '--text', 'escolhida', ...args)
   t.deepEqual(JSON.parse((await list('--fields', 'phone,id,website', '--json')).stdout).organizations, [

@@ -1,4 +1,4 @@
-/** Every look-up of `auth-admin`, on the database itself and at a server: the same command says the same. */
+/** Every look-up of `auth-admin` has the same output on the database itself and at a server. */
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -13,7 +13,7 @@ const lookUps = [
   ['users', 'list'],
   ['users', 'show', 'admin'],
   ['users', 'why', 'admin'],
-  ['users', 'show', 'nobody'],
+  ['users', 'show', 'unknown'],
   ['organizations', 'list'],
   ['organizations', 'show', 'Escola Igual'],
   ['organizations', 'show', '999'],
@@ -21,7 +21,7 @@ const lookUps = [
   ['questions', 'list'],
   ['questions', 'unmatched', 'list'],
   ['services', 'list'],
-  ['services', 'show', 'nobody'],
+  ['services', 'show', 'unknown'],
   ['questions', 'show', '1'],
   ['questions', 'show', '999'],
   ['users', 'lockouts', 'list'],
@@ -33,7 +33,7 @@ const lookUps = [
   ['audit', 'verify'],
 ]
 
-/** Changes of which the second finds nothing to do, or the same to do: each place makes one of them. */
+/** Changes whose repetition has no effect or the same one: each place makes one of them. */
 const changes = [
   ['organizations', 'edit', 'Escola Igual', '--phone', '7'],
   ['organizations', 'deactivate', 'Escola Igual', '--yes'],
@@ -48,10 +48,10 @@ const changes = [
   ['questions', 'offer', '1'],
 ]
 
-/** Without what is of the moment. */
+/** Without times and other volatile values. */
 const still = (text: string) => text.replace(/"(etag|newest|events|seconds|token)": ("[^"]*"|\d+)/g, '"$1"')
 
-test.serial('each command says the same on the database itself and at a server, failures included', async t => {
+test.serial('each command has the same output on the database itself and at a server, including errors', async t => {
   await service.organization({ name: 'Escola Igual' })
   const config = await mkdtemp(join(tmpdir(), 'auth-places-'))
   t.teardown(() => rm(config, { recursive: true, force: true }))
@@ -74,7 +74,7 @@ test.serial('each command says the same on the database itself and at a server, 
     const far = await spawnCli(remote, [...command, '--json'])
     const local = await spawnCli(service.env, [...command, '--json', '--reason', 'teste'])
     for (const { stdout } of [far, local]) t.is(typeof JSON.parse(stdout), 'object', command.join(' '))
-    // What one has made, the other finds made, or taken.
+    // The second place finds the change of the first, or a taken name.
     if (command[1] === 'create') t.deepEqual([far.code, local.code], [0, 2])
     else t.is(far.code, local.code, command.join(' '))
   }

@@ -1,4 +1,4 @@
-/** `auth-admin` as a whole: help, failures and what a terminal must not obey. */
+/** `auth-admin` as a whole: help, failures and control characters. */
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -19,7 +19,7 @@ for (const { command, path } of leaves(createProgram())) {
     for (const { description, long } of command.options) t.true(description.length > 5, String(long))
     for (const flags of ['--local', '--context <name>', '--reason <text>'])
       t.true(stdout.includes(`  ${flags} `), flags)
-    // What prints for a shell or for man has no other form, and what never ends is no document.
+    // Output for a shell or for man has no other form, and endless output isn't a document.
     if (!['completion', 'manual', 'audit tail'].includes(path))
       t.true(command.options.some(({ long }) => long === '--json'))
     t.regex(stdout, new RegExp(`\\nExamples?:\\n(  .*\\n)*.*auth-admin ${path}`))
@@ -30,7 +30,7 @@ for (const { command, path } of leaves(createProgram())) {
   })
 }
 
-test('help ends with the sign-in that a command needs, of each for which not any session suffices', async t => {
+test('help states the required sign-in of each command for which not every session suffices', async t => {
   const needs = { always: new Set<string>(), 'for administrators': new Set<string>() }
   const [always, sometimes] = [
     'On a server this requires a sign-in within the last 15 minutes, with a one-time code if codes are enrolled.',
@@ -98,7 +98,7 @@ test('help finds a command at any depth, and the list of commands fits a termina
   }
 })
 
-test('an unknown word gets a suggestion: ours for the same thing, or one that is similar', async t => {
+test('for an unknown word, a synonym or a similar word is suggested', async t => {
   const cases = [
     ['organizations add --name x', 'create'],
     ['organizations new', 'create'],
@@ -130,7 +130,7 @@ test('an unknown word gets a suggestion: ours for the same thing, or one that is
   }
 })
 
-test('every noun takes #7 as the id 7', async t => {
+test('every noun accepts #7 as the id 7', async t => {
   const env = await installedRegistry(t)
   const json = async (...args: string[]) => JSON.parse((await runCli(env, [...args, '--json'])).stdout)
   const queue = `INSERT INTO emails (kind, parameters, locale) VALUES ('notice', '{"userId": 1}', 'en') RETURNING id`
@@ -150,10 +150,10 @@ test('every noun takes #7 as the id 7', async t => {
   t.deepEqual((await json('services', 'keys', 'delete', 'grades', `#${keys[0].id}`, '--yes')).keys, [])
 })
 
-test('a command says in one sentence what stands in its way, and makes no database', t =>
+test('a command reports each obstacle in one sentence, and creates no database', t =>
   meetObstacles(t, env => runCli(env, ['users', 'list', '--json'])))
 
-test('a command names all wrong settings, without their values', async t => {
+test('a command reports all invalid settings, without their values', async t => {
   const { code, stderr } = await runCli({ DATABASE_URL: 'mysql://secret', AUTH_TOKEN_TTL: 'never' }, ['users', 'list'])
   t.is(code, 1)
   t.regex(stderr, /DATABASE_URL/)
@@ -161,7 +161,7 @@ test('a command names all wrong settings, without their values', async t => {
   t.notRegex(stderr, /secret|never/)
 })
 
-test('a command tells a wrong master key from a fault', async t => {
+test('a wrong master key is reported as such', async t => {
   const env = await installedRegistry(t)
   const other = { ...env, AUTH_MASTER_KEY: Buffer.alloc(32, 8).toString('base64') }
   const { code, stderr } = await runCli(other, ['keys', 'list'])
@@ -176,7 +176,7 @@ test('AUTH_LOG_LEVEL=debug shows a stack trace, without secrets', async t => {
   t.notRegex(stderr, /verywrong/)
 })
 
-test('names have no power over the terminal', async t => {
+test('control characters in names don’t reach the terminal', async t => {
   const env = await installedRegistry(t)
   const client = new pg.Client({ connectionString: env.DATABASE_URL })
   await client.connect()

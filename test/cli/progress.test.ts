@@ -1,4 +1,4 @@
-/** What takes long says so on standard error, at a terminal only, and leaves nothing behind. */
+/** Slow commands show their progress on standard error, at a terminal only, and erase it. */
 import { once } from 'node:events'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
@@ -11,7 +11,7 @@ import { password, serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 
-/** Milliseconds by which the network holds back what is asked: any call takes longer than the line waits. */
+/** The network delay in milliseconds: longer than the delay of the progress line. */
 const delay = 1_100
 
 async function emptyFolder(t: ExecutionContext): Promise<string> {
@@ -20,8 +20,8 @@ async function emptyFolder(t: ExecutionContext): Promise<string> {
   return folder
 }
 
-/** The environment of somebody who is signed in at the service over a slow network. */
-async function farAway(t: ExecutionContext) {
+/** The environment of a user who is signed in at the service over a slow network. */
+async function overSlowNetwork(t: ExecutionContext) {
   const { host, port } = service.service.addresses.admin!
   const connections = new Set<Socket>()
   const relay = createServer(incoming => {
@@ -42,14 +42,14 @@ async function farAway(t: ExecutionContext) {
   const url = `http://127.0.0.1:${(relay.address() as AddressInfo).port}`
   const { code, stderr } = await runCli(env, ['login', url, '--username', 'admin', '--password-file', '-'], password)
   t.is(code, 0, stderr)
-  /** Breaks what goes on now. */
+  /** Breaks all connections. */
   const cut = () => {
     for (const connection of connections) connection.destroy()
   }
   return { env, folder, cut }
 }
 
-test.before('more users than a call returns', async () => {
+test.before('prepare more users than one call returns', async () => {
   await service.signUp('ROLE_CLIENT')
   const columns = 'password_hash, state, city, terms_of_usage, role'
   await ask(
@@ -60,8 +60,8 @@ test.before('more users than a call returns', async () => {
   )
 })
 
-test('a list that takes long tells at the terminal how far it is; its output is clean, and the line is gone', async t => {
-  const { env, folder } = await farAway(t)
+test('a slow list shows its progress at the terminal only, and erases the line at the end', async t => {
+  const { env, folder } = await overSlowNetwork(t)
   const list = ['users', 'list', '--limit', '1001', '--json', '--fields', 'id']
   const file = join(folder, 'users.json')
   const { shows, ended, screen, raw } = openTerminal(env, list, { into: file })
@@ -78,20 +78,20 @@ test('a list that takes long tells at the terminal how far it is; its output is 
 })
 
 test('a list is printed page by page, in each form', async t => {
-  const { env } = await farAway(t)
+  const { env } = await overSlowNetwork(t)
   for (const form of [['--json'], ['--jsonl'], []]) {
     const child = startCli(env, ['users', 'list', '--all', ...form])
     await once(child.stdout, 'data')
     const begun = Date.now()
     child.stdout.resume()
     await once(child, 'close')
-    // The second page is a call of its own.
+    // The second page is a separate call.
     t.true(Date.now() - begun > delay / 2, form.join())
   }
 })
 
-test('a list that fails on the way ends with where it continues, and then says why', async t => {
-  const { env, cut } = await farAway(t)
+test('a list that fails midway prints how to continue, and then the error', async t => {
+  const { env, cut } = await overSlowNetwork(t)
   const list = ['users', 'list', '--all', '--json', '--fields', 'id']
   const child = startCli(env, list)
   let stdout = ''
@@ -109,8 +109,8 @@ test('a list that fails on the way ends with where it continues, and then says w
   t.deepEqual([...users, ...rest.users], JSON.parse((await runCli(service.env, list)).stdout).users)
 })
 
-test('rows that appear at the terminal as they come are progress enough', async t => {
-  const { env, folder } = await farAway(t)
+test('a list that prints rows at the terminal shows no progress line', async t => {
+  const { env, folder } = await overSlowNetwork(t)
   const list = ['users', 'list', '--limit', '1', '--jsonl', '--fields', 'id']
   const seen = openTerminal(env, list)
   t.is(await seen.ended, 0, seen.screen())
@@ -120,7 +120,7 @@ test('rows that appear at the terminal as they come are progress enough', async 
   t.regex(unseen.screen(), /Reading: .*\d s/)
 })
 
-test('Ctrl-C takes the line away, too', async t => {
+test('Ctrl-C also erases the progress line', async t => {
   const holder = await hold(t, service.env.DATABASE_URL!)
   await holder.query('BEGIN; LOCK TABLE questions IN ACCESS EXCLUSIVE MODE')
   const file = join(await emptyFolder(t), 'registry.age')
@@ -134,7 +134,7 @@ test('Ctrl-C takes the line away, too', async t => {
   t.regex(backup.raw(), /Writing the backup: \d+ s(\^C)?\r\x1b\[K$/)
 })
 
-test('what is done at once says nothing of it', async t => {
+test('a fast command shows no progress', async t => {
   const { ended, screen } = openTerminal(service.env, ['issuer', 'show'])
   t.is(await ended, 0, screen())
   t.notRegex(screen(), /: \d+ s/)

@@ -1,4 +1,4 @@
-/** `auth-admin questions`: questions change, and answers outlive every change. */
+/** `auth-admin questions`: questions change, and answers survive every change. */
 import test from 'ava'
 import { keys, openTerminal, runCli } from '../_helpers/cli.js'
 import { serviceForFile } from '../_helpers/service.js'
@@ -11,7 +11,7 @@ const json = async (...args: string[]) => {
   return JSON.parse(stdout)
 }
 
-test('add, list, retire, offer and edit print the contract’s fields of a question', async t => {
+test('create, list, retire, offer and edit print the contract’s fields of a question', async t => {
   const { id, etag, ...added } = await json('create', '--question', 'Qual é a cor do mar?')
   t.deepEqual(added, { question: 'Qual é a cor do mar?', active: 1 })
   t.like(await json('retire', String(id)), { id, question: 'Qual é a cor do mar?', active: 0 })
@@ -46,7 +46,7 @@ test('show prints one question, and order puts questions first', async t => {
   t.regex(again.stdout, new RegExp(`^The order of the questions is already ${id}, 2, `))
 })
 
-test('edit and retire keep the answers already saved', async t => {
+test('edit and retire keep saved answers', async t => {
   const ids = [1, 2]
   const { username, token } = await service.signUp('ROLE_CLIENT')
   for (const id of ids) {
@@ -64,7 +64,7 @@ test('edit and retire keep the answers already saved', async t => {
   t.is((await service.request('POST', path, { query: { username }, body })).status, 200)
 })
 
-test('add and edit refuse a text that exists in other case or accents', async t => {
+test('create and edit refuse a text that exists in another case or with other accents', async t => {
   const { id } = await json('create', '--question', 'Única pergunta?')
   const { id: other } = await json('create', '--question', 'Outra pergunta?')
   for (const args of [
@@ -78,7 +78,7 @@ test('add and edit refuse a text that exists in other case or accents', async t 
   }
 })
 
-test('texts of sign-ups that are no question of ours are listed, and link has their answers count', async t => {
+test('custom questions of sign-ups are listed, and link makes their answers count', async t => {
   const { id } = await json('create', '--question', 'Nome do primeiro navio?')
   const sail = { securityquestion: 'Qual foi o navio?', securityanswer: 'Bounty' }
   const { username, token } = await service.signUp('ROLE_CLIENT', sail)
@@ -98,7 +98,7 @@ test('texts of sign-ups that are no question of ours are listed, and link has th
   t.is((await service.request('POST', path, { query: { username }, body })).status, 200)
 })
 
-test('edit at a terminal begins with the present text, and a retired question stays so', async t => {
+test('edit at a terminal starts with the current text, and a retired question stays retired', async t => {
   const { id } = await json('create', '--question', 'Que dia é hoje?')
   await json('retire', String(id))
   const { shows, type, ended, screen } = openTerminal(service.env, ['questions', 'edit', String(id)])
@@ -112,7 +112,7 @@ test('edit at a terminal begins with the present text, and a retired question st
   )
 })
 
-test('every command says in one sentence what is wrong or missing', async t => {
+test('every command reports an invalid or missing argument in one sentence', async t => {
   const cases: [RegExp, number, ...string[]][] = [
     [/--question/, 2, 'create'],
     [/--question/, 2, 'create', '--question', ' '],

@@ -15,7 +15,7 @@ const json = async (...args: string[]) => {
   return JSON.parse(stdout)
 }
 
-test('create prints the key once; list and show know it by its beginning', async t => {
+test('create prints the key once, and list and show print its first characters', async t => {
   const added = await json('create', 'grades', '--may', 'users.read,tokens.verify', '--expires', '90d')
   const { key, ...shown } = added
   t.regex(key, /^authsvc_[\w-]{43}$/)
@@ -36,7 +36,7 @@ test('create prints the key once; list and show know it by its beginning', async
   }
 })
 
-test('edit changes name and scopes, and keys list has the keys of one service', async t => {
+test('edit changes name and scopes, and `keys list` lists the keys of one service', async t => {
   const created = await json('create', 'before', '--may', 'users.read')
   await json('keys', 'create', 'before')
   const edited = await json('edit', 'before', '--name', 'after', '--may', 'tokens.verify,users.read')
@@ -52,12 +52,12 @@ test('edit changes name and scopes, and keys list has the keys of one service', 
   t.regex((await services('edit', 'after', '--may', 'users.read,tokens.verify')).stdout, /already/)
 })
 
-test('a key stands on a line by itself for users', async t => {
+test('in text output, a key is on a separate line', async t => {
   const { stdout } = await services('create', 'plain', '--may', 'USERS.READ')
   t.regex(stdout, /^authsvc_[\w-]{43}$/m)
 })
 
-test('a key works at once, and no more once it or its service is deleted', async t => {
+test('a key is valid at once, until it or its service is deleted', async t => {
   const client = openGrpc(service.grpc)
   t.teardown(() => client.close())
   const ask = (token: string) =>
@@ -77,7 +77,7 @@ test('a key works at once, and no more once it or its service is deleted', async
   t.is((await services('show', 'rotating')).code, 3)
 })
 
-test('every command names a wrong or missing word in one sentence, and changes nothing', async t => {
+test('every command reports an invalid or missing argument in one sentence, and changes nothing', async t => {
   await json('create', 'steady', '--may', 'users.read')
   const { services: before } = await json('list')
   const cases: [RegExp, number, ...string[]][] = [
@@ -88,16 +88,16 @@ test('every command names a wrong or missing word in one sentence, and changes n
     [/90d, 12h/, 2, 'create', 'x', '--may', 'users.read', '--expires', 'soon'],
     [/in the future/, 2, 'create', 'x', '--may', 'users.read', '--expires', '2001-01-01'],
     [/already/, 5, 'create', 'steady', '--may', 'users.read'],
-    [/no service nobody/, 3, 'show', 'nobody'],
-    [/no service nobody/, 3, 'keys', 'list', 'nobody'],
-    [/no service nobody/, 3, 'edit', 'nobody', '--may', 'users.read'],
+    [/no service unknown/, 3, 'show', 'unknown'],
+    [/no service unknown/, 3, 'keys', 'list', 'unknown'],
+    [/no service unknown/, 3, 'edit', 'unknown', '--may', 'users.read'],
     [/--name, --may/, 2, 'edit', 'steady'],
     [/users\.read, tokens\.verify/, 2, 'edit', 'steady', '--may', 'everything'],
     [/lower-case letters/, 2, 'edit', 'steady', '--name', 'Übel'],
-    [/no service nobody/, 3, 'delete', 'nobody', '--confirm', 'nobody'],
+    [/no service unknown/, 3, 'delete', 'unknown', '--confirm', 'unknown'],
     [/--confirm steady\./, 2, 'delete', 'steady'],
     [/Type steady to confirm/, 2, 'delete', 'steady', '--confirm', 'stead'],
-    [/no service nobody/, 3, 'keys', 'create', 'nobody'],
+    [/no service unknown/, 3, 'keys', 'create', 'unknown'],
     [/pass its id/, 2, 'keys', 'delete', 'steady'],
     [/whole number/, 2, 'keys', 'delete', 'steady', 'one'],
     [/no key 999999/, 3, 'keys', 'delete', 'steady', '999999', '--yes'],
@@ -114,7 +114,7 @@ test('every command names a wrong or missing word in one sentence, and changes n
   t.deepEqual(steady((await json('list')).services), steady(before))
 })
 
-test('every command says as JSON what it did, or what stood in its way', async t => {
+test('every command prints its result or error as JSON', async t => {
   const env = await installedRegistry(t)
   const run = async (...args: string[]) => {
     const { code, stdout } = await runCli(env, ['services', ...args, '--json'])
@@ -134,7 +134,7 @@ test('every command says as JSON what it did, or what stood in its way', async t
   t.like((await run('show', 'app')).json.error, { exitCode: 3 })
 })
 
-test('a service that may forward addresses and sends none is named in the log, once in a while', async t => {
+test('a service that may forward addresses and sends none is logged at a limited rate', async t => {
   const env = await serviceEnv(t, { AUTH_LOG_LEVEL: 'warn', AUTH_TRUSTED_PROXIES: '192.0.2.99' })
   const other = await spawnService(t, env)
   const added = await runCli(env, ['services', 'create', 'silent', '--may', 'clients.forward', '--json'])

@@ -1,10 +1,10 @@
-/** `auth-admin keys`: signing keys rotate and nobody is logged out. */
+/** `auth-admin keys`: signing keys rotate, and no user is logged out. */
 import test from 'ava'
 import { runCli } from '../_helpers/cli.js'
 import { startTestService } from '../_helpers/service.js'
 import { headerOf } from '../_helpers/tokens.js'
 
-test('rotate publishes a key that signs later, or with --now at once, and old tokens stay good', async t => {
+test('rotate publishes a key that signs later, or with `--now` at once, and old tokens stay valid', async t => {
   const service = await startTestService(t)
   const keys = async (...args: string[]) => {
     const { code, stdout, stderr } = await runCli(service.env, ['keys', ...args, '--json'])
@@ -45,7 +45,7 @@ test('rotate publishes a key that signs later, or with --now at once, and old to
   )
 })
 
-test('retire drops a key at once, on every replica, with all that it signed, and the next one signs', async t => {
+test('retire voids a key and its signatures at once on every replica, and the next key signs', async t => {
   const service = await startTestService(t)
   const other = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
   const retire = (kid: string, ...more: string[]) => runCli(service.env, ['keys', 'retire', kid, ...more])
@@ -60,7 +60,7 @@ test('retire drops a key at once, on every replica, with all that it signed, and
   t.is((await me(token)).status, 200)
   const { code, stdout } = await retire(kid, '--now', '--confirm', kid, '--json')
   t.is(code, 0)
-  // Both believed the token before.
+  // Both accepted the token before.
   for (const at of [service, other]) t.is((await me(token, at)).status, 500)
   for (const at of [service, other]) {
     const next = await at.login(username)
@@ -68,7 +68,7 @@ test('retire drops a key at once, on every replica, with all that it signed, and
     for (const each of [service, other]) t.is((await me(next, each)).status, 200)
   }
 
-  // A key that is published already takes over.
+  // The already published key signs next.
   const rotated = JSON.parse((await runCli(service.env, ['keys', 'rotate', '--json'])).stdout)
   const { successor } = JSON.parse(stdout)
   const second = JSON.parse((await retire(successor, '--now', '--confirm', successor, '--json')).stdout)

@@ -8,14 +8,14 @@ const service = serviceForFile()
 const terminal = (...args: string[]) => openTerminal(service.env, args)
 const json = async (...args: string[]) => JSON.parse((await runCli(service.env, [...args, '--json'])).stdout)
 
-test('organizations create asks for every detail, and again for one that is wrong', async t => {
+test('`organizations create` asks for every field, and again for an invalid one', async t => {
   const { shows, type, ended, screen } = terminal('organizations', 'create', '--phone', '7')
   await shows('Name')
   type(keys.enter)
   await shows('Required')
   type(`Perguntada${keys.enter}`)
   await shows('E-mail')
-  type(`nobody${keys.enter}`)
+  type(`contact${keys.enter}`)
   await shows('Not a valid e-mail')
   type(`@example.org${keys.enter}`)
   for (const detail of ['Postal', 'INEP', 'Login', 'responsible']) {
@@ -35,15 +35,15 @@ test('organizations create asks for every detail, and again for one that is wron
     members: _members,
     ...rest
   } = await json('organizations', 'show', 'Perguntada')
-  t.deepEqual(rest, { active: 'true', name: 'Perguntada', email: 'nobody@example.org', phone: '7', type: 'D' })
+  t.deepEqual(rest, { active: 'true', name: 'Perguntada', email: 'contact@example.org', phone: '7', type: 'D' })
   t.true(screen().includes(key))
 })
 
-/** Waits until the question as it stands on the screen now has, or hasn't, a text. */
+/** Waits until the current question on the screen contains, or doesn't contain, a text. */
 const stands = ({ screen }: Terminal, question: string, text: RegExp, there = true) =>
   waitFor(() => text.test(screen().slice(screen().lastIndexOf(question))) === there, screen)
 
-test('what is wrong with a line stands below it while it is typed, and goes once it is right', async t => {
+test('an invalid input is reported below the line while it is typed, until it is corrected', async t => {
   const form = ['--username', 'digitada', '--role', 'ROLE_CLIENT', '--city', 'Campinas', '--state', 'SP']
   await runCli(service.env, ['users', 'create', ...form])
   const opened = terminal('users', 'edit', 'digitada')
@@ -80,7 +80,7 @@ test('what is wrong with a line stands below it while it is typed, and goes once
   })
 })
 
-test('organizations edit offers the present details; Backspace empties one', async t => {
+test('`organizations edit` offers the current values, and Backspace clears one', async t => {
   await service.organization({ name: 'Editada', email: 'velho@example.org' })
   const { shows, type, ended, screen } = terminal('organizations', 'edit', 'Editada')
   await shows('Editada')
@@ -98,7 +98,7 @@ test('organizations edit offers the present details; Backspace empties one', asy
   t.deepEqual({ name, address, email }, { name: 'Editada', address: 'Rua B', email: undefined })
 })
 
-test('users activate offers the organizations to choose from', async t => {
+test('`users activate` offers a choice of organizations', async t => {
   await service.organization({ name: 'AA primeira' })
   const { id } = await service.organization({ name: 'AB segunda' })
   const { username } = await service.signUp('ROLE_INSTITUTION')
@@ -113,7 +113,7 @@ test('users activate offers the organizations to choose from', async t => {
   t.is((await json('users', 'show', username)).partnerOrganization.id, id)
 })
 
-test('set-password asks twice, again when the two differ or break the rules, and never shows what is typed', async t => {
+test('set-password asks twice without echo, and again if the two differ or break the rules', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const { shows, type, ended, screen } = terminal('users', 'set-password', username, '--reason', 'teste')
   await shows('New password')
@@ -132,7 +132,7 @@ test('set-password asks twice, again when the two differ or break the rules, and
   t.is((await service.login(username, 'seis girafas azuis')).split('.').length, 3)
 })
 
-test('a new password is checked while it is typed, both times, and no key shows it', async t => {
+test('a new password is checked while it is typed, both times, and never shown', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const opened = terminal('users', 'set-password', username, '--reason', 'teste')
   const { shows, type, ended, screen } = opened
@@ -154,7 +154,7 @@ test('a new password is checked while it is typed, both times, and no key shows 
   t.is((await service.login(username, 'curta demais não')).split('.').length, 3)
 })
 
-test('users create asks for what no flag gives, again for what is wrong, and for the organization by its words', async t => {
+test('`users create` asks for missing fields, again for invalid ones, and searches the organization by words', async t => {
   const { id } = await service.organization({ name: 'Procurada Ímpar' })
   const { shows, type, ended, screen } = terminal('users', 'create', '--state', 'SP', '--active')
   await shows('Username')
@@ -170,7 +170,7 @@ test('users create asks for what no flag gives, again for what is wrong, and for
   await shows('Required')
   type(`Campinas${keys.enter}`)
   await shows('E-mail address')
-  type(`nobody${keys.enter}`)
+  type(`contact${keys.enter}`)
   await shows('Not a valid e-mail')
   type(`@example.org${keys.enter}`)
   for (const detail of ['Date of birth', 'M, F or N', 'E school', 'Name of the institution']) {
@@ -183,11 +183,11 @@ test('users create asks for what no flag gives, again for what is wrong, and for
   type(keys.enter)
   t.is(await ended, 0, screen())
   const user = await json('users', 'show', 'perguntada')
-  t.like(user, { city: 'Campinas', state: 'SP', email: 'nobody@example.org', active: 1, role: 'ROLE_INSTITUTION' })
+  t.like(user, { city: 'Campinas', state: 'SP', email: 'contact@example.org', active: 1, role: 'ROLE_INSTITUTION' })
   t.is(user.partnerOrganization.id, id)
 })
 
-test('users create with a username asks only for what is necessary and missing', async t => {
+test('`users create` with a username asks only for missing required fields', async t => {
   const { shows, type, ended, screen } = terminal('users', 'create', '--username', 'resumida', '--role', 'ROLE_CLIENT')
   await shows('Code of the federative unit')
   type(`SP${keys.enter}`)
@@ -198,7 +198,7 @@ test('users create with a username asks only for what is necessary and missing',
   t.like(await json('users', 'show', 'resumida'), { city: 'Campinas', state: 'SP' })
 })
 
-test('services create asks for the scopes', async t => {
+test('`services create` asks for the scopes', async t => {
   const { shows, type, ended, screen } = terminal('services', 'create', 'perguntado')
   await shows('What may it do?')
   await shows('clients.forward')
@@ -210,7 +210,7 @@ test('services create asks for the scopes', async t => {
   t.regex(stderr, /pass the scopes with --may/)
 })
 
-test('a missing reason is asked, before a password is typed; without a terminal it is refused', async t => {
+test('a missing reason is asked for before a password; without a terminal the command is refused', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const setting = terminal('users', 'set-password', username)
   await setting.shows('Reason, for the audit log:')
@@ -236,7 +236,7 @@ test('a missing reason is asked, before a password is typed; without a terminal 
   t.regex(piped.stderr, /Pass --reason\./)
 })
 
-test('what stands in the way of a change is found before it is confirmed', async t => {
+test('obstacles to a change are reported before its confirmation', async t => {
   const { id, activationkey } = await service.organization({ name: 'Com gente' })
   await service.institution({ activationkey })
   for (const [sentence, ...args] of [
@@ -258,7 +258,7 @@ test('what stands in the way of a change is found before it is confirmed', async
   }
 })
 
-test('what others feel is asked first, says what will happen, and is left alone with exit 1 when declined', async t => {
+test('a command that affects users states its effect and asks first, and exits with 1 if declined', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   for (const [sentence, ...args] of [
     ['can no longer sign in', 'suspend'],
@@ -288,7 +288,7 @@ test('what others feel is asked first, says what will happen, and is left alone 
   t.is(await terminal('users', 'delete', username, '--yes').ended, 0)
 })
 
-test('what can’t be undone asks to type the name again', async t => {
+test('an irreversible command asks for the name as confirmation', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const wrong = terminal('users', 'erase', username)
   await wrong.shows('permanently erases')

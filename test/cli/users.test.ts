@@ -1,4 +1,4 @@
-/** `auth-admin users`: what each verb changes for the user, as the service shows it. */
+/** `auth-admin users`: the effect of each verb on the user, as the service shows it. */
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -146,7 +146,7 @@ test('activate activates users of each role, and gives institutions a provider k
   t.is((await json('show', client.username)).active, 0)
 })
 
-test('suspend shuts a user out at once; resume lets it in again, but not its old tokens', async t => {
+test('suspend locks a user out at once; after resume the user can sign in, and old tokens stay revoked', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   t.is(await me(token), 200)
   t.like(await json('suspend', username, '--yes'), { suspended: true, active: 0 })
@@ -187,7 +187,7 @@ test('revoke-tokens ends every session of a user', async t => {
   t.is(await login(username), 200)
 })
 
-test('edit --email sets and removes a checked address, and voids a key mailed to the former one', async t => {
+test('`edit --email` sets or removes a validated address, and voids a key mailed to the former one', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const { id, email } = await json('edit', username, '--email', ' ana@example.org ')
   t.is(email, 'ana@example.org')
@@ -196,7 +196,7 @@ test('edit --email sets and removes a checked address, and voids a key mailed to
   t.is(await service.registry.mailedKeys.attempt(id, 'recovery', '192.0.2.1'), undefined)
   const same = await users('edit', String(id), '--email', 'bia@example.org')
   t.regex(same.stdout, /already/)
-  const { code, stdout, stderr } = await users('edit', username, '--email', 'nobody')
+  const { code, stdout, stderr } = await users('edit', username, '--email', 'invalid')
   t.deepEqual([code, stdout], [2, ''])
   t.regex(stderr, /^error: --email: [^\n]+\n$/)
   t.false('email' in (await json('edit', username, '--email', '')))
@@ -227,7 +227,7 @@ test('set-password reads a file or standard input, logs the user out, and prints
   t.notRegex(JSON.stringify(events), /girafa/)
 })
 
-test('set-password enforces the rules of sign-up, and takes no password on the command line', async t => {
+test('set-password enforces the rules of sign-up, and accepts no password as an argument', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   for (const bad of ['', 'curta', username, 'password1', 'x'.repeat(257), 'a\nb\nc\nd\ne\n']) {
     const { code, stdout, stderr } = await setPassword(t, username, bad)
@@ -245,7 +245,7 @@ test('set-password enforces the rules of sign-up, and takes no password on the c
   t.is(await login(username), 200)
 })
 
-test('a username from before that looks like an id never stands for another user, whom every command still finds', async t => {
+test('an existing username that looks like an id never identifies another user, and every command finds that user', async t => {
   const target = await service.signUp('ROLE_CLIENT', { email: 'alvo@example.org' })
   const other = await service.signUp('ROLE_CLIENT')
   const [id, trap] = [idOf(target.token), idOf(other.token)]
@@ -273,12 +273,12 @@ test('a username from before that looks like an id never stands for another user
     const { code, stderr } = await users(verb, `${id}`, ...more)
     t.is(code, 0, `${verb}: ${stderr}`)
   }
-  // The id of nobody is not the other's name either.
+  // An unknown id isn't the other user's name either.
   t.is((await users('suspend', `#${id}`, '--yes')).code, 2)
   t.like(await json('show', `${trap}`), { id: trap, suspended: false })
 })
 
-test('every command says in one sentence that there is no such user, or that none was given', async t => {
+test('every command reports an unknown or missing user in one sentence', async t => {
   for (const verb of [
     ...['show', 'edit', 'activate', 'suspend', 'resume', 'unlock', 'set-role', 'set-organization'],
     ...['rotate-provider-key', 'revoke-tokens', 'send-key', 'delete', 'undelete', 'erase', 'export', 'why'],
@@ -306,7 +306,7 @@ test('every command says in one sentence that there is no such user, or that non
   }
 })
 
-test('create registers users with what is told of them, active or not, and says every wrong flag', async t => {
+test('create registers active or inactive users with the given fields, and reports every invalid flag', async t => {
   const organization = await service.organization({ name: 'Criadora' })
   const required = ['--state', 'SP', '--city', 'Campinas', '--role']
   const {
@@ -361,7 +361,7 @@ test('create takes a password from a file, with which the user signs in', async 
   t.is(await login('com senha', 'uma girafa bem alta 7'), 200)
 })
 
-test('edit changes the details given, clears empty ones, and keeps the rest', async t => {
+test('edit changes the given fields, clears empty ones, and keeps all others', async t => {
   const { username } = await service.signUp('ROLE_CLIENT', { gender: 'M', institution: 'Antes' })
   const before = await json('show', username)
   const after = await json('edit', username, '--city', 'Santos', '--gender', '')
@@ -379,7 +379,7 @@ test('edit changes the details given, clears empty ones, and keeps the rest', as
   }
 })
 
-test('set-role and set-organization move a user, by id or name, and say what is so already', async t => {
+test('set-role and set-organization change a user, by id or name, and report if nothing changes', async t => {
   const { id } = await service.organization({ name: 'Destino' })
   const { username } = await service.signUp('ROLE_CLIENT')
   t.is((await json('set-role', username, 'ROLE_INSTITUTION', '--yes')).role, 'ROLE_INSTITUTION')
@@ -401,7 +401,7 @@ test('set-role and set-organization move a user, by id or name, and say what is 
   t.true(admin.stderr.includes(`--confirm '${username}'.`), admin.stderr)
 })
 
-test('the last administrator stays, whatever is said', async t => {
+test('no command removes the last administrator', async t => {
   const env = await installedRegistry(t)
   for (const args of [
     ['suspend', 'admin', '--yes'],
@@ -416,7 +416,7 @@ test('the last administrator stays, whatever is said', async t => {
   }
 })
 
-test('what may be done later ends with 7 and says after how many seconds', async t => {
+test('a command that is refused for now exits with 7 and prints the seconds until a retry', async t => {
   const { username } = await service.signUp('ROLE_CLIENT', { email: 'chaves.demais@example.org' })
   for (let index = 0; index < 5; index++) t.is((await users('send-key', username)).code, 0)
   const { code, stdout, stderr } = await users('send-key', username, '--json')
@@ -427,7 +427,7 @@ test('what may be done later ends with 7 and says after how many seconds', async
   t.is(stderr, `error: Too many attempts. Try again later. Try again in ${error.retryAfter} s.\n`)
 })
 
-test('send-key, delete, undelete, export and erase do what they say, as JSON and in words', async t => {
+test('send-key, delete, undelete, export and erase work, with JSON and text output', async t => {
   const email = 'chave@example.org'
   const { username } = await service.signUp('ROLE_CLIENT', { email })
   const { id } = await json('show', username)

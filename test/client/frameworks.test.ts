@@ -1,4 +1,4 @@
-/** Middleware of the client package: what a request without a valid token is answered. */
+/** Middleware of the client package: responses to requests without a valid token. */
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { Code, ConnectError, createClient, createRouterTransport } from '@connectrpc/connect'
@@ -19,7 +19,7 @@ const verifier = {
   },
 }
 
-/** What is answered to each value of `Authorization`: status, `WWW-Authenticate`, `Retry-After`. */
+/** The response to each value of `Authorization`: status, `WWW-Authenticate`, `Retry-After`. */
 const answers: [authorization: string | undefined, status: number, challenge: string | null, retry: string | null][] = [
   ['Bearer good', 200, null, null],
   ['bearer  good ', 200, null, null],

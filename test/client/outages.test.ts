@@ -1,4 +1,4 @@
-/** What verifiers do while something is away: the registry, sealing, the right time, the past. */
+/** Verifiers during faults: no registry, no sealing, a wrong clock, a restored registry. */
 import test from 'ava'
 import type { Warning } from '../../proto/client/index.js'
 import { openLocal } from '../_helpers/administration.js'
@@ -10,11 +10,11 @@ import { forge, headerOf, nowInSeconds } from '../_helpers/tokens.js'
 import { createNetwork, outcome, paths, revoke, verifierOf, withClocks } from '../_helpers/verifiers.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
-// These tests turn the clock of this process.
+// These tests move the clock of this process.
 const serial = test.serial
 
 const service = serviceForFile(() => ({ AUTH_LIMIT_FACTOR: '1000' }))
-/** Another process of it, whose clock the tests don’t turn. */
+/** Another process of it, whose clock the tests don’t move. */
 let issuer = ''
 const cleanUps: (() => Promise<void>)[] = []
 serial.before(async () => {
@@ -26,7 +26,7 @@ test.after.always(async () => {
   for (const work of cleanUps.reverse()) await work()
 })
 
-serial('while the registry is away for 50 s, valid tokens are accepted and revoked ones refused', async t => {
+serial('while the registry is unavailable for 50 s, valid tokens are accepted and revoked ones refused', async t => {
   const network = createNetwork()
   const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch })
   const users: SignedUp[] = []
@@ -57,7 +57,7 @@ serial('while the registry is away for 50 s, valid tokens are accepted and revok
   t.true(verifier.ageMs < 20_000)
 })
 
-serial('while nothing is sealed the age grows, and beyond the limit the registry is asked', async t => {
+serial('while no event is sealed the age grows, and beyond the limit the verifier asks the registry', async t => {
   const network = createNetwork()
   const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch, maxStaleMs: 11_000 })
   const { token } = await service.signUp('ROLE_CLIENT')
@@ -66,14 +66,14 @@ serial('while nothing is sealed the age grows, and beyond the limit the registry
   const sealer = await hold(t, service.env.DATABASE_URL!)
   await sealer.query('SELECT pg_advisory_lock(7264004)')
   await revoke(issuer, other.token)
-  // Polls go on and are answered, but tell nothing newer.
+  // Polls are still answered, but as_of doesn't advance.
   await waitFor(
     () => verifier.ageMs > 11_000,
     () => verifier.ageMs,
   )
   t.is(await outcome(verifier, token), 'registry')
   t.is(await outcome(verifier, other.token), 'INVALID_TOKEN')
-  // One that starts now knows no more.
+  // A verifier that starts now has the same state.
   const another = await verifierOf(t, service, { url: issuer, maxStaleMs: 11_000 })
   t.true(another.ageMs > 11_000, String(another.ageMs))
   t.is(await outcome(another, other.token), 'INVALID_TOKEN')
@@ -86,7 +86,7 @@ serial('while nothing is sealed the age grows, and beyond the limit the registry
   t.is(await outcome(verifier, other.token), 'INVALID_TOKEN')
 })
 
-serial('a clock that is an hour wrong refuses no valid token and accepts no expired one', async t => {
+serial('a verifier whose clock is off by an hour refuses no valid token and accepts no expired one', async t => {
   const network = createNetwork()
   const { token } = await service.signUp('ROLE_CLIENT')
   const expired = await forge(service, token, { exp: nowInSeconds() - 5, iat: nowInSeconds() - 3_600 })
@@ -95,7 +95,7 @@ serial('a clock that is an hour wrong refuses no valid token and accepts no expi
   const verifier = await verifierOf(t, service, options)
   for (const by of [3_600_000, -3_600_000]) {
     await withClocks({ wall: by }, async () => {
-      // Ahead, it looks like a machine that slept: the registry is asked until the next answer of the feed.
+      // A clock ahead looks like a suspended machine: the verifier asks the registry until the next response of the feed.
       t.regex(await outcome(verifier, brief), by > 0 ? /registry/ : /signature|cache/)
       t.is(await outcome(verifier, expired), 'INVALID_TOKEN')
       await waitFor(async () => /signature|cache/.test(await outcome(verifier, brief)))
@@ -109,7 +109,7 @@ serial('a clock that is an hour wrong refuses no valid token and accepts no expi
   t.is(await outcome(verifier, token), 'signature')
 })
 
-serial('keys that can’t be read again are used for a minute beyond their max-age, and no longer', async t => {
+serial('if keys can’t be refreshed, they are used for a minute beyond their max-age, and no longer', async t => {
   const network = createNetwork()
   const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch })
   const users: SignedUp[] = []
@@ -140,18 +140,21 @@ serial('keys that can’t be read again are used for a minute beyond their max-a
   t.true(reads() - before < 10, String(reads() - before))
 })
 
-serial('a machine that slept asks the registry: the wall clock counts where the other stood still', async t => {
-  const network = createNetwork()
-  const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch })
-  const { token } = await service.signUp('ROLE_CLIENT')
-  t.is(await outcome(verifier, token), 'signature')
-  await withClocks({ wall: 90_000 }, async () => {
-    t.is(await outcome(verifier, token), 'registry')
-    t.true(network.calls.includes(paths.verify))
-  })
-})
+serial(
+  'after a suspension of the machine, in which only the wall clock advances, the verifier asks the registry',
+  async t => {
+    const network = createNetwork()
+    const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch })
+    const { token } = await service.signUp('ROLE_CLIENT')
+    t.is(await outcome(verifier, token), 'signature')
+    await withClocks({ wall: 90_000 }, async () => {
+      t.is(await outcome(verifier, token), 'registry')
+      t.true(network.calls.includes(paths.verify))
+    })
+  },
+)
 
-serial('a registry that was restored is noticed, and its state counts from then on', async t => {
+serial('a restore of the registry is detected, and its state applies from then on', async t => {
   const url = await freshDatabase(t, { from: installed })
   const ends: (() => Promise<void>)[] = []
   const yesterday = await startTestService({ teardown: end => void ends.push(end) }, { DATABASE_URL: url })
@@ -172,7 +175,7 @@ serial('a registry that was restored is noticed, and its state counts from then 
   t.is(await outcome(verifier, other.token), 'signature')
   await revoke(today.http, revokedAfter.token)
   await waitForValue(() => outcome(verifier, revokedAfter.token), 'INVALID_TOKEN')
-  // The backup still has the key that signed them all.
+  // The backup still has the key that signed all of them.
   const { kid } = headerOf(other.token)
   await (await openLocal(t, today, { reason: 'a test' })).retireSigningKey({ kid, confirm: kid })
   await waitForValue(() => outcome(verifier, other.token), 'INVALID_TOKEN')
@@ -191,7 +194,7 @@ serial('a registry that was restored is noticed, and its state counts from then 
 
 serial('tokens of a key that was retired at once are refused, and those of the next key accepted', async t => {
   const verifier = await verifierOf(t, service)
-  // This one meets the next key before it knows of the retirement.
+  // This one gets a token of the next key before it knows of the retirement.
   const other = await verifierOf(t, service)
   const { token, username } = await service.signUp('ROLE_CLIENT')
   const { kid } = headerOf(token)

@@ -1,4 +1,4 @@
-/** The package installs alone, in a project made from nothing by its README, with types for each way of resolution. */
+/** The package installs alone, in a new project that follows its README, with types for each module resolution. */
 import { execFileSync, spawn } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import { cp, mkdir, readdir, rm, writeFile } from 'node:fs/promises'
@@ -47,7 +47,7 @@ export const watch = createRegistry({ url: '', key: '' }).watchUsers((change: Us
 export const more = [connect(verifier), verifiedKey, VerifyError]
 `
 
-test('a project made from nothing by the README verifies tokens, and has types', async t => {
+test('a new project that follows the README verifies tokens, and has types', async t => {
   // Installs packages.
   t.timeout(600_000)
   const folder = await temporaryFolder(t)
@@ -91,7 +91,7 @@ test('a project made from nothing by the README verifies tokens, and has types',
     server.kill('SIGTERM')
   }
 
-  // Only their types count, so that their engines don't.
+  // Only their types matter, so their `engines` don't.
   npm('install', '--no-save', '--force', 'typescript@5.9', '@types/node@20', '@types/express', 'fastify')
   await rm(join(project, 'server.js'))
   await writeFile(join(project, 'server.ts'), blockOf('js'))

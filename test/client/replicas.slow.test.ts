@@ -21,7 +21,7 @@ test('when a server is killed no valid token is refused, and later revocations a
   const revoked = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
   t.deepEqual(await outcomes(valid.token), all('signature'))
   for (const [index, server] of servers.entries()) {
-    // A killed server’s successor is there before the other one is killed.
+    // A killed server is replaced before the other one is killed.
     if (index === 1) await spawnServer(t, { DATABASE_URL, AUTH_GRPC_ADDRESS: servers[0]!.grpc })
     server.child.kill('SIGKILL')
     const { token } = revoked[index]!

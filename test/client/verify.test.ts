@@ -1,4 +1,4 @@
-/** Tokens are verified without a call, by the client package on a real service. */
+/** The client package verifies tokens without a call, on a real service. */
 import { generateKeyPairSync, randomBytes } from 'node:crypto'
 import test from 'ava'
 import jwt from 'jsonwebtoken'
@@ -29,7 +29,7 @@ test('a valid token is accepted with its claims, and costs no call', async t => 
   t.false(calls.includes(paths.verify))
 })
 
-test('what isn’t a token of this registry is refused with 401, and VerifyToken isn’t asked', async t => {
+test('what isn’t a token of this registry is refused with 401, without a call of VerifyToken', async t => {
   const { fetch, calls } = createNetwork()
   const verifier = await verifierOf(t, service, { fetch })
   const { token } = await service.signUp('ROLE_CLIENT')
@@ -69,7 +69,7 @@ test('what isn’t a token of this registry is refused with 401, and VerifyToken
   t.is(await outcome(verifier, forged({})), 'signature')
 })
 
-test('a token expires in the cache, by the clock of the registry', async t => {
+test('a cached token expires by the clock of the registry', async t => {
   const verifier = await verifierOf(t, service)
   const { token } = await service.signUp('ROLE_CLIENT')
   const short = await forge(service, token, { exp: nowInSeconds() + 10 })
@@ -78,7 +78,7 @@ test('a token expires in the cache, by the clock of the registry', async t => {
   await waitFor(async () => (await outcome(verifier, short)) === 'INVALID_TOKEN')
 })
 
-test('a revoked token is refused before a poll would end, also one that was accepted before', async t => {
+test('a revoked token is refused before a poll would end, even if it was accepted before', async t => {
   const verifier = await verifierOf(t, service)
   const users = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
   const [revoked, other] = users as [(typeof users)[0], (typeof users)[0]]
@@ -93,7 +93,7 @@ test('a revoked token is refused before a poll would end, also one that was acce
   t.is(await outcome(verifier, await service.login(revoked.username)), 'signature')
 })
 
-test('a verifier that starts later knows the revocations from before', async t => {
+test('a verifier knows the revocations from before its start', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   await revoke(service.http, token)
   const sealed = await verifierOf(t, service)
@@ -102,17 +102,17 @@ test('a verifier that starts later knows the revocations from before', async t =
 })
 
 test('a key that the registry doesn’t know, or without the scope, is refused with a reason', async t => {
-  const stranger = `authsvc_${'x'.repeat(43)}`
-  await t.throwsAsync(verifierOf(t, service, { key: stranger }), { message: /unauthenticated/ })
+  const unknown = `authsvc_${'x'.repeat(43)}`
+  await t.throwsAsync(verifierOf(t, service, { key: unknown }), { message: /unauthenticated/ })
   const without = await serviceKey(service, ['tokens.verify'])
   await t.throwsAsync(verifierOf(t, service, { key: without }), { message: /permission_denied/ })
-  const options = { url: service.http, key: stranger, issuer: 'i', audience: 'a' }
+  const options = { url: service.http, key: unknown, issuer: 'i', audience: 'a' }
   t.throws(() => createVerifier({ ...options, url: 'auth.example.org' }), { message: /`url`/ })
   t.throws(() => createVerifier({ ...options, key: 'eyJ' }), { message: /`key`/ })
   t.throws(() => createVerifier({ ...options, audience: '' }), { message: /`audience`/ })
 })
 
-test('unknown key ids ask for the keys at most once a second, and valid tokens don’t wait for them', async t => {
+test('unknown key ids cause at most one request for keys per second, which valid tokens don’t wait for', async t => {
   const { fetch, calls } = createNetwork()
   const verifier = await verifierOf(t, service, { fetch })
   const { token } = await service.signUp('ROLE_CLIENT')
@@ -134,9 +134,9 @@ test('unknown key ids ask for the keys at most once a second, and valid tokens d
   t.true(most < 500, String(most))
 })
 
-test('VerifyToken is asked at most 32 times at once, and once in 10 s for each token', async t => {
+test('at most 32 calls of VerifyToken are in progress, and at most one in 10 s for each token', async t => {
   const network = createNetwork({ delay: 20 })
-  // What is known is always older.
+  // The known state is always older.
   const verifier = await verifierOf(t, service, { fetch: network.fetch, maxStaleMs: 0 })
   const { token } = await service.signUp('ROLE_CLIENT')
   const forged = await createForger(service, token)
@@ -165,7 +165,7 @@ test('when VerifyToken fails the answer is 503, never 401', async t => {
   t.is(await outcome(verifier, other), 'INVALID_TOKEN')
 })
 
-test('of many tokens newer ones are remembered, and no more than the maximum', t => {
+test('the cache keeps the newest tokens, up to its maximum', t => {
   const cache = createCache<number>(1_000)
   const tokens = Array.from({ length: 20_000 }, () => randomBytes(64).toString('base64url'))
   for (const [number, token] of tokens.entries()) {
@@ -174,7 +174,7 @@ test('of many tokens newer ones are remembered, and no more than the maximum', t
   }
   const remembered = tokens.map(token => cache.get(token)).filter(number => number !== undefined)
   t.true(remembered.length <= 1_000)
-  // The last 300 of them are spread over places for 1,000.
+  // The cache keeps the last 300 of them, with a maximum of 1,000.
   t.true(remembered.filter(number => number >= 19_700).length > 280)
   for (const token of tokens) cache.delete(token)
   t.true(tokens.every(token => cache.get(token) === undefined))

@@ -1,4 +1,4 @@
-/** Copies of users are kept in step, by the client package on a real service. */
+/** The client package keeps copies of users up to date, on a real service. */
 import test from 'ava'
 import type { UsersChange } from '../../proto/client/index.js'
 import { openLocal } from '../_helpers/administration.js'
@@ -29,7 +29,7 @@ test('the first change asks for all users, and each later one has the ids that c
   t.is(users[0]!.city, 'Palmas')
 })
 
-test('a change comes again until it is applied', async t => {
+test('a change is delivered again until it is applied', async t => {
   const registry = await registryOf(service)
   let awaited: number | undefined
   let [times, applied] = [0, false]
@@ -49,7 +49,7 @@ test('a change comes again until it is applied', async t => {
   t.is(times, 3)
 })
 
-test('polls that fail are repeated, and nothing is lost', async t => {
+test('failed polls are repeated, and no change is lost', async t => {
   const network = createNetwork()
   const registry = await registryOf(service, { fetch: network.fetch })
   const ids: number[] = []
@@ -66,7 +66,7 @@ test('polls that fail are repeated, and nothing is lost', async t => {
   await waitFor(() => ids.includes(idOf(token)))
 })
 
-test('a watcher that was away for a day misses no change, suspension or erasure', async t => {
+test('a watcher that was offline for a day misses no change, suspension or erasure', async t => {
   const clocked = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '1000' })
   const registry = await registryOf(clocked)
   const names = ['changed', 'suspended', 'erased', 'untouched'] as const

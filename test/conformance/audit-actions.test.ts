@@ -1,4 +1,4 @@
-/** The audit log records every operation: each action here belongs to the operation beside it, and there are no others. */
+/** The audit log records every operation: this table has each action with its operation, and there are no others. */
 import { randomUUID } from 'node:crypto'
 import { join } from 'node:path'
 import test from 'ava'
@@ -29,7 +29,7 @@ const unseen = {
   organizations: 'name_key,activation_key_digest,activation_key_sealed',
 }
 
-/** SQL condition: what a service sees of a row of a table changes. */
+/** SQL condition: the part of a row that services see changes. */
 function shownChanges(table: keyof typeof unseen): string {
   const [before, after] = ['OLD', 'NEW'].map(
     row => `to_jsonb(${row}) - '{${unseen[table].replace(/\s/g, '')}}'::text[]`,
@@ -37,7 +37,7 @@ function shownChanges(table: keyof typeof unseen): string {
   return `(${before}) IS DISTINCT FROM (${after})`
 }
 
-/** Notes what changes that the feed is about, with the events of the same transactions. */
+/** Records changes that the feed reports, with the events of the same transactions. */
 const recorder = `
   CREATE TABLE recorded_events AS SELECT 1::bigint AS tx, action, subject_id, object FROM audit_staged WHERE false;
   CREATE TABLE recorded_changes (tx bigint, id int, what text);
@@ -91,7 +91,7 @@ test('every operation leaves an event of its action, marked with what it changes
   const startImport = (kind: ImportKind, source: number) =>
     api.startImport({ kind, sourceDigest: String(source).padStart(64, '0') })
 
-  /** By action, in this order; an act elsewhere returns the database. */
+  /** By action, in this order; an operation on another database returns it. */
   const acts: Record<string, () => Promise<unknown>> = {
     'user.sign-up': async () => tokens.push((await service.signUp('ROLE_CLIENT', { username: user, email })).token),
     'session.login': async () => tokens.push(await service.login(user)),
@@ -167,7 +167,7 @@ test('every operation leaves an event of its action, marked with what it changes
     'user.suspend': () => api.suspendUser({ user }),
     'user.resume': () => api.resumeUser({ user }),
     async 'user.unlock'() {
-      // From where it never signed in: that counts for everybody.
+      // From an unknown address: these failures count for all unknown addresses.
       const headers = { 'x-forwarded-for': '198.51.100.7' }
       await service.request('POST', '/users/login', { query: { username: user, password: 'errada-errada' }, headers })
       await api.unlockUser({ user })
@@ -281,7 +281,7 @@ test('every operation leaves an event of its action, marked with what it changes
     t.true((await count(isElsewhere ? elsewhere : url, action)) > (isElsewhere ? 0 : before), action)
   }
 
-  // Each change of what the feed is about has an event in its transaction that is marked so.
+  // Each change that the feed reports has a marked event in its transaction.
   const changes = await ask(
     url,
     `SELECT c.what, array_agg(DISTINCT e.action) AS actions FROM recorded_changes c
@@ -300,7 +300,7 @@ test('every operation leaves an event of its action, marked with what it changes
     t.true(marked.length > 0, `${what}: ${actions}`)
     for (const action of marked) seen.add(`${action} ${what}`)
   }
-  // And no mark is there without a change.
+  // And there is no mark without a change.
   const all = Object.entries(marks).flatMap(([action, whats]) => whats.map(what => `${action} ${what}`))
   t.deepEqual(all.filter(mark => !seen.has(mark)).sort(), [])
 })

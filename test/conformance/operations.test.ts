@@ -66,7 +66,7 @@ const answer = (index: number, text = `resposta ${questions[index]}`) => ({
   answer: text,
 })
 
-/** A genuine token, an hour after its end. */
+/** A genuine token, an hour after its expiry. */
 async function expired(): Promise<string> {
   const { token } = await service.signUp('ROLE_CLIENT')
   const now = nowInSeconds()

@@ -8,7 +8,7 @@
  *     -  ACCESS_DENIED
  *     !  INVALID_TOKEN
  *     ^  SIGN_IN_AGAIN
- *     .  no such cell: the RPC concerns no user, or no other one than its caller
+ *     .  no such cell: the RPC applies to no user, or only to its caller
  */
 
 /** Services by their only scope. */
@@ -36,7 +36,7 @@ export const publicColumns = {
   answers: ['answers, own', 'answers, other'],
   enrolled: ['enrolled, own', 'enrolled, other'],
   suspended: ['suspended, own', 'suspended, other'],
-  // A session of Administration, at the wrong service.
+  // A session of Administration, at the public services.
   administration: ['administration'],
 } as const
 
@@ -85,7 +85,7 @@ export const administrationColumns = {
   services,
   // Sessions of a ROLE_ADMIN at the public services.
   public: ['password', 'key', 'answers', 'enrolled', 'suspended'],
-  // Of one with one-time codes: a sign-in of the last 15 minutes with a code, one of longer ago, a recent one without.
+  // With one-time codes enrolled: a sign-in of the last 15 minutes with a code, an older one, a recent one without.
   recent: ['recent, user', 'recent, ROLE_ADMIN'],
   old: ['old, user', 'old, ROLE_ADMIN'],
   codeless: ['codeless, user', 'codeless, ROLE_ADMIN'],

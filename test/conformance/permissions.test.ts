@@ -46,14 +46,14 @@ test.after.always(async () => {
   for (const end of ends) await end()
 })
 
-/** Whom a request concerns. */
+/** The user that a request refers to. */
 interface Target {
   readonly username: string
   readonly id: number
   readonly role: string
 }
 
-/** What of a request no other one says: RPCs that are let through change nothing. */
+/** The fields that are specific to an RPC: permitted RPCs change nothing. */
 const requests: Record<string, (target: Target) => object> = {
   activate: ({ username }) => ({ username, activationkey: 'no key' }),
   getUser: ({ username }) => ({ username, user: username, omitKeys: true }),
@@ -80,10 +80,10 @@ function requestOf({ localName, input }: DescMethodUnary, target: Target): Messa
 }
 
 const marks: Record<string, Mark> = { ACCESS_DENIED: '-', INVALID_TOKEN: '!', SIGN_IN_AGAIN: '^' }
-/** Reasons that tell nothing of permission, but of this test. */
+/** Reasons that indicate a fault of this test, not a permission. */
 const faults = ['INTERNAL', 'UNAVAILABLE', 'OVERLOADED', 'TOO_MANY_ATTEMPTS', 'DEADLINE_EXCEEDED']
 
-/** Makes each call of a matrix, the rows in their order; the last may revoke what others use. */
+/** Makes each call of a matrix, row by row; the last ones may revoke tokens that others use. */
 async function run(
   kind: keyof typeof matrices,
   services: readonly DescService[],
@@ -138,13 +138,13 @@ async function enroll(username: string): Promise<string> {
   return (await open.signIn({ username, password, code: totp.generate({ timestamp: now + 30_000 }) })).token
 }
 
-/** A token of the generation that a suspension began: that it is one is all that is wrong with its holder. */
+/** A token of the generation after a suspension: the suspension itself is the only fault of its holder. */
 function asNow(token: string): Promise<string> {
   return forge(service, token, { ver: claimsOf(token).ver + 1 })
 }
 
 /** One of each kind that both matrices use. */
-async function everybody() {
+async function callersOfBoth() {
   const [home, elsewhere] = [await service.organization(), await service.organization()]
   const institution = await service.institution(home)
   const [client, other] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
@@ -165,7 +165,7 @@ async function everybody() {
   await api.suspendUser({ user: suspended.username })
   return {
     institution,
-    stranger: await service.institution(elsewhere),
+    outsider: await service.institution(elsewhere),
     client,
     other: self(other),
     inactive: { ...inactive, token: await service.login(inactive.username) },
@@ -199,7 +199,7 @@ async function session(): Promise<SignedUp> {
 test('every user RPC permits the callers that the matrix lists, and refuses all others as listed', async t => {
   const {
     institution,
-    stranger,
+    outsider,
     client,
     other,
     inactive,
@@ -209,7 +209,7 @@ test('every user RPC permits the callers that the matrix lists, and refuses all 
     enrolled,
     suspended,
     services,
-  } = await everybody()
+  } = await callersOfBoth()
   const own = (user: SignedUp) => [user.token, self(user)] as const
   const on = (user: SignedUp, target: Target) => [user.token, target] as const
   const keys = Object.entries(services).map(([scope, key]) => [scope, [key, other] as const])
@@ -222,7 +222,7 @@ test('every user RPC permits the callers that the matrix lists, and refuses all 
     'client, other': on(client, other),
     'institution, own': own(institution),
     'institution, member': on(institution, self(client)),
-    'institution, other organization': on(stranger, self(client)),
+    'institution, other organization': on(outsider, self(client)),
     ...Object.fromEntries(keys),
     'password, own': own(byPassword),
     'password, other': on(byPassword, other),
@@ -242,7 +242,7 @@ test('every user RPC permits the callers that the matrix lists, and refuses all 
 
 test('every Administration RPC permits the callers that the matrix lists, and refuses all others as listed', async t => {
   const { institution, client, other, inactive, byPassword, byKey, byAnswers, enrolled, suspended, services } =
-    await everybody()
+    await callersOfBoth()
   const coded = await administrator()
   const recent = await enroll(coded.username)
   const then = nowInSeconds() - 15 * 60 - 5
@@ -294,7 +294,7 @@ test('Administration refuses a token that is valid except for one property', asy
   }
 })
 
-/** What a row of the access policy says of permissions, and what a row of the matrix comes to. */
+/** The permissions in a row of the access policy, and those in a row of the matrix. */
 interface Rule {
   readonly caller: string
   readonly target?: boolean

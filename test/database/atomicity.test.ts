@@ -6,7 +6,7 @@ import { idOf } from '../_helpers/tokens.js'
 
 const service = serviceForFile()
 
-/** What fails while it stands in the table `broken`: writing an event, or the end of a transaction that changes something. */
+/** The steps that fail while they are in the table `broken`: writing an event, or the commit of a change. */
 const parts = ['event', 'commit'] as const
 
 const sql = async (text: string) => (await service.registry.database.sequelize.query(text))[0]
@@ -23,7 +23,7 @@ test.serial.before(() =>
       FOR EACH ROW EXECUTE FUNCTION fail('commit')`),
 )
 
-/** A change: the request that makes it, and what there is to see of it. */
+/** A change: the request that makes it, and a query for its effect. */
 interface Change {
   request: [path: string, options: RequestOptions]
   look(): Promise<unknown>

@@ -1,4 +1,4 @@
-/** TLS to the database, and several hosts, as libpq has them in its URLs. */
+/** TLS to the database, and several hosts, in URLs as of libpq. */
 import { chown, mkdtemp, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -14,7 +14,7 @@ const other = createAuthority('Other')
 let folder: string
 let server: Embedded
 
-/** Who may come to which database, and how. */
+/** The rules of pg_hba.conf for each database. */
 const doors = `hostssl tls all 127.0.0.1/32 scram-sha-256
 hostnossl plain all 127.0.0.1/32 scram-sha-256
 hostssl certificate all 127.0.0.1/32 cert
@@ -33,7 +33,7 @@ test.before(async () => {
   const { uid, gid } = await stat(join(folder, 'postgres'))
   const own = authority.issue({ name: 'postgres', addresses: ['127.0.0.1'] })
   const client = authority.issue({ name: 'auth' })
-  const stranger = other.issue({ name: 'auth' })
+  const foreign = other.issue({ name: 'auth' })
   const files = {
     'postgres/server.crt': own.cert,
     'postgres/server.key': own.key,
@@ -43,8 +43,8 @@ test.before(async () => {
     'other.crt': other.certificate,
     'client.crt': client.cert,
     'client.key': client.key,
-    'stranger.crt': stranger.cert,
-    'stranger.key': stranger.key,
+    'foreign.crt': foreign.cert,
+    'foreign.key': foreign.key,
   }
   for (const [name, content] of Object.entries(files)) {
     await writeFile(join(folder, name), content, { mode: 0o600 })
@@ -61,7 +61,7 @@ test.after.always(async () => {
   await rm(folder, { recursive: true, force: true })
 })
 
-/** What comes of a command on a database with these parameters; `$` in them is the folder of the certificates. */
+/** The outcome of a command on a database with these parameters; `$` in them is the folder of the certificates. */
 async function outcome(database: string, parameters: string, host = '127.0.0.1'): Promise<string> {
   const { port, password } = new URL(server.url)
   const at = host.includes(':') ? host.replaceAll('PORT', port) : `${host}:${port}`
@@ -71,7 +71,7 @@ async function outcome(database: string, parameters: string, host = '127.0.0.1')
     AUTH_MASTER_KEY: 'a'.repeat(64),
   }
   const { stderr } = await runCli(env, ['questions', 'list'])
-  if (stderr.includes(password)) throw new Error('the password was told')
+  if (stderr.includes(password)) throw new Error('the output contains the password')
   if (/not installed yet/.test(stderr)) return 'connected'
   if (/is read-only/.test(stderr)) return 'read-only'
   return /can’t be reached|refuses/.test(stderr) ? 'refused' : stderr
@@ -95,7 +95,7 @@ const modes: [database: string, parameters: string, outcome: 'connected' | 'refu
   ['tls', 'sslmode=verify-full', 'refused'],
   ['certificate', 'sslmode=require', 'refused'],
   ['certificate', 'sslmode=require&sslcert=$/client.crt&sslkey=$/client.key', 'connected'],
-  ['certificate', 'sslmode=require&sslcert=$/stranger.crt&sslkey=$/stranger.key', 'refused'],
+  ['certificate', 'sslmode=require&sslcert=$/foreign.crt&sslkey=$/foreign.key', 'refused'],
 ]
 for (const [database, parameters, expected, host] of modes) {
   test(`a database that wants ${database}, ${parameters || 'no mode'} at ${host ?? 'its address'}: ${expected}`, async t => {
@@ -130,7 +130,7 @@ const wrong: [url: string, says: RegExp][] = [
   ['postgres://u:hunter2@a/db?sslmode=verify-ca', /verify-ca needs sslrootcert/],
   ['postgres://u:hunter2@a/db?sslrootcert=/there/is/none', /sslrootcert: the file can’t be read \(ENOENT\)/],
   ['postgres://u:hunter2@a/db?sslcert=$/client.crt', /set both or neither/],
-  ['postgres://u:hunter2@a/db?sslcert=$/client.crt&sslkey=$/stranger.key', /can’t be used together/],
+  ['postgres://u:hunter2@a/db?sslcert=$/client.crt&sslkey=$/foreign.key', /can’t be used together/],
   ['postgres://u:hunter2@a/db?sslrootcert=$/client.key', /no PEM block of a certificate/],
   ['postgres://u:hunter2@a/db?connect_timeout=soon', /connect_timeout: expected seconds/],
   ['postgres://u:hunter2@a,b/db?host=a,b&port=1,2,3', /as many ports as hosts/],

@@ -1,4 +1,4 @@
-/** A transaction locks what it decides on until it ends, and skips what other transactions hold if it may. */
+/** A transaction locks the rows that it depends on until it ends, and skips rows locked by others if possible. */
 import test from 'ava'
 import type { Models } from '../../server/models/define-models.js'
 import { addUser, endsOrWaits, openModels } from '../_helpers/models.js'
@@ -21,9 +21,9 @@ async function scene(models: Models) {
 }
 
 interface Use {
-  /** What an activation finds by a key. */
+  /** The holder of a key that an activation finds. */
   readonly find: (models: Models, given: Awaited<ReturnType<typeof scene>>, t: Transaction) => Promise<unknown>
-  /** What would make the key worthless. */
+  /** The changes that void the key. */
   readonly change: (models: Models, given: Awaited<ReturnType<typeof scene>>, t: Transaction) => Promise<unknown>
 }
 const uses: Record<string, Use> = {

@@ -1,4 +1,4 @@
-/** Migrations: from nothing, again, by several processes at once, and beside other versions. */
+/** Migrations: of an empty database, repeated, by concurrent processes, and beside other versions. */
 import { readdirSync } from 'node:fs'
 import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -38,7 +38,7 @@ const first = { '0001-first.sql': '-- expand\nCREATE TABLE fruits (name text);' 
 const second = { ...first, '0002-second.sql': '-- expand\nALTER TABLE fruits ADD COLUMN color text;' }
 const third = { ...second, '0003-third.sql': '-- contract\nALTER TABLE fruits DROP COLUMN name;' }
 
-test('migrations are numbered from 1 without a gap, and say at their head what they do to the version before', async t => {
+test('migrations are numbered from 1 without a gap, and their first line says whether the version before still works', async t => {
   t.deepEqual(
     names.map(name => Number(name.slice(0, 4))),
     names.map((_, index) => index + 1),
@@ -70,7 +70,7 @@ test('of 8 processes that start at once one migrates, and none fails', async t =
   )
 })
 
-test('a newer version runs what is new, in order, and keeps the rows', async t => {
+test('a newer version runs its new migrations in order, and keeps the rows', async t => {
   const database = await empty(t)
   await migrate(database, { folder: await folderOf(t, first) })
   await rows(database, `INSERT INTO fruits (name) VALUES ('fig')`)
@@ -97,7 +97,7 @@ test('a `contract` runs only on request, and if that is refused nothing does', a
   t.deepEqual(await migrate(database, { folder, permit }), ['0003-third.sql'])
 })
 
-test('a migration lets calls go on while a long transaction holds its table, and runs once that has ended', async t => {
+test('a migration doesn’t block calls while a long transaction holds its table, and runs once that has ended', async t => {
   const url = await freshDatabase(t, { from: 'template0' })
   const [database, other] = [openDatabase(url, 1), openDatabase(url, 2)]
   t.teardown(() => Promise.all([database.close(), other.close()]).then(() => {}))
@@ -134,7 +134,7 @@ test('an `expand` doesn’t run before a `contract` of an earlier version, and t
   t.is((await migrate(database, { folder, permit })).length, 3)
 })
 
-test('a migration that fails leaves nothing of itself, nor of those before it', async t => {
+test('a failed migration is rolled back, together with those before it in the same run', async t => {
   const database = await empty(t)
   await migrate(database, { folder: await folderOf(t, first) })
   const before = await ledger(database)
@@ -149,7 +149,7 @@ test('a migration that fails leaves nothing of itself, nor of those before it', 
   t.deepEqual(await migrate(database, { folder: await folderOf(t, second) }), ['0002-second.sql'])
 })
 
-test('a version goes on with the schema of a newer one that only expanded it', async t => {
+test('a version still works with the schema of a newer one that only expanded it', async t => {
   const database = await empty(t)
   await migrate(database, { folder: await folderOf(t, second) })
   const folder = await folderOf(t, first)
@@ -172,7 +172,7 @@ test('a version refuses the schema of a newer one that contracted it, and names 
   }
 })
 
-test('a schema that other files made is refused and left alone, even if the files only add a comment', async t => {
+test('a schema made by different migration files is refused and left unchanged, even if they differ only by a comment', async t => {
   const comment = { ...second, '0002-second.sql': `${second['0002-second.sql']}\n-- Colors.` }
   const renamed = { ...first, '0002-other.sql': second['0002-second.sql'] }
   for (const other of [comment, renamed]) {

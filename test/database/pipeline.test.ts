@@ -29,7 +29,7 @@ test.serial('queries that wait on a broken connection fail at once, and the next
   const { token, username } = await signUp('ROLE_CLIENT')
   const waiting = await registry.database.transact(async transaction => {
     await registry.database.run({ name: '', text: 'LOCK TABLE users' }, [], transaction)
-    // As many as are in progress at one time, each from its own address: beyond the share of one, fewer begin.
+    // As many as are in progress at one time, each from a separate address: beyond the share of one address, fewer start.
     const asked = Array.from({ length: 30 }, () =>
       request('GET', '/users/me', { token, once: true, headers: from(anyAddress()) }),
     )

@@ -7,7 +7,7 @@ import { createLog } from '../../server/observability/log.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
-// With another issuer it installs the registry itself: only the installation uses some indexes.
+// With another issuer it installs the registry itself, because only the installation uses some indexes.
 const service = serviceForFile(() => ({ AUTH_ISSUER: 'http://plans.test' }))
 const rows = 20_000
 
@@ -48,7 +48,7 @@ test.serial.before(async () => {
       SELECT 'users', n::text, false, false, false, 'user' FROM generate_series(1, ${rows}) n;
     INSERT INTO import_batches (import_id, first_row, row_count, answer) SELECT id, 0, 1, '' FROM imports
   `
-  // Each within the time that a statement has.
+  // Each within the statement timeout.
   for (const statement of statements.split(';')) await sequelize.query(statement)
   await service.registry.database.transact(async t => {
     for (let n = 0; n < 500; n++) {
@@ -56,7 +56,7 @@ test.serial.before(async () => {
       await service.registry.audit.append(event, t)
     }
   })
-  // They are counted where they stay.
+  // Plans are for sealed events.
   const { audit } = service.registry
   await waitForValue(async () => {
     await audit.seal()
@@ -74,7 +74,7 @@ interface Plan {
   readonly Plans?: Plan[]
 }
 
-/** Nodes of the plans that PostgreSQL makes for what a model runs, by hand or through Sequelize. */
+/** Nodes of the plans of PostgreSQL for the statements of a model, written by hand or by Sequelize. */
 async function plansOf(use: (models: Models) => Promise<unknown>): Promise<Plan[]> {
   const { database, masterKey } = service.registry
   const nodes: Plan[] = []
@@ -104,7 +104,7 @@ async function plansOf(use: (models: Models) => Promise<unknown>): Promise<Plan[
     return explain({ text: query }, bind)
   }) as never
   const models = defineModels({ ...own, transact: work => work(none), run: explain, read: explain }, masterKey)
-  // What a model makes of no rows is of no interest here.
+  // The result of a model without rows doesn't matter here.
   await use(models).catch(error => {
     if (nodes.length === 0) throw error
   })
@@ -115,7 +115,7 @@ async function plansOf(use: (models: Models) => Promise<unknown>): Promise<Plan[
 const key = Buffer.alloc(32)
 const counter = { subject: key, account: key }
 const event = { action: 'session.login', outcome: 'ok', actor: 'user' } as const
-/** Stands for a transaction that is none. */
+/** A placeholder for a transaction. */
 const none = { LOCK: { UPDATE: 'UPDATE', NO_KEY_UPDATE: 'NO KEY UPDATE', SHARE: 'SHARE' } } as never
 
 /** Uses of the models, each with the indexes that must lead to its rows. */
@@ -302,8 +302,8 @@ for (const [name, [indexes, use]] of Object.entries(uses)) {
   test(`${name}: found by index among ${rows}`, async t => {
     const nodes = await plansOf(use)
     const scanned = nodes.filter(node => node['Node Type'] === 'Seq Scan').map(node => node['Relation Name'])
-    // Of signing keys and questions there are a few, of ends of the audit log one each, of one-time codes one for each administrator, of events not sealed yet
-    // those of the last moment.
+    // Few rows: signing keys and questions, one end of the audit log, one-time codes of administrators, and the unsealed events
+    // of the last moment.
     t.deepEqual(
       scanned.filter(
         name =>
@@ -341,7 +341,7 @@ test(`a search by words finds one user among ${rows}, and the first in order for
   t.deepEqual(await found('u9 baur', id).then(names => names.length), 5)
 })
 
-/** Indexes that are there for what they forbid, not for what they find. */
+/** Indexes that exist for a constraint, not for look-ups. */
 const guards = new Set([
   'audit_checkpoint_pkey',
   'audit_head_pkey',
@@ -354,15 +354,15 @@ const guards = new Set([
   // Asked once a minute for a blocked address, and above directly.
   'known_addresses_address',
   'organizations_name_key_key',
-  // For deletions of organizations, and imports, which this registry has none of.
+  // For deletions of organizations, and for imports, which this registry doesn't have.
   'predecessor_organizations_pkey',
   'predecessor_users_pkey',
   'provider_keys_pkey',
   'provider_keys_user_id_key',
-  // So few rows are read as a whole.
+  // A table with so few rows is read sequentially.
   'questions_question_key_key',
   'signing_keys_pkey',
-  // A user gives one question at sign-up.
+  // A user has one question at sign-up.
   'unmatched_answers_pkey',
   'totp_secrets_pkey',
 ])
@@ -413,7 +413,7 @@ test.serial('every index serves an operation or a constraint', async t => {
   const partner = { username: applicant.username, emailpartner: organization.email }
   await to('POST', '/1.0.0/users/sendadminkeybyemailpartner', partner, { token: applicant.token })
 
-  // What the administrator's commands do.
+  // Commands of administrators.
   const own = await openRegistry(service.settings, { log: createLog('silent'), connections: 1 })
   await own.masterKey.load()
   const user = (await own.users.byUsername('u9'))!
@@ -453,12 +453,12 @@ test.serial('every index serves an operation or a constraint', async t => {
 
   const names = async (text: string) =>
     (await registry.database.run<{ name: string }>({ name: '', text }, [])).map(({ name }) => name)
-  // The e-mails go out.
+  // The e-mails are sent.
   await waitFor(
     async () =>
       (await names('SELECT kind AS name FROM emails WHERE attempts = 0 AND next_attempt_at <= now()')).length === 0,
   )
-  // A connection hands in its counts when it closes.
+  // A connection reports its statistics when it closes.
   await service.service.stop()
   const unused = async () =>
     (await names('SELECT indexrelname AS name FROM pg_stat_user_indexes WHERE idx_scan = 0 ORDER BY 1')).filter(

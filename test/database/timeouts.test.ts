@@ -1,4 +1,4 @@
-/** Time limits of PostgreSQL: nothing holds a row or a connection for long. */
+/** Time limits of PostgreSQL: no session holds a row or a connection for long. */
 import test from 'ava'
 import { serviceForFile } from '../_helpers/service.js'
 

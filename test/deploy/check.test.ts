@@ -8,10 +8,10 @@ import test, { type ExecutionContext } from 'ava'
 
 const script = fileURLToPath(new URL('../../../deploy/check.sh', import.meta.url))
 
-/** Programs that every system has, and that the script uses. */
+/** Programs of every system that the script uses. */
 const common = ['bash', 'cat', 'cp', 'dirname', 'env', 'grep', 'mkdir', 'mktemp', 'rm', 'sed']
 
-/** Runs the script where there are no other programs than these; `tools` are shell scripts by name. */
+/** Runs the script with only these programs in PATH; `tools` are shell scripts by name. */
 function run(t: ExecutionContext, tools: Record<string, string> = {}, ...given: string[]) {
   const folder = mkdtempSync(join(tmpdir(), 'auth-check-'))
   t.teardown(() => rmSync(folder, { recursive: true, force: true }))

@@ -13,10 +13,10 @@ import { spawnService } from '../_helpers/spawned.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 import { testFront } from './proxied.js'
 
-/** Connections that it takes of the public: fewer than in the file, which tests open all of. */
+/** Its limit of public connections: lower than in the file, because tests open all of them. */
 const publicConnections = 200
 
-/** Starts it in front of a service on a database of its own. */
+/** Starts it in front of a service on a separate database. */
 async function startEnvoy(t: Teardown): Promise<Front> {
   const { certificate: ca } = authority
   const own = await writePems(t, { ca, ...authority.issue({ name: 'auth-server', dnsNames: ['auth-server'] }) })
@@ -45,7 +45,7 @@ async function startEnvoy(t: Teardown): Promise<Front> {
   const options = ['--use-dynamic-base-id', '--concurrency', '2', '--log-level', 'error']
   await startProxy(t, 'envoy', ['-c', `${folder}/envoy.yaml`, ...options], https)
   const place = { port: https, ca, servername }
-  // It knows of no healthy gateway and server until it has asked them.
+  // It regards gateway and server as unhealthy until its first check.
   const client = await openHttp2(place)
   await waitForValue(async () => (await client.ask('GET', '/healthz')).status, 200)
   client.close()

@@ -14,7 +14,7 @@ const root = fileURLToPath(new URL('../../..', import.meta.url))
 const read = (name: string) => readFileSync(join(root, name), 'utf8')
 const manifest = JSON.parse(read('package.json')) as { version: string; engines: { node: string } }
 
-/** Files of deploy/ that say how the service is run, and the handbook of who runs it. */
+/** Files of deploy/ that configure the service, and the handbook for operators. */
 const files = [
   ...readdirSync(join(root, 'deploy'), { recursive: true, withFileTypes: true })
     .filter(entry => entry.isFile())
@@ -43,7 +43,7 @@ test('every setting named in deploy/ is a setting of the service', t => {
 
 test('the service accepts every value that deploy/ gives a setting', t => {
   const given = findAll(/\b(AUTH_[A-Z_]+|SMTP_URL)(?:=|: |" "|", value: )"?([^"\s\\`]*[^"\s\\`,.;:)])/g).filter(
-    // Names of files, and templates.
+    // Names of files and templates.
     ([, name, value = '']) => !name?.endsWith('_FILE') && !/^\/|[%{$|<…]/.test(value),
   )
   t.true(given.length > 15)
@@ -90,7 +90,7 @@ test('the build makes every program that deploy/ starts', t => {
   const bundled = [...list!.matchAll(/'(.*?)\.ts'/g)]
   t.true(programs.length > 6)
   for (const [file, program] of programs) {
-    // Scripts for those who build it use what was compiled.
+    // Scripts of the build use compiled files.
     if (program!.startsWith('dist/test/') || file.endsWith('.mjs'))
       t.true(existsSync(join(root, program!)), `${file}: ${program}`)
     else
@@ -138,7 +138,7 @@ test('the build context of the image holds exactly its inputs', t => {
 })
 
 test('every supervisor in deploy/ waits longer for a process than it takes to stop', t => {
-  // AUTH_DRAIN, the grace, and a second for each of a handful of steps that may hang.
+  // AUTH_DRAIN, the grace period, and a second for each of a few steps that may hang.
   const least = 5 + grace / 1000 + 5
   const places = [
     ['deploy/compose.yaml', /image\n(?:.*\n)*? {4}stop_grace_period: (\d+)s/],
@@ -167,7 +167,7 @@ test('proxies wait longer than a call may take, accept bodies as large as the se
   const envoy = 'deploy/envoy/envoy.yaml'
   t.true(numberIn(nginx, /proxy_read_timeout (\d+)s/) * 1000 > gatewayLimits.callTimeout)
   t.true(numberIn(nginx, /^ {2}keepalive_timeout (\d+)s/m) * 1000 < gatewayLimits.keepAliveTimeout)
-  // Bodies of more than 64 KiB get the service's own answer.
+  // The service itself answers bodies of more than 64 KiB.
   t.true(numberIn(nginx, /client_max_body_size (\d+)k/) > 64)
   t.true(numberIn(nginx, /large_client_header_buffers \d+ (\d+)k/) >= 16)
   t.is(numberIn(envoy, /max_request_headers_kb: (\d+)/), 16)
@@ -195,7 +195,7 @@ test('nginx logs no query and no address that a client claims', t => {
   const text = read('deploy/nginx/auth-registry.conf')
   t.notRegex(/log_format auth[^;]*;/.exec(text)![0], /\$(request|request_uri|args|query_string|http_referer|is_args)\b/)
   for (const [, format] of text.matchAll(/access_log (?!off)\S+ (\w+);/g)) t.is(format, 'auth')
-  // Faults below `crit` carry the request line.
+  // Messages below `crit` contain the request line.
   for (const [line] of text.matchAll(/^ *error_log .*;$/gm)) t.regex(line, / (crit|alert|emerg);$/)
   t.is(text.match(/^ *error_log /gm)?.length, text.match(/^server \{/gm)?.length)
   t.deepEqual(new Set(text.match(/X-Forwarded-For [^;]+/g)), new Set(['X-Forwarded-For $remote_addr']))

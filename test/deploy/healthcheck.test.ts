@@ -11,7 +11,7 @@ import { waitForValue } from '../_helpers/wait.js'
 
 const program = fileURLToPath(new URL('../../../deploy/healthcheck.mjs', import.meta.url))
 
-/** Its exit code, and what it says. */
+/** Its exit code and output. */
 async function check(env: Record<string, string>): Promise<{ code: number; said: string }> {
   const child = spawn(process.execPath, [program], {
     env: { PATH: process.env.PATH, ...env },
@@ -23,7 +23,7 @@ async function check(env: Record<string, string>): Promise<{ code: number; said:
   return { code, said }
 }
 
-/** It gives up after 4 s, which a busy machine may take. */
+/** It fails after 4 s, which a busy machine may need. */
 const healthy = (env: Record<string, string>) => waitForValue(async () => (await check(env)).code, 0)
 
 async function certificates(t: Teardown): Promise<Record<string, string>> {
@@ -32,7 +32,7 @@ async function certificates(t: Teardown): Promise<Record<string, string>> {
   return { AUTH_TLS_CERT: files.cert, AUTH_TLS_KEY: files.key, AUTH_TLS_CA: files.ca }
 }
 
-/** The address of a service's metrics, as its setting says it. */
+/** The address of a service's metrics, as in its setting. */
 const metricsOf = ({ service }: TestService) => `0.0.0.0:${service.addresses.metrics!.port}`
 
 test('a ready process is healthy, and a stopping one is not', async t => {

@@ -11,10 +11,10 @@ import { spawnService } from '../_helpers/spawned.js'
 import { waitFor } from '../_helpers/wait.js'
 import { testFront } from './proxied.js'
 
-/** Header by which a client at 127.0.0.1 takes any address, before nginx looks at it. */
+/** Header by which a client at 127.0.0.1 sets its address, before nginx reads it. */
 const addressHeader = 'x-test-address'
 
-/** Starts it in front of a service on a database of its own. */
+/** Starts it in front of a service on a separate database. */
 async function startNginx(t: Teardown): Promise<Front> {
   const service = await spawnService(t)
   const { cert, key } = authority.issue({ name: servername, dnsNames: [servername, 'localhost'] })

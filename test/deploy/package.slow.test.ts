@@ -12,7 +12,7 @@ const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
 const npm = execFileSync('sh', ['-c', 'readlink -f "$(command -v npm)"'], { encoding: 'utf8' }).trim()
 const registry = execFileSync('npm', ['config', 'get', 'registry'], { cwd: root, encoding: 'utf8' }).trim()
 
-/** What a new machine has, besides the way to its registry of packages. */
+/** The environment of a new machine, with access to the package registry. */
 const bare = {
   ...Object.fromEntries(Object.entries(process.env).filter(([name]) => /_proxy$|_ca_|_cert_/i.test(name))),
   npm_config_registry: registry,
@@ -43,7 +43,7 @@ test('the package installs with an empty HOME on each version of Node.js, and it
   // Installs packages.
   t.timeout(600_000)
   const folder = await temporaryFolder(t)
-  // The tests run on a build already.
+  // There is already a build for the tests.
   execFileSync('npm', ['pack', '--ignore-scripts', '--pack-destination', folder], { cwd: root, stdio: 'pipe' })
   const tarball = join(folder, `auth-registry-${version}.tgz`)
   const files = execFileSync('tar', ['-tzf', tarball], { encoding: 'utf8' }).trim().split('\n')

@@ -1,4 +1,4 @@
-/** Promises of a service behind any of the proxies in deploy/, with the limits of their files. */
+/** Promises of a service behind each of the proxies in deploy/, with the limits of their files. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { credentials } from '@grpc/grpc-js'
 import test from 'ava'
@@ -14,7 +14,7 @@ import { patience, waitFor, within } from '../_helpers/wait.js'
 /** An address that a client claims to have. */
 const claimed = { 'x-forwarded-for': '203.0.113.9', forwarded: 'for=203.0.113.9', 'x-real-ip': '203.0.113.9' }
 
-/** What the answer of a proxy that limits says, and no answer of the service. */
+/** Text in the refusals of the proxy, and in no response of the service. */
 const limited = 'came from this network'
 
 /** Networks of the calls that a service logged. */
@@ -42,24 +42,27 @@ export function testFront(start: (t: Teardown) => Promise<Front>): Front {
     for (const work of cleanUps.reverse()) await work()
   })
 
-  test.serial('clients get HTTP/2 and HTTP/1.1, and count by their own address, whatever they claim', async t => {
-    const client = await openHttp2(front.https, '127.9.0.1')
-    t.teardown(async () => client.close())
-    t.is(client.session.remoteSettings.maxConcurrentStreams, 32)
-    const signedUp = await client.ask('POST', '/users/signup', { headers: claimed, body: signUpForm() })
-    t.is(signedUp.status, 200, signedUp.text)
-    t.is(signedUp.headers['strict-transport-security'], 'max-age=31536000')
-    const authorization = `Bearer ${signedUp.text}`
-    t.is((await client.ask('GET', '/users/me', { headers: { ...claimed, authorization } })).status, 200)
-    t.is((await client.ask('GET', '/readyz')).status, 404)
+  test.serial(
+    'clients get HTTP/2 and HTTP/1.1, and count by their own address, regardless of forwarding headers that they send',
+    async t => {
+      const client = await openHttp2(front.https, '127.9.0.1')
+      t.teardown(async () => client.close())
+      t.is(client.session.remoteSettings.maxConcurrentStreams, 32)
+      const signedUp = await client.ask('POST', '/users/signup', { headers: claimed, body: signUpForm() })
+      t.is(signedUp.status, 200, signedUp.text)
+      t.is(signedUp.headers['strict-transport-security'], 'max-age=31536000')
+      const authorization = `Bearer ${signedUp.text}`
+      t.is((await client.ask('GET', '/users/me', { headers: { ...claimed, authorization } })).status, 200)
+      t.is((await client.ask('GET', '/readyz')).status, 404)
 
-    const head = `GET /users/me HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.9\r\nAuthorization: ${authorization}\r\n`
-    const answer = await sendOverTls(front.https, `${head}Connection: close\r\n\r\n`, '127.9.1.1')
-    t.regex(answer, /^HTTP\/1\.1 200 /)
-    const networks = await waitFor(() => networksOf(front).has('127.9.1.1') && networksOf(front))
-    t.true(networks.has('127.9.0.1'))
-    t.false(networks.has('203.0.113.9'))
-  })
+      const head = `GET /users/me HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.9\r\nAuthorization: ${authorization}\r\n`
+      const answer = await sendOverTls(front.https, `${head}Connection: close\r\n\r\n`, '127.9.1.1')
+      t.regex(answer, /^HTTP\/1\.1 200 /)
+      const networks = await waitFor(() => networksOf(front).has('127.9.1.1') && networksOf(front))
+      t.true(networks.has('127.9.0.1'))
+      t.false(networks.has('203.0.113.9'))
+    },
+  )
 
   test.serial('services in internal networks call over gRPC, others don’t, and none claims an address', async t => {
     const { port, ca } = front.grpc
@@ -73,13 +76,13 @@ export function testFront(start: (t: Teardown) => Promise<Front>): Front {
     const line = await waitFor(() => accessLines(front.service).find(({ rpc }) => String(rpc).endsWith('GetKeys')))
     t.is(line.network, '127.0.0.1')
 
-    const stranger = openHttp2(front.grpc, '127.0.0.2').then(async foreign => {
+    const outsider = openHttp2(front.grpc, '127.0.0.2').then(async foreign => {
       const headers = { 'content-type': 'application/grpc', te: 'trailers' }
       const { status } = await foreign.ask('POST', '/auth.v1.Users/GetKeys', { headers })
       foreign.close()
       return status
     })
-    t.true([403, 'refused'].includes(await stranger.catch(() => 'refused')))
+    t.true([403, 'refused'].includes(await outsider.catch(() => 'refused')))
   })
 
   const flooders: Record<string, [burst: number, addressOf: (connection: number) => string]> = {
@@ -110,7 +113,7 @@ export function testFront(start: (t: Teardown) => Promise<Front>): Front {
         flooding = false
         await visiting
         t.log(answers, { honest: seen.length })
-        // What the bucket holds was let through, and what came too fast after that was not.
+        // Requests up to the burst passed, and faster ones after it didn't.
         t.true([...answers].reduce((sum, [status, count]) => sum + (status === 429 ? 0 : count), 0) >= burst)
         t.is(refused?.headers['retry-after'], '5')
         t.is(refused?.headers['content-type'], 'application/problem+json')
@@ -138,7 +141,7 @@ export function testFront(start: (t: Teardown) => Promise<Front>): Front {
         answers.set(status, (answers.get(status) ?? 0) + 1)
         if (text.includes(limited)) cut++
         if (status === 200 || times === patience) return status
-        // The service has its own limits on what is in progress, and says when to come again.
+        // The service has separate limits on requests in progress, and sends Retry-After.
         await sleep(Number(headers['retry-after'] ?? 1) * 1000)
       }
     }
@@ -148,23 +151,26 @@ export function testFront(start: (t: Teardown) => Promise<Front>): Front {
     t.is(cut, 0)
   })
 
-  test.serial('slow clients are cut, and headers and bodies beyond what the service takes are refused', async t => {
-    const slow = [
-      sendOverTls(front.https, 'GET /users/me HTTP/1.1\r\nHost: a\r\nX: '),
-      sendOverTls(front.https, 'POST /users/login HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{'),
-    ]
-    const header = `GET /users/me HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX: ${'x'.repeat(40_000)}\r\n\r\n`
-    t.regex(await sendOverTls(front.https, header), /^HTTP\/1\.1 4(00|31) /)
-    const body = `POST /users/login HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n${'x'.repeat(200_000)}`
-    t.regex(await sendOverTls(front.https, body), /^HTTP\/1\.1 413 |^$/)
-    t.true(await within(30_000, Promise.all(slow)))
-    for (const answer of await Promise.all(slow)) t.regex(answer, /^$|^HTTP\/1\.1 408 /)
-  })
+  test.serial(
+    'slow clients are disconnected, and headers and bodies beyond the limits of the service are refused',
+    async t => {
+      const slow = [
+        sendOverTls(front.https, 'GET /users/me HTTP/1.1\r\nHost: a\r\nX: '),
+        sendOverTls(front.https, 'POST /users/login HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{'),
+      ]
+      const header = `GET /users/me HTTP/1.1\r\nHost: a\r\nConnection: close\r\nX: ${'x'.repeat(40_000)}\r\n\r\n`
+      t.regex(await sendOverTls(front.https, header), /^HTTP\/1\.1 4(00|31) /)
+      const body = `POST /users/login HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n${'x'.repeat(200_000)}`
+      t.regex(await sendOverTls(front.https, body), /^HTTP\/1\.1 413 |^$/)
+      t.true(await within(30_000, Promise.all(slow)))
+      for (const answer of await Promise.all(slow)) t.regex(answer, /^$|^HTTP\/1\.1 408 /)
+    },
+  )
 
   return front
 }
 
-/** Adds so many active users with the usual password, quicker than they could sign up. */
+/** Adds so many active users with the usual password, faster than by sign-up. */
 async function addPupils({ service }: Front, count: number): Promise<{ username(index: number): string }> {
   const form = signUpForm()
   const { status, text } = await createRequest(service.http)('POST', '/users/signup', { body: form })
@@ -180,7 +186,7 @@ async function addPupils({ service }: Front, count: number): Promise<{ username(
   return { username: index => `aluno ${index}` }
 }
 
-/** Sends on 4 connections, with 32 requests each in progress, until 200 were refused with 429, or so many answered. */
+/** Sends on 4 connections, with 32 requests each in progress, until 200 are refused with 429, or so many are answered. */
 async function flood(open: (connection: number) => Promise<Http2Client>, most: number) {
   const answers = new Map<number, number>()
   let refused: Http2Answer | undefined

@@ -15,7 +15,7 @@ async function drafts(dataDir: string): Promise<string[]> {
   return (await readdir(dataDir)).filter(name => name.startsWith('postgres.new-'))
 }
 
-/** What it answers once it answers. */
+/** Its response, once it responds. */
 const answer = (url: string, sql: string) => waitFor(() => ask(url, sql).catch(() => undefined))
 
 test.serial('committed data survives the SIGKILL of every process', async t => {

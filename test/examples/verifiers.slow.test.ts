@@ -64,7 +64,7 @@ const languages: Record<string, { there: boolean; make(folder: string): Promise<
 
 const encode = (part: unknown) => Buffer.from(JSON.stringify(part)).toString('base64url')
 
-/** Tokens that a verifier must refuse, each for another reason. */
+/** Tokens that a verifier must refuse, each for a different reason. */
 async function invalidTokens(service: TestService, token: string): Promise<Record<string, string>> {
   const forged = await createForger(service, token)
   return {
@@ -93,7 +93,7 @@ function dialogue(child: ChildProcess): (token: string) => Promise<string> {
 async function follows(t: ExecutionContext, make: (folder: string) => Promise<[string, ...string[]]>) {
   // Installs packages.
   t.timeout(600_000)
-  // First, because compilers keep this process from answering.
+  // First, because compilers delay the responses of this process.
   const [command, ...args] = await make(await temporaryFolder(t))
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '1000' })
   const { token, username } = await service.signUp('ROLE_CLIENT')
@@ -121,7 +121,7 @@ async function follows(t: ExecutionContext, make: (folder: string) => Promise<[s
   const again = await service.login(username)
   t.regex(await ask(again), /^valid/)
 
-  // The registry is away: what is known counts.
+  // The registry is unavailable: the cached state applies.
   relay.goDark()
   t.regex(await ask(again), /^valid/)
   t.regex(await ask(token), /^invalid/)

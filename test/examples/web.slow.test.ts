@@ -1,4 +1,4 @@
-/** The page of a work package in docs/examples/web, from another origin than the gateway's. */
+/** The page of a work package in docs/examples/web, from a different origin than the gateway. */
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { readFile } from 'node:fs/promises'
@@ -6,7 +6,7 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { ExecutionContext } from 'ava'
 import { buildSync } from 'esbuild'
-import { barriers, browserTest, openPage } from '../_helpers/browser.js'
+import { accessibilityViolations, browserTest, openPage } from '../_helpers/browser.js'
 import { example } from '../_helpers/examples.js'
 import { openMailbox } from '../_helpers/mailbox.js'
 import { startTestService } from '../_helpers/service.js'
@@ -40,7 +40,7 @@ async function scene(t: ExecutionContext) {
 
 const password = 'tuiuiú no brejo 8'
 
-browserTest('the web page of the examples signs up, activates and logs in, and shows what is wrong', async t => {
+browserTest('the web page of the examples signs up, activates and logs in, and shows errors', async t => {
   const { service, page, form, faults } = await scene(t)
   const { providerKey } = await service.institution(await service.organization())
   const username = randomUUID()
@@ -53,7 +53,7 @@ browserTest('the web page of the examples signs up, activates and logs in, and s
   await form.getByLabel('I accept').check()
   await form.getByRole('button', { name: 'Sign up' }).click()
   await page.locator('#sign-up [name=password][aria-invalid]').waitFor()
-  t.deepEqual(await barriers(page), [])
+  t.deepEqual(await accessibilityViolations(page), [])
   await form.locator('[name=password]').fill(password)
   await form.getByRole('button', { name: 'Sign up' }).click()
 
@@ -89,13 +89,13 @@ browserTest('the web page of the examples recovers an account by e-mail', async 
   await form.getByLabel('Key', { exact: true }).fill(key)
   await form.getByLabel('New password').fill('12345678')
   await form.getByRole('button', { name: 'Set the password' }).click()
-  // The key is spent, and needn't be typed again.
+  // The key is used, and needn't be typed again.
   await form.locator('[name=key]:disabled').waitFor()
   await form.getByLabel('New password').fill(password)
   await form.getByRole('button', { name: 'Set the password' }).click()
   await form.getByRole('heading', { name: 'Activate your account' }).waitFor()
   t.truthy(await service.login(username, password))
-  t.deepEqual(await barriers(page), [])
+  t.deepEqual(await accessibilityViolations(page), [])
   t.deepEqual(
     faults.filter(fault => !fault.includes('400')),
     [],

@@ -27,7 +27,7 @@ async function scene(t: ExecutionContext) {
     ['GET', '/users/refresh', { token }],
     ['POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body }],
   ]
-  // Many at once, so that there are many connections.
+  // Many concurrent calls, so that there are many connections.
   const all = Array.from({ length: 6 }, () => calls).flat()
   const sendAll = () => all.map(([method, path, options]) => service.request(method, path, { ...options, once: true }))
   for (const answer of sendAll()) t.is((await answer).status, 200)

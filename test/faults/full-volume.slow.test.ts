@@ -13,7 +13,7 @@ import { waitForValue } from '../_helpers/wait.js'
 
 const scraped = { AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
 
-test('writes that a full volume refuses are answered with 503 and counted; reads go on, and the service stays ready', async t => {
+test('writes that fail on a full volume are answered with 503 and counted; reads continue, and the service stays ready', async t => {
   const { env, request, signUp, service } = await startTestService(t, scraped)
   const { username, token } = await signUp('ROLE_CLIENT')
   const login = () => request('POST', '/users/login', { query: { username, password }, once: true })
@@ -40,7 +40,7 @@ test('writes that a full volume refuses are answered with 503 and counted; reads
   t.is((await scrape({ service })).value('auth_ready'), 1)
 })
 
-/** Mounts a small volume. Returns undefined without the right to mount. */
+/** Mounts a small volume. Returns undefined without permission to mount. */
 async function mountVolume(t: Teardown): Promise<string | undefined> {
   const volume = await mkdtemp(join(tmpdir(), 'auth-volume-'))
   t.teardown(() => rm(volume, { recursive: true, force: true }))
@@ -53,7 +53,7 @@ async function mountVolume(t: Teardown): Promise<string | undefined> {
 
 test('an embedded database on a volume that is really full serves reads, loses no user, and writes again once there is space', async t => {
   const volume = await mountVolume(t)
-  // The test above makes the same errors without a volume.
+  // The test above causes the same errors without a volume.
   if (!volume) return t.pass('no right to mount a volume')
   const service = await spawnService(t, { ...scraped, DATABASE_URL: '', AUTH_DATA_DIR: join(volume, 'auth') })
   const metrics = /metrics +(http\S+)/.exec(service.output())![1]!

@@ -7,10 +7,10 @@ import { type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 import { waitForValue, within } from '../_helpers/wait.js'
 
-// With another issuer it installs the registry itself: it sets the limits, and its first connections have them, too.
+// With another issuer it installs the registry itself: it sets the limits, which its first connections also have.
 const service = serviceForFile(() => ({ AUTH_METRICS_ADDRESS: '127.0.0.1:0', AUTH_ISSUER: 'http://locks.test' }))
 
-/** A session with the rights of the service that locks a user and does nothing more. */
+/** A session with the rights of the service that locks a user and then stays idle. */
 async function lock(t: ExecutionContext, { token }: SignedUp): Promise<pg.Client> {
   const client = new pg.Client({ connectionString: service.env.DATABASE_URL! })
   client.on('error', () => {})

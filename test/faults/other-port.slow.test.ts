@@ -1,4 +1,4 @@
-/** The embedded PostgreSQL dies, and its port is taken before it comes back. */
+/** The embedded PostgreSQL dies, and its port is taken before it restarts. */
 import { readFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
@@ -17,7 +17,7 @@ test('an embedded database that restarts at another port is found there, for rea
   const [pid, , , port] = await file()
 
   const witness = startWitness(t, { login, me: () => request('GET', '/users/me', { token, once: true }) })
-  // The service starts it again at once; so it must hold still until the port is taken.
+  // The service restarts it at once, so the test freezes the service until the port is taken.
   process.kill(service.pid, 'SIGSTOP')
   process.kill(Number(pid), 'SIGKILL')
   const squatter = createServer(socket => socket.on('error', () => {}).destroy())

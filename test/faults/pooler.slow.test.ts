@@ -16,7 +16,7 @@ import { waitFor } from '../_helpers/wait.js'
 
 const program = process.env.PGBOUNCER ?? 'pgbouncer'
 
-/** Starts it in transaction mode before the server of a database URL, and returns the URL of the database behind it. */
+/** Starts it in transaction mode in front of the server of a database URL, and returns the URL through it. */
 async function startPgbouncer(t: Teardown, databaseUrl: string, more: Record<string, string | number> = {}) {
   const at = new URL(databaseUrl)
   const folder = await mkdtemp(join(tmpdir(), 'auth-pooler-'))
@@ -37,7 +37,7 @@ async function startPgbouncer(t: Teardown, databaseUrl: string, more: Record<str
   const databases = `* = host=${at.hostname} port=${at.port}`
   await writeFile(join(folder, 'ini'), ['[databases]', databases, '[pgbouncer]', ...lines, ''].join('\n'))
   await writeFile(join(folder, 'users'), `"${at.username}" "${at.password}"\n`)
-  // It refuses to run as root.
+  // It can't run as root.
   const user = chooseUser(folder)
   await chmod(folder, 0o755)
   if (user)
@@ -61,7 +61,7 @@ async function startPgbouncer(t: Teardown, databaseUrl: string, more: Record<str
   return url
 }
 
-/** How often each answer came to 300 requests, 20 at once, which read and which write. */
+/** The number of each response to 300 requests that read and write, 20 at a time. */
 async function ask(t: ExecutionContext, { request, signUp }: TestService): Promise<Record<string, number>> {
   const users = await Promise.all(Array.from({ length: 6 }, () => signUp('ROLE_CLIENT')))
   const body = { forgotpasswordquestionsid: 1, answer: 'azul' }
@@ -109,7 +109,7 @@ for (const [name, start] of Object.entries(poolers)) {
     const { http, output } = await spawnService(t, { DATABASE_URL: await start(t, DATABASE_URL) })
     await createRequest(http)('GET', '/forgotpasswords/findallforgotpasswordquestions')
     await waitFor(() => output().includes('"msg":"call"'), output)
-    // A call that learned it in a transaction would be refused.
+    // A call that detects it in a transaction would be refused.
     t.regex(output(), /statements run unprepared.*\n(.*\n)*.*"msg":"call"/)
   })
 }

@@ -75,7 +75,7 @@ async function startPair(t: Teardown): Promise<Pair> {
   return { primary, standby }
 }
 
-/** Starts it before the servers of these database URLs, and returns the URL of the one that is the primary. */
+/** Starts it in front of the servers of these database URLs, and returns the URL of the primary. */
 async function startHaproxy(t: Teardown, databaseUrls: readonly string[]): Promise<string> {
   const folder = await mkdtemp(join(tmpdir(), 'auth-haproxy-'))
   const port = await freePort()
@@ -99,12 +99,12 @@ async function startHaproxy(t: Teardown, databaseUrls: readonly string[]): Promi
     await rm(folder, { recursive: true, force: true })
   })
   const url = withPort(databaseUrls[0]!, port)
-  // It takes turns with all of them until it knows better.
+  // It uses all of them in turn until its first check.
   await waitFor(async () => (await isPrimary(url)) && (await isPrimary(url)))
   return url
 }
 
-/** Tells whether a server is the primary, as Patroni's `GET /primary` does. Returns the port. */
+/** Serves whether a server is the primary, as Patroni's `GET /primary` does. Returns the port. */
 async function answerChecks(t: Teardown, databaseUrl: string): Promise<number> {
   const server = createServer(async (_, response) => {
     response.writeHead((await isPrimary(databaseUrl)) ? 200 : 503).end()
@@ -124,7 +124,7 @@ function isPrimary(databaseUrl: string): Promise<boolean> {
   )
 }
 
-/** How the service finds the one of two servers that takes writes: the database URL it is given. */
+/** How the service finds the writable one of two servers: its database URL. */
 const ways: Record<string, (t: Teardown, urls: readonly [string, string]) => Promise<string>> = {
   'several hosts': async (_, [first, second]) => {
     const { username, password, host } = new URL(first)

@@ -1,4 +1,4 @@
-/** Mailed keys, from the request over the e-mail to the sign-in, and who gets none. */
+/** Mailed keys: request, e-mail, sign-in, and refusals. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { mailboxForFile } from '../_helpers/mailbox.js'

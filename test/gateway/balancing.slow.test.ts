@@ -12,7 +12,7 @@ import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { freshDatabase } from '../_helpers/database.js'
-import { callsOf, type Load, login, readsOf, toldOf, usesAll, writesOf } from '../_helpers/load.js'
+import { callsOf, type Load, login, readsOf, retriesOf, usesAll, writesOf } from '../_helpers/load.js'
 import { scrape } from '../_helpers/metrics.js'
 import { startNames } from '../_helpers/names.js'
 import { freePort } from '../_helpers/relay.js'
@@ -32,12 +32,12 @@ async function twoServers(t: ExecutionContext) {
   return { servers, gateway, request, token }
 }
 
-/** Asserts that every read was answered, and every write but for a few, which were told to try again. */
-function fewTold(t: ExecutionContext, reads: Load, writes: Load) {
-  t.log(`reads: ${reads.told()}; sign-ups: ${writes.told()}`)
+/** Asserts that every read and nearly every write succeeded, and that the others got a 503. */
+function fewRefused(t: ExecutionContext, reads: Load, writes: Load) {
+  t.log(`reads: ${reads.summary()}; sign-ups: ${writes.summary()}`)
   t.deepEqual([...new Set(reads.statuses)], [200])
   t.true(writes.statuses.every(status => status === 200 || status === 503))
-  t.true(toldOf(writes.statuses) <= 16)
+  t.true(retriesOf(writes.statuses) <= 16)
 }
 
 test.serial('one server is killed: no read fails, and only writes in progress there fail', async t => {
@@ -47,7 +47,7 @@ test.serial('one server is killed: no read fails, and only writes in progress th
   servers[0].child.kill('SIGKILL')
   await Promise.all([reads.more(300), writes.more(100)])
   await Promise.all([reads.end(), writes.end()])
-  fewTold(t, reads, writes)
+  fewRefused(t, reads, writes)
 })
 
 test.serial('one server hangs: no read fails, the server is soon avoided, and used again once it resumes', async t => {
@@ -58,10 +58,10 @@ test.serial('one server hangs: no read fails, the server is soon avoided, and us
   t.teardown(() => servers[0].child.kill('SIGCONT'))
   await Promise.all([reads.more(300), writes.more(100)])
   await Promise.all([reads.end(), writes.end()])
-  fewTold(t, reads, writes)
+  fewRefused(t, reads, writes)
   // Reads don't wait until the connection is cut, after 8 s.
   t.true(reads.slowest() < 7_500)
-  // Through it each second one would take as long as a call may.
+  // Otherwise each second call would take until its time limit.
   const after = async () => {
     for (let index = 0; index < 20; index++)
       t.is((await request('GET', '/users/me', { token, once: true })).status, 200)
@@ -84,7 +84,7 @@ test.serial('a gateway is ready while any server answers, and logs once which se
   t.deepEqual(logged(), [])
 
   stop(0, 'SIGSTOP')
-  // Longer than it takes until the connection is cut and made again.
+  // Longer than the time until the connection is closed and reopened.
   const statuses = new Set<number>()
   for (const end = performance.now() + 15_000; performance.now() < end; await sleep(100))
     for (const url of [gateway.metrics, gateway.http]) statuses.add(await readyz(url))
@@ -122,7 +122,7 @@ test.serial('a server that reports not ready gets no calls while another is read
   const [before, after] = [await callsOf(draining), await callsOf(other)]
   for (let index = 0; index < 20; index++) t.is((await request('GET', '/users/me', { token, once: true })).status, 200)
   t.deepEqual([await callsOf(draining), await callsOf(other)], [before, after + 20])
-  // It still serves calls while no other server is left.
+  // It still serves calls if no other server is available.
   other.child.kill('SIGKILL')
   await other.ended
   t.is((await request('GET', '/users/me', { token })).status, 200)
@@ -146,7 +146,7 @@ test.serial('during a rolling restart of the servers no call fails, read or writ
     await usesAll(request, token, servers)
   }
   await Promise.all([reads.end(), writes.end()])
-  t.log(`reads: ${reads.told()}; sign-ups: ${writes.told()}`)
+  t.log(`reads: ${reads.summary()}; sign-ups: ${writes.summary()}`)
   t.deepEqual([...new Set([...reads.statuses, ...writes.statuses])], [200])
 })
 
@@ -200,7 +200,7 @@ test.serial('a DNS name stands for all its addresses, including those added afte
   const servers = [await at('127.0.0.1'), await at('127.0.0.2'), await at('127.0.0.3')] as const
   let addresses = ['127.0.0.1', '127.0.0.2']
   const names = await startNames(t, () => addresses)
-  // Otherwise the operating system is asked for names, and none has two addresses everywhere.
+  // Otherwise the operating system resolves names, and none has two addresses everywhere.
   const asked = { GRPC_NODE_USE_ALTERNATIVE_RESOLVER: 'true' }
   const request = createRequest((await spawnGateway(t, `dns://${names.at}/auth.example:${port}`, asked)).http)
   const token = await login(request)
@@ -211,7 +211,7 @@ test.serial('a DNS name stands for all its addresses, including those added afte
   await usesAll(request, token, servers.slice(1))
 })
 
-/** A server that breaks off every connection with the first call that it takes, `late` once it has begun to answer. */
+/** A server that closes every connection at its first call, or with `late` once it has started to answer. */
 async function breakingServer(t: ExecutionContext, late = false) {
   const paths: unknown[] = []
   const sessions = new Set<ServerHttp2Session>()
@@ -222,7 +222,7 @@ async function breakingServer(t: ExecutionContext, late = false) {
   server.on('stream', (stream, headers) => {
     stream.on('error', () => {})
     const path = headers[':path']!
-    // Health checks stay without an answer.
+    // Health checks get no response.
     if (path.startsWith('/grpc.health.v1.')) return
     paths.push(path)
     if (!late) return stream.session?.destroy()
@@ -248,7 +248,7 @@ test('a call that may have taken effect is retried once, and only if it reads', 
     t.is(error.code, Code.Unavailable, rpc.name)
     const isRead = /^(Get|BatchGet|List|Exists|FindAll|VerifyToken|Introspect|Poll)/.test(rpc.name)
     const path = `/${rpc.parent.typeName}/${rpc.name}`
-    // With one server, which is away for a moment, the retry may find no server.
+    // With one server, which is unavailable for a moment, the retry may find no server.
     if (isRead) t.true(paths.length <= 2 && paths.every(each => each === path))
     else t.deepEqual(paths, [path])
   }

@@ -14,7 +14,7 @@ import { refused } from '../_helpers/problem.js'
 import { openRaw } from '../_helpers/raw.js'
 import { waitFor, waitForValue, within } from '../_helpers/wait.js'
 
-/** Answers when the call is aborted, and keeps its context. */
+/** Responds when the call is aborted, and stores its context. */
 function waiting() {
   const calls: HandlerContext[] = []
   const getMe = async (_: unknown, context: HandlerContext) => {
@@ -25,7 +25,7 @@ function waiting() {
   return { calls, getMe }
 }
 
-/** So that nothing ends what a client has left, but its leaving. */
+/** So that only the disconnection of the client ends its call. */
 const patient = { limits: { callTimeout: 3_600_000, requestTimeout: 3_600_000 } }
 
 test('a call is aborted when its client disconnects', async t => {
@@ -171,7 +171,7 @@ test('the body of a request that is refused for its size may continue briefly be
     'POST /users/signup HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n'
   connection.write(head)
   await connection.until(/"PAYLOAD_TOO_LARGE"/)
-  // A client that writes all before it reads can, and isn't reset on the way.
+  // A client that writes everything before it reads isn't reset meanwhile.
   for (let sent = 0; sent < 100_000; sent += 1000) {
     t.false(connection.closed())
     connection.write('x'.repeat(1000))
@@ -192,7 +192,7 @@ test('a body that is refused for its size and never ends closes the connection',
   t.regex(connection.text(), /413 Payload Too Large/)
 })
 
-/** Calls GetMe through the way into the same process, and returns what the services see of it. */
+/** Calls GetMe through the in-process transport, and returns what the services receive. */
 async function seen(headers: HeadersInit | undefined, timeoutMs?: number, signal?: AbortSignal) {
   const calls: IncomingCall[] = []
   const transport = createInProcessTransport({

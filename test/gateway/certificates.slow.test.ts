@@ -59,7 +59,7 @@ test('replaced certificates apply to new connections on every port, and earlier 
 
   for (const { cert, key } of [files.inner, files.outer]) {
     const next = issue()
-    // The key alone doesn't match; no client is refused in the meantime.
+    // The key alone doesn't match; clients are still served in the meantime.
     await replace(key, next.key)
     await useAll()
     await replace(cert, next.cert)
@@ -83,7 +83,7 @@ test('an unusable certificate is logged once and leaves the previous one in use;
   await Promise.all(
     [gateway, server].map(program => waitFor(() => program.output().includes('certificates can’t be used'))),
   )
-  // Each round takes a look at all files.
+  // Each round checks all files.
   for (const round of [1, 2]) {
     const next = authority.issue({ name: 'auth-gateway' })
     await replace(files.own.key, next.key)
@@ -112,19 +112,20 @@ test('gateway and server take new certificates of a new authority without a rest
   }
   t.is(await ask(), '200')
   const next = createAuthority('Next authority')
-  // Both authorities for a while, then certificates of the new one.
+  // First both authorities, then certificates of the new one.
   await replace(files.inner.ca, Buffer.concat([ca, next.certificate]))
-  const told = (what: typeof server | typeof gateway) => what.output().split('certificates were replaced').length - 1
-  await waitFor(() => told(server) >= 1 && told(gateway) >= 1)
+  const replaced = (what: typeof server | typeof gateway) =>
+    what.output().split('certificates were replaced').length - 1
+  await waitFor(() => replaced(server) >= 1 && replaced(gateway) >= 1)
   const [inner, own] = [issue(next), next.issue({ name: 'auth-gateway' })]
   await replace(files.inner.key, inner.key)
   await replace(files.inner.cert, inner.cert)
   await replace(files.own.key, own.key)
   await replace(files.own.cert, own.cert)
-  await waitFor(() => told(server) >= 2 && told(gateway) >= 2)
+  await waitFor(() => replaced(server) >= 2 && replaced(gateway) >= 2)
   await replace(files.inner.ca, next.certificate)
-  await waitFor(() => told(server) >= 3 && told(gateway) >= 3)
-  // Also over a connection that begins now.
+  await waitFor(() => replaced(server) >= 3 && replaced(gateway) >= 3)
+  // Also over a new connection.
   server.child.kill('SIGSTOP')
   t.is(await ask(), '503')
   server.child.kill('SIGCONT')

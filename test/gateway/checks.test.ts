@@ -1,4 +1,4 @@
-/** The order of checks on protected operations: of several faults, the answer names the first in that order. */
+/** The order of checks on protected operations: of several faults, the response has the first in that order. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { refused } from '../_helpers/problem.js'
@@ -8,13 +8,13 @@ import { forge, nowInSeconds } from '../_helpers/tokens.js'
 const service = serviceForFile()
 
 interface Scene {
-  /** The caller, an inactive ROLE_INSTITUTION unless it says otherwise. */
+  /** The caller; by default an inactive ROLE_INSTITUTION. */
   readonly self: SignedUp
   readonly other: SignedUp
   readonly admin: string
 }
 
-/** A request with several faults, and the status and reason of the one that is answered. */
+/** A request with several faults, and the status and reason of the response. */
 type Row = [faults: string, status: number, reason: string, request: (scene: Scene) => RequestOptions, path?: string]
 
 const operations: Record<string, Row[]> = {

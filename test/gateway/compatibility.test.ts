@@ -1,4 +1,4 @@
-/** What apps of the older implementation send and read works unchanged, with and without AUTH_COMPATIBILITY. */
+/** Apps of the older implementation work unchanged, with and without AUTH_COMPATIBILITY. */
 import { randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
 import { password, serviceForFile, signUpForm, type TestService } from '../_helpers/service.js'
@@ -26,7 +26,7 @@ test('a user record has the roles as a list beside the role, only with the setti
   t.false('roles' in (await signUp(plain, {})))
 })
 
-test('institution X is none, only with the setting', async t => {
+test('institution X means no institution, only with the setting', async t => {
   const given = { institution: 'X', institutiontype: 'X' }
   const user = await signUp(service, given)
   t.is(user.institution, undefined)
@@ -36,7 +36,7 @@ test('institution X is none, only with the setting', async t => {
   t.is((await signUp(plain, { institution: 'X' })).institution, 'X')
 })
 
-test('a birth date is the day whose midnight in Brazil was sent, whatever the zone of the device', async t => {
+test('a birth date is the day whose midnight in Brazil was sent, in any time zone of the device', async t => {
   for (const dateofborn of [
     '2001-05-10T03:00:00.000Z',
     '2001-05-10T02:00:00.000Z',
@@ -48,7 +48,7 @@ test('a birth date is the day whose midnight in Brazil was sent, whatever the zo
     '10/05/2001',
   ])
     t.is((await signUp(service, { dateofborn })).dateofborn, '10/05/2001', dateofborn)
-  // Another time of day is a point in time.
+  // Another time of day is an instant.
   t.is((await signUp(service, { dateofborn: '2001-05-10T00:30:00Z' })).dateofborn, '09/05/2001')
   t.is((await signUp(plain, { dateofborn: '2001-05-10T03:00:00.000Z' })).dateofborn, '10/05/2001')
   t.is((await signUp(plain, { dateofborn: '2001-05-10T02:00:00.000Z' })).dateofborn, '09/05/2001')
@@ -66,7 +66,7 @@ test('query parameters may be unescaped', async t => {
 })
 
 for (const [name, chosen] of Object.entries({ 'with the setting': service, 'without it': plain })) {
-  test(`the calls of the app work ${name}`, async t => {
+  test(`the calls of the older app work ${name}`, async t => {
     const { request } = chosen
     const digits = telephone()
     const written = `(${digits.slice(0, 2)})${digits.slice(2, 7)}-${digits.slice(7)}`
@@ -87,7 +87,7 @@ for (const [name, chosen] of Object.entries({ 'with the setting': service, 'with
     t.is(signedUp.status, 200)
     const token = signedUp.text
     const { activationkey } = await chosen.organization()
-    // The token of the sign-up activates at once; nothing in the query is escaped.
+    // The token of the sign-up activates at once; the query isn't escaped.
     const activated = await request('POST', `/users/activate?username=${written}&activationkey=${activationkey}`, {
       token,
     })

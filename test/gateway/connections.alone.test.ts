@@ -106,7 +106,7 @@ test('at the limit of a /24 its longest idle connection is closed for a new one'
   t.deepEqual(cut, ['connections'])
 })
 
-test('a closed connection frees its place', async t => {
+test('a closed connection doesn’t count towards the limit', async t => {
   const { listener, connect, cut } = await open(t, { perAddress: 2, perNetwork: 2 })
   for (let times = 0; times < 5; times++) {
     const [first, second] = await openAll(connect, ['127.0.0.2', '127.0.0.2'])
@@ -175,7 +175,7 @@ test('a client that doesn’t read its response is disconnected at the time limi
     { unreadTimeout: 1_000 },
     {
       async onRequest({ url }, response) {
-        // Without a pause it is more than all buffers on the way hold.
+        // Without a pause it exceeds all buffers.
         for (let parts = 0; parts < 60; parts++) {
           response.write(part)
           if (url === '/slowly') await sleep(25)
@@ -210,7 +210,7 @@ test('a client that reads none of many small responses is disconnected', async t
   t.deepEqual(cut, ['unread'])
 })
 
-/** A body of which a part never comes. */
+/** An incomplete body. */
 const unfinished = 'POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nx'
 
 for (const [what, before] of [
@@ -259,7 +259,7 @@ for (const [what, ahead, more] of [
     connection.write(more)
     await sleep(50)
     passed += 60_000
-    // The times of connections are looked at twice a second.
+    // The time limits of connections are checked twice a second.
     await sleep(700)
     for (const response of held) void response.end('ok')
     await sleep(700)
@@ -303,7 +303,7 @@ for (const [how, leave] of [
       t.true(from.signal.aborted)
       t.is(from.pending.size, 0)
       t.is(new Set(visited).size, begun)
-      // An answer then goes nowhere.
+      // A later response is discarded.
       for (const response of responses) response.end('late')
       await sleep(50)
       t.is(responses.length, begun)

@@ -6,7 +6,14 @@ import test from 'ava'
 import pg from 'pg'
 import { routes } from '../../gateway/routes.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
-import { type Answer, createRequest, password, serviceForFile, startTestService, waitOut } from '../_helpers/service.js'
+import {
+  type Answer,
+  createRequest,
+  password,
+  retryWhileBusy,
+  serviceForFile,
+  startTestService,
+} from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
@@ -14,7 +21,7 @@ import { waitFor, waitForValue } from '../_helpers/wait.js'
 const service = serviceForFile()
 const request: typeof service.request = (...all) => service.request(...all)
 
-/** A request as it stands, where fetch would tidy it up. A busy service is asked again when it says. */
+/** An unmodified request, which fetch would normalize. It is retried after the Retry-After of a busy service. */
 function raw(
   method: string,
   path: string,
@@ -35,7 +42,7 @@ function raw(
       outgoing.on('error', reject)
       outgoing.end(body)
     })
-  return waitOut(send)
+  return retryWhileBusy(send)
 }
 
 const credentials = async () => ({ username: (await service.signUp('ROLE_CLIENT')).username, password })
@@ -55,7 +62,7 @@ for (const [accept, type] of [
   ['Application/JSON; charset=utf-8', 'application/json'],
   ['application/json, application/problem+json', 'application/json'],
 ] as const) {
-  test(`a string goes to a client that accepts ${accept ?? 'nothing in particular'} as ${type}`, async t => {
+  test(`a string result is sent as ${type} if Accept is ${accept ?? 'missing'}`, async t => {
     const query = new URLSearchParams(await credentials())
     const answer = await raw('POST', `/users/login?${query}`, accept === undefined ? {} : { accept })
     t.is(answer.status, 200)
@@ -66,7 +73,7 @@ for (const [accept, type] of [
 }
 
 for (const type of ['application/x-www-form-urlencoded', 'application/json', 'application/json; charset=UTF-8']) {
-  test(`parameters may stand in a body of ${type} instead of the query`, async t => {
+  test(`parameters are accepted in a body of ${type} instead of the query`, async t => {
     const { username, token } = await service.signUp('ROLE_CLIENT')
     const write = (fields: Record<string, string>) =>
       type.includes('json') ? JSON.stringify(fields) : String(new URLSearchParams(fields))
@@ -226,7 +233,7 @@ for (const [what, body] of [
 }
 
 test('JSON may be nested 32 levels deep', async t => {
-  // The object is a level, too.
+  // The object is also a level.
   const nested = (levels: number) => `{"x":${'['.repeat(levels - 1)}${']'.repeat(levels - 1)}}`
   const objects = (levels: number) => `${'{"x":'.repeat(levels)}1${'}'.repeat(levels)}`
   for (const make of [nested, objects]) {
@@ -249,7 +256,7 @@ test('a compressed body is answered with 415', async t => {
     ['gzip', gzipSync(body)],
     ['deflate', deflateSync(body)],
     ['br', brotliCompressSync(body)],
-    // Nor is one believed that says so and isn't.
+    // Nor is one accepted that isn't compressed but claims to be.
     ['gzip', Buffer.from(body)],
   ] as const) {
     const headers = { ...type, 'content-encoding': coding }
@@ -350,7 +357,7 @@ test('every response carries security headers, and grants no other origin access
   }
 })
 
-test('pages of allowed origins have access, and others don’t', async t => {
+test('pages of allowed origins can read responses, and others can’t', async t => {
   const other = await startTestService(t, { AUTH_CORS_ORIGINS: 'https://app.example.org' })
   const ask = (origin: string, path = '/users/me') => other.request('GET', path, { headers: { origin } })
   for (const path of ['/users/me', '/nothing', '/auth.v1.Users/Login']) {
@@ -406,7 +413,7 @@ test('AUTH_DEFAULT_REVISION selects the revision of the base path; the versioned
   t.false((await organization('/1.0.2')).includes('email'))
 })
 
-test('the text of a refusal comes from the service', async t => {
+test('the text of a refusal is that of the service', async t => {
   t.is((await request('GET', '/users/me')).json.detail, 'Access denied.')
   t.is(
     (await request('GET', '/users/me', { token: 'bad' })).json.detail,
@@ -483,11 +490,11 @@ test('X-Forwarded-For counts from trusted proxies only', async t => {
   t.is(await seen(strict, 'admin'), '127.0.0.1')
   t.is(await seen(believing, 'admin'), '192.0.2.7')
   t.is(await seen(believing, 'admin', '192.0.2.7, ::ffff:c000:208'), '192.0.2.8')
-  // What stands left of an entry that can't be read may be anybody's.
+  // Entries to the left of an unreadable one can't be trusted.
   t.is(await seen(believing, 'admin', '192.0.2.7, unknown'), '127.0.0.1')
 })
 
-test('while the database is away answers are 503 with Retry-After, and afterwards calls succeed', async t => {
+test('while the database is unavailable answers are 503 with Retry-After, and afterwards calls succeed', async t => {
   const other = await startTestService(t)
   const { token } = await other.signUp('ROLE_CLIENT')
   const name = new URL(other.env.DATABASE_URL!).pathname.slice(1)
@@ -507,7 +514,7 @@ test('while the database is away answers are 503 with Retry-After, and afterward
     t.regex(answer.headers.get('retry-after') ?? '', /^[1-9]\d*$/)
   }
   t.is((await other.request('GET', '/healthz')).status, 200)
-  // What one who asked learned holds for others a moment longer.
+  // The result of one caller is cached for others for a moment.
   await waitForValue(async () => (await other.request('GET', '/readyz', { once: true })).status, 503)
   await client.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS true`)
   t.is((await other.request('GET', '/users/me', { token })).status, 200)

@@ -26,7 +26,7 @@ test('the HTTPS port speaks only HTTP/1.1, with TLS 1.2 or newer', async t => {
   t.regex(gateway.http, /^https:/)
   t.regex(server.metrics, /^https:/)
   const login = new URLSearchParams({ username: 'admin', password }).toString()
-  // A client that speaks both takes what the port has.
+  // A client that supports both uses the protocol of the port.
   for (const flag of ['--http2', '--http1.1']) {
     const show = ['-sS', flag, '--cacert', files.inner.ca, '-w', ' %{http_version} %{http_code}']
     const { stdout } = await run('curl', [...show, '-d', login, `https://localhost:${port}/users/login`])
@@ -34,7 +34,7 @@ test('the HTTPS port speaks only HTTP/1.1, with TLS 1.2 or newer', async t => {
   }
   const { stdout } = await run('curl', ['-sS', '--cacert', files.inner.ca, server.metrics])
   t.regex(stdout, /^auth_calls_total/m)
-  // Who can't verify it isn't served, nor is who speaks in clear text.
+  // A client that can't verify it isn't served, and neither is one without TLS.
   await t.throwsAsync(run('curl', ['-sS', `https://localhost:${port}/healthz`]), { code: 60 })
   await t.throwsAsync(run('curl', ['-sS', `http://localhost:${port}/healthz`]))
 
@@ -55,17 +55,21 @@ test('the HTTPS port speaks only HTTP/1.1, with TLS 1.2 or newer', async t => {
   }
 })
 
-test('gateway and server refuse each other without the right certificate and name', async t => {
+test('gateway and server refuse each other without a valid certificate and name', async t => {
   const { server, files, env } = await startOverTls(t)
   const foreign = createAuthority('Authority')
-  const stranger = await writePems(t, foreign.issue({ name: 'auth-gateway' }))
+  const foreignPems = await writePems(t, foreign.issue({ name: 'auth-gateway' }))
   const other = await writePems(t, { ca: foreign.certificate })
   const name = { AUTH_SERVER_NAME: 'auth.example' }
   const { AUTH_TLS_CERT: _, AUTH_TLS_KEY: __, ...anonymous } = env
   for (const [what, given, status] of [
     ['the right ones', { ...env, ...name }, 200],
-    ['none of its own', { ...anonymous, ...name }, 503],
-    ['a foreign one of its own', { ...env, ...name, AUTH_TLS_CERT: stranger.cert, AUTH_TLS_KEY: stranger.key }, 503],
+    ['no certificate', { ...anonymous, ...name }, 503],
+    [
+      'a certificate of another authority',
+      { ...env, ...name, AUTH_TLS_CERT: foreignPems.cert, AUTH_TLS_KEY: foreignPems.key },
+      503,
+    ],
     ['another authority for the server’s', { ...env, ...name, AUTH_TLS_CA: other.ca }, 503],
     ['another name for the server', { ...env, AUTH_SERVER_NAME: 'elsewhere.example' }, 503],
     ['no TLS', { AUTH_HTTP_TLS_CERT: env.AUTH_HTTP_TLS_CERT, AUTH_HTTP_TLS_KEY: env.AUTH_HTTP_TLS_KEY }, 503],
@@ -119,7 +123,7 @@ test('a slow handshake is cut off, and an unfinished one doesn’t keep a port f
 test('a certificate that expires within two weeks is logged', async t => {
   const lines: string[] = []
   const log = createLog('warn', line => lines.push(line))
-  for (const [days, told] of [
+  for (const [days, count] of [
     [13, 1],
     [15, 0],
     [-1, 1],
@@ -127,6 +131,6 @@ test('a certificate that expires within two weeks is logged', async t => {
     lines.length = 0
     const until = new Date(Date.now() + days * 86_400_000)
     followCertificates(await writePems(t, issue(authority, until)), log).stop()
-    t.is(lines.length, told, String(days))
+    t.is(lines.length, count, String(days))
   }
 })

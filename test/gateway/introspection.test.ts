@@ -1,4 +1,4 @@
-/** Introspection (RFC 7662) and metadata (RFC 8414), as clients of OAuth 2.0 use them. */
+/** Introspection (RFC 7662) and metadata (RFC 8414) for clients of OAuth 2.0. */
 import test from 'ava'
 import { newServiceKey } from '../../server/models/service.js'
 import { spawnGateway } from '../_helpers/apart.js'
@@ -18,7 +18,7 @@ const form = (fields: Record<string, string>) => ({
   body: new URLSearchParams(fields),
 })
 
-/** Introspects a token with a form, as RFC 7662 has it. */
+/** Introspects a token with a form, as in RFC 7662. */
 const introspect = (token: string, authorization?: string, http = service.http) =>
   fetch(`${http}/introspect`, {
     ...form({ token, token_type_hint: 'access_token' }),
@@ -27,7 +27,7 @@ const introspect = (token: string, authorization?: string, http = service.http) 
 
 const basic = (secret: string) => `Basic ${Buffer.from(`grades:${secret}`).toString('base64')}`
 
-test('a service introspects a token, with its key as bearer token or as client secret', async t => {
+test('a service introspects a token with its key as bearer token or as client secret', async t => {
   const user = await service.institution(await service.organization())
   const token = await service.login(user.username)
   const { username, ver, active, ...claims } = claimsOf(token)
@@ -41,7 +41,7 @@ test('a service introspects a token, with its key as bearer token or as client s
   }
 })
 
-test('what isn’t a valid token is inactive, and nothing else is said of it', async t => {
+test('for an invalid token the response is `active: false`, without other claims', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   await service.request('POST', '/users/revokemytokens', { token })
   const { token: inactive, username } = await service.signUp('ROLE_CLIENT')
@@ -51,7 +51,7 @@ test('what isn’t a valid token is inactive, and nothing else is said of it', a
   t.like(await (await introspect(inactive, `Bearer ${key}`)).json(), { active: true, user_active: false })
 })
 
-test('a client without a good key gets a challenge', async t => {
+test('a client without a valid key gets a challenge', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   const outcome = async (authorization?: string) => {
     const response = await introspect(token, authorization)
@@ -71,7 +71,7 @@ test('a client without a good key gets a challenge', async t => {
   t.deepEqual(await outcome(`Bearer ${token}`), [403, 'ACCESS_DENIED', insufficient])
 })
 
-test('elsewhere a client secret is no key, and the contract’s statuses hold', async t => {
+test('at other endpoints a client secret isn’t a key, and the contract’s statuses apply', async t => {
   const headers = { authorization: basic(await serviceKey(service, ['users.read'])) }
   refused(t, await service.request('GET', '/users/admin', { headers }), 403, 'ACCESS_DENIED')
   const bad = await service.request('GET', '/users/admin', { token: newServiceKey() })
@@ -88,7 +88,7 @@ test('a request without a token is refused', async t => {
   t.like(await response.json(), { reason: 'MISSING_PARAMETER' })
 })
 
-test('a separate gateway introspects, too', async t => {
+test('a separate gateway also introspects tokens', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   const gateway = await spawnGateway(t, service.grpc)
   t.like(await (await introspect(token, basic(key), gateway.http)).json(), { active: true })

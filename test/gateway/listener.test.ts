@@ -1,5 +1,5 @@
 /**
- * The port itself: what a connection may take of it, and how it closes. Run on every version of Node.js supported, and
+ * The port itself: the limits of connections, and how it closes. Run on every supported version of Node.js, and
  * within TLS as well (listener-tls.alone.test.ts).
  */
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -77,7 +77,7 @@ test('only a few pipelined requests are in progress at a time, and all are answe
   }
 })
 
-test('pipelined requests that wait for answers keep what follows unread', async t => {
+test('while pipelined requests wait for responses, later ones aren’t read', async t => {
   let begun = 0
   const held: Response[] = []
   const { port } = await open(t, (_, response) => {
@@ -142,7 +142,7 @@ test('pipelined requests in any fragmentation are parsed as if they came one by 
   await fc.assert(property, { numRuns: 60, endOnFailure: true })
 })
 
-test('a client that reads no responses is read no further, and gets all of them once it reads', async t => {
+test('no further requests are read from a client that reads no responses, and it gets all of them once it reads', async t => {
   let begun = 0
   const { port } = await open(t, (_, response) => {
     begun++
@@ -150,7 +150,7 @@ test('a client that reads no responses is read no further, and gets all of them 
   })
   const connection = await connect(t, port)
   connection.pause()
-  // With so many lines few are parsed at a time: Node pauses while there is room for more of them.
+  // With so many lines few are parsed at a time: Node.js pauses even while more would fit.
   connection.write(`GET / HTTP/1.1\r\n${'A: b\r\n'.repeat(10)}\r\n`.repeat(5000))
   await waitFor(() => begun > 30)
   let before = -1
@@ -200,7 +200,7 @@ test('bytes after an invalid request are discarded', async t => {
   const connection = await connect(t, port)
   connection.write(get('/'))
   await waitForValue(() => held.length, 1)
-  // Whatever error it makes waits for the request's end.
+  // Any error that it causes waits for the end of the request.
   const waiting = () => held[0]!.listenerCount('close')
   const before = waiting()
   connection.write('what is this\r\n\r\n')
@@ -313,7 +313,7 @@ test('an idle connection is closed after its time limit', async t => {
   t.pass()
 })
 
-/** Starts to close; throws when that takes as long as an idle connection may stay, or the time given to requests. */
+/** Starts to close; throws if that takes as long as the time limit of idle connections or of requests. */
 async function closes(t: ExecutionContext, listener: Listener): Promise<void> {
   t.true(await within(10_000, listener.close(60_000)), 'it did not close')
 }
@@ -329,7 +329,7 @@ test('an error of a request or its response that has no listener doesn’t end t
   t.deepEqual(statusesOf(connection), ['200'])
 })
 
-test('bytes after CONNECT on a connection cause no internal error', async t => {
+test('bytes after a CONNECT request cause no internal error', async t => {
   const { port } = await open(t, answer)
   const leaving = await connect(t, port)
   leaving.write(`CONNECT a:1 HTTP/1.1\r\n\r\n${get('/').repeat(40)}`)
@@ -364,12 +364,12 @@ test('closing lets requests end, accepts pipelined ones, and then ends their con
   await Promise.all([one.end(), two.end()])
   t.regex(one.text(), /^HTTP\/1\.1 200 OK\r\n(.*\r\n)+\r\nok$/)
   const [first, second] = two.text().split(/(?=HTTP\/1\.1)/)
-  // The last answer says that there won't be another.
+  // The last response has Connection: close.
   t.regex(first ?? '', /connection: keep-alive/i)
   t.regex(second ?? '', /connection: close/i)
 })
 
-test('closing cuts off what isn’t finished within the time limit', async t => {
+test('closing cuts off requests that aren’t finished within the time limit', async t => {
   let left = 0
   const { listener, port } = await open(t, (_, response) => {
     left++

@@ -1,5 +1,5 @@
 /**
- * The examples in the OpenAPI documents are answers of a service: this test asks for them and compares. With
+ * The examples in the OpenAPI documents are responses of a service: this test requests and compares them. With
  * RECORD_EXAMPLES=1 it writes them instead.
  */
 import { readFile, writeFile } from 'node:fs/promises'
@@ -11,13 +11,13 @@ import { serviceKey } from '../_helpers/service-key.js'
 
 const file = new URL('../../../gateway/openapi/examples.json', import.meta.url)
 
-/** Unlike that of other tests, it may appear in answers: the documents have it. */
+/** Unlike that of other tests, it may appear in responses, because the documents have it. */
 const password = 'ilha verde sobre o mar'
 
 const mailbox = mailboxForFile()
 const service = serviceForFile(() => ({ SMTP_URL: mailbox.url }))
 
-/** A request, without secrets that the service made. */
+/** A request, without secrets of the service. */
 interface Request {
   readonly parameters?: Record<string, string>
   readonly body?: unknown
@@ -26,7 +26,7 @@ interface Request {
   readonly segment?: string
 }
 
-/** What differs from run to run, and what examples have instead. */
+/** Values that differ in each run, and their replacements in examples. */
 const masks: readonly (readonly [RegExp, string])[] = [
   [/\beyJ[\w-]+\.[\w-]+\.[\w-]+/g, 'eyJhbGciOiJFUzI1NiIsInR5cCI6ImF0K2p3dCJ9.eyJzdWIiOiIyIn0.c2lnbmF0dXJl'],
   [/\b[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}\b/g, '0f8fad5b-d9cb-469f-a165-70867728950e'],
@@ -53,11 +53,11 @@ async function mailedCode(to: string): Promise<string> {
   }
 }
 
-test('every example is what the service answers', async t => {
+test('every example equals a response of the service', async t => {
   const operations: Record<string, unknown> = {}
   const problems: Record<string, unknown> = {}
 
-  /** Sends the request of an operation; a success is its example, a refusal that of the reason. */
+  /** Sends the request of an operation; a success is the example of the operation, a refusal that of the reason. */
   async function ask(name: string, { parameters, body, token, segment }: Request = {}): Promise<string> {
     const { method, path, revisions = [] } = routes.find(({ rpc }) => rpc?.localName === name)!
     const target = `${revisions[0] ? `/${revisions[0]}` : ''}${path.replace(/\{\w+\}/, encodeURIComponent(segment ?? ''))}`

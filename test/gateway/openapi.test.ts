@@ -24,7 +24,7 @@ for (const revision of ['1.0.0', '1.0.2']) {
     t.is(head.headers.get('etag'), headers.get('etag'))
   })
 
-  test(`${path} is not sent again to a client that has it`, async t => {
+  test(`${path} is not sent again to a client that has it cached`, async t => {
     const etag = (await service.request('GET', path)).headers.get('etag')!
     t.regex(etag, /^"[\w-]{22}"$/)
     for (const known of [etag, `W/${etag}`, `"other", ${etag}`, '*']) {
@@ -49,7 +49,7 @@ test('other documents do not exist, and other methods are refused', async t => {
 const documentOf = async (revision: string): Promise<any> =>
   (await service.request('GET', `/openapi/${revision}.json`)).json
 
-test('the documents differ as the revisions do', async t => {
+test('the documents differ where the revisions differ', async t => {
   const [old, current] = [await documentOf('1.0.0'), await documentOf('1.0.2')]
   t.deepEqual(
     Object.keys(old.paths).filter(path => !current.paths[path]),

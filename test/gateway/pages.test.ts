@@ -27,7 +27,7 @@ test('the start page leads to the reference, documents, definitions, keys and he
   t.regex((await get('/proto/auth/v1/users.proto')).text, /^service Users \{$/m)
 })
 
-test('start page and /docs are in the language that the client prefers, the others in theirs', async t => {
+test('start page and /docs use the language that the client prefers, and other pages have a fixed one', async t => {
   for (const [accepted, locale] of [
     [undefined, 'en'],
     ['en-US,en;q=0.9,pt;q=0.8', 'en'],
@@ -56,7 +56,7 @@ test('/docs is the reference of the default revision', async t => {
   t.not((await get('/docs')).text, (await get('/docs/1.0.0/en')).text)
 })
 
-test('no page has a script or style within, or refers to another host, and its policy allows its own files alone', async t => {
+test('no page has an inline script or style or refers to another host, and its policy allows only its own files', async t => {
   for (const path of ['/', '/docs', ...references]) {
     const { headers, text } = await get(path)
     const policy = headers.get('content-security-policy') ?? ''
@@ -66,12 +66,12 @@ test('no page has a script or style within, or refers to another host, and its p
     t.notRegex(text, /<style|\sstyle=|<script(?! type="module" src="\/)|\son\w+="/)
     t.notRegex(text, /(?:src|href|action)="(?![/#]|data:,)/)
   }
-  // What isn't a page loads nothing.
+  // Other files load no resources.
   for (const path of ['/docs/reference.js', '/openapi/1.0.2.json', '/proto/auth/v1/users.proto'])
     t.is((await get(path)).headers.get('content-security-policy'), "default-src 'none'", path)
 })
 
-test('every operation and every reason of the OpenAPI document is in the text of the reference', async t => {
+test('the reference contains every operation and every reason of the OpenAPI document', async t => {
   for (const revision of ['1.0.0', '1.0.2']) {
     const { paths, 'x-reasons': reasons } = (await get(`/openapi/${revision}.json`)).json
     for (const locale of ['en', 'pt-BR']) {
@@ -92,7 +92,7 @@ test('every operation and every reason of the OpenAPI document is in the text of
   t.false((await get('/docs/1.0.2/en')).text.includes('sendadminkeybyemailpartner'))
 })
 
-test('files are compressed for clients that accept it, and not sent again to those that have them', async t => {
+test('files are compressed for clients that accept it, and not sent again to clients that have them cached', async t => {
   for (const path of ['/', '/docs/1.0.2/en', '/docs/reference.js', '/docs/reference.css', '/openapi/1.0.2.json']) {
     const plain = await get(path, { 'accept-encoding': 'identity' })
     const packed = await get(path, { 'accept-encoding': 'br;q=0.5, gzip' })
@@ -111,7 +111,7 @@ test('files are compressed for clients that accept it, and not sent again to tho
   t.is((await get('/docs/1.0.2/en')).headers.get('cache-control'), 'no-cache')
 })
 
-test('with AUTH_DOCS=off there are no pages, documents and definitions, and all else is served', async t => {
+test('with AUTH_DOCS=off there are no pages, documents and definitions, and everything else is served', async t => {
   const { request } = await startTestService(t, { AUTH_DOCS: 'off' })
   for (const path of [
     '/',

@@ -1,7 +1,7 @@
 /** The reference in a browser. */
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
-import { barriers, browserTest, openPage } from '../_helpers/browser.js'
+import { accessibilityViolations, browserTest, openPage } from '../_helpers/browser.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()
@@ -12,22 +12,25 @@ const pages = [
 ]
 
 for (const colorScheme of ['light', 'dark'] as const) {
-  browserTest(`no page has an error, a barrier or a request to another host, in ${colorScheme} colors`, async t => {
-    // The axe-core library looks at all colors of a page for seconds.
-    t.timeout(300_000)
-    for (const [locale, paths] of [
-      ['en', pages],
-      ['pt-BR', ['/']],
-    ] as const) {
-      const { page, faults } = await openPage(t, [service.http], { colorScheme, locale })
-      for (const path of paths) {
-        await page.goto(service.http + path)
-        for (const each of await page.locator('details').all()) await each.evaluate('(each) => { each.open = true }')
-        t.deepEqual(await barriers(page), [], path)
+  browserTest(
+    `no page has an error, an accessibility violation or a request to another host, in ${colorScheme} colors`,
+    async t => {
+      // The axe-core library looks at all colors of a page for seconds.
+      t.timeout(300_000)
+      for (const [locale, paths] of [
+        ['en', pages],
+        ['pt-BR', ['/']],
+      ] as const) {
+        const { page, faults } = await openPage(t, [service.http], { colorScheme, locale })
+        for (const path of paths) {
+          await page.goto(service.http + path)
+          for (const each of await page.locator('details').all()) await each.evaluate('(each) => { each.open = true }')
+          t.deepEqual(await accessibilityViolations(page), [], path)
+        }
+        t.deepEqual(faults, [])
       }
-      t.deepEqual(faults, [])
-    }
-  })
+    },
+  )
 }
 
 browserTest('a reader signs in and calls me in the page', async t => {
@@ -57,7 +60,7 @@ browserTest('a reader signs in and calls me in the page', async t => {
   t.deepEqual(faults, [])
 })
 
-browserTest('a reader who has a token enters it, and Enter leaves the page as it is', async t => {
+browserTest('a reader can enter a token, and Enter doesn’t reload the page', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const { page, faults } = await openPage(t, [service.http])
   await page.goto(`${service.http}/docs/1.0.2/en`)
@@ -71,7 +74,7 @@ browserTest('a reader who has a token enters it, and Enter leaves the page as it
   t.deepEqual(faults, [])
 })
 
-browserTest('a reader without a pointer signs in and calls me', async t => {
+browserTest('a reader can sign in and call me by keyboard only', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const { page, faults } = await openPage(t, [service.http])
   await page.goto(`${service.http}/docs`)
@@ -85,7 +88,7 @@ browserTest('a reader without a pointer signs in and calls me', async t => {
   await page.keyboard.type(password)
   await page.keyboard.press('Enter')
   await page.getByText('Signed in.').waitFor()
-  // Down to the operation, by nothing but Tab.
+  // To the operation, with only the Tab key.
   for (let times = 0; times < 200; times++) {
     await page.keyboard.press('Tab')
     if (await page.evaluate('document.activeElement.matches("#getMe summary")')) break
@@ -99,7 +102,7 @@ browserTest('a reader without a pointer signs in and calls me', async t => {
   t.deepEqual(faults, [])
 })
 
-browserTest('a call is copied as a command of curl, which does the same', async t => {
+browserTest('a call can be copied as a curl command with the same effect', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT', { nickname: `d'Ávila $(id) ${Date.now()}` })
   const { page } = await openPage(t, [service.http], { permissions: ['clipboard-read', 'clipboard-write'] })
   await page.goto(`${service.http}/docs/1.0.2/en`)
@@ -128,7 +131,7 @@ browserTest('a call is copied as a command of curl, which does the same', async 
   t.like(JSON.parse(await run(await copied('getUser'))), { username })
 })
 
-browserTest('without script the reference is readable, and has no controls that do nothing', async t => {
+browserTest('without JavaScript the reference is readable, and has no controls without a function', async t => {
   const { page, faults } = await openPage(t, [service.http], { javaScriptEnabled: false })
   await page.goto(`${service.http}/docs/1.0.2/en`)
   for (const text of [
@@ -143,7 +146,7 @@ browserTest('without script the reference is readable, and has no controls that 
   t.deepEqual(faults, [])
 })
 
-browserTest('on a narrow screen nothing is cut off, and the contents are closed', async t => {
+browserTest('on a narrow screen no content is cut off, and the table of contents is closed', async t => {
   const { page } = await openPage(t, [service.http], { viewport: { width: 320, height: 640 } })
   for (const path of pages) {
     await page.goto(service.http + path)

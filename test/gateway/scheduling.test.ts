@@ -12,10 +12,10 @@ import { openGateway } from '../_helpers/gateway.js'
 import { openRaw, type RawConnection } from '../_helpers/raw.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
-/** One request at a time, in the order of networks, and none beside it. */
+/** One request at a time, in the order of networks. */
 const oneByOne: SchedulerLimits = { ...schedulerLimits, burst: 0, slots: 1 }
 
-/** A gateway whose service answers as soon as the test says so; `held` are the names that were asked for. */
+/** A gateway whose service answers when the test releases it; `held` are the requested names. */
 async function setUp(
   t: ExecutionContext,
   limits: Partial<SchedulerLimits> = {},
@@ -45,7 +45,7 @@ async function setUp(
     t.teardown(connection.destroy)
     return connection
   }
-  /** Takes the only place, until the name is let go. */
+  /** Occupies the only place, until the name is released. */
   const occupy = async (name = 'busy') => {
     const connection = await connect('127.0.0.9')
     connection.write(post('/users/existsByNickname', { nickname: name }))
@@ -56,7 +56,7 @@ async function setUp(
   return { ...gateway, scheduler, held, order, connect, occupy, waiting }
 }
 
-/** Takes a place until it is ended. */
+/** Occupies a place until it is ended. */
 class Occupant extends Work {
   constructor() {
     super(['occupant'], 1, Number.POSITIVE_INFINITY)
@@ -74,7 +74,7 @@ function post(path: string, body: object, headers = ''): string {
 const exists = (username: string, headers = '') => post('/users/existsByUsername', { username }, headers)
 const existsRpc = (username: string, headers = '') => post('/auth.v1.Users/ExistsByUsername', { username }, headers)
 
-/** More than is handed over at a time. */
+/** More than one chunk. */
 const padding = `X-Padding: ${'x'.repeat(1_500)}\r\n`
 
 const statusesOf = (connection: RawConnection) =>
@@ -194,7 +194,7 @@ for (const [what, ask] of [
       const release = await occupy()
       const [one, several, unfinished] = [await connect(), await connect(), await connect()]
       one.write(ask('one'))
-      // Of those behind the first that waits, some are parsed with it and some are not.
+      // Of the requests after the first waiting one, some are parsed with it and some are not.
       several.write(ask('several').repeat(20))
       unfinished.write(ask('unfinished').slice(0, -3))
       await waitFor(() => scheduler.stats().waiting >= 3)
@@ -226,7 +226,7 @@ test('a connection with a waiting request is not read further', async t => {
   release()
   await answered(connection, 3)
   await answered(other, 1)
-  // Those that waited take turns with what comes after.
+  // Waiting requests take turns with later ones.
   t.deepEqual(order, ['busy', 'first', 'other', 'second', 'third'])
 })
 
@@ -245,7 +245,7 @@ test('after a refused request its connection isn’t read for a second, and a tr
   await answered(refused, 2)
   t.deepEqual(statusesOf(refused), [503, 503])
   t.true(performance.now() - startedAt > 990)
-  // Sooner at least once: this machine may be busy.
+  // Sooner at least once, because the machine may be busy.
   let quickest = Number.POSITIVE_INFINITY
   for (let times = 1; times <= 10 && quickest > 900; times++) {
     const connection = await connect(proxy)
@@ -297,7 +297,7 @@ test('a closing gateway answers the requests that wait', async t => {
   t.deepEqual(statusesOf(connection), [200])
 })
 
-/** A scheduler that starts everything, and what came to it. */
+/** A scheduler that starts every request, and the requests that it received. */
 function recording() {
   const works: Work[] = []
   return {
@@ -373,7 +373,7 @@ test('a request’s cost depends on its operation, and grows with the actual or 
   }
   const signUp = await cost(head('/users/signup', ''))
   t.true(signUp > 5 * (await cost('GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n')))
-  // The same on every way to it.
+  // The same over every protocol.
   for (const path of ['/1.0.2/users/signup', '/auth.v1.Users/SignUp']) t.is(await cost(head(path, '')), signUp)
 })
 
@@ -414,7 +414,7 @@ test('waiting, running and refused requests are counted', async t => {
 })
 
 test('pipelined requests in any fragmentation are answered in order and leave nothing behind, however a scheduler delays or refuses them and however their client leaves', async t => {
-  // A scheduler without order or sense.
+  // A scheduler with random decisions.
   const numbers = fc.infiniteStream(fc.noBias(fc.nat({ max: 1_000 })))
   let random = fc.sample(numbers, 1)[0]!
   const chance = () => random.next().value / 1_000
@@ -435,7 +435,7 @@ test('pipelined requests in any fragmentation are answered in order and leave no
       work.scheduler = { release() {}, reacquire() {} }
       const fate = chance()
       if (fate < 0.5) return begin(work)
-      // A connection that is refused waits for a second: that is rare here.
+      // A refused connection waits for a second, which is rare here.
       if (fate === 0.501) return shed(work)
       work.state = 'waiting'
       counts.waiting++
@@ -489,7 +489,7 @@ test('pipelined requests in any fragmentation are answered in order and leave no
         const bytes = chunked
           ? `${head}Transfer-Encoding: chunked\r\n\r\n${chunk(body.slice(0, half))}${chunk(body.slice(half))}0\r\n\r\n`
           : `${head}Content-Length: ${body.length}\r\n\r\n${body}`
-        // protobuf leaves out what is false.
+        // protobuf omits false values.
         return { bytes, ok: length % 2 === 0 ? 'true' : 'false|{}' }
       }),
   )
@@ -506,7 +506,7 @@ test('pipelined requests in any fragmentation are answered in order and leave no
     const until = end === 'reads all' ? bytes.length : bytes.length * chance()
     try {
       for (let from = 0, turn = 0; from < until; turn++) {
-        // In fifty pieces at most.
+        // In at most fifty pieces.
         const end = Math.min(until, from + Math.max(sizes[turn % sizes.length]!, bytes.length / 50))
         connection.write(bytes.slice(from, end))
         from = end

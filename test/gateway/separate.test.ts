@@ -31,7 +31,7 @@ interface GatewayProcess {
   readonly http: string
   readonly child: ChildProcess
   readonly request: TestService['request']
-  /** What it logged: one JSON object a line. */
+  /** Its log: one JSON object a line. */
   log(): Record<string, unknown>[]
 }
 
@@ -171,7 +171,7 @@ test.serial('non-ASCII bytes in a header change no answer', async t => {
   }
 })
 
-test.serial('the text of a refusal comes from the service', async t => {
+test.serial('the text of a refusal is that of the service', async t => {
   t.is((await request('GET', '/users/me')).json.detail, 'Access denied.')
   t.is((await request('POST', '/users/login')).json.detail, 'Give username and password.')
 })
@@ -181,7 +181,7 @@ test.serial('a call ends at its deadline even if the server would wait longer', 
   const hold = async (transaction: Transaction) => {
     await database.sequelize.query('LOCK TABLE questions, migrations', { transaction })
     const ask = () => request('GET', '/readyz', { once: true })
-    // What the last one learned holds a moment longer.
+    // The last result is cached for a moment.
     await waitFor(async () => (await ask()).status !== 200)
     const answer = await ask()
     refused(t, answer, 503, 'UNAVAILABLE')
@@ -207,7 +207,7 @@ test.serial('a call that a service answered, with success or refusal, is logged 
   const lines = requests.map(({ time, ms, requestId, ...line }) => line)
   t.deepEqual(lines, [
     { ...here, path: '/users/signup', status: 400, reason: 'MALFORMED_REQUEST' },
-    // Whose deadline passed on the way.
+    // Its deadline passed during the transfer.
     { ...here, status: 504 },
   ])
 })
@@ -283,7 +283,7 @@ test('calls are distributed over all servers, and continue when one stops', asyn
   t.teardown(() => kill(spread))
   const ask = async () => (await spread.request('POST', '/users/existsByUsername', { query: { username: 'x' } })).status
   const counts = () => Promise.all(replicas.map(callsOf))
-  // Connections are made one after the other.
+  // Connections are opened one after the other.
   await waitFor(async () => {
     t.is(await ask(), 200)
     return (await counts()).every(count => count > 0)
@@ -308,19 +308,19 @@ async function callsOf({ service: { addresses } }: TestService): Promise<number>
   return Number(/auth_calls_total\{rpc="ExistsByUsername",outcome="OK"\} (\d+)/.exec(metrics)?.[1] ?? 0)
 }
 
-/** The way to the service's gRPC port. */
+/** A transport to the service's gRPC port. */
 function remote(t: ExecutionContext) {
   const transport = createRemoteTransport({ target: service.grpc })
   t.teardown(() => transport.close())
   return transport
 }
 
-/** A server that takes calls and answers none. */
+/** A server that accepts calls and answers none. */
 async function silentServer(t: ExecutionContext) {
   const calls: ServerHttp2Stream[] = []
   const server = createHttp2Server().on('stream', (stream, headers) => {
     stream.on('error', () => {})
-    // Besides the checks of its health.
+    // In addition to health checks.
     if (!headers[':path']!.startsWith('/grpc.health.v1.')) calls.push(stream)
   })
   await once(server.listen(0, '127.0.0.1'), 'listening')
@@ -344,14 +344,14 @@ test('a canceled call ends at once, and one canceled earlier isn’t started', a
     t.true(await within(10_000, canceled))
     t.is((await canceled).code, Code.Canceled)
   }
-  // It is canceled over there, too.
+  // It is also canceled at the server.
   await waitFor(() => calls[0]!.closed)
   t.is(calls.length, 1)
 })
 
 test('an ended call leaves no listener on its signal', async t => {
   const rpc = ForgotPasswords.method.findAllForgotPasswordQuestions
-  // A connection's signal outlives its calls by far.
+  // A connection's signal exists much longer than its calls.
   const { signal } = new AbortController()
   t.true((await remote(t).unary(rpc, signal, 0, undefined, {})).message.questions.length > 0)
   t.is(getEventListeners(signal, 'abort').length, 0)
@@ -376,7 +376,7 @@ for (const [kind, make] of Object.entries({
   })
 }
 
-test('while no server answers, the gateway answers 503 with Retry-After', async t => {
+test('while no server responds, the gateway answers 503 with Retry-After', async t => {
   const transport = createRemoteTransport({ target: '127.0.0.1:9' })
   const options = {
     defaultRevision: '1.0.2',

@@ -81,14 +81,14 @@ test('a maintenance run deletes e-mails from the folder that are older than 30 d
   const happened = { at: '2026-11-21T12:00:00Z', address: '192.0.2.1' }
   for (const userId of [ana, bia, old])
     await emails.add({ kind: 'password-changed', parameters: { userId, ...happened } }, 'en')
-  // One to ana that tells of bia.
-  const told = { action: 'user.suspend', actor: 'cli:x@y', at: happened.at, reason: 'x' } as const
-  await emails.add({ kind: 'administration', parameters: { userId: ana, subjectId: bia, ...told } }, 'en')
+  // One to ana about bia.
+  const details = { action: 'user.suspend', actor: 'cli:x@y', at: happened.at, reason: 'x' } as const
+  await emails.add({ kind: 'administration', parameters: { userId: ana, subjectId: bia, ...details } }, 'en')
   const settings = { mailFrom: 'auth@localhost', dataDir, recoveryEmail: 'registered', limitFactor: 1 } as const
   const sender = startMail(models, { ...settings, smtpUrl: undefined }, log, Date.now)
   await waitForValue(async () => (await texts(models, 'SELECT id::text AS text FROM emails')).length, 0)
   await sender.close()
-  /** Files by what stands in them. */
+  /** Files by their content. */
   const files = async () => {
     const all = await Promise.all(
       (await readdir(folder)).map(async name => [await readFile(join(folder, name), 'utf8'), name] as const),
@@ -114,7 +114,7 @@ test('a maintenance run deletes e-mails from the folder that are older than 30 d
   t.is((await files()).find('velha').length, 0)
   t.is((await files()).count, 3)
 
-  // A deleted user may come back; an erased one leaves nothing.
+  // A deleted user may be restored; an erased one leaves no data.
   await changeTokens(models, bia, transaction => users.delete(bia, transaction))
   await round()
   t.is((await files()).count, 3)

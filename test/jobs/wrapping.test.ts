@@ -68,7 +68,7 @@ test('a sign-in doesn’t wait behind answers that are to be hashed, and a stop 
   const waiter = { kind: 'other', networks: [], account: 'a', deadline: Date.now() + 60_000 } as const
   const before = hashed
   await passwords.hash([{ context: 'password', text: 'um cavalo azul' }], waiter)
-  // At most the hashes in flight and one that began meanwhile.
+  // At most the hashes in progress and one that started meanwhile.
   t.true(hashed - before <= 2, String(hashed - before))
   await stop()
   const after = hashed

@@ -45,7 +45,7 @@ test('networks that the account knows get half of the turns, however many others
   const others = Array.from({ length: 1_000 }, (_, index) => ask('other', from(index)))
   const known = Array.from({ length: 20 }, (_, index) => ask('known', from(index), true))
   await Promise.all(known)
-  // The first one began before any was known.
+  // The first one started before any was known.
   t.true(begun.filter(name => name === 'other').length <= 22, begun.join(' '))
   t.deepEqual(begun.slice(2, 10).sort(), [...Array(4).fill('known'), ...Array(4).fill('other')])
   await Promise.all(others)

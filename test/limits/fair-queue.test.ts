@@ -14,7 +14,7 @@ const many = { innermost: 1_000_000, outermost: 1_000_000, all: 1_000_000 }
 
 const ids = ['a', 'b']
 
-/** Networks of one to three levels, as those of services, IPv4 and IPv6 addresses; innermost first. */
+/** Networks of one to three levels, for services, IPv4 and IPv6 addresses; innermost first. */
 const networks: fc.Arbitrary<readonly string[]> = fc.oneof(
   fc.constantFrom('service 1', 'service 2').map(name => [name]),
   fc
@@ -29,7 +29,7 @@ const entry = fc.record({ networks, cost: fc.integer({ min: 1, max: 20 }) })
 
 const isIn = (network: string) => (entry: Entry) => entry.networks.includes(network)
 
-/** What is to become of an entry once one more waits than may: it is the newest of the longest line within a network. */
+/** The entry to evict when one too many waits: the newest of the longest line within a network. */
 function assertNewestOfLongest(waiting: readonly Entry[], evicted: Entry, within: (entry: Entry) => boolean): void {
   const rivals = waiting.filter(within)
   if (!rivals.includes(evicted)) throw new Error('it is of another network')
@@ -58,7 +58,7 @@ test('an entry is taken, evicted or removed exactly once, in the order of its li
   fc.assert(
     fc.property(fc.array(command, { maxLength: 150, size: 'max' }), commands => {
       const queue = createFairQueue<Entry>(bounds)
-      // What waits, oldest first.
+      // Waiting entries, oldest first.
       let waiting: Entry[] = []
       const gone: Entry[] = []
       const leave = (entry: Entry) => {
@@ -127,7 +127,7 @@ test('when all lines are equally long, a new entry doesn’t evict a waiting one
   t.true(add(41))
 })
 
-/** What was served, as the cost by network. */
+/** The served cost by network. */
 class Served {
   readonly costs = new Map<string, number>()
   take(queue: FairQueue<Entry>): Entry {
@@ -140,7 +140,7 @@ class Served {
   }
 }
 
-test('of two networks that always wait, at any level and whatever others do, neither leads by more than the sum of their greatest costs', t => {
+test('of two networks that always wait, at any level and with any others, neither leads by more than the sum of their greatest costs', t => {
   const leaves = [
     ['a1', 'a'],
     ['a2', 'a'],
@@ -167,7 +167,7 @@ test('of two networks that always wait, at any level and whatever others do, nei
       (random, passing) => {
         const queue = createFairQueue<Entry>(many)
         const served = new Served()
-        // The greatest costs of the networks differ, as well.
+        // The greatest costs of the networks differ, too.
         const wait = (leaf: number) => {
           const cost = 0.1 + (random.next().value / 1000) * (leaf + 0.9)
           queue.add({ networks: leaves[leaf]!, cost })
@@ -206,7 +206,7 @@ test('an absent network gains no priority', t => {
   const wait = (network: string) => void queue.add({ networks: [network], cost: 1 })
   for (let times = 0; times < 100; times++) wait('late')
   for (let times = 0; times < 300; times++) wait('steady')
-  // It leaves, and comes back.
+  // It leaves, and returns.
   queue.removeIf(isIn('late'))
   for (let times = 0; times < 100; times++) served.take(queue)
   for (let times = 0; times < 100; times++) wait('late')
@@ -237,7 +237,7 @@ test('a thousand /64s of one /48 get as much as one /64 of another', t => {
     wait(networks[0] === 'lone/64' ? 1000 : Number.parseInt(networks[0]!, 10))
     t.true(Math.abs(served.of('lone/48') - served.of('many/48')) <= 6)
   }
-  // Within it, they share what it gets.
+  // Within it, they share its part.
   const shares = Array.from({ length: 16 }, (_, index) => served.of(`${index}/56`))
   t.true(Math.max(...shares) - Math.min(...shares) <= 6, String(shares))
 })

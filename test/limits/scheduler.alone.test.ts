@@ -6,7 +6,7 @@ import { type Simulation, simulate } from '../_helpers/simulation.js'
 
 const cores = 2
 
-/** What a service has. */
+/** The options of a service. */
 const usual: SchedulerLimits = {
   light: [0.0035, 0.01, 0.016],
   peer: 0.025,
@@ -17,7 +17,7 @@ const usual: SchedulerLimits = {
   waiting: { innermost: 256, outermost: 512, all: 2_000 },
 }
 
-/** The same without shares: every request is beyond them. */
+/** The same without shares, so that every request is beyond them. */
 const heavyOnly: SchedulerLimits = { ...usual, burst: 0 }
 
 const never = Number.POSITIVE_INFINITY
@@ -73,10 +73,10 @@ function simulated(
   })
 }
 
-test('a request starts at once, whatever waits, while each of its networks has a share left: 0.35, 1 and 1.6% of all cores, with a burst of 0.5 s', t => {
+test('a request starts at once, regardless of waiting ones, while each of its networks has a share left: 0.35, 1 and 1.6% of all cores, with a burst of 0.5 s', t => {
   simulated(
     ({ loop, scheduler, submit }) => {
-      // As many as may are in progress and wait.
+      // The maximum is in progress and waits.
       for (let index = 0; index < 5_000; index++) submit([`flood ${index % 20}`, `floods ${index % 10}`], 20)
       const { running, waiting } = scheduler.stats()
       t.is(waiting, 2_000)
@@ -107,7 +107,7 @@ test('a request starts at once, whatever waits, while each of its networks has a
         [7, 5, 0],
       )
       t.is(askTimes(50, ipv6(1, 1, 1)), 7)
-      // A service or a trusted proxy for itself: 2.5%.
+      // A service or a trusted proxy: 2.5%.
       t.is(askTimes(100, ['service books']), 50)
       // 7 ms return in a second, half a millisecond in 71.5 ms.
       loop.block(71)
@@ -179,7 +179,7 @@ test('places are conserved and never exceed the limits, and every waiting reques
         const begin = (endsAtOnce: boolean) => (job: Job) => {
           if (ended.has(job) || job.why || job.begun > 1) throw new Error('one began that was gone')
           if (job.deadline <= Date.now()) throw new Error('one began after its deadline')
-          // One that begins at once isn't in the list yet.
+          // One that starts at once isn't in the list yet.
           const others = inPlace().filter(other => other !== job)
           if (others.length >= limits.slots) throw new Error('there was no place')
           if (job.heavy && others.filter(({ heavy }) => heavy).length >= limits.slots / 2)
@@ -223,7 +223,7 @@ test('places are conserved and never exceed the limits, and every waiting reques
             }
           } else if (command.kind === 'hash') {
             hashing = !hashing
-            // Until then nothing may tell it.
+            // Until then it isn't notified.
             loop.pass(100)
           } else if (command.kind === 'pass') loop.pass(command.ms)
           else {
@@ -299,7 +299,7 @@ test('while threads hash, requests beyond their shares start at 2.5% of all core
   const property = fc.property(costs, fc.integer({ min: 0, max: 10_000 }), (costs, idle) => {
     simulated(
       ({ loop, submit, scheduler }) => {
-        // What isn't used doesn't gather.
+        // Unused time doesn't accumulate.
         loop.pass(idle)
         let spent = 0
         const most = 3
@@ -456,7 +456,7 @@ test('networks that wait take turns, and when too many wait the newest of the lo
       const beyond = ask('a', ipv4(1))
       t.deepEqual([beyond.why, beyond.begun, beyond.state], ['overloaded', 0, 'done'])
       const neighbours = [ask('b', ipv4(2)), ask('b', ipv4(2))]
-      // There is no more room for the /24.
+      // The /24 has no share left.
       const late = ask('c', ipv4(3))
       t.is(late.why, undefined)
       t.deepEqual(
@@ -494,7 +494,7 @@ test('many requests that end as soon as they start don’t deepen the stack', t 
   )
 })
 
-test('suspended work gives its place to another, and gets one again when it resumes, whatever the outcome of its wait', async t => {
+test('suspended work frees its place, and gets one again when it resumes, for any outcome of its wait', async t => {
   const scheduler = createScheduler({ ...heavyOnly, slots: 1 }, () => false, cores)
   const [first, second] = [new Job(['a']), new Job(['b'])]
   scheduler.submit(first)
@@ -509,7 +509,7 @@ test('suspended work gives its place to another, and gets one again when it resu
   t.is(scheduler.stats().running, 2)
   scheduler.end(first)
   scheduler.end(second)
-  // Who has ended has no place to give back.
+  // An ended request has no place to release.
   t.is(await first.releaseDuring(async () => 'done'), 'done')
   t.is(scheduler.stats().running, 0)
 })

@@ -38,7 +38,7 @@ const sealed = ({ registry }: TestService) =>
 const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
 
 /** Maintenance that runs on demand, and what it logged. */
-function upkeep(t: { teardown(work: () => Promise<void>): void }, { registry, settings }: TestService) {
+function maintenanceOf(t: { teardown(work: () => Promise<void>): void }, { registry, settings }: TestService) {
   const lines: string[] = []
   const log = createLog('error', line => void lines.push(line))
   const { round, stop } = startMaintenance(registry, settings, log, never)
@@ -54,13 +54,13 @@ test('events older than AUTH_AUDIT_RETENTION are deleted, and the rest still ver
   const old = await sealed(service)
   await clock.pass(60 * 86_400)
   await append(registry, 3)
-  const { round, lines } = upkeep(t, service)
+  const { round, lines } = maintenanceOf(t, service)
   await round()
   t.is((await sealed(service)).events, old.events + 3)
   await clock.pass(31 * 86_400)
   await round()
   const kept = await sealed(service)
-  // Those of 31 days ago, and what has been written since.
+  // Those of 31 days ago, and later ones.
   const [{ first }] = (await sql(registry, 'SELECT min(id)::int AS first FROM audit_events')) as [{ first: number }]
   t.is(first, old.events + 1)
   t.is(kept.broken, undefined)
@@ -80,7 +80,7 @@ test('an insider can’t have events deleted early, nor hide missing ones behind
   const { registry } = service
   await append(registry, 9)
   const { events } = await sealed(service)
-  const { round, lines } = upkeep(t, service)
+  const { round, lines } = maintenanceOf(t, service)
   await sql(registry, 'CREATE TABLE kept AS TABLE audit_events')
   await sql(registry, 'CREATE TABLE kept_checkpoint AS TABLE audit_checkpoint')
 
@@ -124,7 +124,7 @@ test('the addresses of a user’s events can be erased with their salts, and the
   t.like(await models.audit.verify(), { broken: undefined, events: 3, staged: 1 })
   await models.audit.seal()
   t.like(await models.audit.verify(), { broken: undefined, events: 4, staged: 0 })
-  // What is left of it fits no other address.
+  // The remaining digest matches no other address.
   await sql(models, `UPDATE audit_events SET address = '192.0.2.8', salt = sha256('x') WHERE id = 2`)
   t.is((await models.audit.verify()).broken, '2')
 })
@@ -145,7 +145,7 @@ test('a change of a user’s token generation without an event of that user in t
   await t.throwsAsync(change('+ 1'), { message })
   await t.throwsAsync(change('+ 1', 2), { message })
   await change('+ 1', 1)
-  // Neither one of another transaction, sealed or not, nor going back.
+  // Neither with an event of another transaction, sealed or not, nor by a lower generation.
   await t.throwsAsync(change('+ 1'), { message })
   await audit.seal()
   await t.throwsAsync(change('- 1'), { message })

@@ -29,7 +29,7 @@ test('an erased user is in no table, its address in no event, and the audit log 
   const other = await service.signUp('ROLE_CLIENT')
   const untouched = await contents(url)
 
-  // A life: every table gets something of it.
+  // Every table gets a row of the user.
   const organization = await service.organization()
   const user = await service.signUp('ROLE_INSTITUTION', planted)
   const { username, token } = user
@@ -47,7 +47,7 @@ test('an erased user is in no table, its address in no event, and the audit log 
   t.is((await post('/users/activate', { username, activationkey: organization.activationkey })).status, 200)
   t.is((await post('/users/login', { username, password: service.env.AUTH_ADMIN_PASSWORD! })).status, 200)
   await post('/users/login', { username, password: 'wrong' })
-  // It knows the network, and the device.
+  // The account knows the network and the device.
   for (const [near, bearer] of [
     ['198.51.100.79', undefined],
     ['192.0.2.9', token],
@@ -67,7 +67,7 @@ test('an erased user is in no table, its address in no event, and the audit log 
   for (const table of tables) t.true(lived[table]!.length > untouched[table]!.length, table)
 
   const receipt = (await database.transact(async transaction => {
-    // They wait to be sent, and to be sealed.
+    // They wait to be sent or sealed.
     const waiting = { usernameKey: usernameKey(username), email, address, requestId: 'r' }
     await emails.add({ kind: 'recovery-request', parameters: waiting }, 'en', transaction)
     await emails.add({ kind: 'password-changed', parameters: { userId: id, at: 'x', address } }, 'en', transaction)
@@ -88,7 +88,7 @@ test('an erased user is in no table, its address in no event, and the audit log 
   for (const [table, count] of Object.entries(rows)) {
     const before = lived[table]!.length + (table === 'emails' ? 2 : 0)
     t.is(count, before - left[table]!.length, table)
-    // The e-mail to the organization counts for that.
+    // The e-mail to the organization counts for the organization.
     t.is(left[table]!.length, untouched[table]!.length + (table === 'email_quotas' ? 1 : 0), table)
   }
   const text = JSON.stringify(left)
@@ -100,12 +100,12 @@ test('an erased user is in no table, its address in no event, and the audit log 
     url,
     `SELECT conrelid::regclass::text AS name FROM pg_constraint WHERE contype = 'f' AND confrelid = 'users'::regclass`,
   )
-  for (const { name } of referring) t.true(String(name) in receipt.rows, `the receipt tells of ${name}`)
+  for (const { name } of referring) t.true(String(name) in receipt.rows, `the receipt has ${name}`)
 
   await waitForValue(async () => (await audit.verify()).staged, 0)
   const verified = await runCli(service.env, ['audit', 'verify'])
   t.is(verified.code, 0, verified.stderr)
-  // What it did stays, under its id.
+  // Its own actions stay, under its id.
   t.true((await audit.list({ limit: 1000, subjectId: id })).length >= 6)
   refused(t, await request('GET', '/users/me', { token }), 500, 'INVALID_TOKEN')
   refused(

@@ -2,7 +2,7 @@
 import test from 'ava'
 import { addUser, openModels } from '../_helpers/models.js'
 
-/** Kept by the migrations themselves. */
+/** Used only by migrations. */
 const notOurs = ['migrations']
 
 test('every table has a model, and every column an attribute of its type that is as optional as the column', async t => {

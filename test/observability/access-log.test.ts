@@ -40,7 +40,7 @@ test('a call logs one line at info: RPC, outcome, milliseconds, caller and netwo
     headers: { 'x-request-id': requestId, 'x-forwarded-for': address, ...more },
   })
   await request('GET', '/users/me', { token, ...from('me', '2001:db8:1:2:3::4', { traceparent }) })
-  await request('GET', '/users/me', from('nobody', '192.0.2.77', { traceparent: 'hunter2' }))
+  await request('GET', '/users/me', from('anonymous', '192.0.2.77', { traceparent: 'hunter2' }))
   await request('POST', '/users/login', { query: { username: 'admin', password }, ...from('in', '192.0.2.77') })
   await request('POST', '/users/login', { query: { username: 'admin', password: 'x' }, ...from('out', '192.0.2.77') })
   await request('POST', '/auth.v1.Users/GetMe', { token, body: {}, ...from('connect', '192.0.2.77') })
@@ -53,7 +53,7 @@ test('a call logs one line at info: RPC, outcome, milliseconds, caller and netwo
   const here = { level: 'info', msg: 'call', network: '192.0.2.77', endpoint: 'http' }
   const expected: Record<string, object> = {
     me: { ...here, rpc: 'GetMe', status: 'OK', user, network: '2001:db8:1:2::/64', traceId },
-    nobody: { ...here, rpc: 'GetMe', status: 'PERMISSION_DENIED', reason: 'ACCESS_DENIED' },
+    anonymous: { ...here, rpc: 'GetMe', status: 'PERMISSION_DENIED', reason: 'ACCESS_DENIED' },
     in: { ...here, rpc: 'Login', status: 'OK', user },
     out: { ...here, rpc: 'Login', status: 'UNAUTHENTICATED', reason: 'INVALID_CREDENTIALS' },
     connect: { ...here, rpc: 'GetMe', status: 'OK', user },
@@ -71,7 +71,7 @@ test('a call logs one line at info: RPC, outcome, milliseconds, caller and netwo
 test('a request that reaches no RPC logs one line, without user input', async t => {
   const service = shared
   const request = createRequest(service.http)
-  const secret = 'typed-by-a-stranger'
+  const secret = 'typed-by-an-attacker'
   const send = (requestId: string, method: string, path: string, more = {}) =>
     request(method, path, { ...more, headers: { 'x-request-id': requestId, traceparent } })
   await send('unknown', 'GET', `/${secret}?password=${secret}`)
@@ -103,8 +103,8 @@ test('a request that reaches no RPC logs one line, without user input', async t 
 test('an invalid request, or one with too many headers, logs a line with its refusal', async t => {
   const service = await spawnService(t)
   const port = Number(new URL(service.http).port)
-  await sendRaw(port, ['typed-by-a-stranger\r\n\r\n'])
-  await sendRaw(port, [`GET / HTTP/1.1\r\nhost: x\r\nx: ${'typed-by-a-stranger'.repeat(2000)}\r\n\r\n`])
+  await sendRaw(port, ['typed-by-an-attacker\r\n\r\n'])
+  await sendRaw(port, [`GET / HTTP/1.1\r\nhost: x\r\nx: ${'typed-by-an-attacker'.repeat(2000)}\r\n\r\n`])
   const lines = await waitFor(() => accessLines(service).length === 2 && accessLines(service), service.output)
   const here = { level: 'info', msg: 'request', network: '127.0.0.1', endpoint: 'http' }
   t.deepEqual(
@@ -114,7 +114,7 @@ test('an invalid request, or one with too many headers, logs a line with its ref
       { ...here, status: 431, reason: 'HEADERS_TOO_LARGE' },
     ],
   )
-  t.false(service.output().includes('stranger'))
+  t.false(service.output().includes('attacker'))
 })
 
 test('probes and scrapes log no line', async t => {
@@ -168,7 +168,7 @@ for (const [how, end] of [
     const request = createRequest(service.http)
     for (const id of ['first', 'last']) await request('GET', '/users/me', { headers: { 'x-request-id': id } })
     await service.ended
-    // What a thread was about to write comes after what is written at the end.
+    // Lines that a thread was about to write come after those written at the end.
     const ids = accessLines(service).map(({ requestId }) => requestId)
     t.deepEqual(ids.sort(), ['first', 'last'])
   })
@@ -190,7 +190,7 @@ test('a gRPC caller with a certificate is named by the certificate, a gateway is
     const own = authority.issue({ name })
     const grpc = openGrpc(service.grpc, credentials.createSsl(authority.certificate, own.key, own.cert))
     t.teardown(async () => grpc.close())
-    // Who is no gateway can't choose its request id.
+    // Only a gateway can set the request id.
     await grpc.call(Users.method.existsByNickname, { nickname: 'x' }, { metadata: { 'x-request-id': 'named' } })
   }
   const lines = await waitFor(() => {

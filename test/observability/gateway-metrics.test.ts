@@ -50,13 +50,13 @@ test('a separate gateway counts each request once by route and status, without u
     'other 400 1',
     'other 404 2',
   ]
-  // A request counts once its answer has gone.
+  // A request counts once its response is sent.
   await waitFor(async () => (await counts()).length >= expected.length)
   t.deepEqual(await counts(), expected)
   const { text: all, value, samples } = await scrape(gateway.metrics)
   t.notRegex(all, /planted|secret|admin|127\.0\.0\.1/i)
   t.is(value('auth_http_request_seconds_count', { route: '/users/login' }), 3)
-  // A login takes longer than nothing.
+  // A login takes some time.
   t.true(value('auth_http_request_seconds_sum', { route: '/users/login' })! > 0)
   t.is(value('auth_http_connections', { state: 'most' }), 10_000)
   t.is(value('auth_requests', { state: 'waiting' }), 0)
@@ -65,7 +65,7 @@ test('a separate gateway counts each request once by route and status, without u
   for (const limit of ['connections', 'unread']) t.is(value('auth_http_cut_total', { limit }), 0)
   for (const name of ['auth_build_info', 'nodejs_eventloop_lag_p99_seconds', 'process_cpu_seconds_total'])
     t.true(value(name) !== undefined, name)
-  // What only a server knows isn't there.
+  // Metrics that only a server has are absent.
   t.false(samples.some(({ name }) => /^auth_(ready|calls|hash|database|outbox|audit)/.test(name)))
 })
 
@@ -89,7 +89,7 @@ test('a request that its client canceled is counted as such', async t => {
   })
   await arrived
   t.regex(await registry.metrics(), /auth_http_connections\{state="open"\} 1$/m)
-  // One connection is all that there may be.
+  // The limit is one connection.
   const second = connect(port, '127.0.0.1').on('error', () => {})
   await once(second, 'close')
   t.regex(await registry.metrics(), /auth_http_cut_total\{limit="connections"\} 1$/m)

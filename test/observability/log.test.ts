@@ -49,7 +49,7 @@ test('of entries with the same message and error one is written a second, with t
   t.deepEqual(written(), [['call failed', 303, undefined]])
 })
 
-test('faults outside of the program are logged without a stack, which others have', t => {
+test('external faults are logged without a stack trace, and all others with one', t => {
   const lines: string[] = []
   const log = createLog('info', line => lines.push(line))
   const fault = (code: unknown, type = Error) => Object.assign(new type('x'), { code })

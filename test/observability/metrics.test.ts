@@ -1,4 +1,4 @@
-/** Metrics: those that a running service exports, and that dashboard, alerts and documents name no others. */
+/** Metrics: those of a running service, and that dashboard, alerts and documents use no others. */
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import test, { type ExecutionContext } from 'ava'
@@ -17,7 +17,7 @@ const read = (name: string) => readFileSync(fileURLToPath(new URL(`../../../${na
 const scraped = { AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
 const service = serviceForFile(() => scraped)
 
-/** What a service, one on an embedded database, and a separate gateway with TLS export. */
+/** The metrics of a service, of one with an embedded database, and of a separate gateway with TLS. */
 async function scrapeAll(t: ExecutionContext) {
   const embedded = await spawnService(t, { ...scraped, DATABASE_URL: '' })
   const volume = /metrics +(http\S+)/.exec(embedded.output())![1]!
@@ -34,12 +34,12 @@ const cutOff = (url: string) =>
     'SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()',
   )
 
-/** Words of PromQL in our expressions. */
+/** Keywords of PromQL in the expressions. */
 const words = new Set(
   'histogram_quantile sum min max time count by le rate increase absent and or on max_over_time vector'.split(' '),
 )
 
-/** What an expression asks for: names, each with the labels that it is chosen or grouped by. */
+/** The metrics in an expression, each with the labels of its selectors and groupings. */
 function askedFor(expression: string): { names: Set<string>; labels: Set<string> } {
   const plain = expression.replace(/"[^"]*"/g, '').replace(/\[[^\]]*\]/g, '')
   const chosen = [...plain.matchAll(/\{([^}]*)\}/g)].flatMap(([, inside = '']) => inside.match(/\w+/g) ?? [])
@@ -70,7 +70,7 @@ test.serial(
     t.true(shown.length > 20)
     const recorded = [...read('deploy/alerts.yaml').matchAll(/- record: (\S+)/g)].map(([, name]) => name!)
     t.is(alerting.length, 18 + recorded.length)
-    // Prometheus itself makes this one.
+    // Prometheus itself creates this one.
     const elsewhere = ['up', ...recorded]
     for (const expression of [...shown, ...alerting]) {
       const { names, labels } = askedFor(expression)
@@ -107,7 +107,7 @@ test.serial('every alert names its section of the runbook', t => {
   for (const [, name = '', url] of rules) t.is(url, `https://docs.example.org/operations.md#${name.toLowerCase()}`)
 })
 
-test.serial('docs/metrics.md lists every metric of ours with its labels and meaning', async t => {
+test.serial('docs/metrics.md lists every metric of the project with its labels and meaning', async t => {
   const all = await scrapeAll(t)
   const samples = all.flatMap(({ samples }) => samples)
   const helps = all.flatMap(({ text }) => [...text.matchAll(/^# HELP (auth_\w+) (.*)$/gm)])
@@ -144,7 +144,7 @@ test('metrics show what waits to be sent or sealed, and the age of the signing k
   // No process listens there.
   const { service, registry } = await startTestService(t, { ...scraped, SMTP_URL: 'smtp://127.0.0.1:9' })
   const id = Number((await registry.users.byUsername('admin'))?.id)
-  // Both wait for an hour, so that none is attempted meanwhile.
+  // Both are due in an hour, so that none is attempted meanwhile.
   await registry.database.run(
     {
       name: 'wait',
@@ -154,7 +154,7 @@ test('metrics show what waits to be sent or sealed, and the age of the signing k
     },
     [],
   )
-  // A scrape whose questions to the database aren't answered in time tells of the rest.
+  // A scrape without a response of the database in time has the other metrics.
   const scrapeInTime = () =>
     waitFor(async () => {
       const now = await scrape({ service })
@@ -204,7 +204,7 @@ test('metrics show when the last backup was made', async t => {
   t.true(at > before - 1 && at < Date.now() / 1000 + 1, `${at}`)
 })
 
-test('a scrape is answered while the database is away or silent, without the database’s metrics', async t => {
+test('a scrape is answered while the database is unavailable or silent, without the database’s metrics', async t => {
   const url = await freshDatabase(t)
   const relay = await startRelay(t, url)
   const { service } = await startTestService(t, { ...scraped, DATABASE_URL: relay.url })

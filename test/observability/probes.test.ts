@@ -12,7 +12,7 @@ import { waitForValue } from '../_helpers/wait.js'
 
 const scraped = { AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
 
-/** What asks at the address of the metrics: `200 ok`, for example. */
+/** Sends a request to the metrics address; returns for example `200 ok`. */
 const prober =
   (metrics: string) =>
   async (path: string, method = 'GET') => {

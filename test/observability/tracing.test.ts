@@ -44,7 +44,7 @@ const callerSpan = 'b7ad6b7169203331'
 const headers = { 'x-request-id': 'traced', traceparent: `00-${traceId}-${callerSpan}-01` }
 
 for (const [where, separate] of [
-  ['through a gateway of its own', true],
+  ['through a separate gateway', true],
   ['in one process', false],
 ] as const) {
   test(`a login ${where} is one trace from the caller’s span to the SQL statements, without secrets`, async t => {
@@ -59,7 +59,7 @@ for (const [where, separate] of [
 
     const named = (name: RegExp, kind?: number) =>
       spans.find(span => span.traceId === traceId && name.test(span.name) && (kind ?? span.kind) === span.kind)
-    // The first of it to begin is the last to end.
+    // The first span to start is the last to end.
     const gateway = await waitFor(() => named(/^POST \/users\/login$/, 2), received)
     const client = separate ? await waitFor(() => named(/^auth.v1.Users\/Login$/, 3), received) : gateway
     const call = await waitFor(() => named(/^auth.v1.Users\/Login$/, 2), received)
@@ -72,7 +72,7 @@ for (const [where, separate] of [
     }
     t.like((await accessOf(service, 'traced'))[0], { rpc: 'Login', traceId })
 
-    // Everything that was sent of both requests: SQL by Sequelize, too.
+    // All spans of both requests, including SQL by Sequelize.
     t.true(spans.some(({ name }) => /^SQL insert users$/.test(name)))
     for (const secret of [form.username, form.nickname, password, token, 'hmac1:', '$2b$', 'VALUES']) {
       t.false(received().includes(String(secret)), String(secret))
@@ -91,9 +91,9 @@ test('a call over Connect is a span of the gateway that lasts until the answer',
   t.is(gateway.parentSpanId, callerSpan)
 })
 
-test('a hash that waited for others belongs to the trace of its own call', async t => {
+test('a hash that waited for others belongs to the trace of its call', async t => {
   const { spans, received, env, flags } = await openReceiver(t)
-  // Long enough for those that come at once to wait for each other.
+  // Long enough for concurrent ones to wait for each other.
   const service = await spawnService(t, { ...env, AUTH_BCRYPT_COST: '9' }, { flags })
   const request = createRequest(service.http)
   const auditContext = Array.from({ length: 8 }, (_, index) => `${index + 10}`.padStart(32, 'a'))

@@ -14,7 +14,7 @@ import { serviceKey } from '../_helpers/service-key.js'
 
 const forwarded = { 'x-forwarded-for': '203.0.113.7' }
 
-/** A service that trusts no proxy unless told, the seconds that its clock is ahead, and the warnings it wrote. */
+/** A service that by default trusts no proxy, the seconds that its clock is ahead, and its warnings. */
 async function start(t: ExecutionContext, trusted = '') {
   let ahead = 0
   const lines: string[] = []

@@ -10,7 +10,7 @@ import { SMTPServer } from 'smtp-server'
 import { createMailTransport, type MailTransport } from '../../server/outbox/transport.js'
 import { emailKey, isEmailAddress } from '../../server/rules/names.js'
 
-/** What the server was told and given since it was last asked. */
+/** The commands and e-mails that the server received since the last call. */
 const heard = { recipients: [] as string[], messages: [] as Buffer[] }
 let transport: MailTransport
 let server: SMTPServer
@@ -18,14 +18,14 @@ let server: SMTPServer
 test.before(async () => {
   server = new SMTPServer({
     authOptional: true,
-    // A server of the old kind: ASCII and nothing else.
+    // A server that supports only ASCII.
     hideSMTPUTF8: true,
     hide8BITMIME: true,
     disabledCommands: ['STARTTLS', 'AUTH'],
     closeTimeout: 100,
     logger: {
       ...Object.fromEntries(['level', 'trace', 'info', 'warn', 'error', 'fatal'].map(name => [name, () => {}])),
-      // The lines of the conversation, as the server itself shows addresses in another form.
+      // The raw SMTP lines, because the server itself normalizes addresses.
       debug: (_: object, format: string, ...values: unknown[]) => {
         const line = [format, ...values].join(' ')
         const recipient = /RCPT TO:(.*)$/.exec(line)?.[1]
@@ -57,7 +57,7 @@ test.after.always(async () => {
   await new Promise<void>(done => server.close(() => done()))
 })
 
-/** Sends to an address that counts as one; says what went wrong, if anything. */
+/** Sends to an accepted address; returns the fault, if there is one. */
 async function send(to: string): Promise<string | undefined> {
   Object.assign(heard, { recipients: [], messages: [] })
   try {
@@ -66,7 +66,7 @@ async function send(to: string): Promise<string | undefined> {
     return (error as Error).message
   }
   const at = to.lastIndexOf('@')
-  // The local part as it was given, the domain in ASCII.
+  // The local part unchanged, the domain in ASCII.
   const mailbox = to.slice(0, at) + emailKey(to).slice(emailKey(to).lastIndexOf('@'))
   const said = heard.recipients.join()
   if (/[^ -~]/.test(said)) return `RCPT TO:${said} to a server that knows ASCII only`
@@ -141,7 +141,7 @@ test.serial('every unusual accepted address gets its e-mail at exactly that addr
 })
 
 test.serial('mail to a refused address would not reach exactly that address', async t => {
-  // If the mailer learns to send to these, they needn't be refused any longer.
+  // If the mailer supports these some day, they needn't be refused.
   for (const to of ['joão@example.org', '"a b"@example.org', 'a@1', 'a@0x7f.1']) {
     t.false(isEmailAddress(to), to)
     t.not(await send(to), undefined, to)

@@ -1,4 +1,4 @@
-/** What happens to a queued e-mail when its turn comes, as its conditions may have changed. */
+/** How queued e-mails are composed when they are due, because conditions may have changed. */
 import test from 'ava'
 import type { Models } from '../../server/models/define-models.js'
 import type { EmailIntent } from '../../server/models/email.js'
@@ -7,7 +7,7 @@ import { addUser, endsOrWaits, openModels, suspend } from '../_helpers/models.js
 
 const to = 'ana@example.org'
 
-/** An active user, an organization, and what becomes of an e-mail that is queued for them. */
+/** An active user, an organization, and the outcome of an e-mail that is queued for them. */
 async function scene(models: Models) {
   const { database, organizations, emails, users } = models
   const userId = await addUser(models, 'ana', 'ROLE_INSTITUTION', to)

@@ -1,4 +1,4 @@
-/** The folder that e-mails go to where there is no mail server. */
+/** The folder of e-mails if there is no mail server. */
 import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
@@ -8,7 +8,7 @@ import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 test('when the folder is full, e-mails wait, no partial file remains, and the log gives the cause once', async t => {
   const env = await serviceEnv(t)
-  // A file may be made, but nothing written to it.
+  // A file can be created, but not written to.
   const service = await spawnService(t, env, { before: 'ulimit -f 0' })
   const request = createRequest(service.http)
   for (const number of [1, 2, 3]) {
@@ -24,11 +24,11 @@ test('when the folder is full, e-mails wait, no partial file remains, and the lo
       .output()
       .split('\n')
       .filter(line => line.includes(text))
-  // All three, and the first of them again.
+  // All three, and the first one again.
   await waitFor(() => lines('e-mail delayed').length > 3, service.output)
-  const told = lines('the mail folder isn’t writable')
-  t.is(told.length, 1)
-  t.like(JSON.parse(told[0]!), { level: 'error', folder: join(env.AUTH_DATA_DIR!, 'mail'), code: 'EFBIG' })
-  // The next attempt may be in flight.
+  const written = lines('the mail folder isn’t writable')
+  t.is(written.length, 1)
+  t.like(JSON.parse(written[0]!), { level: 'error', folder: join(env.AUTH_DATA_DIR!, 'mail'), code: 'EFBIG' })
+  // The next attempt may be in progress.
   await waitForValue(async () => (await readdir(join(env.AUTH_DATA_DIR!, 'mail'))).length, 0)
 })

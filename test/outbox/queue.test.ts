@@ -5,7 +5,7 @@ import { openModels } from '../_helpers/models.js'
 
 const run = ({ database }: Models, text: string) => database.run<Record<string, unknown>>({ name: '', text }, [])
 
-/** Queues an e-mail, due since some minutes, after so many attempts. */
+/** Queues an e-mail that has been due for some minutes, after so many attempts. */
 async function queue(models: Models, locale: string, minutesDue: number, priority: number) {
   await run(
     models,
@@ -17,7 +17,7 @@ async function queue(models: Models, locale: string, minutesDue: number, priorit
 test('first attempts precede retries, and both precede e-mails for inactive accounts', async t => {
   const models = await openModels(t)
   const { emails, database } = models
-  await queue(models, 'stranger', 30, 2)
+  await queue(models, 'inactive', 30, 2)
   await queue(models, 'retry', 20, 1)
   await queue(models, 'later first', 1, 0)
   await queue(models, 'first', 2, 0)
@@ -26,9 +26,9 @@ test('first attempts precede retries, and both precede e-mails for inactive acco
   for (const retries of [false, true, false, true, true, true]) {
     claimed.push((await emails.claim(60, retries))?.locale)
   }
-  t.deepEqual(claimed, ['first', 'later first', undefined, 'retry', 'stranger', undefined])
+  t.deepEqual(claimed, ['first', 'later first', undefined, 'retry', 'inactive', undefined])
 
-  // What failed is a retry from then on, and what goes to an active account stays a first attempt until then.
+  // A failed e-mail is a retry from then on; one to an active account stays a first attempt until then.
   await run(models, 'DELETE FROM emails')
   await emails.add({ kind: 'recovery-key', parameters: { userId: 1, to: 'a@example.org' } }, 'en')
   const { id } = (await emails.claim(60, false))!
@@ -37,7 +37,7 @@ test('first attempts precede retries, and both precede e-mails for inactive acco
   await emails.failed(id, 'Error', 0)
   t.is(await emails.claim(60, false), undefined)
   t.is((await emails.claim(60, true))?.priority, 1)
-  // A stranger’s e-mail stays one when it fails.
+  // An e-mail for an inactive account stays one when it fails.
   await database.transact(transaction => emails.admit(id, intent, false, transaction))
   await emails.claim(60, true)
   await emails.failed(id, 'Error', 0)

@@ -66,7 +66,7 @@ function start(t: ExecutionContext, parts: Omit<Parts, 'log'> & Partial<Pick<Par
 const to = 'maria@example.org'
 const entry: Mail = { to, subject: 'Açaí', text: 'Olá, Maria.\n', name: 'auth.7.1', users: [] }
 
-test('an e-mail that is first refused and then undeliverable arrives once the server is back', async t => {
+test('an e-mail that is first refused and then undeliverable arrives once the server is available again', async t => {
   const mailbox = await openMailbox(t)
   const queue = createQueue()
   const transport = createMailTransport(
@@ -101,7 +101,7 @@ test('a mail server’s reply codes are kept, its texts are not', async t => {
   queue.add('1', { createdAt: new Date(Date.now() - 73 * 3600_000) })
   const transport = createMailTransport({ smtpUrl: mailbox.url, mailFrom: 'auth@localhost', dataDir: '' }, log)
   start(t, { queue, compose: async () => entry, transport })
-  // After 72 hours it is kept, and not tried again.
+  // After 72 hours it is kept without further attempts.
   await waitForValue(() => queue.history, ['failed 1 undefined'])
   t.regex(queue.rows.get('1')!.error!, /451/)
   t.notRegex(queue.rows.get('1')!.error!, /try again later/)
@@ -141,13 +141,13 @@ test('of a thousand e-mails 50 are sent at once, then a number per second that s
   const seconds = (performance.now() - startedAt) / 1000
   t.true(seconds > 0.9 * (950 / (50 * 2 * availableParallelism())), `${seconds}`)
   await waitForValue(() => unwanted.history.length, 1000)
-  // Four are in flight when the last of them is counted.
+  // Four are in progress when the last of them is counted.
   t.true(slower.history.length >= 50 && slower.history.length < 54, `${slower.history.length}`)
 })
 
 const minutesAgo = (minutes: number) => new Date(Date.now() - minutes * 60_000)
 
-/** What becomes of an attempt that a mail server refuses with a reply to a command; `attempts` before, minutes of age. */
+/** The outcome of an attempt that a mail server refuses with a reply to a command, after so many `attempts` and minutes. */
 async function afterRefusal(
   t: ExecutionContext,
   command: string,
@@ -197,7 +197,7 @@ test('retries never take more than 2 of the 4 places, first attempts may take al
   }
   for (const id of ['r1', 'r2', 'r3', 'r4', 'r5']) queue.add(id, { attempts: 1 })
   const sender = start(t, { queue, compose: async ({ id }) => ({ ...entry, name: id }), transport })
-  // Before the sender closes, which waits for what is in flight.
+  // Before the sender closes, which waits for attempts in progress.
   t.teardown(() => {
     holding = false
     for (const release of releases) release()
@@ -206,7 +206,7 @@ test('retries never take more than 2 of the 4 places, first attempts may take al
   for (const id of ['f1', 'f2', 'f3']) queue.add(id)
   sender.wake()
   await waitForValue(() => started, ['r1', 'r2', 'f1', 'f2'])
-  // A free place goes to a first attempt while one waits.
+  // A free place is used for a first attempt while one waits.
   releases[0]!()
   await waitForValue(() => started.slice(4), ['f3'])
   releases[1]!()

@@ -80,7 +80,7 @@ test('a username in an e-mail contains no link or address, and shows at most 40 
   fc.assert(
     fc.property(username, name => {
       const shown = shownUsername(name)
-      // As mail clients may read it: compatibility forms are dots, slashes and signs like any other.
+      // As mail clients may interpret it: compatibility forms are dots, slashes and signs.
       const read = shown.replace(/…$/, '').normalize('NFKC')
       t.notRegex(read, /[@:/\\.。#%?=&<>\p{Cc}\p{Cf}\p{Cs}\p{Default_Ignorable_Code_Point}]/u, name)
       t.true([...shown].length <= 40, name)

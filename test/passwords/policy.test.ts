@@ -18,7 +18,7 @@ test('a password is the same in every Unicode composition', t => {
   t.is(preparePassword(' a  b '), ' a  b ')
 })
 
-test('preparing a password is idempotent', t => {
+test('normalizing a password is idempotent', t => {
   fc.assert(
     fc.property(fc.string({ unit: anyCharacter }), text => {
       const once = preparePassword(text)
@@ -48,7 +48,7 @@ test('8 to 256 characters of any script are acceptable', t => {
   t.regex(checkPassword('short', {}, { ...policy, minLength: 12 }) ?? '', /12/)
 })
 
-test('common passwords are refused, whatever their case', t => {
+test('common passwords are refused in any case', t => {
   for (const password of ['12345678', 'password1', 'PASSWORD1', 'Iloveyou1', ' password1 '])
     t.truthy(check(password), password)
 })

@@ -13,7 +13,7 @@ const long: HashJob = { kind: 'hash', text: 'x', cost: 14 }
 
 const pools: Pool[] = []
 function create(options: Partial<PoolOptions> = {}): Pool {
-  // On a busy machine nothing is refused for lack of time, unless that is what a test looks for.
+  // Even on a busy machine no job is refused for lack of time, unless a test expects it.
   const pool = createPool({ cost: 4, count: 1, maxWaitMs: 2 ** 30, ...options })
   pools.push(pool)
   return pool
@@ -96,7 +96,7 @@ test.serial('no job waits longer than the pool allows, however late its deadline
 })
 
 test.serial('jobs that arrive together and time out are refused at different times', async t => {
-  // The estimate rests on quick jobs, so the slow one ahead is not foreseen. How quick they are a busy machine decides.
+  // The estimate is based on quick jobs, whose time depends on the machine, so the slow one ahead isn't expected.
   const warmUp = async (pool: Pool) => {
     for (let times = 0; times < 16; times++) await pool.run([quick], turn())
     return pool
@@ -120,7 +120,7 @@ test.serial('jobs that arrive together and time out are refused at different tim
 })
 
 test.serial('a job whose deadline passes in the queue is refused then, not later', async t => {
-  // The estimate rests on quick jobs, so the slow one ahead is not foreseen.
+  // The estimate is based on quick jobs, so the slow one ahead isn't expected.
   const pool = create()
   await pool.run([quick], turn())
   const ahead = pool.run([long], turn('a'))
@@ -183,7 +183,7 @@ test.serial('jobs given together are refused together', async t => {
   await busy
 })
 
-test.serial('asking whether there is time takes no place', async t => {
+test.serial('a check for available time occupies no place', async t => {
   const pool = create({ cost: 8 })
   await pool.run([slow], turn())
   const crowd = Array.from({ length: 10 }, (_, index) => pool.run([slow], turn(`${index}`)))
@@ -199,11 +199,11 @@ test.serial('a sign-in at a known address precedes unknown ones', async t => {
   const pool = create()
   const order: string[] = []
   const busy = pool.run([slow], turn('busy'))
-  const strangers = Array.from({ length: 5 }, (_, index) =>
-    pool.run([quick], turn(`stranger ${index}`)).then(() => order.push('stranger')),
+  const unknowns = Array.from({ length: 5 }, (_, index) =>
+    pool.run([quick], turn(`unknown ${index}`)).then(() => order.push('unknown')),
   )
   const owner = pool.run([quick], turn('owner', { kind: 'known' })).then(() => order.push('owner'))
-  await Promise.all([busy, ...strangers, owner])
+  await Promise.all([busy, ...unknowns, owner])
   t.is(order[0], 'owner')
 })
 
@@ -224,14 +224,14 @@ test.serial('a low-priority job runs when nothing else waits, and doesn’t coun
 test.serial('a thread that dies fails only its own job', async t => {
   const faults: unknown[] = []
   const pool = create({ onFault: error => faults.push(error) })
-  // bcrypt throws on text that is none.
+  // bcrypt throws on a value that isn't a string.
   const bad = { kind: 'hash', text: undefined, cost: 4 } as unknown as HashJob
   const [broken, next] = [reasonOf(pool.run([bad], turn('a'))), reasonOf(pool.run([quick], turn('b')))]
   t.deepEqual(await Promise.all([broken, next]), [Reason.INTERNAL, 'done'])
   t.is(faults.length, 1)
 })
 
-/** Milliseconds of processor time that this process has taken, whatever else the machine does. */
+/** Milliseconds of processor time of this process, independent of other load. */
 function processorMs(): number {
   const { user, system } = process.cpuUsage()
   return (user + system) / 1000
@@ -242,7 +242,7 @@ test.serial('every mismatch takes the same work, also for cheaper hashes and wit
   const weak = bcrypt.hashSync('secret', 6)
   const equal = bcrypt.hashSync('secret', 10)
   const least = new Map<string | undefined, number>()
-  // In turns, and by the cheapest of each, as this thread takes its part, too.
+  // In turns, and by the cheapest of each, because this thread also uses processor time.
   for (let round = 0; round < 6; round++) {
     for (const hash of [equal, undefined, weak]) {
       const before = processorMs()
@@ -257,7 +257,7 @@ test.serial('every mismatch takes the same work, also for cheaper hashes and wit
   }
 })
 
-test.serial('waits are reported', async t => {
+test.serial('the pool reports waits', async t => {
   const waits: number[] = []
   const pool = create({ onWait: ms => waits.push(ms) })
   await pool.run([quick], turn())
@@ -275,7 +275,7 @@ test.serial('closing refuses waiting and new jobs', async t => {
   t.is(await pool.whenIdle(quick), undefined)
 })
 
-test.serial('starting the pool blocks nothing', t => {
+test.serial('starting the pool doesn’t block the event loop', t => {
   const before = processorMs()
   create({ count: 2 })
   const took = processorMs() - before

@@ -50,7 +50,7 @@ test('of ten turns, nine go to known sign-ins while any wait', t => {
   )
 })
 
-test('of ten turns that known sign-ins leave, one goes to Administration while one of its jobs waits', t => {
+test('of ten turns without known sign-ins, one goes to Administration while one of its jobs waits', t => {
   const queue = queueOf(() => 100)
   for (let i = 0; i < 30; i++) add(queue, other('198.51.100.1', `${i}`), 'other')
   take(queue, 20)
@@ -76,7 +76,7 @@ test('accounts take turns among known sign-ins, and within a network', t => {
 
 const addresses = fc.array(fc.ipV6(), { minLength: 1, maxLength: 30 })
 
-test('two waiting networks get equal turns, whatever else waits and however many accounts they name', t => {
+test('two waiting networks get equal turns, regardless of other jobs and of the number of their accounts', t => {
   const [one, two] = ['192.0.2.1', '198.51.100.1']
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 40 }), addresses, fc.nat(60), (accounts, others, count) => {
@@ -175,8 +175,8 @@ test('estimates of other jobs include the known sign-ins that are expected', t =
   }
   t.is(queue.size, 0)
   add(queue, other('192.0.2.1'), 'other', 10)
-  const told = queue.ahead(other('192.0.2.1'), 1)
-  t.true(told > 40 && told < 80, `${told}`)
+  const ahead = queue.ahead(other('192.0.2.1'), 1)
+  t.true(ahead > 40 && ahead < 80, `${ahead}`)
 })
 
 const places = Array.from({ length: 6 }, (_, index) => [
@@ -196,7 +196,7 @@ const failures = fc.dictionary(fc.constantFrom(...places.flat().flatMap(networks
   size: '+1',
 })
 
-test('no job starts later than estimated, and a known one not much sooner', t => {
+test('no job starts later than estimated, and a known one not much earlier', t => {
   fc.assert(
     fc.property(
       fc.array(fc.record({ turn: turns, times: fc.integer({ min: 1, max: 20 }) }), { maxLength: 20, size: 'max' }),
@@ -208,15 +208,15 @@ test('no job starts later than estimated, and a known one not much sooner', t =>
         const queue = queueOf(network => used[network] ?? 0)
         for (const { turn, times } of waiting) add(queue, turn, 'waits', times)
         take(queue, taken)
-        const told = queue.ahead(turn, count)
+        const ahead = queue.ahead(turn, count)
         const own = Array.from({ length: count }, () => ({ turn, name: 'own' }))
         for (const job of own) queue.add(job)
         const order: Job[] = []
         for (let job = queue.take(); job; job = queue.take()) order.push(job)
         const position = order.indexOf(own.at(-1)!)
-        t.true(position <= told, `${position} ${told}`)
-        // Each of two other accounts, and a tenth turn.
-        if (turn.kind === 'known') t.true(position >= told - 3, `${position} ${told}`)
+        t.true(position <= ahead, `${position} ${ahead}`)
+        // One of each of two other accounts, and a tenth turn.
+        if (turn.kind === 'known') t.true(position >= ahead - 3, `${position} ${ahead}`)
       },
     ),
     { numRuns: 2000 },
@@ -289,7 +289,7 @@ test('the newest job of the longest line is evicted, or the new job itself if al
   t.is(queue.evict()?.name, 'flood 1')
   add(queue, other('203.0.113.1'), 'newcomer')
   t.is(queue.evict()?.name, 'newcomer')
-  // In the /48 that has most it is the /64 that has most.
+  // In the /48 with the most entries, the /64 with the most.
   add(queue, other('2001:db8:1:0::1'), 'second', 2)
   add(queue, other('2001:db8:1:1::1'), 'neighbour')
   t.is(queue.evict()?.name, 'second')

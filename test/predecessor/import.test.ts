@@ -1,4 +1,4 @@
-/** The database of the older implementation moves in: nobody is lost, and what people hold goes on working. */
+/** Import of the database of the older implementation: no user is lost, and passwords, answers and keys still work. */
 import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -19,7 +19,7 @@ import {
 } from '../_helpers/predecessor.js'
 import { password, startTestService } from '../_helpers/service.js'
 
-/** Users there. */
+/** Users of the source. */
 const count = 120
 
 let model: Awaited<ReturnType<typeof createDatabase>>
@@ -53,7 +53,7 @@ const outcome = ({ created, updated, unchanged, rejected }: Record<string, numbe
   rejected,
 ]
 
-/** All that the registry holds of imported users, but for what differs with each import. */
+/** All stored data of imported users, except values that differ with each import. */
 const usersHere = (url: string) =>
   ask(
     url,
@@ -62,7 +62,7 @@ const usersHere = (url: string) =>
      FROM users u ORDER BY id`,
   )
 
-test('a run with collisions lists them all, and writes nothing', async t => {
+test('a run with collisions lists all of them, and writes nothing', async t => {
   const { env, moveIn, report } = await open(t)
   const before = await usersHere(env.DATABASE_URL)
   const run = await moveIn('--report', report)
@@ -95,13 +95,13 @@ test('a run with collisions lists them all, and writes nothing', async t => {
   t.true(lines.some(line => line.id === 5 && line.note === 'active without organization'))
 })
 
-test('everybody moves in: passwords, answers, organizations, keys and ids work as before', async t => {
+test('all users are imported: passwords, answers, organizations, keys and ids work as before', async t => {
   const { from, env, moveIn, report } = await open(t)
   await ask(from, `UPDATE auth.users SET dateofborn = '2999-01-01' WHERE id = 4`)
   const run = await moveIn('--on-collision', 'suffix', '--report', report)
   t.is(run.code, 0, run.stderr)
   const done = printed(run)
-  // The administrator there is the one here.
+  // The administrator of the source is the administrator of the registry.
   t.deepEqual(outcome(done), [count - 1, 0, 1, 0])
   t.deepEqual([done.next_row, done.state, done.administrator], [count, 'finished', 1])
   const [sizes] = await ask(env.DATABASE_URL, 'SELECT count(*)::int AS users, max(id) AS last FROM users')
@@ -111,7 +111,7 @@ test('everybody moves in: passwords, answers, organizations, keys and ids work a
   t.is((await request('POST', '/users/login', { query: { username: 'admin', password } })).status, 200)
   t.is((await request('POST', '/users/login', { query: { username: 'admin', password: passwordOf(1) } })).status, 404)
   for (const id of [2, 3, 6, 56, 57, 99, 100, 120]) await login(usernameOf(id), passwordOf(id))
-  // A user writes a telephone number in any way, one who lost a collision with the id.
+  // A telephone number can be written in any way; a renamed user appends the id.
   await login('11 90000-0006', passwordOf(6))
   const renamed = await login('11900000006-7', passwordOf(7))
   t.is((await request('GET', '/users/me', { token: renamed })).json.id, 7)
@@ -171,7 +171,7 @@ test('everybody moves in: passwords, answers, organizations, keys and ids work a
   const byAnswers = { query: { username: usernameOf(6) }, body: saved }
   t.is((await request('POST', '/forgotpasswords/loginbyusernameandanswers', byAnswers)).status, 404)
 
-  // The keys that people hold activate others: a provider's, its further one, an organization's.
+  // Existing keys activate other users: a provider's, its second one, an organization's.
   for (const [role, activationkey, organization] of [
     ['ROLE_CLIENT', providerKey(2), 3],
     ['ROLE_CLIENT', providerKey(2, true), 3],
@@ -187,11 +187,11 @@ test('everybody moves in: passwords, answers, organizations, keys and ids work a
       String(organization),
     )
   }
-  // The next id is behind all of them.
+  // The next id is greater than all of them.
   const [after] = await ask(env.DATABASE_URL, 'SELECT min(id) AS id FROM users WHERE activated_at IS NOT NULL')
   t.is(after!.id, count + 1)
 
-  // Rotating the key ends the further one, too.
+  // A rotation also voids the second key.
   const owner = await login(usernameOf(2), passwordOf(2))
   t.is((await request('POST', '/users/me/providerkey', { token: owner })).status, 200)
   for (const activationkey of [providerKey(2), providerKey(2, true)]) {
@@ -200,7 +200,7 @@ test('everybody moves in: passwords, answers, organizations, keys and ids work a
   }
 })
 
-test('skip leaves users out, and a file of decisions settles each', async t => {
+test('`skip` omits users with collisions, and a file of decisions resolves each collision', async t => {
   const skipping = await open(t)
   const skipped = await skipping.moveIn('--on-collision', 'skip')
   t.is(skipped.code, 6)
@@ -239,7 +239,7 @@ test('skip leaves users out, and a file of decisions settles each', async t => {
   )
 })
 
-test('a dry run counts, and writes nothing', async t => {
+test('a dry run reports counts, and writes nothing', async t => {
   const { env, from } = await open(t)
   const before = await usersHere(env.DATABASE_URL)
   const run = await runCli(env, ['import', 'database', from, '--json', '--dry-run', '--on-collision', 'suffix'])
@@ -248,7 +248,7 @@ test('a dry run counts, and writes nothing', async t => {
   t.deepEqual(await ask(env.DATABASE_URL, 'SELECT id FROM imports'), [])
 })
 
-test('a second run takes what is new or has changed there, and nothing else', async t => {
+test('a second run imports only records that are new or changed at the source', async t => {
   const { env, from, moveIn } = await open(t)
   t.is((await moveIn('--on-collision', 'suffix')).code, 0)
   const before = await usersHere(env.DATABASE_URL)
@@ -256,7 +256,7 @@ test('a second run takes what is new or has changed there, and nothing else', as
   t.deepEqual(outcome(again), [0, 0, count, 0])
   t.deepEqual(await usersHere(env.DATABASE_URL), before)
 
-  // A login here renews the hash; a change there wins over it.
+  // A login renews the hash in the registry; a change at the source takes precedence.
   const service = await startTestService(t, { ...env, AUTH_BCRYPT_COST: '5' })
   await service.login(usernameOf(2), passwordOf(2))
   const token = await service.login(usernameOf(3), passwordOf(3))
@@ -293,7 +293,7 @@ test('a second run takes what is new or has changed there, and nothing else', as
   t.regex(refused.stderr, /has users that were not imported/)
 })
 
-test('an import refuses once a user was changed here, and into a registry with users of its own', async t => {
+test('an import is refused once a user was changed in the registry, or if the registry has users that weren’t imported', async t => {
   const { env, moveIn } = await open(t)
   t.is((await moveIn('--on-collision', 'suffix')).code, 0)
   const service = await startTestService(t, env)
@@ -305,7 +305,7 @@ test('an import refuses once a user was changed here, and into a registry with u
   t.regex(refused.stderr, /Users were changed here/)
 })
 
-test('the id of the administrator here is a collision, unless the name is the same', async t => {
+test('the id of the registry’s administrator is a collision, unless the username is the same', async t => {
   const { env, from, moveIn } = await open(t)
   await ask(
     from,
@@ -320,7 +320,7 @@ test('the id of the administrator here is a collision, unless the name is the sa
   t.deepEqual(await ask(env.DATABASE_URL, 'SELECT username FROM users WHERE id IN (1, 4)'), [{ username: 'admin' }])
 })
 
-test('clear answers never reach the registry', async t => {
+test('answers in the clear never reach the registry', async t => {
   const { env, moveIn } = await open(t)
   const { code, stderr } = await moveIn('--on-collision', 'suffix')
   t.is(code, 0, stderr)

@@ -1,4 +1,4 @@
-/** An import that is killed goes on where it was: each user is there once, and counted once. */
+/** A killed import resumes: each user exists once, and is counted once. */
 import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
@@ -9,7 +9,7 @@ import { makePredecessor } from '../_helpers/predecessor.js'
 
 const count = 12_000
 
-test('an import that is killed again and again loses and doubles nothing', async t => {
+test('an import that is killed repeatedly loses and duplicates no record', async t => {
   const from = await createDatabase({ from: 'template0' })
   t.teardown(async () => void (await from.drop()))
   await makePredecessor(from.url, count)
@@ -38,7 +38,7 @@ test('an import that is killed again and again loses and doubles nothing', async
   t.is(done.created + done.updated + done.unchanged + done.rejected, count)
   const [here] = await ask(env.DATABASE_URL, 'SELECT count(*)::int AS users, count(DISTINCT id)::int AS ids FROM users')
   t.deepEqual(here, { users: count - done.rejected, ids: count - done.rejected })
-  // The answers of each user are there once, by question and by the sign-up.
+  // The answers of each user exist once, by question and by sign-up.
   const [answers] = await ask(env.DATABASE_URL, 'SELECT count(*)::int AS count FROM answers')
   const [there] = await ask(
     from.url,
@@ -46,7 +46,7 @@ test('an import that is killed again and again loses and doubles nothing', async
      FROM auth.forgotpassword_questions_users_answers`,
   )
   t.true(Number(answers!.count) <= Number(there!.count) && Number(answers!.count) > Number(there!.count) * 0.95)
-  // A run after that finds nothing to do.
+  // A later run changes nothing.
   const again = JSON.parse((await runCli(env, args)).stdout)
   t.deepEqual([again.created, again.updated, again.rejected], [0, 0, done.rejected])
   t.is((await runCli(env, ['audit', 'verify', '--local'])).code, 0)

@@ -3,10 +3,10 @@ import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { freshDatabase } from '../_helpers/database.js'
 import { createRequest, password } from '../_helpers/service.js'
-import { insist, type Spawned, spawnService } from '../_helpers/spawned.js'
+import { type Spawned, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
 import { waitForValue } from '../_helpers/wait.js'
 
-/** What calls bring, each by a file of it as Node.js tells of loading them. */
+/** Modules that only calls need, each by one of its files. */
 const brought = {
   sequelize: /node_modules\/sequelize(\.js|\/lib\/)/,
   'a second protobuf library': /node_modules\/protobufjs\//,
@@ -21,15 +21,15 @@ const loadedBy = (service: Spawned) =>
     .filter(([, file]) => file.test(service.output()))
     .map(([what]) => what)
 
-/** Starts a service on a database that one was on before. It tells of each file that it loads. */
-async function startTelling(t: ExecutionContext) {
+/** Starts a service on a database that another one used before. It reports each file that it loads. */
+async function startReporting(t: ExecutionContext) {
   const DATABASE_URL = await freshDatabase(t)
   // The first start hashes the password of the administrator.
-  await insist(await spawnService(t, { DATABASE_URL }), 'SIGINT')
+  await signalUntilEnded(await spawnService(t, { DATABASE_URL }), 'SIGINT')
   const client = new pg.Client(DATABASE_URL)
   await client.connect()
   t.teardown(() => client.end())
-  // Upkeep has run once this is gone.
+  // Maintenance has run once this row is deleted.
   await client.query(`INSERT INTO signing_keys (kid, public_jwk, private_sealed, signs_at, verifies_until, token_ttl)
     SELECT 'lapsed', public_jwk, private_sealed, signs_at - interval '9 days', now() - interval '1 day', token_ttl
     FROM signing_keys`)
@@ -40,7 +40,7 @@ async function startTelling(t: ExecutionContext) {
 }
 
 test('an idle process after its first maintenance run has loaded no module that only some calls need', async t => {
-  const service = await startTelling(t)
+  const service = await startReporting(t)
   const request = createRequest(service.http)
   t.is((await request('GET', '/readyz')).status, 200)
   t.deepEqual(loadedBy(service), [])

@@ -10,7 +10,7 @@ import { waitFor, waitForValue } from '../_helpers/wait.js'
 test('a rolling restart of 3 replicas fails no request of a client that checks /readyz twice a second and never retries', async t => {
   const DATABASE_URL = await freshDatabase(t)
   const replicas: Spawned[] = []
-  // What a proxy does: who said ready last gets requests.
+  // As a proxy does: replicas that last reported ready get requests.
   const ready = new Set<string>()
   const [failures, served] = [[] as string[], new Map<string, number>()]
   let over = false
@@ -55,20 +55,20 @@ test('a rolling restart of 3 replicas fails no request of a client that checks /
   const watching = addresses.map(watch)
   await waitForValue(() => ready.size, 3)
   const working = Array.from({ length: 4 }, work)
-  const everybodyServes = async () => {
+  const allServe = async () => {
     served.clear()
     await waitFor(
       () => addresses.every(http => (served.get(http) ?? 0) > 20),
       () => [...served, failures.length],
     )
   }
-  await everybodyServes()
+  await allServe()
   for (const [place, http] of addresses.entries()) {
     replicas[place]!.child.kill('SIGTERM')
     t.is(await replicas[place]!.ended, 0)
     replicas[place] = await spawnService(t, { ...env, AUTH_HTTP_ADDRESS: new URL(http).host })
     await waitForValue(() => ready.size, 3)
-    await everybodyServes()
+    await allServe()
   }
   over = true
   await Promise.all([...watching, ...working])

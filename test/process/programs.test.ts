@@ -1,4 +1,4 @@
-/** The programs: their help and version, what they run, and the ports that they need. */
+/** The programs: their help and version, their parts, and their ports. */
 import { execFile, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
@@ -72,7 +72,7 @@ test('with Node.js before 24, exposing Administration beyond this machine logs a
   }
 })
 
-/** An address at which another program listens. */
+/** An address that another program occupies. */
 async function takenAddress(t: ExecutionContext): Promise<string> {
   const other = createServer().listen(0, '127.0.0.1')
   await once(other, 'listening')

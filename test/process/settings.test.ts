@@ -65,10 +65,10 @@ test('an empty environment gives the documented defaults, frozen', t => {
 
 test('the audience of administrators and a reserved username are refused in any spelling, with everything else', t => {
   for (const audience of ['auth-admin', ' AUTH-Admin ', 'ａｕｔｈ-admin']) {
-    const told = faults({ AUTH_AUDIENCE: audience, AUTH_ADMIN_USERNAME: '#1', AUTH_BCRYPT_COST: 'many' })
-    t.regex(told, /AUTH_AUDIENCE: auth-admin is for tokens of administrators/)
-    t.regex(told, /AUTH_ADMIN_USERNAME: this username is reserved/)
-    t.regex(told, /AUTH_BCRYPT_COST/)
+    const message = faults({ AUTH_AUDIENCE: audience, AUTH_ADMIN_USERNAME: '#1', AUTH_BCRYPT_COST: 'many' })
+    t.regex(message, /AUTH_AUDIENCE: auth-admin is for tokens of administrators/)
+    t.regex(message, /AUTH_ADMIN_USERNAME: this username is reserved/)
+    t.regex(message, /AUTH_BCRYPT_COST/)
   }
   t.is(readSettings({ AUTH_AUDIENCE: 'auth-administration' }).audience, 'auth-administration')
 })

@@ -21,7 +21,7 @@ async function loginAt({ http }: Pick<Spawned, 'http'>): Promise<string> {
 const meAt = async ({ http }: Pick<Spawned, 'http'>, token: string) =>
   (await createRequest(http)('GET', '/users/me', { token })).status
 
-/** A start that must fail: what it says, and its exit code. */
+/** A start that must fail: its output and exit code. */
 async function failedStart(t: ExecutionContext, env: Record<string, string>) {
   const program = launch(t, await serviceEnv(t, env))
   const started = await addressesOf(program).then(
@@ -70,7 +70,7 @@ test('the first process sets the registry’s issuer; others use it, or refuse t
       '--confirm https://b.example`.',
   )
 
-  // The command that it names, and the start that failed.
+  // The suggested command, then the start that failed.
   const env = await serviceEnv(t, { DATABASE_URL })
   const { AUTH_BCRYPT_COST: _, ...settings } = env
   const set = await runCli(settings, ['issuer', 'set', '--issuer', 'https://b.example', '--audience', 'apps'])
@@ -130,7 +130,7 @@ test('a start ends at once if waiting doesn’t help, and gives the cause withou
   const secret = 'verywrong'
   const changes: [change: Partial<URL>, says: RegExp][] = [
     [{ password: secret }, /^The database refuses the user or password of DATABASE_URL \(postgres:\S+\)\.$/],
-    [{ username: 'nobody', password: secret }, /refuses the user or password/],
+    [{ username: 'unknown', password: secret }, /refuses the user or password/],
     [
       { pathname: '/there_is_none' },
       /^The database that DATABASE_URL names doesn’t exist \(\S+there_is_none\): create it\.$/,
@@ -159,7 +159,7 @@ test('a wrong master key is reported as such, and no other error is', async t =>
   t.deepEqual([other.code, other.said], [1, 'No signing key is active: run `auth-admin install`.'])
 })
 
-/** Runs two versions, each in its folder, on one database: the older is there first, and starts again at last. */
+/** Runs two versions, each in its folder, on one database: the older one starts first, and again at the end. */
 async function runTogether(t: ExecutionContext, older: string, newer: string): Promise<string> {
   const DATABASE_URL = await freshDatabase(t, { from: 'template0' })
   const start = (folder: string) => spawnService(t, { DATABASE_URL }, { program: join(folder, 'dist/server/main.js') })
@@ -245,7 +245,7 @@ test('processes whose clocks are a minute behind or ahead of the database’s st
   const skewed = (seconds: number) =>
     spawnService(
       t,
-      // Tokens that last no longer than the clocks differ.
+      // Tokens with a lifetime no longer than the clock difference.
       { DATABASE_URL, AUTH_TOKEN_TTL: '1m', TEST_CLOCK_SKEW: String(seconds * 1000) },
       { flags: ['--import', new URL('../_helpers/skewed-clock.js', import.meta.url).href] },
     )
@@ -260,7 +260,7 @@ test('processes whose clocks are a minute behind or ahead of the database’s st
     t.true(iat >= earliest && iat <= Date.now() / 1000 + 1)
     t.is(exp - iat, 60)
   }
-  // Also with a key that takes over signing at once.
+  // Also with a key that signs at once.
   const rotated = await runCli(await serviceEnv(t, { DATABASE_URL }), ['keys', 'rotate', '--now', '--yes'])
   t.is(rotated.code, 0, rotated.stderr)
   for (const from of [behind, ahead, right]) {

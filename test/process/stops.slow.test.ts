@@ -1,4 +1,4 @@
-/** Stops: first not ready, then no new connections, then calls in progress end, then the process, whatever hangs. */
+/** Stops: first not ready, then no new connections, then calls in progress end, then the process, even if something hangs. */
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { Agent, request as httpRequest } from 'node:http'
@@ -13,15 +13,15 @@ import pg from 'pg'
 import { ask, freshDatabase } from '../_helpers/database.js'
 import { startRelay } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
-import { insist, launch, type Spawned, serviceEnv, spawnService } from '../_helpers/spawned.js'
+import { launch, type Spawned, serviceEnv, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
 import { waitFor } from '../_helpers/wait.js'
 
-/** Longer than a stop that doesn't wait for it may take, on any machine. */
+/** Longer than the time limit of a stop that doesn't wait for it, on any machine. */
 const longDrain = '10m'
 
 const main = (path: string) => fileURLToPath(new URL(`../../${path}/main.js`, import.meta.url))
 
-/** Whether grpc.health.v1 says that a server serves. */
+/** Whether grpc.health.v1 reports SERVING for a server. */
 async function isServing(target: string): Promise<boolean> {
   const client = new Client(target, credentials.createInsecure())
   try {
@@ -54,15 +54,15 @@ test.serial(
     const { status, headers, json } = await createRequest(service.http)('GET', '/readyz', { once: true })
     t.deepEqual([status, headers.get('retry-after'), json.reason], [503, '1', 'UNAVAILABLE'])
     await waitFor(async () => !(await isServing(service.grpc)))
-    // A client that hasn't noticed yet is served, and connects elsewhere for the next request.
+    // A client that hasn't noticed yet is served, and connects to another replica for the next request.
     const answer = await login(service.http)
     t.deepEqual([answer.status, answer.headers.get('connection')], [200, 'close'])
     t.is((await createRequest(service.http)('GET', '/healthz')).status, 200)
-    // Looks at the database since don't make it ready again.
+    // Later checks of the database don't make it ready again.
     await sleep(6000)
     t.false(await isServing(service.grpc))
     t.false(await isReady(service.http))
-    t.is(await insist(service, 'SIGTERM'), 0)
+    t.is(await signalUntilEnded(service, 'SIGTERM'), 0)
   },
 )
 
@@ -110,7 +110,7 @@ test.serial('after the drain the ports and idle connections close, and calls in 
   t.true(service.alive())
   await release()
   const { status, headers } = await answer
-  // On a busy machine the lock may have been waited for too long.
+  // On a busy machine the wait for the lock may have timed out.
   t.true([200, 503].includes(status), String(status))
   t.is(headers.get('connection'), 'close')
   t.is(await service.ended, 0)
@@ -184,7 +184,7 @@ test('a hash in progress doesn’t keep a process from ending', async t => {
   await answer
 })
 
-/** Number of the PostgreSQL in a data folder. */
+/** Process id of the PostgreSQL in a data folder. */
 const postmasterOf = (dataDir: string) =>
   Number(readFileSync(join(dataDir, 'postgres/postmaster.pid'), 'utf8').split('\n')[0])
 
@@ -216,7 +216,7 @@ test.serial('no embedded PostgreSQL keeps running after repeated signals, nor wh
   const env = await serviceEnv(t, embedded)
   const first = await spawnService(t, { ...env, AUTH_DRAIN: longDrain })
   const pid = postmasterOf(env.AUTH_DATA_DIR!)
-  t.is(await insist(first, 'SIGTERM'), 0)
+  t.is(await signalUntilEnded(first, 'SIGTERM'), 0)
   t.false(lives(pid))
 
   const second = await spawnService(t, env)
@@ -255,7 +255,7 @@ test.serial('closing the terminal stops the service, and leaves no embedded Post
     () => shown,
   )
   const pid = postmasterOf(env.AUTH_DATA_DIR!)
-  // Its end will be logged, at a terminal that is gone.
+  // Its end will be logged to a closed terminal.
   const answer = login(/HTTP +(http:\S+)/.exec(shown)![1]!)
   const metrics = /metrics +(http:\S+)/.exec(shown)![1]!
   await waitFor(async () => /auth_hash_queue\{state="running"\} 1/.test(await (await fetch(metrics)).text()))
@@ -276,5 +276,5 @@ test.serial('a separate gateway drains in the same way', async t => {
   gateway.child.kill('SIGTERM')
   await waitFor(async () => !(await isReady(http)))
   t.is((await login(http)).status, 200)
-  t.is(await insist(gateway, 'SIGTERM'), 0)
+  t.is(await signalUntilEnded(gateway, 'SIGTERM'), 0)
 })

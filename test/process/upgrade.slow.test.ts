@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import test from 'ava'
 import { spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { done } from '../_helpers/backups.js'
-import { ask, freshDatabase, hold, patiently } from '../_helpers/database.js'
+import { ask, freshDatabase, hold, withConnectTimeout } from '../_helpers/database.js'
 import { login, readsOf, usesAll, writesOf } from '../_helpers/load.js'
 import { freePort } from '../_helpers/relay.js'
 import { createRequest } from '../_helpers/service.js'
@@ -16,7 +16,7 @@ const version = { '9998-next.sql': '-- expand\nALTER TABLE users ADD COLUMN extr
 const contract = { '9999-last.sql': '-- contract\nALTER TABLE users DROP COLUMN extra;' }
 
 test('an upgrade under load fails no call: `expand` before the rollout, `contract` after it, and not before', async t => {
-  const DATABASE_URL = patiently(await freshDatabase(t))
+  const DATABASE_URL = withConnectTimeout(await freshDatabase(t))
   const next = await nextVersion(t, { ...version, ...contract })
   const env = await serviceEnv(t, { DATABASE_URL })
   const ports = [await freePort(), await freePort()]
@@ -63,7 +63,7 @@ test('an upgrade under load fails no call: `expand` before the rollout, `contrac
   t.deepEqual(JSON.parse(done(await up('--contract'))).migrations, ['9999-last.sql'])
   await more()
   await Promise.all([reads.end(), writes.end()])
-  t.log(`reads: ${reads.told()}; sign-ups: ${writes.told()}`)
+  t.log(`reads: ${reads.summary()}; sign-ups: ${writes.summary()}`)
   t.deepEqual([...new Set([...reads.statuses, ...writes.statuses])], [200])
 
   const late = launch(t, env)
@@ -74,7 +74,7 @@ test('an upgrade under load fails no call: `expand` before the rollout, `contrac
 test('a process that starts while a `contract` runs waits for it, and refuses', async t => {
   const env = await serviceEnv(t)
   const holder = await hold(t, env.DATABASE_URL!)
-  // As a migration does.
+  // As in a migration.
   await holder.query('BEGIN; SELECT pg_advisory_xact_lock(7264001)')
   const program = launch(t, env)
   const waiting = `SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 7264001 AND NOT granted`

@@ -44,7 +44,7 @@ test.serial('renewing a hash never restores a password that was updated in the m
   const update = () =>
     service.request('POST', '/forgotpasswords/passwordupdatebyusername', { token, query, once: true })
   t.deepEqual(await stopEvents(t, service, [update, () => login(username)]), [200, 200])
-  // Hashes are renewed one after the other, behind the answers.
+  // Hashes are renewed one after the other, after the responses.
   t.is((await login(later.username)).status, 200)
   await waitFor(async () => (await hashOf(later)) !== old)
   t.is((await login(username, query.newPassword)).status, 200)
@@ -71,6 +71,6 @@ test.serial('a statement that PostgreSQL aborted for a deadlock may be retried',
   await other.query(`SET lock_timeout = '10ms'`)
   t.true(isUnreachable(await t.throwsAsync(change(other, 1))))
   await one.query('ROLLBACK')
-  // What is wrong in itself stays wrong.
+  // A wrong proof stays wrong.
   t.false(isUnreachable(await t.throwsAsync(other.query('SELECT 1 / 0'))))
 })

@@ -1,4 +1,4 @@
-/** Signing in while the user is erased: in either order nothing of the user is left. */
+/** Sign-in during the erasure of the user: in either order no data of the user remains. */
 import test, { type ExecutionContext } from 'ava'
 import { usernameKey } from '../../server/rules/names.js'
 import { openLocal } from '../_helpers/administration.js'
@@ -11,7 +11,7 @@ import { waitForValue } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 
-/** Ways to sign in, right and wrong, and their answers when the user is erased before and after. */
+/** Sign-ins with right and wrong proofs, and their responses if the user is erased before and after. */
 const ways: Record<
   string,
   { path: string; query?: object; answer?: string; wrongKeys?: number; before: number; after: number }
@@ -39,14 +39,14 @@ const ways: Record<
   'a sign-in by a wrong key': {
     path: '/forgotpasswords/loginbyusernameandkey',
     query: { key: 'ABCDEFGJ' },
-    // The next one leaves an event.
+    // The next failure leaves an event.
     wrongKeys: 9,
     before: 422,
     after: 422,
   },
 }
 
-/** A user who can sign in by every way; what calls do to it; and what is left of it. */
+/** A user with every kind of proof, the calls about it, and its remaining data. */
 async function victim(t: ExecutionContext, { path, query, answer, wrongKeys = 0 }: (typeof ways)[string]) {
   const fields = { email: 'alguem@example.org', securityquestion: '1', securityanswer: 'Rex' }
   const { username, token } = await service.signUp('ROLE_CLIENT', fields)
@@ -61,7 +61,7 @@ async function victim(t: ExecutionContext, { path, query, answer, wrongKeys = 0 
   const body = answer && [1, 2].map(forgotpasswordquestionsid => ({ forgotpasswordquestionsid, answer }))
   const count = async (sql: string) => (await ask(service.env.DATABASE_URL!, sql)).length
   const emailsGone = () => waitForValue(() => count(`SELECT FROM emails WHERE parameters ->> 'userId' = '${id}'`), 0)
-  // The sender of one would wait for the erasure, too.
+  // The sender of one would also wait for the erasure.
   await emailsGone()
   return {
     signIn: (): Promise<Answer> =>
@@ -88,14 +88,14 @@ async function victim(t: ExecutionContext, { path, query, answer, wrongKeys = 0 
 }
 
 for (const [name, way] of Object.entries(ways)) {
-  test.serial(`${name} during an erasure finds no user, and leaves nothing`, async t => {
+  test.serial(`${name} during an erasure finds no user, and leaves no data`, async t => {
     const { signIn, erase, id, sessions, isGone } = await victim(t, way)
     t.deepEqual(await stopEvents(t, service, [erase, signIn]), [id, way.before])
     t.is(await sessions(), 0)
     await isGone()
   })
 
-  test.serial(`an erasure waits for the end of ${name}, and erases its result`, async t => {
+  test.serial(`an erasure waits until ${name} ends, and erases its result`, async t => {
     const { signIn, erase, id, sessions, isGone } = await victim(t, way)
     t.deepEqual(await stopEvents(t, service, [signIn, erase]), [way.after, id])
     t.is(await sessions(), 1)

@@ -5,7 +5,7 @@ import { createRequest, password, signUpForm, startTestService, type TestService
 import { spawnService } from '../_helpers/spawned.js'
 import { waitFor, within } from '../_helpers/wait.js'
 
-/** Milliseconds in which what hangs for good would not end, and what only takes its time on a busy machine does. */
+/** Milliseconds in which a slow call ends even on a busy machine, but a hanging one doesn't. */
 const long = 30_000
 
 async function connect(t: ExecutionContext, service: TestService): Promise<pg.Client> {
@@ -41,7 +41,7 @@ test('a replica that freezes during a sign-up blocks no other replica: none of 2
   const holder = await connect(t, service)
   const observer = await connect(t, service)
   await sealed(service)
-  // Its event is written, and its transaction ends no more.
+  // Its event is written, and its transaction never ends.
   await holder.query('BEGIN')
   await holder.query('LOCK TABLE audit_staged IN SHARE MODE')
   const signUp = createRequest(frozen.http)('POST', '/users/signup', { body: signUpForm(), once: true })
@@ -61,7 +61,7 @@ test('a replica that freezes during a sign-up blocks no other replica: none of 2
   t.like(await sealed(service), { broken: undefined, events: events + 21 })
 
   process.kill(frozen.pid, 'SIGCONT')
-  // It went through or it didn't: in both cases the audit log knows.
+  // It committed or it didn't: the audit log is consistent in both cases.
   const { status } = await signUp
   const after = await sealed(service)
   t.is(after.broken, undefined)
@@ -71,7 +71,7 @@ test('a replica that freezes during a sign-up blocks no other replica: none of 2
 test('a stopping service seals its last events', async t => {
   const service = await startTestService(t)
   const holder = await connect(t, service)
-  // Keeps sealers away until the stop.
+  // Blocks sealing until the stop.
   await holder.query('SELECT pg_advisory_lock(7264004)')
   await service.signUp('ROLE_CLIENT')
   t.true((await service.registry.audit.verify()).staged > 0)
@@ -81,7 +81,7 @@ test('a stopping service seals its last events', async t => {
 })
 
 for (const signal of ['SIGSTOP', 'SIGKILL'] as const) {
-  test(`a sealer that gets ${signal} during sealing loses nothing, and another one continues`, async t => {
+  test(`a process that gets ${signal} during sealing loses no event, and another one continues`, async t => {
     const first = await startTestService(t)
     await first.signUp('ROLE_CLIENT')
     const { events } = await sealed(first)

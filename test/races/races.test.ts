@@ -1,4 +1,4 @@
-/** Concurrent calls: exactly one succeeds where one may, and all where all may. */
+/** Concurrent calls: exactly one succeeds if only one may, and all if all may. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { refused, wrongFields } from '../_helpers/problem.js'

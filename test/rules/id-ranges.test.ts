@@ -1,4 +1,4 @@
-/** Lists of ids in events: short where they follow each other, and read as they were written. */
+/** Lists of ids in events: consecutive ids are abbreviated, and lists are read back as written. */
 import test from 'ava'
 import fc from 'fast-check'
 import { formatIds, readIds } from '../../server/rules/id-ranges.js'
@@ -8,7 +8,7 @@ test('consecutive ids are a range', t => {
   t.deepEqual(readIds('5-7,9,2147483647'), [5, 6, 7, 9, 2_147_483_647])
 })
 
-test('whatever ids are written are read again, each once, in order', t => {
+test('any list of ids is read back as written, each id once, in order', t => {
   const ids = fc.uniqueArray(fc.oneof(fc.integer({ min: 1, max: 60 }), fc.integer({ min: 1, max: 2 ** 31 - 1 })), {
     minLength: 1,
   })

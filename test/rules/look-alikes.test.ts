@@ -5,7 +5,7 @@ import { nicknameSkeleton, shareScript, usernameSkeleton } from '../../server/ru
 import { nicknameKey, usernameKey } from '../../server/rules/names.js'
 import { anyCharacter, everyCharacter } from '../_helpers/characters.js'
 
-/** Whether a reader can mistake one name for the other. */
+/** Whether a reader can confuse two names. */
 const alike = (one: string, other: string) =>
   usernameSkeleton(one) === usernameSkeleton(other) && !shareScript(usernameKey(one), usernameKey(other))
 
@@ -44,7 +44,7 @@ for (const [name, ...others] of lookalikes) {
   })
 }
 
-test('names that look different to a reader aren’t look-alikes', t => {
+test('names that a reader can distinguish aren’t look-alikes', t => {
   for (const [one, other] of [
     ['joão', 'joao'],
     ['maria', 'mария'],
@@ -80,7 +80,7 @@ test('names in one script aren’t look-alikes, however similar they are', t => 
   }
 })
 
-test('scripts that are written together count as one script, and other combinations don’t', t => {
+test('scripts that are commonly combined count as one script, and other combinations don’t', t => {
   for (const text of [
     '山田たろう',
     '東京タワー',

@@ -64,7 +64,7 @@ test('a text that can’t be stored has the key of the empty name', t => {
   t.is(emailKey('a\ud83d@example.org'), '')
 })
 
-test.serial('no key normalizes a long text', t => {
+test.serial('long texts aren’t normalized for a key', t => {
   const own = String.prototype.normalize
   const lengths: number[] = []
   String.prototype.normalize = function (form?: string) {

@@ -9,7 +9,7 @@ test('the limits are the documented ones', t => {
 })
 
 for (const kind of kinds) {
-  test(`${kind}: each character counts once, whatever its code points`, t => {
+  test(`${kind}: each character counts once, however many code points it has`, t => {
     const character = fc.constantFrom('a', 'é', '\u0301', '🙂', '語', '\ud83d', '\udc00')
     const around = fc.integer({ min: limits[kind] - 2, max: limits[kind] + 2 })
     fc.assert(

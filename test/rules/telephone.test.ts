@@ -15,7 +15,7 @@ const subscriber = fc.oneof(
 )
 const number = fc.record({ area: fc.constantFrom(...areaCodes).map(String), subscriber })
 
-/** Ten digits of each decimal system that Unicode has, by the locale data and not by our arithmetic. */
+/** Ten digits of each decimal system in Unicode, from locale data instead of the code under test. */
 const systems = Intl.supportedValuesOf('numberingSystem')
   .map(system => {
     const { format } = new Intl.NumberFormat('en', { numberingSystem: system, useGrouping: false })

@@ -86,10 +86,10 @@ test('the username may be written in another spelling, the key in upper case wit
 test('only the user and administrators activate a user: others get 403', async t => {
   const { provider } = await scene()
   const { username } = await service.signUp('ROLE_CLIENT')
-  const stranger = await service.signUp('ROLE_CLIENT')
+  const other = await service.signUp('ROLE_CLIENT')
   const query = { username, activationkey: provider.providerKey }
-  for (const { token } of [stranger, provider]) refused(t, await activate(token, query), 403, 'ACCESS_DENIED')
-  refused(t, await activate(stranger.token, { ...query, username: randomUUID() }), 403, 'ACCESS_DENIED')
+  for (const { token } of [other, provider]) refused(t, await activate(token, query), 403, 'ACCESS_DENIED')
+  refused(t, await activate(other.token, { ...query, username: randomUUID() }), 403, 'ACCESS_DENIED')
 })
 
 test('a missing key or username is answered with 400', async t => {

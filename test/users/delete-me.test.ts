@@ -22,7 +22,7 @@ const deleteMe = (token: string, body: unknown = { password }, headers: Record<s
 const inDays = (days: number, locale: string) =>
   new Date(Date.now() + days * 86_400_000).toLocaleDateString(locale, { dateStyle: 'long', timeZone: 'UTC' })
 
-test('a deleted account is hidden at once, keeps its names, and its owner gets the date of erasure and whom to ask by e-mail', async t => {
+test('a deleted account is hidden at once and keeps its names, and an e-mail notifies the owner of the erasure date and a contact', async t => {
   const email = newEmail()
   const { token, username, nickname } = await service.signUp('ROLE_CLIENT', { email })
   const address = '203.0.113.77'
@@ -106,7 +106,7 @@ test('a deletion is refused without the password, in a wrong shape, and outside 
   t.is((await service.request('GET', '/users/me', { token })).status, 200)
 })
 
-test('an administrator isn’t deleted by its public session, and the refusal says where to do it', async t => {
+test('an administrator can’t be deleted by its public session, and the refusal refers to Administration', async t => {
   const token = await service.adminToken()
   const answer = await deleteMe(token)
   refused(t, answer, 409, 'WRONG_STATE')
@@ -128,7 +128,7 @@ test('an administrator deletes itself at Administration, but not as the last act
   t.is(await reasonOf(first.getSession({})), 'none')
 })
 
-test('a phone’s life: sign-up, activation, new number, corrected city, log-out everywhere, deletion, restoration, deletion again, erasure after 30 days', async t => {
+test('a complete account life cycle: sign-up, activation, new number, corrected city, logout everywhere, deletion, restoration, deletion again, erasure after 30 days', async t => {
   const life = await serviceWithClock(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
   const { registry, clock, settings } = life
   const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
@@ -162,7 +162,7 @@ test('a phone’s life: sign-up, activation, new number, corrected city, log-out
   const { changed, user } = await (await openSignedIn(t, life)).undeleteUser({ user: username })
   t.true(changed)
   t.like(user!.record, { id, username, nickname, active: 1 })
-  // The deletion that was undone leads to no erasure.
+  // The undone deletion causes no erasure.
   await clock.pass(2 * 86_400)
   await maintenance.round()
   await remove()
@@ -190,7 +190,7 @@ test('a phone’s life: sign-up, activation, new number, corrected city, log-out
       'user.erase service',
     ],
   )
-  // The names are free again.
+  // The names are available again.
   await life.signUp('ROLE_CLIENT', { username, nickname })
   await life.signUp('ROLE_CLIENT', { username: former })
 })

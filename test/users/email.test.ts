@@ -162,13 +162,13 @@ test('both revisions have the paths, and gRPC and Connect behave the same', asyn
 test('logging out everywhere voids every token of the user, and no other user’s, and leaves an event', async t => {
   const { token, username } = await service.signUp('ROLE_CLIENT')
   const other = await service.login(username)
-  const stranger = await service.signUp('ROLE_CLIENT')
+  const otherUser = await service.signUp('ROLE_CLIENT')
   const answer = await post('/users/revokemytokens', token, undefined)
   t.is(`${answer.status}${answer.text}`, '200')
   for (const each of [token, other]) {
     refused(t, await service.request('GET', '/users/me', { token: each }), 500, 'INVALID_TOKEN')
   }
-  t.is((await service.request('GET', '/users/me', { token: stranger.token })).status, 200)
+  t.is((await service.request('GET', '/users/me', { token: otherUser.token })).status, 200)
   t.is((await service.request('GET', '/users/me', { token: await service.login(username) })).status, 200)
   t.is((await events(token)).filter(event => event === 'user.revoke-own-tokens ok').length, 1)
 })

@@ -81,7 +81,7 @@ test('look-ups by a look-alike find no user', async t => {
   t.is((await exists('cоpaíba')).text, 'false')
 })
 
-test('of look-alikes that sign up at once on two replicas, one succeeds', async t => {
+test('of look-alikes that sign up concurrently on two replicas, one succeeds', async t => {
   const letters: Record<string, string> = { a: 'а', o: 'о', e: 'е', p: 'р', c: 'с' }
   for (let round = 0; round < 6; round++) {
     const field = round % 2 === 0 ? 'username' : 'nickname'

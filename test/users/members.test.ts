@@ -1,4 +1,4 @@
-/** What an institution sees and changes of the members of its organization. */
+/** How an institution reads and changes the members of its organization. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
@@ -76,7 +76,7 @@ test('a member shows when it was activated and by whose key, and whether it is s
   t.false('activateTime' in of(waiting) || 'activatedBy' in of(waiting))
 })
 
-test('members come in pages of 50, of at most 500, and each once', async t => {
+test('members are listed in pages of 50 by default and at most 500, each once', async t => {
   const school = await openSchool(service)
   const { token } = school.institution
   for (let index = 0; index < 4; index++) await school.member()
@@ -122,7 +122,7 @@ test('a search finds nothing by the e-mail address, which an institution doesnâ€
   const { username } = await school.member({ email: `${part}@example.org` })
   t.deepEqual(namesIn((await list(school.institution.token, { text: part })).json), [])
   t.deepEqual(namesIn((await list(school.institution.token, { text: `${part} ${username}` })).json), [])
-  // Administrators find it.
+  // Administrators do find it.
   t.is((await api.listUsers({ text: part })).users.length, 1)
 })
 
@@ -186,7 +186,7 @@ test('keys that were mailed to a member are void once it is deactivated', async 
   refused(t, answer, 422, 'INVALID_KEY')
 })
 
-test('the paths of members exist at / alone', async t => {
+test('the paths of members exist only at /', async t => {
   const { token, username } = (await openSchool(service)).institution
   for (const base of ['/1.0.0', '/1.0.2']) {
     t.is((await service.request('GET', `${base}/users/me/members`, { token })).status, 404)

@@ -1,4 +1,4 @@
-/** What users read of the data stored about them: an export, events, the previous sign-in. Nothing of it is about others. */
+/** Access of users to their stored data: export, events, previous sign-in. It includes no data about others. */
 import { randomUUID } from 'node:crypto'
 import { createClient } from '@connectrpc/connect'
 import { createConnectTransport } from '@connectrpc/connect-node'
@@ -24,7 +24,7 @@ const from = (address: string) => ({ 'x-forwarded-for': address })
 const home = '203.0.113.7'
 const strange = '198.51.100.66'
 
-/** An administrator, whose name no answer to others may have. */
+/** An administrator, whose name may not appear in responses to others. */
 async function chief() {
   const username = `chefe-${randomUUID()}`
   const form = { username, role: 'ROLE_ADMIN', state: 'SP', city: 'Bauru', password }
@@ -32,8 +32,8 @@ async function chief() {
   return { username, id: user!.record!.id! }
 }
 
-/** A user to whom others did something, and what of these others no answer to it may have. */
-async function aLife(t: { teardown(work: () => Promise<void>): void }) {
+/** A user whom others changed, and the data of these others that no response may have. */
+async function fillEveryTable(t: { teardown(work: () => Promise<void>): void }) {
   const organization = await service.organization()
   const email = `vida.${randomUUID()}@example.org`
   const login = (secret: string, address: string) =>
@@ -63,13 +63,13 @@ async function aLife(t: { teardown(work: () => Promise<void>): void }) {
   const waiting = 'SELECT FROM emails WHERE next_attempt_at IS NOT NULL'
   await waitFor(async () => (await service.registry.database.run({ name: '', text: waiting }, [])).length === 0)
   const requested = { email: 'outro@example.com', address: strange, requestId: 'pedido-alheio' }
-  const told = { userId: id, subjectId: chiefId, actor: chiefName, actorId: chiefId, reason: 'motivo sigiloso' }
+  const parameters = { userId: id, subjectId: chiefId, actor: chiefName, actorId: chiefId, reason: 'motivo sigiloso' }
   await run(`UPDATE organizations SET responsible = 'Dona Responsável', phone = '0800-1', login = 'login-alheio'
       WHERE id = ${organization.id};
     INSERT INTO emails (kind, parameters, locale, next_attempt_at) VALUES
       ('recovery-request', jsonb_set('${JSON.stringify(requested)}', '{usernameKey}',
         (SELECT to_jsonb(username_key) FROM users WHERE id = ${id})), 'en', NULL),
-      ('administered', '${JSON.stringify(told)}', 'en', NULL)`)
+      ('administered', '${JSON.stringify(parameters)}', 'en', NULL)`)
   const foreign = [
     ...[chiefName, 'motivo sigiloso', 'outro@example.com', strange, 'pedido-alheio', 'cli:', `alertas-${id}`],
     ...['Dona Responsável', '0800-1', 'login-alheio', organization.email, organization.activationkey],
@@ -77,8 +77,8 @@ async function aLife(t: { teardown(work: () => Promise<void>): void }) {
   return { ...user, id, token, organization, foreign }
 }
 
-test('an export has what administrators export of the user, without other people’s data, keys and bookkeeping', async t => {
-  const { token, username, id, organization, foreign } = await aLife(t)
+test('an export has what administrators export of the user, without other people’s data, keys and internal columns', async t => {
+  const { token, username, id, organization, foreign } = await fillEveryTable(t)
   const answer = await service.request('GET', '/users/me/export', { token, headers: from(home) })
   t.is(answer.status, 200, answer.text)
   t.is(answer.headers.get('content-type'), 'application/json')
@@ -96,7 +96,7 @@ test('an export has what administrators export of the user, without other people
   for (const text of foreign) t.false(answer.text.includes(text), text)
   t.notRegex(answer.text, /hmac1|\$2b\$|Rexresposta|_hash"|_sealed"|_digest"|actor|object/i)
 
-  // All of it is what administrators have, and what isn't in it is left out on purpose.
+  // It is a subset of the administrators' export, and each omission is on purpose.
   const all = JSON.parse((await admin.exportUser({ user: `#${id}`, pageSize: 1000 })).json)
   const more = {
     users: ['token_generation', 'deleted_at', 'suspended_before_deletion', 'activated_by'],
@@ -106,7 +106,7 @@ test('an export has what administrators export of the user, without other people
   const without = (names: readonly string[], row: object) =>
     Object.fromEntries(Object.entries(row).filter(([name]) => !names.includes(name)))
   t.deepEqual(own.users, without(more.users, all.users))
-  // A column that comes later is handed to the user on purpose, or not at all.
+  // A new column must be exported to the user, or excluded on purpose.
   t.deepEqual(Object.keys(own.users).sort(), [
     ...[
       'activated_at',
@@ -151,8 +151,8 @@ test('an export has what administrators export of the user, without other people
   )
 })
 
-test('a user lists its events, the newest first, with who acted in plain words and only its own addresses', async t => {
-  const { token, foreign } = await aLife(t)
+test('a user lists its events, newest first, with the actor in plain words and only its own addresses', async t => {
+  const { token, foreign } = await fillEveryTable(t)
   const answer = await service.request('GET', '/users/me/events', { token })
   t.is(answer.status, 200, answer.text)
   t.is(answer.json.nextPageToken, '')
@@ -198,7 +198,7 @@ test('a user lists its events, the newest first, with who acted in plain words a
   )
 })
 
-test('an administrator’s events on others are its own, and say nothing of the others', async t => {
+test('an administrator lists its events on other users, without data about those users', async t => {
   const { username } = await chief()
   const other = await service.signUp('ROLE_CLIENT')
   const { token } = await openAdministration(t, service).signIn({ username, password })
@@ -211,12 +211,12 @@ test('an administrator’s events on others are its own, and say nothing of the 
   t.deepEqual(Object.keys(suspension).sort(), ['action', 'address', 'by', 'refused', 'time'])
 })
 
-test('events come in pages of 50 unless asked for, of at most 500, and each comes once', async t => {
+test('events are listed in pages of 50 by default and at most 500, each once', async t => {
   const own = await startTestService(t)
   const { token } = await own.signUp('ROLE_CLIENT')
   const id = idOf(token)
   while ((await own.registry.audit.backlog()).staged > 0) await own.registry.audit.seal()
-  // Before all others, so that the sealer goes on. Every tenth was done by the user to somebody else.
+  // Before all others, so that sealing continues. The user is the actor of every tenth, on another user.
   await own.registry.database.sequelize.query(`INSERT INTO audit_events
       (id, at, action, outcome, actor, actor_id, subject_id, mac, hash)
     SELECT -n, now() - n * interval '1 minute', 'user.edit', 'ok', 'user', ${id},
@@ -251,7 +251,7 @@ test('a malformed page is refused, and so is the page token of another account',
   for (const { username } of [one, other]) await service.login(username)
   const list = (query: Record<string, string>, token = one.token) =>
     service.request('GET', '/users/me/events', { token, query })
-  // Between two pages an event that isn't sealed yet may move.
+  // An unsealed event may move between two pages.
   const filter = { subjectId: idOf(one.token), limit: 9 }
   await waitFor(async () => (await service.registry.audit.list(filter)).every(({ id }) => id !== null))
   const { nextPageToken: pageToken } = (await list({ pageSize: '1' })).json
@@ -271,7 +271,7 @@ test('a malformed page is refused, and so is the page token of another account',
     const answer = await list({ pageSize })
     refused(t, answer, 400, 'MALFORMED_REQUEST')
     t.deepEqual(wrongFields(answer), ['pageSize'])
-    // Who may ask comes first.
+    // Permission is checked first.
     refused(t, await service.request('GET', '/users/me/events', { query: { pageSize } }), 403, 'ACCESS_DENIED')
   }
   t.is((await list({ pageSize: '999999999' })).status, 200)
@@ -320,7 +320,7 @@ test('GetMe returns on request the sign-in before that of its session, over gRPC
   t.false('previousSignIn' in plain.json)
 })
 
-test('a public session of an administrator with one-time codes doesn’t learn where it signs in', async t => {
+test('a public session of an administrator with one-time codes can’t read its sign-in addresses', async t => {
   const { username } = await chief()
   await service.login(username)
   const withSignIn = async () => {

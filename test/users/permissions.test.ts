@@ -56,7 +56,7 @@ const others: Record<Exclude<Whose, 'its own record'>, () => Promise<SignedUp>> 
   'an unknown user’s record': async () => ({ username: randomUUID(), nickname: '', token: '' }),
 }
 
-/** The same users again and again, for operations that leave them as they are. */
+/** The same users, for operations that don't change them. */
 function reused<K extends string>(make: Record<K, () => Promise<SignedUp>>): (name: K) => Promise<SignedUp> {
   const made = new Map<K, Promise<SignedUp>>()
   return name => {
@@ -116,7 +116,7 @@ const table: Record<string, Record<Who, number[]>> = {
     'an administrator': [200, 200, 200, 200, 404],
     'an inactive administrator': [200, 403, 403, 403, 404],
   },
-  // With an unknown key: 422 shows that the caller may try.
+  // With an unknown key: 422 shows that the caller has permission.
   activate: {
     'a client': [422, 403, 403, 403, 403],
     'an inactive client': [422, 403, 403, 403, 403],
@@ -141,9 +141,9 @@ for (const [operation, rows] of Object.entries(table)) {
     const columns = ['its own record', ...Object.keys(others)] as Whose[]
     columns.forEach((whose, index) => {
       const status = statuses[index]
-      // The default administrator serves every test here, so its password stays.
+      // All tests use the default administrator, so its password stays.
       if (!status) return
-      test(`${who} trying to ${operation} ${whose} is answered with ${status}`, async t => {
+      test(`${who}: ${operation} ${whose} is answered with ${status}`, async t => {
         const changing = operation === 'update the password of'
         const caller = await (changing ? callers[who]() : callerOf(who))
         const target = whose === 'its own record' ? caller : await (changing ? others[whose]() : otherOf(whose))

@@ -56,13 +56,13 @@ test('the update mask decides which fields change, and clears those without a va
   t.like(answer.json, { city: 'Recife', nickname, state, institutiontype })
   for (const field of ['gender', 'dateofborn', 'institution']) t.false(field in answer.json, field)
   t.deepEqual(await edits(token), [['fields:city,gender,dateofborn,institution', 'ok', idOf(token)]])
-  // Without a mask a field that is present and blank is cleared, too.
+  // Without a mask, a field that is present and blank is also cleared.
   const cleared = await patch(token, { record: { institutiontype: ' ' } })
   t.is(cleared.status, 200, cleared.text)
   t.false('institutiontype' in cleared.json)
 })
 
-test('a change of nothing changes nothing and leaves no event', async t => {
+test('an update without a difference changes nothing and leaves no event', async t => {
   const values = profile()
   const { token } = await service.signUp('ROLE_CLIENT', values)
   const before = await recordOf(token)
@@ -109,7 +109,7 @@ test('every invalid field is named as at sign-up, and nothing changes', async t 
   t.deepEqual(await edits(token), [])
 })
 
-test('a mask with a field that isn’t of the profile is refused, and other fields of a record are ignored', async t => {
+test('an update mask with a field outside the profile is refused, and other fields of a record are ignored', async t => {
   const values = profile()
   const { token } = await service.signUp('ROLE_CLIENT', values)
   const before = await recordOf(token)
@@ -128,7 +128,7 @@ test('a mask with a field that isn’t of the profile is refused, and other fiel
   t.deepEqual(whole.json, { ...before, city: 'Recife' })
 })
 
-test('a body that isn’t the documented one is refused, and a caller without a token first of all', async t => {
+test('an undocumented body is refused, after the check of the token', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   for (const body of ['{', '[]', undefined, { record: 7 }, { record: { city: 7 } }, { updateMask: ['city'] }]) {
     refused(t, await patch(token, body), 400, 'MALFORMED_REQUEST')
@@ -155,7 +155,7 @@ test('a nickname that another user has, or that looks like one, is refused with 
     t.regex(answer.json.errors[0].message, /is free/)
   }
   t.not((await recordOf(token)).city, 'Recife')
-  // The user’s own name in other letters is free for it.
+  // The user’s own name in another case is available to it.
   for (const own of [nickname.toUpperCase(), nickname.replace('a', 'а')]) {
     t.is((await patch(other.token, { record: { nickname: own } })).json.nickname, own)
   }
@@ -169,8 +169,8 @@ test('of 20 users who take one nickname at once, one succeeds', async t => {
   for (const answer of answers.filter(({ status }) => status !== 200)) refused(t, answer, 422, 'INVALID_SIGN_UP')
 })
 
-test('trying nicknames is limited as looking them up is', async t => {
-  // Its clock stands still, so that no look-up is given back.
+test('attempts to take nicknames count against the limit of look-ups', async t => {
+  // Its clock is stopped, so that no look-up is refunded.
   const service = await serviceWithClock(t)
   const { token } = await service.signUp('ROLE_CLIENT')
   const headers = { 'x-forwarded-for': '203.0.113.77' }

@@ -142,11 +142,11 @@ test('an administrator replaces the provider key of a user, who is notified; a d
   await mailbox.nextEmail(owner.email)
   const admin = idOf(await service.adminToken())
   t.like(await eventsOf(idOf(owner.token)), { length: 1, 0: { actor_id: admin } })
-  // Sessions of users open nothing here.
+  // Sessions of users have no access here.
   t.is(await reasonOf(openAdministration(t, service, owner.token).rotateProviderKey({ user })), 'INVALID_TOKEN')
 })
 
-test('a provider key stands in no table in the clear', async t => {
+test('no table has a provider key in the clear', async t => {
   const { token } = await institution()
   const key = (await rotate(token)).json.providerActivationKey.activationkey
   const { database } = service.registry

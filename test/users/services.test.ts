@@ -1,4 +1,4 @@
-/** Services that call with a key: what they may read, which addresses they may forward, and which keys are invalid. */
+/** Services that call with a key: their read access, forwarded addresses, and invalid keys. */
 import { randomBytes, randomInt, randomUUID } from 'node:crypto'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
@@ -47,7 +47,7 @@ test('a service reads every user by id or username, without activation and provi
   t.deepEqual(numbered, named)
   const text = JSON.stringify(named)
   t.false(text.includes(providerKey) || text.includes(organization.activationkey), text)
-  // The keys are there for those who may see them.
+  // The keys are visible to permitted callers.
   t.true(JSON.stringify(await client.call(getUser, { username }, { token })).includes(providerKey))
 })
 
@@ -165,7 +165,7 @@ test('an unknown, expired or removed key is an invalid token', async t => {
   t.is(await ask(of), 'OK')
   await registry.database.transact(transaction => registry.services.removeKey(ids.one, ids.key, transaction))
   await registry.database.transact(transaction => registry.services.remove(ids.two, transaction))
-  // Every process believes it for a second.
+  // Every process caches it for a second.
   await waitForValue(() => ask(removed), 'INVALID_TOKEN')
   await waitForValue(() => ask(of), 'INVALID_TOKEN')
 })
@@ -214,11 +214,11 @@ test('a key is stored in no table, and the day of its last use is written once a
   }
 })
 
-// Runs alone: it counts every statement of the process.
+// Serial: it counts every statement of the process.
 test.serial(
   'a wrong key costs one small query, once, and an address that guesses is blocked without queries',
   async t => {
-    // On a clock that stands still nothing drains away meanwhile.
+    // On a stopped clock no bucket drains meanwhile.
     const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.1' })
     const client = openClient(t, service)
     const [known, fresh] = [await serviceKey(service, ['users.read']), await serviceKey(service, ['users.read'])]
@@ -243,13 +243,13 @@ test.serial(
       pg.Client.prototype.query = own
     }
     const asked = statements.filter(name => /^(service|attempt|bucket|user)(?!.*prune)/.test(name))
-    // 30 for the address, and one of them was the good key.
+    // 30 for the address, one of them with the valid key.
     t.deepEqual(
       asked,
       Array.from({ length: 29 }, () => 'service-key-holder'),
     )
 
-    // A key that was good before goes on, also once it has to be read again; from elsewhere others do, too.
+    // An already used key still works, also after it is read again, and other keys work from other addresses.
     await service.clock.pass(1)
     t.is(await ask(known), 'OK')
     t.is(await ask(fresh), 'INVALID_TOKEN')
@@ -322,7 +322,7 @@ test('a service can’t list all users, or without the scope, or with a page tok
   t.is(await reason({ organizationId, pageToken }, key), 'OK')
   t.is(await reason({ organizationId, pageToken }, other), 'INVALID_ARGUMENT')
   t.is(await reason({ role: 'ROLE_CLIENT', pageToken }, key), 'INVALID_ARGUMENT')
-  // Only gRPC and Connect serve it.
+  // Only gRPC and Connect have it.
   const connect = await service.request('POST', '/auth.v1.Users/ListUsers', { token: key, body: { organizationId } })
   t.is(connect.json.users.length, 2)
   t.is((await service.request('GET', '/users', { token: key })).status, 404)
@@ -347,7 +347,7 @@ test('listed users count against the limit of users that a service reads, and pl
   for (let index = 0; index < 3; index++) t.is(await page(90), 4)
 })
 
-test('a service reads a limited number of users, whatever others read, and then gets the seconds until a retry', async t => {
+test('a service reads a limited number of users, independent of other services, and then gets the seconds until a retry', async t => {
   const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.01' })
   const client = openClient(t, service)
   const [greedy, modest] = [await serviceKey(service, ['users.read']), await serviceKey(service, ['users.read'])]
@@ -362,7 +362,7 @@ test('a service reads a limited number of users, whatever others read, and then 
   t.is(await reasonOf(client.call(getUser, { id: 1 }, { token: greedy })), 'TOO_MANY_ATTEMPTS')
   await read(modest, 100)
   await service.clock.pass(5)
-  // More than the whole limit waits for all of it, and not for ever.
+  // A request beyond the whole limit waits for all of it, not for ever.
   await read(greedy, 500)
 })
 
@@ -386,7 +386,7 @@ test('only a service with clients.forward may name its client’s address, and t
     actor: 'service:portal',
     actor_id: idOf(token),
   })
-  // What stands further left is anybody's word.
+  // Entries further left can't be trusted.
   await signIn(forwarder, '198.51.100.1, 203.0.113.8:4711')
   t.is((await lastEvent(token, 'session.login')).address, '203.0.113.8')
   await signIn(key, '203.0.113.7')

@@ -93,7 +93,7 @@ test('every wrong field is listed once, not only the first', t => {
     securityanswer: '\u0301',
     termsofusage: false,
     roles: ['ROLE_CLIENT', 'ROLE_CLIENT'],
-    email: 'nobody',
+    email: 'invalid',
   }).fields
   t.is(all.length, 14)
   t.is(new Set(all.map(({ field }) => field)).size, 14)
@@ -213,7 +213,7 @@ const texts = [
   ...['securityquestion', 'securityanswer', 'email'],
 ]
 
-/** What `work` hands to String.prototype.normalize: the longest of it, in units of length. */
+/** The longest argument of String.prototype.normalize in `work`, in code units. */
 function longestNormalized(work: () => void): number {
   const own = String.prototype.normalize
   let longest = 0

@@ -241,7 +241,7 @@ test('sign-up returns a token of the new user, who is inactive', async t => {
   t.deepEqual({ active, roles, amr }, { active: false, roles: ['ROLE_CLIENT'], amr: ['pwd'] })
 })
 
-test('ROLE_ADMIN may be asked for, but is powerless and cannot activate itself', async t => {
+test('a sign-up with ROLE_ADMIN is accepted, but its user has no permissions and can’t activate itself', async t => {
   const { username, token } = await service.signUp('ROLE_ADMIN')
   const other = await service.signUp('ROLE_CLIENT')
   const { json } = await service.request('GET', '/users/me', { token })
@@ -300,7 +300,7 @@ for (const [path, field, value] of [
   ['existsByNickname', 'nickname', (user: { nickname: string }) => ` ${user.nickname.toUpperCase()} `],
 ] as const) {
   for (const base of ['', '/1.0.0', '/1.0.2']) {
-    test(`POST ${base}/users/${path} says without a token whether the name is taken`, async t => {
+    test(`POST ${base}/users/${path} returns whether a name is taken, without a token`, async t => {
       const user = await service.signUp('ROLE_CLIENT')
       const ask = (query: Record<string, string>) => service.request('POST', `${base}/users/${path}`, { query })
       const taken = await ask({ [field]: value(user) })

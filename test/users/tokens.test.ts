@@ -1,4 +1,4 @@
-/** Tokens: claims, verification, refusals, the length of a session, and revocation. */
+/** Tokens: claims, verification, refusals, session lifetime, and revocation. */
 import { createHash, createPublicKey, verify } from 'node:crypto'
 import { EventEmitter, once } from 'node:events'
 import test from 'ava'
@@ -15,7 +15,7 @@ const service = serviceForFile()
 const me = (token: string) => service.request('GET', '/users/me', { token })
 const refresh = (token: string) => service.request('GET', '/users/refresh', { token })
 
-test('a login’s token has the claims of RFC 9068 and our own, and no others', async t => {
+test('a login’s token has the claims of RFC 9068 and those of the project, and no others', async t => {
   const organization = await service.organization()
   const { username } = await service.institution(organization)
   const before = nowInSeconds()
@@ -41,7 +41,7 @@ test('a login’s token has the claims of RFC 9068 and our own, and no others', 
   })
 })
 
-test('a user without an organization has no claim org, and every token its own id', async t => {
+test('a user without an organization has no claim org, and every token has a unique id', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   t.false('org' in claimsOf(token))
   t.not(claimsOf(await service.login(username)).jti, claimsOf(token).jti)
@@ -124,7 +124,7 @@ test('unknown key ids make a process read the keys at most once in 5 seconds', a
 test('clients may cache the key set for at most half of the time between its publishing and the first signature', async t => {
   const { headers } = await service.request('GET', '/.well-known/jwks.json')
   const age = Number(/max-age=(\d+)/.exec(headers.get('cache-control') ?? '')?.[1])
-  // The other half is for processes that held the old set when they were asked, and couldn't read it again.
+  // The other half is for processes that had the old set at that time and couldn't refresh it.
   t.true(age > 0 && age <= publishLead / 2, String(age))
 })
 
@@ -292,7 +292,7 @@ test('a suspension revokes every token, and a login is answered like a wrong pas
   refused(t, await me(token), 500, 'INVALID_TOKEN')
   const login = (secret: string, name = username) =>
     service.request('POST', '/users/login', { query: { username: name, password: secret } })
-  const answers = [await login(password), await login('wrong password'), await login(password, 'nobody at all')]
+  const answers = [await login(password), await login('wrong password'), await login(password, 'no such user')]
   for (const answer of answers) refused(t, answer, 404, 'INVALID_CREDENTIALS')
   t.is(new Set(answers.map(({ json }) => json.detail)).size, 1)
 })

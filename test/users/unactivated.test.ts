@@ -20,10 +20,10 @@ import { waitFor } from '../_helpers/wait.js'
 
 const day = 86_400
 
-/** A service whose own rounds erase none of them. */
+/** A service whose maintenance erases none of them. */
 const start = (t: ExecutionContext) => serviceWithClock(t, { AUTH_UNACTIVATED_RETENTION: 'off' })
 
-/** Does a round of upkeep on the database of a service. */
+/** Runs maintenance on the database of a service. */
 async function round(t: ExecutionContext, { registry, settings }: TestService, { maxErasures = 1_000 } = {}) {
   const { tokenTtl, auditRetention } = settings
   const all = { tokenTtl, auditRetention, unactivatedRetention: 90 * day, dataDir: '/nonexistent' }
@@ -32,7 +32,7 @@ async function round(t: ExecutionContext, { registry, settings }: TestService, {
   await round()
 }
 
-/** Which of the users are there. */
+/** Which of the users exist. */
 async function present<T extends string>({ registry }: TestService, users: Record<T, Pick<SignedUp, 'username'>>) {
   const names = Object.entries<Pick<SignedUp, 'username'>>(users)
   const there = names.map(async ([name, { username }]) => {
@@ -125,7 +125,7 @@ test('accounts that were once activated, created by administrators, suspended, o
   await administration.activateUser(user(users.suspendedOnce))
   for (const each of [users.suspendedOnce, users.suspended, users.resumed]) await administration.suspendUser(user(each))
   await administration.resumeUser(user(users.suspendedOnce))
-  // As it may be some day: nothing makes an active account inactive now.
+  // For the future: currently nothing makes an active account inactive.
   const inactive = { name: 'inactive', text: 'UPDATE users SET active = false WHERE username = $1' }
   await service.registry.database.run(inactive, [users.activeOnce.username])
   await administration.deleteUser(user(users.undeleted))
@@ -139,7 +139,7 @@ test('accounts that were once activated, created by administrators, suspended, o
   await clock.pass(27 * day)
   await round(t, service)
   t.deepEqual(await present(service, users), Object.keys(users))
-  // A suspension or deletion that ended has the time begin anew.
+  // The end of a suspension or deletion restarts the time.
   await clock.pass(62 * day)
   await round(t, service)
   t.deepEqual(
@@ -159,12 +159,12 @@ test('a service erases unactivated accounts by itself after 90 days, another con
   const { clock } = never
   const users = { seen: await never.signUp('ROLE_CLIENT', signUpForm()) }
   const { username } = users.seen
-  /** Starts another service on the database; whether its first round erases the user. */
+  /** Starts another service on the database; returns whether its first maintenance run erases the user. */
   const erases = async (env: Record<string, string>) => {
     const { DATABASE_URL = '' } = never.env
     const AUTH_DATA_DIR = await mkdtemp(join(tmpdir(), 'auth-test-'))
     t.teardown(() => rm(AUTH_DATA_DIR, { recursive: true, force: true }))
-    // What a round deletes last.
+    // Maintenance deletes it last.
     const old = join(AUTH_DATA_DIR, 'mail', 'old.eml')
     await mkdir(dirname(old))
     await writeFile(old, '')

@@ -1,4 +1,4 @@
-/** Creations that are asked for more than once under one request id. */
+/** Creations that are requested more than once with one request id. */
 import { randomUUID } from 'node:crypto'
 import { toBinary } from '@bufbuild/protobuf'
 import test, { type ExecutionContext } from 'ava'
@@ -32,26 +32,26 @@ async function another(t: ExecutionContext): Promise<AdministrationClient> {
   return openAdministration(t, service, token)
 }
 
-test('two administrators who use one request id get each a creation of its own', async t => {
+test('if two administrators use the same request id, each creates a separate record', async t => {
   const other = await another(t)
   const [requestId, name] = [randomUUID(), `Defesa Civil ${randomUUID()}`]
   const one = await api.createOrganization({ form: { name }, requestId })
   const two = await other.createOrganization({ form: { name }, requestId })
   t.not(one.organization!.record!.id, two.organization!.record!.id)
   t.not(one.organization!.record!.activationkey, two.organization!.record!.activationkey)
-  // Each gets its own again, and neither what it can’t have asked for.
+  // Each gets its own response again; another request with the id is refused.
   t.deepEqual(await api.createOrganization({ form: { name }, requestId }), one)
   t.deepEqual(await other.createOrganization({ form: { name }, requestId }), two)
   t.is(await reasonOf(other.createOrganization({ form: { name: `${name}!` }, requestId })), 'INVALID_ARGUMENT')
   t.is(await count(`SELECT count(*) FROM organizations WHERE name = '${name}'`), 2)
 })
 
-test('of eight creations at once with one request id one is made, and all get the same answer, but one alone a key of a service', async t => {
+test('eight concurrent creations with one request id create one record and get the same response, and only one gets the service key', async t => {
   const name = randomUUID().slice(0, 8)
   const given = `s-${name}`
   await api.createService({ name: `k-${name}`, scopes: [Scope.USERS_READ] })
   const keys: string[] = []
-  /** An answer without the key, which is noted. */
+  /** A response without the key, which is recorded. */
   const withoutKey = <A extends { key: string }>(answer: A): A => {
     if (answer.key !== '') keys.push(answer.key)
     return { ...answer, key: '' }

@@ -1,4 +1,4 @@
-/** What is stored of a user: all of it is handed out but secrets, and all of it is erased. */
+/** Stored data of a user: an export has all of it except secrets, and an erasure deletes all of it. */
 import { randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
 import { startMaintenance } from '../../../server/jobs/maintenance.js'
@@ -16,8 +16,8 @@ const admin = signedInForFile(service)
 const run = async (text: string) =>
   (await service.registry.database.sequelize.query(text))[0] as Record<string, string>[]
 
-/** A user of whom every table holds something. */
-async function aLife(address: string) {
+/** A user with a row in every table. */
+async function fillEveryTable(address: string) {
   const organization = await service.organization()
   const email = `vida${organization.id}@example.org`
   const user = await service.signUp('ROLE_INSTITUTION', {
@@ -42,8 +42,8 @@ async function aLife(address: string) {
   return { ...user, id, email, organization }
 }
 
-test('an export holds every table and column that tells of the user, and nothing secret', async t => {
-  const { username, id, email, organization } = await aLife('198.51.100.8')
+test('an export holds every table and column with data about the user, and no secret', async t => {
+  const { username, id, email, organization } = await fillEveryTable('198.51.100.8')
   const { json } = await admin.exportUser({ user: username, pageSize: 1000 })
   const data = JSON.parse(json)
   t.like(data.users, { id, username, email, institution: 'Instituto Pleno', has_password: true, active: true })
@@ -57,7 +57,7 @@ test('an export holds every table and column that tells of the user, and nothing
   const events = [...data.audit_events, ...data.audit_staged] as Record<string, unknown>[]
   const own = events.find(({ action, address }) => action === 'session.login' && address === '198.51.100.8')
   t.is(own?.actor_id, id)
-  // Where administrators come from is theirs.
+  // The addresses of administrators are omitted.
   const suspended = events.filter(({ action }) => action === 'user.suspend')
   t.is(suspended.length, 1)
   t.is(suspended[0]!.address, null)
@@ -70,11 +70,11 @@ test('an export holds every table and column that tells of the user, and nothing
   t.notRegex(json, /hmac1|\$2b\$|segredo-totp|Rexresposta|_hash"|_sealed"|_digest"/i)
   t.false(json.includes(organization.activationkey))
 
-  // A table or column that comes later has to be told of, or kept out on purpose.
+  // A new table or column must be exported, or excluded on purpose.
   const kept = ['password_hash', 'username_key', 'nickname_key', 'username_skeleton', 'nickname_skeleton']
   const columns = await run(`SELECT column_name AS name FROM information_schema.columns WHERE table_name = 'users'`)
-  const told = columns.map(({ name }) => name!).filter(name => !kept.includes(name))
-  t.deepEqual(Object.keys(data.users).sort(), [...told, 'has_password'].sort())
+  const exported = columns.map(({ name }) => name!).filter(name => !kept.includes(name))
+  t.deepEqual(Object.keys(data.users).sort(), [...exported, 'has_password'].sort())
   const tables = await run(`SELECT DISTINCT table_name AS name FROM information_schema.columns
     WHERE column_name IN ('user_id', 'subject_id') AND table_schema = 'public'`)
   for (const { name } of tables) t.true(name! in data, name)
@@ -82,13 +82,13 @@ test('an export holds every table and column that tells of the user, and nothing
   t.is(asked.length, 1)
 })
 
-test('of an account with 20,000 events an export has each once, in pages of at most 1 MB', async t => {
+test('an export of an account with 20,000 events has each once, in pages of at most 1 MB', async t => {
   const own = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
   const chief = await openSignedIn(t, own)
   const { username, token } = await own.signUp('ROLE_CLIENT')
   const id = idOf(token)
   while ((await own.registry.audit.backlog()).staged > 0) await own.registry.audit.seal()
-  // Before all others, so that the sealer goes on. Of every ten one was done by the user to somebody else.
+  // Before all others, so that sealing continues. The user is the actor of every tenth, on another user.
   await own.registry.database.sequelize.query(`INSERT INTO audit_events
       (id, at, action, outcome, reason, actor, actor_id, subject_id, object, address, request_id, mac, hash)
     SELECT -n, now(), 'session.login', 'refused', repeat('r', 100), 'user', CASE WHEN n % 10 = 0 THEN ${id} END,
@@ -128,7 +128,7 @@ test('of an account with 20,000 events an export has each once, in pages of at m
   )
 })
 
-test('the answer of a creation, kept for whoever repeats it, is erased with the user who was created', async t => {
+test('the stored response to a creation is erased with the created user', async t => {
   const username = `criada${randomInt(1e9)}`
   const form = { username, nickname: username, state: 'SP', city: 'Mauá', role: 'ROLE_CLIENT' }
   const requestId = randomUUID()
@@ -142,8 +142,8 @@ test('the answer of a creation, kept for whoever repeats it, is erased with the 
   t.is((await kept()).length, 0)
 })
 
-test('an erased user is gone from every table, its receipt says how many rows, and the audit log verifies', async t => {
-  const { username, nickname, id, email, token } = await aLife('198.51.100.9')
+test('erasure removes a user from every table and returns a receipt with the number of rows, and the audit log verifies', async t => {
+  const { username, nickname, id, email, token } = await fillEveryTable('198.51.100.9')
   t.is(await reasonOf(admin.eraseUser({ user: username })), 'CONFIRMATION_NEEDED')
   const checked = await admin.eraseUser({ user: username, confirm: username, validateOnly: true })
   t.is(checked.rows.users, 1)
@@ -163,11 +163,11 @@ test('an erased user is gone from every table, its receipt says how many rows, a
   t.is((await service.registry.audit.verify()).broken, undefined)
   const events = await service.registry.audit.list({ subjectId: id, action: 'user.erase', limit: 5 })
   t.like(events[0], { actor: 'user', subject_id: id })
-  // The names are free again.
+  // The names are available again.
   await service.signUp('ROLE_CLIENT', { username, nickname })
 })
 
-test('a deleted user is erased after 30 days, and not before', async t => {
+test('a deleted user is erased after 30 days, and no earlier', async t => {
   const models = await openModels(t)
   const { database, users, administeredUsers, audit } = models
   const [young, old, present] = [
@@ -186,7 +186,7 @@ test('a deleted user is erased after 30 days, and not before', async t => {
     never,
   )
   t.teardown(() => rounds.stop())
-  // Replicas do it side by side.
+  // Replicas run concurrently.
   await Promise.all([rounds.round(), rounds.round()])
   t.is(await administeredUsers.find({ id: old }), undefined)
   t.is((await administeredUsers.find({ id: young }))?.username, 'nova')

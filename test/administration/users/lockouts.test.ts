@@ -1,4 +1,4 @@
-/** The list of locked users: who is locked now, by which failures, and nobody else. */
+/** The list of locked users: exactly those who are locked now, with the failures. */
 import test from 'ava'
 import { TOTP } from 'otpauth'
 import { openAdministration, openSignedIn } from '../../_helpers/administration.js'
@@ -6,7 +6,7 @@ import { anyAddress } from '../../_helpers/crowd.js'
 import { ask } from '../../_helpers/database.js'
 import { password, startTestService } from '../../_helpers/service.js'
 
-test('users are listed while failures lock them, with what locks them, and no longer once they are unlocked', async t => {
+test('users locked by failures are listed with the cause until they are unlocked', async t => {
   const service = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_LIMIT_FACTOR: '0.3' })
   const api = await openSignedIn(t, service)
   const login = async (username: string, secret: string, address: string) => {
@@ -27,7 +27,7 @@ test('users are listed while failures lock them, with what locks them, and no lo
   await fail(ana.username, 3)
   await fail(bia.username, 2)
   await fail('ninguém', 3)
-  // Locked only where it is known.
+  // Locked only at the known address.
   const home = anyAddress()
   t.is(await login(clara.username, password, home), 200)
   await fail(clara.username, 3, home)
@@ -63,7 +63,7 @@ test('users are listed while failures lock them, with what locks them, and no lo
   t.deepEqual(await locks(), [])
 })
 
-test('an administrator whose one-time codes are locked stays in the list until it is unlocked', async t => {
+test('an administrator with locked one-time codes is listed until it is unlocked', async t => {
   const service = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
   const api = await openSignedIn(t, service)
   const username = 'ana'

@@ -1,4 +1,4 @@
-/** Helping users who can't get in: why they can't, and what administrators do about it. */
+/** Support of users who can't sign in: the obstacles, and how administrators remove them. */
 import { randomInt } from 'node:crypto'
 import test from 'ava'
 import { UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
@@ -32,27 +32,27 @@ const setAnswer = (token: string, question: number, answer: string, { request }:
     body: { forgotpasswordquestionsid: question, answer },
   })
 
-/** What stands in the way of a user, as `what: why [command]`. */
+/** The obstacles of a user, as `what: why [command]`. */
 async function why(user: string, address?: string, of = admin): Promise<string[]> {
   const { obstacles } = await of.explainUser({ user, ...(address && { address }) })
   return obstacles.map(({ prevents, reason, command }) => `${prevents}: ${reason} [${command}]`)
 }
 
-/** A user in whose way nothing stands. */
+/** A user without obstacles. */
 async function free(of = service, fields: Record<string, unknown> = {}) {
   const email = `u${randomInt(1e9)}@example.org`
   const { activationkey } = await of.organization()
   const { providerKey } = await of.institution({ activationkey })
   const user = await of.signUp('ROLE_CLIENT', { email, securityquestion: '1', securityanswer: 'Rex', ...fields })
   await setAnswer(user.token, 2, 'Assis', of)
-  // It is told of the answer.
+  // The notice about the answer.
   await mailbox.nextEmail(email)
   const query = { username: user.username, activationkey: providerKey }
   await of.request('POST', '/users/activate', { token: user.token, query })
   return { ...user, email, id: idOf(user.token) }
 }
 
-test('nothing stands in the way of an active user with an e-mail address and two answers', async t => {
+test('an active user with an e-mail address and two answers has no obstacle', async t => {
   const { username, id } = await free()
   const { user, obstacles, failures } = await admin.explainUser({ user: username })
   t.is(user!.record!.id, id)
@@ -66,7 +66,7 @@ test('nothing stands in the way of an active user with an e-mail address and two
   )
 })
 
-test('a suspended or deleted user can do nothing, and is told which command ends that', async t => {
+test('for a suspended or deleted user everything is prevented, and the obstacle names the command that ends it', async t => {
   const { username, id } = await free()
   await admin.suspendUser({ user: username })
   const all = ['sign in', 'recover by answers', 'recover by e-mail', 'activate']
@@ -81,7 +81,7 @@ test('a suspended or deleted user can do nothing, and is told which command ends
   )
 })
 
-test('a lock is told where sign-in is refused, with its seconds, and unlocking ends it', async t => {
+test('a lock appears exactly where sign-in is refused, with its seconds, and unlocking ends it', async t => {
   const { username, id } = await free()
   const [home, elsewhere] = [anyAddress(), anyAddress()]
   t.is(await login(service, username, password, home), 200)
@@ -115,7 +115,7 @@ test('a lock is told where sign-in is refused, with its seconds, and unlocking e
   t.is(await login(service, username, password, home), 429)
   t.is((await admin.unlockUser({ user: username, address: home })).cleared, 3)
   t.is((await admin.unlockUser({ user: username })).cleared, 0)
-  // A process believes a lock for a moment.
+  // A process caches a lock for a moment.
   for (const address of [home, elsewhere]) {
     await waitFor(async () => (await login(service, username, password, address)) === 200)
   }
@@ -123,7 +123,7 @@ test('a lock is told where sign-in is refused, with its seconds, and unlocking e
   t.deepEqual(await wrongFieldsOf(admin.explainUser({ user: username, address: 'here' })), ['address'])
 })
 
-test('an address that failed too often is told of those who don’t know it', async t => {
+test('a blocked address is an obstacle for users to whom it isn’t known', async t => {
   const { username, id } = await free()
   const [full, known] = [anyAddress(), anyAddress()]
   t.is(await login(service, username, password, known), 200)
@@ -139,7 +139,7 @@ test('an address that failed too often is told of those who don’t know it', as
   t.deepEqual(await why(username, known), [])
 })
 
-test('what keeps each role from activating is told', async t => {
+test('the obstacles to activation are listed for each role', async t => {
   const own = await startTestService(t, settings())
   const chief = await openSignedIn(t, own)
   const activations = async (user: string) =>
@@ -173,7 +173,7 @@ test('what keeps each role from activating is told', async t => {
   t.deepEqual(await activations(client.username), [])
 })
 
-test('what keeps from recovering by e-mail is told: no address, failed e-mails, too many keys', async t => {
+test('the obstacles to recovery by e-mail are listed: no address, failed e-mails, too many keys', async t => {
   const { username, id, email } = await free()
   const byEmail = async () => (await why(username)).filter(text => text.startsWith('recover by e-mail'))
   const request = { query: { username, email } }
@@ -205,7 +205,7 @@ test('what keeps from recovering by e-mail is told: no address, failed e-mails, 
   )
 })
 
-test('what keeps from recovering by answers is told: too few that count, when more do, retired questions', async t => {
+test('the obstacles to recovery by answers are listed: too few that count, when more will count, retired questions', async t => {
   const own = await serviceWithClock(t, settings())
   const chief = await openLocal(t, own)
   const user = await own.signUp('ROLE_CLIENT', { securityquestion: '1', securityanswer: 'Rex' })
@@ -217,7 +217,7 @@ test('what keeps from recovering by answers is told: too few that count, when mo
   }
   const saved = ': the user saves them when signed in.'
   t.deepEqual(await byAnswers(), [[`1 of 2 required answers count${saved}`, '', undefined]])
-  // Answers that are saved long after sign-up wait for a day.
+  // Answers saved long after sign-up count after a day.
   await own.clock.pass(25 * 3600)
   await setAnswer(await own.login(user.username), 2, 'Assis', own)
   await own.clock.pass(3600)
@@ -230,7 +230,7 @@ test('what keeps from recovering by answers is told: too few that count, when mo
   t.is(offer, 'auth-admin questions offer 2')
 })
 
-test('a user without a password is told so, and an administrator that answers open next to nothing', async t => {
+test('a missing password is an obstacle, and so is the limited access of an administrator’s session by answers', async t => {
   const username = `sem senha ${randomInt(1e9)}`
   const form = { username, role: 'ROLE_CLIENT', state: 'SP', city: 'X', email: 'sem.senha@example.org' }
   const { user } = await admin.createUser({ form })
@@ -243,7 +243,7 @@ test('a user without a password is told so, and an administrator that answers op
   )
 })
 
-test('a password is set under the rules of sign-up, revokes tokens and waiting answers, and its owner is told', async t => {
+test('setting a password applies the rules of sign-up, revokes tokens and waiting answers, and notifies the owner', async t => {
   const { username, token, email, id } = await free()
   const set = (password: string) => admin.setPassword({ user: username, password })
   for (const bad of ['', 'curta', username, 'password1', 'x'.repeat(257)]) {
@@ -270,7 +270,7 @@ test('a password is set under the rules of sign-up, revokes tokens and waiting a
   t.notRegex(text!, /girafas/)
 })
 
-test('a recovery key goes to the registered address, and opens the account', async t => {
+test('a recovery key is sent to the registered address, and signs in', async t => {
   const { username, email } = await free()
   t.is((await admin.sendRecoveryKey({ user: username, validateOnly: true })).email, email)
   t.is((await admin.sendRecoveryKey({ user: username })).email, email)
@@ -280,7 +280,7 @@ test('a recovery key goes to the registered address, and opens the account', asy
   t.is((await service.request('POST', '/forgotpasswords/loginbyusernameandkey', { query })).status, 200)
 })
 
-test('a recovery key that an administrator sends is worded in the language of the service', async t => {
+test('a recovery key that an administrator sends is in the language of the service', async t => {
   for (const [locale, subject] of [
     ['en', 'Your key to regain access'],
     ['pt-BR', 'Sua chave para recuperar o acesso'],
@@ -293,7 +293,7 @@ test('a recovery key that an administrator sends is worded in the language of th
   }
 })
 
-test('no key goes to who has no address, is suspended, or got as many as one recipient may', async t => {
+test('no key is sent to a user who has no address, is suspended, or has reached the limit of a recipient', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const send = (user: string) => reasonOf(admin.sendRecoveryKey({ user }))
   t.is(await send(username), 'WRONG_STATE')
@@ -306,7 +306,7 @@ test('no key goes to who has no address, is suspended, or got as many as one rec
   t.is(await send(suspended.username), 'WRONG_STATE')
 })
 
-test('lists filter by role, state, organization, time and words, and page by tokens bound to the filter', async t => {
+test('lists filter by role, state, organization, time and words, and page tokens are bound to the filter', async t => {
   const own = await startTestService(t, settings())
   const chief = await openSignedIn(t, own)
   const school = await own.organization({ name: 'Escola Única' })
@@ -350,7 +350,7 @@ test('lists filter by role, state, organization, time and words, and page by tok
   t.deepEqual(seen, names)
 })
 
-test('on the database itself an owner is told that the password came from there', async t => {
+test('when a password is set on the database itself, the owner’s e-mail says so', async t => {
   const { username, email, id } = await free()
   const local = await openLocal(t, service, { reason: 'esquecida' })
   await local.setPassword({ user: username, password: 'sete girafas bem altas' })
@@ -359,7 +359,7 @@ test('on the database itself an owner is told that the password came from there'
   t.like(events[0], { actor: 'cli:tester@here', reason: 'esquecida' })
 })
 
-test('a name that means nobody, and an id that nobody has, are no user', async t => {
+test('an unknown name or id is reported as an unknown user', async t => {
   for (const user of ['ninguém', '#999999', '999999']) {
     t.is(await reasonOf(admin.explainUser({ user })), 'USER_NOT_FOUND', user)
     t.is(await reasonOf(admin.suspendUser({ user })), 'USER_NOT_FOUND', user)

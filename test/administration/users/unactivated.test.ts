@@ -1,4 +1,4 @@
-/** After a flood of sign-ups: what was signed up from a network and never activated is erased, and nothing else. */
+/** After a flood of sign-ups: erasure of only the accounts that were signed up from a network and never activated. */
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import test, { type ExecutionContext } from 'ava'
 import { openLocal, openSignedIn, reasonOf, wrongFieldsOf } from '../../_helpers/administration.js'
@@ -9,7 +9,7 @@ import { waitFor } from '../../_helpers/wait.js'
 
 const start = (t: ExecutionContext) => startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
 
-/** Signs somebody up from an address; the username. */
+/** Signs a user up from an address; returns the username. */
 async function signUp({ request }: TestService, address: string, role = 'ROLE_CLIENT'): Promise<string> {
   const form = signUpForm({ roles: [role] })
   const { status, text } = await request('POST', '/users/signup', {
@@ -20,7 +20,7 @@ async function signUp({ request }: TestService, address: string, role = 'ROLE_CL
   return form.username
 }
 
-/** Which of the users are there, deleted or not. */
+/** Which of the users exist, deleted or not. */
 async function present<T extends string>({ registry }: TestService, users: Record<T, string>): Promise<string[]> {
   const there = Object.entries<string>(users).map(async ([name, username]) =>
     (await registry.administeredUsers.find({ usernameKey: username })) ? name : undefined,
@@ -28,7 +28,7 @@ async function present<T extends string>({ registry }: TestService, users: Recor
   return (await Promise.all(there)).filter(name => name !== undefined)
 }
 
-test('accounts of an address, an IPv4 block or an IPv6 block are counted and erased, and those beside it stay', async t => {
+test('accounts from an address, an IPv4 block or an IPv6 block are counted and erased, and those outside stay', async t => {
   const service = await start(t)
   const { registry, request } = service
   const administration = await openSignedIn(t, service)
@@ -74,7 +74,7 @@ test('accounts of an address, an IPv4 block or an IPv6 block are counted and era
   )
 })
 
-test('only accounts that were never activated go, of any role, and only of the time that is given', async t => {
+test('only never activated accounts are erased, of any role, and only those in the given time range', async t => {
   const service = await start(t)
   const { database } = service.registry
   const administration = await openSignedIn(t, service)
@@ -92,7 +92,7 @@ test('only accounts that were never activated go, of any role, and only of the t
   const { termsofusage: _, roles: __, ...form } = signUpForm()
   await administration.createUser({ form: { ...form, role: 'ROLE_CLIENT' } })
   for (const user of [users.active, users.activeOnce]) await administration.activateUser({ user })
-  // As it may be some day: nothing makes an active account inactive now.
+  // For the future: currently nothing makes an active account inactive.
   await database.run({ name: 'inactive', text: 'UPDATE users SET active = false WHERE username_key = $1' }, [
     users.activeOnce,
   ])
@@ -125,7 +125,7 @@ test('only accounts that were never activated go, of any role, and only of the t
   t.truthy(await service.registry.administeredUsers.find({ usernameKey: form.username }))
 })
 
-test('a network that is none is refused, and nothing goes without the network once more', async t => {
+test('an invalid network is refused, and erasure needs the network as confirmation', async t => {
   const service = await start(t)
   const administration = await openSignedIn(t, service)
   const users = { one: await signUp(service, '203.0.113.7') }
@@ -141,7 +141,7 @@ test('a network that is none is refused, and nothing goes without the network on
   t.deepEqual(await present(service, users), ['one'])
 })
 
-test('a flood goes in calls of 100 accounts, and a call after one that was the last goes on with the rest', async t => {
+test('each call erases at most 100 accounts, and further calls erase the rest', async t => {
   const service = await start(t)
   const administration = await openLocal(t, service)
   const stays = { stays: await signUp(service, '198.51.100.1') }
@@ -153,7 +153,7 @@ test('a flood goes in calls of 100 accounts, and a call after one that was the l
   t.is(first.users, 100)
   const second = await erase(first.nextPageToken)
   t.is(second.users, 100)
-  // The rest, by somebody who begins anew.
+  // The rest, by a new call without a token.
   const last = await erase()
   t.deepEqual([last.users, last.nextPageToken], [20, ''])
   t.deepEqual(await present(service, stays), ['stays'])
@@ -161,7 +161,7 @@ test('a flood goes in calls of 100 accounts, and a call after one that was the l
   t.deepEqual(await wrongFieldsOf(administration.eraseUnactivatedUsers(other)), ['page_token'])
 })
 
-test('two calls at once erase each account once, and none that is activated meanwhile', async t => {
+test('concurrent calls erase each account once, and none that is activated meanwhile', async t => {
   const service = await start(t)
   const { registry } = service
   const { database, users } = registry
@@ -190,18 +190,18 @@ test('two calls at once erase each account once, and none that is activated mean
   t.deepEqual(await present(service, { activated }), ['activated'])
 })
 
-test('where an account was signed up from is known at once, and as long as the audit log keeps it', async t => {
+test('the network of a sign-up is known at once, and as long as the audit log keeps its event', async t => {
   const service = await start(t)
   const { database, audit } = service.registry
   const administration = await openLocal(t, service)
   const network = '203.0.113.7'
   const count = async () => (await administration.eraseUnactivatedUsers({ network, validateOnly: true })).users
-  // While somebody holds the lock under which events are sealed, they wait.
+  // While another session holds the sealing lock, events stay unsealed.
   await database.transact(
     async transaction => {
       await database.run({ name: 'head', text: 'SELECT FROM audit_head FOR UPDATE' }, [], transaction)
       const username = await signUp(service, network)
-      // What its user did from elsewhere says nothing of it.
+      // Events of the user from other networks don't matter.
       await service.login(username)
       t.is(await count(), 1)
     },
@@ -214,7 +214,7 @@ test('where an account was signed up from is known at once, and as long as the a
   t.is((await administration.eraseUnactivatedUsers({ network: '127.0.0.0/8', validateOnly: true })).users, 0)
 })
 
-test('users delete --unactivated tells how many there are, asks for the network once more, and erases them', async t => {
+test('`users delete --unactivated` shows the number of accounts, asks for the network as confirmation, and erases them', async t => {
   const service = await start(t)
   const users = {
     one: await signUp(service, '203.0.113.7'),

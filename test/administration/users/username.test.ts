@@ -18,7 +18,7 @@ const rename = (user: string, username: string, api = admin) =>
 const statusOfLogin = async (username: string, { request } = service) =>
   (await request('POST', '/users/login', { query: { username, password } })).status
 
-test('an administrator changes a username: the user is notified, its tokens stay valid, the former name stays reserved', async t => {
+test('when an administrator changes a username, the user is notified, tokens stay valid, and the former name stays reserved', async t => {
   const email = `${randomUUID()}@example.org`
   const { token, username } = await service.signUp('ROLE_CLIENT', { email })
   const name = newName()
@@ -41,7 +41,7 @@ test('an administrator changes a username: the user is notified, its tokens stay
   t.true((await rename(name, username)).changed)
 })
 
-test('a username that another user has, or that breaks the rules of sign-up, is refused with all other wrong fields', async t => {
+test('a username that is taken or invalid is refused, together with all other invalid fields', async t => {
   const [user, other] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
   for (const username of ['', '#7', 'me', 'a\u200bb', 'x'.repeat(256)]) {
     const update = admin.updateUser({
@@ -70,7 +70,7 @@ test('`users edit --username` changes a username', async t => {
   t.is(code, 2, stderr)
 })
 
-test('the default administrator can get another username: it signs in with it, and a start makes no second one', async t => {
+test('the default administrator can be renamed: it signs in with the new username, and a start creates no second one', async t => {
   const own = await startTestService(t, settings())
   const api = await openSignedIn(t, own)
   const name = newName()
@@ -82,7 +82,7 @@ test('the default administrator can get another username: it signs in with it, a
   t.is(await statusOfLogin('admin', own), 404)
 })
 
-test('on the database itself the username of an administrator needs a reason', async t => {
+test('on the database itself, changing an administrator’s username needs a reason', async t => {
   const own = await startTestService(t, settings())
   t.is(await reasonOf(rename('admin', newName(), await openLocal(t, own))), 'JUSTIFICATION_NEEDED')
   t.true((await rename('admin', newName(), await openLocal(t, own, { reason: 'wedding' }))).changed)

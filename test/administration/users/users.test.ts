@@ -1,4 +1,4 @@
-/** What administrators change of users, as RPCs: what each changes, refuses, and leaves in the audit log. */
+/** RPCs by which administrators change users: their effects, refusals, and events in the audit log. */
 import { randomUUID } from 'node:crypto'
 import test, { type ExecutionContext } from 'ava'
 import { UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
@@ -37,13 +37,13 @@ const form = (fields: Record<string, unknown> = {}) => ({
   city: 'Campinas',
   ...fields,
 })
-/** The newest events about a user: action, and what it was changed to. */
+/** The newest events about a user: action, object and reason. */
 const events = async ({ registry }: TestService, subjectId: number) =>
   (await registry.audit.list({ subjectId, limit: 20 })).map(({ action, object, reason }) =>
     [action, object, reason].filter(Boolean).join(' '),
   )
 
-/** A service of its own with a second active administrator, `ana`. */
+/** A separate service with a second active administrator, `ana`. */
 async function withTwo(t: ExecutionContext, more: Record<string, string> = {}) {
   const own = await startTestService(t, { ...settings(), ...more })
   const admin = await openSignedIn(t, own)
@@ -56,7 +56,7 @@ async function withTwo(t: ExecutionContext, more: Record<string, string> = {}) {
   return { own, admin, ana: openAdministration(t, own, token), id: user!.record!.id! }
 }
 
-test('a name that looks like an id is refused, and where one is there from before nobody’s session or password is touched by it', async t => {
+test('a username that looks like an id is refused, and an existing one affects no other user’s session or password', async t => {
   for (const username of ['#1', '＃１']) {
     const creation = admin.createUser({ form: form({ username }) })
     t.is(await reasonOf(creation), 'INVALID_SIGN_UP')
@@ -87,7 +87,7 @@ test('a user is created inactive under the rules of sign-up, and signs in with i
   t.deepEqual(await events(service, user!.record!.id!), ['user.add role:ROLE_CLIENT', 'session.login'])
 })
 
-test('without a password nobody signs in as a new user until one is set', async t => {
+test('a new user without a password can’t sign in until one is set', async t => {
   const given = form()
   await admin.createUser({ form: given })
   for (const secret of ['', ' ', password]) t.is(await login(given.username, secret), secret === password ? 404 : 400)
@@ -95,10 +95,10 @@ test('without a password nobody signs in as a new user until one is set', async 
   t.is(await login(given.username), 200)
 })
 
-test('every wrong field of a new user is told at once, taken names and look-alikes included', async t => {
+test('all invalid fields of a new user are listed together, including taken names and look-alikes', async t => {
   const taken = await service.signUp('ROLE_CLIENT', { nickname: 'Apelido já tomado' })
   const wrong = (fields: Record<string, unknown>) => wrongFieldsOf(admin.createUser({ form: form(fields) }))
-  t.deepEqual(await wrong({ username: '', state: 'SPX', city: '', gender: 'X', email: 'nobody', role: 'ROLE_X' }), [
+  t.deepEqual(await wrong({ username: '', state: 'SPX', city: '', gender: 'X', email: 'invalid', role: 'ROLE_X' }), [
     'form.city',
     'form.email',
     'form.gender',
@@ -116,7 +116,7 @@ test('every wrong field of a new user is told at once, taken names and look-alik
   t.deepEqual(await wrongFieldsOf(admin.createUser({ form: form(), organization: 'x' })), ['organization'])
 })
 
-test('a creation that is repeated with its id makes one user, one that is only checked makes none', async t => {
+test('a creation repeated with its request id creates one user, and validate_only creates none', async t => {
   const [given, requestId] = [form(), randomUUID()]
   const [first, second] = [
     await admin.createUser({ form: given, requestId }),
@@ -128,7 +128,7 @@ test('a creation that is repeated with its id makes one user, one that is only c
   t.is(await reasonOf(admin.getUser({ user: checked.username })), 'USER_NOT_FOUND')
 })
 
-test('a user that is created active belongs to its organization, and a provider has its key', async t => {
+test('a user created as active belongs to its organization, and an institution has a provider key', async t => {
   const organization = await service.organization()
   const { user } = await admin.createUser({
     form: form({ role: 'ROLE_INSTITUTION' }),
@@ -140,7 +140,7 @@ test('a user that is created active belongs to its organization, and a provider 
   t.regex(user!.record!.providerActivationKey!.activationkey!, /^[\da-f-]{36}$/)
 })
 
-test('an update changes what its mask names, clears what has no value, and keeps the rest', async t => {
+test('an update changes the fields of its mask, clears those without a value, and keeps all others', async t => {
   const email = 'antes@example.org'
   const { username } = await service.signUp('ROLE_CLIENT', { gender: 'M', email, dateofborn: '01/02/1990' })
   const { user: before } = await admin.getUser({ user: username })
@@ -165,7 +165,7 @@ test('an update changes what its mask names, clears what has no value, and keeps
   t.false(same.changed)
 })
 
-test('an update is refused with every wrong field of its mask, and with no other', async t => {
+test('the refusal of an update lists every invalid field of its mask, and no other', async t => {
   const other = await service.signUp('ROLE_CLIENT')
   const { username } = await service.signUp('ROLE_CLIENT')
   const wrong = (form: Record<string, string>, paths = Object.keys(form)) =>
@@ -183,7 +183,7 @@ test('an update is refused with every wrong field of its mask, and with no other
   t.is(await reasonOf(admin.createUser({ form: form({ nickname: renamed }) })), 'INVALID_SIGN_UP')
 })
 
-test('each change holds to the etag that was seen, and only checks with validate_only', async t => {
+test('each change needs the current etag, and changes nothing with validate_only', async t => {
   const { id } = await service.organization()
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
   const organization = `#${id}`
@@ -208,7 +208,7 @@ test('each change holds to the etag that was seen, and only checks with validate
   t.deepEqual(await events(service, before!.record!.id!), ['user.sign-up'])
 })
 
-test('suspending twice succeeds and changes once; resuming lets in again, but no token from before', async t => {
+test('suspending twice succeeds and changes once; after resuming, sign-in works and earlier tokens stay revoked', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const first = await admin.suspendUser({ user: username })
   t.true(first.changed)
@@ -239,7 +239,7 @@ for (const [what, change] of [
   })
 }
 
-test('activation takes no token away, moving an active user does', async t => {
+test('activation revokes no token, and moving an active user to another organization does', async t => {
   const [here, there] = [await service.organization(), await service.organization()]
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
   const { user, changed } = await admin.activateUser({ user: username, organization: `#${here.id}` })
@@ -260,7 +260,7 @@ test('activation takes no token away, moving an active user does', async t => {
   t.is(none.user!.record!.partnerOrganization, undefined)
 })
 
-test('a provider that gets another role loses its key, and gets a new one with the role', async t => {
+test('an institution that loses its role loses its provider key, and gets a new one with the role', async t => {
   const organization = await service.organization()
   const { username, providerKey } = await service.institution(organization)
   await admin.setRole({ user: username, role: 'ROLE_CLIENT' })
@@ -278,7 +278,7 @@ test('a provider that gets another role loses its key, and gets a new one with t
   t.is((await activate(key)).status, 200)
 })
 
-test('who is deleted is gone from every public look-up, keeps its names, and comes back as it was', async t => {
+test('a deleted user is hidden from every public look-up, keeps its names, and can be restored unchanged', async t => {
   const { username, nickname, token } = await service.signUp('ROLE_CLIENT', {
     securityquestion: '1',
     securityanswer: 'Rex',
@@ -290,10 +290,10 @@ test('who is deleted is gone from every public look-up, keeps its names, and com
   t.false((await admin.deleteUser({ user: username })).changed)
 
   t.is(await me(token), 500)
-  const nobody = await service.request('POST', '/users/login', { query: { username: 'ninguém', password } })
+  const unknown = await service.request('POST', '/users/login', { query: { username: 'ninguém', password } })
   const gone = await service.request('POST', '/users/login', { query: { username, password } })
-  t.is(gone.status, nobody.status)
-  t.is(gone.json.detail, nobody.json.detail)
+  t.is(gone.status, unknown.status)
+  t.is(gone.json.detail, unknown.json.detail)
   const adminToken = await service.adminToken()
   const show = () => service.request('GET', `/users/${encodeURIComponent(username)}`, { token: adminToken })
   t.is((await show()).json.reason, 'USER_NOT_FOUND')
@@ -334,7 +334,7 @@ test('who is deleted is gone from every public look-up, keeps its names, and com
   t.is(await me(token), 500)
 })
 
-test('a suspended user that is deleted and brought back is suspended still', async t => {
+test('a suspended user that is deleted and restored is still suspended', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   await admin.suspendUser({ user: username })
   await admin.deleteUser({ user: username })
@@ -343,7 +343,7 @@ test('a suspended user that is deleted and brought back is suspended still', asy
   t.is(user!.deleteTime, undefined)
 })
 
-test('making and unmaking an administrator asks for its name, once more', async t => {
+test('promoting or demoting an administrator needs the username as confirmation', async t => {
   const { own, admin } = await withTwo(t)
   const { username } = await own.signUp('ROLE_ADMIN')
   const calls: [string, string, (confirm?: string) => Promise<unknown>][] = [
@@ -368,7 +368,7 @@ test('making and unmaking an administrator asks for its name, once more', async 
   }
 })
 
-test('making and unmaking an administrator asks for a sign-in at most 15 minutes old, other changes do not', async t => {
+test('promoting or demoting an administrator needs a sign-in at most 15 minutes old; other changes don’t', async t => {
   const own = await serviceWithClock(t, settings())
   const admin = await openSignedIn(t, own)
   const { username } = await own.signUp('ROLE_CLIENT')
@@ -397,7 +397,7 @@ test('the last active administrator can’t be suspended, deleted, erased or giv
     t.is(await reasonOf(call(ana, 'ana')), 'LAST_ADMINISTRATOR', verb)
     t.is(await reasonOf(call(await openLocal(t, own, { reason: 'teste' }), 'ana')), 'LAST_ADMINISTRATOR', verb)
   }
-  // Who isn't active yet is none.
+  // An inactive administrator doesn't count.
   const waiting = await own.signUp('ROLE_ADMIN')
   t.is(await reasonOf(ana.suspendUser({ user: 'ana' })), 'LAST_ADMINISTRATOR')
   t.is(await reasonOf(ana.suspendUser({ user: waiting.username })), 'none')
@@ -406,7 +406,7 @@ test('the last active administrator can’t be suspended, deleted, erased or giv
   t.is(await reasonOf(admin.listUsers({})), 'INVALID_TOKEN')
 })
 
-test('of the last two administrators only one goes, though two replicas take both at once', async t => {
+test('if two replicas suspend one each of the last two administrators, only one succeeds', async t => {
   const { own, admin } = await withTwo(t)
   const other = await startTestService(t, { ...settings(), DATABASE_URL: own.env.DATABASE_URL! })
   const { token } = await openAdministration(t, own).signIn({ username: 'ana', password })
@@ -415,13 +415,13 @@ test('of the last two administrators only one goes, though two replicas take bot
     reasonOf(admin.suspendUser({ user: 'ana' })),
     reasonOf(there.suspendUser({ user: 'admin' })),
   ])
-  // Who is late may find its own token void by then.
+  // The token of the later caller may already be void.
   t.deepEqual(outcomes.map(reason => reason === 'none').sort(), [false, true], outcomes.join())
   const { users } = await (await openLocal(t, own)).listUsers({ role: 'ROLE_ADMIN', state: UserState.ACTIVE })
   t.is(users.length, 1)
 })
 
-test('who takes the last but one administrator away makes others wait until that is done', async t => {
+test('suspending the second-to-last administrator makes concurrent changes of administrators wait', async t => {
   const { own, admin, id } = await withTwo(t)
   const { database, administeredUsers, users } = own.registry
   let outcome: Promise<string> | undefined
@@ -438,7 +438,7 @@ test('who takes the last but one administrator away makes others wait until that
   t.is(await outcome!, 'LAST_ADMINISTRATOR')
 })
 
-test('on the database itself, changes of administrators and passwords need a reason, others none', async t => {
+test('on the database itself, only changes of administrators and of passwords need a reason', async t => {
   const { own } = await withTwo(t)
   const silent = await openLocal(t, own)
   const { username } = await own.signUp('ROLE_CLIENT')
@@ -459,12 +459,12 @@ test('on the database itself, changes of administrators and passwords need a rea
   t.is(await reasonOf(silent.updateUser({ user: username, ...fields })), 'none')
 })
 
-test('other active administrators are told by e-mail of what is done on the database itself, and of nothing else', async t => {
+test('other active administrators are notified by e-mail of changes on the database itself, and of no others', async t => {
   const { own, admin, id } = await withTwo(t, { AUTH_MAIL_LOCALE: 'en' })
   await admin.updateUser({ user: 'admin', form: { email: 'chefe@example.org' }, updateMask: { paths: ['email'] } })
   const { username } = await own.signUp('ROLE_CLIENT', { email: 'cliente@example.org' })
   await admin.createUser({ form: form({ role: 'ROLE_ADMIN', email: 'inativo@example.org' }) })
-  // They are told otherwise of what is done to themselves.
+  // Changes of their own accounts cause another notice.
   const seen = new Set<unknown>()
   const next = (address: string) =>
     waitFor(
@@ -490,7 +490,7 @@ test('other active administrators are told by e-mail of what is done on the data
   }
   t.is((await mailbox.nextEmail('cliente@example.org')).subject, 'Your password was changed')
 
-  // The one it was done to isn't asked to judge it.
+  // The changed administrator gets no such notice.
   await local.suspendUser({ user: 'ana' })
   t.true((await next('chefe@example.org')).text!.includes(`ana (id ${id}) was suspended`))
   await local.resumeUser({ user: 'ana' })
@@ -498,8 +498,8 @@ test('other active administrators are told by e-mail of what is done on the data
   await admin.revokeTokens({ user: 'ana' })
   await local.setRole({ user: username, role: 'ROLE_ADMIN', confirm: username })
   t.true((await next('chefe@example.org')).text!.includes('was given another role: ROLE_ADMIN'))
-  const told = mailbox.emails.filter(({ subject }) => subject === 'A change made on the database itself')
-  const recipients = new Set(told.flatMap(({ to = [] }) => to.map(({ address }) => address)))
+  const notices = mailbox.emails.filter(({ subject }) => subject === 'A change made on the database itself')
+  const recipients = new Set(notices.flatMap(({ to = [] }) => to.map(({ address }) => address)))
   t.deepEqual([...recipients].sort(), ['ana@example.org', 'chefe@example.org'])
   t.true((await events(own, id)).includes('user.suspend chamado 42: http://example.org/perdeu'))
 })
