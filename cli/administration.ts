@@ -1,4 +1,4 @@
-// The way to Administration: remote, by a context that `auth-admin login` made, or local, on the database itself.
+// The connection to Administration: remote, by a context that `auth-admin login` made, or local, on the database itself.
 import type { Client, Transport } from '@connectrpc/connect'
 import type { Command } from 'commander'
 import type { AdministeredUser, Administration } from '../proto/gen/auth/v1/administration_pb.js'

@@ -159,8 +159,8 @@ export const yesOption = () => new Option('--yes', 'confirm; required without a 
 export const missingYes = 'This needs a confirmation: pass --yes.'
 
 /**
- * Asks for confirmation at a terminal, with a sentence that says what happens, after `validate` has found that nothing else
- * is in the way; declining ends the command with 1. Where nothing can be asked, --yes is required.
+ * Asks for confirmation at a terminal, with a sentence that says what happens, after `validate` has found no other
+ * obstacle; declining ends the command with 1. Without a terminal, --yes is required.
  */
 export async function confirm(
   sentence: string,
@@ -177,8 +177,8 @@ export async function confirm(
 }
 
 /**
- * The name that confirms what can't be undone: from --confirm, or as typed at a terminal, after `validate` has found that
- * nothing else is in the way.
+ * The name that confirms an irreversible change: from --confirm, or as typed at a terminal, after `validate` has found no
+ * other obstacle.
  */
 export async function confirmName(
   sentence: string,

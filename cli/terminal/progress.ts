@@ -26,7 +26,7 @@ export async function interruptProgress<T>(prompt: () => Promise<T>): Promise<T>
 
 /**
  * Runs `work`. At a terminal, once it has taken a second, a line says what it is doing, since when, and what it last reported
- * of itself, such as `2000 so far`; the line is gone when the work ends. What the work prompts for is within
+ * of itself, such as `2000 so far`; the line is erased when the work ends. What the work prompts for is within
  * `interruptProgress`. `prints` is for work that prints its results: at a terminal, these show the progress.
  */
 export async function withProgress<T>(

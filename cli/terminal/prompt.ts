@@ -1,4 +1,4 @@
-// The prompt for a line of text or a secret: while what is typed isn't right yet, it says so below the line.
+// The prompt for a line of text or a secret: while the input is invalid, it reports that below the line.
 import {
   createPrompt,
   isBackspaceKey,

@@ -48,8 +48,8 @@ export interface Registry {
   /** Calls of `auth.v1.Changes`; `watchUsers` and a verifier call it for you. */
   readonly changes: Client<typeof Changes>
   /**
-   * Calls `onChange` for each change of users, one after the other. Each change comes at least once: again after `onChange`
-   * rejected, and after a restart with a cursor from before it. Needs a key with `users.watch`.
+   * Calls `onChange` for each change of users, one after the other. Each change is delivered at least once: again after
+   * `onChange` rejected, and after a restart with a cursor from before it. Needs a key with `users.watch`.
    */
   watchUsers(onChange: (change: UsersChange) => void | Promise<void>, options?: WatchOptions): Watch
 }

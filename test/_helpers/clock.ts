@@ -10,7 +10,7 @@ export interface Clock {
 }
 
 /**
- * Gives a database without tables functions `now` and `clock_timestamp` that stand before PostgreSQL's own on the search
+ * Gives a database without tables functions `now` and `clock_timestamp` that precede those of PostgreSQL on the search
  * path, so that everything that the migrations create uses them.
  */
 export async function stopClock(url: string): Promise<void> {

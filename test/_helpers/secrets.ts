@@ -5,10 +5,10 @@ import { join } from 'node:path'
 /** Password of the administrator and of all users whom the tests sign up. */
 export const password = 'cavalo-marinho-azul-42'
 
-/** Secrets that tests know beforehand. */
+/** Secrets that tests know in advance. */
 const known = [password, Buffer.alloc(32, 7).toString('base64'), Buffer.alloc(32, 7).toString('hex')]
 
-/** Patterns of secrets that aren't known beforehand. */
+/** Patterns of secrets that aren't known in advance. */
 const forms: Readonly<Record<string, RegExp>> = {
   token: /\beyJ[\w-]{8,}\.eyJ[\w-]{8,}/,
   hash: /\$2[aby]\$\d\d\$|hmac1:/,

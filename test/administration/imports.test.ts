@@ -256,7 +256,7 @@ test.serial('starting an import of the same source again resumes the unfinished 
 })
 
 test.serial(
-  'an import accepts batches only from the administrator who last started or resumed it, until a revocation of that administrator’s tokens',
+  'an import accepts batches only from the administrator who last started or resumed it, until their tokens are revoked',
   async t => {
     const other = `adm-${randomUUID()}`
     await api.createUser({

@@ -107,7 +107,7 @@ test('a server without HTTP/2 is reported without a stack trace', async t => {
   await says(t, `http://127.0.0.1:${await listen(t, html)}`, 1, /speaks HTTP\/1\.1/)
 })
 
-test('if a server aborts a call, the error advises a retry, and doesn’t suspect a wrong server', async t => {
+test('if a server closes the connection during a call, the error says so, and doesn’t suspect a wrong server', async t => {
   for (const code of [constants.NGHTTP2_NO_ERROR, constants.NGHTTP2_INTERNAL_ERROR]) {
     const server = createHttp2().on('stream', ({ session }) => {
       session!.goaway(code)

@@ -179,24 +179,27 @@ test.serial('rejected rows are counted, reported unchanged, and can be imported 
   t.is((await sql(`SELECT 1 FROM users WHERE username LIKE 'rep-%'`)).length, 5)
 })
 
-test.serial('a dry run reports the changes by field, and a later import skips records that changed since', async t => {
-  await service.signUp('ROLE_CLIENT', { username: 'dry-ana' })
-  await service.signUp('ROLE_CLIENT', { username: 'dry-bia' })
-  const source = await file('username,city,gender\ndry-ana,Jaú,F\ndry-bia,Jaú,F\n')
-  const dry = await imported('users', source, '--dry-run')
-  t.like(dry, { code: 0, dry_run: true, updated: 2, changes: { city: 2, gender: 2 } })
-  const { stdout } = await cli('users', 'import', source, '--dry-run')
-  t.regex(
-    stdout,
-    /^Dry run \d+, nothing is changed: 0 created, 2 updated, 0 unchanged, 0 rejected\.\nChanges by field: gender 2, city 2\.\n/,
-  )
-  await cli('users', 'edit', 'dry-bia', '--city', 'Assis')
-  const report = join(folder, 'stale.csv')
-  const after = await imported('users', source, '--after-dry-run', String(dry.id), '--report', report)
-  t.is(after.stderr, '')
-  t.like(after, { code: 6, updated: 1, rejected: 1, after_dry_run: dry.id })
-  t.regex(await readFile(report, 'utf8'), /dry-bia,Jaú,F,3,,STALE: /)
-})
+test.serial(
+  'a dry run reports the changes by field, and a later import rejects records that changed since',
+  async t => {
+    await service.signUp('ROLE_CLIENT', { username: 'dry-ana' })
+    await service.signUp('ROLE_CLIENT', { username: 'dry-bia' })
+    const source = await file('username,city,gender\ndry-ana,Jaú,F\ndry-bia,Jaú,F\n')
+    const dry = await imported('users', source, '--dry-run')
+    t.like(dry, { code: 0, dry_run: true, updated: 2, changes: { city: 2, gender: 2 } })
+    const { stdout } = await cli('users', 'import', source, '--dry-run')
+    t.regex(
+      stdout,
+      /^Dry run \d+, nothing is changed: 0 created, 2 updated, 0 unchanged, 0 rejected\.\nChanges by field: gender 2, city 2\.\n/,
+    )
+    await cli('users', 'edit', 'dry-bia', '--city', 'Assis')
+    const report = join(folder, 'stale.csv')
+    const after = await imported('users', source, '--after-dry-run', String(dry.id), '--report', report)
+    t.is(after.stderr, '')
+    t.like(after, { code: 6, updated: 1, rejected: 1, after_dry_run: dry.id })
+    t.regex(await readFile(report, 'utf8'), /dry-bia,Jaú,F,3,,STALE: /)
+  },
+)
 
 test.serial('an import of new users without the column termsofusage warns once, also in a dry run', async t => {
   const user = (username: string) => ({ username, state: 'SP', city: 'Bauru', role: 'ROLE_CLIENT' })

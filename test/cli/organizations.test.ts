@@ -150,7 +150,7 @@ test('list finds words by their beginning in any case and accents, and its pages
   t.regex(stderr, /There are more/)
 })
 
-test('list prints the requested fields in order, in columns or as JSON, and streams rows', async t => {
+test('list prints the requested fields in order, in columns, as JSON or as JSON lines', async t => {
   const { id } = await json('create', '--name', 'Escolhida a dedo', '--phone', '7')
   const list = (...args: string[]) => organizations('list', '--text', 'escolhida', ...args)
   t.deepEqual(JSON.parse((await list('--fields', 'phone,id,website', '--json')).stdout).organizations, [

@@ -20,7 +20,7 @@ const limited = 'came from this network'
 /** Networks of the calls that a service logged. */
 const networksOf = ({ service }: Front) => new Set(accessLines(service).map(({ network }) => network))
 
-/** Sends bytes over TLS, and returns what comes back until the other side closes. */
+/** Sends bytes over TLS, and returns the received bytes until the other side closes. */
 async function sendOverTls(place: Place, text: string, address?: string): Promise<string> {
   const socket = dial(place, 'http/1.1', address)
   let answer = ''

@@ -193,7 +193,7 @@ test.serial(
   },
 )
 
-test.serial('a DNS name stands for all its addresses, including those added after one is lost', async t => {
+test.serial('a DNS name refers to all its addresses, including those added after one is lost', async t => {
   const DATABASE_URL = await freshDatabase(t)
   const port = await freePort()
   const at = (host: string) => spawnServer(t, { DATABASE_URL, AUTH_GRPC_ADDRESS: `${host}:${port}` })

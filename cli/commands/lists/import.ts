@@ -128,7 +128,7 @@ interface Batch {
   }[]
 }
 
-/** What the rows of a file are, as far as the command says it beforehand. */
+/** The rows of a file, as reported before the import. */
 interface Survey {
   readonly rows: number
   readonly passwords: number

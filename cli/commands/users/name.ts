@@ -50,8 +50,8 @@ export async function readUser(
 }
 
 /**
- * Changes the user that a command names, after a confirmation: --yes, or the answer at a terminal, where nothing else may be
- * in the way of the change, which is then for the etag of the user as it was shown.
+ * Changes the user that a command names, after a confirmation: --yes, or the answer at a terminal after a check for other
+ * obstacles. The change then needs the etag of the user as it was shown.
  */
 export async function changeConfirmed<T>(
   api: Api,
