@@ -2,6 +2,8 @@
 export interface TokenBucket {
   /** Removes tokens; false, and nothing is removed, when the bucket holds fewer. */
   acquire(tokens: number, now?: number): boolean
+  /** Removes tokens, also more than the bucket holds: `blockedFor` includes the debt. */
+  spend(tokens: number, now?: number): void
   /** Milliseconds until the bucket holds that many tokens; 0 when it does. */
   blockedFor(tokens: number, now?: number): number
 }
@@ -20,6 +22,10 @@ export function createTokenBucket(burst: number, rate: number): TokenBucket {
       if (level < tokens) return false
       level -= tokens
       return true
+    },
+    spend(tokens, now = performance.now()) {
+      refill(now)
+      level -= tokens
     },
     blockedFor(tokens, now = performance.now()) {
       refill(now)

@@ -99,7 +99,8 @@ export function startSender<L extends Queued>(parts: {
       if (mail === 'expired') {
         log.warn({ entry: id, kind, attempts }, 'e-mail dropped: too old to be of use')
       } else if (mail !== 'unwanted') {
-        rateLimit.acquire(1)
+        // Several entries may have been claimed for one token.
+        rateLimit.spend(1)
         await within(attemptTimeout, transport.send(mail))
         log.info({ entry: id, kind, attempts }, 'e-mail sent')
       }
@@ -108,7 +109,7 @@ export function startSender<L extends Queued>(parts: {
       if (!composed && isUnreachable(error)) throw error
       const reason = describe(error)
       const delay = delayAfter(error, attempts, (now() - createdAt.getTime()) / 1000)
-      log.warn({ entry: id, kind, attempts, reason, delay }, delay ? 'e-mail delayed' : 'e-mail failed for good')
+      log.warn({ entry: id, kind, attempts, reason, delay }, delay ? 'e-mail delayed' : 'e-mail failed permanently')
       return queue.failed(id, reason, delay)
     }
     await queue.done(id)
@@ -126,7 +127,12 @@ export function startSender<L extends Queued>(parts: {
           if (isRetry) retries++
           const work: Promise<void> = deliver(entry)
             // The entry is due again when its lease ends.
-            .catch(error => log.warn({ entry: entry.id, reason: describe(error) }, 'e-mail not settled'))
+            .catch(error =>
+              log.warn(
+                { entry: entry.id, reason: describe(error) },
+                'e-mail entry not updated: it is retried when its lease ends',
+              ),
+            )
             .finally(() => {
               inFlight.delete(work)
               if (isRetry) retries--
@@ -136,7 +142,7 @@ export function startSender<L extends Queued>(parts: {
         }
       } while (again && !closed)
     } catch (error) {
-      if (reachable) log.warn({ reason: describe(error) }, 'mail queue out of reach')
+      if (reachable) log.warn({ reason: describe(error) }, 'e-mail queue not readable')
       reachable = false
     }
   }

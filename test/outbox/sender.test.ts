@@ -130,16 +130,20 @@ test('several e-mails are sent in parallel, and close waits for them', async t =
 })
 
 test('of a thousand e-mails 50 are sent at once, then a number per second that scales with the factor; unwanted entries don’t count', async t => {
-  const [queue, slower, unwanted] = [createQueue(), createQueue(), createQueue()]
+  const [queue, paced, slower, unwanted] = [createQueue(), createQueue(), createQueue(), createQueue()]
   const transport = { async send() {}, close() {} }
-  for (let id = 1; id <= 1000; id++) for (const each of [queue, slower, unwanted]) each.add(String(id))
+  for (let id = 1; id <= 1000; id++) for (const each of [queue, paced, slower, unwanted]) each.add(String(id))
   const startedAt = performance.now()
   start(t, { queue, compose: async () => entry, transport, factor: 50 })
+  // 2 a second. Four are in progress at a time, as when keys are created in the database.
+  start(t, { queue: paced, compose: () => sleep(20, entry), transport, factor: 1 / availableParallelism() })
   start(t, { queue: slower, compose: async () => entry, transport, factor: 0.001 })
   start(t, { queue: unwanted, compose: async () => 'unwanted', transport, factor: 0.001 })
   await waitForValue(() => queue.history.length, 1000)
   const seconds = (performance.now() - startedAt) / 1000
   t.true(seconds > 0.9 * (950 / (50 * 2 * availableParallelism())), `${seconds}`)
+  const sent = paced.history.length
+  t.true(sent > 50 && sent <= 50 + 2 * seconds + 4, `${sent} in ${seconds} s`)
   await waitForValue(() => unwanted.history.length, 1000)
   // Four are in progress when the last of them is counted.
   t.true(slower.history.length >= 50 && slower.history.length < 54, `${slower.history.length}`)

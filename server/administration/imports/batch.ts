@@ -65,13 +65,19 @@ export function importBatch(deps: Deps): Handler<'importBatch'> {
       const before = row.nextRow > firstRow ? await imports.findBatch(id, firstRow, t) : undefined
       if (before?.rowCount === rows.count)
         return { ...fromBinary(ImportBatchResponseSchema, before.answer), import: toImport(row) }
-      if (row.state !== 'running') refuse(Reason.WRONG_STATE, { text: `Import ${id} is ${row.state}.` })
+      if (row.state !== 'running')
+        refuse(Reason.WRONG_STATE, { text: `Import ${id} is ${row.state}: start a new one.` })
       if (row.nextRow !== firstRow || !given)
         refuse(Reason.WRONG_STATE, {
           text: `Import ${id} continues with row ${row.nextRow}, not with row ${firstRow}.`,
         })
       if (row.allOrNothing && firstRow + rows.count > maxAtOnce)
-        wrongFields([{ field: 'first_row', message: `All or nothing is for at most ${maxAtOnce} rows.` }])
+        wrongFields([
+          {
+            field: 'first_row',
+            message: `An all-or-nothing import has at most ${maxAtOnce} rows: split the file, or start it without all_or_nothing.`,
+          },
+        ])
       const keeps = !row.dryRun && !row.allOrNothing
       const judged = await judge(deps, { row, firstRow, rowCount: rows.count, given, hashes, keeps }, administrator, {
         t,
@@ -118,7 +124,9 @@ export function finishImport(deps: Deps): Handler<'finishImport'> {
       const row = (await imports.lock(id, t)) ?? missing(id)
       checkStarter(row, administrator)
       if (row.nextRow !== request.rows)
-        refuse(Reason.WRONG_STATE, { text: `Import ${id} has judged ${row.nextRow} rows, not ${request.rows}.` })
+        refuse(Reason.WRONG_STATE, {
+          text: `Import ${id} has processed ${row.nextRow} rows, not ${request.rows}: send the rows from row ${row.nextRow}.`,
+        })
       if (row.state !== 'running') return { import: toImport(row) }
       if (!row.allOrNothing) return { import: toImport(await imports.end(id, 'finished', t)) }
       if (row.rejected > 0) {
@@ -178,7 +186,9 @@ async function judge(
   const { afterDryRun } = row
   const seen = afterDryRun === null ? undefined : await imports.seen(afterDryRun, firstRow, rowCount, t)
   if (afterDryRun !== null && !seen)
-    refuse(Reason.WRONG_STATE, { text: `Dry run ${afterDryRun} has no longer what it saw: run it again.` })
+    refuse(Reason.WRONG_STATE, {
+      text: `The results of dry run ${afterDryRun} are no longer available: repeat the dry run, and pass its new id.`,
+    })
   const batch = { of: row, t, record, hashes, seen, administratorId: administrator.user?.id }
   const judged = keeps
     ? await given.apply(batch)
@@ -200,7 +210,9 @@ function rowsIn(of: ImportRow, { organizations, users }: ImportBatchRequest, { r
   const [rows, others] = of.kind === 'organizations' ? [organizations, users] : [users, organizations]
   const field = of.kind === 'organizations' ? 'organizations' : 'users'
   if (of.kind === 'predecessor' || others.length > 0)
-    refuse(Reason.WRONG_STATE, { text: `Import ${of.id} doesn’t take rows of this kind.` })
+    refuse(Reason.WRONG_STATE, {
+      text: of.kind === 'predecessor' ? `Import ${of.id} accepts no rows.` : `Import ${of.id} accepts only ${of.kind}.`,
+    })
   if (rows.length === 0 || rows.length > maxBatch) wrongFields([{ field, message: `Send 1 to ${maxBatch} rows.` }])
   const own = rowsOf[field] as Rows<ImportedOrganization | ImportedUser>
   return { count: rows.length, read: () => own(rows) }
