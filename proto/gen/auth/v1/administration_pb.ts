@@ -3242,7 +3242,7 @@ export const ServiceFormSchema: GenMessage<ServiceForm> = /*@__PURE__*/
  */
 export type ServiceKey = Message<"auth.v1.ServiceKey"> & {
   /**
-   * Serial number.
+   * Id.
    *
    * @generated from field: int32 id = 1;
    */
@@ -3672,7 +3672,7 @@ export type DeleteServiceKeyRequest = Message<"auth.v1.DeleteServiceKeyRequest">
   name?: string | undefined;
 
   /**
-   * Serial number of the key.
+   * Id of the key.
    *
    * @generated from field: optional int32 id = 2;
    */
@@ -4073,7 +4073,7 @@ export const SetIssuerResponseSchema: GenMessage<SetIssuerResponse> = /*@__PURE_
  */
 export type QueuedEmail = Message<"auth.v1.QueuedEmail"> & {
   /**
-   * Serial number.
+   * Id.
    *
    * @generated from field: int64 id = 1;
    */
@@ -4199,7 +4199,7 @@ export const ListEmailsResponseSchema: GenMessage<ListEmailsResponse> = /*@__PUR
  */
 export type GetEmailRequest = Message<"auth.v1.GetEmailRequest"> & {
   /**
-   * Serial number.
+   * Id.
    *
    * @generated from field: optional int64 id = 1;
    */
@@ -4241,7 +4241,7 @@ export const GetEmailResponseSchema: GenMessage<GetEmailResponse> = /*@__PURE__*
  */
 export type RetryEmailRequest = Message<"auth.v1.RetryEmailRequest"> & {
   /**
-   * Serial number.
+   * Id.
    *
    * @generated from field: optional int64 id = 1;
    */
@@ -4332,7 +4332,7 @@ export const RetryFailedEmailsResponseSchema: GenMessage<RetryFailedEmailsRespon
  */
 export type DiscardEmailRequest = Message<"auth.v1.DiscardEmailRequest"> & {
   /**
-   * Serial number.
+   * Id.
    *
    * @generated from field: optional int64 id = 1;
    */
@@ -4431,7 +4431,7 @@ export const SendTestEmailResponseSchema: GenMessage<SendTestEmailResponse> = /*
  */
 export type Import = Message<"auth.v1.Import"> & {
   /**
-   * Serial number.
+   * Id.
    *
    * @generated from field: int32 id = 1;
    */

@@ -100,7 +100,7 @@ export const LoginByUsernameAndAnswersResponseSchema: GenMessage<LoginByUsername
   messageDesc(file_auth_v1_forgotpasswords, 3);
 
 /**
- * A username and a mailed key.
+ * A username and a recovery key.
  *
  * @generated from message auth.v1.LoginByUsernameAndKeyRequest
  */

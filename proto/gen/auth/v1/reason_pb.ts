@@ -114,7 +114,7 @@ export enum Reason {
   TOO_MANY_ANSWERS = 12,
 
   /**
-   * Username and mailed key don't match, or the key is used or expired. Request a new key. [422, UNAUTHENTICATED]
+   * Username and recovery key don't match, or the key is used or expired. Request a new key. [422, UNAUTHENTICATED]
    *
    * @generated from enum value: REASON_INVALID_KEY = 13;
    */

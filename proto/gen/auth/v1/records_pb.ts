@@ -22,7 +22,7 @@ export const file_auth_v1_records: GenFile = /*@__PURE__*/
  */
 export type User = Message<"auth.v1.User"> & {
   /**
-   * Serial number of the user. Always present.
+   * Id of the user. Always present.
    *
    * @generated from field: optional int32 id = 1;
    */
@@ -149,7 +149,7 @@ export const UserSchema: GenMessage<User> = /*@__PURE__*/
  */
 export type PartnerOrganization = Message<"auth.v1.PartnerOrganization"> & {
   /**
-   * Serial number of the organization.
+   * Id of the organization.
    *
    * @generated from field: optional int32 id = 1;
    */
@@ -255,14 +255,14 @@ export const PartnerOrganizationSchema: GenMessage<PartnerOrganization> = /*@__P
  */
 export type ProviderActivationKey = Message<"auth.v1.ProviderActivationKey"> & {
   /**
-   * Serial number of the key.
+   * Id of the key.
    *
    * @generated from field: optional int32 id = 1;
    */
   id?: number | undefined;
 
   /**
-   * Serial number of its owner.
+   * Id of its owner.
    *
    * @generated from field: optional int32 usersid = 2;
    */
@@ -290,7 +290,7 @@ export const ProviderActivationKeySchema: GenMessage<ProviderActivationKey> = /*
  */
 export type Question = Message<"auth.v1.Question"> & {
   /**
-   * Serial number of the question.
+   * Id of the question.
    *
    * @generated from field: optional int32 id = 1;
    */
@@ -332,14 +332,14 @@ export type Answer = Message<"auth.v1.Answer"> & {
   id?: number | undefined;
 
   /**
-   * Serial number of the question.
+   * Id of the question.
    *
    * @generated from field: optional int32 forgotpasswordquestionsid = 2;
    */
   forgotpasswordquestionsid?: number | undefined;
 
   /**
-   * Serial number of the user; absent means the caller.
+   * Id of the user; absent means the caller.
    *
    * @generated from field: optional int32 usersid = 3;
    */

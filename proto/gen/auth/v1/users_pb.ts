@@ -156,7 +156,8 @@ export const SignUpResponseSchema: GenMessage<SignUpResponse> = /*@__PURE__*/
  */
 export type ActivateRequest = Message<"auth.v1.ActivateRequest"> & {
   /**
-   * Required. For ROLE_INSTITUTION, the key of an organization or a mailed key; for ROLE_CLIENT, the key of a provider.
+   * Required. For ROLE_INSTITUTION, the key of an organization or an activation key sent by e-mail; for ROLE_CLIENT, the key
+   * of a provider.
    *
    * @generated from field: optional string activationkey = 1;
    */
@@ -489,7 +490,7 @@ export type GetUserRequest = Message<"auth.v1.GetUserRequest"> & {
   username?: string | undefined;
 
   /**
-   * Serial number of the user, instead of `username`. Only for services; MALFORMED_REQUEST for other callers.
+   * Id of the user, instead of `username`. Only for services; MALFORMED_REQUEST for other callers.
    *
    * @generated from field: optional int32 id = 2;
    */
@@ -537,7 +538,7 @@ export type UserReference = Message<"auth.v1.UserReference"> & {
    */
   user: {
     /**
-     * Serial number of the user.
+     * Id of the user.
      *
      * @generated from field: int32 id = 1;
      */
@@ -631,7 +632,7 @@ export type UsersListUsersRequest = Message<"auth.v1.UsersListUsersRequest"> & {
   role?: string | undefined;
 
   /**
-   * At most 500, which is the default.
+   * Maximum number of users in a page: 500 by default. Larger values count as 500.
    *
    * @generated from field: int32 page_size = 3;
    */
@@ -1062,7 +1063,7 @@ export type ListMembersRequest = Message<"auth.v1.ListMembersRequest"> & {
   text?: string | undefined;
 
   /**
-   * At most 500; by default 50.
+   * Maximum number of users in a page: 50 by default. Larger values count as 500.
    *
    * @generated from field: int32 page_size = 2;
    */
@@ -1422,7 +1423,7 @@ export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
   authTime?: bigint | undefined;
 
   /**
-   * How the user signed in (RFC 8176): `pwd` password, `kba` answers, `otp` mailed key.
+   * How the user signed in (RFC 8176): `pwd` password, `kba` answers, `otp` recovery key.
    *
    * @generated from field: repeated string amr = 11;
    */
@@ -1644,15 +1645,15 @@ export const KeySchema: GenMessage<Key> = /*@__PURE__*/
  * present (ACCESS_DENIED); it is genuine, not expired, not revoked, and its user exists and isn't suspended
  * (INVALID_TOKEN); role and ownership (ACCESS_DENIED); shape of the request; existence; state.
  *
- * Some sessions have fewer permissions. A session that began with a mailed key can access only the record of its own user. A
+ * Some sessions have fewer permissions. A session that began with a recovery key can access only the record of its own user. A
  * session that a ROLE_ADMIN began with answers can call only GetMe and GetUser of itself; once a ROLE_ADMIN has enrolled
  * one-time codes, its sessions can call only these, Refresh and RevokeMyTokens. No session can change the password or the
  * answers of another ROLE_ADMIN. Other calls are refused with ACCESS_DENIED. The transaction of a change checks caller and
  * target again.
  *
- * A service authenticates with a key instead of a token: `authorization: Bearer authsvc_…`. An unknown, removed or expired key
- * is refused with INVALID_TOKEN, and a protected call without the scope that its comment names with ACCESS_DENIED. RPCs that
- * are open without a token are also open with a key.
+ * A service authenticates with a key instead of a token: `authorization: Bearer authsvc_…`. Protected RPCs refuse an unknown,
+ * removed or expired key with INVALID_TOKEN, and a key without the scope that their comment names with ACCESS_DENIED. RPCs that
+ * are open without a token ignore an invalid key.
  *
  * Every refusal carries `google.rpc.ErrorInfo` with a `reason` of auth.v1.Reason and the domain `auth.v1`; invalid fields
  * are listed in `google.rpc.BadRequest`; temporary refusals carry `google.rpc.RetryInfo`. The last paragraph of the comment of
@@ -1703,7 +1704,7 @@ export const Users: GenService<{
   /**
    * Exchanges username and password for a token.
    * Refuses with INVALID_CREDENTIALS when the pair is wrong or the user is suspended, and with TOO_MANY_ATTEMPTS when the
-   * account or the client address has failed too often, or while other attempts of the account are in progress.
+   * failures and the attempts in progress of the account, or of the client address, reach their limit.
    * An earlier token of the user in `Authorization`, expired or not, identifies the device: it has a separate count, to which
    * failures elsewhere don’t add. Any other value there is ignored.
    *
@@ -1814,7 +1815,7 @@ export const Users: GenService<{
    * Requests a change of the e-mail address and mails a code to the new address, which takes effect with ConfirmEmail.
    * Protected: the user itself, with the password, which counts as an attempt like a sign-in. Refuses with MISSING_PARAMETER;
    * INVALID_EMAIL for an address to which mail can’t be sent; WRONG_STATE for a day after PasswordUpdateByUsername by a
-   * session that did not begin with a mailed key, with the time from which the change is possible in its text (ISO 8601);
+   * session that did not begin with a recovery key, with the time from which the change is possible in its text (ISO 8601);
    * INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does, and beyond 1 code a minute and 5 an hour. The
    * answer doesn’t reveal whether another user has the address.
    *
@@ -1854,7 +1855,7 @@ export const Users: GenService<{
    * Refuses with MISSING_PARAMETER; INVALID_SIGN_UP for a username that breaks the rules of SignUp, is taken or is the
    * password; INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does. Refuses with WRONG_STATE while 10
    * former usernames are reserved for the user, and for a day after PasswordUpdateByUsername by a session that did not begin
-   * with a mailed key; the text has the time from which the change is possible (ISO 8601).
+   * with a recovery key; the text has the time from which the change is possible (ISO 8601).
    *
    * HTTP: POST /users/me/username, at the base path only
    * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), INVALID_SIGN_UP (INVALID_ARGUMENT), WRONG_STATE (FAILED_PRECONDITION),
@@ -1886,7 +1887,7 @@ export const Users: GenService<{
    * After 30 days all its data is erased; until then an administrator can restore it. The user is notified by e-mail.
    * Protected: the user itself, with the password, which counts as an attempt like a sign-in. Refuses with MISSING_PARAMETER;
    * WRONG_STATE for a ROLE_ADMIN, which is deleted at Administration, and for a day after PasswordUpdateByUsername by a
-   * session that did not begin with a mailed key, with the time from which deletion is possible in its text (ISO 8601);
+   * session that did not begin with a recovery key, with the time from which deletion is possible in its text (ISO 8601);
    * INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does.
    *
    * HTTP: POST /users/me/delete, at the base path only
