@@ -141,23 +141,23 @@ test('a service that loses its scope or is deleted can’t change anything, even
   t.deepEqual((await admin.listOrganizations({ text: 'Tarde demais' })).organizations, [])
 })
 
-const reads: Record<string, (client: AdministrationClient) => Promise<unknown>> = {
-  listUsers: client => client.listUsers({ pageSize: 1 }),
-  getUser: client => client.getUser({ user: 'admin' }),
-  explainUser: client => client.explainUser({ user: 'admin' }),
-}
-for (const [rpc, read] of Object.entries(reads)) {
-  test(`users that a service reads with ${rpc} count against its limit; administrators have no limit`, async t => {
-    // 10 users at once.
+test('users that a service reads through Administration count against its limit; administrators have no limit', async t => {
+  const reads: Record<string, (client: AdministrationClient) => Promise<unknown>> = {
+    listUsers: client => client.listUsers({ pageSize: 1 }),
+    getUser: client => client.getUser({ user: 'admin' }),
+    explainUser: client => client.explainUser({ user: 'admin' }),
+  }
+  for (const [rpc, read] of Object.entries(reads)) {
+    // 10 users at once, which no other call has used.
     const own = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_LIMIT_FACTOR: '0.001' })
     const reasons = async (client: AdministrationClient) =>
       [...new Set(await Promise.all(Array.from({ length: 50 }, () => reasonOf(read(client)))))].sort()
     const api = openAdministration(t, own, await serviceKey(own, ['administration.read']))
-    t.deepEqual(await reasons(api), ['TOO_MANY_ATTEMPTS', 'none'])
-    t.deepEqual(await reasons(await openSignedIn(t, own)), ['none'])
+    t.deepEqual(await reasons(api), ['TOO_MANY_ATTEMPTS', 'none'], rpc)
+    t.deepEqual(await reasons(await openSignedIn(t, own)), ['none'], rpc)
     t.is(await reasonOf(api.listOrganizations({})), 'none')
-  })
-}
+  }
+})
 
 test('an update of name and scopes of a service takes effect at once, is recorded, and respects the etag', async t => {
   const [name, next] = [newName(), newName()]
