@@ -1,7 +1,7 @@
 /** Import and export of organizations and users are lossless, with any encoding, separator and text. */
-import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises'
+import { mkdtemp, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { basename, join } from 'node:path'
 import test from 'ava'
 import bcrypt from 'bcrypt'
 import fc from 'fast-check'
@@ -217,6 +217,19 @@ test.serial('an import of new users without the column termsofusage warns once, 
   t.like(await imported('users', some, '--dry-run'), { code: 0, created: 2, stderr: '' })
   const all = await file('username,state,city,role,TERMSOFUSAGE\nterms-c,SP,Bauru,ROLE_CLIENT,1\n')
   t.like(await imported('users', all, '--dry-run'), { code: 0, created: 1, stderr: '' })
+})
+
+test.serial('--report refuses to overwrite the file to import, in any spelling of its path', async t => {
+  const source = await file('username,role,state,city\nsobre.escrita,ROLE_CLIENT,SP,Bauru\n')
+  const before = await readFile(source, 'utf8')
+  const linked = `${source}.link`
+  await symlink(source, linked)
+  for (const report of [source, `${folder}/./${basename(source)}`, linked]) {
+    const { code, stderr } = await cli('users', 'import', source, '--report', report)
+    t.is(code, 2, report)
+    t.regex(stderr, /^error: --report names the file to import, and would overwrite it/)
+    t.is(await readFile(source, 'utf8'), before)
+  }
 })
 
 test.serial('an all-or-nothing import applies no row if one is rejected, and reports it', async t => {

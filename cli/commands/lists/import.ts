@@ -1,5 +1,6 @@
 // `organizations import` and `users import`: send the rows of a file in batches. Each batch is applied once, and answers a
 // repetition as it answered first: so a command that is run again sends all rows, and continues where it was stopped.
+import { stat } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { create, toBinary } from '@bufbuild/protobuf'
@@ -142,7 +143,8 @@ interface Survey {
 async function importFile(api: Api, noun: Noun, file: string, options: Options): Promise<void> {
   // Rows live for a moment: without this, those of a second fill the memory before they are collected.
   setFlagsFromString('--semi-space-growth-factor=1')
-  if (options.report !== undefined && options.report === file) misuse('Choose another file for --report.')
+  if (options.report !== undefined && (await isSameFile(options.report, file)))
+    misuse('--report names the file to import, and would overwrite it: choose another file.')
   const source = await openSource(file, options.format)
   const survey = await withProgress('Reading', () => look(source, noun))
   const note = (text: string) => process.stderr.write(`${printable(text)}\n`)
@@ -222,6 +224,12 @@ async function look(source: Source, noun: Noun): Promise<Survey> {
   // A row without a role changes users only.
   const withoutTerms = noun === 'users' && names.has('role') && !names.has('termsofusage')
   return { rows, passwords, costs, unknown: unknownColumns(names, columns), withoutTerms }
+}
+
+/** Whether both paths lead to the same file. */
+async function isSameFile(...paths: [string, string]): Promise<boolean> {
+  const [one, other] = await Promise.all(paths.map(path => stat(path, { bigint: true }).catch(() => undefined)))
+  return one !== undefined && one.dev === other?.dev && one.ino === other.ino
 }
 
 /** Cuts the rows of a file into batches, always in the same way. */
