@@ -39,7 +39,7 @@ async function serverOf(
     const methods = service.methods as DescMethodUnary[]
     const runs = methods.map(method => {
       const policy = rows[service.typeName]![method.localName]!
-      return [method, { policy, run: (request: Message, call: Call) => handle(method, request, call) }] as const
+      return [method, { policy, handle: (request: Message, call: Call) => handle(method, request, call) }] as const
     })
     return [service, new Map(runs)] as const
   })
