@@ -130,7 +130,7 @@ export function createSignIns(deps: {
 
       const leave = admission.begin(address)
       let open = true
-      const limits = { knownDays: knownAddressDays, most: maxFailures, inFlightSeconds, bucket }
+      const limits = { knownDays: knownAddressDays, max: maxFailures, inFlightSeconds, bucket }
       const start = await attempts.begin({ usernameKey, proof, address, device, ...limits }).catch(error => {
         leave()
         throw error
@@ -193,7 +193,7 @@ export function createSignIns(deps: {
         async fail(reason) {
           // Before the first await: `return attempt.fail(…)` ends the caller's scope before this promise settles.
           end()
-          const failures = { most: maxFailures, seconds: lockout.seconds, last: limitReached(maxFailures) }
+          const failures = { max: maxFailures, seconds: lockout.seconds, last: limitReached(maxFailures) }
           if (counter) await attempts.fail(counter, { ...failures, first: event('refused', reason) }, account?.id)
           else await attempts.fail(wrongKeysOf(usernameKey), failures, account?.id)
           await addFailureOfAddress()
