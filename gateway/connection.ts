@@ -1,4 +1,4 @@
-/** A client connection as a stream for node:http. It delivers small chunks, and pauses at the limit of pending requests. */
+/** A client connection as a stream for node:http. It delivers small chunks, up to the limit of pending requests. */
 import { setMaxListeners } from 'node:events'
 import { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
@@ -37,7 +37,7 @@ const blankLine = '\n\r\n'
 /** A written chunk. */
 type Chunk = { chunk: Buffer | string; encoding: BufferEncoding }
 
-/** Requests in progress at which the connection pauses. */
+/** Pending requests at which parsing stops. */
 const pendingLimit = 8
 
 /**
@@ -73,7 +73,7 @@ export class Connection extends Duplex {
   /** Received bytes that aren't passed on yet. */
   private buffered: Buffer | undefined
   private wanted = false
-  private paused = false
+  private socketPaused = false
   private stopped = false
   private held = false
   private aborter: AbortController | undefined
@@ -115,17 +115,17 @@ export class Connection extends Duplex {
     return this.aborter.signal
   }
 
-  /** Passes on buffered bytes unless the connection is blocked. Call it when `blocked` may have changed. */
+  /** Passes on buffered bytes unless parsing is blocked. Call it when `parsingBlocked` may have changed. */
   feed(): void {
-    while (this.wanted && this.buffered && !this.blocked) {
+    while (this.wanted && this.buffered && !this.parsingBlocked) {
       const { buffered } = this
       const end = endOfChunk(buffered, pendingLimit - this.pending.size)
       this.buffered = end < buffered.length ? buffered.subarray(end) : undefined
       this.wanted = this.push(end < buffered.length ? buffered.subarray(0, end) : buffered)
     }
     const isFull = this.buffered !== undefined && this.buffered.length > bufferLimit
-    if (isFull === this.paused) return
-    this.paused = isFull
+    if (isFull === this.socketPaused) return
+    this.socketPaused = isFull
     if (isFull) this.socket.pause()
     else this.socket.resume()
   }
@@ -148,12 +148,12 @@ export class Connection extends Duplex {
     this.feed()
   }
 
-  /** Whether the connection is paused. */
-  get blocked(): boolean {
+  /** Whether buffered bytes are withheld from node:http. The socket itself pauses only above `bufferLimit`. */
+  get parsingBlocked(): boolean {
     return this.pending.size >= pendingLimit || this.waiting > 0 || this.held
   }
 
-  /** Pauses the connection for a random time (see `refusedPause`) after a refusal, to slow the client down. */
+  /** Blocks parsing for a random time (see `refusedPause`) after a refusal, to slow the client down. */
   hold(): void {
     if (this.held) return
     this.held = true
@@ -167,8 +167,8 @@ export class Connection extends Duplex {
   stop(): void {
     this.stopped = true
     this.buffered = undefined
-    if (this.paused) this.socket.resume()
-    this.paused = false
+    if (this.socketPaused) this.socket.resume()
+    this.socketPaused = false
   }
 
   override _read(): void {

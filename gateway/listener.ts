@@ -164,12 +164,12 @@ export function createListener(
     const now = performance.now()
     const hasExceeded = (since: number | undefined, time: number) => since !== undefined && now - since > time
     for (const connection of connections) {
-      const { request, pending, blocked, requestedAt, arrivingSince, unreadSince, activeAt } = connection
+      const { request, pending, parsingBlocked, requestedAt, arrivingSince, unreadSince, activeAt } = connection
       if (hasExceeded(unreadSince, limits.unreadTimeout)) {
         onCut('unread')
         connection.destroy()
-      } else if (blocked) {
-        // A blocked connection doesn't read, so restart its timeouts.
+      } else if (parsingBlocked) {
+        // No byte of it is parsed meanwhile, so restart its timeouts.
         if (requestedAt !== undefined) connection.requestedAt = now
         if (arrivingSince !== undefined) connection.arrivingSince = now
       } else if (request?.complete === false) {

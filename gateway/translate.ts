@@ -33,7 +33,7 @@ interface Input {
 export interface Translated {
   readonly message: Message
   /**
-   * Fields of a whole-message body with the wrong type, and the expected type, as `application/x-www-form-urlencoded` pairs.
+   * Body fields and parameters of the wrong type, with the expected type, as `application/x-www-form-urlencoded` pairs.
    * They are absent from the message, and the RPC refuses them together with all other invalid fields.
    */
   readonly malformed?: string
@@ -49,10 +49,10 @@ export interface Answer {
 /** Creates the message of a request. Throws `HttpError` if the request can't be read. */
 export type Read = (input: Input) => Translated
 
-/** Creates the answer of an RPC's result; `accept` is the request's header. */
+/** Creates the HTTP response from the RPC's response; `accept` is the request's header. */
 export type Write = (message: Message, accept: string | undefined) => Answer
 
-/** Clients other than those of the contract. */
+/** The legacy clients to support, if any. */
 export type Compatibility = 'predecessor' | undefined
 
 /** Creates the reader of a route, with everything that doesn't depend on the request. */
@@ -73,10 +73,8 @@ export function createRead(
 
   return ({ segment, query, body }) => {
     const message = create(input)
-    let malformed: string | undefined
-    if (bodyRule) {
-      malformed = readBodyInto(input, message, bodyRule, body)
-    }
+    const malformed = new URLSearchParams()
+    if (bodyRule) readBodyInto(input, message, bodyRule, body, malformed)
     const values: Record<string, string> = {}
 
     function setParameter(name: string, value: string) {
@@ -88,7 +86,7 @@ export function createRead(
         throw new HttpError('MALFORMED_REQUEST', `The parameter ${name} is given twice, with different values.`)
       }
       values[localName] = value
-      if (!setField(message, field, value)) malformed = String(new URLSearchParams({ [name]: 'must be an integer' }))
+      if (!setField(message, field, value)) malformed.set(name, 'must be an integer of at most 9 digits')
     }
 
     if (query) eachPair(compatibility ? adaptQuery(query) : query, setParameter)
@@ -99,11 +97,11 @@ export function createRead(
       if (name !== `{${variable}}` || values[variable] === undefined) setParameter(variable, name)
     }
     if (compatibility && rpc === Users.method.signUp) adaptSignUp(message)
-    return malformed === undefined ? { message } : { message, malformed }
+    return malformed.size === 0 ? { message } : { message, malformed: String(malformed) }
   }
 }
 
-/** Sets a string or int32 field; false for a value that is no int32. */
+/** Sets a string field, or an int32 field from at most 9 digits. Returns false for any other value. */
 function setField(message: Message, { fieldKind, scalar, localName }: DescField, value: string): boolean {
   const isText = fieldKind === 'scalar' && scalar === ScalarType.STRING
   if (!isText && !/^-?\d{1,9}$/.test(value)) return false
@@ -134,21 +132,23 @@ function readBodyInto(
   message: Message,
   { field, required }: NonNullable<Route['body']>,
   body: Body | undefined,
-): string | undefined {
+  malformed: URLSearchParams,
+): void {
   if (!body) {
-    if (required) throw new HttpError('MALFORMED_REQUEST', 'The body is missing.')
-    return undefined
+    if (required) throw new HttpError('MALFORMED_REQUEST', 'Send a JSON body.')
+    return
   }
   if ('form' in body) throw new HttpError('UNSUPPORTED_MEDIA_TYPE', 'Send the body as application/json.')
   const json = body.json as JsonValue
   if (field === '*') {
     if (!isObject(json)) throw new HttpError('MALFORMED_REQUEST', 'The body must be a JSON object.')
-    return merge(input, message, json) ? undefined : mergeValidFields(input, message, json)
+    if (!merge(input, message, json)) mergeValidFields(input, message, json, malformed)
+  } else if (!merge(input, message, { [field]: json })) {
+    throw new HttpError(
+      'MALFORMED_REQUEST',
+      'The body doesn’t match the schema of this operation. See its OpenAPI definition.',
+    )
   }
-  if (!merge(input, message, { [field]: json })) {
-    throw new HttpError('MALFORMED_REQUEST', 'The body does not have the documented shape.')
-  }
-  return undefined
 }
 
 function merge(schema: DescMessage, message: Message, json: JsonObject): boolean {
@@ -160,9 +160,8 @@ function merge(schema: DescMessage, message: Message, json: JsonObject): boolean
   }
 }
 
-/** Merges the valid fields, and returns the others with their expected types. */
-function mergeValidFields(schema: DescMessage, message: Message, json: JsonObject): string {
-  const wrong = new URLSearchParams()
+/** Merges the valid fields, and adds the others to `malformed` with their expected types. */
+function mergeValidFields(schema: DescMessage, message: Message, json: JsonObject, malformed: URLSearchParams): void {
   for (const [name, value] of Object.entries(json)) {
     const field = schema.fields.find(field => field.jsonName === name || field.name === name)
     if (!field) continue
@@ -171,10 +170,9 @@ function mergeValidFields(schema: DescMessage, message: Message, json: JsonObjec
       mergeFromJson(schema, message, { [name]: value as JsonValue })
     } catch {
       clear(message, field)
-      wrong.set(field.jsonName, `must be ${kindOf(field)}`)
+      malformed.set(field.jsonName, `must be ${kindOf(field)}`)
     }
   }
-  return wrong.toString()
 }
 
 function clear(message: Message, field: DescField): void {
@@ -214,7 +212,7 @@ export function textAnswer(body: string): Answer {
   return { status: 200, headers: { 'content-type': 'text/plain; charset=utf-8', 'cache-control': 'no-store' }, body }
 }
 
-/** Creates the writer of a route for a revision, likewise. */
+/** Creates the writer of a route for a revision, with everything that doesn't depend on the request. */
 export function createWrite(
   route: Route,
   { output }: DescMethodUnary,
@@ -261,7 +259,7 @@ export function hideFields(value: JsonValue, revision: Revision): JsonValue {
   return value
 }
 
-/** Likewise from one. */
+/** Removes the fields that a revision doesn't have from one organization. */
 function removeHiddenFields(organization: JsonObject, revision: Revision): void {
   for (const [name, only] of Object.entries(organizationFields)) {
     if (only !== revision) delete organization[name]

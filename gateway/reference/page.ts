@@ -1,6 +1,6 @@
 /**
  * This folder owns the pages that the gateway serves: the reference of a revision, made from its OpenAPI document, and the
- * start page. The build makes them (deploy/pages.mjs); no program loads this folder. Without script the reference can be read;
+ * start page. The build makes them (deploy/pages.mjs). Without script the reference can be read;
  * `client.ts` adds calls.
  */
 import { definitions, type Revision, revisions } from '../routes.js'

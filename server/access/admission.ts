@@ -40,7 +40,10 @@ export interface Admission {
   take(kind: SharedKind, address: string): Promise<void>
   /** Reverses `take` for an operation that is then refused for lack of capacity. */
   refund(kind: SharedKind, address: string): Promise<void>
-  /** Counts a sign-up whose password was hashed, for `recentCount`: those that wait don’t rank behind others for it. */
+  /**
+   * Adds a sign-up whose password was hashed to `recentCount`. Waiting sign-ups don't count, so that they don't lower
+   * the rank of their network.
+   */
   countSignUp(address: string): void
   /** Counts, for `recentCount`, that a job of these networks was refused for lack of capacity. */
   countRefusal(networks: readonly string[]): void
@@ -113,11 +116,9 @@ export function createAdmission(deps: {
     fetchMethod: async network => new Set(await attempts.accountsKnowing(network, knownAddressDays, maxKnownAccounts)),
   })
 
-  const keyOf = (kind: keyof typeof addressLimits, address: string) => `${kind} ${network(address)}`
-
-  /** Returns the cached state of a bucket, drained up to now. */
-  function stateOf(kind: keyof typeof addressLimits, address: string): State {
-    const key = keyOf(kind, address)
+  /** Returns the cached state of the bucket of a network or service, drained up to now. */
+  function stateOf(kind: keyof typeof addressLimits, subject: string): State {
+    const key = `${kind} ${subject}`
     const time = now()
     const state = states.get(key) ?? { level: 0, at: time, inFlight: 0, confirmedAt: 0, reportedAt: 0 }
     states.set(key, state)
@@ -131,19 +132,20 @@ export function createAdmission(deps: {
   function wait(kind: keyof typeof addressLimits, { level, inFlight }: State, count = 1): number | undefined {
     const { capacity, perSecond } = limits[kind]
     if (level + inFlight + count <= capacity) return undefined
-    return (level + count - capacity) / perSecond
+    // An operation in flight ends soon, and may leave the level as it is.
+    return Math.max(0, (level + count - capacity) / perSecond)
   }
 
   /** Counts an operation in a bucket of this process; false when the bucket is full. */
   function takeLocal(kind: 'lookUps' | 'serviceKeys', address: string): boolean {
-    const state = stateOf(kind, address)
+    const state = stateOf(kind, network(address))
     const free = wait(kind, state) === undefined
     if (free) state.level++
     return free
   }
 
   function check(kind: SharedKind, address: string): void {
-    const retryAfter = wait(kind, stateOf(kind, address))
+    const retryAfter = wait(kind, stateOf(kind, network(address)))
     if (retryAfter !== undefined) throw tooManyAttempts(retryAfter, kind)
   }
 
@@ -151,7 +153,7 @@ export function createAdmission(deps: {
     check,
     async take(kind, address) {
       check(kind, address)
-      const state = stateOf(kind, address)
+      const state = stateOf(kind, network(address))
       state.inFlight++
       const { level, taken } = await buckets.take(counterKeys.address(kind, address), limits[kind]).finally(() => {
         state.inFlight--
@@ -162,7 +164,7 @@ export function createAdmission(deps: {
     },
     async refund(kind, address) {
       const level = await buckets.refund(counterKeys.address(kind, address), limits[kind])
-      stateOf(kind, address).level = level
+      stateOf(kind, network(address)).level = level
     },
     takeLookUp: address => takeLocal('lookUps', address),
     takeServiceKey: address => takeLocal('serviceKeys', address),
@@ -180,7 +182,7 @@ export function createAdmission(deps: {
       state.level = Math.max(0, state.level - users)
     },
     async blockedFor(address) {
-      const state = stateOf('failures', address)
+      const state = stateOf('failures', network(address))
       const full = state.level + 1 > limits.failures.capacity
       if (full && now() - state.confirmedAt > confirmedFor) {
         state.confirmedAt = now()
@@ -190,19 +192,19 @@ export function createAdmission(deps: {
       return wait('failures', state)
     },
     begin(address) {
-      const state = stateOf('failures', address)
+      const state = stateOf('failures', network(address))
       state.inFlight++
       return () => {
         state.inFlight--
       }
     },
     observe(address, level) {
-      stateOf('failures', address).level = level
+      stateOf('failures', network(address)).level = level
     },
     async addFailure(address) {
       recent.add(address, 1)
       const level = await buckets.add(counterKeys.address('failures', address), limits.failures)
-      const state = stateOf('failures', address)
+      const state = stateOf('failures', network(address))
       Object.assign(state, { level, confirmedAt: now() })
       const { capacity, perSecond } = limits.failures
       const isNew = level + 1 > capacity && now() - state.reportedAt > (capacity / perSecond) * 1000

@@ -2,8 +2,7 @@
 //
 // This folder owns authentication and authorization: limits of client addresses (admission.ts) and accounts
 // (lockout.ts), tokens and their keys (tokens.ts, keyring.ts), callers (caller.ts, service-keys.ts) and permissions
-// (permissions.ts). models/ stores counters and keys, passwords/ computes hashes. Only the RPCs and the dispatch of
-// calls use this folder.
+// (permissions.ts). models/ stores counters and keys, passwords/ computes hashes.
 
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
@@ -22,10 +21,10 @@ import { auditContext } from './caller.js'
 import { failuresThatLock, inFlightSeconds, knownAddressDays } from './lockout.js'
 
 /**
- * The ways to sign in, by the action of their audit events: the proof whose failures an account counts, and the reason
- * of the refusal for an unknown user. Without a proof no failure locks the account: mailed keys are limited by key and
- * network (models/mailed-key.ts), so a right key always works, and the count of wrong ones only leads to an audit
- * event.
+ * Actions that require authentication, by audit action. `proof`: the proof whose failures lock the account. An action
+ * without a proof never locks it: its keys are limited by key and network (models/mailed-key.ts), so a right key always
+ * works, and the count of wrong keys only leads to an audit event. `unknown`: the reason of the refusal for an unknown
+ * user.
  */
 const ways = {
   'session.login': { proof: 'password', unknown: Reason.INVALID_CREDENTIALS },
@@ -40,7 +39,7 @@ const ways = {
   'user.set-own-username': { proof: 'password', unknown: Reason.INVALID_TOKEN },
 } as const satisfies Record<string, { readonly proof: Proof | undefined; readonly unknown: Reason }>
 
-/** The action of the audit events of a way to sign in. */
+/** The audit action of an attempt. */
 type SignInAction = keyof typeof ways
 
 /** An attempt in flight. When its scope ends before a success or a failure, the attempt is undone and doesn't count. */
@@ -59,7 +58,7 @@ export interface Attempt extends AsyncDisposable {
   /**
    * Ends the attempt: counts a failure of the proof and of the client address, and refuses. Audit events record the
    * first failure of the account in 15 minutes (except of a mailed key), the failure that locks it, and the failure
-   * that blocks the address; the object of the latter two is the number of failures.
+   * that blocks the address; the object of the last two is the number of failures.
    */
   fail(reason: Reason): Promise<never>
   /**
@@ -131,7 +130,7 @@ export function createSignIns(deps: {
 
       const leave = admission.begin(address)
       let open = true
-      const limits = { knownDays: knownAddressDays, most: maxFailures, inFlightSeconds, bucket }
+      const limits = { knownDays: knownAddressDays, max: maxFailures, inFlightSeconds, bucket }
       const start = await attempts.begin({ usernameKey, proof, address, device, ...limits }).catch(error => {
         leave()
         throw error
@@ -194,7 +193,7 @@ export function createSignIns(deps: {
         async fail(reason) {
           // Before the first await: `return attempt.fail(…)` ends the caller's scope before this promise settles.
           end()
-          const failures = { most: maxFailures, seconds: lockout.seconds, last: limitReached(maxFailures) }
+          const failures = { max: maxFailures, seconds: lockout.seconds, last: limitReached(maxFailures) }
           if (counter) await attempts.fail(counter, { ...failures, first: event('refused', reason) }, account?.id)
           else await attempts.fail(wrongKeysOf(usernameKey), failures, account?.id)
           await addFailureOfAddress()

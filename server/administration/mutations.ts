@@ -3,7 +3,7 @@
 //
 // This folder owns the RPCs of the service `auth.v1.Administration`, one file for each noun. administration.proto describes
 // what each RPC does and refuses, and policy/administration.ts who may call it. The folder models/ stores the data.
-// service.ts serves the RPCs on a separate listener. The command line uses them through local-administration.ts.
+// service.ts serves the RPCs on a separate listener. The command line also runs them through local-application.ts.
 import { create as createMessage, fromBinary, toBinary } from '@bufbuild/protobuf'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../access/administrator.js'

@@ -10,7 +10,7 @@ import type { References } from '../administration/references.js'
 import { administrationPolicies } from '../policy/administration.js'
 import type { AdministrationPolicy, OpenPolicy } from '../policy/policy.js'
 import { checkPresence, type IncomingCall } from '../requests/call.js'
-import type { Run } from './dispatch.js'
+import type { BoundRpc } from './dispatch.js'
 
 /** What the steps are made from. */
 export interface AdministrationCallsDeps {
@@ -23,13 +23,13 @@ export interface AdministrationCallsDeps {
 /** The fields of a request that name its target. */
 type TargetFields = { readonly [K in keyof References]?: string }
 
-type Handle = (request: unknown, context: object, read?: unknown) => ReturnType<Run['run']>
+type Handle = (request: unknown, context: object, read?: unknown) => ReturnType<BoundRpc['handle']>
 
 /** Puts the RPCs of Administration behind their rows. */
 export function bindAdministration(
   deps: AdministrationCallsDeps,
   rpcs: { readonly [K in keyof typeof Administration.method]: Rpc<K> },
-): Map<DescMethodUnary, Run> {
+): Map<DescMethodUnary, BoundRpc> {
   const policies: Record<string, AdministrationPolicy | OpenPolicy> = administrationPolicies
   return new Map(
     Administration.methods.map(method => {
@@ -37,10 +37,10 @@ export function bindAdministration(
       const rpc = rpcs[method.localName as keyof typeof rpcs] as
         | Handle
         | { check: (...given: unknown[]) => unknown; handle: Handle }
-      const { check, handle } = typeof rpc === 'function' ? { check: undefined, handle: rpc } : rpc
-      const run: Run['run'] =
+      const { check, handle: run } = typeof rpc === 'function' ? { check: undefined, handle: rpc } : rpc
+      const handle: BoundRpc['handle'] =
         policy.caller === 'anyone'
-          ? (request, call) => handle(request, { call })
+          ? (request, call) => run(request, { call })
           : async (request, call: IncomingCall) => {
               const administrator = await deps.administrators.identify(policy, call)
               administrator.permitSignIn()
@@ -57,9 +57,9 @@ export function bindAdministration(
                 call,
                 targetId: kind === 'user' ? target?.id : undefined,
               })
-              return handle(request, { call, administrator, target, ...changes } satisfies AdministrationContext, read)
+              return run(request, { call, administrator, target, ...changes } satisfies AdministrationContext, read)
             }
-      return [method as DescMethodUnary, { policy, run }]
+      return [method as DescMethodUnary, { policy, handle }]
     }),
   )
 }

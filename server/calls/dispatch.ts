@@ -3,7 +3,7 @@
 // This folder owns calls: the transports, over gRPC (grpc.ts, peer.ts) and within the process for the gateway and the
 // command line (in-process.ts), the error details of a refusal (error-details.ts), and the steps that apply the row of an
 // RPC in the access policy (users.ts, administration.ts). The folders users/, forgotpasswords/ and administration/
-// implement the RPCs. Only application.ts and service.ts import this folder.
+// implement the RPCs.
 import { create, type DescMethodUnary, type DescService, type Message, type MessageInitShape } from '@bufbuild/protobuf'
 import { Code } from '@connectrpc/connect'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
@@ -31,10 +31,10 @@ export interface Calls {
   run(method: DescMethodUnary, request: Message, call: IncomingCall): Promise<Message>
 }
 
-/** An RPC with its row of the access policy. */
-export interface Run {
+/** An RPC behind its row of the access policy. */
+export interface BoundRpc {
   readonly policy: Policy
-  run(request: Message, call: IncomingCall): Promise<MessageInitShape<DescMethodUnary['output']>>
+  handle(request: Message, call: IncomingCall): Promise<MessageInitShape<DescMethodUnary['output']>>
 }
 
 /** Time limit of a call in seconds, unless its row sets another. */
@@ -43,7 +43,7 @@ const defaultSeconds = 15
 /** Dependencies of `createCalls`. */
 export interface CallsDeps {
   /** The RPCs of each service. */
-  readonly services: readonly (readonly [DescService, ReadonlyMap<DescMethodUnary, Run>])[]
+  readonly services: readonly (readonly [DescService, ReadonlyMap<DescMethodUnary, BoundRpc>])[]
   /** Authenticates the calling service; absent at an endpoint that accepts no service keys. */
   readonly serviceKeys?: ServiceKeys
   /** Decides when calls with networks begin; absent at an endpoint without such calls. */
@@ -60,10 +60,10 @@ export interface CallsDeps {
  * Creates the calls of the services, and adds the health check (grpc.health.v1), which reports `ready`.
  */
 export function createCalls(deps: CallsDeps): Calls {
-  const runs = new Map(deps.services.flatMap(([, rpcs]) => [...rpcs]))
-  runs.set(Health.method.check, {
+  const bound = new Map(deps.services.flatMap(([, rpcs]) => [...rpcs]))
+  bound.set(Health.method.check, {
     policy: { caller: 'anyone', repeated: true, reasons: [], audit: [], limits: [] },
-    async run() {
+    async handle() {
       const { SERVING, NOT_SERVING } = HealthCheckResponse_ServingStatus
       return { status: (await deps.ready()) ? SERVING : NOT_SERVING }
     },
@@ -71,7 +71,7 @@ export function createCalls(deps: CallsDeps): Calls {
 
   const { scheduler, serviceKeys } = deps
   const accessLog = flatLog(deps.log)
-  const turnOf = ({ policy }: Run, call: IncomingCall) => {
+  const turnOf = ({ policy }: BoundRpc, call: IncomingCall) => {
     const { networks, deadline } = call
     if (!networks || !scheduler) return undefined
     const service = serviceKeys?.cachedName(call.authorization)
@@ -80,7 +80,7 @@ export function createCalls(deps: CallsDeps): Calls {
   }
   const run: Calls['run'] = async (method, request, call) => {
     const startedAt = performance.now()
-    const rpc = runs.get(method)!
+    const rpc = bound.get(method)!
     let refusal: Refusal | undefined
     call.deadline = Math.min(call.deadline, Date.now() + (rpc.policy.seconds ?? defaultSeconds) * 1000)
     try {
@@ -94,7 +94,7 @@ export function createCalls(deps: CallsDeps): Calls {
         const key = serviceKeys?.read(call)
         if (key !== undefined) await serviceKeys!.authenticate(call, key)
         checkPresence(call)
-        return rpc.run(request, call)
+        return rpc.handle(request, call)
       })
       return create(method.output, response)
     } catch (error) {
@@ -102,8 +102,8 @@ export function createCalls(deps: CallsDeps): Calls {
       const { reason, more } = refusal
       if (more.limit) deps.refused(more.limit)
       // The documentation and the gateway rely on the reasons and limits of the rows.
-      if (refusal === error && !namesRefusal(rpc.policy, refusal))
-        deps.log.error({ rpc: method.name, reason: Reason[reason] }, unnamedRefusal)
+      if (refusal === error && !listsRefusal(rpc.policy, refusal))
+        deps.log.error({ rpc: method.name, reason: Reason[reason] }, unlistedRefusal)
       if (refusal !== error || reason === Reason.INTERNAL || reason === Reason.UNAVAILABLE) {
         const { requestId, traceparent } = call
         const traceId = traceIdOf(traceparent)
@@ -122,11 +122,11 @@ export function createCalls(deps: CallsDeps): Calls {
   return { services: deps.services.map(([service]) => service), run: tracing ? inCallSpan(run) : run }
 }
 
-/** Log message for a refusal that the row of its RPC doesn't name. */
-const unnamedRefusal = 'refused for a reason or by a limit that the row of the RPC does not name'
+/** Log message for a refusal that the row of its RPC doesn't list. */
+const unlistedRefusal = 'the refusal has a reason or limit that the policy of the RPC does not list'
 
-/** Whether the row of an RPC names the reason and the limit of a refusal. */
-function namesRefusal(policy: Policy, { reason, more }: Refusal): boolean {
+/** Whether the row of an RPC lists the reason and the limit of a refusal. */
+function listsRefusal(policy: Policy, { reason, more }: Refusal): boolean {
   const reasons: readonly string[] = reasonsOf(policy)
   return reasons.includes(Reason[reason]!) && (!more.limit || policy.limits.includes(more.limit))
 }
@@ -153,7 +153,7 @@ interface Outcome {
   readonly reason: string | undefined
 }
 
-/** Milliseconds by which callers disconnect at their deadline before it passes here. */
+/** Tolerance in ms: a disconnection this close to the deadline counts as DEADLINE_EXCEEDED. */
 const margin = 100
 
 /** Returns the outcome of a call: CANCELLED if it ended because its caller disconnected before the deadline. */
@@ -201,7 +201,8 @@ function beforeDeadline<T>({ deadline }: Call, work: () => Promise<T>): Promise<
 }
 
 /** Text for administrators when the tables aren't those of this version. */
-const unmigrated = 'The database of the service has tables of another version: run `auth-admin migrate` there.'
+const unmigrated =
+  'The tables of the database don’t match this version of the service. On the host of the service, run `auth-admin migrate status --local`: if migrations are pending, run `auth-admin migrate up`; if some are newer, install the newer version.'
 
 /** Returns the refusal that the caller sees for an error. */
 function toRefusal(error: unknown, { caller }: Policy): Refusal {

@@ -15,7 +15,7 @@ import { type Call, type CallingService, checkPresence, type IncomingCall } from
 import { refuse } from '../requests/refusal.js'
 import { isBlank } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
-import type { Run } from './dispatch.js'
+import type { BoundRpc } from './dispatch.js'
 
 /** What the steps are made from. */
 export interface UserCallsDeps {
@@ -41,18 +41,18 @@ export function bindUserCalls<S extends DescService>(
   { method }: S,
   policies: { readonly [K in keyof S['method']]: OpenPolicy | UserPolicy | ServicePolicy },
   rpcs: { readonly [K in keyof S['method']]: unknown },
-): Map<DescMethodUnary, Run> {
+): Map<DescMethodUnary, BoundRpc> {
   return new Map(
     Object.keys(method).map(name => [
       method[name] as DescMethodUnary,
-      { policy: policies[name as keyof S['method']], run: bind(deps, policies[name]!, rpcs[name] as AnyRpc) },
+      { policy: policies[name as keyof S['method']], handle: bind(deps, policies[name]!, rpcs[name] as AnyRpc) },
     ]),
   )
 }
 
-function bind(deps: UserCallsDeps, policy: OpenPolicy | UserPolicy | ServicePolicy, rpc: AnyRpc): Run['run'] {
+function bind(deps: UserCallsDeps, policy: OpenPolicy | UserPolicy | ServicePolicy, rpc: AnyRpc): BoundRpc['handle'] {
   const steps = (typeof rpc === 'function' ? { handle: rpc } : rpc) as Steps<DescMethodUnary, UserPolicy>
-  const handle = steps.handle as (request: Message, context: object) => ReturnType<Run['run']>
+  const handle = steps.handle as (request: Message, context: object) => ReturnType<BoundRpc['handle']>
   switch (policy.caller) {
     case 'anyone':
       if (!policy.device) return (request, call) => handle(request, { call })

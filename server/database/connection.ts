@@ -1,7 +1,6 @@
 /**
  * This folder owns the choice of the database (database-choice.ts), its schema (migrate.ts), its connections, and the
- * description of tables (attributes.ts). The folders that import it own the content of the tables. Only `models` and this
- * folder import Sequelize and pg.
+ * description of tables (attributes.ts). The folders that import it own the content of the tables.
  *
  * The models write single rows through Sequelize. A statement is written by hand, and prepared once on each connection, for
  * one of these reasons:

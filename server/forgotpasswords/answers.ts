@@ -1,6 +1,5 @@
 // This folder owns the RPCs of the service `auth.v1.ForgotPasswords`: recovery by answers (here), recovery by a mailed
-// key (recovery-key.ts), the new password (password.ts), and e-mails to owners about them (notice.ts). outbox/ composes
-// and sends e-mails, access/ limits attempts.
+// key (recovery-key.ts), and the new password (password.ts). outbox/ composes and sends e-mails, access/ limits attempts.
 
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Answer } from '../../proto/gen/auth/v1/records_pb.js'

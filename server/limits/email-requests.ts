@@ -20,11 +20,11 @@ export interface EmailRequests {
 
 /** One slot: requests finish faster one at a time than e-mails are sent. */
 const limits: SchedulerLimits = {
-  light: [0, 0, 0, 0],
+  networkShares: [0, 0, 0, 0],
   peer: 0,
   burst: 0,
-  heavy: 0,
-  turn: emailRate.burst,
+  overShare: 0,
+  overShareBudget: emailRate.burst,
   slots: 1,
   waiting: { innermost: 256, outermost: 1_000, all: 2_000 },
 }
@@ -32,7 +32,7 @@ const limits: SchedulerLimits = {
 /** Creates the schedule; `factor` multiplies the e-mails per second. */
 export function createEmailRequests(factor: number): EmailRequests {
   // `true` applies the rate at all times; the main scheduler applies its rate while threads hash.
-  const scheduler = createScheduler({ ...limits, heavy: (emailRate.perSecond * factor) / 1000 }, () => true)
+  const scheduler = createScheduler({ ...limits, overShare: (emailRate.perSecond * factor) / 1000 }, () => true)
   return {
     async begin(call, known) {
       const { address, deadline, work } = call

@@ -13,28 +13,31 @@ import { createTokenBucket, type TokenBucket } from './token-bucket.js'
  */
 export interface SchedulerLimits {
   /** Shares of networks, innermost first: an address or /64, a /24 or /56, a /48. Requests within them go first. */
-  readonly light: readonly number[]
+  readonly networkShares: readonly number[]
   /** Share of a peer that acts for many clients: a service with a key, or a trusted proxy that names no clients. */
   readonly peer: number
   /** Burst of a share: the number of seconds that an empty share takes to refill. */
   readonly burst: number
   /** Common share of all requests that exceed the shares of their networks, while `isHashing`. */
-  readonly heavy: number
-  /** Total cost at which no more of those requests begin in one turn of the event loop, while not `isHashing`. */
-  readonly turn: number
+  readonly overShare: number
+  /**
+   * Budget for requests that exceed their shares: while `isHashing`, the burst of `overShare`; otherwise, the cost at which
+   * no more of them begin in one turn of the event loop.
+   */
+  readonly overShareBudget: number
   /** Maximum running requests. Requests that exceed their shares use at most half of these slots. */
   readonly slots: number
-  /** Maximum waiting requests, separately for those within and those beyond their shares. */
+  /** Maximum waiting requests, separately for those within and those over their shares. */
   readonly waiting: QueueBounds
 }
 
 /** The limits of a service. For the measurements behind them, see docs/measurements-log.md. */
 export const schedulerLimits: SchedulerLimits = {
-  light: [0.0035, 0.01, 0.016],
+  networkShares: [0.0035, 0.01, 0.016],
   peer: 0.025,
   burst: 0.5,
-  heavy: 0.025,
-  turn: 4,
+  overShare: 0.025,
+  overShareBudget: 4,
   slots: 32,
   waiting: { innermost: 256, outermost: 512, all: 2_000 },
 }
@@ -46,7 +49,7 @@ export type Shed = 'overloaded' | 'late'
 export abstract class Work implements Slot {
   state: 'new' | 'waiting' | 'running' | 'released' | 'done' = 'new'
   /** Whether it exceeded the share of a network on submission. */
-  heavy = false
+  isOverShare = false
   scheduler: SlotOwner | undefined
   constructor(
     /** Its networks, innermost first; or one name, for a peer that acts for many clients. */
@@ -108,26 +111,26 @@ const drainInterval = 20
 const sweepInterval = 100
 
 /**
- * Creates a scheduler. Light requests, which are within the shares of all their networks, begin as soon as a slot is free.
- * Heavy requests, which exceed a share, begin after them. Both wait in fair order by network, outermost first. While
- * `isHashing`, heavy requests leave most of the cores to the hash threads.
+ * Creates a scheduler. Requests within the shares of all their networks begin as soon as a slot is free. Requests over a
+ * share begin after them. Both wait in fair order by network, outermost first. While `isHashing`, requests over a share
+ * leave most of the cores to the hash threads.
  */
 export function createScheduler(
-  { light, peer, burst, heavy, turn, slots, waiting }: SchedulerLimits,
+  { networkShares, peer, burst, overShare, overShareBudget, slots, waiting }: SchedulerLimits,
   isHashing: () => boolean,
   cores = availableParallelism(),
 ): Scheduler {
-  const lightQueue = createFairQueue<Work>(waiting)
-  const heavyQueue = createFairQueue<Work>(waiting)
-  const heavyShare = createTokenBucket(turn, heavy * cores * 1000)
+  const withinShareQueue = createFairQueue<Work>(waiting)
+  const overShareQueue = createFairQueue<Work>(waiting)
+  const overShareBucket = createTokenBucket(overShareBudget, overShare * cores * 1000)
   const shares = new LRUCache<string, TokenBucket>(maxEntries(maxNetworks))
-  let [running, heavyRunning, shed, spentInTurn] = [0, 0, 0, 0]
+  let [running, overShareRunning, shed, spentInTurn] = [0, 0, 0, 0]
   let [isOpen, draining, turnEnds] = [false, false, false]
   let drainTimer: NodeJS.Timeout | undefined
   let sweepTimer: NodeJS.Timeout | undefined
 
-  const queueOf = ({ heavy }: Work) => (heavy ? heavyQueue : lightQueue)
-  const waitingSize = () => lightQueue.size + heavyQueue.size
+  const queueOf = ({ isOverShare }: Work) => (isOverShare ? overShareQueue : withinShareQueue)
+  const waitingSize = () => withinShareQueue.size + overShareQueue.size
 
   function shareOf(network: string, rate: number): TokenBucket {
     let bucket = shares.get(network)
@@ -143,21 +146,21 @@ export function createScheduler(
     const now = performance.now()
     const isPeer = networks.length === 1
     for (let level = networks.length - 1; level >= 0; level--) {
-      const rate = (isPeer ? peer : light[level]!) * cores * 1000
+      const rate = (isPeer ? peer : networkShares[level]!) * cores * 1000
       if (shareOf(networks[level]!, rate).blockedFor(cost, now) > 0) return false
     }
     for (const network of networks) shares.get(network)!.acquire(cost, now)
     return true
   }
 
-  /** Admits a request, and takes the cost of a heavy one; false if it must wait. Then `drain` runs when this changes. */
-  function admit({ cost, heavy }: Work): boolean {
+  /** Admits a request, and takes the cost of one over its share; false if it must wait. Then `drain` runs when this changes. */
+  function admit({ cost, isOverShare }: Work): boolean {
     if (isOpen) return true
     if (running >= slots) return false
-    if (!heavy) return true
-    if (heavyRunning >= slots / 2) return false
+    if (!isOverShare) return true
+    if (overShareRunning >= slots / 2) return false
     if (!isHashing()) {
-      if (spentInTurn >= turn) return false
+      if (spentInTurn >= overShareBudget) return false
       spentInTurn += cost
       if (!turnEnds) {
         turnEnds = true
@@ -170,10 +173,10 @@ export function createScheduler(
       return true
     }
     // A cost that exceeds the capacity of the bucket takes a full bucket.
-    const tokens = Math.min(cost, turn)
-    if (heavyShare.acquire(tokens)) return true
+    const tokens = Math.min(cost, overShareBudget)
+    if (overShareBucket.acquire(tokens)) return true
     if (!drainTimer) {
-      const delay = Math.max(heavyShare.blockedFor(tokens), drainInterval)
+      const delay = Math.max(overShareBucket.blockedFor(tokens), drainInterval)
       // Timers use whole milliseconds. Rounds up, so that the tokens are available.
       drainTimer = setTimeout(onDrainTimer, Math.floor(delay) + 1)
     }
@@ -188,13 +191,13 @@ export function createScheduler(
   function begin(work: Work): void {
     work.state = 'running'
     running++
-    if (work.heavy) heavyRunning++
+    if (work.isOverShare) overShareRunning++
     work.begin()
   }
 
   function freeSlot(work: Work): void {
     running--
-    if (work.heavy) heavyRunning--
+    if (work.isOverShare) overShareRunning--
   }
 
   function shedNow(work: Work, why: Shed): void {
@@ -207,7 +210,7 @@ export function createScheduler(
     // A request may end inside `begin`, which calls this function again.
     if (draining) return
     draining = true
-    for (const queue of [lightQueue, heavyQueue]) {
+    for (const queue of [withinShareQueue, overShareQueue]) {
       for (let next = queue.peek(); next && admit(next); next = queue.peek()) {
         queue.take()
         if (next.deadline <= Date.now()) shedNow(next, 'late')
@@ -226,7 +229,7 @@ export function createScheduler(
   function sweep(): void {
     sweepTimer = undefined
     const now = Date.now()
-    for (const queue of [lightQueue, heavyQueue]) {
+    for (const queue of [withinShareQueue, overShareQueue]) {
       for (const work of queue.removeIf(({ deadline }) => deadline <= now)) shedNow(work, 'late')
     }
     drain()
@@ -243,14 +246,14 @@ export function createScheduler(
       if (work.state !== 'released') return
       work.state = 'running'
       running++
-      if (work.heavy) heavyRunning++
+      if (work.isOverShare) overShareRunning++
     },
   }
 
   return {
     submit(work) {
       work.scheduler = owner
-      work.heavy = !takeShares(work)
+      work.isOverShare = !takeShares(work)
       const queue = queueOf(work)
       if (queue.size === 0 && admit(work)) return begin(work)
       work.state = 'waiting'

@@ -92,11 +92,11 @@ interface BeginValues {
   /** The proof of the attempt; undefined if it doesn't count for the account. */
   readonly proof: Proof | undefined
   readonly address: string
-  /** The device of the token that the client sends. Only its own user knows it. */
+  /** The device of the token that the client sends. It counts as known only for its own account. */
   readonly device: Device | undefined
   readonly knownDays: number
   /** Maximum sum of failures and attempts in flight. */
-  readonly most: number
+  readonly max: number
   readonly inFlightSeconds: number
   /** The bucket of the client address. It limits only addresses that the account doesn't know. */
   readonly bucket: { readonly capacity: number; readonly perSecond: number }
@@ -129,7 +129,7 @@ export interface AttemptStart {
 /** The events of failures within a time window: one for the first failure, and one when the limit is reached. */
 interface Failures {
   /** The limit: the number of failures that records `last`. */
-  readonly most: number
+  readonly max: number
   /** Length of the window. */
   readonly seconds: number
   /** Absent if the first failure isn't recorded, because unknown clients could cause too many events. */
@@ -195,7 +195,7 @@ export interface Attempts {
   /** Returns the innermost network of an address that a user knows; undefined when it knows none. */
   knownNetwork(userId: number, address: string, days: number): Promise<string | undefined>
   /** Returns the username keys of active accounts that know a network, latest first. */
-  accountsKnowing(network: string, days: number, most: number): Promise<string[]>
+  accountsKnowing(network: string, days: number, max: number): Promise<string[]>
 }
 
 /** Returns an SQL condition: whether the user of the row, by its column `id`, knows a network. */
@@ -205,6 +205,11 @@ const knows = (network: string, days: string) => `EXISTS (SELECT FROM known_addr
 // `relaxed` doesn't wait for the disk: a crash of PostgreSQL loses at most the attempts of the last second. A known device
 // takes precedence over known networks, as OWASP recommends, so that its owner can sign in while others in the same network
 // guess the password.
+//
+// $1 username key; $2 counters: of the device, the inner network, the outer network, the account, or none; $3 bucket of
+// failures of the client address; $4 inner and $5 outer network; $6 days for which a network is known; $7 limit of failures
+// and attempts in flight; $8 seconds after which an attempt in flight expires; $9 capacity of the bucket, $10 its drain per
+// second; $11 user of the device.
 const begin: Statement = {
   name: 'attempt-begin',
   text: `WITH relaxed AS MATERIALIZED (
@@ -320,9 +325,9 @@ const networksOfUser: Statement = {
   text: 'SELECT address FROM known_addresses WHERE user_id = $1',
 }
 
-// Copies counts, because an attempt in flight ends under the former subject. A count under the new username, of attempts on an
-// unknown user, is none of this account's: the higher one remains. The first statement leaves out the former counts of known
-// networks: they expire.
+// Copies counts instead of moving them, because an attempt in flight ends under the former subject. If the new username
+// already has a count, from before it had a user, the higher count applies. `devices` keeps the counts of devices, whose
+// subjects don't depend on the username. It skips known networks: their former counts expire.
 const rename: Statement = {
   name: 'attempt-rename',
   text: `WITH names AS MATERIALIZED (
@@ -388,7 +393,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
 
   return {
     async begin(values) {
-      const { usernameKey, address, device, knownDays, most, inFlightSeconds, bucket } = values
+      const { usernameKey, address, device, knownDays, max, inFlightSeconds, bucket } = values
       const subjects = counters(values)
       const [row] = await database.run<BeginRow>(begin, [
         usernameKey,
@@ -396,7 +401,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
         counterKeys.address('failures', address),
         ...networkKeys(address),
         knownDays,
-        most,
+        max,
         inFlightSeconds,
         bucket.capacity,
         bucket.perSecond,
@@ -409,9 +414,9 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
     async undo(subject) {
       await database.run(undo, [subject])
     },
-    async fail({ subject, account }, { most, seconds, first, last }, userId) {
+    async fail({ subject, account }, { max, seconds, first, last }, userId) {
       const stamped = (event: AuditEvent | undefined) => (event && userId !== undefined ? audit.stamp(event) : null)
-      await database.run(fail, [subject, account, seconds, most, stamped(first), stamped(last), userId ?? null])
+      await database.run(fail, [subject, account, seconds, max, stamped(first), stamped(last), userId ?? null])
     },
     async succeed(subject, address, userId, event, transaction) {
       const values = [subject ?? null, ...networkKeys(address), userId, audit.stamp(event)]
@@ -447,8 +452,8 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       const [row] = await database.run<{ place: number | null }>(knownNetwork, [userId, ...networkKeys(address), days])
       return row?.place == null ? undefined : knowableNetworks(address)[row.place]
     },
-    accountsKnowing: async (network, days, most) =>
-      (await database.read<{ key: string }>(accountsKnowing, [counterKeys.knownNetwork(network), days, most])).map(
+    accountsKnowing: async (network, days, max) =>
+      (await database.read<{ key: string }>(accountsKnowing, [counterKeys.knownNetwork(network), days, max])).map(
         ({ key }) => key,
       ),
   }

@@ -15,7 +15,7 @@ const forms: Readonly<Record<string, RegExp>> = {
   'private key': /PRIVATE KEY-----/,
   'URL with a password': /\b(?:postgres|postgresql|smtps?):\/\/[^\s:/@"]*:[^\s/@"]+@/,
   // Not a secret, but a fault of the access policy that no single test detects.
-  'refusal that no row names': /that the row of the RPC does not name/,
+  'refusal that no row lists': /that the policy of the RPC does not list/,
   'query string': /[?&](?:username|nickname|password|newpassword|key|activationkey|answer|email)=/i,
 }
 

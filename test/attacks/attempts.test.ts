@@ -26,7 +26,7 @@ function begin({ registry: { attempts } }: TestService, username: string, addres
     address,
     device: undefined,
     knownDays: 30,
-    most: 10,
+    max: 10,
     inFlightSeconds: 30,
     bucket: { capacity: 300, perSecond: 1 },
   })
@@ -247,7 +247,7 @@ test.serial('an attempt counts even if its counter is pruned while the attempt i
   await attempts.prune(30)
   const counter = { subject: counterKeys.account('password', usernameKey(username)), account: null }
   const last = { action: 'session.login', outcome: 'refused', actor: 'anonymous' } as const
-  await attempts.fail(counter, { most: 10, seconds: 900, last }, undefined)
+  await attempts.fail(counter, { max: 10, seconds: 900, last }, undefined)
   for (let index = 0; index < 9; index++) t.is((await guess(service, username, anyAddress())).status, 404)
   refused(t, await guess(service, username, anyAddress(), password), 429, 'TOO_MANY_ATTEMPTS')
 })

@@ -39,7 +39,7 @@ async function serverOf(
     const methods = service.methods as DescMethodUnary[]
     const runs = methods.map(method => {
       const policy = rows[service.typeName]![method.localName]!
-      return [method, { policy, run: (request: Message, call: Call) => handle(method, request, call) }] as const
+      return [method, { policy, handle: (request: Message, call: Call) => handle(method, request, call) }] as const
     })
     return [service, new Map(runs)] as const
   })
@@ -104,7 +104,7 @@ test('each call has 15 seconds, or more if it reads or changes much or waits for
 
 test('a call that waits in the scheduler never starts once it is canceled or past its deadline, is counted as such, and the next one starts', async t => {
   // One call at a time.
-  const none = { light: [0, 0, 0], burst: 0, slots: 1 }
+  const none = { networkShares: [0, 0, 0], burst: 0, slots: 1 }
   const scheduler = createScheduler({ ...schedulerLimits, ...none }, () => false)
   const worked: string[] = []
   let end = () => {}

@@ -76,14 +76,14 @@ const faults: {
     what: 'a table that is missing',
     code: 5,
     local: /not installed/,
-    remote: /tables of another version/,
+    remote: /tables of the database don’t match this version/,
     sql: ['ALTER TABLE organizations RENAME TO others', 'ALTER TABLE others RENAME TO organizations'],
   },
   {
     what: 'a column that is missing',
     code: 5,
     local: /older version/,
-    remote: /tables of another version/,
+    remote: /tables of the database don’t match this version/,
     sql: ['ALTER TABLE organizations RENAME website TO site', 'ALTER TABLE organizations RENAME site TO website'],
   },
   {

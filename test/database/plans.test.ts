@@ -203,7 +203,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
         address: '192.0.2.1',
         device: undefined,
         knownDays: 30,
-        most: 10,
+        max: 10,
         inFlightSeconds: 30,
         bucket: { capacity: 300, perSecond: 1 },
       }),
@@ -211,7 +211,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'an attempt taken back': [['attempts_pkey'], m => m.attempts.undo(key)],
   'an attempt that failed': [
     ['attempts_pkey'],
-    m => m.attempts.fail(counter, { most: 10, seconds: 900, last: event }, 9),
+    m => m.attempts.fail(counter, { max: 10, seconds: 900, last: event }, 9),
   ],
   'the end of a sign-in': [['attempts_pkey'], m => m.attempts.succeed(key, '192.0.2.1', 9, event)],
   'a renewed hash': [['users_pkey'], m => m.users.renewPassword(9, '', '')],

@@ -89,11 +89,11 @@ test('a request that waits leaves its place in the scheduler to others', async t
   const deadline = Number.POSITIVE_INFINITY
   const scheduler = createScheduler(
     {
-      light: [0],
+      networkShares: [0],
       peer: 0,
       burst: 0,
-      heavy: 1,
-      turn: 1_000,
+      overShare: 1,
+      overShareBudget: 1_000,
       slots: 1,
       waiting: { innermost: 9, outermost: 9, all: 9 },
     },

@@ -8,17 +8,17 @@ const cores = 2
 
 /** The options of a service. */
 const usual: SchedulerLimits = {
-  light: [0.0035, 0.01, 0.016],
+  networkShares: [0.0035, 0.01, 0.016],
   peer: 0.025,
   burst: 0.5,
-  heavy: 0.025,
-  turn: 4,
+  overShare: 0.025,
+  overShareBudget: 4,
   slots: 32,
   waiting: { innermost: 256, outermost: 512, all: 2_000 },
 }
 
 /** The same without shares, so that every request is beyond them. */
-const heavyOnly: SchedulerLimits = { ...usual, burst: 0 }
+const overShareOnly: SchedulerLimits = { ...usual, burst: 0 }
 
 const never = Number.POSITIVE_INFINITY
 
@@ -134,7 +134,7 @@ test('requests of a network beyond its share don’t reduce the shares of its ou
 test('places are conserved and never exceed the limits, and every waiting request starts or is shed, in any order of arrivals, departures, suspensions and resumptions', t => {
   const limits: SchedulerLimits = {
     ...usual,
-    light: [0.001, 0.002, 0.003],
+    networkShares: [0.001, 0.002, 0.003],
     peer: 0.001,
     burst: 1,
     slots: 4,
@@ -182,7 +182,7 @@ test('places are conserved and never exceed the limits, and every waiting reques
           // One that starts at once isn't in the list yet.
           const others = inPlace().filter(other => other !== job)
           if (others.length >= limits.slots) throw new Error('there was no place')
-          if (job.heavy && others.filter(({ heavy }) => heavy).length >= limits.slots / 2)
+          if (job.isOverShare && others.filter(({ isOverShare }) => isOverShare).length >= limits.slots / 2)
             throw new Error('there was no place for what is beyond its share')
           if (!endsAtOnce) return
           ended.add(job)
@@ -228,12 +228,14 @@ test('places are conserved and never exceed the limits, and every waiting reques
           } else if (command.kind === 'pass') loop.pass(command.ms)
           else {
             loop.settle()
-            const [all, heavy] = [inPlace().length, inPlace().filter(({ heavy }) => heavy).length]
+            const [all, over] = [inPlace().length, inPlace().filter(({ isOverShare }) => isOverShare).length]
             const isFull = all >= limits.slots
-            if (waiting().some(({ heavy }) => !heavy) && !isFull) throw new Error('one waits though there is a place')
+            if (waiting().some(({ isOverShare }) => !isOverShare) && !isFull)
+              throw new Error('one waits though there is a place')
             // Of two timers one is for deadlines.
-            const isHalfFull = isFull || heavy >= limits.slots / 2 || (hashing && loop.timers === 2)
-            if (waiting().some(({ heavy }) => heavy) && !isHalfFull) throw new Error('one waits for nothing')
+            const isHalfFull = isFull || over >= limits.slots / 2 || (hashing && loop.timers === 2)
+            if (waiting().some(({ isOverShare }) => isOverShare) && !isHalfFull)
+              throw new Error('one waits for nothing')
           }
           const { running, waiting: inLine, shed } = scheduler.stats()
           const expected = [inPlace().length, waiting().length, jobs.filter(({ why }) => why).length]
@@ -276,7 +278,7 @@ test('a request that waits is shed at its deadline, not sooner and not much late
       scheduler.end(first)
       t.deepEqual([waiting.begun, patient.begun], [0, 1])
     },
-    { ...heavyOnly, slots: 1 },
+    { ...overShareOnly, slots: 1 },
   )
 })
 
@@ -290,7 +292,7 @@ test('a request whose deadline passes while the thread is busy is shed, not star
       scheduler.end(first)
       t.deepEqual([waiting.why, waiting.begun, next.begun], ['late', 0, 1])
     },
-    { ...heavyOnly, slots: 1 },
+    { ...overShareOnly, slots: 1 },
   )
 })
 
@@ -316,12 +318,12 @@ test('while threads hash, requests beyond their shares start at 2.5% of all core
           feed()
           loop.pass(1)
           const due = (ms + 1) * 0.025 * cores
-          if (spent > due + usual.turn + 1e-6) throw new Error(`${spent} of ${due} after ${ms} ms`)
+          if (spent > due + usual.overShareBudget + 1e-6) throw new Error(`${spent} of ${due} after ${ms} ms`)
           // It waits until the next one fits in, 20 ms at least.
           if (spent < due - most - 2 - 20 * 0.025 * cores) throw new Error(`only ${spent} of ${due} after ${ms} ms`)
         }
       },
-      heavyOnly,
+      overShareOnly,
       () => true,
     )
   })
@@ -332,7 +334,7 @@ test('while threads hash, requests beyond their shares start at 2.5% of all core
       loop.pass(1_000)
       t.is(scheduler.stats().running, 16)
     },
-    heavyOnly,
+    overShareOnly,
     () => true,
   )
 })
@@ -347,7 +349,7 @@ test('a request that costs more than may start at once while threads hash starts
       loop.pass(25)
       t.is(dear.begun, 1)
     },
-    heavyOnly,
+    overShareOnly,
     () => true,
   )
 })
@@ -367,12 +369,12 @@ test('while no thread hashes, requests beyond their shares start in half of the 
     }
     t.is(scheduler.stats().waiting, 0)
     t.is(loop.now, 0)
-  }, heavyOnly)
+  }, overShareOnly)
   simulated(({ loop, submit, scheduler }) => {
     for (let index = 0; index < 200; index++) submit(['a'], 0.01)
     loop.pass(500)
     t.is(scheduler.stats().running, 16)
-  }, heavyOnly)
+  }, overShareOnly)
 })
 
 test('a free place starts the next request, even while a timer is set for it', t => {
@@ -387,7 +389,7 @@ test('a free place starts the next request, even while a timer is set for it', t
       scheduler.end(first)
       t.is(next.begun, 1)
     },
-    heavyOnly,
+    overShareOnly,
     () => hashing,
   )
 })
@@ -405,7 +407,7 @@ test('when the request that a timer is set for leaves, a free place starts the n
       loop.pass(1_000)
       t.is(dear.begun, 0)
     },
-    heavyOnly,
+    overShareOnly,
     () => true,
   )
 })
@@ -421,7 +423,7 @@ test('a cheap request doesn’t overtake an expensive one of the same network', 
       loop.pass(75)
       t.deepEqual([dear.begun, cheap.begun], [1, 1])
     },
-    heavyOnly,
+    overShareOnly,
     () => true,
   )
 })
@@ -429,16 +431,16 @@ test('a cheap request doesn’t overtake an expensive one of the same network', 
 test('requests within their shares wait for a free place, networks in turn, ahead of requests beyond their shares', t => {
   simulated(({ loop, submit, scheduler }) => {
     const order: string[] = []
-    const heavy = Array.from({ length: 30 }, () => submit(['service h'], 200))
+    const over = Array.from({ length: 30 }, () => submit(['service h'], 200))
     for (let turns = 0; turns < 30; turns++) loop.turn()
-    const light = Array.from({ length: 16 }, (_, index) => submit([`service ${index}`], 1))
+    const within = Array.from({ length: 16 }, (_, index) => submit([`service ${index}`], 1))
     t.is(scheduler.stats().running, 32)
     for (const name of ['a', 'a', 'a', 'b']) submit([`service ${name}`], 1, never, () => order.push(name))
     t.is(scheduler.stats().waiting, 18)
-    for (const job of [...light.slice(0, 3), ...heavy.slice(0, 1)]) scheduler.end(job)
+    for (const job of [...within.slice(0, 3), ...over.slice(0, 1)]) scheduler.end(job)
     loop.turn()
     t.deepEqual(order, ['a', 'b', 'a', 'a'])
-    t.is(heavy.filter(({ begun }) => begun).length, 16)
+    t.is(over.filter(({ begun }) => begun).length, 16)
   })
 })
 
@@ -471,7 +473,7 @@ test('networks that wait take turns, and when too many wait the newest of the lo
       t.is([...neighbours, late, ...others].filter(({ why }) => why).length, 0)
       t.is(scheduler.stats().waiting, 0)
     },
-    { ...heavyOnly, waiting: { innermost: 4, outermost: 6, all: 8 } },
+    { ...overShareOnly, waiting: { innermost: 4, outermost: 6, all: 8 } },
   )
 })
 
@@ -490,12 +492,12 @@ test('many requests that end as soon as they start don’t deepen the stack', t 
       scheduler.end(first)
       t.is(begun, 20_000)
     },
-    { ...heavyOnly, slots: 1, turn: 100, waiting: { innermost: 1, outermost: 1, all: 20_000 } },
+    { ...overShareOnly, slots: 1, overShareBudget: 100, waiting: { innermost: 1, outermost: 1, all: 20_000 } },
   )
 })
 
 test('suspended work frees its place, and gets one again when it resumes, for any outcome of its wait', async t => {
-  const scheduler = createScheduler({ ...heavyOnly, slots: 1 }, () => false, cores)
+  const scheduler = createScheduler({ ...overShareOnly, slots: 1 }, () => false, cores)
   const [first, second] = [new Job(['a']), new Job(['b'])]
   scheduler.submit(first)
   scheduler.submit(second)
@@ -523,7 +525,7 @@ test('an open scheduler delays nothing', t => {
       t.true(all.every(({ begun }) => begun === 1))
       t.is(submit(['another'], 10).begun, 1)
     },
-    heavyOnly,
+    overShareOnly,
     () => true,
   )
 })

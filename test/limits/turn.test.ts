@@ -7,11 +7,11 @@ import type { Refusal } from '../../server/requests/refusal.js'
 
 /** One turn at a time; two may wait for a network, three in all. */
 const limits: SchedulerLimits = {
-  light: [0],
+  networkShares: [0],
   peer: 0,
   burst: 0,
-  heavy: 0,
-  turn: 1_000,
+  overShare: 0,
+  overShareBudget: 1_000,
   slots: 1,
   waiting: { innermost: 2, outermost: 2, all: 3 },
 }
