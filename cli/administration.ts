@@ -29,11 +29,13 @@ export interface GlobalOptions {
 const signIns = {
   session: '',
   recent: `
-On a server this requires a sign-in within the last 15 minutes, with a one-time
-code if codes are enrolled.`,
+On a server, this requires that you signed in within the last 15 minutes, with a
+one-time code if you enrolled an authenticator. To sign in again, run
+\`auth-admin login\`.`,
   'recent for administrators': `
-On a server this requires, for an administrator, a sign-in within the last 15
-minutes, with a one-time code if codes are enrolled.`,
+On a server, if the user is a ROLE_ADMIN, this requires that you signed in
+within the last 15 minutes, with a one-time code if you enrolled an
+authenticator. To sign in again, run \`auth-admin login\`.`,
 } as const satisfies Record<AdministrationPolicy['signIn'], string>
 
 /** The rows of the RPCs that need more than a session, by the commands that call them. */

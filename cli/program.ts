@@ -63,17 +63,17 @@ export function createProgram(): Command {
     .configureHelp({ showGlobalOptions: true, subcommandTerm: command => command.name() })
     // `help` of every depth is below.
     .helpCommand(false)
-    .addOption(new Option('--local', 'work on the database itself, with the settings of the service'))
+    .addOption(new Option('--local', 'connect directly to the database, with the settings of the service'))
     .addOption(
       new Option(
         '--context <name>',
-        'work on the server of this context instead of AUTH_CONTEXT or the current one',
+        'use the server of this context; overrides AUTH_CONTEXT and the current context',
       ).conflicts('local'),
     )
     .addOption(
       new Option(
         '--reason <text>',
-        'reason for the audit log; required to change administrators or passwords on the database itself',
+        'reason for the audit log; required with --local to change administrators or passwords',
       ).argParser(readText),
     )
     // `run` prints it, as any failure.

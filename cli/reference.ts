@@ -1,5 +1,5 @@
 // Generates the reference of the commands from their help: as Markdown for the documentation, and as a man page.
-import type { Command, Option } from 'commander'
+import type { Argument, Command, Option } from 'commander'
 
 /** Every command that does something, with its path, such as `users show`. */
 function leaves(command: Command, path: readonly string[] = []): { command: Command; path: string }[] {
@@ -21,16 +21,24 @@ function remarksOf(command: Command): string {
   return text.startsWith(plain) ? text.slice(plain.length).trim() : ''
 }
 
+/** An argument in the usage of its command. */
+function placeOf(argument: Argument): string {
+  const name = `${argument.name()}${argument.variadic ? '...' : ''}`
+  return argument.required ? `<${name}>` : `[${name}]`
+}
+
 function usageOf(command: Command, path: string): string {
-  const places = command.registeredArguments.map(each => {
-    const name = `${each.name()}${each.variadic ? '...' : ''}`
-    return each.required ? `<${name}>` : `[${name}]`
-  })
+  const places = command.registeredArguments.map(placeOf)
   return ['auth-admin', path, ...places, ...(optionsOf(command).length > 0 ? ['[options]'] : [])].join(' ')
 }
 
 function optionsOf(command: Command): Option[] {
   return command.options.filter(({ hidden }) => !hidden)
+}
+
+/** The arguments of a command that have a description. */
+function argumentsOf(command: Command): Argument[] {
+  return command.registeredArguments.filter(({ description }) => description)
 }
 
 /** What an option says, with what it takes. */
@@ -48,9 +56,10 @@ export function toMarkdown(program: Command): string {
       `### ${path}`,
       command.description(),
       `\`\`\`text\n${usageOf(command, path)}\n\`\`\``,
-      optionsOf(command)
-        .map(option => `- \`${option.flags}\`: ${aboutOption(option)}`)
-        .join('\n'),
+      [
+        ...argumentsOf(command).map(argument => `- \`${placeOf(argument)}\`: ${argument.description}`),
+        ...optionsOf(command).map(option => `- \`${option.flags}\`: ${aboutOption(option)}`),
+      ].join('\n'),
       remarks && `\`\`\`text\n${remarks}\n\`\`\``,
     ]
       .filter(Boolean)
@@ -73,6 +82,7 @@ export function toManPage(program: Command, version: string): string {
       '.nf',
       `.B ${roff(usageOf(command, path))}`,
       '.fi',
+      ...argumentsOf(command).flatMap(argument => ['.TP', `.I ${roff(placeOf(argument))}`, roff(argument.description)]),
       ...optionsOf(command).flatMap(item),
       ...(remarks ? ['.PP', '.nf', roff(remarks), '.fi'] : []),
     ]

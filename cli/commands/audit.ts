@@ -181,14 +181,15 @@ function readLink(text: string): string {
 function withFilter(command: Command): Command {
   return command
     .addOption(
-      new Option('--user <name>', 'only events about this user: username, or #id, also once erased').argParser(
+      new Option('--user <name>', 'only events about this user: username or #id; of an erased user, #id').argParser(
         readText,
       ),
     )
     .addOption(
-      new Option('--actor <name>', 'only events caused by this user: username, or #id, also once erased').argParser(
-        readText,
-      ),
+      new Option(
+        '--actor <name>',
+        'only events caused by this user: username or #id; of an erased user, #id',
+      ).argParser(readText),
     )
     .addOption(new Option('--action <name>', 'only this action; * matches any text, as in user.*').argParser(readText))
     .addOption(new Option('--outcome <outcome>', 'only events with this outcome').choices(['ok', 'refused']))

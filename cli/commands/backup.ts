@@ -33,7 +33,7 @@ export function addBackup(program: Command): void {
       'file with the passphrase, created with a new one if missing; - for standard input',
     )
     .addOption(
-      new Option('--keep <number>', 'in a folder: then keep only so many of the newest backups').argParser(
+      new Option('--keep <number>', 'if <file> is a folder, keep only this many of the newest backups').argParser(
         readNumber(1),
       ),
     )

@@ -7,7 +7,7 @@ import { jsonOption, printJson, printTable, warn } from '../terminal/output.js'
 export function addConfig(program: Command): void {
   program
     .command('config')
-    .description('Show the settings: value, origin, default. Secrets only show whether they are set.')
+    .description('Show the settings: value, origin, default. For secrets, it shows only whether they are set.')
     .addOption(jsonOption())
     .addHelpText(
       'after',

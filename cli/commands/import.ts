@@ -27,11 +27,11 @@ const maxPrinted = 20
 export function addImport(program: Command): void {
   const group = program.command('import').description('Import a whole registry from another system.')
   worksLocally(group.command('database'))
-    .description('Import the database of the older implementation. It works on the database itself.')
+    .description('Import the database of the older implementation. It connects directly to the database.')
     .argument('<url>', 'database to read, postgres://user@host/name; - for standard input. PGPASSWORD has its password')
     .option('--on-collision <choice>', 'skip, suffix, or a file with a decision for each user')
     .option('--dry-run', 'analyze and compare only')
-    .option('--report <file>', 'file for everything that is left out or listed, one JSON document per line')
+    .option('--report <file>', 'file for everything that is omitted or listed, one JSON document per line')
     .addOption(yesOption())
     .addOption(jsonOption())
     .addHelpText(
@@ -39,26 +39,28 @@ export function addImport(program: Command): void {
       `
 It imports users with their ids, passwords, answers and keys, organizations and
 security questions into a registry that has no user but its default
-administrator. It reads one snapshot and changes nothing there, so that the
-older service may go on. Until its last import ends, keep this registry closed
-to clients. After an interruption, run it again: it goes on where it was.
+administrator. It reads one snapshot of the source and changes nothing there, so
+the older service can keep running. Until the last import ends, keep this
+registry closed to clients. After an interruption, run the command again to
+resume it.
 
 It first analyzes all users. Some need a decision: names that are taken here in
 another spelling, look like taken ones, or are refused; no role or several;
 organizations that are missing, or several; the id of the administrator here.
 Without --on-collision it lists them, writes nothing, and ends with exit code 5.
 
-  skip    leaves these users out; of equal names, that of an active user stays
-  suffix  adds the id to names, takes the role that permits least, and the
-          organization of the key that was used, or none
+  skip    omits these users; of users with equal names, keeps an active one
+  suffix  appends the id to names; assigns the role with the fewest permissions,
+          and the organization of the key that was used, or none
   FILE    the lines of a report, with other names, or with "skip": true,
           "role": "ROLE_CLIENT", "organization": 3 (null for none)
 
-Administrators arrive inactive. Users who are active without an organization
-stay active, and are listed. Exit code 6 says that users were left out.
+Administrators are imported as inactive. Active users without an organization
+stay active, and are listed. Exit code 6 means that users were omitted.
 
-Run again, it imports what is new or has changed there since. It refuses with
-exit code 5 if users were added or changed here. See docs/moving-in.md.
+If you run the command again, it imports what has been added or changed in the
+source. It refuses with exit code 5 if users were added or changed in this
+registry. See docs/moving-in.md.
 
 Examples:
   $ export PGPASSWORD

@@ -33,8 +33,8 @@ data keys don't change.
 
 Examples:
   $ auth-admin master-key rotate --new-key-file /run/secrets/new-master-key
-  $ openssl rand -base64 32 | tee new-key | auth-admin master-key rotate \\
-      --new-key-file -`,
+  $ (umask 077; openssl rand -base64 32 > new-key)
+  $ auth-admin master-key rotate --new-key-file new-key`,
     )
     .action(async (options: { newKeyFile?: string; yes?: boolean; json?: boolean }) => {
       if (options.newKeyFile === undefined && !canAsk(options)) {

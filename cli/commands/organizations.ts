@@ -37,7 +37,7 @@ const fields = [
     about: 'kind, such as E school, D civil defense, N non-governmental, O others',
     read: readType,
   },
-  { field: 'website', key: 'website', about: 'address of the web site' },
+  { field: 'website', key: 'website', about: 'URL of the website' },
 ] as const satisfies readonly Field<string>[]
 
 type OrganizationFields = Values<(typeof fields)[number]['key']>

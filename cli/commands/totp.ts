@@ -23,7 +23,7 @@ export function addTotp(program: Command): void {
     .addHelpText(
       'after',
       `
-The first code of the new secret completes the enrolment and ends all your
+The first code of the new secret completes the enrollment and ends all your
 sessions: sign in again, with a code. From then on, your sessions at the public
 endpoints can read your own record, refresh and revoke, and nothing else.
 

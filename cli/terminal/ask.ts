@@ -153,7 +153,7 @@ export async function askSecret(name: string, check: Check): Promise<string> {
 }
 
 /** The option that answers `confirm`. */
-export const yesOption = () => new Option('--yes', 'confirm; required without a terminal and with --json')
+export const yesOption = () => new Option('--yes', 'skip the confirmation; required without a terminal and with --json')
 
 /** What is missing where `confirm` can't ask. */
 export const missingYes = 'This needs a confirmation: pass --yes.'

@@ -32,7 +32,7 @@ test('an import that is killed repeatedly and resumed applies each row once and 
   t.true(before < total, `${before}`)
   const { code, stdout, stderr } = await spawnCli(env, args)
   t.is(code, 6, stderr)
-  t.true(stderr.startsWith(`Import 1 is resumed: ${before} of ${total} rows are judged.\n`), stderr)
+  t.true(stderr.startsWith(`Import 1 is resumed: ${before} of ${total} rows are done.\n`), stderr)
   t.true(stdout.startsWith('Import 1 is finished: 19800 created, 0 updated, 0 unchanged, 200 rejected.\n'), stdout)
   t.deepEqual(await ask(env.DATABASE_URL, `SELECT count(*)::int AS n FROM users WHERE username LIKE 'kill-%'`), [
     { n: 19_800 },

@@ -70,7 +70,7 @@ test.serial(
     t.regex(first.source_digest, /^[\da-f]{64}$/)
     t.is(
       first.stderr,
-      'Columns left out: município.\nThe file is not UTF-8: it is read as Windows-1252.\nLine breaks became spaces in responsible: 19 cells.\n',
+      'Ignored columns: município.\nThe file is not UTF-8: it is read as Windows-1252.\nLine breaks became spaces in responsible: 19 cells.\n',
     )
     const rows = await sql('SELECT * FROM organizations ORDER BY id')
     t.is(rows.length, 207)
@@ -138,7 +138,7 @@ test.serial('exports hold secrets only on request, in a file that only its owner
   // Columns that only this registry can read are ignored by an import.
   t.like(await imported('organizations', out), {
     code: 0,
-    stderr: 'Columns left out: activationkey.\n',
+    stderr: 'Ignored columns: activationkey.\n',
     updated: 0,
     created: 0,
   })
@@ -160,7 +160,7 @@ test.serial('rejected rows are counted, reported unchanged, and can be imported 
   const report = join(folder, 'report.csv')
   const { code, ...rest } = await imported('users', source, '--report', report)
   t.like({ code, ...rest }, { code: 6, created: 1, rejected: 4, next_row: 5 })
-  t.is(rest.stderr, `Columns left out: nota.\n${withoutTerms}Line breaks became spaces in username: 1 cells.\n`)
+  t.is(rest.stderr, `Ignored columns: nota.\n${withoutTerms}Line breaks became spaces in username: 1 cells.\n`)
   t.deepEqual((await readFile(report, 'utf8')).split(/\r\n/), [
     'Username;State;City;Role;nota;error_line;error_field;error_reason',
     'rep-bia;SPX;"Ba""u;ru";ROLE_CLIENT;b;3;state;Give the code of the state, exactly 2 characters.',

@@ -33,14 +33,14 @@ for (const { command, path } of leaves(createProgram())) {
 test('help states the required sign-in of each command for which not every session suffices', async t => {
   const needs = { always: new Set<string>(), 'for administrators': new Set<string>() }
   const [always, sometimes] = [
-    'On a server this requires a sign-in within the last 15 minutes, with a one-time code if codes are enrolled.',
-    'On a server this requires, for an administrator, a sign-in within the last 15 minutes, with a one-time code if codes are enrolled.',
+    'On a server, this requires that you signed in within the last 15 minutes, with a one-time code if you enrolled an authenticator. To sign in again, run `auth-admin login`.',
+    'On a server, if the user is a ROLE_ADMIN, this requires that you signed in within the last 15 minutes, with a one-time code if you enrolled an authenticator. To sign in again, run `auth-admin login`.',
   ]
   for (const { path } of leaves(createProgram())) {
     const help = (await runCli({}, [...path.split(' '), '--help'])).stdout.replaceAll('\n', ' ').trim()
     if (help.endsWith(always)) needs.always.add(path)
     else if (help.endsWith(sometimes)) needs['for administrators'].add(path)
-    else t.notRegex(help, /On a server this requires/, path)
+    else t.notRegex(help, /you signed in within/, path)
   }
   t.deepEqual([...needs.always].sort(), [
     'issuer set',

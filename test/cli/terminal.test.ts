@@ -24,7 +24,7 @@ test('`organizations create` asks for every field, and again for an invalid one'
   }
   await shows('E school')
   type(`D${keys.enter}`)
-  await shows('web site')
+  await shows('website')
   type(keys.enter)
   t.is(await ended, 0, screen())
   const {
@@ -89,7 +89,7 @@ test('`organizations edit` offers the current values, and Backspace clears one',
   type(`\x7f${keys.enter}`)
   await shows('Postal')
   type(`Rua B${keys.enter}`)
-  for (const detail of ['INEP', 'Login', 'Telephone', 'responsible', 'E school', 'web site']) {
+  for (const detail of ['INEP', 'Login', 'Telephone', 'responsible', 'E school', 'website']) {
     await shows(detail)
     type(keys.enter)
   }

@@ -45,15 +45,15 @@ interface Options {
 
 type Noun = 'organizations' | 'users'
 
-/** What is known by what, and what else an import leaves alone. */
+/** What each kind of import identifies its records by, and the remarks of its help. */
 const nouns = {
   organizations: {
     kind: ImportKind.ORGANIZATIONS,
     columns: organizationColumns,
     identifying: ['id', 'inep_code', 'name'],
     remarks: `
-An organization is known by its id, or else by its INEP code. A row without
-either registers a new one.
+A row identifies an organization by id or, without an id, by INEP code. A row
+with neither registers a new one.
 
 Columns: ${fold(Object.keys(organizationColumns))}.`,
   },
@@ -62,10 +62,10 @@ Columns: ${fold(Object.keys(organizationColumns))}.`,
     columns: userColumns,
     identifying: ['id', 'username'],
     remarks: `
-A user is known by its id, or else by its username. An import never changes an
-administrator or the role of an existing user, sends no e-mails, and changes the
-password of an existing user only with --set-passwords. password_hash takes
-bcrypt hashes. A password is hashed by the service.
+A row identifies a user by id or, without an id, by username. An import never
+changes an administrator or the role of an existing user, sends no e-mails, and
+changes the password of an existing user only with --set-passwords.
+password_hash takes bcrypt hashes. A password is hashed by the service.
 
 Columns: ${fold(Object.keys(userColumns))}.`,
   },
@@ -86,17 +86,22 @@ function fold(names: readonly string[]): string {
 /** Adds `import` to a noun. */
 export function addImport(parent: Command, noun: Noun): void {
   const command = withSignIn(parent.command('import'), 'startImport')
-    .argument('<file>', 'CSV with a head, or JSON lines (.jsonl)')
+    .argument('<file>', 'CSV with a header row, or JSON lines (.jsonl)')
     .description(`Create and change ${noun} from a file. Nothing is deleted. Run it again to resume it.`)
     .addOption(
-      new Option('--dry-run', 'judge every row, and change nothing').conflicts(['allOrNothing', 'afterDryRun']),
+      new Option('--dry-run', 'validate every row, and change nothing').conflicts(['allOrNothing', 'afterDryRun']),
     )
     .addOption(
       new Option('--after-dry-run <id>', 'reject rows whose record has changed since this dry run').argParser(readId),
     )
     .addOption(new Option('--all-or-nothing', 'apply all rows in one transaction, or none; at most 10,000 rows'))
-    .option('--report <file>', 'write rejected rows to this file, with the reasons; mend them and import it')
-    .addOption(new Option('--format <format>', 'instead of what the name of the file says').choices(['csv', 'jsonl']))
+    .option('--report <file>', 'write rejected rows with their reasons to this file; correct them, and import it')
+    .addOption(
+      new Option('--format <format>', 'format of the file; by default, according to its extension').choices([
+        'csv',
+        'jsonl',
+      ]),
+    )
   if (noun === 'users') command.option('--set-passwords', 'set the passwords of existing users, too')
   command
     .addOption(jsonOption())
@@ -104,11 +109,13 @@ export function addImport(parent: Command, noun: Noun): void {
       'after',
       `${nouns[noun].remarks}
 
-A missing column leaves the field as it is; an empty cell or NULL clears it.
-Cells are separated by commas, semicolons or tabs. Booleans are True, False, t,
-f, 1 or 0; dates are yyyy-mm-dd, with or without a time, or dd/MM/yyyy. The file
-is UTF-8 or Windows-1252. Other columns are named and left out. The exit code is
-6 if rows were rejected.
+A missing column leaves the field unchanged. An empty cell or NULL clears an
+optional text; it leaves Booleans and creation_date unchanged, and rejects the
+row if the field is required. Cells are separated by commas, semicolons or tabs.
+Booleans are True, False, t, f, 1 or 0; dates are yyyy-mm-dd, with or without a
+time, or dd/MM/yyyy. The file is UTF-8 or Windows-1252. Other columns are
+ignored, with a warning. If rows are rejected, the exit code is 6; with
+--all-or-nothing, nothing is applied, and the exit code is 1.
 
 Examples:
   $ auth-admin ${noun} import ${noun}.csv --dry-run
@@ -117,7 +124,7 @@ Examples:
     .action(administering((api, file: string, options: Options) => importFile(api, noun, file, options)))
 }
 
-/** Most encoded bytes and rows of a batch, and passwords to hash in it: its transaction must be short on a busy machine, too. */
+/** Maximum encoded bytes and rows of a batch, and passwords to hash in it: its transaction must be short on a busy machine, too. */
 const most = { bytes: 60_000, rows: 100, passwords: 16 }
 
 /** A batch of rows. */
@@ -141,14 +148,14 @@ interface Survey {
 }
 
 async function importFile(api: Api, noun: Noun, file: string, options: Options): Promise<void> {
-  // Rows live for a moment: without this, those of a second fill the memory before they are collected.
+  // Rows are short-lived: a larger young generation fills the memory before they are collected.
   setFlagsFromString('--semi-space-growth-factor=1')
   if (options.report !== undefined && (await isSameFile(options.report, file)))
     misuse('--report names the file to import, and would overwrite it: choose another file.')
   const source = await openSource(file, options.format)
   const survey = await withProgress('Reading', () => look(source, noun))
   const note = (text: string) => process.stderr.write(`${printable(text)}\n`)
-  if (survey.unknown.length > 0) note(`Columns left out: ${survey.unknown.join(', ')}.`)
+  if (survey.unknown.length > 0) note(`Ignored columns: ${survey.unknown.join(', ')}.`)
   if (survey.withoutTerms) note('No column termsofusage: new users are registered as not having accepted the terms.')
   if (source.encoding === 'win1252') note('The file is not UTF-8: it is read as Windows-1252.')
 
@@ -160,7 +167,7 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
     ...(afterDryRun !== undefined && { afterDryRun }),
   })
   const { id } = started!
-  if (started!.nextRow > 0) note(`Import ${id} is resumed: ${started!.nextRow} of ${survey.rows} rows are judged.`)
+  if (started!.nextRow > 0) note(`Import ${id} is resumed: ${started!.nextRow} of ${survey.rows} rows are done.`)
   if (survey.costs.size > 0) {
     const costs = [...survey.costs].sort().map(([cost, count]) => `${cost}: ${count}`)
     note(`Password hashes by bcrypt cost: ${costs.join(', ')}.`)
@@ -188,7 +195,7 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
     return untilAnswered(() => api.finishImport({ id, rows }))
   }
   const finished = await withProgress(dryRun ? 'Judging' : 'Importing', send).catch(error => {
-    note(`Import ${id} is not finished: run the command again to resume it.`)
+    note(`Import ${id} is not finished. After you resolve the error, run the same command to resume it.`)
     throw error
   })
   const made = finished.import!
@@ -359,6 +366,10 @@ function print(made: Import, changes: Readonly<Record<string, number>>, { json, 
   const fields = Object.entries(changes).map(([field, count]) => `${field} ${count}`)
   if (fields.length > 0) say(`Changes by field: ${fields.join(', ')}.`)
   if (rejected > 0)
-    say(report === undefined ? 'Pass --report FILE for the rejected rows.' : `${report} has the rejected rows.`)
+    say(
+      report === undefined
+        ? 'To write the rejected rows to a file, run the command again with --report FILE.'
+        : `${report} has the rejected rows.`,
+    )
   if (dryRun) say(`To import only what is as it was judged, pass --after-dry-run ${id}.`)
 }

@@ -28,7 +28,7 @@ export function addUserLists(users: Command): void {
     .addOption(
       new Option(
         '--text <words>',
-        'only with words that begin like these in username, nickname, e-mail address, institution or city; case and accents don’t matter',
+        'only users with words that start with these words, in username, nickname, e-mail address, institution or city; case and accents are ignored',
       ).argParser(readText),
     )
     .addHelpText(
