@@ -29,8 +29,8 @@ const maxBatch = 250
 /** Maximum rows of an import that is all or nothing, which are applied in one transaction. */
 const maxAtOnce = 10_000
 
-/** Milliseconds for which a batch leaves the processors to sign-ins, and between two looks whether any are hashed. */
-const courtesy = { most: 500, interval: 20 }
+/** Milliseconds: the maximum that a batch waits while passwords are hashed, and between two checks. */
+const yieldToSignIns = { max: 500, interval: 20 }
 
 interface Deps {
   readonly imports: Imports
@@ -45,7 +45,7 @@ interface Deps {
 /** The `use` under which staged rows are sealed: they hold hashes of passwords. */
 const stagedUse = 'import-rows'
 
-/** Judges the next rows of an import, and applies those that aren't rejected. */
+/** Validates the next rows of an import, and applies those that aren't rejected. */
 export function importBatch(deps: Deps): Handler<'importBatch'> {
   const { imports } = deps
   return async (request, { call, administrator, change }) => {
@@ -54,7 +54,7 @@ export function importBatch(deps: Deps): Handler<'importBatch'> {
     const of = (await imports.find(id)) ?? missing(id)
     checkStarter(of, administrator)
     const rows = rowsIn(of, request, deps)
-    const wait = () => giveWay(deps.pool)
+    const wait = () => waitWhileHashing(deps.pool)
     await (call.work ? call.work.releaseDuring(wait) : wait())
     // The rows of a repeated batch aren't needed.
     const given = of.nextRow > firstRow ? undefined : await rows.read()
@@ -106,16 +106,16 @@ export function importBatch(deps: Deps): Handler<'importBatch'> {
 }
 
 /** Waits while passwords are hashed: an import takes more of the processors than the scheduler charges for a call. */
-async function giveWay(pool: Pick<Pool, 'stats'>): Promise<void> {
+async function waitWhileHashing(pool: Pick<Pool, 'stats'>): Promise<void> {
   const isHashing = () => {
     const { running, waiting } = pool.stats()
     return running + waiting > 0
   }
-  const until = performance.now() + courtesy.most
-  while (isHashing() && performance.now() < until) await sleep(courtesy.interval)
+  const until = performance.now() + yieldToSignIns.max
+  while (isHashing() && performance.now() < until) await sleep(yieldToSignIns.interval)
 }
 
-/** Ends an import when all its rows are judged. */
+/** Ends an import when all its rows are processed. */
 export function finishImport(deps: Deps): Handler<'finishImport'> {
   const { imports } = deps
   return async (request, { administrator, change }) => {
