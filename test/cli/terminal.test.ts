@@ -317,6 +317,8 @@ test('Ctrl-C at a question changes nothing and is no error', async t => {
 test('a command with --json asks nothing, even at a terminal', async t => {
   const { ended, screen } = terminal('organizations', 'create', '--json')
   t.is(await ended, 2)
+  // The last output of a terminal can arrive after the exit.
+  const document = await waitFor(() => screen().includes('\n}') && screen().slice(screen().indexOf('{')), screen)
   t.regex(screen(), /^error: [^\n]*--name[^\n]*\n\{/)
-  t.like(JSON.parse(screen().slice(screen().indexOf('{'))), { error: { exitCode: 2 } })
+  t.like(JSON.parse(document), { error: { exitCode: 2 } })
 })
