@@ -73,7 +73,7 @@ export function createProgram(): Command {
     .addOption(
       new Option(
         '--reason <text>',
-        'reason for the audit log; required with --local to change administrators or passwords',
+        'reason for the audit log; required to change administrators or passwords directly in the database',
       ).argParser(readText),
     )
     // `run` prints it, as any failure.

@@ -37,30 +37,37 @@ export function addImport(program: Command): void {
     .addHelpText(
       'after',
       `
-It imports users with their ids, passwords, answers and keys, organizations and
-security questions into a registry that has no user but its default
-administrator. It reads one snapshot of the source and changes nothing there, so
-the older service can keep running. Until the last import ends, keep this
-registry closed to clients. After an interruption, run the command again to
-resume it.
+It imports organizations, security questions, and users with their ids,
+passwords, answers and keys. This registry must have no user but its default
+administrator, or only users of earlier imports. It reads one snapshot of the
+source and changes nothing there, so the older service can keep running. Don't
+open this registry to clients until the last import ends. If the import is
+interrupted, run the command again to resume it.
 
-It first analyzes all users. Some need a decision: names that are taken here in
-another spelling, look like taken ones, or are refused; no role or several;
-organizations that are missing, or several; the id of the administrator here.
-Without --on-collision it lists them, writes nothing, and ends with exit code 5.
+It first analyzes all users. A user needs a decision if:
 
-  skip    omits these users; of users with equal names, keeps an active one
+- a name is taken in another spelling, looks like another name, or is invalid
+- the user has no role or several roles
+- the organization is missing, or there are several
+- the id is that of the administrator of this registry
+
+Without --on-collision, it lists these users, imports nothing, and ends with
+exit code 5. The choices are:
+
+  skip    omits these users; of users with the same name, one keeps it and is
+          imported, an active one if possible
   suffix  appends the id to names; assigns the role with the fewest permissions,
-          and the organization of the key that was used, or none
-  FILE    the lines of a report, with other names, or with "skip": true,
+          and the organization of the key that was used, or none; omits a user
+          with the id of the administrator
+  FILE    lines of a report, with other names, or with "skip": true,
           "role": "ROLE_CLIENT", "organization": 3 (null for none)
 
 Administrators are imported as inactive. Active users without an organization
-stay active, and are listed. Exit code 6 means that users were omitted.
+stay active and are listed. Exit code 6 means that users were omitted.
 
-If you run the command again, it imports what has been added or changed in the
-source. It refuses with exit code 5 if users were added or changed in this
-registry. See docs/moving-in.md.
+If you run the command again, it imports users that were added or changed in the
+source. If users were added or changed in this registry, it imports nothing and
+ends with exit code 5. See docs/moving-in.md.
 
 Examples:
   $ export PGPASSWORD

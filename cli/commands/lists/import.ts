@@ -45,15 +45,16 @@ interface Options {
 
 type Noun = 'organizations' | 'users'
 
-/** What each kind of import identifies its records by, and the remarks of its help. */
+/** What identifies a record, which fields an empty cell leaves unchanged (`kept`), and remarks for the help. */
 const nouns = {
   organizations: {
     kind: ImportKind.ORGANIZATIONS,
     columns: organizationColumns,
     identifying: ['id', 'inep_code', 'name'],
+    kept: 'active and creation_date',
     remarks: `
-A row identifies an organization by id or, without an id, by INEP code. A row
-with neither registers a new one.
+A row identifies an organization by id or, without an id, by INEP code. If it
+has neither, or no organization has the INEP code, the row creates one.
 
 Columns: ${fold(Object.keys(organizationColumns))}.`,
   },
@@ -61,11 +62,13 @@ Columns: ${fold(Object.keys(organizationColumns))}.`,
     kind: ImportKind.USERS,
     columns: userColumns,
     identifying: ['id', 'username'],
+    kept: 'Booleans and passwords',
     remarks: `
-A row identifies a user by id or, without an id, by username. An import never
-changes an administrator or the role of an existing user, sends no e-mails, and
-changes the password of an existing user only with --set-passwords.
-password_hash takes bcrypt hashes. A password is hashed by the service.
+A row identifies a user by id or, without an id, by username. If no user has the
+username, the row creates one. An import never changes an administrator or the
+role of an existing user, sends no e-mails, and changes the password of an
+existing user only with --set-passwords. password_hash takes bcrypt hashes. The
+service hashes the values of password.
 
 Columns: ${fold(Object.keys(userColumns))}.`,
   },
@@ -110,12 +113,15 @@ export function addImport(parent: Command, noun: Noun): void {
       `${nouns[noun].remarks}
 
 A missing column leaves the field unchanged. An empty cell or NULL clears an
-optional text; it leaves Booleans and creation_date unchanged, and rejects the
-row if the field is required. Cells are separated by commas, semicolons or tabs.
-Booleans are True, False, t, f, 1 or 0; dates are yyyy-mm-dd, with or without a
-time, or dd/MM/yyyy. The file is UTF-8 or Windows-1252. Other columns are
-ignored, with a warning. If rows are rejected, the exit code is 6; with
---all-or-nothing, nothing is applied, and the exit code is 1.
+optional field, and rejects the row if the field is required. It leaves
+${nouns[noun].kept} unchanged.
+
+Cells are separated by commas, semicolons or tabs. Booleans are True, False, t,
+f, 1 or 0; dates are yyyy-mm-dd, with or without a time, or dd/MM/yyyy. The file
+is UTF-8 or Windows-1252. Other columns are ignored, with a warning.
+
+If rows are rejected, the exit code is 6; with --all-or-nothing, nothing is
+applied and the exit code is 1.
 
 Examples:
   $ auth-admin ${noun} import ${noun}.csv --dry-run
