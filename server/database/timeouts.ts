@@ -16,7 +16,8 @@ const limits = {
 const names = Object.keys(limits)
 
 /** Disables the limits for the rest of a transaction. The version of the server determines which limits exist. */
-export const withoutLimits = `SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('${names.join("', '")}')`
+export const withoutLimits = `SELECT set_config(name, '0', true) FROM unnest(ARRAY['${names.join("', '")}']) AS name
+  WHERE current_setting(name, true) IS NOT NULL`
 
 /** Key of an advisory lock, unique in this database. */
 const lock = 7_264_002

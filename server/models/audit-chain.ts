@@ -271,7 +271,7 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
       await database.run(setCheckpoint, [held!.id, held!.hash, masterKey.mac(checkpointText(held!))], t)
     },
     async seal() {
-      if ((await database.read(anyStaged, [])).length === 0) return false
+      if ((await database.run(anyStaged, [])).length === 0) return false
       return database.transact(sealBatch)
     },
     verify: (known = '0:', from) =>
