@@ -1,12 +1,12 @@
 /**
- * Says which test files are bundled together. Each bundle is a process, which takes half a second to load: four files of a
+ * Says which test files are bundled together. Each bundle is a process, which takes half a second to load: eight files of a
  * folder share one. A file of another kind, such as `NAME.slow.test.ts`, has one to itself; so has `NAME.alone.test.ts`, which
  * changes its process: clock, environment, priority.
  */
 import { readdir, rm } from 'node:fs/promises'
 import { posix } from 'node:path'
 
-const filesPerProcess = 4
+const filesPerProcess = 8
 
 /** Returns entry points of a build, and the plugin that it needs. `given`: files to bundle one by one instead of all. */
 export async function testBundles(root, given) {

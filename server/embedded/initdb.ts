@@ -70,7 +70,7 @@ const volatile = {
   fsync: 'off',
   synchronous_commit: 'off',
   full_page_writes: 'off',
-  max_connections: 300,
+  max_connections: 600,
   autovacuum: 'off',
 }
 

@@ -37,28 +37,38 @@ export async function createDatabase({
   from = template,
   name = `test_${randomBytes(8).toString('hex')}`,
 } = {}): Promise<{ url: string; drop: () => Promise<unknown> }> {
-  await openPool().query(`CREATE DATABASE ${name} TEMPLATE ${from} STRATEGY file_copy`)
+  await poolOf(serverUrl()).query(`CREATE DATABASE ${name} TEMPLATE ${from} STRATEGY file_copy`)
   await copySettings(from, name)
-  return { url: at(serverUrl(), name), drop: () => openPool().query(`DROP DATABASE IF EXISTS ${name} WITH (FORCE)`) }
+  return {
+    url: at(serverUrl(), name),
+    drop: () => poolOf(serverUrl()).query(`DROP DATABASE IF EXISTS ${name} WITH (FORCE)`),
+  }
 }
 
 /** Copies the default settings of a database and of its roles, which the server stores outside the database. */
 async function copySettings(from: string, to: string): Promise<void> {
-  const { rows } = await openPool().query<{ sql: string }>(
+  const { rows } = await poolOf(serverUrl()).query<{ sql: string }>(
     `SELECT format('ALTER %s DATABASE %I SET %s = %s', 'ROLE ' || nullif(setrole, 0)::regrole || ' IN', $2::text,
       split_part(setting, '=', 1), split_part(setting, '=', 2)) AS sql
     FROM pg_db_role_setting, unnest(setconfig) AS setting
     WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = $1)`,
     [from, to],
   )
-  if (rows.length > 0) await openPool().query(rows.map(({ sql }) => sql).join(';'))
+  if (rows.length > 0) await poolOf(serverUrl()).query(rows.map(({ sql }) => sql).join(';'))
 }
 
-/** The pool in which this process creates and drops its databases. Idle connections don't delay the end. */
-let pool: pg.Pool | undefined
-function openPool(): pg.Pool {
-  const options = { connectionString: serverUrl(), max: 2, allowExitOnIdle: true }
-  pool ??= new pg.Pool(options).on('error', () => {})
+/** Pools of the connections of tests, by URL: a new connection costs more than most statements. */
+const pools = new Map<string, pg.Pool>()
+
+function poolOf(url: string): pg.Pool {
+  const known = pools.get(url)
+  if (known) return known
+  // Idle connections don't delay the end; that of a dropped database fails.
+  const pool = new pg.Pool({ connectionString: url, max: 4, idleTimeoutMillis: 1_000, allowExitOnIdle: true }).on(
+    'error',
+    () => {},
+  )
+  pools.set(url, pool)
   return pool
 }
 
@@ -68,16 +78,9 @@ function serverUrl(): string {
   return url
 }
 
-/** Runs SQL on a separate connection, and returns the rows. */
+/** Runs SQL on a connection of the tests, and returns the rows. */
 export async function ask(url: string, sql: string): Promise<Record<string, unknown>[]> {
-  const client = new pg.Client({ connectionString: url })
-  client.on('error', () => {})
-  await client.connect()
-  try {
-    return (await client.query(sql)).rows
-  } finally {
-    await client.end()
-  }
+  return (await poolOf(url).query(sql)).rows
 }
 
 function at(server: string, database: string): string {
