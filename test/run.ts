@@ -1,9 +1,10 @@
 /**
  * Runs the tests against a separate PostgreSQL, searches the output of their services for secrets, each of which is a
  * failure, and ends with a line `N passed, N failed`. Arguments go to AVA: test files, as `test/…` or `dist/test/…`, and
- * options. `--slow` runs `*.slow.test.ts` instead, which wait for real limits, flood the service, kill processes or restore
- * backups; `--long` runs `*.long.test.ts`, which repeat tests of others for longer; `--deploy` runs `*.deploy.test.ts`, which
- * start the proxies of deploy/ and which deploy/check.sh runs where these are installed.
+ * options. `--slow` runs `*.slow.test.ts` instead, which flood the service, wait for real limits, kill processes, type at a
+ * terminal, move whole registries or install packages; `--long` runs `*.long.test.ts`, which repeat tests of others for
+ * longer; `--deploy` runs `*.deploy.test.ts`, which start the proxies of deploy/ and which deploy/check.sh runs where these are
+ * installed.
  */
 import { spawn } from 'node:child_process'
 import { mkdtemp, readdir, rm, statfs, writeFile } from 'node:fs/promises'
