@@ -334,7 +334,7 @@ test('every failed command prints a sentence, and with `--json` a document with 
   const here = { ...env, XDG_CONFIG_HOME: folder, AUTH_DATA_DIR: join(folder, 'none') }
   const away = { ...here, DATABASE_URL: 'postgres://127.0.0.1:1/none' }
   for (const [path, { args, away: isAway, ...expected }] of Object.entries(failures)) {
-    // The commands above already ran as a separate program.
+    // Commands without a run above start as a program.
     const start = elsewhere.includes(path) ? spawnCli : runCli
     const words = [...path.split(' '), ...args, '--json']
     const { code, stdout, stderr } = await start(isAway ? away : here, words, 'umas 16 letras ou mais')
