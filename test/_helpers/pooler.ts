@@ -18,6 +18,8 @@ export interface Pooler {
 interface Lender {
   readonly socket: Socket
   client: Client | undefined
+  /** Whether no transaction is open. */
+  idle: boolean
 }
 
 interface Client {
@@ -51,7 +53,7 @@ export async function startPooler(t: Teardown, databaseUrl: string, size = 4): P
     await server.connect()
     servers.push(server)
     const { stream } = (server as unknown as { connection: { stream: Socket } }).connection
-    const lender: Lender = { socket: stream, client: undefined }
+    const lender: Lender = { socket: stream, client: undefined, idle: true }
     stream.removeAllListeners('data')
     stream.on(
       'data',
@@ -63,16 +65,23 @@ export async function startPooler(t: Teardown, databaseUrl: string, size = 4): P
   function answer(lender: Lender, type: string, message: Buffer) {
     const { client } = lender
     if (!client) return
-    client.socket.write(message)
+    if (!client.socket.destroyed) client.socket.write(message)
     if (type !== 'Z') return
     client.due--
-    if (forTransactions && client.due === 0 && message.at(-1) === 0x49) release(client)
+    lender.idle = message.at(-1) === 0x49
+    if (forTransactions || client.socket.destroyed) release(client)
   }
 
+  /** Takes a connection back once all responses have arrived, and ends the transaction that a client left open. */
   function release(client: Client) {
     const { lender } = client
+    if (!lender || client.due > 0) return
+    if (!lender.idle) {
+      if (client.socket.destroyed) send(client, 'Q', frame('Q', 'ROLLBACK\0'))
+      return
+    }
     client.lender = undefined
-    if (lender) lender.client = undefined
+    lender.client = undefined
     serve()
   }
 
@@ -147,7 +156,7 @@ export async function startPooler(t: Teardown, databaseUrl: string, size = 4): P
     url: Object.assign(new URL(databaseUrl), { port: String(port) }).href,
     lendForTransactions() {
       forTransactions = true
-      for (const client of clients) if (client.due === 0) release(client)
+      for (const client of clients) release(client)
     },
   }
 }
