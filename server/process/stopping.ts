@@ -1,7 +1,8 @@
 /**
  * How a process stops. SIGTERM first gives load balancers time to notice (`drain`); SIGINT, SIGHUP and SIGQUIT stop at
- * once; a second signal ends all waiting. Each step of a stop has limited time, so that every stop ends, and a step that
- * hangs doesn't keep the later ones from running: the embedded database is the last.
+ * once; a second signal ends all waiting, or under npm, which repeats signals, a third. Each step of a stop has limited
+ * time, so that every stop ends, and a step that hangs doesn't keep the later ones from running: the embedded database is
+ * the last.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 
@@ -77,10 +78,12 @@ export function stopOnSignals(stop: (request: StopRequest) => Promise<readonly s
   for (const output of [process.stdout, process.stderr]) output.on('error', () => {})
   const hurry = new AbortController()
   let since: number | undefined
+  // npm forwards the Ctrl-C that the terminal has sent to this process already, on a busy machine seconds later.
+  let repeats = process.env.npm_lifecycle_event === undefined ? 0 : 1
   const onSignal = (signal: NodeJS.Signals) => {
     if (since !== undefined) {
-      // npm forwards the Ctrl-C that the terminal has sent already.
-      if (performance.now() - since > 1000) hurry.abort()
+      // A terminal that closes sends its signal twice.
+      if (performance.now() - since > 1000 && repeats-- <= 0) hurry.abort()
       return
     }
     since = performance.now()

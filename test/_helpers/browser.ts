@@ -6,10 +6,12 @@ import test, { type ExecutionContext, type TestFn } from 'ava'
 import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core'
 import { root } from './versions.js'
 
-/** Its path, by the names of Debian and other distributions; empty if it isn't installed. */
+const names = ['chromium-headless-shell', 'chromium', 'chromium-browser', 'google-chrome']
+
+/** Its path, by the names of Debian and other distributions, first that without windows; empty if it isn't installed. */
 const executablePath = execFileSync(
   'sh',
-  ['-c', 'command -v chromium || command -v chromium-browser || command -v google-chrome || true'],
+  ['-c', 'for name; do command -v "$name" && break; done || true', 'sh', ...names],
   { encoding: 'utf8' },
 ).trim()
 

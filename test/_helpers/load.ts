@@ -1,5 +1,6 @@
 /** Clients that call a gateway continuously, and their results. */
 import { randomUUID } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { ServerProcess } from './apart.js'
 import type { Teardown } from './database.js'
 import { type Answer, password, type TestService } from './service.js'
@@ -33,7 +34,10 @@ export async function usesAll(request: Request, token: string, servers: readonly
   })
 }
 
-/** Repeats a call, 16 at a time, until `end` or the end of the test; `statuses` holds the status of each answer. */
+/** Milliseconds between an answer and the next call: the machine has time left for what the test does. */
+const pause = 100
+
+/** Repeats a call in 16 loops, until `end` or the end of the test; `statuses` holds the status of each answer. */
 function load(t: Teardown, call: () => Promise<Answer>) {
   const statuses: number[] = []
   const reasons = new Set<string>()
@@ -46,6 +50,7 @@ function load(t: Teardown, call: () => Promise<Answer>) {
       statuses.push(status)
       if (status !== 200) reasons.add(`${status} ${json?.reason}`)
       slowest = Math.max(slowest, performance.now() - from)
+      await sleep(pause)
     }
   }
   const all = Promise.all(Array.from({ length: 16 }, one))

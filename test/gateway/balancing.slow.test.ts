@@ -132,7 +132,8 @@ test.serial('a server that reports not ready gets no calls while another is read
 test.serial('during a rolling restart of the servers no call fails, read or write', async t => {
   const DATABASE_URL = await freshDatabase(t)
   const ports = [await freePort(), await freePort()]
-  const start = (port: number) => spawnServer(t, { DATABASE_URL, AUTH_GRPC_ADDRESS: `127.0.0.1:${port}` })
+  const start = (port: number) =>
+    spawnServer(t, { DATABASE_URL, AUTH_DRAIN: '', AUTH_GRPC_ADDRESS: `127.0.0.1:${port}` })
   const servers = [await start(ports[0]!), await start(ports[1]!)]
   const request = createRequest((await spawnGateway(t, servers.map(({ grpc }) => grpc).join(','))).http)
   const token = await login(request)

@@ -89,6 +89,14 @@ async function heldLogin(t: ExecutionContext, { http, databaseUrl }: Spawned) {
   return { answer, release: () => client.query('COMMIT') }
 }
 
+async function refusesConnections(port: number): Promise<boolean> {
+  const socket = connect(port, '127.0.0.1')
+  return once(socket, 'connect').then(
+    () => !socket.destroy(),
+    error => error.code === 'ECONNREFUSED',
+  )
+}
+
 test.serial('after the drain the ports and idle connections close, and calls in progress finish', async t => {
   const service = await spawnService(t)
   const port = Number(new URL(service.http).port)
@@ -98,21 +106,26 @@ test.serial('after the drain the ports and idle connections close, and calls in 
   const { answer, release } = await heldLogin(t, service)
   service.child.kill('SIGTERM')
   await once(idle.resume(), 'close')
-  const refused = async (at: number) => {
-    const socket = connect(at, '127.0.0.1')
-    return once(socket, 'connect').then(
-      () => !socket.destroy(),
-      error => error.code === 'ECONNREFUSED',
-    )
-  }
   // Node.js ends idle connections a moment before it closes the port.
-  for (const at of [port, Number(service.grpc.split(':')[1])]) t.true(await waitFor(() => refused(at)))
+  for (const at of [port, Number(service.grpc.split(':')[1])]) t.true(await waitFor(() => refusesConnections(at)))
   t.true(service.alive())
   await release()
   const { status, headers } = await answer
   // On a busy machine the wait for the lock may have timed out.
   t.true([200, 503].includes(status), String(status))
   t.is(headers.get('connection'), 'close')
+  t.is(await service.ended, 0)
+})
+
+test('under npm, which repeats a signal at any later time, only a third signal ends the wait', async t => {
+  const service = await spawnService(t, { AUTH_DRAIN: longDrain, npm_lifecycle_event: 'start' })
+  service.child.kill('SIGTERM')
+  await waitFor(async () => !(await isReady(service.http)))
+  await sleep(1500)
+  service.child.kill('SIGTERM')
+  await sleep(1500)
+  t.is((await login(service.http)).status, 200)
+  service.child.kill('SIGTERM')
   t.is(await service.ended, 0)
 })
 
