@@ -1,4 +1,4 @@
-/** Files that wait for most of their time start first, so that the others run meanwhile; AVA starts files by name otherwise. */
+/** Long files, and those that wait, start first, so that the others run meanwhile; AVA starts files by name otherwise. */
 const first = [
   'attacks/timing.slow',
   'process/stops.slow',
@@ -12,6 +12,7 @@ const first = [
   'deploy/package.slow',
   'client/package.slow',
   'cli/backup.slow',
+  'process/starts.slow',
 ].map(name => `/dist/test/${name}.test.js`)
 
 function place(file) {

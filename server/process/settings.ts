@@ -380,7 +380,7 @@ function orOff<T>(read: (value: string) => T) {
 
 /** A gRPC target: host:port, written as a URL or not; several IP addresses with ports; or one as gRPC writes it. */
 function target(value: string): string {
-  if (/^(dns|ipv4|ipv6|unix|xds):\S+$/.test(value)) return value
+  if (/^(dns|ipv4|ipv6|unix):\S+$/.test(value)) return value
   try {
     const servers = value.split(',').map(each => address(each.trim().replace(/^https?:\/\/(.*?)\/?$/, '$1')))
     if (servers.length === 1) return formatAddress(servers[0]!)
