@@ -45,7 +45,8 @@ browserTest('the web page of the examples signs up, activates and logs in, and s
   const { providerKey } = await service.institution(await service.organization())
   const username = randomUUID()
   await page.getByRole('link', { name: 'Sign up' }).click()
-  await form.getByLabel('Username').fill(username)
+  // The form of the login has such a field, too.
+  await page.locator('#sign-up').getByLabel('Username').fill(username)
   await form.getByLabel('Nickname').fill('Ana')
   await form.locator('[name=password]').fill('12345678')
   await form.getByLabel('City').fill('Palmas')
@@ -82,7 +83,7 @@ browserTest('the web page of the examples recovers an account by e-mail', async 
   const email = `${randomUUID()}@example.org`
   const { username } = await service.signUp('ROLE_CLIENT', { email })
   await page.getByRole('link', { name: 'Forgot' }).click()
-  await form.getByLabel('Username').fill(username)
+  await page.locator('#recover').getByLabel('Username').fill(username)
   await form.getByLabel('E-mail').fill(email)
   await form.getByRole('button', { name: 'Send me a key' }).click()
   const [, key = ''] = /: (\w{8})$/m.exec((await mailbox.nextEmail(email)).text ?? '') ?? []
