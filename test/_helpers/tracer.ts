@@ -1,5 +1,7 @@
-/** Loaded with `node --import` for tracing: an SDK that sends each span as it ends to OTEL_EXPORTER_OTLP_ENDPOINT. */
+/** Loaded with `node --import` for tracing: an SDK that sends spans to OTEL_EXPORTER_OTLP_ENDPOINT a moment after they end. */
 import { OTLPTraceExporter } from '@opentelemetry/exporter-trace-otlp-http'
-import { NodeTracerProvider, SimpleSpanProcessor } from '@opentelemetry/sdk-trace-node'
+import { BatchSpanProcessor, NodeTracerProvider } from '@opentelemetry/sdk-trace-node'
 
-new NodeTracerProvider({ spanProcessors: [new SimpleSpanProcessor(new OTLPTraceExporter())] }).register()
+// In batches, because the exporter drops spans if more than 30 requests are in progress.
+const processor = new BatchSpanProcessor(new OTLPTraceExporter(), { scheduledDelayMillis: 100 })
+new NodeTracerProvider({ spanProcessors: [processor] }).register()
