@@ -216,6 +216,7 @@ test('servers are one address, several IP addresses of one version, or a name as
     'a.example:1,b.example:1',
     '10.0.0.1:1,',
     'ftp://a.example:1',
+    'xds:///auth.example:50051',
   ]) {
     t.regex(faults({ AUTH_SERVER_URL: wrong }), /AUTH_SERVER_URL: expected host:port, several/, wrong)
   }
