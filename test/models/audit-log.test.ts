@@ -22,9 +22,9 @@ const event = (more: Partial<AuditEvent> = {}): AuditEvent => ({
 
 /** Appends so many events, in transactions that are short on a busy machine, too, and seals them. */
 async function append({ audit, database }: Pick<Models, 'audit' | 'database'>, count: number, more = {}) {
-  for (let left = count; left > 0; left -= 400)
+  for (let left = count; left > 0; left -= 100)
     await database.transact(async t => {
-      for (let index = 0; index < Math.min(left, 400); index++) await audit.append(event(more), t)
+      for (let index = 0; index < Math.min(left, 100); index++) await audit.append(event(more), t)
     })
   await waitFor(async () => !(await audit.seal()))
 }
