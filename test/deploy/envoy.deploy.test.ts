@@ -11,13 +11,13 @@ import { openHttp2 } from '../_helpers/http2.js'
 import { freePort } from '../_helpers/relay.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
-import { type RequestLimits, testFront } from './proxied.js'
+import { testFront } from './proxied.js'
 
 /** Its limit of public connections: lower than in the file, because tests open all of them. */
 const publicConnections = 200
 
 /** Starts it in front of a service on a separate database. */
-async function startEnvoy(t: Teardown, { address, network }: RequestLimits): Promise<Front> {
+async function startEnvoy(t: Teardown, divisor: number): Promise<Front> {
   const { certificate: ca } = authority
   const own = await writePems(t, { ca, ...authority.issue({ name: 'auth-server', dnsNames: ['auth-server'] }) })
   const service = await spawnService(t, { AUTH_TLS_CERT: own.cert, AUTH_TLS_KEY: own.key, AUTH_TLS_CA: own.ca })
@@ -39,9 +39,8 @@ async function startEnvoy(t: Teardown, { address, network }: RequestLimits): Pro
     'address: 0.0.0.0, port_value: 50443': `address: 127.0.0.1, port_value: ${grpc}`,
     'address: auth-gateways.internal, port_value: 8080': `address: 127.0.0.1, port_value: ${portOf(service.http)}`,
     'address: auth-servers.internal, port_value: 50051': `address: 127.0.0.1, port_value: ${portOf(`http://${service.grpc}`)}`,
-    // Each tenth of a second.
-    'max_tokens: 4000, tokens_per_fill: 50,': `max_tokens: ${address.burst}, tokens_per_fill: ${address.rate / 10},`,
-    'max_tokens: 10000, tokens_per_fill: 150,': `max_tokens: ${network.burst}, tokens_per_fill: ${network.rate / 10},`,
+    'max_tokens: 4000, tokens_per_fill: 50,': `max_tokens: ${4000 / divisor}, tokens_per_fill: ${50 / divisor},`,
+    'max_tokens: 10000, tokens_per_fill: 150,': `max_tokens: ${10_000 / divisor}, tokens_per_fill: ${150 / divisor},`,
     'max_active_downstream_connections: 10000': `max_active_downstream_connections: ${publicConnections}`,
   })
   await writeFile(join(folder, 'envoy.yaml'), config)

@@ -9,13 +9,13 @@ import { type Http2Client, openHttp2 } from '../_helpers/http2.js'
 import { freePort } from '../_helpers/relay.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { waitFor } from '../_helpers/wait.js'
-import { type RequestLimits, testFront } from './proxied.js'
+import { testFront } from './proxied.js'
 
 /** Header by which a client at 127.0.0.1 sets its address, before nginx reads it. */
 const addressHeader = 'x-test-address'
 
 /** Starts it in front of a service on a separate database. */
-async function startNginx(t: Teardown, { address, network }: RequestLimits): Promise<Front> {
+async function startNginx(t: Teardown, divisor: number): Promise<Front> {
   const service = await spawnService(t)
   const { cert, key } = authority.issue({ name: servername, dnsNames: [servername, 'localhost'] })
   const folder = await folderOf(t, { 'auth.crt': cert, 'auth.key': key })
@@ -28,10 +28,10 @@ async function startNginx(t: Teardown, { address, network }: RequestLimits): Pro
     'listen 80;': `listen 127.0.0.1:${http};`,
     'listen 443 ': `listen 127.0.0.1:${https} `,
     'listen 50443 ': `listen 127.0.0.1:${grpc} `,
-    'rate=500r/s': `rate=${address.rate}r/s`,
-    'rate=1500r/s': `rate=${network.rate}r/s`,
-    'burst=4000 ': `burst=${address.burst} `,
-    'burst=10000 ': `burst=${network.burst} `,
+    'rate=500r/s': `rate=${500 / divisor}r/s`,
+    'rate=1500r/s': `rate=${1500 / divisor}r/s`,
+    'burst=4000 ': `burst=${4000 / divisor} `,
+    'burst=10000 ': `burst=${10_000 / divisor} `,
     'server 127.0.0.1:8080 ': `server ${new URL(service.http).host} `,
     'server 127.0.0.1:50051 ': `server ${service.grpc} `,
   })

@@ -31,27 +31,21 @@ async function sendOverTls(place: Place, text: string, address?: string): Promis
   return answer
 }
 
-/** Requests that an address and a network may send at once, and then per second. */
-export interface RequestLimits {
-  readonly address: { readonly burst: number; readonly rate: number }
-  readonly network: { readonly burst: number; readonly rate: number }
-}
+/** Divides the limits of a front for floods: a busy machine doesn't send faster than the files in deploy/ allow. */
+const divisor = 10
 
-/** Those of the files in deploy/. */
-const limits: RequestLimits = { address: { burst: 4000, rate: 500 }, network: { burst: 10_000, rate: 1500 } }
-
-/** A tenth, for floods: a busy machine doesn't send faster than the files allow. */
-const tenth: RequestLimits = { address: { burst: 400, rate: 50 }, network: { burst: 1000, rate: 150 } }
-
-/** Declares the tests of a proxy: floods use a front with a tenth of the limits, the others the returned one. */
-export function testFront(start: (t: Teardown, limits: RequestLimits) => Promise<Front>): Front {
+/**
+ * Declares the tests of a proxy. `start` starts it with the rates and bursts of its file divided by a number. Returns the
+ * front with those of the file, which all tests but floods use.
+ */
+export function testFront(start: (t: Teardown, divisor: number) => Promise<Front>): Front {
   const front = {} as Front
   const flooded = {} as Front
   const cleanUps: (() => Promise<void>)[] = []
   const teardown = (work: () => Promise<void>) => void cleanUps.push(work)
   test.serial.before(async () => {
-    Object.assign(front, await start({ teardown }, limits))
-    Object.assign(flooded, await start({ teardown }, tenth))
+    Object.assign(front, await start({ teardown }, 1))
+    Object.assign(flooded, await start({ teardown }, divisor))
   })
   test.after.always(async () => {
     for (const work of cleanUps.reverse()) await work()
@@ -101,8 +95,8 @@ export function testFront(start: (t: Teardown, limits: RequestLimits) => Promise
   })
 
   const flooders: Record<string, [burst: number, addressOf: (connection: number) => string]> = {
-    'an address': [tenth.address.burst, () => '127.21.0.1'],
-    'a /24': [tenth.network.burst, connection => `127.22.0.${(connection % 250) + 1}`],
+    'an address': [4000 / divisor, () => '127.21.0.1'],
+    'a /24': [10_000 / divisor, connection => `127.22.0.${(connection % 250) + 1}`],
   }
   for (const [name, [burst, addressOf]] of Object.entries(flooders)) {
     test.serial(

@@ -89,14 +89,6 @@ async function heldLogin(t: ExecutionContext, { http, databaseUrl }: Spawned) {
   return { answer, release: () => client.query('COMMIT') }
 }
 
-async function refusesConnections(port: number): Promise<boolean> {
-  const socket = connect(port, '127.0.0.1')
-  return once(socket, 'connect').then(
-    () => !socket.destroy(),
-    error => error.code === 'ECONNREFUSED',
-  )
-}
-
 test.serial('after the drain the ports and idle connections close, and calls in progress finish', async t => {
   const service = await spawnService(t)
   const port = Number(new URL(service.http).port)
@@ -106,8 +98,15 @@ test.serial('after the drain the ports and idle connections close, and calls in 
   const { answer, release } = await heldLogin(t, service)
   service.child.kill('SIGTERM')
   await once(idle.resume(), 'close')
+  const refused = async (at: number) => {
+    const socket = connect(at, '127.0.0.1')
+    return once(socket, 'connect').then(
+      () => !socket.destroy(),
+      error => error.code === 'ECONNREFUSED',
+    )
+  }
   // Node.js ends idle connections a moment before it closes the port.
-  for (const at of [port, Number(service.grpc.split(':')[1])]) t.true(await waitFor(() => refusesConnections(at)))
+  for (const at of [port, Number(service.grpc.split(':')[1])]) t.true(await waitFor(() => refused(at)))
   t.true(service.alive())
   await release()
   const { status, headers } = await answer
