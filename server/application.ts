@@ -133,6 +133,7 @@ export function createApplication(deps: ApplicationDeps): Application {
       ...common,
       services: [[Administration, bindAdministration(administration, administration.rpcs)]],
       serviceKeys,
+      group: 'administration',
     }),
     serviceKeys,
     keyring,

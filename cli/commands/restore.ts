@@ -54,17 +54,21 @@ Examples:
       if (options.identity !== undefined && options.passphraseFile !== undefined)
         misuse('Pass --identity or --passphrase-file, not both.')
       const { countUsers, inspectBackup, readErasures, restoreBackup } = await import('../../server/backup/restore.js')
+      const { unlock } = await import('../../server/backup/envelope.js')
       const database = await announce('Restoring into', options)
       const key = await chooseKey(file, options)
       const erasures = options.erasures === undefined ? [] : readErasures(await readText(options.erasures))
       // Completely, before anything changes.
-      const { madeAt } = await withProgress('Reading the backup', () => inspectBackup(file, key))
+      const { backup, madeAt } = await withProgress('Reading the backup', async () => {
+        const backup = await unlock(file, key)
+        return { backup, ...(await inspectBackup(backup)) }
+      })
       const done = await withRegistry(
         async ({ registry, settings, actor }) => {
           const users = await countUsers(registry)
           if (users > 0) await makeSure(users, madeAt, options)
           const how = { replace: options.replace === true, erasures, tokenTtl: settings.tokenTtl, actor }
-          return withProgress('Restoring', () => restoreBackup(registry, file, key, how))
+          return withProgress('Restoring', () => restoreBackup(registry, backup, how))
         },
         { create: true },
       )

@@ -11,6 +11,9 @@ export type Lock = { readonly recipients: readonly string[] } | { readonly passp
 /** The decryption key of a backup: the text of an identity file, or a passphrase. */
 export type Key = { readonly identities: string } | { readonly passphrase: string }
 
+/** Maximum bytes of a header: thousands of recipients. */
+const maxHeader = 1024 * 1024
+
 /** Generates a passphrase of 128 random bits. */
 export function newPassphrase(): string {
   return randomBytes(16).toString('hex').match(/.{4}/g)!.join('-')
@@ -34,22 +37,39 @@ export async function* encrypt(source: AsyncIterable<Uint8Array>, lock: Lock): A
   yield* await throughAge(source, stream => encrypter.encrypt(stream))
 }
 
+/** A backup whose key is known. */
+export interface Unlocked {
+  readonly file: string
+  /** The key of the content, which the header of the file holds in encrypted form. */
+  readonly fileKey: Uint8Array
+}
+
+/** Decrypts the key of the content: once, because a passphrase takes seconds. Throws an Error with the cause. */
+export async function unlock(file: string, key: Key): Promise<Unlocked> {
+  const decrypter = createDecrypter(key)
+  const header = await readHeader(file)
+  const fileKey = await decrypter.decryptHeader(header).catch(error => {
+    if (!error.message.startsWith('no identity matched')) throw damaged(error)
+    throw new Error(`The ${'passphrase' in key ? 'passphrase' : 'identity'} doesn’t open the backup.`)
+  })
+  return { file, fileKey }
+}
+
 /**
  * Decrypts a file, and passes its content to `read` chunk by chunk. Each chunk is authenticated, but only the end proves that
- * the file is complete. Throws an Error with the cause; if the key doesn't decrypt the file, before it calls `read`.
+ * the file is complete. Throws an Error with the cause.
  */
 export async function decrypt<T>(
-  file: string,
-  key: Key,
+  { file, fileKey }: Unlocked,
   read: (pieces: AsyncIterable<Uint8Array>) => Promise<T>,
 ): Promise<T> {
-  const decrypter = createDecrypter(key)
+  const decrypter = new Decrypter()
+  decrypter.addIdentity({ unwrapFileKey: () => fileKey })
   const handle = await openBackup(file)
   try {
     const stream = handle.createReadStream({ autoClose: false })
     const opened = await throughAge(stream, given => decrypter.decrypt(given)).catch(error => {
-      if (!error.message.startsWith('no identity matched')) throw damaged(error)
-      throw new Error(`The ${'passphrase' in key ? 'passphrase' : 'identity'} doesn’t open the backup.`)
+      throw damaged(error)
     })
     return await read(withDamageErrors(opened))
   } finally {
@@ -67,12 +87,19 @@ async function* withDamageErrors(pieces: AsyncIterable<Uint8Array>): AsyncGenera
 
 /** Returns the kind of key that a backup is encrypted with. Throws an Error when the file can't be read, or isn't a backup. */
 export async function lockOf(file: string): Promise<'passphrase' | 'recipients'> {
+  const header = await readHeader(file)
+  return header.includes('\n-> scrypt ') ? 'passphrase' : 'recipients'
+}
+
+/** Returns the header of a file: one line or more for each key that opens it, and a line that authenticates them. */
+async function readHeader(file: string): Promise<Buffer> {
   const handle = await openBackup(file)
   try {
-    const { buffer, bytesRead } = await handle.read(Buffer.alloc(64), 0, 64, 0)
-    const [first, second = ''] = buffer.toString('latin1', 0, bytesRead).split('\n')
-    if (first !== 'age-encryption.org/v1') throw new Error('The file is not a backup: it is not encrypted by age.')
-    return second.startsWith('-> scrypt ') ? 'passphrase' : 'recipients'
+    const { buffer, bytesRead } = await handle.read(Buffer.alloc(maxHeader), 0, maxHeader, 0)
+    const start = buffer.subarray(0, bytesRead)
+    if (start.indexOf('age-encryption.org/v1\n') !== 0)
+      throw new Error('The file is not a backup: it is not encrypted by age.')
+    return start.subarray(0, start.indexOf('\n', start.indexOf('\n--- ') + 1) + 1)
   } finally {
     await handle.close()
   }

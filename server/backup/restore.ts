@@ -7,7 +7,7 @@ import type { AuditEvent } from '../models/audit.js'
 import type { Registry } from '../models/define-models.js'
 import type { Receipt } from '../models/erasure.js'
 import { copied, describeTables, type Made } from './dump.js'
-import { decrypt, type Key } from './envelope.js'
+import { decrypt, type Unlocked } from './envelope.js'
 import {
   type BackupRead,
   checkBackup,
@@ -61,8 +61,8 @@ const isOlder: Statement = {
 }
 
 /** Reads a whole backup and returns its content. Throws an Error when the backup can't be restored. */
-export async function inspectBackup(file: string, key: Key): Promise<Made> {
-  const { header, rows } = await decrypt(file, key, checkBackup)
+export async function inspectBackup(backup: Unlocked): Promise<Made> {
+  const { header, rows } = await decrypt(backup, checkBackup)
   await checkHeader(header)
   return { madeAt: header.madeAt, rows }
 }
@@ -82,8 +82,7 @@ export async function countUsers({ database }: Pick<Registry, 'database'>): Prom
  */
 export async function restoreBackup(
   registry: Registry,
-  file: string,
-  key: Key,
+  backup: Unlocked,
   options: { replace: boolean; erasures: readonly Erased[]; tokenTtl: number; actor: string },
 ): Promise<Restored> {
   const { database, masterKey, audit, signingKeys } = registry
@@ -128,9 +127,9 @@ export async function restoreBackup(
     await database.run({ name: 'restore-analyze', text: `ANALYZE ${tables.join(', ')}` }, [], t)
     return { madeAt: header.madeAt, rows, erased, signingKey }
   }
-  return decrypt(file, key, async pieces => {
-    const backup = await readBackup(pieces)
-    return database.transact(t => work(t, backup), { unlimited: true })
+  return decrypt(backup, async pieces => {
+    const content = await readBackup(pieces)
+    return database.transact(t => work(t, content), { unlimited: true })
   })
 }
 

@@ -48,6 +48,8 @@ export interface CallsDeps {
   readonly serviceKeys?: ServiceKeys
   /** Decides when calls with networks begin; absent at an endpoint without such calls. */
   readonly scheduler?: Scheduler | undefined
+  /** Name of separate shares and lines in the scheduler: other calls from the same networks don't delay these. */
+  readonly group?: string
   /** Whether this process accepts calls. */
   readonly ready: () => Promise<boolean>
   readonly log: Log
@@ -69,14 +71,15 @@ export function createCalls(deps: CallsDeps): Calls {
     },
   })
 
-  const { scheduler, serviceKeys } = deps
+  const { scheduler, serviceKeys, group } = deps
   const accessLog = flatLog(deps.log)
   const turnOf = ({ policy }: BoundRpc, call: IncomingCall) => {
     const { networks, deadline } = call
     if (!networks || !scheduler) return undefined
     const service = serviceKeys?.cachedName(call.authorization)
     const { cost = usualCost } = policy
-    return new Turn(scheduler, service === undefined ? networks : [`service ${service}`], cost, deadline)
+    const names = service === undefined ? networks : [`service ${service}`]
+    return new Turn(scheduler, group ? names.map(name => `${group} ${name}`) : names, cost, deadline)
   }
   const run: Calls['run'] = async (method, request, call) => {
     const startedAt = performance.now()

@@ -122,11 +122,6 @@ export function createPasswords(deps: { pepper: () => Buffer; cost: number; pool
   }
 }
 
-/** Whether a text is a bcrypt hash that was imported, and that passwords can be compared with. */
-export function isBareBcrypt(text: string): boolean {
-  return !text.startsWith(scheme) && readBcrypt(text) !== undefined
-}
-
 /** Whether a hash is that of a keyed digest, not of the text itself. */
 function hasDigest(stored: string | undefined): boolean {
   return stored?.startsWith(scheme) ?? true

@@ -1,6 +1,6 @@
 // What a user of the older implementation becomes here, by the rules of sign-up, and what of it needs a decision or a note.
 import type { MovedRow } from '../models/predecessor.js'
-import { isBareBcrypt } from '../passwords/hash.js'
+import { isImportableHash } from '../passwords/hash.js'
 import type { PasswordPolicy } from '../passwords/policy.js'
 import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { answerKey, isOneLine, nicknameKey, questionKey, usernameKey } from '../rules/names.js'
@@ -121,7 +121,7 @@ export function createConversion({
     else if (active && organizationId === null)
       notes.push({ note: 'active without organization', message: `Institution: ${texts.institution ?? 'none'}.` })
     const hash = user.password?.trim() ?? ''
-    const passwordHash = isBareBcrypt(hash) ? hash : ''
+    const passwordHash = isImportableHash(hash) ? hash : ''
     if (passwordHash === '')
       notes.push({ note: 'no password', message: 'The password there is no bcrypt hash: set one.' })
 

@@ -200,7 +200,7 @@ test('a hash in progress doesn’t keep a process from ending', async t => {
 const postmasterOf = (dataDir: string) =>
   Number(readFileSync(join(dataDir, 'postgres/postmaster.pid'), 'utf8').split('\n')[0])
 
-/** Whether a process exists, including one that has ended and isn't reaped yet. */
+/** Whether a process runs: one that has ended stays until it is reaped. */
 function lives(pid: number): boolean {
   try {
     process.kill(pid, 0)
@@ -209,6 +209,9 @@ function lives(pid: number): boolean {
     return false
   }
 }
+
+/** PostgreSQL exits shortly after it has removed its postmaster.pid, for which the service waits. */
+const untilEnded = (pid: number) => waitFor(() => !lives(pid))
 
 const embedded = { DATABASE_URL: '', AUTH_DRAIN: '' }
 
@@ -219,8 +222,7 @@ for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP', 'SIGQUIT'] as const) {
     const pid = postmasterOf(env.AUTH_DATA_DIR!)
     service.child.kill(signal)
     t.is(await service.ended, 0)
-    // The process that adopts it may reap it a moment later.
-    await waitFor(() => !lives(pid))
+    await untilEnded(pid)
   })
 }
 
@@ -229,14 +231,14 @@ test.serial('no embedded PostgreSQL keeps running after repeated signals, nor wh
   const first = await spawnService(t, { ...env, AUTH_DRAIN: longDrain })
   const pid = postmasterOf(env.AUTH_DATA_DIR!)
   t.is(await signalUntilEnded(first, 'SIGTERM'), 0)
-  t.false(lives(pid))
+  await untilEnded(pid)
 
   const second = await spawnService(t, env)
   const frozen = postmasterOf(env.AUTH_DATA_DIR!)
   process.kill(frozen, 'SIGSTOP')
   second.child.kill('SIGTERM')
   t.is(await second.ended, 0)
-  t.false(lives(frozen))
+  await untilEnded(frozen)
 })
 
 test.serial('an interrupted start leaves no embedded PostgreSQL running', async t => {
@@ -251,7 +253,7 @@ test.serial('an interrupted start leaves no embedded PostgreSQL running', async 
   })
   program.child.kill('SIGTERM')
   t.is(await program.ended, 0)
-  t.false(lives(pid))
+  await untilEnded(pid)
 })
 
 test.serial('closing the terminal stops the service, and leaves no embedded PostgreSQL running', async t => {
