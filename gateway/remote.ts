@@ -28,7 +28,7 @@ import {
   Health,
   type HealthCheckResponse,
   HealthCheckResponse_ServingStatus,
-} from '../proto/gen/health/v1/health_pb.js'
+} from '../proto/gen/grpc/health/v1/health_pb.js'
 import { inSpan, SpanKind, traceHeaders, tracing } from '../server/observability/tracing.js'
 import {
   type BalancedCall,

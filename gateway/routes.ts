@@ -11,7 +11,7 @@ import {
   Health,
   type HealthCheckResponse,
   HealthCheckResponse_ServingStatus,
-} from '../proto/gen/health/v1/health_pb.js'
+} from '../proto/gen/grpc/health/v1/health_pb.js'
 import { changesPolicies } from '../server/policy/changes.js'
 import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
 import { type HttpPath, type Policy, type ReasonName, type Revision, usualCost } from '../server/policy/policy.js'

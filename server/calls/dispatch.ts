@@ -7,7 +7,7 @@
 import { create, type DescMethodUnary, type DescService, type Message, type MessageInitShape } from '@bufbuild/protobuf'
 import { Code } from '@connectrpc/connect'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/health/v1/health_pb.js'
+import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/grpc/health/v1/health_pb.js'
 import type { ServiceKeys } from '../access/service-keys.js'
 import { isSchemaError, isUnreachable } from '../database/failures.js'
 import type { Scheduler } from '../limits/scheduler.js'

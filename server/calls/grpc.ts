@@ -15,12 +15,12 @@ import {
   type UntypedHandleCall,
 } from '@grpc/grpc-js'
 import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'
+import { Health } from '../../proto/gen/grpc/health/v1/health_pb.js'
 import {
   ServerReflection,
   type ServerReflectionRequest,
   type ServerReflectionResponse,
 } from '../../proto/gen/grpc/reflection/v1/reflection_pb.js'
-import { Health } from '../../proto/gen/health/v1/health_pb.js'
 import type { Certificates } from '../process/certificates.js'
 import { type Address, formatAddress } from '../process/settings.js'
 import { type IncomingCall, readMalformedFields } from '../requests/call.js'

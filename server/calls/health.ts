@@ -12,7 +12,7 @@ import {
   HealthCheckResponseSchema,
   type HealthListResponse,
   HealthListResponseSchema,
-} from '../../proto/gen/health/v1/health_pb.js'
+} from '../../proto/gen/grpc/health/v1/health_pb.js'
 
 const { SERVING, NOT_SERVING, SERVICE_UNKNOWN } = HealthCheckResponse_ServingStatus
 

@@ -1,10 +1,11 @@
 /** The package installs alone, in a new project that follows its README, with types for each module resolution. */
 import { execFileSync, spawn } from 'node:child_process'
-import { existsSync, readFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { cp, mkdir, readdir, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
 import { temporaryFolder } from '../_helpers/backups.js'
+import { node24In } from '../_helpers/node24.js'
 import { freePort } from '../_helpers/relay.js'
 import { startTestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
@@ -67,11 +68,7 @@ test('a new project that follows the README verifies tokens, and has types', asy
   const AUTH_KEY = await serviceKey(service, ['tokens.verify', 'tokens.watch'])
   const settings = { AUTH_URL: service.http, AUTH_KEY, AUTH_ISSUER: 'http://auth.test' }
   const npm = (...args: string[]) => execFileSync('npm', args, { cwd: project, env, stdio: 'pipe' })
-  // Other versions of Node.js come as packages.
-  npm('install', '--no-save', '--ignore-scripts', '--force', `node-${process.platform}-${process.arch}@24`)
-  const node24 = join(project, `node_modules/node-${process.platform}-${process.arch}/bin/node`)
-  t.true(existsSync(node24))
-  for (const node of [process.execPath, node24]) {
+  for (const node of [process.execPath, await node24In(folder)]) {
     const port = await freePort()
     const server = spawn(node, ['server.js'], { cwd: project, env: { ...env, ...settings, PORT: String(port) } })
     let output = ''
@@ -96,12 +93,13 @@ test('a new project that follows the README verifies tokens, and has types', asy
   await rm(join(project, 'server.js'))
   await writeFile(join(project, 'server.ts'), blockOf('js'))
   await writeFile(join(project, 'entries.ts'), everyEntry)
-  for (const [module, resolution] of [
-    ['node16', 'node16'],
-    ['esnext', 'bundler'],
+  const ownTypescript = [process.execPath, join(root, 'node_modules/typescript/bin/tsc')]
+  for (const [tsc, module, resolution] of [
+    [['npm', 'exec', 'tsc', '--'], 'node16', 'node16'],
+    [ownTypescript, 'esnext', 'bundler'],
   ] as const) {
     const options = ['--noEmit', '--strict', '--target', 'es2022', '--module', module, '--moduleResolution', resolution]
-    const tsc = () => npm('exec', 'tsc', '--', ...options, 'server.ts', 'entries.ts')
-    t.notThrows(tsc, resolution)
+    const [command, ...args] = [...tsc, ...options, 'server.ts', 'entries.ts']
+    t.notThrows(() => execFileSync(command!, args, { cwd: project, env, stdio: 'pipe' }), resolution)
   }
 })

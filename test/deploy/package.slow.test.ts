@@ -5,6 +5,7 @@ import { mkdir, readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { temporaryFolder } from '../_helpers/backups.js'
+import { node24In } from '../_helpers/node24.js'
 import { root } from '../_helpers/versions.js'
 import { waitFor } from '../_helpers/wait.js'
 
@@ -52,13 +53,7 @@ test('the package installs with an empty HOME on each version of Node.js, and it
     [],
   )
 
-  // Other versions of Node.js come as packages.
-  const node24 = join(folder, 'node24')
-  await mkdir(node24)
-  const install = ['install', '--no-save', '--ignore-scripts', '--prefix', node24]
-  execFileSync('npm', [...install, `node-${process.platform}-${process.arch}@24`], { stdio: 'pipe' })
-  const versions = [process.execPath, join(node24, `node_modules/node-${process.platform}-${process.arch}/bin/node`)]
-  for (const node of versions) {
+  for (const node of [process.execPath, await node24In(folder)]) {
     const name = execFileSync(node, ['--version'], { encoding: 'utf8' }).trim()
     const prefix = join(folder, name)
     const home = join(prefix, 'home')

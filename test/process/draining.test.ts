@@ -1,7 +1,7 @@
 /** A draining service is not ready, and keeps serving clients that haven’t noticed. */
 import { createRouterTransport } from '@connectrpc/connect'
 import test from 'ava'
-import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/health/v1/health_pb.js'
+import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/grpc/health/v1/health_pb.js'
 import { openGateway } from '../_helpers/gateway.js'
 import { openGrpc } from '../_helpers/grpc.js'
 import { refused } from '../_helpers/problem.js'
