@@ -2,9 +2,9 @@
  * Runs the tests against a separate PostgreSQL, searches the output of their services for secrets, each of which is a
  * failure, and ends with a line `N passed, N failed`. Arguments go to AVA: test files, as `test/…` or `dist/test/…`, and
  * options. `--slow` runs `*.slow.test.ts` instead, which flood the service, wait for real limits, kill processes, type at a
- * terminal, move whole registries or install packages; `--long` runs `*.long.test.ts`, which repeat tests of others for
- * longer; `--deploy` runs `*.deploy.test.ts`, which start the proxies of deploy/ and which deploy/check.sh runs where these are
- * installed.
+ * terminal, move whole registries or install packages; `--fast --slow` runs both; `--long` runs `*.long.test.ts`, which repeat
+ * tests of others for longer; `--deploy` runs `*.deploy.test.ts`, which start the proxies of deploy/ and which deploy/check.sh
+ * runs where these are installed.
  */
 import { spawn } from 'node:child_process'
 import { mkdtemp, readdir, rm, statfs, writeFile } from 'node:fs/promises'
@@ -22,10 +22,11 @@ const ava = fileURLToPath(new URL('node_modules/ava/cli.js', import.meta.url))
 const bundles = fileURLToPath(new URL('.', import.meta.url))
 
 const given = process.argv.slice(2)
-const kinds = ['slow', 'long', 'deploy']
-const kind = kinds.find(kind => given.includes(`--${kind}`))
+const kinds = ['fast', 'slow', 'long', 'deploy']
+const asked = kinds.filter(kind => given.includes(`--${kind}`))
+const chosen = asked.length > 0 ? asked : ['fast']
 const options = given
-  .filter(argument => argument !== `--${kind}`)
+  .filter(argument => !asked.includes(argument.slice(2)))
   .map(argument => argument.replace(/^test\/(.+)\.ts$/, 'dist/test/$1.js'))
 const files = options.some(argument => argument.includes('dist/')) ? [] : await testFiles()
 
@@ -64,11 +65,12 @@ async function roomInMemory(): Promise<string> {
   return bavail * bsize > 2 * 2 ** 30 ? '/dev/shm' : tmpdir()
 }
 
-/** The bundles of all tests of the kind (deploy/test-bundles.mjs). */
+/** The bundles of all tests of the chosen kinds (deploy/test-bundles.mjs). */
 async function testFiles(): Promise<string[]> {
   const names = await readdir(bundles, { recursive: true })
   return names
-    .filter(name => name.endsWith('.test.js') && kinds.find(kind => name.endsWith(`.${kind}.test.js`)) === kind)
+    .filter(name => name.endsWith('.test.js'))
+    .filter(name => chosen.includes(kinds.find(kind => name.endsWith(`.${kind}.test.js`)) ?? 'fast'))
     .map(name => `dist/test/${name.replaceAll('\\', '/')}`)
     .sort()
 }
@@ -78,7 +80,7 @@ async function runAva(): Promise<typeof outcome> {
   if (files.length === 0 && options.length === 0) return { passed: 0, failed: 0 }
   const color = process.stdout.isTTY ? ['--color'] : []
   // Slow tests wait most of the time.
-  const concurrency = kind === 'slow' ? ['--concurrency=6'] : []
+  const concurrency = chosen.includes('slow') ? ['--concurrency=6'] : []
   const settings = ['--config', 'test/ava.config.mjs', ...color, ...concurrency]
   const child = spawn(process.execPath, [ava, ...settings, ...options, ...files], {
     // Without the contexts of the user who runs the tests: commands work on the database itself.

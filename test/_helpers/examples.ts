@@ -13,5 +13,5 @@ export function runs(command: string, ...args: string[]): boolean {
   return spawnSync(command, args).status === 0
 }
 
-/** For GOFLAGS: without inlining, the standard library compiles in two thirds of the time. */
-export const goFlags = '-gcflags=all=-l'
+/** The environment of a Go compiler: without inlining, optimization and C, the standard library compiles in half the time. */
+export const goEnv = { ...process.env, GOFLAGS: "-mod=mod '-gcflags=all=-N -l'", CGO_ENABLED: '0' }

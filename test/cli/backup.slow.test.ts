@@ -117,7 +117,7 @@ test('after a restore into another database with another master key all users ca
   t.is(JSON.parse((await textOf(file, secret)).split('\n')[1]!).masterKey, service.env.AUTH_MASTER_KEY)
 
   const there = await elsewhere(t)
-  const restored = JSON.parse(done(await spawnCli(there, ['restore', file, '--identity', identity, '--json'])))
+  const restored = JSON.parse(done(await runCli(there, ['restore', file, '--identity', identity, '--json'])))
   t.deepEqual([restored.backupTime, restored.rows], [made.backupTime, made.rows])
   const after = await contents(there.DATABASE_URL)
   for (const table of [
@@ -342,12 +342,12 @@ test('a wrong or missing passphrase, or a file that isn’t a backup, gives a on
   t.is(await readFile(words, 'utf8'), 'correct horse battery staple\n', 'a passphrase that exists is used')
   const there = await elsewhere(t)
   const before = await contents(there.DATABASE_URL)
-  const wrong = await spawnCli(there, ['restore', file, '--passphrase-file', '-'], 'correct horse battery stable')
+  const wrong = await runCli(there, ['restore', file, '--passphrase-file', '-'], 'correct horse battery stable')
   t.deepEqual([wrong.code, wrong.stderr], [1, 'error: The passphrase doesn’t open the backup.\n'])
   const other = await elsewhere(t)
   const right = ['restore', file, '--passphrase-file', '-', '--json']
-  t.is(JSON.parse(done(await spawnCli(other, right, 'correct horse battery staple'))).rows.users, 1)
-  const none = await spawnCli(there, ['restore', file])
+  t.is(JSON.parse(done(await runCli(other, right, 'correct horse battery staple'))).rows.users, 1)
+  const none = await runCli(there, ['restore', file])
   t.is(none.code, 2)
   t.regex(none.stderr, /--passphrase-file/)
   t.regex(
@@ -466,7 +466,7 @@ test('users who were erased since the backup are erased again by their receipts,
   const kept = await service.signUp('ROLE_CLIENT')
   const { recipient, identity } = await newIdentity(folder)
   const file = join(folder, 'registry.age')
-  done(await spawnCli(service.env, ['backup', file, '--recipient', recipient]))
+  done(await runCli(service.env, ['backup', file, '--recipient', recipient]))
   const { erasure, database } = service.registry
   const receipt = await database.transact(transaction => erasure.erase(idOf(erased.token), transaction))
   const receipts = join(folder, 'erasures.jsonl')
@@ -479,7 +479,7 @@ test('users who were erased since the backup are erased again by their receipts,
 
   const there = await elsewhere(t)
   const args = ['restore', file, '--identity', identity, '--erasures', receipts, '--json']
-  const restored = JSON.parse(done(await spawnCli(there, args)))
+  const restored = JSON.parse(done(await runCli(there, args)))
   t.deepEqual(
     restored.erased.map(({ user }: { user: number }) => user),
     [idOf(erased.token)],
@@ -629,7 +629,7 @@ test('invalid arguments are refused before any work starts', async t => {
     [['backup', 'x.age'], /Without a terminal/],
     [['restore', 'x.age', '--identity', 'y', '--passphrase-file', 'z'], /not both/],
   ] as const) {
-    const { code, stderr } = await spawnCli({}, args)
+    const { code, stderr } = await runCli({}, args)
     t.is(code, 2, args.join(' '))
     t.regex(stderr, says)
   }
@@ -660,7 +660,7 @@ test('the embedded database can be backed up while the service runs, and restore
 
   const there = { AUTH_DATA_DIR: join(folder, 'data') }
   done(await spawnCli(there, ['restore', file, ...words], passphrase))
-  const list = JSON.parse(done(await spawnCli(there, ['users', 'list', '--json'])))
+  const list = JSON.parse(done(await runCli(there, ['users', 'list', '--json'])))
   t.deepEqual(
     list.users.map(({ username }: { username: string }) => username),
     ['admin', form.username],
@@ -680,5 +680,5 @@ test('the embedded database can be backed up while the service runs, and restore
   await sure.shows('has 2 users')
   sure.type(`y${keys.enter}`)
   t.is(await sure.ended, 0, sure.screen())
-  done(await spawnCli(there, ['audit', 'verify']))
+  done(await runCli(there, ['audit', 'verify']))
 })

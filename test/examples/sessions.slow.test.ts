@@ -5,7 +5,7 @@ import { promisify } from 'node:util'
 import test from 'ava'
 import { build } from 'esbuild'
 import { temporaryFolder } from '../_helpers/backups.js'
-import { example, goFlags, runs } from '../_helpers/examples.js'
+import { example, goEnv, runs } from '../_helpers/examples.js'
 import { serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()
@@ -32,9 +32,8 @@ const languages: Record<string, { there: boolean; make(folder: string): Promise<
   Go: {
     there: runs('go', 'version'),
     async make(folder) {
-      const env = { ...process.env, GOFLAGS: goFlags }
-      await run('go', ['vet', example('session.go')], { env })
-      await run('go', ['build', '-o', join(folder, 'session'), example('session.go')], { env })
+      await run('go', ['vet', example('session.go')], { env: goEnv })
+      await run('go', ['build', '-o', join(folder, 'session'), example('session.go')], { env: goEnv })
       return [join(folder, 'session')]
     },
   },

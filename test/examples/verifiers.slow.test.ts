@@ -7,7 +7,7 @@ import test, { type ExecutionContext } from 'ava'
 import { build } from 'esbuild'
 import { openLocal } from '../_helpers/administration.js'
 import { temporaryFolder } from '../_helpers/backups.js'
-import { example, goFlags, runs } from '../_helpers/examples.js'
+import { example, goEnv, runs } from '../_helpers/examples.js'
 import { startRelay } from '../_helpers/relay.js'
 import { startTestService, type TestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
@@ -49,14 +49,13 @@ const languages: Record<string, { there: boolean; make(folder: string): Promise<
       await mkdir(join(folder, 'verify'))
       const cwd = join(folder, 'verify')
       await copyFile(example('verify.go'), join(cwd, 'main.go'))
-      const env = { ...process.env, GOFLAGS: `-mod=mod ${goFlags}` }
       for (const args of [
         ['mod', 'init', 'verify'],
         ['get', 'github.com/golang-jwt/jwt/v5@v5.2.2'],
         ['vet', '.'],
         ['build', '-o', 'verify', '.'],
       ])
-        execFileSync('go', args, { cwd, env, stdio: 'pipe' })
+        execFileSync('go', args, { cwd, env: goEnv, stdio: 'pipe' })
       return [join(cwd, 'verify')]
     },
   },
