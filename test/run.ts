@@ -79,9 +79,7 @@ async function testFiles(): Promise<string[]> {
 async function runAva(): Promise<typeof outcome> {
   if (files.length === 0 && options.length === 0) return { passed: 0, failed: 0 }
   const color = process.stdout.isTTY ? ['--color'] : []
-  // Slow tests wait most of the time.
-  const concurrency = chosen.includes('slow') ? ['--concurrency=6'] : []
-  const settings = ['--config', 'test/ava.config.mjs', ...color, ...concurrency]
+  const settings = ['--config', 'test/ava.config.mjs', ...color]
   const child = spawn(process.execPath, [ava, ...settings, ...options, ...files], {
     // Without the contexts of the user who runs the tests: commands work on the database itself.
     env: {
