@@ -99,6 +99,7 @@ async function readHeader(file: string): Promise<Buffer> {
     const start = buffer.subarray(0, bytesRead)
     if (start.indexOf('age-encryption.org/v1\n') !== 0)
       throw new Error('The file is not a backup: it is not encrypted by age.')
+    // Without the last line, which begins with three hyphens, the header can't be decrypted.
     return start.subarray(0, start.indexOf('\n', start.indexOf('\n--- ') + 1) + 1)
   } finally {
     await handle.close()

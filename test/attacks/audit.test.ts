@@ -276,7 +276,8 @@ test('altering, deleting, reordering, inserting or truncating events is detected
     for (const statement of statements) await sql(service, statement)
     found[name] = (await registry.audit.verify()).broken
     wanted[name] = String(broken)
-    await sql(service, 'TRUNCATE audit_events')
+    // Not TRUNCATE, which waits for each process that reads the table.
+    await sql(service, 'DELETE FROM audit_events')
     await sql(service, 'UPDATE audit_head SET (id, hash) = (SELECT id, hash FROM kept ORDER BY id DESC LIMIT 1)')
     await sql(service, 'INSERT INTO audit_events SELECT * FROM kept')
     t.is((await registry.audit.verify()).broken, undefined)

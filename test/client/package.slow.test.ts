@@ -93,6 +93,7 @@ test('a new project that follows the README verifies tokens, and has types', asy
   await rm(join(project, 'server.js'))
   await writeFile(join(project, 'server.ts'), blockOf('js'))
   await writeFile(join(project, 'entries.ts'), everyEntry)
+  // An older compiler, and the one of this project.
   const ownTypescript = [process.execPath, join(root, 'node_modules/typescript/bin/tsc')]
   for (const [tsc, module, resolution] of [
     [['npm', 'exec', 'tsc', '--'], 'node16', 'node16'],

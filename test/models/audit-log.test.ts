@@ -101,7 +101,8 @@ test('an insider can’t have events deleted early, nor hide missing ones behind
     'takes the signature away': [['UPDATE audit_checkpoint SET mac = NULL'], 'checkpoint'],
   }
   for (const [name, [statements, broken]] of Object.entries(deeds)) {
-    await sql(registry, 'TRUNCATE audit_events, audit_checkpoint')
+    // Not TRUNCATE, whose locks can form a deadlock with those of a process that reads both tables.
+    for (const table of ['audit_events', 'audit_checkpoint']) await sql(registry, `DELETE FROM ${table}`)
     await sql(registry, 'INSERT INTO audit_events SELECT * FROM kept')
     await sql(registry, 'INSERT INTO audit_checkpoint SELECT * FROM kept_checkpoint')
     t.is((await registry.audit.verify()).broken, undefined)
