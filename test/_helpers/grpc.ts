@@ -29,7 +29,7 @@ export interface GrpcOptions extends CallOptions {
   readonly metadata?: Record<string, string>
   /** Receives the call, to cancel it. */
   readonly started?: (call: ClientUnaryCall) => void
-  /** Returns UNAVAILABLE, for tests of it. Otherwise the call is retried after the time in its RetryInfo. */
+  /** Returns UNAVAILABLE and OVERLOADED, for tests of them. Otherwise the call is retried after the time in its RetryInfo. */
   readonly once?: boolean
 }
 
@@ -68,8 +68,9 @@ export function openGrpc(target: string, channel = credentials.createInsecure())
         try {
           return await send(rpc, request, options)
         } catch (error) {
-          const { code, retryInfo } = refusalOf(error)
-          const wait = code === status.UNAVAILABLE && Number(retryInfo?.retryDelay?.seconds ?? 0)
+          const { code, info, retryInfo } = refusalOf(error)
+          const isBusy = code === status.UNAVAILABLE || info?.reason === 'OVERLOADED'
+          const wait = isBusy && Number(retryInfo?.retryDelay?.seconds ?? 0)
           if (!wait || options.once || times === patience) throw error
           await sleep(wait * 1000)
         }
