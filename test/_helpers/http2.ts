@@ -2,6 +2,7 @@
 import { type EventEmitter, once } from 'node:events'
 import { type ClientHttp2Session, type ClientHttp2Stream, connect, type IncomingHttpHeaders } from 'node:http2'
 import { connect as connectTcp } from 'node:net'
+import { text } from 'node:stream/consumers'
 import { connect as connectTls, type TLSSocket } from 'node:tls'
 
 /** The address of a proxy, and the authority of its certificate. */
@@ -64,10 +65,9 @@ export async function openHttp2(place: Place, from?: string): Promise<Http2Clien
 }
 
 async function readAnswer(stream: ClientHttp2Stream): Promise<Http2Answer> {
-  const [headers] = await first<[IncomingHttpHeaders]>(stream, 'response')
-  let text = ''
-  for await (const chunk of stream.setEncoding('utf8')) text += chunk
-  return { status: Number(headers[':status']), headers, text }
+  // At once: a stream that closes after its answer keeps nothing for a later reader.
+  const [[headers], body] = await Promise.all([first<[IncomingHttpHeaders]>(stream, 'response'), text(stream)])
+  return { status: Number(headers[':status']), headers, text: body }
 }
 
 /** Waits for an event; rejects when the other side closes before. */
