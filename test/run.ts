@@ -26,7 +26,7 @@ const kinds = ['fast', 'slow', 'long', 'deploy']
 const asked = kinds.filter(kind => given.includes(`--${kind}`))
 const chosen = asked.length > 0 ? asked : ['fast']
 const options = given
-  .filter(argument => !asked.includes(argument.slice(2)))
+  .filter(argument => asked.every(kind => argument !== `--${kind}`))
   .map(argument => argument.replace(/^test\/(.+)\.ts$/, 'dist/test/$1.js'))
 const files = options.some(argument => argument.includes('dist/')) ? [] : await testFiles()
 
