@@ -180,7 +180,7 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
     },
     copyOut(query, transaction) {
       const client = clientOf(transaction)
-      return copyOut(client, query, () => connections.discard(client))
+      return copyOut(client, query, () => void connections.end(client))
     },
     copyIn: (query, rows, transaction) => copyIn(clientOf(transaction), query, rows),
     isWritable: createProbe({ acquire, release }, connections),

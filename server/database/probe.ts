@@ -1,7 +1,7 @@
 import type pg from 'pg'
 import type { Connections } from './connections.js'
 
-/** Maximum milliseconds of a probe. */
+/** Maximum milliseconds of a probe, and of its statement. */
 const timeout = 2_000
 
 /** Milliseconds for which a result is cached. */
@@ -21,17 +21,17 @@ export function createProbe(pool: Pool, connections: Connections): () => Promise
   let answer: Promise<boolean> | undefined
 
   async function probe(): Promise<boolean> {
-    let probed: pg.Client | undefined
     let late = false
     const work = async () => {
       const client = await pool.acquire()
+      // No transaction locks this table for long, so the server is unresponsive. The time in the pool's line doesn't count.
+      const silent = setTimeout(() => connections.discard(client), timeout)
       try {
         if (late) return false
-        probed = client
         await client.query(write)
         return true
       } finally {
-        probed = undefined
+        clearTimeout(silent)
         pool.release(client)
       }
     }
@@ -39,8 +39,6 @@ export function createProbe(pool: Pool, connections: Connections): () => Promise
     const limit = new Promise<boolean>(resolve => {
       timer = setTimeout(() => {
         late = true
-        // No transaction locks this table for long, so the server is unresponsive.
-        if (probed) connections.discard(probed)
         resolve(false)
       }, timeout)
     })
