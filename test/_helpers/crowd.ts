@@ -3,8 +3,13 @@ import { randomInt } from 'node:crypto'
 import { type Answer, password, type SignedUp, type TestService } from './service.js'
 import { idOf } from './tokens.js'
 
-/** A random address, most likely unique. */
-export const anyAddress = () => `10.${randomInt(256)}.${randomInt(256)}.${randomInt(1, 255)}`
+let network = randomInt(0x10000)
+
+/** An address in another /24 than the 65,535 addresses before. */
+export function anyAddress(): string {
+  network = (network + 1) % 0x10000
+  return `10.${network >> 8}.${network & 255}.7`
+}
 
 /** Headers of a request from an address. */
 export const from = (address: string) => ({ 'x-forwarded-for': address })

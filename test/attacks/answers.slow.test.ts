@@ -1,7 +1,8 @@
 /** Abuse of answers by a thief of a token or of an administrator's answers. */
-import { randomInt, randomUUID } from 'node:crypto'
+import { randomUUID } from 'node:crypto'
 import test, { type ExecutionContext } from 'ava'
 import { type Clock, createClock } from '../_helpers/clock.js'
+import { anyAddress, from } from '../_helpers/crowd.js'
 import { freshDatabase } from '../_helpers/database.js'
 import { openMailbox } from '../_helpers/mailbox.js'
 import { changeTokens, endsOrWaits } from '../_helpers/models.js'
@@ -26,7 +27,7 @@ const post = (
     query,
     body,
     ...(token !== undefined && { token }),
-    headers: { 'x-forwarded-for': `10.${randomInt(256)}.${randomInt(256)}.${randomInt(1, 255)}` },
+    headers: from(anyAddress()),
   })
 
 async function questions(service: TestService): Promise<[number, number, number]> {

@@ -1,12 +1,13 @@
 /** The audit log: it records every operation and no secret, and detects alterations by an insider. */
 import { execFile } from 'node:child_process'
-import { randomInt, randomUUID } from 'node:crypto'
+import { randomUUID } from 'node:crypto'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import test from 'ava'
 import pg from 'pg'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { RecordedEvent } from '../../server/models/audit-list.js'
+import { anyAddress } from '../_helpers/crowd.js'
 import { openGrpc } from '../_helpers/grpc.js'
 import { password, type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
@@ -33,7 +34,7 @@ const gist = ({ action, outcome, reason, actor, actor_id, subject_id, object }: 
 test('every step of a user’s life cycle leaves an event: actor, action, target, address, outcome and reason', async t => {
   const service = await startTestService(t)
   const { request, registry } = service
-  const address = `10.${randomInt(256)}.${randomInt(256)}.9`
+  const address = anyAddress()
   const headers = { 'x-forwarded-for': address, 'x-request-id': 'request-of-the-test' }
   const begun = (await registry.audit.list(everything)).length
   const questions = (await request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json

@@ -1,5 +1,4 @@
 /** Texts that are expensive to normalize, and malformed ones, in every field of every endpoint. */
-import { randomInt } from 'node:crypto'
 import type { DescMessage, DescMethodUnary, MessageInitShape } from '@bufbuild/protobuf'
 import { ConnectError } from '@connectrpc/connect'
 import { createConnectTransport } from '@connectrpc/connect-node'
@@ -8,6 +7,7 @@ import { routes } from '../../gateway/routes.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { BadRequestSchema, ErrorInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
+import { anyAddress, from } from '../_helpers/crowd.js'
 import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
@@ -34,7 +34,7 @@ interface Case {
 }
 
 const heading = (token?: string): Record<string, string> => ({
-  'x-forwarded-for': `10.${randomInt(256)}.${randomInt(256)}.${randomInt(1, 255)}`,
+  ...from(anyAddress()),
   ...(token !== undefined && { authorization: `Bearer ${token}` }),
 })
 
