@@ -573,7 +573,7 @@ function judgeResult({ route, path, base }: HttpRequest, { headers, text, json }
     case 'exists':
       return text === 'true' || text === 'false'
     case '*':
-      return Array.isArray(json.keys ?? json.events)
+      return Array.isArray(json.keys ?? json.events ?? json.members)
     case 'json':
       if (path === '/introspect') return json.active === false || Number.isInteger(Number(json.sub))
       if (path === '/.well-known/oauth-authorization-server') return json.issuer === 'http://auth.test'
