@@ -10,11 +10,18 @@ const first = [
   'gateway/reference.slow',
   'process/upgrade.slow',
   'cli/backup.slow',
+  'attacks/emails.slow',
   'predecessor/kills.slow',
   'faults/outage.slow',
   'client/outages.slow',
   'process/starts.slow',
   'gateway/certificates.slow',
+  'cli/2',
+  'conformance/1',
+  'cli/1',
+  'cli/3',
+  'users/2',
+  'users/1',
 ].map(name => `/dist/test/${name}.test.js`)
 
 function place(file) {

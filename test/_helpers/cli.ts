@@ -70,8 +70,8 @@ export function runCli(env: Record<string, string>, args: readonly string[], inp
 
 /** Environment of a separate, installed registry. */
 export async function installedRegistry(t: Teardown) {
-  const { AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD } = ownSettings
-  return { DATABASE_URL: await databaseFor(t), AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD }
+  const { AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD, AUTH_BCRYPT_COST } = ownSettings
+  return { DATABASE_URL: await databaseFor(t), AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD, AUTH_BCRYPT_COST }
 }
 
 /** The commands that do something, each with its path, such as `users show`. */

@@ -1,5 +1,6 @@
 /** The models on a separate database that no service uses. */
 import { type Database, openDatabase, type Transaction } from '../../server/database/connection.js'
+import type { AuditEvent } from '../../server/models/audit.js'
 import { createStoredKeys } from '../../server/models/data-key.js'
 import { defineModels, type Models } from '../../server/models/define-models.js'
 import { emptyUser } from '../../server/models/user.js'
@@ -17,6 +18,18 @@ export async function openModels(t: Teardown, url?: string): Promise<Models> {
     await models.audit.install(transaction)
   })
   return models
+}
+
+/** Appends events with one statement, and seals them. */
+export async function appendMany(
+  { database, audit }: Pick<Models, 'database' | 'audit'>,
+  events: readonly AuditEvent[],
+): Promise<void> {
+  const text = 'SELECT audit_append(each) FROM jsonb_array_elements($1::jsonb) each'
+  const stamped = events.map(event => JSON.parse(audit.stamp(event)))
+  await database.run({ name: 'append-many', text }, [JSON.stringify(stamped)])
+  // Another process may be sealing.
+  while ((await audit.backlog()).staged > 0) await audit.seal()
 }
 
 /** Changes the tokens of a user, for example by a suspension: `work` and the event that it needs. */

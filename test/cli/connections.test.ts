@@ -10,7 +10,7 @@ import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { formatAddress } from '../../server/process/settings.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
-import { installedRegistry, openTerminal, program, spawnCli } from '../_helpers/cli.js'
+import { installedRegistry, openTerminal, program, runCli, spawnCli } from '../_helpers/cli.js'
 import { freePort } from '../_helpers/relay.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
@@ -39,7 +39,7 @@ async function inContext(t: ExecutionContext, url: string, ca?: string) {
   const contexts = { current: 'prod', contexts: { prod: { url, ...(ca && { ca }), tokenFile } } }
   await mkdir(join(config, 'auth-admin'))
   await writeFile(join(config, 'auth-admin', 'contexts.json'), JSON.stringify(contexts))
-  return (...args: string[]) => spawnCli({ XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }, args)
+  return (...args: string[]) => runCli({ XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }, args)
 }
 
 /** Runs a command at a URL: it ends with `code` and one sentence, which names the context, the URL and what matches. */

@@ -16,6 +16,7 @@ async function emptyDatabase(t: ExecutionContext, env: Record<string, string> = 
     DATABASE_URL: await freshDatabase(t, { from: 'template0' }),
     AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64'),
     AUTH_DATA_DIR: dataDir,
+    AUTH_BCRYPT_COST: '4',
     ...env,
   }
 }

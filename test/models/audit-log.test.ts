@@ -4,7 +4,7 @@ import { startMaintenance } from '../../server/jobs/maintenance.js'
 import type { AuditEvent } from '../../server/models/audit.js'
 import type { Models } from '../../server/models/define-models.js'
 import { createLog } from '../../server/observability/log.js'
-import { addUser, openModels } from '../_helpers/models.js'
+import { addUser, appendMany, openModels } from '../_helpers/models.js'
 import type { TestService } from '../_helpers/service.js'
 import { serviceWithClock } from '../_helpers/service.js'
 import { waitFor } from '../_helpers/wait.js'
@@ -20,14 +20,12 @@ const event = (more: Partial<AuditEvent> = {}): AuditEvent => ({
   ...more,
 })
 
-/** Appends so many events, in transactions that are short on a busy machine, too, and seals them. */
-async function append({ audit, database }: Pick<Models, 'audit' | 'database'>, count: number, more = {}) {
-  for (let left = count; left > 0; left -= 100)
-    await database.transact(async t => {
-      for (let index = 0; index < Math.min(left, 100); index++) await audit.append(event(more), t)
-    })
-  await waitFor(async () => !(await audit.seal()))
-}
+/** Appends that many events and seals them. */
+const append = (models: Pick<Models, 'audit' | 'database'>, count: number, more = {}) =>
+  appendMany(
+    models,
+    Array.from({ length: count }, () => event(more)),
+  )
 
 const sealed = ({ registry }: TestService) =>
   waitFor(async () => {
