@@ -113,12 +113,12 @@ test('neither a list nor a follow request loses an event at the boundary of 100,
   // Around the ids at which a list from the end stops, and a follow request.
   const ends = [last + 1 - 100_000, last + 1 - 200_000, newest + 100_000, newest + 200_000]
   const marked = [...new Set(ends.flatMap(end => [end - 1, end, end + 1]))].sort((a, b) => a - b)
+  // Requests count ids, so the events between need no rows.
   await ask(
     url,
     `BEGIN;
     INSERT INTO audit_events (id, at, action, outcome, actor, mac, hash)
-      SELECT n, now(), CASE WHEN n IN (${marked}) THEN 'user.delete' ELSE 'session.login' END, 'ok', 'user', '', ''
-      FROM generate_series(${newest + 1}, ${last}) n;
+      SELECT n, now(), 'user.delete', 'ok', 'user', '', '' FROM unnest('{${marked}}'::int[]) n;
     UPDATE audit_head SET id = ${last};
     COMMIT`,
   )
@@ -126,14 +126,16 @@ test('neither a list nor a follow request loses an event at the boundary of 100,
   for (const pageSize of [1, 2, 1000]) {
     const ids = (await list(api, filter, pageSize)).map(({ id }) => Number(id))
     t.deepEqual(ids, newestFirst, String(pageSize))
+
+    const followed: number[] = []
+    let { nextPageToken: pageToken } = begun
+    for (let times = 0; times < marked.length + 1; times++) {
+      const page = await api.listAuditEvents({ ...filter, follow: true, pageSize, pageToken })
+      followed.push(...page.events.map(({ id }) => Number(id)))
+      pageToken = page.nextPageToken
+    }
+    t.deepEqual(followed, marked, String(pageSize))
   }
-  const followed: number[] = []
-  for (let times = 0; times < marked.length; times++) {
-    const page = await api.listAuditEvents({ ...filter, follow: true, pageSize: 2, pageToken: begun.nextPageToken })
-    followed.push(...page.events.map(({ id }) => Number(id)))
-    begun.nextPageToken = page.nextPageToken
-  }
-  t.deepEqual(followed, marked)
 })
 
 test('a follow request returns each event after its token once, oldest first, as soon as the event is sealed', async t => {
