@@ -281,8 +281,17 @@ test('calls are distributed over all servers, and continue when one stops', asyn
   const addresses = replicas.map(({ grpc }) => grpc).join(',')
   const spread = await spawnGateway(`ipv4:${addresses}`)
   t.teardown(() => kill(spread))
-  const ask = async () => (await spread.request('POST', '/users/existsByUsername', { query: { username: 'x' } })).status
-  const counts = () => Promise.all(replicas.map(callsOf))
+  let asked = 0
+  const ask = async () => {
+    asked++
+    return (await spread.request('POST', '/users/existsByUsername', { query: { username: 'x' } })).status
+  }
+  // A server may count a call after the client has its response.
+  const counts = () =>
+    waitFor(async () => {
+      const each = await Promise.all(replicas.map(callsOf))
+      return each.reduce((sum, count) => sum + count, 0) === asked && each
+    })
   // Connections are opened one after the other.
   await waitFor(async () => {
     t.is(await ask(), 200)
