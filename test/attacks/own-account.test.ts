@@ -96,10 +96,14 @@ test('of a concurrent deletion and another change with one token, one succeeds',
   for (const [path, more] of Object.entries(others)) {
     for (let round = 0; round < 5; round++) {
       const { token } = await service.signUp('ROLE_CLIENT')
-      const answers = await Promise.all([deleteMe(token), service.request('POST', path, { token, ...more })])
-      t.deepEqual(answers.map(({ status }) => status).sort(), [200, 500], path)
-      const isDeleted = (await service.registry.users.byId(idOf(token))) === undefined
-      t.is(isDeleted, answers[0].status === 200, path)
+      const [deletion, change] = await Promise.all([deleteMe(token), service.request('POST', path, { token, ...more })])
+      const isDeleted = deletion.status === 200
+      const late = isDeleted ? change : deletion
+      t.is((isDeleted ? deletion : change).status, 200, path)
+      // A deletion that begins before the change of the password and compares it afterwards has a wrong one.
+      if (late.status === 404 && 'query' in more && !isDeleted) refused(t, late, 404, 'INVALID_CREDENTIALS')
+      else t.is(late.status, 500, path)
+      t.is((await service.registry.users.byId(idOf(token))) === undefined, isDeleted, path)
     }
   }
 })
