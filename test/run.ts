@@ -80,7 +80,7 @@ async function runAva(): Promise<typeof outcome> {
   if (files.length === 0 && options.length === 0) return { passed: 0, failed: 0 }
   const color = process.stdout.isTTY ? ['--color'] : []
   const settings = ['--config', 'test/ava.config.mjs', ...color]
-  // In memory: on disk, a folder for each service takes a fiftieth of the whole time.
+  // In memory as the database, if possible: on disk, a folder for each service takes a fiftieth of the whole time.
   const temporary = join(dataDir, 'tmp')
   await mkdir(temporary)
   const child = spawn(process.execPath, [ava, ...settings, ...options, ...files], {

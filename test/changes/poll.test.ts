@@ -5,6 +5,7 @@ import { TOTP } from 'otpauth'
 import { ChangeKind, Restart } from '../../proto/gen/auth/v1/changes_pb.js'
 import { openAdministration, signedInForFile } from '../_helpers/administration.js'
 import { grpcForFile, refusalOf } from '../_helpers/grpc.js'
+import { appendMany } from '../_helpers/models.js'
 import { openSchool } from '../_helpers/school.js'
 import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
@@ -313,14 +314,12 @@ test.serial('over Connect a poll is plain JSON', async t => {
 
 test.serial('pages have at most 1,000 changes and 1 MB, in the order of sealing', async t => {
   const cursor = await end()
-  const { audit, database } = service.registry
   const count = 2_500
-  const events = Array.from({ length: count }, (_, n) =>
-    audit.stamp({ action: 'user.revoke-tokens', outcome: 'ok', actor: 'service', subject_id: 1e9 + n }),
+  const event = { action: 'user.revoke-tokens', outcome: 'ok', actor: 'service' } as const
+  await appendMany(
+    service.registry,
+    Array.from({ length: count }, (_, n) => ({ ...event, subject_id: 1e9 + n })),
   )
-  const append = { name: 'test-append', text: 'SELECT audit_append(event) FROM unnest($1::jsonb[]) event' }
-  await database.run(append, [events])
-  await waitForValue(async () => (await audit.backlog()).staged, 0)
   for (const from of [cursor, '']) {
     const pages = await readPages(poll, { cursor: from, wait: { seconds: 10n } })
     const ours = pages.map(({ revocations }) => revocations.filter(({ sub }) => Number(sub) >= 1e9))

@@ -4,8 +4,9 @@ import test from 'ava'
 import { openDatabase } from '../../server/database/connection.js'
 import { defineModels, type Models, openRegistry } from '../../server/models/define-models.js'
 import { createLog } from '../../server/observability/log.js'
+import { appendMany } from '../_helpers/models.js'
 import { password, serviceForFile } from '../_helpers/service.js'
-import { waitFor, waitForValue } from '../_helpers/wait.js'
+import { waitFor } from '../_helpers/wait.js'
 
 // With another issuer it installs the registry itself, because only the installation uses some indexes.
 const service = serviceForFile(() => ({ AUTH_ISSUER: 'http://plans.test' }))
@@ -50,18 +51,12 @@ test.serial.before(async () => {
   `
   // Each within the statement timeout.
   for (const statement of statements.split(';')) await sequelize.query(statement)
-  await service.registry.database.transact(async t => {
-    for (let n = 0; n < 500; n++) {
-      const event = { action: 'user.sign-up', outcome: 'ok', actor: 'service', subject_id: n, actor_id: n + 1 } as const
-      await service.registry.audit.append(event, t)
-    }
-  })
   // Plans are for sealed events.
-  const { audit } = service.registry
-  await waitForValue(async () => {
-    await audit.seal()
-    return (await audit.backlog()).staged
-  }, 0)
+  const event = { action: 'user.sign-up', outcome: 'ok', actor: 'service' } as const
+  await appendMany(
+    service.registry,
+    Array.from({ length: 500 }, (_, n) => ({ ...event, subject_id: n, actor_id: n + 1 })),
+  )
   await sequelize.query('ANALYZE')
 })
 
