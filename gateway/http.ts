@@ -22,6 +22,8 @@ import { asBearer, challenged } from './client-authentication.js'
 import { isGone, type Request, type Response, refusedPause } from './connection.js'
 import { type Address, createListener, listenerLimits, type Secure } from './listener.js'
 import type { GatewayMetrics, Result } from './metrics.js'
+import { preferredLocale } from './negotiation.js'
+import { inPortuguese } from './portuguese.js'
 import {
   HttpError,
   isAnswer,
@@ -192,7 +194,7 @@ export function createGateway(options: GatewayOptions): Gateway {
       request.resume()
       const answer = () => {
         const problem = shedProblems[why]
-        send(request, response, answerProblem(problem, request.headers['x-request-id'] as string))
+        send(request, response, answerProblem(problem, request.headers))
         endVisit(log, visit, problem.status, problem.reason)
       }
       // A proxy's connection carries other clients afterwards, so the refusal itself waits.
@@ -257,7 +259,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     const action = resource.actions.get(method)
     if (!action)
       throw new HttpError('METHOD_NOT_ALLOWED', `Allowed methods: ${resource.allow}.`, { allow: resource.allow })
-    if (draining && path === '/readyz') return answerStopping(headers['x-request-id'] as string)
+    if (draining && path === '/readyz') return answerStopping(headers)
     return action.act(exchangeOf(visit, resource, action))
   }
 
@@ -340,7 +342,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     if (error instanceof HttpError) visit.logged = false
     const requestId = request.headers['x-request-id'] as string
     if (isUnreported(error)) log.error({ requestId, err: error }, 'request failed')
-    send(request, response, answerProblem(problem, requestId))
+    send(request, response, answerProblem(problem, request.headers))
     endVisit(log, visit, problem.status, problem.reason)
   }
 
@@ -362,8 +364,8 @@ const unimplemented: Answer = {
 }
 
 /** The answer of `/readyz` while draining. */
-function answerStopping(requestId: string): Answer {
-  return answerProblem(problemOfCode(Code.Unavailable), requestId)
+function answerStopping(headers: IncomingHttpHeaders): Answer {
+  return answerProblem(problemOfCode(Code.Unavailable), headers)
 }
 
 /** Problems of requests that the scheduler refuses. */
@@ -381,11 +383,19 @@ function resultOf({ route, isRpc, startedAt, response }: Visit<Action>): Result 
   }
 }
 
-function answerProblem(problem: Problem, requestId: string): Answer {
+/** A problem document in the language that the client prefers. */
+function answerProblem(given: Problem, headers: IncomingHttpHeaders): Answer {
+  const locale = preferredLocale(headers['accept-language'])
+  const problem = locale === 'pt-BR' ? inPortuguese(given) : given
   return {
     status: problem.status,
-    headers: { 'content-type': 'application/problem+json', 'cache-control': 'no-store', ...problem.headers },
-    body: problemDocument(problem, requestId),
+    headers: {
+      'content-type': 'application/problem+json',
+      'content-language': locale,
+      'cache-control': 'no-store',
+      ...problem.headers,
+    },
+    body: problemDocument(problem, headers['x-request-id'] as string),
   }
 }
 

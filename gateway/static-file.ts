@@ -4,6 +4,7 @@ import { readFileSync } from 'node:fs'
 import type { IncomingHttpHeaders } from 'node:http'
 import { createRequire } from 'node:module'
 import { gzipSync } from 'node:zlib'
+import { preferredLocale, weightsOf } from './negotiation.js'
 import type { Answer } from './translate.js'
 
 const { resolve } = createRequire(import.meta.url)
@@ -58,25 +59,4 @@ export function createFileAnswer(name: string, mediaType: string, cache: string)
     }
     return { status: 200, headers, body }
   }
-}
-
-/** The language of the pages that a client prefers. */
-function preferredLocale(acceptLanguage: string | undefined): 'en' | 'pt-BR' {
-  const weights = [...weightsOf(acceptLanguage)]
-  const weightOf = (language: string) =>
-    Math.max(0, ...weights.filter(([range]) => range.split('-', 1)[0] === language).map(([, weight]) => weight))
-  return weightOf('pt') > weightOf('en') ? 'pt-BR' : 'en'
-}
-
-/** The weight of each range in a header such as Accept-Language (RFC 9110, 12.4.2). */
-function weightsOf(header = ''): Map<string, number> {
-  return new Map(
-    header
-      .toLowerCase()
-      .split(',')
-      .map(range => {
-        const [name = '', weight = 'q=1'] = range.split(';').map(part => part.trim())
-        return [name, Number(weight.replace('q=', '')) || 0]
-      }),
-  )
 }

@@ -89,7 +89,7 @@ const about = [
   'Every path also accepts HEAD where it has GET, and OPTIONS.',
   'A parameter can be sent in the query, and for POST instead in a form or a JSON object, which keeps passwords and keys out of URLs.',
   'A text result is sent as JSON if the request accepts `application/json` and neither `text/*` nor `*/*`.',
-  'Refusals are problem documents (RFC 9457) with a stable `reason`.',
+  'Refusals are problem documents (RFC 9457) with a stable `reason`. Their texts are in Portuguese (pt-BR) if `Accept-Language` prefers it, else in English.',
 ].join(' ')
 
 const securitySchemes = {
@@ -128,7 +128,10 @@ const problemSchema: Schema = {
     type: { type: 'string', format: 'uri', description: 'The reason as a URI.' },
     title: { type: 'string', description: 'The reason in words.' },
     status: { type: 'integer', description: 'HTTP status.' },
-    detail: { type: 'string', description: 'Cause and suggested action.' },
+    detail: {
+      type: 'string',
+      description: 'Cause and suggested action, in Portuguese or English by `Accept-Language`.',
+    },
     reason: { $ref: '#/components/schemas/Reason' },
     requestId: { type: 'string', description: 'Id of the request, as the log has it.' },
     errors: {
