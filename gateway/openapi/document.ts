@@ -242,7 +242,8 @@ export function callersOf(row: Policy): string {
 }
 
 function securityOf(row: Policy, { challenges }: Route): Schema[] {
-  if (row.caller === 'anyone') return row.device ? [{}, { token: [] }] : []
+  // The earlier token that a login may carry is in its description: generators would require it.
+  if (row.caller === 'anyone') return []
   const scopes = 'scope' in row && row.scope !== undefined ? [row.scope].flat() : []
   return [
     ...(row.caller === 'user' ? [{ token: [] }] : []),
@@ -258,26 +259,24 @@ function inputOf({ rpc, path }: Route, name: string): DescField {
   return field
 }
 
-/** Parameters of path and query. One that the body may have instead isn't required in the query. */
+/** Parameters of path and query. One that the body may have is required there. */
 function parametersOf(route: Route, { schemas, examples }: Context): Schema[] {
   const variable = /\{(\w+)\}$/.exec(route.path)?.[1]
   return Object.entries(route.parameters ?? {}).flatMap(([name, presence]) => {
     const { description, ...schema } = schemas.ofField(inputOf(route, name), 'request')
-    const common = { name, description, schema, ...exampleOf(examples, route, ({ parameters }) => parameters?.[name]) }
+    // They are recorded as texts of the query.
+    const asValue = (text: unknown) => (text !== undefined && schema.type === 'integer' ? Number(text) : text)
+    const example = exampleOf(examples, route, ({ parameters }) => asValue(parameters?.[name]))
+    const common = { name, description, schema, ...example }
     const literally = `For clients that send the path as it is written here, with \`{${variable}}\`.`
     if (name === variable)
       return [
         { ...common, in: 'path', required: true },
         { ...common, in: 'query', description: literally },
       ]
-    const inBody = route.method !== 'GET'
-    return [
-      {
-        ...common,
-        in: 'query',
-        ...(presence === 'required' && (inBody ? { 'x-required': true } : { required: true })),
-      },
-    ]
+    // Clients that are generated send a parameter of a POST in the body (bodyOf), not in URLs.
+    const isRequired = presence === 'required' && route.method === 'GET'
+    return [{ ...common, in: 'query', ...(isRequired && { required: true }) }]
   })
 }
 
@@ -294,13 +293,15 @@ function bodyOf(route: Route, { schemas, examples }: Context): Schema | undefine
   const properties = Object.fromEntries(
     Object.keys(parameters).map(name => [name, schemas.ofField(inputOf(route, name), 'request')]),
   )
+  const required = Object.keys(parameters).filter(name => parameters[name] === 'required')
   const content = {
-    schema: { type: 'object', properties },
+    schema: { type: 'object', properties, ...(required.length > 0 && { required }) },
     ...exampleOf(examples, route, ({ parameters }) => parameters),
   }
   return {
-    description: 'The parameters, instead of the query.',
-    content: { 'application/x-www-form-urlencoded': content, 'application/json': content },
+    description: 'The parameters; the query may have them instead.',
+    ...(required.length > 0 && { required: true }),
+    content: { 'application/json': content, 'application/x-www-form-urlencoded': content },
   }
 }
 
@@ -356,12 +357,8 @@ function refusalOf(
   hasChallenge: boolean,
   { comments, examples }: Context,
 ): Schema {
-  const schema = {
-    allOf: [
-      { $ref: '#/components/schemas/Problem' },
-      { type: 'object', properties: { status: { const: status }, reason: { enum: reasons } } },
-    ],
-  }
+  // Generators of clients don't merge schemas: the examples are by reason.
+  const schema = { $ref: '#/components/schemas/Problem' }
   const values = reasons.map(name => {
     const recorded = examples.problems[name]
     return [name, { value: recorded?.status === status ? recorded : problemOf(status, name, comments) }]

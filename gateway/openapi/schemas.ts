@@ -31,7 +31,9 @@ export function createSchemas(revision: Revision, comments: Comments): Schemas {
   const components: Record<string, Schema> = {}
 
   function of(message: DescMessage, direction: Direction): Schema {
-    const { name, fields, typeName } = message
+    const { fields, typeName } = message
+    // oapi-codegen names the answers of operations like that.
+    const name = message.name.replace(/Response$/, 'Result')
     if (!components[name]) {
       const known = fields.filter(field => !isHidden(field, revision))
       const required = known.filter(field => isRequired(field, direction)).map(({ jsonName }) => jsonName)
@@ -64,8 +66,8 @@ export function createSchemas(revision: Revision, comments: Comments): Schemas {
       case ScalarType.BOOL:
         return { type: 'boolean' }
       case ScalarType.INT32:
-        // ProtoJSON also accepts integers as strings.
-        return { type: direction === 'request' ? ['integer', 'string'] : 'integer', format: 'int32' }
+        // Requests may have it as a string, too (ProtoJSON), but generators of clients know one type only.
+        return { type: 'integer', format: 'int32' }
       case ScalarType.INT64:
         if (direction === 'text') return { type: 'integer', format: 'int64' }
     }

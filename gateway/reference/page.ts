@@ -29,8 +29,6 @@ interface Parameter {
   readonly schema: Schema
   readonly required?: boolean
   readonly example?: unknown
-  /** Required in query or body. */
-  readonly 'x-required'?: boolean
 }
 
 interface Media {
@@ -235,6 +233,7 @@ function article(
   const { text } = context
   const { operationId, description, parameters = [], requestBody, responses, security } = operation
   const [json, form] = ['application/json', 'application/x-www-form-urlencoded'].map(type => requestBody?.content[type])
+  const isRequired = ({ name, required }: Parameter) => required || form?.schema.required?.includes(name)
   const needsToken = security.length > 0 && security.every(each => Object.keys(each).length > 0)
   const jsonText = json && !form ? JSON.stringify(json.example, undefined, 2) : undefined
   const own = parameters.filter(({ name, in: place }) => place === 'path' || !parameters.some(isPath(name)))
@@ -251,7 +250,7 @@ function article(
   return html`<article id="${operationId}">
 <h3><span class="method">${method}</span> <code>${breakable(path)}</code>${needsToken && html` <small>${text.token}</small>`}</h3>
 <div lang="en">${paragraphs(description, reasonLink(context))}</div>
-${parameters.length > 0 && html`<h4>${text.parameters}</h4><dl>${parameters.map(parameter => parameterItem(parameter, form !== undefined, context))}</dl>`}
+${parameters.length > 0 && html`<h4>${text.parameters}</h4><dl>${parameters.map(parameter => parameterItem(parameter, { isRequired: isRequired(parameter), inForm: form !== undefined }, context))}</dl>`}
 ${json && !form && html`<h4>${text.body}</h4><p><code>application/json</code>: ${typeOf(json.schema, context)}</p>`}
 <h4>${text.answers}</h4><dl class="answers">${Object.entries(responses).map(([status, response]) => answerItem(status, response, context))}</dl>
 <pre class="curl">${toCurl(example)}</pre>
@@ -259,8 +258,8 @@ ${json && !form && html`<h4>${text.body}</h4><p><code>application/json</code>: $
 <button type="button" class="copy">${text.copy}</button> <span role="status"></span>
 <details><summary>${text.try}</summary>
 ${own.map(
-  ({ name, required, 'x-required': inBody }) =>
-    html`<label>${name}${(required || inBody) && html` <small>${text.required}</small>`} <input name="${name}" autocomplete="off"${/password/i.test(name) && html` type="password"`}></label>`,
+  parameter =>
+    html`<label>${parameter.name}${isRequired(parameter) && html` <small>${text.required}</small>`} <input name="${parameter.name}" autocomplete="off"${/password/i.test(parameter.name) && html` type="password"`}></label>`,
 )}${jsonText !== undefined && html`<label>${text.body} <textarea rows="${jsonText.split('\n').length}" spellcheck="false">${jsonText}</textarea></label>`}
 <button>${text.send}</button>
 <output></output>
@@ -283,11 +282,14 @@ function reasonLink({ document }: Context): (text: string) => Html {
       .map(part => (document['x-reasons'][part] ? html`<a href="#reason-${part}">${part}</a>` : part))}`
 }
 
-function parameterItem(parameter: Parameter, inForm: boolean, context: Context) {
-  const { name, in: place, description, schema, required, 'x-required': inEither } = parameter
+function parameterItem(
+  { name, in: place, description, schema }: Parameter,
+  { isRequired, inForm }: { isRequired: boolean | undefined; inForm: boolean },
+  context: Context,
+) {
   const { text } = context
   const where = place === 'path' ? text.inPath : inForm ? text.inBody : text.inQuery
-  return html`<dt><code>${name}</code> ${typeOf(schema, context)} <small>${where}${(required || inEither) && `, ${text.required}`}</small></dt><dd lang="en">${inline(withoutRequired(description))}</dd>`
+  return html`<dt><code>${name}</code> ${typeOf(schema, context)} <small>${where}${isRequired && `, ${text.required}`}</small></dt><dd lang="en">${inline(withoutRequired(description))}</dd>`
 }
 
 function fieldItem(name: string, schema: Schema, required: readonly string[] | undefined, context: Context) {

@@ -30,9 +30,7 @@ function read(revision: string) {
   const document: Json = JSON.parse(readFileSync(resolve(`#openapi/${revision}.json`), 'utf8'))
   const strict = structuredClone(document)
   for (const schema of Object.values<Json>(strict.components.schemas))
-    if (schema.properties && !schema.properties.requestId) schema.additionalProperties = false
-  for (const response of Object.values<Json>(strict.components.responses))
-    response.content['application/problem+json'].schema.unevaluatedProperties = false
+    if (schema.properties) schema.additionalProperties = false
   const ajv = new Ajv2020({
     strict: false,
     allErrors: true,
@@ -103,7 +101,11 @@ function differenceOf({ method, path, response: { status, headers }, text }: Exc
   if (!response.content) return text === '' && type === undefined ? undefined : 'a body isn’t documented'
   if (!type || !response.content[type]) return `the media type ${type} isn’t documented`
   if (method === 'HEAD') return text === '' ? undefined : 'HEAD has a body'
-  return errorsOf(`${pointer}/content/${escapePart(type)}/schema`, /\bjson$/.test(type) ? JSON.parse(text) : text)
+  const body = /\bjson$/.test(type) ? JSON.parse(text) : text
+  const { examples } = response.content[type]
+  // A problem has the status of its answer, and one of the documented reasons.
+  if (examples && !(body.status === status && body.reason in examples)) return 'the reason isn’t documented'
+  return errorsOf(`${pointer}/content/${escapePart(type)}/schema`, body)
 }
 
 /** Path template and method of an operation that is served below a base path. */

@@ -73,14 +73,20 @@ test('an operation has its parameters in query, form and JSON, its callers, limi
     login.parameters.map(({ name, in: place }: Record<string, string>) => `${place} ${name}`),
     ['query username', 'query password'],
   )
-  t.deepEqual(Object.keys(login.requestBody.content), ['application/x-www-form-urlencoded', 'application/json'])
-  for (const { schema } of Object.values<{ schema: { properties: object } }>(login.requestBody.content))
+  t.true(login.requestBody.required)
+  t.deepEqual(Object.keys(login.requestBody.content), ['application/json', 'application/x-www-form-urlencoded'])
+  for (const { schema } of Object.values<{ schema: { properties: object; required: string[] } }>(
+    login.requestBody.content,
+  )) {
     t.deepEqual(Object.keys(schema.properties), ['username', 'password'])
+    t.deepEqual(schema.required, ['username', 'password'])
+  }
   t.deepEqual(Object.keys(login.responses[200].content), ['text/plain', 'application/json'])
-  t.deepEqual(login.security, [{}, { token: [] }])
+  t.deepEqual(login.security, [])
   const reasonsOf = ({ $ref }: { $ref: string }) => {
-    const { schema } = components.responses[$ref.split('/').at(-1)!].content['application/problem+json']
-    return schema.allOf[1].properties.reason.enum
+    const { schema, examples } = components.responses[$ref.split('/').at(-1)!].content['application/problem+json']
+    t.deepEqual(schema, { $ref: '#/components/schemas/Problem' })
+    return Object.keys(examples)
   }
   t.deepEqual(reasonsOf(login.responses[404]), ['INVALID_CREDENTIALS'])
   t.deepEqual(reasonsOf(login.responses[429]), ['TOO_MANY_ATTEMPTS'])
