@@ -5,7 +5,7 @@ import type { AuditLogEvent } from '../../proto/gen/auth/v1/administration_pb.js
 import { type Api, administering } from '../administration.js'
 import { end, fail } from '../exit-codes.js'
 import { readNumber, readText, readTime } from '../terminal/ask.js'
-import { jsonOption, printable, printFields, printJson, say, timeText, warn } from '../terminal/output.js'
+import { jsonOption, jsonText, printable, printFields, printJson, say, timeText, warn } from '../terminal/output.js'
 import { type List, type ListOptions, printPages, readPages, withPages } from '../terminal/pages.js'
 import { withProgress } from '../terminal/progress.js'
 
@@ -91,7 +91,7 @@ Examples:
             // What isn't sealed yet follows once it is.
             if (event.id === undefined || event.id <= last) continue
             last = event.id
-            process.stdout.write(`${options.jsonl ? JSON.stringify(toOutput(event)) : line(event)}\n`)
+            process.stdout.write(`${options.jsonl ? jsonText(toOutput(event)) : line(event)}\n`)
           }
         }
         report(newest.toReversed())

@@ -13,6 +13,7 @@ import {
   UserFormSchema,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { profileFields } from '../../server/rules/profile.js'
+import { readCell } from './guard.js'
 import type { CellValue } from './source.js'
 
 /** How the cells of a column are read. */
@@ -62,14 +63,24 @@ export const userColumns: Readonly<Record<string, Column>> = {
 /** The cells of a row by column; a missing column has none. */
 export type Cells = Readonly<Record<string, CellValue>>
 
-/** Reads the cells of a row, with the problems of those that can't be read. `folded` gets columns whose line breaks became spaces. */
-function readCells(cells: Cells, columns: Readonly<Record<string, Column>>, folded: (column: string) => void) {
+/** How the rows of a file are read. */
+export interface Reading {
+  /** Whether spreadsheets may have written the file: then apostrophes before formulas, and formulas that yield a text, are undone. */
+  readonly isCsv: boolean
+  /** Gets each column of a cell whose line breaks became spaces. */
+  folded(column: string): void
+}
+
+/** Reads the cells of a row, with the problems of those that can't be read. */
+function readCells(cells: Cells, columns: Readonly<Record<string, Column>>, { isCsv, folded }: Reading) {
   const row: Record<string, unknown> = {}
   const form: Record<string, string> = {}
   const problems: { field: string; message: string }[] = []
   for (const [name, { kind, field, inForm }] of Object.entries(columns)) {
-    const cell = cells[name]
-    if (cell === undefined) continue
+    const given = cells[name]
+    if (given === undefined) continue
+    // A password is what the file has.
+    const cell = isCsv && kind !== 'secret' && typeof given === 'string' ? readCell(given) : given
     const value = readers[kind](cell)
     if (value instanceof Error) problems.push({ field: name, message: value.message })
     else if (value !== undefined) {
@@ -93,7 +104,10 @@ const readers: Readonly<Record<Kind, (cell: CellValue) => string | number | bool
   secret: cell => (typeof cell === 'string' || cell === null ? (cell ?? '') : new Error('Use a text.')),
   day(cell) {
     if (typeof cell !== 'string' && cell !== null) return new Error('Use yyyy-mm-dd or dd/MM/yyyy.')
-    return (cell ?? '').trim().replace(/^(\d{4}-\d\d-\d\d) \d\d:\d\d(?::\d\d(?:\.\d+)?)?$/, '$1')
+    return (cell ?? '')
+      .trim()
+      .replace(/^(\d\d)\/(\d\d)\/(\d{4})(?=[T ]+\d)/, '$3-$2-$1')
+      .replace(/^(\d{4}-\d\d-\d\d)[T ]+(?:(\d\d:)|(\d:))/, (_, day, hour, digit) => `${day}T${hour ?? `0${digit}`}`)
   },
   number(cell) {
     const digits = String(cell ?? '').trim()
@@ -104,23 +118,30 @@ const readers: Readonly<Record<Kind, (cell: CellValue) => string | number | bool
     const word = String(cell ?? '')
       .trim()
       .toLowerCase()
+      .normalize()
     if (word === '') return undefined
-    if (['true', 't', '1'].includes(word)) return true
-    return ['false', 'f', '0'].includes(word) ? false : new Error('Use True or False.')
+    if (words.true.includes(word)) return true
+    return words.false.includes(word) ? false : new Error('Use True or False.')
   },
 }
 
+/** Booleans of databases, and of spreadsheets in English and Portuguese. */
+const words: Readonly<Record<'true' | 'false', readonly string[]>> = {
+  true: ['true', 't', '1', 'yes', 'y', 'verdadeiro', 'v', 'sim', 's'],
+  false: ['false', 'f', '0', 'no', 'n', 'falso', 'não', 'nao'],
+}
+
 /** Makes a row of a file of organizations. */
-export function toOrganizationRow(cells: Cells, folded: (column: string) => void): ImportedOrganization {
-  const { row, form, problems } = readCells(cells, organizationColumns, folded)
+export function toOrganizationRow(cells: Cells, how: Reading): ImportedOrganization {
+  const { row, form, problems } = readCells(cells, organizationColumns, how)
   // A date can't be cleared.
   if (row.creationDate === '') delete row.creationDate
   return create(ImportedOrganizationSchema, { ...row, form: create(OrganizationFormSchema, form), problems })
 }
 
 /** Makes a row of a file of users. */
-export function toUserRow(cells: Cells, folded: (column: string) => void): ImportedUser {
-  const { row, form, problems } = readCells(cells, userColumns, folded)
+export function toUserRow(cells: Cells, how: Reading): ImportedUser {
+  const { row, form, problems } = readCells(cells, userColumns, how)
   // Without a number the column clears the organization.
   if (cells.organization_id !== undefined && row.organizationId === undefined) row.organizationId = 0
   return create(ImportedUserSchema, { ...row, form: create(UserFormSchema, form), problems })

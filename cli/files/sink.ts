@@ -1,6 +1,8 @@
 // Writes files of lists: CSV (RFC 4180) or JSON lines, in UTF-8.
 import { createWriteStream, type WriteStream } from 'node:fs'
 import { finished } from 'node:stream/promises'
+import { jsonText } from '../terminal/output.js'
+import { escapeCell, guard } from './guard.js'
 import type { Format } from './source.js'
 
 /** A file that grows, or standard output. */
@@ -15,8 +17,11 @@ interface Style {
   readonly format: Format
   readonly columns: readonly string[]
   readonly delimiter?: string
-  /** Prefixes cells that a spreadsheet would read as a formula. */
-  readonly spreadsheet?: boolean
+  /**
+   * How texts of CSV are written: so that an import reads them back, unless they are `verbatim`, or for spreadsheets too, which
+   * then run none of them.
+   */
+  readonly cells?: 'verbatim' | 'spreadsheet'
   /** Only its owner can read the file. */
   readonly secret?: boolean
 }
@@ -46,22 +51,21 @@ export async function openSink(path: string, style: Style): Promise<Sink> {
 }
 
 function linesOf(rows: readonly Readonly<Record<string, unknown>>[]): string {
-  return rows.map(row => `${JSON.stringify(row)}\n`).join('')
+  return rows.map(row => `${jsonText(row)}\n`).join('')
 }
 
-async function csvOf({ columns, delimiter = ',', spreadsheet = false }: Style) {
+async function csvOf({ columns, delimiter = ',', cells }: Style) {
   const { stringify } = await import('csv-stringify/sync')
-  // A spreadsheet reads these as a formula (OWASP, CSV Injection).
-  const guard = (text: string) => (spreadsheet && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text)
+  const write = cells === 'verbatim' ? (text: string) => text : cells === 'spreadsheet' ? guard : escapeCell
   const toCell = (value: unknown) => {
     if (value === undefined || value === null) return ''
     if (typeof value === 'boolean') return value ? 'True' : 'False'
-    return guard(String(value))
+    return write(String(value))
   }
   return (rows: readonly Readonly<Record<string, unknown>>[]) =>
     stringify(
       rows.map(row => columns.map(name => toCell(row[name]))),
       // A text NULL is quoted, so that it isn't read as none.
-      { delimiter, record_delimiter: 'windows', quoted_match: /^NULL$|[\r\n]/ },
+      { delimiter, record_delimiter: 'windows', quoted: cells === 'spreadsheet', quoted_match: /^NULL$|[\r\n]/ },
     )
 }

@@ -1,9 +1,8 @@
-// Reads files of lists: CSV or JSON lines, in UTF-8 or Windows-1252, as a stream.
+// Reads files of lists: CSV or JSON lines, in UTF-8, UTF-16 or Windows-1252, as a stream.
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { open, stat } from 'node:fs/promises'
-import { createInterface } from 'node:readline'
-import { type Duplex, pipeline, type Readable } from 'node:stream'
+import { type Duplex, pipeline } from 'node:stream'
 import { fail, misuse } from '../exit-codes.js'
 
 /** Columns of a report of rejected rows: ignored when it is imported. */
@@ -32,45 +31,97 @@ export interface Source {
   readonly format: Format
   /** SHA-256 of its bytes, in hexadecimal. */
   readonly digest: string
-  readonly encoding: 'utf8' | 'win1252'
+  readonly encoding: Encoding
   /** The separator of its cells. */
   readonly delimiter: string
+  /** Whether its first line is `sep=;`, by which a spreadsheet knows the separator. */
+  readonly namesDelimiter: boolean
   /** The head of a CSV file, as it is. */
   readonly head: readonly string[]
+  /** The line where the head is, or the first object. */
+  readonly firstLine: number
 }
 
-/** Maximum characters of a row: an unclosed quote must not read the rest of the file. */
+type Encoding = 'utf8' | 'win1252' | 'utf-16le' | 'utf-16be'
+
+/** Maximum characters of a row or line: an unclosed quote must not read the rest of the file, nor a line fill the memory. */
 const maxRow = 256 * 1024
+
+const tooLong = `longer than ${maxRow.toLocaleString('en')} characters`
 
 /** The format that an option or the name of a file says. */
 export function formatOf(path: string, format: Format | undefined): Format {
   return format ?? (/\.(jsonl|ndjson)$/i.test(path) ? 'jsonl' : 'csv')
 }
 
-/** Looks through a file: digest, encoding and, of CSV, separator and head. */
+/** Looks through a file: format, encoding, digest and, of CSV, separator and head. Refuses what is no table. */
 export async function openSource(path: string, wanted: Format | undefined): Promise<Source> {
   if (!(await stat(path)).isFile()) misuse(`${path} is not a file.`)
-  const format = formatOf(path, wanted)
-  const { digest, encoding } = await survey(path)
-  const source = { path, format, digest, encoding, delimiter: ',', head: [] }
-  if (format === 'jsonl') return source
-  const delimiter = await findDelimiter(path, encoding)
-  const head: string[] = []
-  for await (const { record } of parseCsv({ ...source, delimiter })) {
-    head.push(...record.map(cell => (cell ?? 'NULL').trim()))
-    break
+  const start = await readStart(path)
+  refuseBinary(path, start)
+  const { digest, encoding } = await survey(path, encodingOf(start))
+  const { default: iconv } = await import('iconv-lite')
+  const text = iconv.decode(start, encoding).replace(/^\ufeff+/, '')
+  refuseOther(path, text)
+  const format = wanted === undefined && /^\s*\{/.test(text) ? 'jsonl' : formatOf(path, wanted)
+  const { delimiter, namesDelimiter } = findDelimiter(text)
+  const source = { path, format, digest, encoding, delimiter, namesDelimiter, head: [] }
+  for await (const { texts, line } of format === 'jsonl' ? readFirstLine(source) : parseCsv(source)) {
+    const head = texts.map(cell => (cell ?? 'NULL').trim())
+    const names = head.map(name => name.toLowerCase())
+    const twice = names.find((name, index) => name !== '' && names.indexOf(name) !== index)
+    if (twice !== undefined) misuse(`${path} has two columns ${twice}: remove one.`)
+    return { ...source, head, firstLine: line }
   }
-  const names = head.map(name => name.toLowerCase())
-  const twice = names.find((name, index) => name !== '' && names.indexOf(name) !== index)
-  if (twice !== undefined) misuse(`${path} has two columns ${twice}: remove one.`)
-  return { ...source, delimiter, head }
+  misuse(
+    format === 'csv'
+      ? `${path} is empty: its first line must name its columns.`
+      : `${path} is empty: write one JSON object on each line.`,
+  )
 }
 
-/** Strict UTF-8, else Windows-1252. */
-async function survey(path: string): Promise<Pick<Source, 'digest' | 'encoding'>> {
+/** The beginning of a file, enough to recognize it by. */
+async function readStart(path: string): Promise<Buffer> {
+  const file = await open(path)
+  const { buffer, bytesRead } = await file.read(Buffer.alloc(65_536), 0, 65_536, 0).finally(() => file.close())
+  return buffer.subarray(0, bytesRead)
+}
+
+/** Files of other programs, by the bytes that they begin with, and what to do with them. */
+const others: Readonly<Record<string, string>> = {
+  '504b0304': 'is a workbook (XLSX, ODS) or another ZIP file. Save it as CSV, and import that file.',
+  d0cf11e0a1b11ae1: 'is a workbook (XLS). Save it as CSV, and import that file.',
+  '1f8b': 'is compressed (gzip). Unpack it first.',
+  '255044462d': 'is a PDF. Export its table as CSV, and import that file.',
+}
+
+function refuseBinary(path: string, start: Buffer): void {
+  for (const [bytes, sentence] of Object.entries(others))
+    if (start.toString('hex', 0, bytes.length / 2) === bytes) misuse(`${path} ${sentence}`)
+}
+
+function refuseOther(path: string, text: string): void {
+  const [first = ''] = text.trimStart().split(/[\r\n]/, 1)
+  if (first.includes('\0')) misuse(`${path} is not a text file. Save it as CSV, and import that file.`)
+  if (first.startsWith('<')) misuse(`${path} is a page of HTML or XML. Save its table as CSV, and import that file.`)
+  if (/^\s*\[\s*[[{\]]/.test(text))
+    misuse(`${path} is a JSON array: write one object on each line, as \`jq -c '.[]'\` does.`)
+}
+
+/** UTF-16 by its byte order mark, or by the zeros of the letters that names of columns begin with. */
+function encodingOf(start: Buffer): Encoding | undefined {
+  const isZero = [...start.subarray(0, 4)].map(byte => byte === 0).join()
+  if (start[0] === 0xff && start[1] === 0xfe) return 'utf-16le'
+  if (start[0] === 0xfe && start[1] === 0xff) return 'utf-16be'
+  if (isZero === 'false,true,false,true') return 'utf-16le'
+  return isZero === 'true,false,true,false' ? 'utf-16be' : undefined
+}
+
+/** The encoding is the one that is known, or strict UTF-8, else Windows-1252. */
+async function survey(path: string, known: Encoding | undefined): Promise<Pick<Source, 'digest' | 'encoding'>> {
   const hash = createHash('sha256')
   const decoder = new TextDecoder('utf-8', { fatal: true })
-  let encoding: Source['encoding'] = 'utf8'
+  let encoding: Encoding = known ?? 'utf8'
   const decode = (chunk?: Buffer) => {
     try {
       if (encoding === 'utf8') decoder.decode(chunk, { stream: chunk !== undefined })
@@ -86,87 +137,167 @@ async function survey(path: string): Promise<Pick<Source, 'digest' | 'encoding'>
   return { digest: hash.digest('hex'), encoding }
 }
 
-/** The separator that the first line has most often outside of quotes. */
-async function findDelimiter(path: string, encoding: Source['encoding']): Promise<string> {
-  const file = await open(path)
-  const { buffer, bytesRead } = await file.read(Buffer.alloc(65_536), 0, 65_536, 0).finally(() => file.close())
-  const text = buffer.toString(encoding === 'utf8' ? 'utf8' : 'latin1', 0, bytesRead)
-  const [first = ''] = text.replace(/"(?:[^"]|"")*"/g, '').split(/\r?\n|\r/, 1)
+/** The separator that the first line names, or has most often outside of quotes. */
+function findDelimiter(text: string): Pick<Source, 'delimiter' | 'namesDelimiter'> {
+  const named = /^\s*"?sep=([^\w\s"]|\t)"?\s*?(?:[\r\n]|$)/i.exec(text)?.[1]
+  if (named !== undefined) return { delimiter: named, namesDelimiter: true }
+  const lines = text.replace(/"(?:[^"]|"")*"/g, '').split(/[\r\n]/)
+  const first = lines.find(line => line.trim() !== '') ?? ''
   const count = (delimiter: string) => first.split(delimiter).length
-  return [',', ';', '\t'].reduce((best, each) => (count(each) > count(best) ? each : best))
+  const delimiter = [',', ';', '\t', '|'].reduce((best, each) => (count(each) > count(best) ? each : best))
+  return { delimiter, namesDelimiter: false }
 }
 
-/** The text of a file, without a byte order mark. */
-async function textOf({ path, encoding }: Pick<Source, 'path' | 'encoding'>): Promise<Readable> {
+/**
+ * The text of a file, without a byte order mark, in parts that don't end within a line break. Fails if a line is too long:
+ * the parsers keep a line in memory.
+ */
+async function* textOf({ path, encoding }: Pick<Source, 'path' | 'encoding'>): AsyncGenerator<string> {
   const { default: iconv } = await import('iconv-lite')
   const decoded = iconv.decodeStream(encoding) as Duplex
   // A failure of one ends both.
   pipeline(createReadStream(path), decoded, () => {})
-  return decoded
-}
-
-/** The records of a CSV file: an unquoted `NULL` is null. */
-async function* parseCsv(source: Omit<Source, 'head'>): AsyncGenerator<{ record: (string | null)[]; line: number }> {
-  const { parse } = await import('csv-parse')
-  const { path, delimiter } = source
-  // `raw` instead of `info` and `cast`, which take twice the memory and eight times as long.
-  const parser = parse({
-    delimiter,
-    relax_column_count: true,
-    skip_empty_lines: true,
-    max_record_size: maxRow,
-    raw: true,
-  })
-  let line = 1
-  try {
-    const text = pipeline(await textOf(source), parser, () => {})
-    for await (const { record, raw } of text as unknown as AsyncIterable<{ record: string[]; raw: string }>) {
-      // It begins with the empty lines that were skipped.
-      const first = line + breaksIn(/^[\r\n]*/.exec(raw)![0])
-      line += breaksIn(raw)
-      yield { record: record.includes('NULL') ? withNulls(record, raw, delimiter) : record, line: first }
+  let [held, line, length] = ['', 1, 0]
+  for await (const part of decoded as AsyncIterable<string>) {
+    const all = held + part
+    held = all.endsWith('\r') ? '\r' : ''
+    const text = all.slice(0, all.length - held.length)
+    let start = 0
+    for (const { index, 0: lineBreak } of text.matchAll(/\r\n|\r|\n/g)) {
+      checkLength(length + index - start)
+      line++
+      ;[length, start] = [0, index + lineBreak.length]
     }
-  } catch (error) {
-    const { code, message } = error as { code?: string; message: string }
-    if (code?.startsWith('CSV_')) fail(`${path}, line ${line}: ${message}.`)
-    throw error
+    length += text.length - start
+    checkLength(length)
+    yield text
+  }
+  yield held
+
+  function checkLength(characters: number) {
+    if (characters > maxRow) fail(`${path}, line ${line}: The line is ${tooLong}. Shorten it, or divide it into lines.`)
   }
 }
 
-/** Line breaks; `raw` has one character of each. */
-function breaksIn(raw: string): number {
-  return raw.match(/\r\n|\r|\n/g)?.length ?? 0
+/** A record of a CSV file. */
+interface Parsed {
+  /** Its cells; an unquoted `NULL` is null. */
+  readonly texts: readonly (string | null)[]
+  /** The line where it begins. */
+  readonly line: number
+  readonly problem?: string
 }
 
-/** The cells of a record, null where `NULL` is unquoted. */
-function withNulls(record: readonly string[], raw: string, delimiter: string): (string | null)[] {
-  const bare = raw.replace(/"(?:[^"]|"")*"/g, '""').split(delimiter)
-  return record.map((cell, index) => (cell === 'NULL' && !bare[index]?.includes('"') ? null : cell))
+/** The records of a CSV file, without empty ones. Quotes within an unquoted cell belong to it, as in spreadsheets. */
+async function* parseCsv(source: Omit<Source, 'head' | 'firstLine'>): AsyncGenerator<Parsed> {
+  const { CsvError, parse } = await import('csv-parse')
+  const { path, delimiter, namesDelimiter } = source
+  let line = 1
+  // Called before a later error, which discards the records that haven't been read yet.
+  const toParsed = ({ record, raw }: { record: string[]; raw: string }) => {
+    const first = line + emptyLines(raw)
+    line += breaksIn(raw)
+    return readRecord(record, raw, delimiter, first)
+  }
+  const parser = parse({
+    delimiter,
+    record_delimiter: ['\r\n', '\n', '\r'],
+    relax_column_count: true,
+    relax_quotes: true,
+    skip_empty_lines: true,
+    max_record_size: maxRow,
+    bom: true,
+    // `raw` instead of `info` and `cast`, which take twice the memory and eight times as long.
+    raw: true,
+    // The type of the option is that without `raw`.
+    on_record: toParsed as never,
+  })
+  let isFirst = true
+  try {
+    for await (const parsed of pipeline(textOf(source), parser, () => {}) as AsyncIterable<Parsed>) {
+      const isData = !(isFirst && namesDelimiter) && parsed.texts.some(cell => cell === null || cell.trim() !== '')
+      isFirst = false
+      if (isData) yield parsed
+    }
+  } catch (error) {
+    if (!(error instanceof CsvError)) throw error
+    const { code, raw } = error as { code: string; raw?: string }
+    const where = `${path}, line ${line + emptyLines(raw ?? '')}`
+    const what = code === 'CSV_MAX_RECORD_SIZE' ? `The row is ${tooLong}. A` : 'A'
+    fail(`${where}: ${what} quote that opens a cell is not closed: close it, or double the quotes within the cell.`)
+  }
+}
+
+function readRecord(record: readonly string[], raw: string, delimiter: string, line: number): Parsed {
+  if (!record.some(cell => cell === 'NULL' || cell.startsWith('"'))) return { texts: record, line }
+  const bare = findBare(raw, delimiter)
+  if (!bare)
+    return { texts: record, line, problem: 'A cell has text after its closing quote: double the quotes within it.' }
+  return { texts: record.map((cell, index) => (cell === 'NULL' && bare[index] ? null : cell)), line }
+}
+
+/** Which cells of a record have no quotes around them; undefined if text follows a closing quote. */
+function findBare(raw: string, delimiter: string): boolean[] | undefined {
+  const text = raw.replace(/^[\r\n]+|(?:\r\n|\r|\n)$/g, '')
+  const cell = new RegExp(`(?:"[^"]*(?:""[^"]*)*"|(?!")[^\\${delimiter}]*)(\\${delimiter}|$)`, 'y')
+  const bare: boolean[] = []
+  for (let match = cell.exec(text); match; match = cell.exec(text)) {
+    bare.push(!match[0].startsWith('"'))
+    if (match[1] === '') return bare
+  }
+  return undefined
+}
+
+/** Lines that were skipped before a record. */
+function emptyLines(raw: string): number {
+  return breaksIn(/^[\r\n]*/.exec(raw)![0])
+}
+
+/** Line breaks; `raw` has one character of each that isn't quoted. */
+function breaksIn(raw: string): number {
+  return raw.match(/\r\n|\r|\n/g)?.length ?? 0
 }
 
 /** Reads the rows of a file. */
 export async function* readRows(source: Source): AsyncGenerator<SourceRow> {
   if (source.format === 'jsonl') return yield* readLines(source)
   const names = source.head.map(name => name.toLowerCase())
-  let isHead = true
-  for await (const { record, line } of parseCsv(source)) {
-    if (isHead) {
-      isHead = false
-      continue
+  const named = names.findLastIndex(name => name !== '') + 1
+  for await (const { texts, line, problem } of parseCsv(source)) {
+    if (line === source.firstLine) continue
+    const cells = Object.fromEntries(texts.map((cell, index) => [names[index] ?? '', cell]))
+    const row = { line, cells, original: texts.map(cell => cell ?? '') }
+    // Some spreadsheets end rows with empty cells.
+    const isWhole = texts.length >= named && texts.slice(names.length).every(cell => cell?.trim() === '')
+    const size = isWhole ? undefined : `The row has ${texts.length} cells, the head ${names.length}.`
+    yield problem || size ? { ...row, problem: problem ?? size! } : row
+  }
+}
+
+/** The lines of a file that aren't empty. */
+async function* linesOf(source: Pick<Source, 'path' | 'encoding'>): AsyncGenerator<{ text: string; line: number }> {
+  let [line, rest] = [0, '']
+  for await (const part of textOf(source)) {
+    const lines = (rest + part).split(/\r\n|\r|\n/)
+    rest = lines.pop()!
+    for (const text of lines) {
+      line++
+      if (text.trim() !== '') yield { text, line }
     }
-    const cells = Object.fromEntries(record.map((cell, index) => [names[index] ?? '', cell]))
-    const row = { line, cells, original: record.map(cell => cell ?? '') }
-    const isWhole = record.length === names.length
-    yield isWhole ? row : { ...row, problem: `The row has ${record.length} cells, the head ${names.length}.` }
+  }
+  if (rest.trim() !== '') yield { text: rest, line: line + 1 }
+}
+
+/** The first line of JSON, which isn't the beginning of a longer document. */
+async function* readFirstLine(source: Pick<Source, 'path' | 'encoding'>): AsyncGenerator<Parsed> {
+  for await (const { text, line } of linesOf(source)) {
+    if (text.trim() === '{') misuse(`${source.path}, line ${line}: Write one object on each line, as \`jq -c\` does.`)
+    return yield { texts: [], line }
   }
 }
 
 async function* readLines(source: Source): AsyncGenerator<SourceRow> {
-  const lines = createInterface({ input: await textOf(source), crlfDelay: Number.POSITIVE_INFINITY })
-  let line = 0
-  for await (const text of lines) {
-    line++
-    if (text.trim() === '') continue
+  for await (const { text, line } of linesOf(source)) {
     const object = readObject(text)
     if (!object) yield { line, cells: {}, original: { text }, problem: 'The line is not a JSON object.' }
     else {
@@ -193,4 +324,19 @@ export function unknownColumns(names: Iterable<string>, known: Readonly<Record<s
   return [...new Set([...names].map(name => name.toLowerCase()))].filter(
     name => !Object.hasOwn(known, name) && !ignored.includes(name),
   )
+}
+
+const encodings: Readonly<Record<Encoding, string>> = {
+  ...{ utf8: 'UTF-8', win1252: 'Windows-1252', 'utf-16le': 'UTF-16', 'utf-16be': 'UTF-16' },
+}
+
+const separators: Readonly<Record<string, string>> = { ',': 'commas', ';': 'semicolons', '\t': 'tabs' }
+
+/** How a file is read, in words. */
+export function describe({ format, encoding, delimiter }: Source, dateForms: readonly string[]): string {
+  return [
+    `${format === 'csv' ? 'CSV' : 'JSON lines'} in ${encodings[encoding]}`,
+    ...(format === 'csv' ? [`separated by ${separators[delimiter] ?? delimiter}`] : []),
+    ...(dateForms.length > 0 ? [`dates ${dateForms.join(' and ')}`] : []),
+  ].join(', ')
 }

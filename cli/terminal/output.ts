@@ -2,6 +2,7 @@
 // It knows no command. Without a terminal, or with --json, nothing prompts: then a missing argument is an error. What
 // a terminal obeys never reaches it from the registry.
 import { Option } from 'commander'
+import width from 'fast-string-width'
 
 /** The option of every command that answers. */
 export function jsonOption(): Option {
@@ -10,7 +11,12 @@ export function jsonOption(): Option {
 
 /** Prints a value as one JSON document. */
 export function printJson(value: unknown): void {
-  process.stdout.write(`${JSON.stringify(value, null, 2)}\n`)
+  process.stdout.write(`${jsonText(value, 2)}\n`)
+}
+
+/** A value as JSON in which everything that a terminal obeys is escaped. */
+export function jsonText(value: unknown, indent?: number): string {
+  return escaped(JSON.stringify(value, null, indent), /[\x7f-\x9f\p{Zl}\p{Zp}\p{Bidi_Control}]/gu)
 }
 
 /** Prints a line. */
@@ -24,11 +30,18 @@ export function warn(text: string): void {
 }
 
 /**
- * A text without anything that a terminal obeys: users choose their names, and names must not move the cursor or turn
- * the direction of writing.
+ * A text in which everything that a terminal obeys is escaped as in JSON: users choose their names, and names must not
+ * move the cursor or turn the direction of writing.
  */
 export function printable(text: string): string {
-  return text.replace(/[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}\p{Cs}]/gu, '')
+  return escaped(text, /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}\p{Cs}]/gu)
+}
+
+function escaped(text: string, signs: RegExp): string {
+  return text.replace(signs, sign => {
+    const json = JSON.stringify(sign).slice(1, -1)
+    return json === sign ? `\\u${sign.charCodeAt(0).toString(16).padStart(4, '0')}` : json
+  })
 }
 
 /** What a cell can hold; absent is empty. */
@@ -94,20 +107,27 @@ type Layout = (row: readonly string[]) => string
 
 /**
  * Columns side by side, without rules between them, as wide as a sample of rows needs. At a terminal, columns are narrowed
- * to fit it: a cell is folded at spaces, and never in a word, so that ids, keys and addresses can be copied. A cell that
- * is too wide moves the rest of its line.
+ * to fit it: a cell is folded at spaces, and not in a word, so that ids, keys and addresses can be copied. A cell that is
+ * too wide moves the rest of its line, except that very long words are cut, unless they end their line.
  */
 function columnsOf(sample: readonly (readonly string[])[], whole: readonly boolean[]): Layout {
   const widest = (widthOf: (cell: string, column: number) => number) =>
     sample[0]!.map((_, column) => Math.max(...sample.map(row => widthOf(row[column]!, column))))
-  const widths = widest(width)
-  const least = widest((cell, column) => (whole[column] ? width(cell) : Math.max(...cell.split(' ').map(width))))
+  const widths = widest(cell => width(cell))
+  const least = widest((cell, column) => {
+    const word = whole[column] ? width(cell) : Math.max(...cell.split(' ').map(each => width(each)))
+    return word > longest ? shortest : word
+  })
   // In a pipe, cells aren't folded.
   const { columns } = process.stdout
   if (columns !== undefined) narrow(widths, least, columns - gap * (widths.length - 1))
-  const foldable = (column: number) => columns !== undefined && !whole[column]
+  const toLines = (cell: string, column: number) => {
+    if (columns === undefined) return [cell]
+    const parts = whole[column] ? [cell] : fold(cell, widths[column]!)
+    return column === widths.length - 1 ? parts : parts.map(part => cut(part, widths[column]!))
+  }
   return row => {
-    const cells = row.map((cell, column) => (foldable(column) ? fold(cell, widths[column]!) : [cell]))
+    const cells = row.map(toLines)
     const height = Math.max(...cells.map(({ length }) => length))
     const lines = Array.from({ length: height }, (_, line) =>
       cells.map((parts, column) => pad(parts[line] ?? '', widths[column]! + gap)).join(''),
@@ -118,6 +138,12 @@ function columnsOf(sample: readonly (readonly string[])[], whole: readonly boole
 
 /** Spaces between columns. */
 const gap = 2
+
+/** Columns of the longest word that isn't cut: an identifier, a key, most addresses. */
+const longest = 64
+
+/** Columns that remain of a longer one, if there is no space for more. */
+const shortest = 16
 
 /** Narrows the widest columns until all fit together, none below what its longest word takes. */
 function narrow(widths: number[], least: readonly number[], available: number): void {
@@ -141,15 +167,18 @@ function fold(text: string, columns: number): string[] {
   return lines
 }
 
-function pad(text: string, columns: number): string {
-  return text + ' '.repeat(Math.max(gap, columns - width(text)))
+/** A text of at most so many columns, if it is one of the very long ones. */
+function cut(text: string, columns: number): string {
+  if (width(text) <= Math.max(columns, longest)) return text
+  let [kept, taken] = ['', 1]
+  for (const { segment } of new Intl.Segmenter().segment(text)) {
+    taken += width(segment)
+    if (taken > columns) break
+    kept += segment
+  }
+  return `${kept}…`
 }
 
-const wide =
-  /[\p{Emoji_Presentation}\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]/u
-
-/** Columns that a text takes, wide characters counted as two. */
-function width(text: string): number {
-  if (/^[ -~]*$/.test(text)) return text.length
-  return [...text].reduce((sum, sign) => sum + (wide.test(sign) ? 2 : 1), 0)
+function pad(text: string, columns: number): string {
+  return text + ' '.repeat(Math.max(gap, columns - width(text)))
 }

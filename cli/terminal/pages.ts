@@ -3,7 +3,7 @@
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { misuse } from '../exit-codes.js'
 import { readNumber } from './ask.js'
-import { type Cell, type Head, jsonOption, say, startTable, write } from './output.js'
+import { type Cell, type Head, jsonOption, jsonText, say, startTable, write } from './output.js'
 import { withProgress } from './progress.js'
 
 /** A list of records. */
@@ -124,7 +124,7 @@ interface Printer<Row> {
 function printerOf<Row>(list: List<Row>, { json, jsonl, fields }: ListOptions): Printer<Row> {
   const output = (row: Row) => pick(list.toOutput(row), fields)
   if (json) return documentOf(list.name, output)
-  if (jsonl) return { rows: rows => rows.map(row => `${JSON.stringify(output(row))}\n`).join('') }
+  if (jsonl) return { rows: rows => rows.map(row => `${jsonText(output(row))}\n`).join('') }
   const toCells = fields ? (row: Row) => Object.values(output(row)).map(toCell) : list.toCells
   const table = startTable(fields ? { titles: fields } : list.head)
   return { rows: rows => (rows.length > 0 ? table(rows.map(toCells)) : '') }
@@ -137,7 +137,7 @@ function documentOf<Row>(name: string, output: (row: Row) => object): Printer<Ro
     rows: rows =>
       rows
         .map(row => {
-          const text = `${before}\n${JSON.stringify(output(row), null, 2).replace(/^/gm, '    ')}`
+          const text = `${before}\n${jsonText(output(row), 2).replace(/^/gm, '    ')}`
           before = ','
           return text
         })

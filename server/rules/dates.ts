@@ -2,8 +2,8 @@
 
 /**
  * Parses a date of birth, `dd/MM/yyyy` or a date or date-time of ISO 8601, and returns it as `yyyy-MM-dd`. A date-time
- * with an offset or `Z` stands for its day in the time zone, one without for its date. Undefined when the day doesn't
- * exist.
+ * with an offset or `Z` stands for its day in the time zone, one without for its date. Exactly midnight UTC stands for
+ * its date, because programs write a plain date like that. Undefined when the day doesn't exist.
  */
 export function readDateOfBirth(text: string, timeZone: string): string | undefined {
   const match =
@@ -17,7 +17,8 @@ export function readDateOfBirth(text: string, timeZone: string): string | undefi
   if (time === undefined) return iso
   const [sinceMidnight, utcOffset] = [readTime(time), readOffset(offset)]
   if (sinceMidnight === undefined || utcOffset === undefined) return undefined
-  return offset === '' ? iso : dayIn(timeZone, new Date(date.getTime() + sinceMidnight - utcOffset))
+  const isPlainDate = offset === '' || (utcOffset === 0 && /^[0:.,]+$/.test(time))
+  return isPlainDate ? iso : dayIn(timeZone, new Date(date.getTime() + sinceMidnight - utcOffset))
 }
 
 /** Parses `HH:mm` or `HH:mm:ss`, with or without a fraction, as ms since midnight; undefined when invalid. */

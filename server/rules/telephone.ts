@@ -25,6 +25,22 @@ export function readTelephone(text: string): string | undefined {
 }
 
 /**
+ * Whether a text is a telephone number that a spreadsheet or a script took for an amount or a formula, such as
+ * `5,51199E+12`, `11987654321,00`, `11,987,654,321` or `="11987654321"`. Dots between thousands are a spelling that
+ * `readTelephone` accepts. Expects lower case and NFKC.
+ */
+export function isDamagedTelephone(text: string): boolean {
+  const plain = text.replace(/^(?:r\$|[='"+ ])+|[" ]+$/g, '').replace(/ /g, '')
+  const { digits, exponent } = /^(?<digits>\d+)(?:[.,]\d+)?e\+?(?<exponent>\d{1,3})$/.exec(plain)?.groups ?? {}
+  if (digits !== undefined) {
+    const length = digits.length + Number(exponent)
+    return length >= 8 && length <= 15
+  }
+  const isPlain = /^\d{8,15}$/.test(plain.replace(/(?:\.0+|,0*)$/, '').replace(/[.,](?=\d{3}(?!\d))/g, ''))
+  return isPlain && (/,|^\d+\.0+$/.test(plain) || /^[='"]|^r\$/.test(text))
+}
+
+/**
  * The ASCII digit of a decimal digit. In Unicode the digits of a script are contiguous; some such ranges are adjacent.
  */
 function toAscii(digit: string): string {

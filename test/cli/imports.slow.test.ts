@@ -1,6 +1,6 @@
 /** A killed import continues with the same command: no row is lost, none is applied twice. */
 import { once } from 'node:events'
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { mkdtemp, open, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -32,7 +32,7 @@ test('an import that is killed repeatedly and resumed applies each row once and 
   t.true(before < total, `${before}`)
   const { code, stdout, stderr } = await spawnCli(env, args)
   t.is(code, 6, stderr)
-  t.true(stderr.startsWith(`Import 1 is resumed: ${before} of ${total} rows are done.\n`), stderr)
+  t.true(stderr.includes(`\nImport 1 is resumed: ${before} of ${total} rows are done.\n`), stderr)
   t.true(stdout.startsWith('Import 1 is finished: 19800 created, 0 updated, 0 unchanged, 200 rejected.\n'), stdout)
   t.deepEqual(await ask(env.DATABASE_URL, `SELECT count(*)::int AS n FROM users WHERE username LIKE 'kill-%'`), [
     { n: 19_800 },
@@ -41,4 +41,26 @@ test('an import that is killed repeatedly and resumed applies each row once and 
   const events = await ask(env.DATABASE_URL, `SELECT count(*)::int AS n FROM audit_events WHERE action = 'user.import'`)
   const batches = await ask(env.DATABASE_URL, 'SELECT count(*)::int AS n FROM import_batches')
   t.deepEqual(events, batches)
+})
+
+test('a line of 560 MB is refused with its number, in little memory', async t => {
+  const env = await installedRegistry(t)
+  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  for (const [name, start, filling] of [
+    ['lines.jsonl', '{"name":"A"}\n{"name":"', 'x'],
+    ['cell.csv', 'name\n"', 'x'],
+    ['separators.csv', 'name\nA', ','],
+  ] as const) {
+    const path = join(folder, name)
+    await writeFile(path, start)
+    const file = await open(path, 'a')
+    for (let times = 0; times < 35; times++) await file.write(Buffer.alloc(16 * 1024 * 1024, filling))
+    await file.close()
+    const little = { ...env, NODE_OPTIONS: '--max-old-space-size=96' }
+    const { code, stderr } = await spawnCli(little, ['organizations', 'import', path])
+    t.is(code, 1, stderr)
+    t.true(stderr.startsWith(`error: ${path}, line 2: The line is longer than 262,144 characters.`), stderr)
+    await rm(path)
+  }
 })

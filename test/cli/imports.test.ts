@@ -260,7 +260,7 @@ test.serial('an import reports hashes by cost, and in advance the time to hash p
   const source = await file(['username,password,password_hash,state,city,role,termsofusage', ...lines].join('\n'))
   const { code, stderr } = await cli('users', 'import', source)
   t.is(code, 0)
-  t.regex(stderr, /^Password hashes by bcrypt cost: 04: 2\.\nPasswords to hash: 1, at most \d+ s\.\n$/)
+  t.regex(stderr, /\.\nPassword hashes by bcrypt cost: 04: 2\.\nPasswords to hash: 1, at most \d+ s\.\n$/)
   for (const name of ['has-a', 'has-b']) t.truthy(await service.login(name, 'senha de antes'))
   t.truthy(await service.login('has-c', password))
 })
@@ -338,13 +338,21 @@ const read = (value: string | null) => value ?? ''
 
 test.serial('any texts written to a file are read back unchanged, with every separator, in UTF-8', async t => {
   const property = fc.asyncProperty(
-    fc.array(fc.tuple(texts, texts, fc.option(texts)), { minLength: 1, maxLength: 20 }),
+    // Rows without a text are none.
+    fc.array(
+      fc.tuple(
+        texts,
+        texts.filter(text => text.trim() !== ''),
+        fc.option(texts),
+      ),
+      { minLength: 1, maxLength: 20 },
+    ),
     fc.constantFrom(',', ';', '\t'),
     fc.boolean(),
     async (rows, delimiter, hasMark) => {
       const path = join(folder, `property-${++files}.csv`)
       const columns = ['a', 'b', 'c']
-      const sink = await openSink(path, { format: 'csv', columns, delimiter })
+      const sink = await openSink(path, { format: 'csv', columns, delimiter, cells: 'verbatim' })
       await sink.write(rows.map(([a, b, c]) => ({ a, b, c })))
       await sink.close()
       if (hasMark) await writeFile(path, Buffer.concat([Buffer.from('\ufeff'), await readFile(path)]))

@@ -215,6 +215,43 @@ for (const path of paths.filter(path => path.endsWith(' show') && lists.includes
 /** Fields that only some records have, none of these. */
 const rare = ['deleteTime', 'purgeTime']
 
+test('a very long name is cut at a terminal, where every other line keeps its width, and whole in a pipe', async t => {
+  const own = await installedRegistry(t)
+  const long = {
+    latin: 'a'.repeat(255),
+    wide: '漢字'.repeat(60),
+    emoji: '👩‍👩‍👧'.repeat(20),
+    marks: 'e\u0301'.repeat(100),
+  }
+  const values = Object.values(long).map(
+    (name, n) => `('${name}', '${n}', '', '${name}', '${n}', '', '', 'SP', 'Bauru', true, 'ROLE_CLIENT', true)`,
+  )
+  await ask(
+    own.DATABASE_URL,
+    `INSERT INTO users (username, username_key, username_skeleton, nickname, nickname_key, nickname_skeleton, password_hash, state,
+       city, terms_of_usage, role, active) VALUES ${values.join(', ')}`,
+  )
+  const terminal = openTerminal(own, ['users', 'list'])
+  t.is(await terminal.ended, 0, terminal.screen())
+  const lines = terminal.screen().replaceAll('\r', '').trim().split('\n')
+  t.is(lines.length, 6, terminal.screen())
+  const starts = lines.map(line => columnsOf(line.slice(0, line.indexOf(line.startsWith('ID') ? 'ROLE' : 'ROLE_'))))
+  t.is(new Set(starts).size, 1, terminal.screen())
+  for (const line of lines) t.true(columnsOf(line) <= 80, line)
+  t.is(lines.filter(line => line.includes('…')).length, 4)
+  t.notRegex(terminal.screen(), /[\ufffd\ud800-\udbff](?![\udc00-\udfff])/)
+  const { stdout } = await runCli(own, ['users', 'list'])
+  for (const name of Object.values(long)) t.true(stdout.includes(` ${name} `))
+})
+
+/** Columns of a text that a terminal shows: of 漢 and of a family two, of a mark none. */
+function columnsOf(text: string): number {
+  return text
+    .replaceAll('👩‍👩‍👧', '##')
+    .replace(/[漢字]/g, '##')
+    .replaceAll('\u0301', '').length
+}
+
 test('at a terminal, no word is broken, and values for copying are not wrapped', async t => {
   const own = await installedRegistry(t)
   const name = 'Associação dos Moradores do Bairro de Nossa Senhora das Graças e Adjacências'

@@ -181,7 +181,7 @@ test('control characters in names don’t reach the terminal', async t => {
   const client = new pg.Client({ connectionString: env.DATABASE_URL })
   await client.connect()
   t.teardown(() => client.end())
-  const evil = 'mal\x1b[2J\x07\u202evado\x9b31m\nx'
+  const evil = 'mal\x1b[2J\x07\u202evado\x9b31m\nx\u2028y'
   await client.query('UPDATE users SET username = $1, city = $1', [evil])
   await client.query('UPDATE questions SET question = $1 WHERE id = 1', [evil])
   const runs = [
@@ -195,6 +195,24 @@ test('control characters in names don’t reach the terminal', async t => {
     const { stdout, stderr } = await runCli(env, args)
     t.regex(stdout + stderr, /mal/)
     t.notRegex(stdout + stderr, /[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]/, args.join(' '))
+    t.true((stdout + stderr).includes('\\u001b[2J\\u0007\\u202evado\\u009b31m'), args.join(' '))
+  }
+  for (const args of [
+    ['users', 'show', '#1', '--json'],
+    ['users', 'list', '--json'],
+    ['users', 'list', '--jsonl'],
+    ['audit', 'list', '--jsonl'],
+    ['questions', 'list', '--jsonl'],
+  ]) {
+    const { stdout } = await runCli(env, args)
+    t.notRegex(stdout, /[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u202e]/, args.join(' '))
+    const document = stdout.startsWith('{\n')
+      ? JSON.parse(stdout)
+      : stdout
+          .trim()
+          .split('\n')
+          .map(line => JSON.parse(line))
+    t.true(JSON.stringify(document).includes(JSON.stringify(evil)), args.join(' '))
   }
 })
 

@@ -25,7 +25,9 @@ type Noun = keyof typeof exportColumns
 export function withExport(command: Command, secrets: string): Command {
   return command
     .addOption(new Option('--with-secrets', `with ${secrets}; adds events to the audit log`))
-    .addOption(new Option('--spreadsheet', "prefix cells that a spreadsheet would read as formulas with '"))
+    .addOption(
+      new Option('--spreadsheet', "prefix what a spreadsheet would read as formulas with ', and quote every cell"),
+    )
     .addOption(new Option('--format <format>', 'instead of what the name of the file says').choices(['csv', 'jsonl']))
 }
 
@@ -39,7 +41,10 @@ export async function exportAll(api: Api, noun: Noun, file: string, options: Exp
   const write = async (report: (done: string) => void) => {
     let page = await readers[noun](api, '', withSecrets)
     // A refused export replaces no file.
-    const sink = await openSink(file, { format, columns, spreadsheet, secret: withSecrets })
+    const sink = await openSink(file, {
+      ...{ format, columns, secret: withSecrets },
+      ...(spreadsheet && { cells: 'spreadsheet' as const }),
+    })
     let count = 0
     for (;;) {
       await sink.write(page.cells)

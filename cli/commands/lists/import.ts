@@ -17,9 +17,11 @@ import {
 } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { type Api, administering, withSignIn } from '../../administration.js'
 import { end, explain, fail, misuse } from '../../exit-codes.js'
-import { organizationColumns, toOrganizationRow, toUserRow, userColumns } from '../../files/columns.js'
+import { organizationColumns, type Reading, toOrganizationRow, toUserRow, userColumns } from '../../files/columns.js'
 import { openSink, type Sink } from '../../files/sink.js'
 import {
+  type CellValue,
+  describe,
   errorColumns,
   type Format,
   openSource,
@@ -149,6 +151,8 @@ interface Survey {
   /** Number of hashes by their cost. */
   readonly costs: ReadonlyMap<string, number>
   readonly unknown: readonly string[]
+  /** How its dates are written. */
+  readonly dateForms: readonly string[]
   /** Whether no new user of the file has accepted the terms. */
   readonly withoutTerms: boolean
 }
@@ -161,6 +165,8 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
   const source = await openSource(file, options.format)
   const survey = await withProgress('Reading', () => look(source, noun))
   const note = (text: string) => process.stderr.write(`${printable(text)}\n`)
+  const readAs = describe(source, survey.dateForms)
+  if (!options.json) note(`${source.path} is read as ${readAs}.`)
   if (survey.unknown.length > 0) note(`Ignored columns: ${survey.unknown.join(', ')}.`)
   if (survey.withoutTerms) note('No column termsofusage: new users are registered as not having accepted the terms.')
   if (source.encoding === 'win1252') note('The file is not UTF-8: it is read as Windows-1252.')
@@ -211,7 +217,7 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
   const { created, updated, unchanged, rejected } = made
   if (made.nextRow !== rows || rows !== created + updated + unchanged + rejected)
     fail(`Import ${id} counts ${made.nextRow} rows, but the file has ${rows}.`)
-  print(made, changes, options)
+  print(made, changes, readAs, options)
   if (made.state === ImportState.ABORTED) end(1)
   if (rejected > 0) end(6)
 }
@@ -220,23 +226,42 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
 async function look(source: Source, noun: Noun): Promise<Survey> {
   const { columns, identifying } = nouns[noun]
   const names = new Set<string>(source.head.map(name => name.toLowerCase()))
+  const days = Object.entries(columns).flatMap(([name, { kind }]) => (kind === 'day' ? [name] : []))
   const costs = new Map<string, number>()
+  const dateForms = new Set<string>()
   let [rows, passwords] = [0, 0]
   for await (const { cells } of readRows(source)) {
     rows++
     if (source.format === 'jsonl') for (const name of Object.keys(cells)) names.add(name)
+    for (const day of days) {
+      const form = dateFormOf(cells[day])
+      if (form) dateForms.add(form)
+    }
     const { password, password_hash: hash } = cells
     if (noun === 'users' && typeof password === 'string' && password !== '') passwords++
     const cost = typeof hash === 'string' ? /^\$2[aby]\$(\d\d)\$/.exec(hash)?.[1] : undefined
     if (noun === 'users' && cost !== undefined) costs.set(cost, (costs.get(cost) ?? 0) + 1)
   }
-  if (rows > 0 && !identifying.some(name => names.has(name)))
+  if (!identifying.some(name => names.has(name)))
     misuse(
-      `${source.path} has no column ${identifying.join(' or ')}: its first line must name columns among ${Object.keys(columns).join(', ')}.`,
+      `${source.path}, line ${source.firstLine}: There is no column ${identifying.join(' or ')}. The first line must name columns among ${Object.keys(columns).join(', ')}.`,
     )
   // A row without a role changes users only.
   const withoutTerms = noun === 'users' && names.has('role') && !names.has('termsofusage')
-  return { rows, passwords, costs, unknown: unknownColumns(names, columns), withoutTerms }
+  return {
+    rows,
+    passwords,
+    costs,
+    unknown: unknownColumns(names, columns),
+    dateForms: [...dateForms].sort(),
+    withoutTerms,
+  }
+}
+
+/** How the date of a cell is written. */
+function dateFormOf(cell: CellValue): string | undefined {
+  const match = /^\W*(?:\d{4}-\d\d-\d\d|(\d\d\/\d\d\/\d{4}))/.exec(String(cell ?? ''))
+  return match ? (match[1] ? 'dd/MM/yyyy' : 'yyyy-MM-dd') : undefined
 }
 
 /** Whether both paths lead to the same file. */
@@ -247,11 +272,14 @@ async function isSameFile(...paths: [string, string]): Promise<boolean> {
 
 /** Cuts the rows of a file into batches, always in the same way. */
 async function* readBatches(source: Source, noun: Noun, folded: Map<string, number>): AsyncGenerator<Batch> {
-  const count = (column: string) => folded.set(column, (folded.get(column) ?? 0) + 1)
+  const how: Reading = {
+    isCsv: source.format === 'csv',
+    folded: column => folded.set(column, (folded.get(column) ?? 0) + 1),
+  }
   let [firstRow, bytes, passwords] = [0, 0, 0]
   let rows: Batch['rows'][number][] = []
   for await (const row of readRows(source)) {
-    let message = noun === 'users' ? toUserRow(row.cells, count) : toOrganizationRow(row.cells, count)
+    let message = noun === 'users' ? toUserRow(row.cells, how) : toOrganizationRow(row.cells, how)
     if (row.problem) message = withProblem(message, row.problem)
     let size = sizeOf(message)
     if (size > most.bytes) {
@@ -315,7 +343,7 @@ async function openReport(path: string, source: Source) {
     ...head.filter(name => !(errorColumns as readonly string[]).includes(name.toLowerCase())),
     ...errorColumns,
   ]
-  const sink: Sink = await openSink(path, { format, columns, delimiter, secret: true })
+  const sink: Sink = await openSink(path, { format, columns, delimiter, cells: 'verbatim', secret: true })
   const toReport = (row: SourceRow, { problems }: RejectedRow) => {
     const { original } = row
     const cells = Array.isArray(original)
@@ -360,9 +388,14 @@ function duration(seconds: number): string {
   return seconds < 5400 ? `${Math.ceil(seconds / 60)} min` : `${Math.ceil(seconds / 3600)} h`
 }
 
-function print(made: Import, changes: Readonly<Record<string, number>>, { json, report, dryRun }: Options): void {
+function print(
+  made: Import,
+  changes: Readonly<Record<string, number>>,
+  readAs: string,
+  { json, report, dryRun }: Options,
+): void {
   if (json) {
-    printJson({ ...importOutput(made), changes })
+    printJson({ ...importOutput(made), read_as: readAs, changes })
     return
   }
   const { id, created, updated, unchanged, rejected, state } = made

@@ -13,6 +13,7 @@ import { nicknameSkeleton, usernameSkeleton } from '../../rules/look-alikes.js'
 import { isOneLine, nicknameKey, usernameKey } from '../../rules/names.js'
 import { attributesOf, type ProfileField, profile, profileFields } from '../../rules/profile.js'
 import type { Role } from '../../rules/roles.js'
+import { isDamagedTelephone } from '../../rules/telephone.js'
 import { changedFields } from '../../users/profile.js'
 import { type CompleteTexts, checkFields, profileOf, type SignUpTexts } from '../../users/sign-up-form.js'
 import { nameMessage } from '../../users/taken-names.js'
@@ -230,6 +231,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
   ): Decision {
     const { row } = given
     if (row.problems.length > 0) return rejected('INVALID_ARGUMENT', ...row.problems)
+    if (hasDamagedName(given, user)) return rejected('INVALID_SIGN_UP', { field: 'username', message: damaged })
     if (user) return update(given, user, organization, batch)
     if (row.id === undefined) return create(given, organization, batch)
     return rejected('USER_NOT_FOUND', { field: 'id', message: 'There is no user with this id.' })
@@ -341,6 +343,15 @@ function keysOf(id: number | undefined, { username, nickname }: SignUpTexts): st
     ...(username ? [`u ${usernameKey(username)}`, `u ${usernameSkeleton(username)}`] : []),
     ...(nickname ? [`n ${nicknameKey(nickname)}`, `n ${nicknameSkeleton(nickname)}`] : []),
   ]
+}
+
+const damaged =
+  'A spreadsheet has changed this telephone number: enter it again, in a column that is formatted as text.'
+
+/** Whether a row would give a user a damaged telephone number as username, or means another user by one. */
+function hasDamagedName({ texts: { username } }: Read, user: ImportedUserRow | undefined): boolean {
+  const key = nicknameKey(username ?? '')
+  return isDamagedTelephone(key) && (!user || nicknameKey(user.username) !== key)
 }
 
 function created(id: number | undefined): Outcome {
