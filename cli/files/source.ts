@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { open, stat } from 'node:fs/promises'
-import { type Duplex, pipeline } from 'node:stream'
+import { type Duplex, pipeline, type Readable, Transform } from 'node:stream'
 import { fail, misuse } from '../exit-codes.js'
 
 /** Columns of a report of rejected rows: ignored when it is imported. */
@@ -152,31 +152,39 @@ function findDelimiter(text: string): Pick<Source, 'delimiter' | 'namesDelimiter
  * The text of a file, without a byte order mark, in parts that don't end within a line break. Fails if a line is too long:
  * the parsers keep a line in memory.
  */
-async function* textOf({ path, encoding }: Pick<Source, 'path' | 'encoding'>): AsyncGenerator<string> {
+async function textOf({ path, encoding }: Pick<Source, 'path' | 'encoding'>): Promise<Readable> {
   const { default: iconv } = await import('iconv-lite')
-  const decoded = iconv.decodeStream(encoding) as Duplex
-  // A failure of one ends both.
-  pipeline(createReadStream(path), decoded, () => {})
   let [held, line, length] = ['', 1, 0]
-  for await (const part of decoded as AsyncIterable<string>) {
-    const all = held + part
-    held = all.endsWith('\r') ? '\r' : ''
-    const text = all.slice(0, all.length - held.length)
-    let start = 0
-    for (const { index, 0: lineBreak } of text.matchAll(/\r\n|\r|\n/g)) {
-      checkLength(length + index - start)
-      line++
-      ;[length, start] = [0, index + lineBreak.length]
+  const check = (text: string) => {
+    for (let index = 0; index < text.length; index++) {
+      const code = text.charCodeAt(index)
+      if (code === 10 || (code === 13 && text.charCodeAt(index + 1) !== 10)) {
+        line++
+        length = 0
+      } else if (++length > maxRow)
+        fail(`${path}, line ${line}: The line is ${tooLong}. Shorten it, or divide it into lines.`)
     }
-    length += text.length - start
-    checkLength(length)
-    yield text
   }
-  yield held
-
-  function checkLength(characters: number) {
-    if (characters > maxRow) fail(`${path}, line ${line}: The line is ${tooLong}. Shorten it, or divide it into lines.`)
-  }
+  const checked = new Transform({
+    decodeStrings: false,
+    readableObjectMode: true,
+    readableHighWaterMark: 1,
+    transform(part: string, _, done) {
+      const all = held + part
+      held = all.endsWith('\r') ? '\r' : ''
+      const text = all.slice(0, all.length - held.length)
+      try {
+        check(text)
+        done(null, text)
+      } catch (error) {
+        done(error as Error)
+      }
+    },
+    flush: done => done(null, held),
+  })
+  // A failure of one ends all.
+  pipeline(createReadStream(path), iconv.decodeStream(encoding) as Duplex, checked, () => {})
+  return checked
 }
 
 /** A record of a CSV file. */
@@ -193,12 +201,6 @@ async function* parseCsv(source: Omit<Source, 'head' | 'firstLine'>): AsyncGener
   const { CsvError, parse } = await import('csv-parse')
   const { path, delimiter, namesDelimiter } = source
   let line = 1
-  // Called before a later error, which discards the records that haven't been read yet.
-  const toParsed = ({ record, raw }: { record: string[]; raw: string }) => {
-    const first = line + emptyLines(raw)
-    line += breaksIn(raw)
-    return readRecord(record, raw, delimiter, first)
-  }
   const parser = parse({
     delimiter,
     record_delimiter: ['\r\n', '\n', '\r'],
@@ -209,12 +211,19 @@ async function* parseCsv(source: Omit<Source, 'head' | 'firstLine'>): AsyncGener
     bom: true,
     // `raw` instead of `info` and `cast`, which take twice the memory and eight times as long.
     raw: true,
-    // The type of the option is that without `raw`.
-    on_record: toParsed as never,
   })
+  // Counts the lines of all records before an error, which discards those that haven't been read yet. `on_record` would make
+  // an `info` of each.
+  const push = parser.push.bind(parser)
+  parser.push = (parsed: { record: string[]; raw: string } | null) => {
+    if (!parsed) return push(null)
+    const first = line + emptyLines(parsed.raw)
+    line += breaksIn(parsed.raw)
+    return push(readRecord(parsed.record, parsed.raw, delimiter, first))
+  }
   let isFirst = true
   try {
-    for await (const parsed of pipeline(textOf(source), parser, () => {}) as AsyncIterable<Parsed>) {
+    for await (const parsed of pipeline(await textOf(source), parser, () => {}) as AsyncIterable<Parsed>) {
       const isData = !(isFirst && namesDelimiter) && parsed.texts.some(cell => cell === null || cell.trim() !== '')
       isFirst = false
       if (isData) yield parsed
@@ -277,7 +286,7 @@ export async function* readRows(source: Source): AsyncGenerator<SourceRow> {
 /** The lines of a file that aren't empty. */
 async function* linesOf(source: Pick<Source, 'path' | 'encoding'>): AsyncGenerator<{ text: string; line: number }> {
   let [line, rest] = [0, '']
-  for await (const part of textOf(source)) {
+  for await (const part of (await textOf(source)) as AsyncIterable<string>) {
     const lines = (rest + part).split(/\r\n|\r|\n/)
     rest = lines.pop()!
     for (const text of lines) {
@@ -311,7 +320,7 @@ async function* readLines(source: Source): AsyncGenerator<SourceRow> {
 
 function readObject(text: string): Record<string, unknown> | undefined {
   try {
-    const value = JSON.parse(text)
+    const value = JSON.parse(text.trim())
     return typeof value === 'object' && value !== null && !Array.isArray(value) ? value : undefined
   } catch {
     return undefined

@@ -220,7 +220,7 @@ test('a very long name is cut at a terminal, where every other line keeps its wi
   const long = {
     latin: 'a'.repeat(255),
     wide: '漢字'.repeat(60),
-    emoji: '👩‍👩‍👧'.repeat(20),
+    emoji: '👩‍👩‍👧漢'.repeat(28),
     marks: 'e\u0301'.repeat(100),
   }
   const values = Object.values(long).map(

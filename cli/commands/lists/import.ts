@@ -118,9 +118,11 @@ A missing column leaves the field unchanged. An empty cell or NULL clears an
 optional field, and rejects the row if the field is required. It leaves
 ${nouns[noun].kept} unchanged.
 
-Cells are separated by commas, semicolons or tabs. Booleans are True, False, t,
-f, 1 or 0; dates are yyyy-mm-dd, with or without a time, or dd/MM/yyyy. The file
-is UTF-8 or Windows-1252. Other columns are ignored, with a warning.
+Cells are separated by commas, semicolons, tabs or bars. Booleans are True and
+False, t and f, 1 and 0, yes and no, or the same in Portuguese. Dates are
+dd/MM/yyyy or yyyy-MM-dd, with or without a time. The file is UTF-8, UTF-16 or
+Windows-1252. The command says how it reads the file. Other columns are ignored,
+with a warning.
 
 If rows are rejected, the exit code is 6; with --all-or-nothing, nothing is
 applied and the exit code is 1.

@@ -45,6 +45,7 @@ export type SignUpRequest = Message<"auth.v1.SignUpRequest"> & {
 
   /**
    * dd/MM/yyyy, a valid date that is not in the future; ISO 8601 dates and date-times are also accepted.
+   * A date-time is the day that it is in AUTH_TIME_ZONE; exactly midnight UTC is the day that it shows.
    *
    * @generated from field: optional string dateofborn = 4;
    */
@@ -342,6 +343,7 @@ export type Profile = Message<"auth.v1.Profile"> & {
 
   /**
    * dd/MM/yyyy, a valid date that is not in the future; ISO 8601 dates and date-times are also accepted.
+   * A date-time is the day that it is in AUTH_TIME_ZONE; exactly midnight UTC is the day that it shows.
    *
    * @generated from field: optional string dateofborn = 2;
    */
