@@ -12,6 +12,7 @@ const administered = {
   activatedBy: nullable(integer),
   deletedAt: nullable(time),
   suspendedBeforeDeletion: flag,
+  unactivatedSeenAt: nullable(time),
 }
 
 /** A user as administrators see it, including deleted users. */

@@ -201,8 +201,9 @@ export interface Emails {
   claim(lease: number, retries: boolean): Promise<Email | undefined>
   /**
    * Turns a queue entry into the e-mail `intent`. For an active account the lease continues; otherwise the e-mail is due
-   * again with the last priority. A recovery key keeps the age of its request; other e-mails restart their age. Returns
-   * undefined when the entry has been discarded.
+   * again with the last priority. A recovery key keeps the age of its request; other e-mails restart their age. A held notice
+   * keeps its parameters: other processes may have merged events into it since it was leased. Returns undefined when the
+   * entry has been discarded.
    */
   admit<I extends EmailIntent>(
     id: string,
@@ -251,7 +252,7 @@ const replaceRequest: Statement = {
 
 const admit: Statement = {
   name: 'email-admit',
-  text: `UPDATE emails e SET kind = $2::text, parameters = $3,
+  text: `UPDATE emails e SET kind = $2::text, parameters = CASE WHEN e.kind = 'held-notice' THEN e.parameters ELSE $3 END,
       created_at = CASE WHEN $2 = 'recovery-key' THEN created_at ELSE now() END,
       attempts = CASE WHEN $4::boolean THEN 1 ELSE 0 END,
       priority = CASE WHEN $4 THEN priority ELSE 2 END,

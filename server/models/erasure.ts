@@ -125,6 +125,7 @@ export function createErasure(database: Database, counterKeys: CounterKeys): Era
         counterKeys.emails('partner', String(id)),
         counterKeys.emails('exports', String(id)),
         ...recipient.map(of => counterKeys.emails('recipient', of)),
+        ...(email === null ? [] : [counterKeys.emails('notices', `${id}\0${emailKey(email)}`)]),
       ],
     }
   }

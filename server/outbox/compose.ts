@@ -6,6 +6,7 @@
 import { randomUUID } from 'node:crypto'
 import { knownAddressDays } from '../access/lockout.js'
 import type { Transaction } from '../database/connection.js'
+import type { AdministeredUserRow } from '../models/administered-user.js'
 import type { Models } from '../models/define-models.js'
 import type { Email, EmailIntent, Notice, Queued } from '../models/email.js'
 import { emailCode, newRecoveryKey } from '../models/mailed-key.js'
@@ -165,11 +166,16 @@ export function createComposer(
   }
 
   /** The user of a notice. Only the notice of its deletion goes to a deleted user. */
-  async function ownerOf(notice: Notice, id: number): Promise<User | undefined> {
-    return notice === 'account-deleted' ? administeredUsers.find({ id }) : users.byId(id)
+  async function ownerOf(notice: Notice, id: number): Promise<AdministeredUserRow | undefined> {
+    const user = await administeredUsers.find({ id })
+    return notice === 'account-deleted' || !user?.deletedAt ? user : undefined
   }
 
-  /** Decides when to notify the owner: now, or, beyond the quota, later in one e-mail with all events until then. */
+  /**
+   * Decides when to notify the owner: now, or, beyond the quota, later in one e-mail with all events until then. An account
+   * that was activated has its own quota. Others share the recipient's, because anyone can sign up many accounts with the
+   * e-mail address of another person.
+   */
   async function decideNotice(email: Queued<Notice | 'held-notice'>): Promise<Composed> {
     const parameters =
       email.kind === 'held-notice' ? email.parameters : { ...email.parameters, notice: email.kind, times: 1 }
@@ -177,7 +183,8 @@ export function createComposer(
     const to = parameters.to ?? user?.email
     if (!to) return 'unwanted'
     const admitted = await database.transact(async t => {
-      const wait = await quotas.recipient(to, false, t)
+      const activated = user && (user.active || user.unactivatedSeenAt === null)
+      const wait = await (activated ? quotas.notice(user.id, to, t) : quotas.recipient(to, false, t))
       if (wait === 0) return admit(email.id, { kind: 'notice', parameters }, user, t)
       await emails.hold(email, wait, t)
       return 'held'

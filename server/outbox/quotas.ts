@@ -20,7 +20,9 @@ export interface Quotas {
   recovery(userId: number, knownNetwork: string | undefined, t?: Transaction): Promise<number>
   /** A code for another e-mail address of an account. */
   change(userId: number, t: Transaction): Promise<number>
-  /** Any e-mail to an address. Requests from a network that the account knows (`known`) have a separate count. */
+  /** A security notice of an activated account to an address. */
+  notice(userId: number, email: string, t: Transaction): Promise<number>
+  /** Any other e-mail to an address. Requests from a network that the account knows (`known`) have a separate count. */
   recipient(email: string, known: boolean, t?: Transaction): Promise<number>
   /** Returns the seconds until an account may request a recovery key from a network that it doesn't know. */
   recoveryWait(userId: number): Promise<number>
@@ -68,6 +70,7 @@ export function createQuotas(
     change: (userId, t) => take('change', [userId], t),
     recoveryWait: userId => counts.wait(counterKeys.emails('recovery', String(userId)), limitsOf('recovery')),
     recipient: (email, known, t) => take('recipient', known ? [emailKey(email), 'known'] : [emailKey(email)], t),
+    notice: (userId, email, t) => take('notices', [userId, emailKey(email)], t),
     partner: (userId, t) => take('partner', [userId], t),
     organization: (organizationId, t) => take('organization', [organizationId], t),
     exports: (userId, t) => take('exports', [userId], t),

@@ -44,6 +44,8 @@ export const quotaLimits = {
     { max: 5, seconds: hour },
     { max: 20, seconds: day },
   ],
+  /** Security notices of an activated account to one recipient: 10 an hour. They don't count against the recipient's. */
+  notices: [{ max: 10, seconds: hour }],
   /** Activation keys that an account requests from its organization: 10 a day. */
   partner: [{ max: 10, seconds: day }],
   /** Activation keys to one organization: 60 an hour. */

@@ -70,6 +70,7 @@ export const limits = {
   organization: 'e-mails with activation keys to an organization',
   recovery: 'e-mails with recovery keys of an account',
   recipient: 'e-mails with recovery keys to a recipient',
+  notices: 'security notices of an activated account to a recipient',
   change: 'e-mails with codes for a new address',
   serviceReads: 'users that a service reads',
   exports: 'exports of an account',

@@ -41,8 +41,14 @@ const post = (
 ) => service.request('POST', path, { query, headers: { 'x-forwarded-for': address }, ...(token && { token }) })
 
 /** A function that changes an account's password as its owner, and returns the client address. */
-async function passwordChanger(on: Scene, email: string): Promise<() => Promise<string>> {
-  const { username } = await on.service.signUp('ROLE_CLIENT', { email })
+async function passwordChanger(on: Scene, email: string, { active = false } = {}): Promise<() => Promise<string>> {
+  const user = await on.service.signUp(active ? 'ROLE_INSTITUTION' : 'ROLE_CLIENT', { email })
+  const { username, token } = user
+  if (active) {
+    const { activationkey } = await on.service.organization()
+    const { status, text } = await post(on, '/users/activate', { username, activationkey }, { token })
+    if (status !== 200) throw new Error(text)
+  }
   let secret = password
   return async () => {
     const token = await on.service.login(username, secret)
@@ -104,6 +110,32 @@ test.serial(
     await settled(on)
     t.is(eventsIn(received(on, victim)), events)
     t.true(received(on, victim).length <= 20 + changers.length, 'of one kind for one user they are merged')
+  },
+)
+
+test.serial(
+  'strangers who use up the quota of a recipient don’t delay the notices of an active account there',
+  async t => {
+    const on = await scene(t)
+    const owner = 'ana@example.org'
+    const strangers = await Promise.all([1, 2].map(() => passwordChanger(on, owner)))
+    for (let times = 0; times < 5; times++) for (const change of strangers) await change()
+    const change = await passwordChanger(on, owner, { active: true })
+    for (let sent = 0; sent < 10; sent++) {
+      const address = await change()
+      await settled(on)
+      t.true(
+        received(on, owner).some(({ text }) => text?.includes(`${address}.`)),
+        `notice ${sent}`,
+      )
+    }
+    t.is(received(on, owner).length, 15)
+    for (let times = 0; times < 5; times++) await change()
+    await settled(on)
+    t.is(received(on, owner).length, 15)
+    await on.clock.pass(3600)
+    await settled(on)
+    t.is(eventsIn(received(on, owner)), 25, 'and none is lost')
   },
 )
 

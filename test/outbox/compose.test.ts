@@ -3,6 +3,7 @@ import test from 'ava'
 import type { Models } from '../../server/models/define-models.js'
 import type { EmailIntent } from '../../server/models/email.js'
 import { createComposer } from '../../server/outbox/compose.js'
+import { createQuotas } from '../../server/outbox/quotas.js'
 import { addUser, endsOrWaits, openModels, suspend } from '../_helpers/models.js'
 
 const to = 'ana@example.org'
@@ -121,14 +122,70 @@ test('activation-key: no e-mail is sent for an organization that was deactivated
 const happened = { userId: 1, at: '2026-11-21', address: '192.0.2.1' }
 const notice = { kind: 'notice', parameters: { ...happened, notice: 'password-changed', times: 1 } } as const
 
-test('a notice is mailed within the recipient’s quota, and held back beyond it', async t => {
+test('an active account has 10 notices an hour to an address, which no other e-mail and no other account uses up', async t => {
   const models = await openModels(t)
   const { compose, intents } = await scene(models)
-  for (let times = 1; times <= 5; times++) {
-    const sent = await compose(intents['password-changed'])
-    t.is(typeof sent === 'object' && sent.to, to)
+  // Strangers sign up with the address, and have e-mails sent there.
+  const strangerId = await addUser(models, 'stranger', 'ROLE_CLIENT', to)
+  await models.database.run(
+    { name: 'age-stranger', text: 'UPDATE users SET unactivated_seen_at = now() WHERE id = $1' },
+    [strangerId],
+  )
+  const stranger = {
+    kind: 'password-changed',
+    parameters: { ...intents['password-changed'].parameters, userId: strangerId },
+  } as const
+  // Each is admitted, and returns to the end of the queue.
+  for (let times = 1; times <= 7; times++) t.is(await compose(stranger), 'held')
+  const kinds = (await models.emails.list({ limit: 99 })).map(({ kind }) => kind).sort()
+  t.deepEqual(kinds, ['held-notice', ...Array(5).fill('notice')], 'five an hour, the others are merged')
+
+  const composeAll = async () => {
+    const outcomes: unknown[] = []
+    for (let times = 1; times <= 11; times++) {
+      const sent = await compose(intents['password-changed'])
+      outcomes.push(typeof sent === 'object' ? sent.to : sent)
+    }
+    return outcomes
   }
-  t.is(await compose(intents['password-changed']), 'held')
+  t.deepEqual(await composeAll(), [...Array(10).fill(to), 'held'])
+
+  const other = await addUser(models, 'other', 'ROLE_INSTITUTION', to)
+  await models.database.transact(x => models.users.activate({ id: other, role: 'ROLE_INSTITUTION' } as never, null, x))
+  const sent = await compose({ ...stranger, parameters: { ...stranger.parameters, userId: other } })
+  t.is(typeof sent === 'object' && sent.to, to)
+})
+
+for (const what of ['deactivated', 'deleted'] as const) {
+  test(`a notice of an account that was ${what} has its own quota, too`, async t => {
+    const models = await openModels(t)
+    const { compose, intents, userId } = await scene(models)
+    const quotas = createQuotas(models.emailQuotas, models.counterKeys, 1, Date.now)
+    for (let times = 1; times <= 5; times++) await models.database.transact(x => quotas.recipient(to, false, x))
+    t.true((await models.database.transact(x => quotas.recipient(to, false, x))) > 0)
+    const change = { deactivated: 'active = false', deleted: 'suspended = true, deleted_at = now()' }[what]
+    await models.database.run({ name: 'change', text: `UPDATE users SET ${change} WHERE id = $1` }, [userId])
+    const kind = ({ deactivated: 'member-deactivated', deleted: 'account-deleted' } as const)[what]
+    await compose({ kind, parameters: intents['password-changed'].parameters })
+    t.deepEqual(
+      (await models.emails.list({ limit: 9 })).map(each => each.kind),
+      ['notice'],
+    )
+  })
+}
+
+test('an event that is merged into a held notice while another process sends it is not lost', async t => {
+  const models = await openModels(t)
+  const { intents } = await scene(models)
+  const parameters = { ...intents['password-changed'].parameters, notice: 'password-changed', times: 1 } as const
+  await models.emails.add({ kind: 'held-notice', parameters }, 'en')
+  const leased = (await models.emails.claim(60, true))!
+  // Another process merges an event meanwhile.
+  await models.emails.add({ kind: 'password-changed', parameters: { ...parameters, at: '2026-11-22' } }, 'en')
+  const fresh = (await models.emails.claim(60, true))!
+  await models.database.transact(x => models.emails.hold(fresh, 60, x))
+  const sent = await createComposer(models, { recoveryEmail: 'registered', limitFactor: 1 }, Date.now)(leased)
+  t.regex(typeof sent === 'object' ? sent.text : String(sent), /2 times/)
 })
 
 test('a notice isn’t sent to an address removed since it was queued', async t => {
