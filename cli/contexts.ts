@@ -1,7 +1,7 @@
 // Named contexts: where Administration is served, and the session there. They are kept in the user's own configuration
 // folder, readable by the owner only; without one, commands work on the database itself.
-import { chmod, mkdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
+import { readFile, rm, stat } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
 import envPaths from 'env-paths'
 import { fail } from './exit-codes.js'
 import { loginTo, type Server } from './remote-failures.js'
@@ -103,11 +103,8 @@ export async function removeToken({ tokenFile }: Context): Promise<boolean> {
   return there
 }
 
-/** Writes a file that only its owner may read, whole or not at all. */
 async function writePrivately(path: string, text: string): Promise<void> {
-  await mkdir(join(path, '..'), { recursive: true, mode: 0o700 })
-  const draft = `${path}.${process.pid}`
-  await writeFile(draft, text, { mode: 0o600 })
-  await chmod(draft, 0o600)
-  await rename(draft, path)
+  const { makeFolder, writePrivateFile } = await import('../server/process/private-file.js')
+  await makeFolder(dirname(path))
+  await writePrivateFile(path, text)
 }

@@ -1,9 +1,5 @@
 #!/usr/bin/env node
 /** `auth-admin` as a process. */
-import module from 'node:module'
-
-// Compiled code is kept for the next command, by versions of Node.js that can (22.8 and newer).
-;(module as { enableCompileCache?: () => void }).enableCompileCache?.()
 
 const args = process.argv.slice(2)
 

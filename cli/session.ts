@@ -70,8 +70,12 @@ export async function announce(doing: string, { json }: { readonly json?: boolea
 /** Opens the registry that the settings name, whether the service runs or not. The caller closes it. */
 export async function openSession(opening: Opening = {}): Promise<Session> {
   const { create = false, installed = !create } = opening
-  const { readSettings } = await import('../server/process/settings.js')
+  const [{ readSettings }, { checkDataFolder }] = await Promise.all([
+    import('../server/process/settings.js'),
+    import('../server/process/data-folder.js'),
+  ])
   const settings = readSettings(process.env)
+  if (!settings.databaseUrl) await checkDataFolder(settings.dataDir)
   if (!create && !settings.databaseUrl && !existsSync(join(settings.dataDir, 'postgres'))) {
     fail(
       `There is no registry in ${settings.dataDir}: sign in to a server with \`auth-admin login\`, set DATABASE_URL or AUTH_DATA_DIR, or create a registry with \`auth-admin install\`.`,

@@ -3,18 +3,21 @@
  * command line does on request. What exists already stays unchanged.
  */
 import { randomInt } from 'node:crypto'
-import { chmod, mkdir, writeFile } from 'node:fs/promises'
-import { dirname } from 'node:path'
-import { adminPasswordFile } from './database/database-choice.js'
+import { rm } from 'node:fs/promises'
+import { adminPasswordFiles } from './database/database-choice.js'
 import { checkMigrations, dueMigrations, migrate, readMigrations } from './database/migrate.js'
 import type { AuditEvent } from './models/audit.js'
 import type { Registry } from './models/define-models.js'
+import { registryTag } from './models/master-key.js'
 import { publishLead, rotateAfter } from './models/signing-key.js'
 import { issuerObject, type TokenIssuer } from './models/token-issuer.js'
 import { emptyUser, type NewUser } from './models/user.js'
 import type { Passwords } from './passwords/hash.js'
 import { checkPassword, createPasswordPolicy, preparePassword } from './passwords/policy.js'
 import type { AuditAction } from './policy/audit-actions.js'
+import { openDataFolder } from './process/data-folder.js'
+import { hasCode } from './process/errno.js'
+import { readPrivateFile, writePrivateFile } from './process/private-file.js'
 import { firstAudience, firstIssuer, isAdministrationAudience, type Settings } from './process/settings.js'
 import { nicknameKey, questionKey, usernameKey } from './rules/names.js'
 import { quote } from './rules/shell.js'
@@ -102,7 +105,8 @@ export async function install(
   const { hash, weakness } = before ? {} : await hashFor(username, text!, settings, passwords)
 
   const event = (action: AuditAction, object: string): AuditEvent => ({ action, outcome: 'ok', actor, object })
-  const done = await database.transact(async t => {
+  let file: string | undefined
+  const work = database.transact(async t => {
     const events: AuditEvent[] = []
     const { registry: tokens, made: issuerMade } = await tokenIssuers.establish(firstIssuer(settings), t)
     if (issuerMade) events.push(event('registry.set-issuer', issuerObject(tokens)))
@@ -120,10 +124,15 @@ export async function install(
       const id = await users.add({ ...administrator(username, key), passwordHash: hash }, t)
       events.push({ ...event('user.add', 'default-administrator'), subject_id: id })
       made = true
-      if (random) await keep(adminPasswordFile(settings.dataDir), random)
+      // Once, even if the transaction is repeated.
+      if (random) file ??= await keep(settings.dataDir, registryTag(masterKey), random)
     }
     for (const each of events) await audit.append(each, t)
     return { signingKey, questions: fresh.length, made, tokens }
+  })
+  const done = await work.catch(async error => {
+    if (file) await rm(file, { force: true })
+    throw error
   })
   // Another process may have installed the registry meanwhile.
   checkIssuer(done.tokens, settings)
@@ -133,7 +142,7 @@ export async function install(
     questions: done.questions,
     ...(done.signingKey && { signingKey: done.signingKey }),
     ...(done.made && { administrator: username, ...(weakness && { weakness }) }),
-    ...(done.made && random && { password: { text: random, file: adminPasswordFile(settings.dataDir) } }),
+    ...(done.made && random && { password: { text: random, file: file! } }),
   }
 }
 
@@ -208,9 +217,39 @@ function randomPassword(): string {
   return Array.from({ length: 20 }, () => alphabet[randomInt(alphabet.length)]).join('')
 }
 
-async function keep(file: string, password: string): Promise<void> {
-  await mkdir(dirname(file), { recursive: true, mode: 0o700 })
-  await writeFile(file, password, { mode: 0o600 })
-  // The mode above applies to a new file only.
-  await chmod(file, 0o600)
+/** Keeps a password in a new file of the data folder, which may have those of other registries. Returns its path. */
+async function keep(dataDir: string, registry: string, password: string): Promise<string> {
+  await openDataFolder(dataDir)
+  const [usual, own] = adminPasswordFiles(dataDir, registry)
+  const isKept = await writePrivateFile(usual, password, { isNew: true }).then(
+    () => true,
+    error => {
+      if (!hasCode(error, 'EEXIST')) throw error
+      return false
+    },
+  )
+  if (!isKept) await writePrivateFile(own, password, { isNew: true })
+  return isKept ? usual : own
+}
+
+/**
+ * Returns the file that keeps the password of the default administrator: undefined when there is none, or another password was
+ * set since, or the file is of another registry.
+ */
+export async function findKeptPassword(
+  { masterKey, users, importedUsers }: Pick<Registry, 'masterKey' | 'users' | 'importedUsers'>,
+  { dataDir, adminUsername }: Pick<Settings, 'dataDir' | 'adminUsername'>,
+  passwords: Pick<Passwords, 'verify'>,
+): Promise<string | undefined> {
+  for (const file of adminPasswordFiles(dataDir, registryTag(masterKey))) {
+    const text = await readPrivateFile(file).catch(() => undefined)
+    if (text === undefined) continue
+    const user = await users.byUsername(usernameKey(adminUsername.trim()))
+    const [secrets] = user ? await importedUsers.secrets([user.id]) : []
+    const claim = { context: 'password', text, stored: secrets?.passwordHash } as const
+    const waiter = { kind: 'other', networks: [], account: adminUsername, deadline: Number.POSITIVE_INFINITY } as const
+    const [verdict] = await passwords.verify([claim], waiter)
+    if (verdict?.correct) return file
+  }
+  return undefined
 }

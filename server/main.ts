@@ -1,15 +1,10 @@
-import { existsSync } from 'node:fs'
-import module from 'node:module'
-import { adminPasswordFile, resolveDatabase } from './database/database-choice.js'
+import { resolveDatabase } from './database/database-choice.js'
 import { createLog } from './observability/log.js'
+import { checkDataFolder, openDataFolder } from './process/data-folder.js'
 import { checkPorts } from './process/ports.js'
 import { formatAddress, httpUrl, isLoopback, metricsUrl, readSettings, type Settings } from './process/settings.js'
 import { grace, pause, stopOnSignals } from './process/stopping.js'
 import type { Service } from './service.js'
-
-// Compiled code is kept for the next start, by versions of Node.js that can (22.8 and newer).
-const { enableCompileCache } = module as { enableCompileCache?: () => void }
-enableCompileCache?.()
 
 /** The service as a process: starts, prints its addresses, and stops on a signal. */
 async function main(): Promise<void> {
@@ -34,6 +29,7 @@ async function main(): Promise<void> {
     AUTH_METRICS_ADDRESS: metricsAddress,
     AUTH_ADMIN_ADDRESS: adminAddress,
   })
+  await checkFolder(settings)
   const stopping = new AbortController()
   // An embedded database starts while the rest is loaded. Loading blocks this thread, so the launch goes first.
   let launched = () => {}
@@ -69,15 +65,24 @@ async function main(): Promise<void> {
     if (stopping.signal.aborted) return undefined
     throw error
   })
-  if (service && !stopping.signal.aborted) process.stderr.write(greeting(service, settings))
+  if (service && !stopping.signal.aborted) process.stderr.write(await greeting(service, settings))
+}
+
+/**
+ * Checks the data folder. A service with its own database uses it for e-mails if there is no mail server, and may start without
+ * one that nobody named: a container often has no folder to write to.
+ */
+async function checkFolder({ dataDir, databaseUrl, smtpUrl, origins }: Settings): Promise<void> {
+  const named = origins.settings.some(({ name, origin }) => name === 'AUTH_DATA_DIR' && origin !== 'default')
+  if (databaseUrl && (smtpUrl || !named)) await checkDataFolder(dataDir)
+  else await openDataFolder(dataDir)
 }
 
 /** What a user needs first: addresses, administrator, and a request to try. */
-function greeting({ addresses, installation }: Service, settings: Settings): string {
+async function greeting({ addresses, installation, passwordFile }: Service, settings: Settings): Promise<string> {
   const { password, administrator, tokens } = installation
   const admin = settings.adminUsername
-  const made = adminPasswordFile(settings.dataDir)
-  const file = existsSync(made) ? made : undefined
+  const file = await passwordFile
   const http = addresses.http && httpUrl(settings, addresses.http)
   const lines = [
     `gRPC     ${formatAddress(addresses.grpc)}`,

@@ -6,7 +6,7 @@ import { type GrpcServer, startGrpcServer } from './calls/grpc.js'
 import { createInProcessTransport } from './calls/in-process.js'
 import { followClock } from './database/clock.js'
 import { awaitDatabase, type Source } from './database/database-choice.js'
-import { type Installation, install } from './installation.js'
+import { findKeptPassword, type Installation, install } from './installation.js'
 import { startHeartbeat } from './jobs/heartbeat.js'
 import { startMaintenance } from './jobs/maintenance.js'
 import { startSealing } from './jobs/sealing.js'
@@ -33,6 +33,8 @@ export interface Service {
     readonly admin?: Address
   }
   readonly installation: Installation
+  /** The file that keeps the present password of the default administrator, if one does. */
+  readonly passwordFile: Promise<string | undefined>
   /** Reports at every endpoint that it isn't ready, and keeps working. */
   drain(): void
   /**
@@ -92,6 +94,7 @@ export async function startService(
     }
     const { installation, self } = await (settings.databaseUrl ? awaitDatabase(work, settings, log, signal) : work())
     undo.push({ what: 'the record of this process', run: startHeartbeat(registry, self, log).stop, least: 2_500 })
+    const passwordFile = findKeptPassword(registry, settings, passwords).catch(() => undefined)
     if (installation.weakness) log.warn(`AUTH_ADMIN_PASSWORD is weak: ${installation.weakness}`)
     const { administrators } = await registry.totpSecrets.coverage()
     if (administrators === 0) log.warn(`there is no active administrator: run \`${makeAdministrator}\``)
@@ -222,7 +225,7 @@ export async function startService(
       hub.close()
       gateway?.drain()
     }
-    return { addresses, installation, drain, stop }
+    return { addresses, installation, passwordFile, drain, stop }
   } catch (error) {
     await stop()
     throw error

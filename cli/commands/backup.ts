@@ -1,7 +1,7 @@
 // `auth-admin backup` runs on the machine itself, never on a remote service: it reads whole tables and the master key, and
 // writes a local file.
 import { existsSync } from 'node:fs'
-import { stat, writeFile } from 'node:fs/promises'
+import { stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { type Command, Option } from 'commander'
 import type { Lock } from '../../server/backup/envelope.js'
@@ -103,8 +103,9 @@ async function chooseLock({ recipient, passphraseFile }: Options): Promise<Lock>
   if (passphraseFile === undefined) return { passphrase: newPassphrase() }
   if (passphraseFile !== '-' && !existsSync(passphraseFile)) {
     const content = `${newPassphrase()}\n`
-    await writeFile(passphraseFile, content, { flag: 'wx', mode: 0o600 }).catch(({ code }) =>
-      fail(`The file of --passphrase-file can’t be made (${code}).`),
+    const { writePrivateFile } = await import('../../server/process/private-file.js')
+    await writePrivateFile(passphraseFile, content, { isNew: true }).catch(({ code, message }) =>
+      fail(code ? `The file of --passphrase-file can’t be made (${code}).` : message),
     )
   }
   const passphrase = await readSecret(passphraseFile, '--passphrase-file')

@@ -1,10 +1,9 @@
 // `auth-admin import database` runs on the machine itself, never on a remote service: it reads one database and fills another.
-import { createWriteStream } from 'node:fs'
 import { readFile } from 'node:fs/promises'
-import { finished } from 'node:stream/promises'
 import type { Command } from 'commander'
 import type { Choice } from '../../server/predecessor/decide.js'
 import type { Found, Imported, ReportLine } from '../../server/predecessor/import.js'
+import { openPrivateFile } from '../../server/process/private-file.js'
 import { type ExitCode, end, fail, misuse } from '../exit-codes.js'
 import { announce, withRegistry, worksLocally } from '../session.js'
 import { askText, canAsk, confirm, missingYes, readSecret, yesOption } from '../terminal/ask.js'
@@ -83,7 +82,7 @@ Examples:
       if (!options.dryRun && !options.reason && !canAsk(options)) misuse('This changes passwords: pass --reason.')
       const database = await announce('Importing into', options)
       const { importPredecessor, ImportRefused } = await import('../../server/predecessor/import.js')
-      const out = options.report === undefined ? undefined : await openReport(options.report)
+      const out = options.report === undefined ? undefined : await openPrivateFile(options.report).catch(explainReport)
       const done = await withRegistry(async ({ registry, passwords, settings, actor }) => {
         const reason = options.dryRun
           ? undefined
@@ -95,7 +94,7 @@ Examples:
           timeZone: settings.timeZone,
           actor,
           reason,
-          report: (line: ReportLine) => void out?.write(`${JSON.stringify(line)}\n`),
+          report: (line: ReportLine) => void out?.stream.write(`${JSON.stringify(line)}\n`),
           withProgress,
           async confirm(found: Found) {
             if (!options.json) printFound(found)
@@ -107,7 +106,7 @@ Examples:
           throw error
         })
       })
-      if (out) await finished(out.end())
+      await out?.commit().catch(explainReport)
       printDone(done, options)
       const exitCode: ExitCode = done.unsettled.length > 0 ? 5 : done.counts!.rejected > 0 ? 6 : 0
       if (exitCode !== 0) end(exitCode)
@@ -122,13 +121,9 @@ async function readChoice(given: string | undefined): Promise<Choice | undefined
   )
 }
 
-/** Opens a file that only its owner can read, if it is new: it holds names of users. */
-async function openReport(file: string) {
-  const stream = createWriteStream(file, { mode: 0o600 })
-  await new Promise((resolve, reject) => stream.once('open', resolve).once('error', reject)).catch(({ code }) =>
-    fail(`The file of --report can’t be made (${code}).`),
-  )
-  return stream
+/** It holds names of users. */
+function explainReport({ code, message }: NodeJS.ErrnoException): never {
+  fail(code ? `The file of --report can’t be written (${code}).` : message)
 }
 
 function printFound({ users, organizations, questions, administrator, listed, unsettled }: Found): void {

@@ -1,6 +1,7 @@
 // Writes files of lists: CSV (RFC 4180) or JSON lines, in UTF-8.
-import { createWriteStream, type WriteStream } from 'node:fs'
-import { finished } from 'node:stream/promises'
+import { once } from 'node:events'
+import type { Writable } from 'node:stream'
+import { openPrivateFile } from '../../server/process/private-file.js'
 import { jsonText } from '../terminal/output.js'
 import { escapeCell, guard } from './guard.js'
 import type { Format } from './source.js'
@@ -9,6 +10,7 @@ import type { Format } from './source.js'
 export interface Sink {
   /** Writes rows of cells, in the order of the columns, and waits while the file is behind. */
   write(rows: readonly Readonly<Record<string, unknown>>[]): Promise<void>
+  /** Completes the file, which only then has its name. */
   close(): Promise<void>
 }
 
@@ -22,30 +24,22 @@ interface Style {
    * then run none of them.
    */
   readonly cells?: 'verbatim' | 'spreadsheet'
-  /** Only its owner can read the file. */
-  readonly secret?: boolean
 }
 
-/** Opens a file to write, which is replaced; `-` is standard output. */
+/** Opens a file to write, which only its owner can read, and which replaces one of that name; `-` is standard output. */
 export async function openSink(path: string, style: Style): Promise<Sink> {
-  const stream: NodeJS.WritableStream =
-    path === '-' ? process.stdout : createWriteStream(path, { mode: style.secret ? 0o600 : 0o666 })
-  const failed = path === '-' ? undefined : finished(stream as WriteStream)
-  failed?.catch(() => {})
+  const file = path === '-' ? undefined : await openPrivateFile(path)
+  const stream: Writable = file?.stream ?? process.stdout
   const toText = style.format === 'jsonl' ? linesOf : await csvOf(style)
   const write = async (text: string) => {
-    if (text !== '' && !stream.write(text)) {
-      const drained = new Promise<void>(resolve => stream.once('drain', () => resolve()))
-      await Promise.race(failed ? [drained, failed] : [drained])
-    }
+    if (stream.errored) throw stream.errored
+    if (text !== '' && !stream.write(text)) await once(stream, 'drain')
   }
   if (style.format === 'csv') await write(toText([Object.fromEntries(style.columns.map(name => [name, name]))]))
   return {
     write: rows => write(toText(rows)),
     async close() {
-      if (path === '-') return
-      stream.end()
-      await failed
+      await file?.commit()
     },
   }
 }

@@ -1,7 +1,8 @@
 import { X509Certificate } from 'node:crypto'
-import { access, readFile } from 'node:fs/promises'
+import { readdir, readFile } from 'node:fs/promises'
+import { basename } from 'node:path'
 import { connectionsOfProcess, readCondition } from '../database/condition.js'
-import { adminPasswordFile } from '../database/database-choice.js'
+import { adminPasswordFiles } from '../database/database-choice.js'
 import { causeOf } from '../database/failures.js'
 import { readMigrations } from '../database/migrate.js'
 import type { Registry } from '../models/define-models.js'
@@ -275,13 +276,12 @@ async function examineMailServer({ settings }: Deps): Promise<Found> {
 }
 
 async function examineInitialPassword({ settings }: Deps): Promise<Found> {
-  const there = await access(adminPasswordFile(settings.dataDir)).then(
-    () => true,
-    () => false,
-  )
-  if (!there) return ok('AUTH_DATA_DIR has no file with the password of the first administrator.')
+  const names = await readdir(settings.dataDir).catch(() => [])
+  const usual = basename(adminPasswordFiles(settings.dataDir, '')[0])
+  const found = names.filter(name => name.startsWith(usual))
+  if (found.length === 0) return ok('AUTH_DATA_DIR has no file with the password of the first administrator.')
   return warning(
-    'AUTH_DATA_DIR still has the initial password of the first administrator, in the file initial-admin-password.',
+    `AUTH_DATA_DIR still has the initial password of the first administrator, in the file ${found.join(', ')}.`,
     'Set another one with `auth-admin users set-password`, and delete the file.',
   )
 }

@@ -1,12 +1,12 @@
 // Creates a backup: reads the database in one snapshot, while the service runs.
-import { createWriteStream, existsSync, rmSync } from 'node:fs'
-import { rename } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import type { Database, Statement, Transaction } from '../database/connection.js'
 import { SchemaError } from '../database/failures.js'
 import { checkMigrations, listMade, readMigrations } from '../database/migrate.js'
 import type { Registry } from '../models/define-models.js'
+import { hasCode } from '../process/errno.js'
+import { openPrivateFile } from '../process/private-file.js'
 import { encrypt, type Lock } from './envelope.js'
 import { keepCurrent, partialPath, removeAbandoned } from './folder.js'
 import { type TableHeader, type TableRead, writeBackup } from './format.js'
@@ -89,9 +89,7 @@ export async function makeBackup(
 ): Promise<Made> {
   await removeAbandoned(dirname(file))
   const partial = partialPath(file)
-  const discard = () => rmSync(partial, { force: true })
-  // Deletes the temporary file when this process exits, except by SIGKILL.
-  process.once('exit', discard)
+  const out = await openPrivateFile(file, { isNew: true, draft: partial })
   const release = keepCurrent(partial)
   try {
     const made = await database.transact(
@@ -111,18 +109,19 @@ export async function makeBackup(
         const madeAt = begun!.at.toISOString()
         const rows: Record<string, number> = {}
         const text = writeBackup({ madeAt, migrations: status.done, masterKey: key.toString('base64') }, tables(), rows)
-        await pipeline(encrypt(text, lock), createWriteStream(partial, { flags: 'wx', mode: 0o600, flush: true }))
+        await pipeline(encrypt(text, lock), out.stream)
         return { madeAt, rows }
       },
       { snapshot: true, unlimited: true },
     )
     await record(made)
-    if (existsSync(file)) throw new Error('The file was created by another process meanwhile, and was left unchanged.')
-    await rename(partial, file)
+    await out.commit().catch(error => {
+      if (!hasCode(error, 'EEXIST')) throw error
+      throw new Error('The file was created by another process meanwhile, and was left unchanged.')
+    })
     return made
   } finally {
     release()
-    process.off('exit', discard)
-    discard()
+    await out.discard()
   }
 }

@@ -84,7 +84,11 @@ function withoutSecrets(url: string): string {
   return url.replace(/[?#].*$/s, '').replace(/^(\w+:\/\/[^:@/]*):.*@/s, '$1@')
 }
 
-/** Returns the path of the file with the generated password of the first administrator. */
-export function adminPasswordFile(dataDir: string): string {
-  return join(dataDir, 'initial-admin-password')
+/**
+ * Returns the paths at which a registry can have the generated password of its first administrator: the usual one, and its own
+ * one, where another registry took the usual one first.
+ */
+export function adminPasswordFiles(dataDir: string, registry: string): [usual: string, own: string] {
+  const usual = join(dataDir, 'initial-admin-password')
+  return [usual, `${usual}-${registry}`]
 }

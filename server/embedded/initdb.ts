@@ -4,7 +4,7 @@ import { randomBytes } from 'node:crypto'
 import { chown, mkdir, open, readdir, rename, rm } from 'node:fs/promises'
 import { platform } from 'node:os'
 import { join } from 'node:path'
-import { hasCode } from './errno.js'
+import { hasCode } from '../process/errno.js'
 import type { Programs, Start, User } from './programs.js'
 
 /** The location and options of a cluster. */

@@ -1,16 +1,16 @@
 import { randomBytes } from 'node:crypto'
-import { link, mkdir, open, readFile, unlink } from 'node:fs/promises'
-import { join, resolve } from 'node:path'
-import { hasCode } from './errno.js'
+import { join } from 'node:path'
+import { openDataFolder } from '../process/data-folder.js'
+import { hasCode } from '../process/errno.js'
+import { readPrivateFile, writePrivateFile } from '../process/private-file.js'
 
 /**
  * Returns the secrets of an installation with the embedded database. Each is created once, and stored in a file of the
  * data folder that only its owner can read: `master-key` (for AUTH_MASTER_KEY, in base64) and `database-password`.
- * Creates the folder if needed.
+ * Creates the folder if needed. Throws an Error that says what to do when another user could have written them.
  */
 export async function embeddedSecrets(dataDir: string): Promise<{ masterKey: Buffer; databasePassword: string }> {
-  const folder = resolve(dataDir)
-  await mkdir(folder, { recursive: true, mode: 0o700 })
+  const folder = await openDataFolder(dataDir)
   const masterKey = await readOrCreate(join(folder, 'master-key'), () => randomBytes(32).toString('base64'))
   const databasePassword = await readOrCreate(join(folder, 'database-password'), () => randomBytes(24).toString('hex'))
   return { masterKey: Buffer.from(masterKey, 'base64'), databasePassword }
@@ -20,22 +20,12 @@ export async function embeddedSecrets(dataDir: string): Promise<{ masterKey: Buf
 async function readOrCreate(path: string, create: () => string): Promise<string> {
   for (;;) {
     try {
-      return (await readFile(path, 'utf8')).trim()
+      return (await readPrivateFile(path)).trim()
     } catch (error) {
       if (!hasCode(error, 'ENOENT')) throw error
     }
-    const draft = `${path}.${randomBytes(6).toString('hex')}`
-    const file = await open(draft, 'wx', 0o600)
-    try {
-      await file.writeFile(`${create()}\n`)
-      await file.sync()
-      // Unlike rename, link fails when another process has created the file.
-      await link(draft, path)
-    } catch (error) {
+    await writePrivateFile(path, `${create()}\n`, { isNew: true }).catch(error => {
       if (!hasCode(error, 'EEXIST')) throw error
-    } finally {
-      await file.close()
-      await unlink(draft)
-    }
+    })
   }
 }

@@ -18,8 +18,8 @@ import { platform } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
-import { hasCode, ignoreMissing } from './errno.js'
-import { listens, withProcessLock } from './folder-lock.js'
+import { hasCode, ignoreMissing } from '../process/errno.js'
+import { listens, withFolderLock } from './folder-lock.js'
 import { type Cluster, environment, finish, initialize, parameters } from './initdb.js'
 import { chooseUser, findPrograms, startAs } from './programs.js'
 import { embeddedSecrets } from './secrets.js'
@@ -116,7 +116,7 @@ async function attach(cluster: Cluster): Promise<{ client: pg.Client; port: numb
       const client = await connectShared(cluster, running.port)
       if (client) return { client, port: running.port }
     }
-    if (!running) await withProcessLock(cluster.dataDir, () => launch(cluster))
+    if (!running) await withFolderLock(cluster.dataDir, () => launch(cluster))
     if (Date.now() > end) throw new Error(`PostgreSQL in ${cluster.folder} takes no connections; see ${logOf(cluster)}`)
     await sleep(10)
   }

@@ -5,6 +5,7 @@
 import { knownAddressDays } from '../access/lockout.js'
 import type { Transaction } from '../database/connection.js'
 import type { Models } from '../models/define-models.js'
+import { registryTag } from '../models/master-key.js'
 import { publishLead } from '../models/signing-key.js'
 import type { Log } from '../observability/log.js'
 import { pruneFiles } from '../outbox/transport.js'
@@ -42,6 +43,7 @@ export function startMaintenance(
     formerUsernames,
     imports,
     mailedKeys,
+    masterKey,
     processes,
     signingKeys,
   }: Models,
@@ -98,8 +100,8 @@ export function startMaintenance(
     if (broken !== undefined)
       log.error({ at: broken }, 'the audit log is broken; what is older than that is not deleted')
     if (unactivatedRetention !== undefined) await eraseUnactivated(unactivatedRetention, signal)
-    // Each process has its own folder, but another process, or a command on the database itself, can erase a user.
-    await pruneFiles(dataDir, erasure.erased)
+    // Processes can have folders of their own, but another process, or a command on the database itself, can erase a user.
+    await pruneFiles({ dataDir, registry: registryTag(masterKey) }, erasure.erased)
   }
 
   const stop = startLoop(first, async signal => {

@@ -31,6 +31,14 @@ export function createMasterKey(keys: () => DataKeys): MasterKey {
   }
 }
 
+/**
+ * Returns what tells the files of a registry from those of another in the same data folder. It isn't secret, and stays the same
+ * when the master key changes and in a restored registry.
+ */
+export function registryTag({ digest }: Pick<MasterKey, 'digest'>): string {
+  return digest('registry', '').toString('hex', 0, 4)
+}
+
 /** Generates random data keys. */
 export function randomDataKeys(): DataKeys {
   return Object.fromEntries(dataKeyNames.map(name => [name, randomBytes(32)])) as DataKeys

@@ -10,6 +10,7 @@ import type { AdministeredUserRow } from '../models/administered-user.js'
 import type { Models } from '../models/define-models.js'
 import type { Email, EmailIntent, Notice, Queued } from '../models/email.js'
 import { emailCode, newRecoveryKey } from '../models/mailed-key.js'
+import { registryTag } from '../models/master-key.js'
 import type { User } from '../models/user.js'
 import type { Log } from '../observability/log.js'
 import type { Settings } from '../process/settings.js'
@@ -30,7 +31,7 @@ export function startMail(
   onRefusal?: (limit: Limit) => void,
 ): Sender {
   const compose = createComposer(models, settings, now, onRefusal)
-  const transport = createMailTransport(settings, log)
+  const transport = createMailTransport(settings, log, registryTag(models.masterKey))
   return startSender({ queue: models.emails, compose, transport, log, factor: settings.limitFactor, now })
 }
 
@@ -50,6 +51,7 @@ type ComposerModels = Pick<
   | 'attempts'
   | 'counterKeys'
   | 'audit'
+  | 'masterKey'
 >
 
 /**

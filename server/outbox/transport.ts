@@ -1,9 +1,11 @@
 // Delivers e-mails to a mail server, or to files when no mail server is configured.
 import { randomBytes } from 'node:crypto'
-import { access, constants, mkdir, open, readdir, rename, rm, stat, unlink } from 'node:fs/promises'
+import { access, constants, readdir, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { SendMailOptions } from 'nodemailer'
 import type { Log } from '../observability/log.js'
+import { openDataFolder } from '../process/data-folder.js'
+import { makeFolder, writePrivateFile } from '../process/private-file.js'
 
 /** A composed e-mail. */
 export interface Mail {
@@ -29,8 +31,8 @@ export interface MailTransport {
 
 /**
  * Creates the transport. Without `smtpUrl` e-mails become `.eml` files (RFC 5322) in `<dataDir>/mail`, for development.
- * Files sort by time, are readable only by their owner, and have the ids of their users in their names. Of consecutive
- * failures to write, only the first one is logged.
+ * Files sort by time, are readable only by their owner, and have the ids of their users in their names, with the `registry`
+ * (`registryTag`) whose ids they are. Of consecutive failures to write, only the first one is logged.
  */
 export function createMailTransport(
   settings: {
@@ -39,6 +41,7 @@ export function createMailTransport(
     readonly dataDir: string
   },
   log: Pick<Log, 'error'>,
+  registry = 'none',
 ): MailTransport {
   const { smtpUrl, mailFrom, dataDir } = settings
   const sender = mailFrom.replace(/^.*<|>$/g, '')
@@ -56,23 +59,28 @@ export function createMailTransport(
       disableUrlAccess: true,
     }
   }
-  return smtpUrl ? toServer(smtpUrl, compose) : toFiles(folderOf(dataDir), compose, log)
+  return smtpUrl ? toServer(smtpUrl, compose) : toFiles({ dataDir, registry }, compose, log)
 }
 
 /** Days of retention of e-mails as files. */
 const keptDays = 30
 
 /**
- * Deletes e-mails from `<dataDir>/mail` that are older than 30 days, and those of erased users. `erasedOf` returns the
- * ids of erased users among the given ones.
+ * Deletes e-mails from `<dataDir>/mail` that are older than 30 days, and those of erased users of the registry. `erasedOf`
+ * returns the ids of erased users among the given ones.
  */
-export async function pruneFiles(dataDir: string, erasedOf: (ids: number[]) => Promise<number[]>): Promise<void> {
+export async function pruneFiles(
+  { dataDir, registry }: FolderOf,
+  erasedOf: (ids: number[]) => Promise<number[]>,
+): Promise<void> {
   const folder = folderOf(dataDir)
   const names = await readdir(folder).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return []
     throw error
   })
-  const files = names.filter(name => /\.(?:eml|draft)$/.test(name)).map(name => ({ name, users: usersOf(name) }))
+  const files = names
+    .filter(name => /\.(?:eml|partial)$/.test(name))
+    .map(name => ({ name, users: name.includes(`-r${registry}-`) ? usersOf(name) : [] }))
   const erased = new Set(await erasedOf([...new Set(files.flatMap(({ users }) => users))]))
   const oldest = Date.now() - keptDays * 86_400_000
   for (const { name, users } of files) {
@@ -81,6 +89,12 @@ export async function pruneFiles(dataDir: string, erasedOf: (ids: number[]) => P
     const isOld = async () => ((await stat(path).catch(() => undefined))?.mtimeMs ?? oldest) < oldest
     if (users.some(id => erased.has(id)) || (await isOld())) await rm(path, { force: true })
   }
+}
+
+/** The data folder, and the registry whose e-mails these are. */
+interface FolderOf {
+  readonly dataDir: string
+  readonly registry: string
 }
 
 function folderOf(dataDir: string): string {
@@ -115,29 +129,19 @@ function toServer(url: string, compose: Compose): MailTransport {
   }
 }
 
-function toFiles(folder: string, compose: Compose, log: Pick<Log, 'error'>): MailTransport {
+function toFiles({ dataDir, registry }: FolderOf, compose: Compose, log: Pick<Log, 'error'>): MailTransport {
+  const folder = folderOf(dataDir)
   const load = async () =>
     (await import('nodemailer')).createTransport({ streamTransport: true, buffer: true, newline: 'unix' })
   let writer: ReturnType<typeof load> | undefined
   let failing = false
 
   async function write(message: Buffer, users: readonly number[]): Promise<void> {
-    await mkdir(folder, { recursive: true, mode: 0o700 })
+    await openDataFolder(dataDir)
+    await makeFolder(folder)
     const about = [...new Set(users)].map(id => `-u${id}`).join('')
-    const name = `${new Date().toISOString().replaceAll(':', '')}-${randomBytes(4).toString('hex')}${about}`
-    const draft = join(folder, `.${name}.draft`)
-    const file = await open(draft, 'wx', 0o600)
-    try {
-      await file
-        .writeFile(message)
-        .then(() => file.sync())
-        .finally(() => file.close())
-      await rename(draft, join(folder, `${name}.eml`))
-    } catch (error) {
-      // Otherwise, drafts would accumulate on a full disk.
-      await unlink(draft).catch(() => {})
-      throw error
-    }
+    const name = `${new Date().toISOString().replaceAll(':', '')}-${randomBytes(4).toString('hex')}-r${registry}${about}`
+    await writePrivateFile(join(folder, `${name}.eml`), message)
   }
 
   return {
@@ -157,7 +161,8 @@ function toFiles(folder: string, compose: Compose, log: Pick<Log, 'error'>): Mai
       return 'written to the folder for e-mails'
     },
     async verify() {
-      await mkdir(folder, { recursive: true, mode: 0o700 })
+      await openDataFolder(dataDir)
+      await makeFolder(folder)
       await access(folder, constants.W_OK)
     },
     close() {},

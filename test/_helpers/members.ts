@@ -26,6 +26,13 @@ export function spawnMember(t: ExecutionContext, dataDir: string): Member {
   return member
 }
 
+/** A process that takes the lock of a data folder, writes a line, and keeps the lock. */
+export function spawnHolder(t: ExecutionContext, dataDir: string): Member {
+  const holder = spawn(process.execPath, [memberProgram, dataDir, 'lock'], { stdio: ['pipe', 'pipe', 'inherit'] })
+  t.teardown(() => holder.kill('SIGKILL'))
+  return holder
+}
+
 export async function urlFrom(member: Member): Promise<string> {
   for await (const text of member.stdout.iterator({ destroyOnReturn: false })) return String(text).trim()
   throw new Error('the process ended without a database')

@@ -1,12 +1,16 @@
 import { spawn } from 'node:child_process'
+import { createHash } from 'node:crypto'
 import { existsSync } from 'node:fs'
-import { readdir, stat, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
+import { chmod, chown, lchown, mkdir, readdir, realpath, rm, stat, symlink, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import { dirname, join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import { openDatabase } from '../../server/database/connection.js'
+import { withFolderLock } from '../../server/embedded/folder-lock.js'
 import { embeddedSecrets } from '../../server/embedded/secrets.js'
 import { ask } from '../_helpers/database.js'
-import { ended, folder, spawnMember, start, urlFrom } from '../_helpers/members.js'
+import { ended, folder, spawnHolder, spawnMember, start, urlFrom } from '../_helpers/members.js'
 
 test.serial('simultaneous starts share one database, and the last process to end stops it', async t => {
   const dataDir = await folder(t)
@@ -69,4 +73,115 @@ test.serial('concurrent starts create the secrets once, and only their owner can
   t.deepEqual((await readdir(dataDir)).sort(), ['database-password', 'master-key'])
   t.is((await stat(join(dataDir, 'master-key'))).mode & 0o777, 0o600)
   t.is((await stat(dataDir)).mode & 0o777, 0o700)
+})
+
+const abstractLock = (dataDir: string) => `\0auth-${createHash('sha256').update(dataDir).digest('hex').slice(0, 32)}`
+
+test.serial('no other user can delay a start by a socket with a name that it knows', async t => {
+  const dataDir = await folder(t)
+  if (process.platform !== 'linux') return t.pass()
+  const server = createServer()
+  const path = abstractLock(await realpath(dataDir))
+  await new Promise<void>(done => server.listen({ path }, done))
+  t.teardown(() => server.close())
+  const embedded = await start(dataDir)
+  t.deepEqual(await ask(embedded.url, 'SELECT 7 AS n'), [{ n: 7 }])
+  await embedded.stop()
+})
+
+test.serial(
+  'one process at a time has the lock of a folder, whatever its path, also after another was killed with it',
+  async t => {
+    const parent = await folder(t)
+    const dataDir = join(parent, 'a'.repeat(200))
+    await mkdir(dataDir)
+    const [busy, overlaps] = [{ count: 0 }, { count: 0 }]
+    const once = () =>
+      withFolderLock(dataDir, async () => {
+        if (++busy.count > 1) overlaps.count++
+        await sleep(5)
+        busy.count--
+      })
+    const holder = spawnHolder(t, dataDir)
+    for await (const _ of holder.stdout) break
+    const waiting = once()
+    await sleep(200)
+    t.is(await Promise.race([waiting.then(() => 'got it'), sleep(0, 'waits')]), 'waits')
+    holder.kill('SIGKILL')
+    await Promise.all([waiting, ...Array.from({ length: 12 }, once)])
+    t.is(overlaps.count, 0)
+    t.deepEqual(await readdir(dataDir), [], 'nothing is left behind')
+  },
+)
+
+const refusals: Record<string, (dataDir: string) => Promise<unknown>> = {
+  'that another user owns': async dataDir => {
+    await mkdir(dataDir)
+    await writeFile(join(dataDir, 'master-key'), Buffer.alloc(32).toString('base64'))
+    await chown(dataDir, 12345, 12345)
+  },
+  'that every user can write to': async dataDir => {
+    await mkdir(dataDir)
+    await chmod(dataDir, 0o777)
+  },
+  'with a master key of another user': async dataDir => {
+    await mkdir(dataDir, { mode: 0o700 })
+    await writeFile(join(dataDir, 'master-key'), Buffer.alloc(32).toString('base64'))
+    await chown(join(dataDir, 'master-key'), 12345, 12345)
+  },
+  'with a master key that every user can write': async dataDir => {
+    await mkdir(dataDir, { mode: 0o700 })
+    await writeFile(join(dataDir, 'master-key'), Buffer.alloc(32).toString('base64'))
+    await chmod(join(dataDir, 'master-key'), 0o666)
+  },
+  'with a link as master key': async dataDir => {
+    await mkdir(dataDir, { mode: 0o700 })
+    await writeFile(`${dataDir}-key`, Buffer.alloc(32).toString('base64'))
+    await symlink(`${dataDir}-key`, join(dataDir, 'master-key'))
+  },
+  'that a link of another user leads to': async dataDir => {
+    await mkdir(`${dataDir}-target`, { mode: 0o700 })
+    await symlink(`${dataDir}-target`, dataDir)
+    await lchown(dataDir, 12345, 12345)
+  },
+  'that is a file': dataDir => writeFile(dataDir, ''),
+  'below a file': async dataDir => {
+    await rm(dirname(dataDir), { recursive: true })
+    await writeFile(dirname(dataDir), '')
+  },
+  'that is a link to nothing': dataDir => symlink(`${dataDir}-none`, dataDir),
+}
+for (const [what, make] of Object.entries(refusals)) {
+  test.serial(`a data folder ${what} is refused with what to do, and nothing is written`, async t => {
+    if (process.getuid?.() !== 0 && /user/.test(what)) return t.pass()
+    const dataDir = join(await folder(t), 'in', 'data')
+    await mkdir(dirname(dataDir))
+    await make(dataDir)
+    const list = async () => (await readdir(dataDir).catch(() => [])).sort()
+    const before = await list()
+    const { message } = (await t.throwsAsync(() => embeddedSecrets(dataDir)))!
+    t.true(message.includes(dataDir), message)
+    t.regex(message, /^AUTH_DATA_DIR: .*(chown|chmod|[Ss]et it to)|: (chown|chmod|replace)|`ch(own|mod)/)
+    t.deepEqual(await list(), before)
+  })
+}
+
+test.serial('a data folder below one where nothing can be created is refused, and the process can end', async t => {
+  if (process.platform !== 'linux') return t.pass()
+  const { message } = (await t.throwsAsync(() => embeddedSecrets('/proc/there/is/none')))!
+  t.regex(message, /^AUTH_DATA_DIR: \/proc\/there\/is\/none can’t be created \(ENOENT\)\. Set it to/)
+})
+
+test.serial('a volume of root that a group may write to, as Kubernetes makes it, is used', async t => {
+  if (process.getuid?.() !== 0) return t.pass()
+  const dataDir = await folder(t)
+  await chown(dataDir, 0, 2000)
+  await chmod(dataDir, 0o2770)
+  const secrets = await embeddedSecrets(dataDir)
+  // So does Kubernetes at the next mount.
+  for (const name of await readdir(dataDir)) {
+    await chown(join(dataDir, name), 0, 2000)
+    await chmod(join(dataDir, name), 0o660)
+  }
+  t.deepEqual(await embeddedSecrets(dataDir), secrets)
 })

@@ -41,10 +41,7 @@ export async function exportAll(api: Api, noun: Noun, file: string, options: Exp
   const write = async (report: (done: string) => void) => {
     let page = await readers[noun](api, '', withSecrets)
     // A refused export replaces no file.
-    const sink = await openSink(file, {
-      ...{ format, columns, secret: withSecrets },
-      ...(spreadsheet && { cells: 'spreadsheet' as const }),
-    })
+    const sink = await openSink(file, { format, columns, ...(spreadsheet && { cells: 'spreadsheet' as const }) })
     let count = 0
     for (;;) {
       await sink.write(page.cells)

@@ -345,7 +345,7 @@ async function openReport(path: string, source: Source) {
     ...head.filter(name => !(errorColumns as readonly string[]).includes(name.toLowerCase())),
     ...errorColumns,
   ]
-  const sink: Sink = await openSink(path, { format, columns, delimiter, cells: 'verbatim', secret: true })
+  const sink: Sink = await openSink(path, { format, columns, delimiter, cells: 'verbatim' })
   const toReport = (row: SourceRow, { problems }: RejectedRow) => {
     const { original } = row
     const cells = Array.isArray(original)
