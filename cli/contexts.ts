@@ -3,6 +3,7 @@
 import { readFile, rm, stat } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import envPaths from 'env-paths'
+import { plainText } from '../server/process/plain-text.js'
 import { fail } from './exit-codes.js'
 import { loginTo, type Server } from './remote-failures.js'
 import { warn } from './terminal/output.js'
@@ -58,7 +59,7 @@ export interface NamedContext {
 export const local = 'local'
 
 /** The context that AUTH_CONTEXT names, if it is set. */
-export const contextOfEnvironment = () => process.env.AUTH_CONTEXT || undefined
+export const contextOfEnvironment = () => plainText(process.env.AUTH_CONTEXT ?? '') || undefined
 
 /** The context that is named, by an option or by AUTH_CONTEXT, or the current one; undefined for the database itself. */
 export async function chooseContext(named: string | undefined): Promise<NamedContext | undefined> {

@@ -3,7 +3,7 @@
  * command line does on request. What exists already stays unchanged.
  */
 import { randomInt } from 'node:crypto'
-import { rm } from 'node:fs/promises'
+import { lstat, rm } from 'node:fs/promises'
 import { adminPasswordFiles } from './database/database-choice.js'
 import { checkMigrations, dueMigrations, migrate, readMigrations } from './database/migrate.js'
 import type { AuditEvent } from './models/audit.js'
@@ -16,7 +16,7 @@ import type { Passwords } from './passwords/hash.js'
 import { checkPassword, createPasswordPolicy, preparePassword } from './passwords/policy.js'
 import type { AuditAction } from './policy/audit-actions.js'
 import { openDataFolder } from './process/data-folder.js'
-import { hasCode } from './process/errno.js'
+import { ignoreMissing } from './process/errno.js'
 import { readPrivateFile, writePrivateFile } from './process/private-file.js'
 import { firstAudience, firstIssuer, isAdministrationAudience, type Settings } from './process/settings.js'
 import { nicknameKey, questionKey, usernameKey } from './rules/names.js'
@@ -221,15 +221,9 @@ function randomPassword(): string {
 async function keep(dataDir: string, registry: string, password: string): Promise<string> {
   await openDataFolder(dataDir)
   const [usual, own] = adminPasswordFiles(dataDir, registry)
-  const isKept = await writePrivateFile(usual, password, { isNew: true }).then(
-    () => true,
-    error => {
-      if (!hasCode(error, 'EEXIST')) throw error
-      return false
-    },
-  )
-  if (!isKept) await writePrivateFile(own, password, { isNew: true })
-  return isKept ? usual : own
+  const file = (await lstat(usual).catch(ignoreMissing)) ? own : usual
+  await writePrivateFile(file, password, { isNew: true })
+  return file
 }
 
 /**

@@ -2,7 +2,15 @@ import { resolveDatabase } from './database/database-choice.js'
 import { createLog } from './observability/log.js'
 import { checkDataFolder, openDataFolder } from './process/data-folder.js'
 import { checkPorts } from './process/ports.js'
-import { formatAddress, httpUrl, isLoopback, metricsUrl, readSettings, type Settings } from './process/settings.js'
+import {
+  formatAddress,
+  httpUrl,
+  isLocalUrl,
+  isLoopback,
+  metricsUrl,
+  readSettings,
+  type Settings,
+} from './process/settings.js'
 import { grace, pause, stopOnSignals } from './process/stopping.js'
 import type { Service } from './service.js'
 
@@ -65,6 +73,11 @@ async function main(): Promise<void> {
     if (stopping.signal.aborted) return undefined
     throw error
   })
+  if (service && !httpAddress && !settings.issuer && isLocalUrl(service.installation.tokens.issuer))
+    log.warn(
+      { issuer: service.installation.tokens.issuer },
+      'AUTH_ISSUER is not set, and the issuer of tokens is an address of this machine: unless the gateway listens there, run `auth-admin issuer set` with the URL of the gateway',
+    )
   if (service && !stopping.signal.aborted) process.stderr.write(await greeting(service, settings))
 }
 

@@ -1,8 +1,9 @@
 import { readFile } from 'node:fs/promises'
-import { text as readAll } from 'node:stream/consumers'
+import { buffer as readAll } from 'node:stream/consumers'
 import type { Client } from '@connectrpc/connect'
 import { InvalidArgumentError, Option } from 'commander'
 import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import { decodePlainText } from '../../server/process/plain-text.js'
 import { isEmailAddress, isOneLine } from '../../server/rules/names.js'
 import { quote } from '../../server/rules/shell.js'
 import { limits, tooLong } from '../../server/rules/sizes.js'
@@ -119,10 +120,14 @@ export async function askOrganization(
   return ((await inquirer.prompt([question])) as { choice: string }).choice
 }
 
-/** The secret in a file, `-` for standard input, without a line break at its end. `option` is what named the file. */
+/** The secret in a file, `-` for standard input, as plain text. `option` is what named the file. */
 export async function readSecret(file: string, option: string): Promise<string> {
-  const content = file === '-' ? await readAll(process.stdin) : await readFile(file, 'utf8').catch(unreadable)
-  return content.replace(/\r?\n$/, '')
+  const content = file === '-' ? await readAll(process.stdin) : await readFile(file).catch(unreadable)
+  try {
+    return decodePlainText(content)
+  } catch (error) {
+    return fail(`The file of ${option} ${(error as Error).message}.`)
+  }
 
   function unreadable({ code }: NodeJS.ErrnoException): never {
     fail(`The file of ${option} can’t be read (${code}).`)

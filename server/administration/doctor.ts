@@ -12,7 +12,7 @@ import type { UndeclaredProxies } from '../observability/undeclared-proxy.js'
 import { describe, within } from '../outbox/sender.js'
 import { createMailTransport } from '../outbox/transport.js'
 import { measureHashing } from '../passwords/speed.js'
-import { formatAddress, type Settings } from '../process/settings.js'
+import { formatAddress, isLocalUrl, type Settings } from '../process/settings.js'
 import { makeAdministrator } from '../rules/roles.js'
 import type { Handler } from './context.js'
 
@@ -170,6 +170,13 @@ async function examineProcesses({ processes, tokenIssuers }: Deps): Promise<Foun
     return warning(
       `Processes still issue and accept tokens of a former issuer or audience: ${former.map(describeProcess).join(', ')}.`,
       'Restart them.',
+    )
+  // The gateway of such a process is apart, and usually has another address.
+  const server = running.find(({ kind }) => kind === 'server')
+  if (server && registry && isLocalUrl(registry.issuer))
+    return warning(
+      `Tokens have issuer ${registry.issuer}, an address of the machine itself, but the gateway of ${describeProcess(server)} is another process.`,
+      'Unless the gateway listens there, run `auth-admin issuer set --issuer URL` with the URL of the gateway.',
     )
   return ok(`Processes that serve this registry: ${running.length}. All have its issuer.`)
 }

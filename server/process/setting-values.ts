@@ -2,7 +2,7 @@
 // SettingError if the text is invalid.
 import { canonicalBlock } from '../requests/client-address.js'
 
-/** An invalid value. The message says what is expected and never quotes the value. */
+/** An invalid value. The message says what is expected. It never quotes the value, except entries of lists. */
 export class SettingError extends Error {}
 
 /** Accepts a value unless `check` throws: its message then says what is expected. */
@@ -82,32 +82,55 @@ export function timeZone(value: string): string {
   return value
 }
 
-export function list<T>(read: (item: string) => T, separator: string | RegExp = ',') {
-  return (value: string): readonly T[] =>
-    Object.freeze(
-      value
-        .split(separator)
-        .map(item => item.trim())
-        .filter(item => item !== '')
-        .map(read),
-    )
+/**
+ * Reads the entries of a list. `read` throws a SettingError whose message says what is wrong with an entry: `list` names all wrong
+ * entries, which are no secrets.
+ */
+export function list<T>(expected: string, read: (entry: string) => T, separator: string | RegExp = ',') {
+  return (value: string): readonly T[] => {
+    const faults: string[] = []
+    const entries = value
+      .split(separator)
+      .map(entry => entry.trim())
+      .filter(entry => entry !== '')
+      .flatMap(entry => {
+        try {
+          return [read(entry)]
+        } catch (error) {
+          faults.push(`${JSON.stringify(entry)} ${(error as Error).message}`)
+          return []
+        }
+      })
+    if (faults.length > 0) throw new SettingError(`expected ${expected}; ${faults.join('; ')}`)
+    return Object.freeze(entries)
+  }
 }
 
-export function origin(value: string): string {
-  const parsed = URL.canParse(value) ? new URL(value) : undefined
-  if (!parsed || !/^https?:$/.test(parsed.protocol) || parsed.origin !== value.toLowerCase().replace(/\/$/, ''))
-    throw new SettingError('expected origins separated by commas, such as https://app.example.org')
-  return parsed.origin
-}
+/** Origins (RFC 6454), separated by commas. */
+export const origins = list('origins separated by commas, such as https://app.example.org', value => {
+  if (value === '*') throw new SettingError('is no origin: list each origin')
+  const withScheme = /^[a-z][a-z\d+.-]*:\/\//i.test(value) ? value : `https://${value}`
+  const { origin, protocol } = URL.canParse(withScheme) ? new URL(withScheme) : { origin: '', protocol: '' }
+  if (origin === '') throw new SettingError('is no URL')
+  if (!/^https?:$/.test(protocol)) throw new SettingError('has another scheme than https or http')
+  if (withScheme !== value) throw new SettingError(`has no scheme: write ${origin}`)
+  if (origin !== value.toLowerCase().replace(/\/$/, ''))
+    throw new SettingError(`has more than scheme, host and port: write ${origin}`)
+  return origin
+})
 
-export function block(value: string): string {
-  if (canonicalBlock(value) === undefined)
-    throw new SettingError(
-      'expected IP addresses or CIDR blocks, such as 10.0.0.0/8, ::1; write 127.0.0.0/8, ::1 for a proxy on this machine, ' +
-        'and the addresses of a proxy instead of its name',
-    )
-  return value
-}
+/** IP addresses and CIDR blocks, separated by commas, semicolons or blanks. */
+export const blocks = list(
+  'IP addresses or CIDR blocks, such as 10.0.0.0/8, ::1',
+  value => {
+    if (canonicalBlock(value) === undefined)
+      throw new SettingError(
+        'is neither: write 127.0.0.0/8, ::1 for a proxy on this machine, and the addresses of a proxy instead of its name',
+      )
+    return value
+  },
+  /[\s,;]+/,
+)
 
 export function oneOf<const T extends string>(...allowed: readonly T[]) {
   return (value: string): T => {

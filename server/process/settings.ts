@@ -9,8 +9,9 @@ import { createSecureContext, type SecureContextOptions } from 'node:tls'
 import { isReservedUsername, nicknameKey } from '../rules/names.js'
 import { readDatabaseUrl } from './database-url.js'
 import { readPem } from './pem.js'
+import { decodePlainText, plainText } from './plain-text.js'
 import {
-  block,
+  blocks,
   checked,
   duration,
   factor,
@@ -18,7 +19,7 @@ import {
   list,
   mailbox,
   oneOf,
-  origin,
+  origins,
   SettingError,
   timeZone,
   url,
@@ -115,9 +116,9 @@ const table = {
   /** `aud` of tokens, the registry's, not `auth-admin`. Unset at installation: `work-packages`. */
   audience: optional('AUTH_AUDIENCE', audience),
   /** Origins (RFC 6454) whose pages may call the gateway from a browser. */
-  corsOrigins: setting('AUTH_CORS_ORIGINS', list(origin), ''),
+  corsOrigins: setting('AUTH_CORS_ORIGINS', origins, ''),
   /** Addresses and CIDR blocks of proxies whose `X-Forwarded-For` is trusted. */
-  trustedProxies: setting('AUTH_TRUSTED_PROXIES', list(block, /[\s,;]+/), ''),
+  trustedProxies: setting('AUTH_TRUSTED_PROXIES', blocks, ''),
   /** Whether recovery keys go to the `registered` address only, or to `any` address that the caller gives: unsafe. */
   recoveryEmail: setting('AUTH_RECOVERY_EMAIL', oneOf('registered', 'any'), 'registered'),
   /** Language of e-mails to users without a language preference: `pt-BR` or `en`. */
@@ -139,7 +140,7 @@ const table = {
   /** PEM file: authority that must have issued the peer's certificate. With it, callers must present a certificate. */
   tlsCa: optional('AUTH_TLS_CA', pem('CERTIFICATE')),
   /** Names in certificates (DNS names, else common name) of gateways, which may specify the addresses of their clients. */
-  gatewayNames: setting('AUTH_GATEWAY_NAMES', list(text), 'auth-gateway'),
+  gatewayNames: setting('AUTH_GATEWAY_NAMES', list('names separated by commas', text), 'auth-gateway'),
   /** Multiplies the limits on attempts, sign-ups, look-ups and recovery requests. */
   limitFactor: setting('AUTH_LIMIT_FACTOR', factor, '1'),
   /** How long the audit log is kept. */
@@ -186,17 +187,25 @@ export interface SettingsDescription {
   readonly unknown: readonly string[]
 }
 
+type Environment = Readonly<Record<string, string | undefined>>
+
+/** An environment without byte order marks and line ends around the values, which files of variables bring. */
+function plainEnvironment(env: Environment): Environment {
+  return Object.fromEntries(Object.entries(env).map(([name, value]) => [name, value && plainText(value)]))
+}
+
 /** Name of every setting's variable, for help and documentation. */
 export const settingNames: readonly string[] = Object.values(table).map(({ name }) => name)
 
 /** Describes the settings in an environment, valid or not, in the order of their documentation. */
-export function describeSettings(env: Readonly<Record<string, string | undefined>>): SettingsDescription {
+export function describeSettings(given: Environment): SettingsDescription {
+  const env = plainEnvironment(given)
   const settings = Object.values(table).map(({ name, secret, fallback }: Setting<unknown>) => {
     const origin = env[name] ? 'environment' : secret && env[`${name}_FILE`] ? 'file' : 'default'
-    const given = secret ? (origin === 'default' ? undefined : 'set') : env[name] || fallback
+    const value = secret ? (origin === 'default' ? undefined : 'set') : env[name] || fallback
     return {
       name,
-      ...(given !== undefined && { value: given }),
+      ...(value !== undefined && { value }),
       origin,
       ...(fallback !== undefined && { default: fallback }),
       secret,
@@ -209,7 +218,8 @@ export function describeSettings(env: Readonly<Record<string, string | undefined
  * Reads the settings from the environment. An empty variable counts as unset.
  * Throws one Error whose message names every invalid or missing setting, and what to do about it.
  */
-export function readSettings(env: Readonly<Record<string, string | undefined>>): Settings {
+export function readSettings(environment: Environment): Settings {
+  const env = plainEnvironment(environment)
   const faults: string[] = []
   const values: Record<string, unknown> = {}
   for (const [field, entry] of Object.entries(table) as [string, Setting<unknown>][]) {
@@ -248,6 +258,13 @@ export function isLoopback(host: string): boolean {
   return host === 'localhost' || host === '::1' || (isIPv4(host) && host.startsWith('127.'))
 }
 
+/** Whether a URL names the machine itself, as an issuer derived from a default address does. */
+export function isLocalUrl(text: string): boolean {
+  if (!URL.canParse(text)) return false
+  const host = new URL(text).hostname.replace(/^\[(.*)\]$/, '$1')
+  return isLoopback(host) || host === '0.0.0.0' || host === '::'
+}
+
 /** Issuer and audience of a new registry with these settings. */
 export function firstIssuer({
   issuer,
@@ -275,19 +292,19 @@ export function formatAddress({ host, port }: Address): string {
   return `${isIP(host) === 6 ? `[${host}]` : host}:${port}`
 }
 
-function lookUp({ name, secret }: Setting<unknown>, env: Readonly<Record<string, string | undefined>>) {
+function lookUp({ name, secret }: Setting<unknown>, env: Environment) {
   const path = secret ? env[`${name}_FILE`] : undefined
   if (!path) return env[name] || undefined
   if (env[name]) throw new SettingError(`${name} and ${name}_FILE are both set; keep one`)
-  let content: string
+  let text: string
   try {
-    content = readFileSync(path, 'utf8')
+    text = decodePlainText(readFileSync(path))
   } catch (error) {
-    throw new SettingError(`the file that ${name}_FILE names can’t be read (${(error as NodeJS.ErrnoException).code})`)
+    const { code, message } = error as NodeJS.ErrnoException
+    throw new SettingError(`the file that ${name}_FILE names ${code ? `can’t be read (${code})` : message}`)
   }
-  content = content.replace(/\r?\n$/, '')
-  if (content === '') throw new SettingError(`the file that ${name}_FILE names is empty`)
-  return content
+  if (text === '') throw new SettingError(`the file that ${name}_FILE names is empty`)
+  return text
 }
 
 /** Names of variables that are settings, or that name the file of a setting. */
@@ -298,7 +315,7 @@ function isKnown(name: string): boolean {
 }
 
 /** Finds mistyped names, whose defaults would silently apply. Names that resemble no setting belong to other programs. */
-function unknownNames(env: Readonly<Record<string, string | undefined>>): string[] {
+function unknownNames(env: Environment): string[] {
   return Object.keys(env)
     .filter(name => name.startsWith('AUTH_') && !isKnown(name))
     .flatMap(name => {
@@ -381,15 +398,23 @@ function orOff<T>(read: (value: string) => T) {
 /** A gRPC target: host:port, written as a URL or not; several IP addresses with ports; or one as gRPC writes it. */
 function target(value: string): string {
   if (/^(dns|ipv4|ipv6|unix):\S+$/.test(value)) return value
-  try {
-    const servers = value.split(',').map(each => address(each.trim().replace(/^https?:\/\/(.*?)\/?$/, '$1')))
-    if (servers.length === 1) return formatAddress(servers[0]!)
-    const [version, ...others] = new Set(servers.map(({ host }) => isIP(host)))
-    if (version && others.length === 0) return `ipv${version}:${servers.map(formatAddress).join(',')}`
-  } catch {}
-  throw new SettingError(
-    'expected host:port, several such with IP addresses of one version, or a gRPC name such as dns:///auth.example:50051',
-  )
+  const expected =
+    'host:port, several such with IP addresses of one version, or a gRPC name such as dns:///auth.example:50051'
+  if (/^\s*,|,\s*(?:,|$)/.test(value)) throw new SettingError(`expected ${expected}; an entry is empty`)
+  const servers = list(expected, entry => {
+    try {
+      return address(entry.replace(/^https?:\/\/(.*?)\/?$/, '$1'))
+    } catch {
+      throw new SettingError('is neither')
+    }
+  })(value)
+  if (servers.length === 1) return formatAddress(servers[0]!)
+  const [first] = servers
+  const version = isIP(first?.host ?? '')
+  const other = servers.find(({ host }) => isIP(host) !== version || version === 0)
+  if (!first || !other) return `ipv${version}:${servers.map(formatAddress).join(',')}`
+  const what = isIP(other.host) === 0 ? 'is one of several and has no IP address' : `isn’t IPv${version} as the first`
+  throw new SettingError(`expected ${expected}; ${JSON.stringify(formatAddress(other))} ${what}`)
 }
 
 /** Reads a master key. Throws an Error whose message says what is expected. */

@@ -1,10 +1,11 @@
 /** `auth-admin install`: a usable registry, even if it runs repeatedly or concurrently. */
-import { mkdtemp, readFile, rm, stat } from 'node:fs/promises'
+import { chown, mkdtemp, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { keys, openTerminal, runCli, spawnCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
+import { createRequest } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { nextVersion, runVersion } from '../_helpers/versions.js'
 import { waitFor } from '../_helpers/wait.js'
@@ -117,6 +118,78 @@ test('a service that is started without a terminal says where to sign in and whe
   t.regex(service.output(), /^login {4}auth-admin login http:\/\/127\.0\.0\.1:[1-9]\d*$/m)
   t.false(service.output().includes(password))
 })
+
+test('registries that share a data folder each keep their password, and say so only where it is theirs', async t => {
+  const env = await emptyDatabase(t)
+  const usual = join(env.AUTH_DATA_DIR, 'initial-admin-password')
+  const greeting = async (databaseUrl: string) => {
+    const service = await spawnService(t, { ...env, DATABASE_URL: databaseUrl, AUTH_ADMIN_PASSWORD: '' })
+    const line = await waitFor(() => /^admin .*$/m.exec(service.output())?.[0], service.output)
+    const kept = /password kept in (\S+)$/.exec(line)?.[1]
+    const login = async (password: string) => {
+      const { status } = await createRequest(service.http)('POST', '/users/login', {
+        query: { username: 'admin', password },
+      })
+      return status
+    }
+    return { kept, login, token: async () => kept && login(await readFile(kept, 'utf8')) }
+  }
+  const first = await greeting(env.DATABASE_URL)
+  t.is(first.kept, usual)
+  const password = await readFile(usual, 'utf8')
+  const other = await freshDatabase(t, { from: 'template0' })
+  const second = await greeting(other)
+  t.regex(String(second.kept), /\/initial-admin-password-[\da-f]{8}$/)
+  t.is(await readFile(usual, 'utf8'), password, 'nothing of the first is overwritten')
+  t.is((await stat(second.kept!)).mode & 0o777, 0o600)
+  for (const [url, kept] of [
+    [env.DATABASE_URL, usual],
+    [other, second.kept],
+  ] as const) {
+    const again = await greeting(url)
+    t.is(again.kept, kept)
+    t.is(await again.token(), 200)
+  }
+
+  // A registry whose password is in no file, and one whose password was changed since.
+  const third = await freshDatabase(t, { from: 'template0' })
+  t.is(
+    (
+      await runCli({ ...env, DATABASE_URL: third, AUTH_ADMIN_PASSWORD: 'several words that are hard to guess' }, [
+        'install',
+      ])
+    ).code,
+    0,
+  )
+  t.is((await greeting(third)).kept, undefined)
+  const words = join(env.AUTH_DATA_DIR, 'words')
+  await writeFile(words, 'other words that are hard to guess')
+  const set = await runCli(env, ['users', 'set-password', 'admin', '--password-file', words, '--reason', 'a test'])
+  t.is(set.code, 0, set.stderr)
+  t.is((await greeting(env.DATABASE_URL)).kept, undefined)
+})
+
+for (const what of ['a link', 'a file of another user'] as const) {
+  test(`${what} at the place of the first password is neither followed nor overwritten`, async t => {
+    if (process.getuid?.() !== 0 && what !== 'a link') return t.pass()
+    const env = await emptyDatabase(t)
+    const [file, target] = ['initial-admin-password', 'target'].map(name => join(env.AUTH_DATA_DIR, name)) as [
+      string,
+      string,
+    ]
+    await writeFile(target, 'former content')
+    if (what === 'a link') await symlink(target, file)
+    else {
+      await writeFile(file, 'former content')
+      await chown(file, 12345, 12345)
+    }
+    const { code, stdout, stderr } = await runCli(env, ['install', '--json'])
+    t.is(await readFile(target, 'utf8'), 'former content')
+    t.is(await readFile(file, 'utf8'), 'former content')
+    if (code === 0) t.not(JSON.parse(stdout).passwordFile, file)
+    else t.regex(stderr, /initial-admin-password (is a symbolic link|belongs to another user)/)
+  })
+}
 
 test('install restores missing questions, and rotates a signing key that is due', async t => {
   const env = await emptyDatabase(t, { AUTH_ADMIN_PASSWORD: 'several words that are hard to guess' })

@@ -17,6 +17,21 @@ import { waitFor, waitForValue } from '../_helpers/wait.js'
 const log = createLog('silent')
 const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
 
+test('a maintenance run keeps e-mails of another registry in the same folder, whose users have other ids', async t => {
+  const [models, other] = [await openModels(t), await openModels(t)]
+  const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  t.teardown(() => rm(dataDir, { recursive: true, force: true }))
+  const userId = await addUser(models, 'ana', 'ROLE_ADMIN', 'ana@example.org')
+  const parameters = { userId, at: '2026-11-21T12:00:00Z', address: '192.0.2.1' }
+  await models.emails.add({ kind: 'password-changed', parameters }, 'en')
+  const settings = { mailFrom: 'auth@localhost', dataDir, recoveryEmail: 'registered', limitFactor: 1 } as const
+  const sender = startMail(models, { ...settings, smtpUrl: undefined }, log, Date.now)
+  await waitForValue(async () => (await texts(models, 'SELECT id::text AS text FROM emails')).length, 0)
+  await sender.close()
+  await maintenance(t, other, never, { dataDir }).round()
+  t.is((await readdir(join(dataDir, 'mail'))).length, 1)
+})
+
 /** Maintenance that runs on demand. */
 function maintenance(
   t: { teardown(work: () => Promise<void>): void },
