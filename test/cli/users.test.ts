@@ -17,7 +17,7 @@ const json = async (...args: string[]) => {
 const me = async (token: string) => (await service.request('GET', '/users/me', { token })).status
 const login = async (username: string, secret = password) =>
   (await service.request('POST', '/users/login', { query: { username, password: secret } })).status
-const setPassword = async (t: ExecutionContext, username: string, content: string) => {
+const setPassword = async (t: ExecutionContext, username: string, content: string | Buffer) => {
   const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
   t.teardown(() => rm(folder, { recursive: true, force: true }))
   await writeFile(join(folder, 'password'), content)
@@ -243,6 +243,22 @@ test('set-password enforces the rules of sign-up, and accepts no password as an 
     t.notRegex(stderr, /girafa/)
   }
   t.is(await login(username), 200)
+})
+
+test('set-password takes a file with a byte order mark, and refuses one that isn’t in UTF-8', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const words = 'girafa azul 11'
+  const named = ['users', 'set-password', username, '--reason', 'teste', '--password-file']
+  const byFile = await setPassword(t, username, `\uFEFF${words}\r\n`)
+  t.is(byFile.code, 0, byFile.stderr)
+  t.is(await login(username, words), 200)
+  const piped = await runCli(service.env, [...named, '-'], `\uFEFF${words} b\n`)
+  t.is(piped.code, 0, piped.stderr)
+  t.is(await login(username, `${words} b`), 200)
+  const utf16 = await setPassword(t, username, Buffer.from(`\uFEFF${words}`, 'utf16le'))
+  t.is(utf16.code, 1)
+  t.is(utf16.stderr, 'error: The file of --password-file is in UTF-16, or isn’t text: save it in UTF-8.\n')
+  t.is(await login(username, `${words} b`), 200)
 })
 
 test('an existing username that looks like an id never identifies another user, and every command finds that user', async t => {

@@ -191,6 +191,95 @@ test('a secret can come from a file, but not from both file and variable', t => 
   t.regex(faults({ AUTH_ADMIN_PASSWORD_FILE: `${file}.gone` }), /ENOENT/)
 })
 
+test('a byte order mark and one line end are no part of a secret or setting, in a file or a variable', t => {
+  const file = join(mkdtempSync(join(tmpdir(), 'settings-')), 'secret')
+  for (const [before, after] of [
+    ['', '\n'],
+    ['', '\r\n'],
+    ['\uFEFF', ''],
+    ['\uFEFF', '\r\n'],
+  ] as const) {
+    const given = (text: string) => `${before}${text}${after}`
+    writeFileSync(file, given(' correct horse '))
+    t.is(readSettings({ AUTH_ADMIN_PASSWORD_FILE: file }).adminPassword, ' correct horse ')
+    t.is(readSettings({ AUTH_ADMIN_PASSWORD_FILE: given(file) }).adminPassword, ' correct horse ')
+    t.is(readSettings({ AUTH_ADMIN_PASSWORD: given(' correct horse ') }).adminPassword, ' correct horse ')
+    const settings = readSettings({
+      DATABASE_URL: given('postgres://auth@db/auth'),
+      AUTH_MASTER_KEY: given(key.toString('base64')),
+      AUTH_HTTP_ADDRESS: given('off'),
+      AUTH_BCRYPT_COST: given('10'),
+      AUTH_ISSUER: given('https://a.example'),
+      AUTH_CORS_ORIGINS: given('https://a.example'),
+      AUTH_LOG_LEVEL: given(''),
+    })
+    t.is(settings.databaseUrl, 'postgres://auth@db/auth')
+    t.is(settings.httpAddress, undefined)
+    t.is(settings.bcryptCost, 10)
+    t.is(settings.issuer, 'https://a.example')
+    t.deepEqual(settings.corsOrigins, ['https://a.example'])
+    t.is(settings.logLevel, 'info', 'and nothing else is nothing')
+    t.is(settings.origins.settings.find(({ name }) => name === 'AUTH_ISSUER')?.value, 'https://a.example')
+  }
+  // Only one.
+  t.regex(faults({ AUTH_ADMIN_PASSWORD: 'correct horse\n\n' }), /AUTH_ADMIN_PASSWORD: must not hold control characters/)
+})
+
+test('a secret that isn’t in UTF-8 is refused with what to do, without what it is', t => {
+  const file = join(mkdtempSync(join(tmpdir(), 'settings-')), 'secret')
+  const text = 'hunter2 é'
+  const be = Buffer.from(`\uFEFF${text}`, 'utf16le').swap16()
+  for (const bytes of [
+    Buffer.from(`\uFEFF${text}`, 'utf16le'),
+    be,
+    Buffer.from(text, 'utf16le'),
+    Buffer.from(text, 'latin1'),
+  ]) {
+    writeFileSync(file, bytes)
+    const message = faults({ AUTH_ADMIN_PASSWORD_FILE: file })
+    t.regex(message, /AUTH_ADMIN_PASSWORD: the file that AUTH_ADMIN_PASSWORD_FILE names .*: save it in UTF-8$/)
+    t.false(message.includes('hunter2'))
+  }
+})
+
+const wrongEntries: [name: string, value: string, entries: string[], says: RegExp][] = [
+  [
+    'AUTH_CORS_ORIGINS',
+    'http://a/,app.example.org',
+    ['app.example.org'],
+    /has no scheme: write https:\/\/app\.example\.org/,
+  ],
+  ['AUTH_CORS_ORIGINS', 'localhost:3000', ['localhost:3000'], /write https:\/\/localhost:3000/],
+  ['AUTH_CORS_ORIGINS', 'https://a.example/app', ['https://a.example/app'], /write https:\/\/a\.example$/],
+  [
+    'AUTH_CORS_ORIGINS',
+    'https://a.example, ftp://b.example, *',
+    ['ftp://b.example', '*'],
+    /another scheme.*list each origin/,
+  ],
+  ['AUTH_CORS_ORIGINS', 'https://a b', ['https://a b'], /is no URL/],
+  [
+    'AUTH_TRUSTED_PROXIES',
+    '10.0.0.0/8, proxy.internal, 10.0.0.0/33',
+    ['proxy.internal', '10.0.0.0/33'],
+    /instead of its name/,
+  ],
+  ['AUTH_GATEWAY_NAMES', 'a.example,b\u0007', ['b\\u0007'], /control characters/],
+  ['AUTH_SERVER_URL', '10.0.0.1:1,10.0.0.2', ['10.0.0.2'], /is neither/],
+  ['AUTH_SERVER_URL', '10.0.0.1:1,[::1]:1', ['[::1]:1'], /isn’t IPv4/],
+  ['AUTH_SERVER_URL', 'a.example:1,10.0.0.1:1', ['a.example:1'], /has no IP address/],
+]
+for (const [name, value, entries, says] of wrongEntries) {
+  test(`${name}=${JSON.stringify(value)} is refused with each wrong entry and what is wrong with it`, t => {
+    const message = faults({ [name]: value, AUTH_BCRYPT_COST: '3' })
+    const line = message.split('\n').find(each => each.includes(`${name}: `))!
+    t.regex(line, says)
+    const quoted = [...line.matchAll(/"([^"]*)"/g)].map(([, entry]) => entry)
+    t.deepEqual(quoted, entries)
+    t.true(message.includes('AUTH_BCRYPT_COST: '), 'and all other wrong settings')
+  })
+}
+
 test('a variable whose name isn’t similar to a setting is ignored', t => {
   t.is(faults({ AUTH_NONSENSE_OF_OTHERS: 'x' }), '')
 })

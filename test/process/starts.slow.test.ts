@@ -1,4 +1,6 @@
 /** Starts: issuer of the registry, a database that isn't up yet, migrations of other versions. */
+import { chmod, mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
@@ -267,4 +269,71 @@ test('processes whose clocks are a minute behind or ahead of the database’s st
     const token = await loginAt(from)
     for (const to of [behind, ahead, right]) t.is(await meAt(to, token), 200)
   }
+})
+
+/** Puts something at a path where the data folder is to be. Returns the path. */
+const badFolders: Record<string, (parent: string) => Promise<string>> = {
+  'is a file': async parent => {
+    await writeFile(join(parent, 'file'), '')
+    return join(parent, 'file')
+  },
+  'is below a file': async parent => {
+    await writeFile(join(parent, 'file'), '')
+    return join(parent, 'file', 'data')
+  },
+  'is a dangling link': async parent => {
+    await symlink(join(parent, 'none'), join(parent, 'link'))
+    return join(parent, 'link')
+  },
+  'is below a dangling link': async parent => {
+    await symlink(join(parent, 'none'), join(parent, 'link'))
+    return join(parent, 'link', 'data')
+  },
+  'is below /proc': async () => '/proc/there/is/none',
+  'is /dev/null': async () => '/dev/null',
+  'is writable by every user': async parent => {
+    await mkdir(join(parent, 'open'))
+    await chmod(join(parent, 'open'), 0o777)
+    return join(parent, 'open')
+  },
+}
+for (const [what, make] of Object.entries(badFolders)) {
+  test(`if AUTH_DATA_DIR ${what}, a start and a command end with one sentence that names it and what to do`, async t => {
+    const parent = await mkdtemp(join(tmpdir(), 'auth-test-'))
+    t.teardown(() => rm(parent, { recursive: true, force: true }))
+    const AUTH_DATA_DIR = await make(parent)
+    const url = await freshDatabase(t)
+    for (const DATABASE_URL of ['', url]) {
+      const { code, said } = await failedStart(t, { DATABASE_URL, AUTH_DATA_DIR })
+      t.is(code, 1)
+      t.regex(said, /^AUTH_DATA_DIR: \S+ [^\n]+(Set it to a folder|chmod)[^\n]+$/)
+      t.true(said.includes(AUTH_DATA_DIR))
+    }
+    const { code, stderr } = await runCli({ AUTH_DATA_DIR }, ['install'])
+    t.is(code, 1, stderr)
+    t.regex(stderr, /^error: AUTH_DATA_DIR: \S+ [^\n]+(Set it to a folder|chmod)[^\n]+\n$/)
+  })
+}
+
+test('a server without a gateway warns of an issuer that is an address of its machine, and so does doctor', async t => {
+  const DATABASE_URL = await freshDatabase(t, { from: 'template0' })
+  const env = { DATABASE_URL, AUTH_HTTP_ADDRESS: 'off' }
+  const settings = await serviceEnv(t, env)
+  const warned = async (more: Record<string, string>) => {
+    const program = launch(t, { ...settings, ...more })
+    await waitFor(() => /^gRPC /m.test(program.output()) || !program.alive(), program.output)
+    const { stdout } = await runCli({ ...settings, ...more }, ['doctor', '--json'])
+    const { checks } = JSON.parse(stdout) as { checks: { check: string; status: string; fix: string }[] }
+    const { status, fix } = checks.find(({ check }) => check === 'processes')!
+    program.child.kill('SIGINT')
+    await program.ended
+    return { start: program.output().includes('`auth-admin issuer set`'), doctor: status, fix }
+  }
+  const local = await warned({})
+  t.deepEqual([local.start, local.doctor], [true, 'warning'])
+  t.regex(local.fix, /auth-admin issuer set --issuer URL/)
+  const set = ['issuer', 'set', '--issuer', 'https://auth.example', '--confirm', 'https://auth.example']
+  t.is((await runCli(settings, set)).code, 0)
+  const publicOne = await warned({})
+  t.deepEqual([publicOne.start, publicOne.doctor], [false, 'ok'])
 })
