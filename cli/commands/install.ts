@@ -17,8 +17,8 @@ Creates or updates the tables and, if missing, issuer and audience of tokens
 (AUTH_ISSUER, AUTH_AUDIENCE), the first signing key, and security questions in
 Portuguese. The first run creates the default administrator AUTH_ADMIN_USERNAME
 with AUTH_ADMIN_PASSWORD. If that isn't set, it generates a password, keeps it
-in the file initial-admin-password of AUTH_DATA_DIR, and prints it only at a
-terminal.
+in the file initial-admin-password of AUTH_DATA_DIR (with an id at its end if
+another registry has that file), and prints it only at a terminal.
 
 It names the database first. A terminal asks before it updates existing tables.
 

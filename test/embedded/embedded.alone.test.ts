@@ -151,20 +151,23 @@ const refusals: Record<string, (dataDir: string) => Promise<unknown>> = {
   },
   'that is a link to nothing': dataDir => symlink(`${dataDir}-none`, dataDir),
 }
-for (const [what, make] of Object.entries(refusals)) {
-  test.serial(`a data folder ${what} is refused with what to do, and nothing is written`, async t => {
-    if (process.getuid?.() !== 0 && /user/.test(what)) return t.pass()
-    const dataDir = join(await folder(t), 'in', 'data')
-    await mkdir(dirname(dataDir))
-    await make(dataDir)
-    const list = async () => (await readdir(dataDir).catch(() => [])).sort()
-    const before = await list()
-    const { message } = (await t.throwsAsync(() => embeddedSecrets(dataDir)))!
-    t.true(message.includes(dataDir), message)
-    t.regex(message, /^AUTH_DATA_DIR: .*(chown|chmod|[Ss]et it to)|: (chown|chmod|replace)|`ch(own|mod)/)
-    t.deepEqual(await list(), before)
-  })
-}
+test.serial(
+  'a data folder in which another user may have planted something is refused with what to do, and nothing is written',
+  async t => {
+    for (const [what, make] of Object.entries(refusals)) {
+      if (process.getuid?.() !== 0 && /another user/.test(what)) continue
+      const dataDir = join(await folder(t), 'in', 'data')
+      await mkdir(dirname(dataDir))
+      await make(dataDir)
+      const list = async () => (await readdir(dataDir).catch(() => [])).sort()
+      const before = await list()
+      const { message } = (await t.throwsAsync(() => embeddedSecrets(dataDir), undefined, what))!
+      t.true(message.includes(dataDir), message)
+      t.regex(message, /^AUTH_DATA_DIR: .*(chown|chmod|Set it to)|: replace it|`ch(own|mod)/, what)
+      t.deepEqual(await list(), before, what)
+    }
+  },
+)
 
 test.serial('a data folder below one where nothing can be created is refused, and the process can end', async t => {
   if (process.platform !== 'linux') return t.pass()
