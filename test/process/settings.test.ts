@@ -233,11 +233,12 @@ test('a secret that isn’t in UTF-8 is refused with what to do, without what it
     Buffer.from(`\uFEFF${text}`, 'utf16le'),
     be,
     Buffer.from(text, 'utf16le'),
+    Buffer.from('hunter2', 'utf16le'),
     Buffer.from(text, 'latin1'),
   ]) {
     writeFileSync(file, bytes)
     const message = faults({ AUTH_ADMIN_PASSWORD_FILE: file })
-    t.regex(message, /AUTH_ADMIN_PASSWORD: the file that AUTH_ADMIN_PASSWORD_FILE names .*: save it in UTF-8$/)
+    t.regex(message, /AUTH_ADMIN_PASSWORD: the file that AUTH_ADMIN_PASSWORD_FILE names .*: save it in UTF-8$/m)
     t.false(message.includes('hunter2'))
   }
 })
