@@ -12,7 +12,7 @@ async function folder(t: ExecutionContext): Promise<string> {
   return path
 }
 
-const list = 'name,email\nEscola Azul,azul@example.org\n,\n'
+const list = 'id,name\n999999,Escola\n'
 
 /** Commands that write a file, and what is in it. */
 const commands: Record<string, { args: (file: string, list: string) => string[]; holds: string; code: number }> = {
