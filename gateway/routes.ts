@@ -34,10 +34,10 @@ export interface Route extends HttpPath {
    */
   readonly parameters?: Readonly<Record<string, 'required' | 'optional'>>
   /**
-   * JSON body: `field` is the JSON name of the request field that it sets, `*` the whole request. An operation without it
-   * also accepts its parameters in a form or a JSON object.
+   * JSON body: `field` is the JSON name of the request field that it sets, `*` the whole request; `beside` is another field, whose
+   * value stands among those of an object. An operation without it also accepts its parameters in a form or a JSON object.
    */
-  readonly body?: { readonly field: string; readonly required: boolean }
+  readonly body?: { readonly field: string; readonly beside?: string; readonly required: boolean }
   /**
    * JSON name of the response field that is the result, `*` for the whole response: a string is sent as plain text, all other
    * types as JSON. Absent: the answer is `text`, or empty.
@@ -96,7 +96,7 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
   },
   {
     rpc: ForgotPasswords.method.saveForgotPasswordQuestionsUsersAnswers,
-    body: { field: 'answer', required: false },
+    body: { field: 'answer', beside: 'password', required: false },
   },
   {
     rpc: ForgotPasswords.method.sendKeyByEmail,

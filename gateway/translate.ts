@@ -130,7 +130,7 @@ function readParameters(
 function readBodyInto(
   input: DescMessage,
   message: Message,
-  { field, required }: NonNullable<Route['body']>,
+  { field, beside, required }: NonNullable<Route['body']>,
   body: Body | undefined,
   malformed: URLSearchParams,
 ): void {
@@ -143,7 +143,9 @@ function readBodyInto(
   if (field === '*') {
     if (!isObject(json)) throw new HttpError('MALFORMED_REQUEST', 'The body must be a JSON object.')
     if (!merge(input, message, json)) mergeValidFields(input, message, json, malformed)
-  } else if (!merge(input, message, { [field]: json })) {
+  } else if (
+    !merge(input, message, { [field]: json, ...(beside && isObject(json) && { [beside]: json[beside] ?? null }) })
+  ) {
     throw new HttpError(
       'MALFORMED_REQUEST',
       'The body doesn’t match the schema of this operation. See its OpenAPI definition.',

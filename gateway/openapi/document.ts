@@ -284,8 +284,11 @@ function bodyOf(route: Route, { schemas, examples }: Context): Schema | undefine
   const { method, rpc, body, parameters } = route
   if (method === 'GET' || !rpc) return undefined
   if (body) {
-    const schema =
-      body.field === '*' ? schemas.of(rpc.input, 'request') : schemas.ofField(inputOf(route, body.field), 'request')
+    const of = (field: string) => schemas.ofField(inputOf(route, field), 'request')
+    const whole = body.field === '*' ? schemas.of(rpc.input, 'request') : of(body.field)
+    const schema = body.beside
+      ? { allOf: [whole, { type: 'object', properties: { [body.beside]: of(body.beside) } }] }
+      : whole
     const example = exampleOf(examples, route, ({ body }) => body)
     return { required: body.required, content: { 'application/json': { schema, ...example } } }
   }

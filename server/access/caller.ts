@@ -5,14 +5,14 @@ import type { CallerRow, User, Users } from '../models/user.js'
 import type { Call, IncomingCall } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { usernameKey } from '../rules/names.js'
-import type { Session, Tokens, Verified } from './tokens.js'
+import { type Session, sessionIdOf, type Tokens, type Verified } from './tokens.js'
 
 // Identifies the users that call, by the token in `Authorization: Bearer` (RFC 6750).
 
 /** A user that calls, and the session of its token. */
 export interface Caller {
   readonly user: User
-  readonly session: Session
+  readonly session: Required<Pick<Session, 'id'>> & Session
   /** Whether the user is an active ROLE_ADMIN. */
   readonly admin: boolean
   /** Whether the user is a ROLE_ADMIN with one-time codes. */
@@ -95,7 +95,7 @@ function tokenIn({ authorization = '' }: IncomingCall): string | undefined {
 /** The caller; undefined when the token is revoked, or its user gone or suspended. */
 function toCaller(claims: Verified, user: CallerRow | undefined): Caller | undefined {
   if (!user || user.suspended || user.tokenGeneration !== claims.ver) return undefined
-  const session = { method: claims.amr[0], startedAt: claims.auth_time }
+  const session = { id: sessionIdOf(claims), method: claims.amr[0], startedAt: claims.auth_time }
   return { user, session, admin: user.role === 'ROLE_ADMIN' && user.active, enrolled: user.enrolled }
 }
 

@@ -9,7 +9,7 @@ import { refuse } from '../requests/refusal.js'
 import type { Session } from './tokens.js'
 
 /** Maximum age in seconds of a recent sign-in. */
-const recentSignIn = 15 * 60
+export const recentSignIn = 15 * 60
 
 /** The attributes of a user that permissions depend on. */
 type UserAttributes = Pick<User, 'id' | 'role' | 'active' | 'organizationId'>

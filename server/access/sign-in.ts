@@ -37,6 +37,8 @@ const ways = {
   // The password again, to delete the own account.
   'user.delete-own': { proof: 'password', unknown: Reason.INVALID_TOKEN },
   'user.set-own-username': { proof: 'password', unknown: Reason.INVALID_TOKEN },
+  // The password again, for an answer that counts at once.
+  'user.save-answer': { proof: 'password', unknown: Reason.INVALID_TOKEN },
 } as const satisfies Record<string, { readonly proof: Proof | undefined; readonly unknown: Reason }>
 
 /** The audit action of an attempt. */

@@ -52,11 +52,24 @@ interface Holder {
 
 /** The sign-in that a token and its refreshed successors come from. */
 export interface Session {
+  /** Absent: a new session. Administration, which refreshes no token, has none. */
+  readonly id?: string
   readonly method: Method
   /** The second factor: the one-time code of an administrator. */
   readonly second?: Method
   /** Seconds since 1970. */
   readonly startedAt: number
+}
+
+/** Length of the part of a token's id that is the id of its session. */
+const sessionIdLength = 18
+
+/**
+ * The id of the session of a token: the first half of the token's id, which refreshed tokens keep. Method and time don't suffice:
+ * two sessions can begin in the same second.
+ */
+export function sessionIdOf({ jti }: Pick<Claims, 'jti'>): string {
+  return jti.slice(0, sessionIdLength)
 }
 
 /** Issues and verifies tokens. */
@@ -138,6 +151,7 @@ export function createTokens(deps: {
       const iat = seconds()
       const start: Session = typeof session === 'string' ? { method: session, startedAt: iat } : session
       const { method, second, startedAt } = start
+      const jti = randomUUID()
       const exp = Math.min(iat + ttl, startedAt + sessionLength[method])
       if (exp <= iat) refuse(Reason.INVALID_TOKEN, { text: 'The session has expired. Log in again.' })
       const { kid, privateKey } = await keyring.signer()
@@ -147,7 +161,7 @@ export function createTokens(deps: {
         sub: String(holder.id),
         iat,
         exp,
-        jti: randomUUID(),
+        jti: start.id === undefined ? jti : start.id + jti.slice(start.id.length),
         auth_time: startedAt,
         amr: second ? [method, second] : [method],
         roles: [holder.role],
@@ -175,6 +189,7 @@ function isComplete(claims: Partial<Claims>, methods: readonly Method[]): boolea
   const numbers = [claims.iat, claims.exp, claims.auth_time, claims.ver]
   return (
     numbers.every(Number.isInteger) &&
+    typeof claims.jti === 'string' &&
     /^[1-9]\d{0,9}$/.test(String(claims.sub)) &&
     methods.includes(claims.amr?.[0] as Method)
   )

@@ -84,7 +84,7 @@ import { explainUser } from './users/explain.js'
 import { createUser, updateUser } from './users/forms.js'
 import { getUser, listUsers } from './users/list.js'
 import { listLockouts } from './users/lockouts.js'
-import { sendRecoveryKey, setPassword, unlockUser } from './users/support.js'
+import { clearAnswers, sendRecoveryKey, setPassword, unlockUser } from './users/support.js'
 import { eraseUnactivatedUsers } from './users/unactivated.js'
 
 /** What Administration is made of. */
@@ -141,6 +141,7 @@ export function createAdministration(deps: AdministrationDeps) {
     suspendUser: suspendUser(all),
     resumeUser: resumeUser(all),
     unlockUser: unlockUser(all),
+    clearAnswers: clearAnswers(all),
     setPassword: setPassword(all),
     setRole: setRole(all),
     setOrganization: setOrganization(all),

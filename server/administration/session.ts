@@ -2,6 +2,7 @@ import { timestampFromMs } from '@bufbuild/protobuf/wkt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../access/administrator.js'
 import type { OneTimeCodes } from '../access/one-time-codes.js'
+import { refusalOfAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Tokens } from '../access/tokens.js'
 import { newTotpSecret, totpStep, totpUri } from '../access/totp.js'
@@ -20,7 +21,10 @@ import type { Handler } from './context.js'
 import type { NotifyAdministrators } from './security-notices.js'
 import { toAdministeredUser } from './users/record.js'
 
-/** Exchanges username, password and, once enrolled, a one-time code for a token of Administration. */
+/**
+ * Exchanges username, password and, once enrolled, a one-time code for a token of Administration. For a day after a public
+ * session has set the password, it takes the password with a code only.
+ */
 export function signIn(deps: {
   signIns: SignIns
   oneTimeCodes: OneTimeCodes
@@ -40,6 +44,11 @@ export function signIn(deps: {
     if (!account || !correct || !administers) return attempt.fail(Reason.INVALID_CREDENTIALS)
     // The password is right: a refusal from here on isn't a failure of it.
     const enrolled = await oneTimeCodes.check(attempt, account, request.code, call)
+    const refusal = enrolled ? undefined : refusalOfAge(account, now())
+    if (refusal) {
+      await attempt.record(refusal.reason)
+      throw refusal
+    }
     await attempt.succeed()
     const startedAt = Math.floor(now() / 1000)
     const token = await adminTokens.issue(account, { method: 'pwd', startedAt, ...(enrolled && { second: 'otp' }) })

@@ -3,7 +3,9 @@
 
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Answer } from '../../proto/gen/auth/v1/records_pb.js'
+import type { Caller } from '../access/caller.js'
 import type { ForgotPasswordsRpc } from '../access/context.js'
+import { checkPasswordAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Tokens } from '../access/tokens.js'
 import type { Database } from '../database/connection.js'
@@ -11,6 +13,7 @@ import type { Questions, StoredAnswer } from '../models/question.js'
 import type { NotifyOwner } from '../outbox/notice.js'
 import type { Claim, Passwords } from '../passwords/hash.js'
 import { waiterOf } from '../passwords/pool.js'
+import type { Call } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { answerKey, usernameKey } from '../rules/names.js'
@@ -61,11 +64,24 @@ export function loginByUsernameAndAnswers(deps: Deps): ForgotPasswordsRpc<'login
   }
 }
 
-/** Saves the answer to a question; it replaces an earlier one. */
+/**
+ * Saves the answer to a question; it replaces an earlier one: at once with the password once more or on the first day, otherwise
+ * a day later.
+ */
 export function saveForgotPasswordQuestionsUsersAnswers(
-  deps: Pick<Deps, 'questions' | 'passwords' | 'notifyOwner'>,
+  deps: Pick<Deps, 'questions' | 'signIns' | 'passwords' | 'notifyOwner'> & { readonly now: () => number },
 ): ForgotPasswordsRpc<'saveForgotPasswordQuestionsUsersAnswers'> {
-  const { questions, passwords, notifyOwner } = deps
+  const { questions, signIns, passwords, notifyOwner, now } = deps
+
+  /** Compares the password of the caller, as an attempt. Refuses while it proves too little. */
+  async function prove(password: string, { user }: Caller, call: Call): Promise<void> {
+    if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
+    checkPasswordAge(user, now(), 'An answer can replace the former one at once')
+    await using attempt = await signIns.begin('user.save-answer', user.usernameKey, call, 2)
+    const { correct } = await attempt.comparePassword(password)
+    if (attempt.account?.id !== user.id || !correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
+  }
+
   return {
     check({ answer: given }) {
       const text = given?.answer ?? ''
@@ -77,14 +93,17 @@ export function saveForgotPasswordQuestionsUsersAnswers(
       const fields = [{ field: 'answer', message: `Use at most ${limits.text} characters.` }]
       refuse(Reason.MALFORMED_REQUEST, { fields })
     },
-    async handle({ answer: given }, { call, target, transact }) {
+    async handle({ answer: given, password }, { call, caller, target, transact }) {
       const id = given!.forgotpasswordquestionsid!
       const question = (await questions.offered({ id })) ?? refuse(Reason.QUESTION_NOT_FOUND)
+      if (password !== undefined) await prove(password, caller, call)
       const secret = { context: 'answer', text: given!.answer! } as const
-      const [hash] = await passwords.hash([secret], waiterOf(call, target.usernameKey))
+      const [answerHash = ''] = await passwords.hash([secret], waiterOf(call, target.usernameKey))
+      const by = { userId: caller.user.id, session: caller.session.id }
       await transact(async ({ t, record }) => {
-        await questions.saveAnswer(target.id, question.id, hash!, t)
-        await notifyOwner('answer-saved', target, call, t)
+        const saved = { userId: target.id, questionId: question.id, answerHash, ...(password === undefined && { by }) }
+        const counts = await questions.saveAnswer(saved, t)
+        await notifyOwner(counts ? 'answer-saved' : 'answer-waits', target, call, t)
         await record({ action: 'user.save-answer', subject_id: target.id, object: `question:${question.id}` })
       })
       return {}

@@ -1,6 +1,6 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { ForgotPasswordsRpc } from '../access/context.js'
-import type { Questions } from '../models/question.js'
+import { isFreshByKey } from '../access/password-age.js'
 import type { Users } from '../models/user.js'
 import type { NotifyOwner } from '../outbox/notice.js'
 import type { Passwords } from '../passwords/hash.js'
@@ -10,16 +10,17 @@ import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 
 /**
- * Sets a new password and revokes all tokens of the user, so that only one of two updates with the same token succeeds.
+ * Sets a new password and revokes all tokens of the user, so that only one of two updates with the same token succeeds. Of the
+ * waiting answers of the user, those stay that the session itself saved.
  */
 export function passwordUpdateByUsername(deps: {
   users: Users
-  questions: Questions
   passwords: Passwords
   policy: PasswordPolicy
   notifyOwner: NotifyOwner
+  now: () => number
 }): ForgotPasswordsRpc<'passwordUpdateByUsername'> {
-  const { users, questions, passwords, policy, notifyOwner } = deps
+  const { users, passwords, policy, notifyOwner, now } = deps
   return {
     check(request, { target }) {
       const { newPassword } = required({ newPassword: request.newPassword })
@@ -31,8 +32,8 @@ export function passwordUpdateByUsername(deps: {
       const waiter = waiterOf(call, target.usernameKey)
       const [hash] = await passwords.hash([{ context: 'password', text: newPassword }], waiter)
       await transact(async ({ t, record }) => {
-        await users.changePassword(target.id, hash!, { byToken: caller.session.method !== 'otp' }, t)
-        await questions.discardNext(target.id, t)
+        const by = { byToken: !isFreshByKey(caller.session, now()), session: caller.session.id }
+        await users.changePassword(target.id, hash!, by, t)
         await notifyOwner('password-changed', target, call, t)
         await record({ action: 'user.change-password', subject_id: target.id })
       })

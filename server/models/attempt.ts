@@ -84,6 +84,7 @@ export interface Account {
   readonly suspended: boolean
   readonly organizationId: number | null
   readonly tokenGeneration: number
+  readonly passwordUpdatedAt: Date | null
 }
 
 /** Parameters of the start of an attempt. */
@@ -215,7 +216,7 @@ const begin: Statement = {
   text: `WITH relaxed AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
   ), account AS (
-    SELECT id, username, password_hash, email, role, active, suspended, organization_id, token_generation
+    SELECT id, username, password_hash, email, role, active, suspended, organization_id, token_generation, password_updated_at
     FROM users WHERE username_key = $1 AND deleted_at IS NULL
   ), here AS (
     SELECT CASE WHEN id = $11::int THEN 1 WHEN ${knows('$4', '$6')} THEN 2 WHEN ${knows('$5', '$6')} THEN 3 END AS place
@@ -237,7 +238,8 @@ const begin: Statement = {
     RETURNING 1
   )
   SELECT a.id, a.username, a.password_hash AS "passwordHash", a.email, a.role, a.active, a.suspended,
-    a.organization_id AS "organizationId", a.token_generation AS "tokenGeneration", c.known, c.subject,
+    a.organization_id AS "organizationId", a.token_generation AS "tokenGeneration",
+    a.password_updated_at AS "passwordUpdatedAt", c.known, c.subject,
     c.level AS "addressLevel",
     CASE WHEN c.subject IS NULL THEN c.known OR c.level + 1 <= $9::float8 ELSE EXISTS (SELECT FROM begun) END AS begun,
     coalesce(f.count, 0) AS failed,

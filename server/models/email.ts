@@ -46,6 +46,8 @@ export type Notice =
   | 'password-changed'
   | 'recovery-login'
   | 'answer-saved'
+  | 'answer-waits'
+  | 'answers-cleared'
   | 'email-changed'
   | 'username-changed'
   | 'wrong-codes'

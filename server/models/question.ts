@@ -30,9 +30,12 @@ const answerAttributes = {
   questionId: key(integer),
   /** Null until the first answer takes effect. */
   answerHash: hasDefault(nullable(text)),
-  /** A pending answer, saved more than a day after sign-up, and the time at which it takes effect. */
+  /** A waiting answer, saved without the password more than a day after sign-up, and the time at which it takes effect. */
   nextHash: hasDefault(nullable(text)),
   nextCountsAt: hasDefault(nullable(time)),
+  /** The user who saved it, and the session. While it waits, it ends with the tokens of that user, and of the owner. */
+  nextBy: hasDefault(nullable(integer)),
+  nextSession: hasDefault(nullable(text)),
 }
 
 const unmatchedAttributes = { userId: key(integer), question: text, questionKey: text, answerHash: text }
@@ -49,6 +52,15 @@ export type QuestionPlace = Pick<QuestionRow, 'id' | 'position'>
 export interface StoredAnswer {
   readonly questionId: number
   readonly answerHash: string
+}
+
+/** An answer to save. */
+interface GivenAnswer {
+  readonly userId: number
+  readonly questionId: number
+  readonly answerHash: string
+  /** Who saves it, and the id of the session; absent if more than the session proves it. */
+  readonly by?: { readonly userId: number; readonly session: string }
 }
 
 /** An answer that is stored as a keyed digest. */
@@ -105,12 +117,17 @@ export interface Questions {
   /** Returns the current answers of a user. */
   answers(userId: number): Promise<StoredAnswer[]>
   /**
-   * Saves an answer, which replaces an earlier one. It takes effect immediately on the first day after sign-up, otherwise
-   * after 24 hours, until when the earlier answer stays valid. Returns whether it takes effect immediately.
+   * Saves an answer, which replaces an earlier one. It takes effect immediately without `by`, or on the first day after
+   * sign-up; otherwise after 24 hours, until when the earlier answer stays valid. A trigger ends a waiting answer when the token
+   * generation of the owner, or of who saved it, changes. Returns whether it takes effect immediately. The caller must lock
+   * both users.
    */
-  saveAnswer(userId: number, questionId: number, answerHash: string, t: Transaction): Promise<boolean>
-  /** Deletes the pending answers of a user, so that the thief of a token can't regain access by them. */
-  discardNext(userId: number, t: Transaction): Promise<void>
+  saveAnswer(given: GivenAnswer, t: Transaction): Promise<boolean>
+  /**
+   * Deletes all answers of a user: to questions of the registry, waiting ones included, and to the text of its sign-up. Returns
+   * their number. The caller must lock the user.
+   */
+  clear(userId: number, t: Transaction): Promise<number>
   /**
    * Returns at most `limit` answers from the older implementation that no hash thread has wrapped yet, of users with ids from
    * `fromUserId` on.
@@ -125,8 +142,8 @@ export interface Questions {
   /** Returns texts that match no question of the registry, by descending number of users. */
   unmatched(filter: { after?: Pick<UnmatchedRow, 'questionKey' | 'users'>; limit: number }): Promise<UnmatchedRow[]>
   /**
-   * Links a text, by its key, to a question. Answers to the text become answers to the question, unless the user has already
-   * answered the question; so do those of later sign-ups. Links at most 20,000 answers.
+   * Links a text, by its key, to a question. Answers to the text become answers to the question, unless an answer of the user
+   * to the question counts; so do those of later sign-ups. Links at most 20,000 answers.
    */
   link(questionKey: string, questionId: number, t: Transaction): Promise<Linked>
 }
@@ -183,8 +200,9 @@ const link: Statement = {
       )) RETURNING user_id, answer_hash
     ),
     added AS (
-      INSERT INTO answers (user_id, question_id, answer_hash) SELECT user_id, $2, answer_hash FROM moved
-      ON CONFLICT (user_id, question_id) DO NOTHING RETURNING 1
+      INSERT INTO answers AS a (user_id, question_id, answer_hash) SELECT user_id, $2, answer_hash FROM moved
+      ON CONFLICT (user_id, question_id) DO UPDATE SET answer_hash = excluded.answer_hash
+      WHERE a.answer_hash IS NULL AND a.next_counts_at > now() RETURNING 1
     ),
     before AS (SELECT FROM question_aliases WHERE question_key = $1 AND question_id = $2),
     alias AS (
@@ -203,24 +221,27 @@ const answers: Statement = {
 
 const saveAnswer: Statement = {
   name: 'answers-save',
-  text: `WITH who AS (SELECT created_at > now() - interval '1 day'
-        AND NOT EXISTS (SELECT FROM predecessor_users WHERE user_id = id) AS new FROM users WHERE id = $1)
-    INSERT INTO answers AS a (user_id, question_id, answer_hash, next_hash, next_counts_at)
-    SELECT $1, $2, CASE WHEN new THEN $3 END, CASE WHEN NOT new THEN $3 END,
-      CASE WHEN NOT new THEN now() + interval '1 day' END FROM who
+  text: `WITH who AS (SELECT $4::int IS NOT NULL AND (created_at <= now() - interval '1 day'
+        OR EXISTS (SELECT FROM predecessor_users WHERE user_id = id)) AS waits FROM users WHERE id = $1)
+    INSERT INTO answers AS a (user_id, question_id, answer_hash, next_hash, next_counts_at, next_by, next_session)
+    SELECT $1, $2, CASE WHEN NOT waits THEN $3 END, CASE WHEN waits THEN $3 END,
+      CASE WHEN waits THEN now() + interval '1 day' END, CASE WHEN waits THEN $4::int END, CASE WHEN waits THEN $5 END
+    FROM who
     ON CONFLICT (user_id, question_id) DO UPDATE SET
       answer_hash = coalesce(excluded.answer_hash,
         CASE WHEN a.next_counts_at <= now() THEN a.next_hash ELSE a.answer_hash END),
-      next_hash = excluded.next_hash, next_counts_at = excluded.next_counts_at
+      next_hash = excluded.next_hash, next_counts_at = excluded.next_counts_at,
+      next_by = excluded.next_by, next_session = excluded.next_session
     RETURNING next_hash IS NULL AS counts`,
 }
 
-const discardNext: Statement = {
-  name: 'answers-discard-next',
-  text: `WITH removed AS (DELETE FROM answers WHERE user_id = $1 AND next_counts_at > now() AND answer_hash IS NULL)
-    UPDATE answers SET next_hash = NULL, next_counts_at = NULL
-    WHERE user_id = $1 AND next_counts_at > now() AND answer_hash IS NOT NULL`,
+// A link moves rows from the one table to the other, and these statements follow it.
+const clearUnmatched: Statement = {
+  name: 'answers-clear-unmatched',
+  text: 'DELETE FROM unmatched_answers WHERE user_id = $1 RETURNING 1',
 }
+
+const clearAnswers: Statement = { name: 'answers-clear', text: 'DELETE FROM answers WHERE user_id = $1 RETURNING 1' }
 
 const isKeyed = "answer_hash LIKE 'keyed1:%'"
 
@@ -285,12 +306,13 @@ export function createQuestions(database: Database): Questions {
       await questions().update({ active }, { where: { id }, transaction })
     },
     answers: userId => database.read<StoredAnswer>(answers, [userId]),
-    async saveAnswer(userId, questionId, answerHash, transaction) {
-      const values = [userId, questionId, answerHash]
+    async saveAnswer({ userId, questionId, answerHash, by }, transaction) {
+      const values = [userId, questionId, answerHash, by?.userId ?? null, by?.session ?? null]
       return (await database.run<{ counts: boolean }>(saveAnswer, values, transaction))[0]!.counts
     },
-    async discardNext(userId, transaction) {
-      await database.run(discardNext, [userId], transaction)
+    async clear(userId, transaction) {
+      const unmatched = await database.run(clearUnmatched, [userId], transaction)
+      return unmatched.length + (await database.run(clearAnswers, [userId], transaction)).length
     },
     keyed: (fromUserId, limit) => database.run<KeyedAnswer>(keyed, [fromUserId, limit]),
     lastKeyed: async () => (await database.run<{ id: number }>(lastKeyed, []))[0]!.id,

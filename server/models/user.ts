@@ -60,8 +60,8 @@ const shown = {
   tokenGeneration: hasDefault(integer),
   organizationId: hasDefault(nullable(integer)),
   /**
-   * When a session set the current password. Null when the owner set it with more than a token (by a session from a mailed
-   * key, or at sign-up) or an administrator set it with SetPassword.
+   * When a session set the current password. Null when the owner set it with more than a token (at sign-up, or by a session
+   * that a mailed key had just begun) or an administrator set it with SetPassword.
    */
   passwordUpdatedAt: hasDefault(nullable(time)),
 }
@@ -175,6 +175,12 @@ const lockDeciding = {
   change: { name: 'user-deciding-change', text: `${selectDeciding} FOR NO KEY UPDATE OF u` },
 } as const satisfies Record<string, Statement>
 
+/** Names the session whose waiting answers stay in this transaction, for the trigger of `answers`. */
+const keepAnswers: Statement = {
+  name: 'user-keep-answers',
+  text: `SELECT set_config('auth.keeps_answers_of', $1, true)`,
+}
+
 const administratorAmong: Statement = {
   name: 'users-administrator-among',
   text: `SELECT FROM users WHERE id = ANY($1::int[]) AND role = 'ROLE_ADMIN' LIMIT 1`,
@@ -251,10 +257,15 @@ export interface Users extends UserNames {
     t: Transaction,
   ): Promise<boolean>
   /**
-   * Sets the password and revokes every token. `byToken` means that a session without a mailed key sets it, which sets
-   * `passwordUpdatedAt`.
+   * Sets the password and revokes every token. `byToken` means that no more than a session sets it, which sets
+   * `passwordUpdatedAt`. The waiting answers that `session` saved stay.
    */
-  changePassword(id: number, passwordHash: string, by: { readonly byToken: boolean }, t: Transaction): Promise<void>
+  changePassword(
+    id: number,
+    passwordHash: string,
+    by: { readonly byToken: boolean; readonly session?: string },
+    t: Transaction,
+  ): Promise<void>
   /** Replaces the hash of a password with a new hash of the same password, unless the password has changed. */
   renewPassword(id: number, before: string, after: string): Promise<void>
   /** Blocks the sign-in of a user, revokes every token and voids mailed activation keys. */
@@ -418,8 +429,10 @@ export function createUsers(
       await emails.notify('provider-key-rotated', user, change, transaction)
       return true
     },
-    changePassword: (id, passwordHash, { byToken }, t) =>
-      revoke(id, { passwordHash, passwordUpdatedAt: byToken ? fromNow(0) : null }, accessPurposes, t),
+    async changePassword(id, passwordHash, { byToken, session }, t) {
+      if (session !== undefined) await database.run(keepAnswers, [session], t)
+      await revoke(id, { passwordHash, passwordUpdatedAt: byToken ? fromNow(0) : null }, accessPurposes, t)
+    },
     async renewPassword(id, before, after) {
       await users().update({ passwordHash: after }, { where: { id, passwordHash: before } })
     },

@@ -12,8 +12,12 @@ export interface Contents {
   'activation-key': { username: string; key: string }
   /** To a user whose password was changed. */
   'password-changed': Occurrences
-  /** To a user whose answer to a security question was saved. */
+  /** To a user whose answer to a security question was saved, and counts. */
   'answer-saved': Occurrences
+  /** To a user whose answer to a security question was saved, and counts a day later. */
+  'answer-waits': Occurrences
+  /** To a user whose answers to security questions an administrator deleted. */
+  'answers-cleared': Occurrences
   /** To a user after a sign-in by answers or by a mailed key. */
   'recovery-login': Occurrences
   /** To the former address of a user. */
@@ -64,6 +68,9 @@ export type Catalogue = {
 
 /** When an account that was deleted at a time (ISO 8601) is erased. */
 export const erasedAt = (at: string) => new Date(Date.parse(at) + daysUntilPurge * 86_400_000).toISOString()
+
+/** When an answer counts that was saved at a time (ISO 8601), and waits. */
+export const countsAt = (at: string) => new Date(Date.parse(at) + 86_400_000).toISOString()
 
 /** Returns a username with the id. The username of an erased user is empty. */
 export const withId = (username: string, id: number) => (username === '' ? `(id ${id})` : `${username} (id ${id})`)

@@ -229,6 +229,8 @@ export function createComposer(
       case 'password-changed':
       case 'recovery-login':
       case 'answer-saved':
+      case 'answer-waits':
+      case 'answers-cleared':
       case 'email-changed':
       case 'username-changed':
       case 'wrong-codes':

@@ -1,5 +1,5 @@
 import type { Administered } from '../models/email.js'
-import { type Catalogue, erasedAt, withId } from './catalogue.js'
+import { type Catalogue, countsAt, erasedAt, withId } from './catalogue.js'
 
 const englishTimes = (times: number) => (times === 1 ? '' : `${times} times, the last time `)
 
@@ -7,6 +7,7 @@ const englishTimes = (times: number) => (times === 1 ? '' : `${times} times, the
 const englishChanges: Record<Administered, string> = {
   'user.activate': 'was activated',
   'user.add': 'was registered',
+  'user.clear-answers': 'no longer has answers to security questions',
   'user.delete': 'was deleted',
   'user.edit': 'was changed',
   'user.enroll-totp': 'now needs a one-time code to sign in',
@@ -71,11 +72,12 @@ If you don't know this user, do nothing: without the key the account stays inact
     text: ({ username, times, at, address }, when) => `Hello,
 
 the password of the user ${username} was changed ${englishTimes(times)}on ${when(at)}, from the address ${address}.
-All open sessions were ended.
+All open sessions were ended. Answers to security questions that didn't count yet were discarded, except those
+saved in the same session: these end when you log out everywhere.
 
 If it was you, no action is needed.
-If it wasn't you, regain access now in the app under "Forgot password", choose a new password, and tell
-your organization.`,
+If it wasn't you, regain access now in the app under "Forgot password", and choose a new password: that also
+discards answers that someone else saved and that don't count yet. Tell your organization, too.`,
   },
   'answer-saved': {
     subject: 'The answer to a security question was changed',
@@ -83,9 +85,31 @@ your organization.`,
 
 the answer to a security question of the user ${username} was saved ${englishTimes(times)}on ${when(at)}, from the address ${address}.
 
+It counts at once, and the former answer no longer does.
+
 If it was you, no action is needed.
-If it wasn't you, change your password now in the app: that ends all open sessions and discards the new
-answer. Also tell your organization.`,
+If it wasn't you, save your own answers now in the app, with your password: they count at once. Then change your
+password: that ends all open sessions. Also tell your organization: an administrator can remove your answers.`,
+  },
+  'answer-waits': {
+    subject: 'A new answer to a security question',
+    text: ({ username, times, at, address }, when) => `Hello,
+
+the answer to a security question of the user ${username} was saved ${englishTimes(times)}on ${when(at)}, from the address ${address}.
+The new answer counts from ${when(countsAt(at))} on. Until then, the former one does.
+
+If it was you, no action is needed. An answer that you save with your password counts at once.
+If it wasn't you, log out everywhere in the app before that time: that discards the new answer and ends all open
+sessions. Then change your password, and tell your organization.`,
+  },
+  'answers-cleared': {
+    subject: 'Your answers to security questions were removed',
+    text: ({ username, times, at, address }, when) => `Hello,
+
+an administrator removed all answers to security questions of the user ${username} ${englishTimes(times)}on ${when(at)},
+from the address ${address}. No one can sign in with them any more. You can save new answers in the app.
+
+If you didn't ask for this, talk to your organization.`,
   },
   'recovery-login': {
     subject: 'Sign-in to your account without the password',
@@ -95,8 +119,9 @@ someone signed in to the account of the user ${username} by account recovery
 ${englishTimes(times)}on ${when(at)}, from the address ${address}.
 
 If it was you, no action is needed.
-If it wasn't you, change your password now in the app: that ends all open sessions. Also change the answers
-to the security questions, and tell your organization.`,
+If it wasn't you, someone knows your answers or reads your e-mails. Save other answers to the security questions
+now in the app, with your password: they count at once. Then change your password: that ends all open sessions.
+Also tell your organization: an administrator can remove your answers.`,
   },
   'email-changed': {
     subject: 'The e-mail address of your account was changed',

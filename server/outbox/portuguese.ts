@@ -1,5 +1,5 @@
 import type { Administered } from '../models/email.js'
-import { type Catalogue, erasedAt, withId } from './catalogue.js'
+import { type Catalogue, countsAt, erasedAt, withId } from './catalogue.js'
 
 const portugueseTimes = (times: number) => (times === 1 ? '' : `${times} vezes, a última `)
 
@@ -7,6 +7,7 @@ const portugueseTimes = (times: number) => (times === 1 ? '' : `${times} vezes, 
 const portugueseChanges: Record<Administered, string> = {
   'user.activate': 'foi ativado',
   'user.add': 'foi registrado',
+  'user.clear-answers': 'não tem mais respostas a perguntas de segurança',
   'user.delete': 'foi excluído',
   'user.edit': 'teve os dados alterados',
   'user.enroll-totp': 'precisa agora de um código de uso único para entrar',
@@ -71,11 +72,12 @@ Se você não conhece esta pessoa, não faça nada: sem a chave a conta continua
     text: ({ username, times, at, address }, when) => `Olá,
 
 a senha do usuário ${username} foi alterada ${portugueseTimes(times)}em ${when(at)}, a partir do endereço ${address}.
-Todos os acessos abertos foram encerrados.
+Todos os acessos abertos foram encerrados. As respostas a perguntas de segurança que ainda não valiam foram
+descartadas, exceto as gravadas no mesmo acesso: estas terminam quando você sai de todos os aparelhos.
 
 Se foi você, não é preciso fazer nada.
-Se não foi você, recupere o acesso agora pelo aplicativo, em "Esqueci minha senha", escolha uma senha nova
-e avise a sua instituição.`,
+Se não foi você, recupere o acesso agora pelo aplicativo, em "Esqueci minha senha", e escolha uma senha nova: isso
+também descarta respostas gravadas por outra pessoa que ainda não valem. Avise também a sua instituição.`,
   },
   'answer-saved': {
     subject: 'Resposta a uma pergunta de segurança alterada',
@@ -83,9 +85,32 @@ e avise a sua instituição.`,
 
 uma resposta a uma pergunta de segurança do usuário ${username} foi gravada ${portugueseTimes(times)}em ${when(at)}, a partir do endereço ${address}.
 
+Ela vale desde já, e a resposta anterior não vale mais.
+
 Se foi você, não é preciso fazer nada.
-Se não foi você, troque a sua senha agora pelo aplicativo: isso encerra todos os acessos abertos e descarta
-a resposta nova. Avise também a sua instituição.`,
+Se não foi você, grave agora as suas próprias respostas pelo aplicativo, com a sua senha: elas valem na hora. Depois
+troque a senha: isso encerra todos os acessos abertos. Avise também a sua instituição: um administrador pode
+remover as suas respostas.`,
+  },
+  'answer-waits': {
+    subject: 'Nova resposta a uma pergunta de segurança',
+    text: ({ username, times, at, address }, when) => `Olá,
+
+uma resposta a uma pergunta de segurança do usuário ${username} foi gravada ${portugueseTimes(times)}em ${when(at)}, a partir do endereço ${address}.
+A resposta nova vale a partir de ${when(countsAt(at))}. Até lá vale a anterior.
+
+Se foi você, não é preciso fazer nada. Uma resposta gravada com a sua senha vale na hora.
+Se não foi você, saia de todos os aparelhos pelo aplicativo antes desse momento: isso descarta a resposta nova e
+encerra todos os acessos abertos. Depois troque a sua senha e avise a sua instituição.`,
+  },
+  'answers-cleared': {
+    subject: 'Suas respostas a perguntas de segurança foram removidas',
+    text: ({ username, times, at, address }, when) => `Olá,
+
+um administrador removeu todas as respostas a perguntas de segurança do usuário ${username} ${portugueseTimes(times)}em ${when(at)},
+a partir do endereço ${address}. Ninguém mais entra com elas. Você pode gravar respostas novas no aplicativo.
+
+Se você não pediu isso, fale com a sua instituição.`,
   },
   'recovery-login': {
     subject: 'Acesso à sua conta sem a senha',
@@ -95,8 +120,9 @@ alguém entrou na conta do usuário ${username} pela recuperação de acesso
 ${portugueseTimes(times)}em ${when(at)}, a partir do endereço ${address}.
 
 Se foi você, não é preciso fazer nada.
-Se não foi você, troque a sua senha agora pelo aplicativo: isso encerra todos os acessos abertos. Troque
-também as respostas às perguntas de segurança e avise a sua instituição.`,
+Se não foi você, alguém sabe as suas respostas ou lê os seus e-mails. Grave agora outras respostas às perguntas de
+segurança pelo aplicativo, com a sua senha: elas valem na hora. Depois troque a senha: isso encerra todos os acessos
+abertos. Avise também a sua instituição: um administrador pode remover as suas respostas.`,
   },
   'email-changed': {
     subject: 'O endereço de e-mail da sua conta foi alterado',

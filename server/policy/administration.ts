@@ -31,7 +31,7 @@ export const administrationPolicies = {
   signIn: {
     cost: 1.4,
     caller: 'anyone',
-    reasons: ['MISSING_PARAMETER', 'INVALID_CREDENTIALS', 'CODE_NEEDED', 'TOO_MANY_ATTEMPTS'],
+    reasons: ['MISSING_PARAMETER', 'INVALID_CREDENTIALS', 'CODE_NEEDED', 'SIGN_IN_AGAIN', 'TOO_MANY_ATTEMPTS'],
     audit: ['session.admin-login'],
     limits: ['account', 'failures', 'hashing'],
   },
@@ -96,6 +96,12 @@ export const administrationPolicies = {
     audit: ['user.resume'],
   },
   unlockUser: { ...onUser, signIn: 'recent for administrators', audit: ['user.unlock'] },
+  clearAnswers: {
+    ...onUser,
+    signIn: 'recent for administrators',
+    reasons: ['WRONG_STATE', 'JUSTIFICATION_NEEDED'],
+    audit: ['user.clear-answers'],
+  },
   setPassword: {
     ...onUser,
     signIn: 'recent for administrators',

@@ -43,6 +43,7 @@ export const auditActions = [
   'user.ask-email',
   'user.change-email',
   'user.change-password',
+  'user.clear-answers',
   'user.deactivate',
   'user.delete',
   'user.delete-own',

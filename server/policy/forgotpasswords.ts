@@ -53,9 +53,16 @@ export const forgotPasswordsPolicies = {
     own: 'every role',
     administrator: 'any user but administrators',
     restricted: [],
-    reasons: ['MISSING_PARAMETER', 'USER_NOT_FOUND', 'QUESTION_NOT_FOUND'],
+    reasons: [
+      'MISSING_PARAMETER',
+      'USER_NOT_FOUND',
+      'QUESTION_NOT_FOUND',
+      'WRONG_STATE',
+      'INVALID_CREDENTIALS',
+      'TOO_MANY_ATTEMPTS',
+    ],
     audit: ['user.save-answer'],
-    limits: ['hashing'],
+    limits: ['account', 'failures', 'hashing'],
     http: { method: 'POST', path: '/forgotpasswords/saveforgotpasswordquestionsusersanswers' },
   },
   sendKeyByEmail: {

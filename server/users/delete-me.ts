@@ -1,5 +1,6 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { UsersRpc } from '../access/context.js'
+import { checkPasswordAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Users } from '../models/user.js'
 import type { NotifyOwner } from '../outbox/notice.js'
@@ -7,7 +8,6 @@ import { checkShape } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { tooLong } from '../rules/sizes.js'
-import { checkPasswordAge } from './password-age.js'
 
 /**
  * Deletes the caller as administrators delete users, if the password is right: hidden at once, erased by maintenance 30 days

@@ -4,6 +4,7 @@ import { timingSafeEqual } from 'node:crypto'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { tooManyAttempts } from '../access/admission.js'
 import type { UsersRpc } from '../access/context.js'
+import { checkPasswordAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Emails } from '../models/email.js'
 import { emailCode, type MailedKeys } from '../models/mailed-key.js'
@@ -15,7 +16,6 @@ import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { isEmailAddress } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
-import { checkPasswordAge } from './password-age.js'
 
 interface Deps {
   readonly users: Users

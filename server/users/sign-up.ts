@@ -60,7 +60,7 @@ export function signUp(deps: SignUpDeps): UsersRpc<'signUp'> {
       .transact(async t => {
         await checkFree(users, form, t)
         const userId = await users.add(row, t)
-        if (question && answerHash) await questions.saveAnswer(userId, question.id, answerHash, t)
+        if (question && answerHash) await questions.saveAnswer({ userId, questionId: question.id, answerHash }, t)
         if (unmatched && answerHash) await questions.keepUnmatched(userId, unmatched, answerHash, t)
         await audit.append({ ...auditContext(call), action: 'user.sign-up', outcome: 'ok', subject_id: userId }, t)
         return userId

@@ -1,6 +1,7 @@
 // How users change their own username: with the password again.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { UsersRpc } from '../access/context.js'
+import { checkPasswordAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { FormerUsernames } from '../models/former-username.js'
 import type { Users } from '../models/user.js'
@@ -11,7 +12,6 @@ import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
-import { checkPasswordAge } from './password-age.js'
 import { checkFields } from './sign-up-form.js'
 import { checkFree, isTaken, takenNames } from './taken-names.js'
 

@@ -35,6 +35,16 @@ async function quiet({ registry }: TestService): Promise<void> {
 const deeds: readonly [says: string, (client: AdministrationClient, own: TestService) => Promise<unknown>][] = [
   ['was changed', c => c.updateUser({ user: 'bia', form: { city: 'Y' }, updateMask: { paths: ['city'] } })],
   ['was given a new password', c => c.setPassword({ user: 'bia', password: 'sete girafas bem altas' })],
+  [
+    'no longer has answers to security questions',
+    async (c, own) => {
+      await run(
+        own,
+        `INSERT INTO answers (user_id, question_id, answer_hash) SELECT id, 1, '' FROM users WHERE username = 'bia'`,
+      )
+      await c.clearAnswers({ user: 'bia' })
+    },
+  ],
   ['was suspended', c => c.suspendUser({ user: 'bia' })],
   ['is no longer suspended', c => c.resumeUser({ user: 'bia' })],
   ['was deleted', c => c.deleteUser({ user: 'bia' })],

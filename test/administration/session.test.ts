@@ -1,9 +1,10 @@
 /** Sessions of administrators: who gets a token, its access, and its lifetime. */
 import test from 'ava'
 import { TOTP } from 'otpauth'
-import { openAdministration, openSignedIn, reasonOf } from '../_helpers/administration.js'
+import { openAdministration, openLocal, openSignedIn, reasonOf } from '../_helpers/administration.js'
 import { refused } from '../_helpers/problem.js'
-import { password, startTestService } from '../_helpers/service.js'
+import { password, serviceWithClock, startTestService } from '../_helpers/service.js'
+import { idOf } from '../_helpers/tokens.js'
 
 const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
 
@@ -57,4 +58,72 @@ test('after enrolment a sign-in needs a one-time code in addition to the passwor
   const { token } = await open.signIn({ username: 'admin', password, code: next })
   t.true((await openAdministration(t, service, token).getSession({})).totp)
   t.is(await reasonOf(open.signIn({ username: 'admin', password, code: next })), 'INVALID_CREDENTIALS')
+})
+
+test('for a day after a public session has set an administrator’s password, it signs in with a one-time code only', async t => {
+  const service = await serviceWithClock(t, settings)
+  const { registry, clock } = service
+  const open = openAdministration(t, service)
+  const local = await openLocal(t, service, { reason: 'teste' })
+  const next = 'tatu-canastra 12'
+  const update = async (token: string, newPassword: string) => {
+    const { status, text } = await service.request('POST', '/forgotpasswords/passwordupdatebyusername', {
+      token,
+      body: { newPassword },
+    })
+    t.is(status, 200, text)
+  }
+  const signIn = (secret: string, code = '') => open.signIn({ username: 'admin', password: secret, code })
+  const refusals = async () => {
+    const all = await registry.audit.list({ action: 'session.admin-login', outcome: 'refused', limit: 100 })
+    return all.map(({ reason }) => reason)
+  }
+  const stolen = await service.adminToken()
+  const id = idOf(stolen)
+  await update(stolen, next)
+  const error = await t.throwsAsync(signIn(next))
+  t.is(await reasonOf(Promise.reject(error)), 'SIGN_IN_AGAIN')
+  const [time = ''] = /\d{4}-\d\d-\d\dT[\d:.]+Z/.exec(error!.message) ?? []
+  t.true(Math.abs(Date.parse(time) - clock.now() - 86_400_000) < 1000, error!.message)
+  t.regex(error!.message, /nother administrator.*set-password --local/)
+  // Only the right password shows it, and it isn't a failure: those before and after it count as ever.
+  for (let index = 0; index < 9; index++) t.is(await reasonOf(signIn(`guess number ${index}`)), 'INVALID_CREDENTIALS')
+  t.is(await reasonOf(signIn(next)), 'SIGN_IN_AGAIN')
+  t.is(await reasonOf(signIn(password)), 'INVALID_CREDENTIALS')
+  t.is(await reasonOf(signIn(next)), 'TOO_MANY_ATTEMPTS')
+  t.true((await refusals()).includes('SIGN_IN_AGAIN'))
+  // The contract's own sign-in is as before.
+  await service.login('admin', next)
+
+  await clock.pass(86_400 - 1)
+  t.is(await reasonOf(signIn(next)), 'SIGN_IN_AGAIN')
+  await clock.pass(2)
+  t.is(await reasonOf(signIn(next)), 'none')
+
+  const byKey = async (seconds: number, secret: string) => {
+    await registry.mailedKeys.replace(id, 'recovery', 'ABCD2345')
+    const query = { username: 'admin', key: 'ABCD2345' }
+    const { text } = await service.request('POST', '/forgotpasswords/loginbyusernameandkey', { query })
+    await clock.pass(seconds)
+    await update(text, secret)
+  }
+  await byKey(15 * 60, 'sete girafas bem altas')
+  t.is(await reasonOf(signIn('sete girafas bem altas')), 'none')
+  await byKey(15 * 60 + 1, next)
+  t.is(await reasonOf(signIn(next)), 'SIGN_IN_AGAIN')
+  await local.setPassword({ user: 'admin', password })
+  const { token } = await signIn(password)
+
+  // With codes, the same password signs in.
+  const session = openAdministration(t, service, token)
+  const { secret } = await session.enrollTotp({})
+  const totp = new TOTP({ secret })
+  await session.confirmTotp({ code: totp.generate({ timestamp: clock.now() }) })
+  await registry.database.sequelize.query('UPDATE users SET password_updated_at = now() WHERE id = 1')
+  t.is(await reasonOf(signIn(password)), 'CODE_NEEDED')
+  await clock.pass(60)
+  t.is(await reasonOf(signIn(password, '000000')), 'INVALID_CREDENTIALS')
+  t.is(await reasonOf(signIn(password, totp.generate({ timestamp: clock.now() }))), 'none')
+  await local.removeTotp({ user: 'admin', confirm: 'admin' })
+  t.is(await reasonOf(signIn(password)), 'SIGN_IN_AGAIN')
 })

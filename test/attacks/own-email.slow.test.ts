@@ -209,6 +209,30 @@ test('a password update by a mailed key, or by SetPassword, lets the owner chang
   }
 })
 
+test('a password update by a mailed key of more than 15 minutes ago counts as one with a token, for address, username and deletion', async t => {
+  const service = await serviceWithClock(t, { SMTP_URL: mailbox.url })
+  const { registry, clock } = service
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  for (const [seconds, reason] of [
+    [15 * 60 + 1, 'WRONG_STATE'],
+    [15 * 60, undefined],
+  ] as const) {
+    await registry.mailedKeys.replace(idOf(token), 'recovery', 'ABCD2345')
+    const query = { username, key: 'ABCD2345' }
+    const entered = await service.request('POST', '/forgotpasswords/loginbyusernameandkey', { query })
+    await clock.pass(seconds / 2)
+    const { text: refreshed } = await service.request('GET', '/users/refresh', { token: entered.text })
+    await clock.pass(seconds / 2)
+    t.is((await update(refreshed, service)).status, 200)
+    const session = await service.login(username, newPassword)
+    t.is((await setEmail(session, newEmail(), { secret: newPassword, on: service })).json?.reason, reason)
+    const own = { username: randomUUID(), password: newPassword }
+    if (!reason) continue
+    t.is((await post('/users/me/username', session, own, { on: service })).json?.reason, reason)
+    t.is((await post('/users/me/delete', session, { password: newPassword }, { on: service })).json?.reason, reason)
+  }
+})
+
 test('a request that started before its session was revoked neither mails a code nor changes an address', async t => {
   const { database, users, audit } = service.registry
   const ways = {

@@ -72,6 +72,7 @@ const commands: Record<string, readonly Run[]> = {
     { args: ['rotate-provider-key', 'ana', '--yes'], action: 'user.rotate-provider-key' },
     { args: ['set-organization', 'ana', '--none', '--yes'] },
     { args: ['revoke-tokens', 'ana', '--yes'], action: 'user.revoke-tokens' },
+    { args: ['clear-answers', 'ana', '--yes'] },
     { args: ['send-key', 'ana'], action: 'user.send-key' },
     { args: ['why', 'ana'] },
     { args: ['lockouts', 'list'] },
@@ -294,6 +295,7 @@ const failures: Record<string, Failing> = {
   'totp enroll': { args: ['--code-file', 'none'], code: 5, reason: 'WRONG_STATE' },
   'totp delete': unknownUser('--confirm', 'unknown'),
   'users activate': unknownUser(),
+  'users clear-answers': unknownUser('--yes'),
   'users create': {
     args: ['--username', 'ADMIN', '--role', 'ROLE_CLIENT', '--state', 'SP', '--city', 'Bauru'],
     code: 2,

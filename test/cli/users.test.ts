@@ -187,6 +187,20 @@ test('revoke-tokens ends every session of a user', async t => {
   t.is(await login(username), 200)
 })
 
+test('clear-answers removes the answers of a user, after a confirmation', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT', { securityquestion: '1', securityanswer: 'Rex' })
+  const { id } = await json('show', username)
+  const unasked = await users('clear-answers', username)
+  t.is(unasked.code, 2)
+  t.regex(unasked.stderr, /--yes/)
+  t.deepEqual(await json('clear-answers', username, '--yes'), { id, username, cleared: 1 })
+  t.deepEqual(await service.registry.questions.answers(id), [])
+  t.is(
+    (await users('clear-answers', String(id), '--yes')).stdout,
+    `User ${id} (${username}) has no answers to security questions.\n`,
+  )
+})
+
 test('`edit --email` sets or removes a validated address, and voids a key mailed to the former one', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const { id, email } = await json('edit', username, '--email', ' ana@example.org ')
@@ -297,7 +311,17 @@ test('an existing username that looks like an id never identifies another user, 
 test('every command reports an unknown or missing user in one sentence', async t => {
   for (const verb of [
     ...['show', 'edit', 'activate', 'suspend', 'resume', 'unlock', 'set-role', 'set-organization'],
-    ...['rotate-provider-key', 'revoke-tokens', 'send-key', 'delete', 'undelete', 'erase', 'export', 'why'],
+    ...[
+      'rotate-provider-key',
+      'revoke-tokens',
+      'clear-answers',
+      'send-key',
+      'delete',
+      'undelete',
+      'erase',
+      'export',
+      'why',
+    ],
   ]) {
     const values: Record<string, string[]> = {
       edit: ['--city', 'X'],
@@ -306,6 +330,7 @@ test('every command reports an unknown or missing user in one sentence', async t
       suspend: ['--yes'],
       'rotate-provider-key': ['--yes'],
       'revoke-tokens': ['--yes'],
+      'clear-answers': ['--yes'],
       delete: ['--yes'],
     }
     const unknown = await users(verb, 'ninguém', ...(values[verb] ?? []))

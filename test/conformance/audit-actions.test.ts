@@ -12,6 +12,7 @@ import { runCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
 import { openMailbox } from '../_helpers/mailbox.js'
 import { password, startTestService } from '../_helpers/service.js'
+import { idOf } from '../_helpers/tokens.js'
 
 /** How many events of an action a registry has. */
 async function count(url: string, action: string): Promise<number> {
@@ -171,6 +172,11 @@ test('every operation leaves an event of its action, marked with what it changes
       const headers = { 'x-forwarded-for': '198.51.100.7' }
       await service.request('POST', '/users/login', { query: { username: user, password: 'errada-errada' }, headers })
       await api.unlockUser({ user })
+    },
+    async 'user.clear-answers'() {
+      const answers = { securityquestion: '1', securityanswer: 'Rex' }
+      const { token } = await service.signUp('ROLE_CLIENT', answers)
+      await api.clearAnswers({ user: `#${idOf(token)}` })
     },
     'user.set-password': () => api.setPassword({ user, password }),
     'user.set-role': () => api.setRole({ user, role: 'ROLE_INSTITUTION' }),

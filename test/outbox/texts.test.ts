@@ -28,6 +28,29 @@ test('every e-mail states its purpose in both languages', t => {
   }
 })
 
+test('the notices about answers and passwords say what counts, from when, and what ends it', t => {
+  const content = { username: 'ana', times: 1, at: '2026-11-21T06:10:30Z', address: '192.0.2.7' }
+  const says: Record<string, readonly [en: RegExp, pt: RegExp]> = {
+    'answer-saved': [
+      /counts at once, and the former answer no longer does/,
+      /vale desde já, e a resposta anterior não vale mais/,
+    ],
+    'answer-waits': [
+      /counts from November 22, 2026 at 6:10\sAM \(UTC\) on\. Until then, the former one does.*log out everywhere/s,
+      /vale a partir de 22 de novembro de 2026 às 06:10 \(UTC\)\. Até lá vale a anterior.*saia de todos os aparelhos/s,
+    ],
+    'answers-cleared': [/administrator removed all answers/, /administrador removeu todas as respostas/],
+    'password-changed': [
+      /didn't count yet were discarded, except those\nsaved in the same session: these end when you log out everywhere/,
+      /ainda não valiam foram\ndescartadas, exceto as gravadas no mesmo acesso: estas terminam quando você sai de todos/,
+    ],
+  }
+  for (const [kind, [en, pt]] of Object.entries(says)) {
+    t.regex(writeEmail(kind as 'answer-waits', 'en', content).text, en)
+    t.regex(writeEmail(kind as 'answer-waits', 'pt-BR', content).text, pt)
+  }
+})
+
 test('a name can’t add lines or reverse text', t => {
   const { text } = writeEmail('recovery-key', 'en', { username: 'a\r\n\r\nYour key: EVIL\u202e', key: 'K' })
   t.notRegex(text, /\r|\u202e|^Your key: EVIL/m)
@@ -38,6 +61,7 @@ test('an e-mail about several events says how many', t => {
     'password-changed',
     'recovery-login',
     'answer-saved',
+    'answer-waits',
     'member-deactivated',
     'username-changed',
   ] as const) {

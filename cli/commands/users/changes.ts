@@ -179,6 +179,35 @@ Examples:
       }),
     )
 
+  withUser(withSignIn(users.command('clear-answers'), 'clearAnswers'))
+    .description('Remove the answers of a user to security questions, so that no one signs in by them.')
+    .addOption(yesOption())
+    .addHelpText(
+      'after',
+      `
+It also removes answers that don't count yet and the answer to the question that
+the user entered at sign-up. The user gets an e-mail about it, and can save new
+answers. Open sessions stay: \`users revoke-tokens\` ends them.
+
+Example:
+  $ auth-admin users clear-answers '(11)98765-4321'`,
+    )
+    .action(
+      administering(async (api, name: string | undefined, options: Asked) => {
+        const { user, cleared } = await changeConfirmed(
+          api,
+          name,
+          options,
+          who => `No one can sign in as ${who.replace(/^U/, 'u')} by answers to security questions. Remove them?`,
+          ({ user, validateOnly }) => api.clearAnswers({ user, validateOnly }),
+        )
+        const { id, username } = user!.record!
+        if (options.json) printJson({ id, username, cleared })
+        else if (cleared === 0) say(`User ${id} (${username}) has no answers to security questions.`)
+        else say(`The answers of user ${id} (${username}) to security questions are removed: ${cleared}.`)
+      }),
+    )
+
   withUser(withSignIn(users.command('send-key'), 'sendRecoveryKey'))
     .description('Mail a recovery key to the address of a user. It is valid for 15 minutes.')
     .addHelpText('after', "\nExample:\n  $ auth-admin users send-key '(11)98765-4321'")

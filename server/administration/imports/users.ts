@@ -3,7 +3,6 @@ import type { ImportedUser, UserForm } from '../../../proto/gen/auth/v1/administ
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { ImportedUserRow, ImportedUsers } from '../../models/imported-user.js'
 import type { OrganizationRow, Organizations } from '../../models/organization.js'
-import type { Questions } from '../../models/question.js'
 import type { NewUser, Users } from '../../models/user.js'
 import { isImportableHash, type Passwords } from '../../passwords/hash.js'
 import type { PasswordPolicy } from '../../passwords/policy.js'
@@ -34,7 +33,6 @@ interface Deps {
   readonly users: Users
   readonly importedUsers: ImportedUsers
   readonly organizations: Organizations
-  readonly questions: Questions
   readonly passwords: Passwords
   readonly policy: PasswordPolicy
   readonly settings: Pick<Settings, 'timeZone'>
@@ -75,7 +73,7 @@ type Decision =
 
 /** Creates the rows of users. */
 export function createUserRows(deps: Deps): Rows<ImportedUser> {
-  const { users, importedUsers, organizations, questions, passwords, policy, settings, now } = deps
+  const { users, importedUsers, organizations, passwords, policy, settings, now } = deps
 
   function read(row: ImportedUser, index: number): Read {
     const form: Partial<UserForm> = row.form ?? {}
@@ -273,7 +271,6 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     if (change.activate) await users.activate(user, next ?? null, t, administratorId)
     if (change.passwordHash !== undefined) {
       await users.changePassword(id, change.passwordHash, { byToken: false }, t)
-      await questions.discardNext(id, t)
       await record({ action: 'user.set-password', subject_id: id })
     }
     return { kind: 'updated', id, fields: change.fields }

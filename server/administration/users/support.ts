@@ -1,4 +1,5 @@
-// Help for a user who can't sign in: a new password, a recovery key by e-mail, an unlock.
+// Help for a user who can't sign in, or whom others could sign in as: a new password, a recovery key by e-mail, an unlock,
+// answers deleted.
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import { tooManyAttempts } from '../../access/admission.js'
 import { type Attempts, type CounterKeys, proofs } from '../../models/attempt.js'
@@ -50,17 +51,40 @@ export function unlockUser(
   }
 }
 
+/** Deletes the answers of a user, so that nobody signs in by them, and notifies the user by e-mail. */
+export function clearAnswers(
+  deps: UserChangeDeps & {
+    questions: Pick<Questions, 'clear'>
+    emails: Emails
+    settings: Pick<Settings, 'mailLocale'>
+  },
+): Handler<'clearAnswers'> {
+  const { questions, emails, settings } = deps
+  return async (request, context) => {
+    let cleared = 0
+    const { user } = await changeUser(deps, context, request, {}, async (row, t) => {
+      cleared = await questions.clear(row.id, t)
+      if (cleared === 0) return undefined
+      const address = context.administrator.auditContext.address ?? 'auth-admin'
+      // security-notices.ts notifies an administrator, without a quota.
+      if (row.role !== 'ROLE_ADMIN')
+        await emails.notify('answers-cleared', row, { address, locale: settings.mailLocale }, t)
+      return { action: 'user.clear-answers' }
+    })
+    return { user, cleared }
+  }
+}
+
 /** Sets a password, revokes the tokens of the user, and notifies the user by e-mail. */
 export function setPassword(
   deps: UserChangeDeps & {
-    questions: Questions
     emails: Emails
     passwords: Passwords
     policy: PasswordPolicy
     settings: Pick<Settings, 'mailLocale'>
   },
 ): Checked<'setPassword'> {
-  const { users, questions, emails, passwords, policy, settings } = deps
+  const { users, emails, passwords, policy, settings } = deps
   const handle: Handler<'setPassword'> = async (request, context) => {
     const { call, administrator, target: user } = context
     const { password = '' } = request
@@ -74,7 +98,6 @@ export function setPassword(
       : await passwords.hash([secret], waiterOf(call, user.usernameKey, 'administration'))
     return changeUser(deps, context, request, {}, async (row, t) => {
       await users.changePassword(row.id, hash, { byToken: false }, t)
-      await questions.discardNext(row.id, t)
       const address = administrator.auditContext.address ?? 'auth-admin'
       // security-notices.ts notifies an administrator, without a quota.
       if (row.role !== 'ROLE_ADMIN')

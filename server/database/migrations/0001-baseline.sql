@@ -61,8 +61,8 @@ CREATE TABLE users (
   nickname_key text NOT NULL UNIQUE,
   nickname_skeleton text NOT NULL,
   password_hash text NOT NULL,
-  -- When a session set the password without a mailed key; NULL after sign-up, a mailed key or SetPassword. A stolen token is
-  -- enough to set a password, so such an account can't change its e-mail address for a day.
+  -- When a session set the password; NULL after sign-up, SetPassword, and a session by a mailed key of the last 15 minutes. A
+  -- stolen token is enough to set a password, so for a day such a password proves too little.
   password_updated_at timestamptz,
   email text,
   date_of_birth date,
@@ -152,18 +152,46 @@ CREATE TABLE questions (
   position integer
 );
 
--- Answers, as hashes. An answer saved long after sign-up counts only a day later, and the one before it counts until then:
--- a thief of a token gains no answer by which to come back.
+-- Answers, as hashes. `next_hash` is an answer that a session saved without the password, later than the first day: it counts
+-- only a day later, and the one before it counts until then, so a thief of a token gains no answer by which to come back.
 CREATE TABLE answers (
   user_id integer NOT NULL REFERENCES users ON DELETE CASCADE,
   question_id integer NOT NULL REFERENCES questions,
   answer_hash text,
   next_hash text,
   next_counts_at timestamptz,
+  -- Who saved it, the owner or an administrator, and in which session. While it waits, it ends with the tokens of either.
+  next_by integer,
+  next_session text,
   PRIMARY KEY (user_id, question_id),
   CHECK (answer_hash IS NOT NULL OR next_hash IS NOT NULL),
   CHECK ((next_hash IS NULL) = (next_counts_at IS NULL))
 );
+CREATE INDEX answers_next_by ON answers (next_by) WHERE next_hash IS NOT NULL;
+
+-- Ends the waiting answers of, and by, a user whose tokens are revoked. Those stay that count by now, and those of the session
+-- that the transaction names: it updates the password. In order of key, so that two such changes can't deadlock.
+CREATE FUNCTION users_generation_ends_answers() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+  keeping text := current_setting('auth.keeps_answers_of', true);
+BEGIN
+  PERFORM FROM answers WHERE next_hash IS NOT NULL AND (user_id = OLD.id OR next_by = OLD.id)
+    ORDER BY user_id, question_id FOR UPDATE;
+  UPDATE answers
+  SET answer_hash = CASE WHEN next_counts_at <= now() THEN next_hash ELSE answer_hash END,
+    next_hash = NULL, next_counts_at = NULL, next_by = NULL, next_session = NULL
+  WHERE next_hash IS NOT NULL AND (user_id = OLD.id OR next_by = OLD.id)
+    AND (next_counts_at <= now() OR answer_hash IS NOT NULL AND (next_session = keeping) IS NOT TRUE);
+  DELETE FROM answers
+  WHERE next_hash IS NOT NULL AND (user_id = OLD.id OR next_by = OLD.id) AND (next_session = keeping) IS NOT TRUE;
+  RETURN NULL;
+END
+$$;
+CREATE TRIGGER users_generation_ends_answers AFTER UPDATE ON users
+  FOR EACH ROW WHEN (OLD.token_generation IS DISTINCT FROM NEW.token_generation)
+  EXECUTE FUNCTION users_generation_ends_answers();
+CREATE TRIGGER users_erasure_ends_answers AFTER DELETE ON users
+  FOR EACH ROW EXECUTE FUNCTION users_generation_ends_answers();
 
 -- Answers from the older implementation are keyed digests (`keyed1:`) until an idle hash thread wraps them.
 CREATE INDEX answers_keyed ON answers (user_id, question_id) WHERE answer_hash LIKE 'keyed1:%';

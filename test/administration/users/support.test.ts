@@ -7,6 +7,7 @@ import { usernameKey } from '../../../server/rules/names.js'
 import { openLocal, openSignedIn, reasonOf, signedInForFile, wrongFieldsOf } from '../../_helpers/administration.js'
 import { anyAddress } from '../../_helpers/crowd.js'
 import { mailboxForFile } from '../../_helpers/mailbox.js'
+import { endsOrWaits } from '../../_helpers/models.js'
 import {
   password,
   serviceForFile,
@@ -268,6 +269,73 @@ test('setting a password applies the rules of sign-up, revokes tokens and waitin
   const { subject, text } = await mailbox.nextEmail(email)
   t.regex(subject!, /senha foi alterada/)
   t.notRegex(text!, /girafas/)
+})
+
+test('clearing answers removes those that count, those that wait and that of the sign-up, and notifies the owner', async t => {
+  const own = await serviceWithClock(t, settings())
+  const chief = await openLocal(t, own)
+  const email = `u${randomInt(1e9)}@example.org`
+  const question = 'Nome da sua primeira pipa?'
+  const user = await own.signUp('ROLE_CLIENT', { email, securityquestion: question, securityanswer: 'azul' })
+  const { username } = user
+  for (const id of [1, 2]) {
+    await setAnswer(user.token, id, 'azul', own)
+    await mailbox.nextEmail(email)
+  }
+  await own.clock.pass(25 * 3600)
+  const token = await own.login(username)
+  for (const id of [2, 3]) {
+    await setAnswer(token, id, 'verde', own)
+    await mailbox.nextEmail(email)
+  }
+  t.is((await chief.clearAnswers({ user: username, validateOnly: true })).cleared, 4)
+  const enter = async (answer: string, ...ids: number[]) => {
+    const body = ids.map(id => ({ forgotpasswordquestionsid: id, answer }))
+    return (await own.request('POST', '/forgotpasswords/loginbyusernameandanswers', { query: { username }, body }))
+      .status
+  }
+  t.is(await enter('azul', 1, 2), 200)
+  await mailbox.nextEmail(email)
+  const { cleared, user: shown } = await chief.clearAnswers({ user: username })
+  t.deepEqual([cleared, shown?.record?.username], [4, username])
+  t.is(await enter('azul', 1, 2), 404)
+  const { subject, text } = await mailbox.nextEmail(email)
+  t.regex(subject!, /foram removidas/)
+  t.true(text?.includes(username.replace(/[()]/g, '$&')) || text?.includes('·'), text)
+  // A link finds nothing, and what waited doesn't count later. Its session may save new answers.
+  t.is((await chief.linkQuestion({ question: '1', text: question }).catch(() => ({ linked: 0 }))).linked, 0)
+  await own.clock.pass(25 * 3600)
+  t.is(await enter('verde', 2, 3), 404)
+  t.is((await chief.clearAnswers({ user: username })).cleared, 0)
+  const events = await own.registry.audit.list({ subjectId: idOf(user.token), action: 'user.clear-answers', limit: 9 })
+  t.is(events.length, 1)
+  const again = await own.login(username)
+  for (const id of [2, 3]) {
+    const body = { forgotpasswordquestionsid: id, answer: 'rosa', password }
+    t.is(
+      (await own.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token: again, body }))
+        .status,
+      200,
+    )
+  }
+  t.is(await enter('rosa', 2, 3), 200)
+  await chief.deleteUser({ user: username })
+  t.is(await reasonOf(chief.clearAnswers({ user: `#${idOf(user.token)}` })), 'WRONG_STATE')
+})
+
+test('an answer that a link moves while answers are cleared is cleared, too', async t => {
+  const { database, questions } = service.registry
+  const text = `Pipa ${randomInt(1e9)}?`
+  const { token } = await service.signUp('ROLE_CLIENT', { securityquestion: text, securityanswer: 'azul' })
+  const id = idOf(token)
+  let clearing: Promise<{ cleared: number }> | undefined
+  await database.transact(async transaction => {
+    t.is((await questions.link(text.toLowerCase(), 3, transaction)).added, 1)
+    clearing = admin.clearAnswers({ user: `#${id}` })
+    await endsOrWaits(database, clearing)
+  })
+  t.is((await clearing)?.cleared, 1)
+  t.deepEqual(await questions.answers(id), [])
 })
 
 test('a recovery key is sent to the registered address, and signs in', async t => {

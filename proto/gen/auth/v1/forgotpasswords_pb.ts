@@ -12,7 +12,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file auth/v1/forgotpasswords.proto.
  */
 export const file_auth_v1_forgotpasswords: GenFile = /*@__PURE__*/
-  fileDesc("Ch1hdXRoL3YxL2ZvcmdvdHBhc3N3b3Jkcy5wcm90bxIHYXV0aC52MSInCiVGaW5kQWxsRm9yZ290UGFzc3dvcmRRdWVzdGlvbnNSZXF1ZXN0Ik4KJkZpbmRBbGxGb3Jnb3RQYXNzd29yZFF1ZXN0aW9uc1Jlc3BvbnNlEiQKCXF1ZXN0aW9ucxgBIAMoCzIRLmF1dGgudjEuUXVlc3Rpb24iaAogTG9naW5CeVVzZXJuYW1lQW5kQW5zd2Vyc1JlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIgCgdhbnN3ZXJzGAIgAygLMg8uYXV0aC52MS5BbnN3ZXJCCwoJX3VzZXJuYW1lIjIKIUxvZ2luQnlVc2VybmFtZUFuZEFuc3dlcnNSZXNwb25zZRINCgV0b2tlbhgBIAEoCSJcChxMb2dpbkJ5VXNlcm5hbWVBbmRLZXlSZXF1ZXN0EhAKA2tleRgBIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAIgASgJSAGIAQFCBgoEX2tleUILCglfdXNlcm5hbWUiLgodTG9naW5CeVVzZXJuYW1lQW5kS2V5UmVzcG9uc2USDQoFdG9rZW4YASABKAkicQofUGFzc3dvcmRVcGRhdGVCeVVzZXJuYW1lUmVxdWVzdBIZCgxuZXdfcGFzc3dvcmQYASABKAlIAIgBARIVCgh1c2VybmFtZRgCIAEoCUgBiAEBQg8KDV9uZXdfcGFzc3dvcmRCCwoJX3VzZXJuYW1lIiIKIFBhc3N3b3JkVXBkYXRlQnlVc2VybmFtZVJlc3BvbnNlImEKLlNhdmVGb3Jnb3RQYXNzd29yZFF1ZXN0aW9uc1VzZXJzQW5zd2Vyc1JlcXVlc3QSJAoGYW5zd2VyGAEgASgLMg8uYXV0aC52MS5BbnN3ZXJIAIgBAUIJCgdfYW5zd2VyIjEKL1NhdmVGb3Jnb3RQYXNzd29yZFF1ZXN0aW9uc1VzZXJzQW5zd2Vyc1Jlc3BvbnNlIlkKFVNlbmRLZXlCeUVtYWlsUmVxdWVzdBISCgVlbWFpbBgBIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAIgASgJSAGIAQFCCAoGX2VtYWlsQgsKCV91c2VybmFtZSIYChZTZW5kS2V5QnlFbWFpbFJlc3BvbnNlMtkFCg9Gb3Jnb3RQYXNzd29yZHMShgEKHkZpbmRBbGxGb3Jnb3RQYXNzd29yZFF1ZXN0aW9ucxIuLmF1dGgudjEuRmluZEFsbEZvcmdvdFBhc3N3b3JkUXVlc3Rpb25zUmVxdWVzdBovLmF1dGgudjEuRmluZEFsbEZvcmdvdFBhc3N3b3JkUXVlc3Rpb25zUmVzcG9uc2UiA5ACAhJyChlMb2dpbkJ5VXNlcm5hbWVBbmRBbnN3ZXJzEikuYXV0aC52MS5Mb2dpbkJ5VXNlcm5hbWVBbmRBbnN3ZXJzUmVxdWVzdBoqLmF1dGgudjEuTG9naW5CeVVzZXJuYW1lQW5kQW5zd2Vyc1Jlc3BvbnNlEmYKFUxvZ2luQnlVc2VybmFtZUFuZEtleRIlLmF1dGgudjEuTG9naW5CeVVzZXJuYW1lQW5kS2V5UmVxdWVzdBomLmF1dGgudjEuTG9naW5CeVVzZXJuYW1lQW5kS2V5UmVzcG9uc2USbwoYUGFzc3dvcmRVcGRhdGVCeVVzZXJuYW1lEiguYXV0aC52MS5QYXNzd29yZFVwZGF0ZUJ5VXNlcm5hbWVSZXF1ZXN0GikuYXV0aC52MS5QYXNzd29yZFVwZGF0ZUJ5VXNlcm5hbWVSZXNwb25zZRKcAQonU2F2ZUZvcmdvdFBhc3N3b3JkUXVlc3Rpb25zVXNlcnNBbnN3ZXJzEjcuYXV0aC52MS5TYXZlRm9yZ290UGFzc3dvcmRRdWVzdGlvbnNVc2Vyc0Fuc3dlcnNSZXF1ZXN0GjguYXV0aC52MS5TYXZlRm9yZ290UGFzc3dvcmRRdWVzdGlvbnNVc2Vyc0Fuc3dlcnNSZXNwb25zZRJRCg5TZW5kS2V5QnlFbWFpbBIeLmF1dGgudjEuU2VuZEtleUJ5RW1haWxSZXF1ZXN0Gh8uYXV0aC52MS5TZW5kS2V5QnlFbWFpbFJlc3BvbnNlQjkKB2F1dGgudjFQAVoiYXV0aC1yZWdpc3RyeS9wcm90by9hdXRoL3YxO2F1dGh2MaoCB0F1dGguVjFiBnByb3RvMw", [file_auth_v1_records]);
+  fileDesc("Ch1hdXRoL3YxL2ZvcmdvdHBhc3N3b3Jkcy5wcm90bxIHYXV0aC52MSInCiVGaW5kQWxsRm9yZ290UGFzc3dvcmRRdWVzdGlvbnNSZXF1ZXN0Ik4KJkZpbmRBbGxGb3Jnb3RQYXNzd29yZFF1ZXN0aW9uc1Jlc3BvbnNlEiQKCXF1ZXN0aW9ucxgBIAMoCzIRLmF1dGgudjEuUXVlc3Rpb24iaAogTG9naW5CeVVzZXJuYW1lQW5kQW5zd2Vyc1JlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIgCgdhbnN3ZXJzGAIgAygLMg8uYXV0aC52MS5BbnN3ZXJCCwoJX3VzZXJuYW1lIjIKIUxvZ2luQnlVc2VybmFtZUFuZEFuc3dlcnNSZXNwb25zZRINCgV0b2tlbhgBIAEoCSJcChxMb2dpbkJ5VXNlcm5hbWVBbmRLZXlSZXF1ZXN0EhAKA2tleRgBIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAIgASgJSAGIAQFCBgoEX2tleUILCglfdXNlcm5hbWUiLgodTG9naW5CeVVzZXJuYW1lQW5kS2V5UmVzcG9uc2USDQoFdG9rZW4YASABKAkicQofUGFzc3dvcmRVcGRhdGVCeVVzZXJuYW1lUmVxdWVzdBIZCgxuZXdfcGFzc3dvcmQYASABKAlIAIgBARIVCgh1c2VybmFtZRgCIAEoCUgBiAEBQg8KDV9uZXdfcGFzc3dvcmRCCwoJX3VzZXJuYW1lIiIKIFBhc3N3b3JkVXBkYXRlQnlVc2VybmFtZVJlc3BvbnNlIoUBCi5TYXZlRm9yZ290UGFzc3dvcmRRdWVzdGlvbnNVc2Vyc0Fuc3dlcnNSZXF1ZXN0EiQKBmFuc3dlchgBIAEoCzIPLmF1dGgudjEuQW5zd2VySACIAQESFQoIcGFzc3dvcmQYAiABKAlIAYgBAUIJCgdfYW5zd2VyQgsKCV9wYXNzd29yZCIxCi9TYXZlRm9yZ290UGFzc3dvcmRRdWVzdGlvbnNVc2Vyc0Fuc3dlcnNSZXNwb25zZSJZChVTZW5kS2V5QnlFbWFpbFJlcXVlc3QSEgoFZW1haWwYASABKAlIAIgBARIVCgh1c2VybmFtZRgCIAEoCUgBiAEBQggKBl9lbWFpbEILCglfdXNlcm5hbWUiGAoWU2VuZEtleUJ5RW1haWxSZXNwb25zZTLZBQoPRm9yZ290UGFzc3dvcmRzEoYBCh5GaW5kQWxsRm9yZ290UGFzc3dvcmRRdWVzdGlvbnMSLi5hdXRoLnYxLkZpbmRBbGxGb3Jnb3RQYXNzd29yZFF1ZXN0aW9uc1JlcXVlc3QaLy5hdXRoLnYxLkZpbmRBbGxGb3Jnb3RQYXNzd29yZFF1ZXN0aW9uc1Jlc3BvbnNlIgOQAgIScgoZTG9naW5CeVVzZXJuYW1lQW5kQW5zd2VycxIpLmF1dGgudjEuTG9naW5CeVVzZXJuYW1lQW5kQW5zd2Vyc1JlcXVlc3QaKi5hdXRoLnYxLkxvZ2luQnlVc2VybmFtZUFuZEFuc3dlcnNSZXNwb25zZRJmChVMb2dpbkJ5VXNlcm5hbWVBbmRLZXkSJS5hdXRoLnYxLkxvZ2luQnlVc2VybmFtZUFuZEtleVJlcXVlc3QaJi5hdXRoLnYxLkxvZ2luQnlVc2VybmFtZUFuZEtleVJlc3BvbnNlEm8KGFBhc3N3b3JkVXBkYXRlQnlVc2VybmFtZRIoLmF1dGgudjEuUGFzc3dvcmRVcGRhdGVCeVVzZXJuYW1lUmVxdWVzdBopLmF1dGgudjEuUGFzc3dvcmRVcGRhdGVCeVVzZXJuYW1lUmVzcG9uc2USnAEKJ1NhdmVGb3Jnb3RQYXNzd29yZFF1ZXN0aW9uc1VzZXJzQW5zd2VycxI3LmF1dGgudjEuU2F2ZUZvcmdvdFBhc3N3b3JkUXVlc3Rpb25zVXNlcnNBbnN3ZXJzUmVxdWVzdBo4LmF1dGgudjEuU2F2ZUZvcmdvdFBhc3N3b3JkUXVlc3Rpb25zVXNlcnNBbnN3ZXJzUmVzcG9uc2USUQoOU2VuZEtleUJ5RW1haWwSHi5hdXRoLnYxLlNlbmRLZXlCeUVtYWlsUmVxdWVzdBofLmF1dGgudjEuU2VuZEtleUJ5RW1haWxSZXNwb25zZUI5CgdhdXRoLnYxUAFaImF1dGgtcmVnaXN0cnkvcHJvdG8vYXV0aC92MTthdXRodjGqAgdBdXRoLlYxYgZwcm90bzM", [file_auth_v1_records]);
 
 /**
  * Empty.
@@ -203,6 +203,13 @@ export type SaveForgotPasswordQuestionsUsersAnswersRequest = Message<"auth.v1.Sa
    * @generated from field: optional auth.v1.Answer answer = 1;
    */
   answer?: Answer | undefined;
+
+  /**
+   * The password of the caller once more: the answer counts at once. Over HTTP it stands beside the fields of the answer.
+   *
+   * @generated from field: optional string password = 2;
+   */
+  password?: string | undefined;
 };
 
 /**
@@ -323,7 +330,9 @@ export const ForgotPasswords: GenService<{
   },
   /**
    * Sets a new password and revokes every earlier token of the user. Protected: the user itself or an active
-   * ROLE_ADMIN. Refuses with INVALID_PASSWORD when the password violates the policy of sign-up, and USER_NOT_FOUND.
+   * ROLE_ADMIN. For a day, the new password opens no further way in, unless the session began by a mailed key at most 15 minutes
+   * before: SetEmail, SetUsername, DeleteMe and answers with `password` refuse with WRONG_STATE, and SignIn of Administration
+   * needs a one-time code. Refuses with INVALID_PASSWORD when the password violates the policy of sign-up, and USER_NOT_FOUND.
    *
    * HTTP: POST /forgotpasswords/passwordupdatebyusername
    * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), INVALID_PASSWORD (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND),
@@ -337,13 +346,17 @@ export const ForgotPasswords: GenService<{
     output: typeof PasswordUpdateByUsernameResponseSchema;
   },
   /**
-   * Saves the answer to a question and replaces an earlier one. Protected: the user itself or an active ROLE_ADMIN.
-   * On the first day after sign-up, the answer counts at once. Later, it counts after 24 hours; until then the previous
-   * answer counts, and a password update discards the new one. The owner is notified by e-mail.
-   * Refuses with MISSING_PARAMETER (no or empty answer), USER_NOT_FOUND, and QUESTION_NOT_FOUND (unknown or retired).
+   * Saves the answer to a question, which replaces an earlier one. Protected: the user itself or an active ROLE_ADMIN.
+   * With `password`, and on the first day after sign-up, the answer counts at once. Otherwise it counts after 24 hours, and until
+   * then the previous answer does. Whatever revokes the tokens of the user, or of the ROLE_ADMIN that saved it, ends an answer
+   * that doesn’t count yet; a password update in the session that saved it doesn’t. The owner is notified by e-mail.
+   * Refuses with MISSING_PARAMETER (no or empty answer), USER_NOT_FOUND, and QUESTION_NOT_FOUND (unknown or retired); with
+   * `password` also with INVALID_CREDENTIALS for a wrong password and TOO_MANY_ATTEMPTS as Login does, and with WRONG_STATE for a
+   * day after PasswordUpdateByUsername, unless its session began by a mailed key at most 15 minutes before.
    *
    * HTTP: POST /forgotpasswords/saveforgotpasswordquestionsusersanswers
-   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND), QUESTION_NOT_FOUND (NOT_FOUND), ACCESS_DENIED
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND), QUESTION_NOT_FOUND (NOT_FOUND), WRONG_STATE
+   * (FAILED_PRECONDITION), INVALID_CREDENTIALS (UNAUTHENTICATED), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED), ACCESS_DENIED
    * (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.ForgotPasswords.SaveForgotPasswordQuestionsUsersAnswers

@@ -222,7 +222,8 @@ export enum Reason {
 
   /**
    * The operation is irreversible, or creates access to an account or to the registry: it requires a sign-in within the last
-   * 15 minutes, with a one-time code if codes are enrolled. Sign in again. [401, UNAUTHENTICATED]
+   * 15 minutes, with a one-time code if codes are enrolled. Sign in again. At SignIn: a public session changed the password less
+   * than a day ago; the detail says when it signs in. [401, UNAUTHENTICATED]
    *
    * @generated from enum value: REASON_SIGN_IN_AGAIN = 28;
    */

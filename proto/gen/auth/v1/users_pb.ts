@@ -1816,8 +1816,9 @@ export const Users: GenService<{
   /**
    * Requests a change of the e-mail address and mails a code to the new address, which takes effect with ConfirmEmail.
    * Protected: the user itself, with the password, which counts as an attempt like a sign-in. Refuses with MISSING_PARAMETER;
-   * INVALID_EMAIL for an address to which mail can’t be sent; WRONG_STATE for a day after PasswordUpdateByUsername by a
-   * session that did not begin with a recovery key, with the time from which the change is possible in its text (ISO 8601);
+   * INVALID_EMAIL for an address to which mail can’t be sent; WRONG_STATE for a day after PasswordUpdateByUsername,
+   * unless its session began by a mailed key at most 15 minutes before, with the time from which the change is possible in its
+   * text (ISO 8601);
    * INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does, and beyond 1 code a minute and 5 an hour. The
    * answer doesn’t reveal whether another user has the address.
    *
@@ -1856,8 +1857,8 @@ export const Users: GenService<{
    * its look-alikes; the user can take it back at any time. No sign-in accepts it.
    * Refuses with MISSING_PARAMETER; INVALID_SIGN_UP for a username that breaks the rules of SignUp, is taken or is the
    * password; INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does. Refuses with WRONG_STATE while 10
-   * former usernames are reserved for the user, and for a day after PasswordUpdateByUsername by a session that did not begin
-   * with a recovery key; the text has the time from which the change is possible (ISO 8601).
+   * former usernames are reserved for the user, and for a day after PasswordUpdateByUsername, unless its session began by a
+   * mailed key at most 15 minutes before; the text has the time from which the change is possible (ISO 8601).
    *
    * HTTP: POST /users/me/username, at the base path only
    * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), INVALID_SIGN_UP (INVALID_ARGUMENT), WRONG_STATE (FAILED_PRECONDITION),
@@ -1888,8 +1889,8 @@ export const Users: GenService<{
    * Deletes the account of the user: it is suspended and hidden at once, all its tokens are void, and its names stay taken.
    * After 30 days all its data is erased; until then an administrator can restore it. The user is notified by e-mail.
    * Protected: the user itself, with the password, which counts as an attempt like a sign-in. Refuses with MISSING_PARAMETER;
-   * WRONG_STATE for a ROLE_ADMIN, which is deleted at Administration, and for a day after PasswordUpdateByUsername by a
-   * session that did not begin with a recovery key, with the time from which deletion is possible in its text (ISO 8601);
+   * WRONG_STATE for a ROLE_ADMIN, which is deleted at Administration, and for a day after PasswordUpdateByUsername, unless its
+   * session began by a mailed key at most 15 minutes before, with the time from which deletion is possible in its text (ISO 8601);
    * INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does.
    *
    * HTTP: POST /users/me/delete, at the base path only
