@@ -327,6 +327,20 @@ test('an answer that an administrator saved for a user waits, and ends with the 
   t.is((await enter(service, username, [a, b], 'rosa')).status, 200)
 })
 
+test('an answer that an administrator saved for a user ends with the administrator', async t => {
+  const [service, clock] = await withClock(t)
+  const [a, b] = await questions(service)
+  const { token, username } = await established(service, clock, [a, b])
+  const local = await openLocal(t, service, { reason: 'teste' })
+  const form = { username: 'eva', role: 'ROLE_ADMIN', state: 'SP', city: 'Bauru', password }
+  await local.createUser({ form, active: true, confirm: 'eva' })
+  const eva = await service.login('eva')
+  for (const id of [a, b]) t.is((await save(service, eva, id, 'verde', { usersid: idOf(token) })).status, 200)
+  await local.eraseUser({ user: 'eva', confirm: 'eva' })
+  await clock.pass(2 * day)
+  t.is((await enter(service, username, [a, b], 'azul')).status, 200)
+})
+
 test('a thief of a session, against an owner without an e-mail address, keeps no way back and takes no answer', async t => {
   const [service, clock] = await withClock(t)
   const [a, b] = await questions(service)

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { suspend } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
-import { type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
 
 const service = serviceForFile()
@@ -161,6 +161,21 @@ test('an empty answer, no question and no body are answered with 400', async t =
   for (const body of ['[]', '"x"', '{', '{"usersid":"x"}', '{"usersid":1.5}', '{"answer":{}}']) {
     refused(t, await save(token, body), 400, 'MALFORMED_REQUEST')
   }
+})
+
+test('the password may stand beside the fields of an answer: a wrong one saves nothing, null is none', async t => {
+  const { username, token } = await answered()
+  for (const wrong of ['not this one', '', 'x'.repeat(257)]) {
+    refused(t, await save(token, { ...answer(0, 'Ouro Preto'), password: wrong }), 404, 'INVALID_CREDENTIALS')
+  }
+  for (const malformed of [7, {}, ['a']]) {
+    refused(t, await save(token, { ...answer(0, 'Ouro Preto'), password: malformed }), 400, 'MALFORMED_REQUEST')
+  }
+  refused(t, await save(token, { password }), 400, 'MISSING_PARAMETER')
+  t.is((await login(username, [answer(0, 'São João del-Rei'), answer(1, 'Água')])).status, 200)
+  t.is((await save(token, { ...answer(0, 'Ouro Preto'), password })).status, 200)
+  t.is((await save(token, { ...answer(1, 'Mariana'), password: null })).status, 200)
+  t.is((await login(username, [answer(0, 'Ouro Preto'), answer(1, 'Mariana')])).status, 200)
 })
 
 test('an unknown or retired question is answered with 404, and old answers to a retired one still count', async t => {
