@@ -94,6 +94,7 @@ const catalogue: Readonly<Record<string, string>> = {
   'The account can be deleted': 'A conta pode ser excluída',
   'The username can be changed': 'O nome de usuário pode ser alterado',
   'The e-mail address can be changed': 'O endereço de e-mail pode ser alterado',
+  'An answer can replace the former one at once': 'Uma resposta pode substituir a anterior na hora',
   'The username was changed {0} times in 30 days. It can be changed again from {1} on.':
     'O nome de usuário foi alterado {0} vezes em 30 dias. Pode ser alterado de novo a partir de {1}.',
   'There is no provider key. An activation brings one.': 'Não há chave de provedor. A ativação traz uma.',

@@ -284,11 +284,12 @@ function bodyOf(route: Route, { schemas, examples }: Context): Schema | undefine
   const { method, rpc, body, parameters } = route
   if (method === 'GET' || !rpc) return undefined
   if (body) {
-    const of = (field: string) => schemas.ofField(inputOf(route, field), 'request')
-    const whole = body.field === '*' ? schemas.of(rpc.input, 'request') : of(body.field)
-    const schema = body.beside
-      ? { allOf: [whole, { type: 'object', properties: { [body.beside]: of(body.beside) } }] }
-      : whole
+    const schema =
+      body.field === '*'
+        ? schemas.of(rpc.input, 'request')
+        : body.beside
+          ? schemas.ofBeside(rpc.input, inputOf(route, body.field), inputOf(route, body.beside))
+          : schemas.ofField(inputOf(route, body.field), 'request')
     const example = exampleOf(examples, route, ({ body }) => body)
     return { required: body.required, content: { 'application/json': { schema, ...example } } }
   }

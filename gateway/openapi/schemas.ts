@@ -16,6 +16,8 @@ export interface Schemas {
   of(message: DescMessage, direction: Direction): Schema
   /** The schema of a field. */
   ofField(field: DescField, direction: Direction): Schema
+  /** A reference to the schema of a request whose body has the fields of one of its messages, and beside them another field. */
+  ofBeside(request: DescMessage, field: DescField, beside: DescField): Schema
   /** The schemas of messages by name. */
   readonly components: Record<string, Schema>
 }
@@ -82,7 +84,16 @@ export function createSchemas(revision: Revision, comments: Comments): Schemas {
     return /\bAlways present\b/.test(comment) || (isImplicit && (direction === 'answer' || fieldKind !== 'list'))
   }
 
-  return { of, ofField, components }
+  // One object: generators of clients don't merge schemas.
+  function ofBeside({ name, typeName }: DescMessage, field: DescField, beside: DescField): Schema {
+    of(field.message!, 'request')
+    const { properties, ...rest } = components[field.message!.name] as { properties: Schema }
+    const fields = { ...properties, [beside.jsonName]: ofField(beside, 'request') }
+    components[name] = { ...rest, description: comments.get(typeName), properties: fields }
+    return { $ref: `#/components/schemas/${name}` }
+  }
+
+  return { of, ofField, ofBeside, components }
 }
 
 /** Whether a revision doesn't have the field. */

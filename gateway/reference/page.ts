@@ -18,7 +18,6 @@ interface Schema {
   readonly enum?: readonly string[]
   readonly const?: string
   readonly items?: Schema
-  readonly allOf?: readonly Schema[]
   readonly properties?: Readonly<Record<string, Schema>>
   readonly required?: readonly string[]
 }
@@ -323,15 +322,12 @@ function reasonItem(name: string, { status, code, meaning, remedy }: Reason, loc
 const nameIn = (reference: string) => reference.slice(reference.lastIndexOf('/') + 1)
 
 /** The type of a value, with links to records. */
-function typeOf({ $ref, type, format, items, allOf, properties, enum: values, const: only }: Schema, context: Context): Html {
+function typeOf({ $ref, type, format, items, enum: values, const: only }: Schema, context: Context): Html {
   if ($ref) {
     const name = nameIn($ref)
     return name === 'Reason' ? html`<a href="#reasons">Reason</a>` : html`<a href="#record-${name}">${name}</a>`
   }
   if (items) return html`[${typeOf(items, context)}]`
-  // An object whose fields have more beside them.
-  if (allOf) return html`${allOf.map((one, index) => html`${index > 0 && ' + '}${typeOf(one, context)}`)}`
-  if (properties) return html`<code>${Object.keys(properties).join(', ')}</code>`
   const kind = [type ?? 'object'].flat().join(' | ')
   const one = only ?? values?.join(' | ')
   return html`<span class="type">${kind}${format && ` (${format})`}${one && `: ${one}`}</span>`

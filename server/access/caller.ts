@@ -12,7 +12,7 @@ import { type Session, sessionIdOf, type Tokens, type Verified } from './tokens.
 /** A user that calls, and the session of its token. */
 export interface Caller {
   readonly user: User
-  readonly session: Required<Pick<Session, 'id'>> & Session
+  readonly session: Session & { readonly id: string }
   /** Whether the user is an active ROLE_ADMIN. */
   readonly admin: boolean
   /** Whether the user is a ROLE_ADMIN with one-time codes. */

@@ -52,22 +52,28 @@ test.serial('after a login commands use the server, as the user who signed in', 
   t.deepEqual(await readdir(join(folder, 'sessions')), ['here.token'])
 })
 
-test.serial('login says when a password that a public session has set signs in, and how to set another one', async t => {
-  const { run } = await isolatedUser(t)
-  const create = ['users', 'create', '--username', 'eva', '--role', 'ROLE_ADMIN', '--state', 'SP', '--city', 'Bauru']
-  t.is((await runCli(service.env, [...create, '--active', '--confirm', 'eva', '--reason', 'teste'])).code, 0)
-  const file = ['users', 'set-password', 'eva', '--password-file', '-', '--reason', 'teste']
-  t.is((await runCli(service.env, file, password)).code, 0)
-  const token = await service.login('eva')
-  const newPassword = 'tatu-canastra 12'
-  await service.request('POST', '/forgotpasswords/passwordupdatebyusername', { token, body: { newPassword } })
-  const login = () => run(['login', url(), '--username', 'eva', '--password-file', '-'], newPassword)
-  const { code, stderr } = await login()
-  t.is(code, 4)
-  t.regex(stderr, /^error: .* or from \S+Z on\. Another administrator, or `auth-admin users set-password --local` [^`]+ now\.\n$/)
-  t.is((await runCli(service.env, file, newPassword)).code, 0)
-  t.is((await login()).code, 0)
-})
+test.serial(
+  'login says when a password that a public session has set signs in, and how to set another one',
+  async t => {
+    const { run } = await isolatedUser(t)
+    const create = ['users', 'create', '--username', 'eva', '--role', 'ROLE_ADMIN', '--state', 'SP', '--city', 'Bauru']
+    t.is((await runCli(service.env, [...create, '--active', '--confirm', 'eva', '--reason', 'teste'])).code, 0)
+    const file = ['users', 'set-password', 'eva', '--password-file', '-', '--reason', 'teste']
+    t.is((await runCli(service.env, file, password)).code, 0)
+    const token = await service.login('eva')
+    const newPassword = 'tatu-canastra 12'
+    await service.request('POST', '/forgotpasswords/passwordupdatebyusername', { token, body: { newPassword } })
+    const login = () => run(['login', url(), '--username', 'eva', '--password-file', '-'], newPassword)
+    const { code, stderr } = await login()
+    t.is(code, 4)
+    t.regex(
+      stderr,
+      /^error: .* or from \S+Z on\. Another administrator, or `auth-admin users set-password --local` [^`]+ now\.\n$/,
+    )
+    t.is((await runCli(service.env, file, newPassword)).code, 0)
+    t.is((await login()).code, 0)
+  },
+)
 
 test.serial('logout deletes the session, and `--everywhere` also revokes its copies', async t => {
   const first = await isolatedUser(t)
