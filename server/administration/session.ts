@@ -2,7 +2,7 @@ import { timestampFromMs } from '@bufbuild/protobuf/wkt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../access/administrator.js'
 import type { OneTimeCodes } from '../access/one-time-codes.js'
-import { refusalOfAge } from '../access/password-age.js'
+import { provesFrom } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Tokens } from '../access/tokens.js'
 import { newTotpSecret, totpStep, totpUri } from '../access/totp.js'
@@ -44,16 +44,25 @@ export function signIn(deps: {
     if (!account || !correct || !administers) return attempt.fail(Reason.INVALID_CREDENTIALS)
     // The password is right: a refusal from here on isn't a failure of it.
     const enrolled = await oneTimeCodes.check(attempt, account, request.code, call)
-    const refusal = enrolled ? undefined : refusalOfAge(account, now())
-    if (refusal) {
-      await attempt.record(refusal.reason)
-      throw refusal
+    const provedFrom = enrolled ? undefined : provesFrom(account, now())
+    if (provedFrom !== undefined) {
+      await attempt.record(Reason.SIGN_IN_AGAIN)
+      refuse(Reason.SIGN_IN_AGAIN, { text: passwordTooNew(provedFrom) })
     }
     await attempt.succeed()
     const startedAt = Math.floor(now() / 1000)
     const token = await adminTokens.issue(account, { method: 'pwd', startedAt, ...(enrolled && { second: 'otp' }) })
     return { token, expireTime: timestampFromMs((startedAt + adminTokenTtl) * 1000) }
   }
+}
+
+/** Why a right password without a one-time code doesn't sign in until `time`. */
+function passwordTooNew(time: string): string {
+  return [
+    'A public session changed this password less than a day ago.',
+    `It signs in here with a one-time code, or from ${time} on.`,
+    'Another administrator, or `auth-admin users set-password --local` on the database itself, can set one that signs in now.',
+  ].join(' ')
 }
 
 /** Returns who calls. */

@@ -188,7 +188,7 @@ test('a password that a session set within the last day replaces no answer at on
   t.is((await update(service, user.token, next)).status, 200)
   const session = await service.login(username, next)
   const early = await save(service, session, a, 'verde', { password: next })
-  t.is(`${early.status} ${early.json.reason}`, '409 WRONG_STATE')
+  t.is(`${early.status} ${early.json.reason}`, '403 ACCESS_DENIED')
   const [time = ''] = /\d{4}-\d\d-\d\dT[\d:.]+Z/.exec(early.json.detail) ?? []
   t.true(Math.abs(Date.parse(time) - clock.now() - day * 1000) < 60_000, early.json.detail)
   t.is((await enter(service, username, [a, b], 'azul')).status, 200)
@@ -208,7 +208,7 @@ test('a password that a session set within the last day replaces no answer at on
     return (await save(service, await service.login(username, secret), b, 'rosa', { password: secret })).status
   }
   t.is(await by(15 * 60 - 30), 200)
-  t.is(await by(15 * 60 + 1), 409)
+  t.is(await by(15 * 60 + 1), 403)
 })
 
 /** What revokes the tokens of a user. */
@@ -352,7 +352,7 @@ test('a thief of a session, against an owner without an e-mail address, keeps no
       t.is((await update(service, stolen, secret)).status, 200)
       session = await service.login(username, secret)
       // The password of the thief proves nothing.
-      t.is((await save(service, session, a, 'roubado', { password: secret })).json.reason, 'WRONG_STATE')
+      t.is((await save(service, session, a, 'roubado', { password: secret })).json.reason, 'ACCESS_DENIED')
     }
     for (const id of [a, b]) t.is((await save(service, session, id, 'roubado')).status, 200)
     if (answersFirst) t.is((await update(service, session, secret)).status, 200)

@@ -331,8 +331,8 @@ export const ForgotPasswords: GenService<{
   /**
    * Sets a new password and revokes every earlier token of the user. Protected: the user itself or an active
    * ROLE_ADMIN. For a day, the new password opens no further way in, unless the session began by a mailed key at most 15 minutes
-   * before: SetEmail, SetUsername, DeleteMe and answers with `password` refuse with WRONG_STATE, and SignIn of Administration
-   * needs a one-time code. Refuses with INVALID_PASSWORD when the password violates the policy of sign-up, and USER_NOT_FOUND.
+   * before: SetEmail, SetUsername and DeleteMe refuse it with WRONG_STATE, answers with `password` with ACCESS_DENIED, and SignIn
+   * of Administration takes it with a one-time code only. Refuses with INVALID_PASSWORD when the password violates the policy of sign-up, and USER_NOT_FOUND.
    *
    * HTTP: POST /forgotpasswords/passwordupdatebyusername
    * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), INVALID_PASSWORD (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND),
@@ -351,13 +351,13 @@ export const ForgotPasswords: GenService<{
    * then the previous answer does. Whatever revokes the tokens of the user, or of the ROLE_ADMIN that saved it, ends an answer
    * that doesn’t count yet; a password update in the session that saved it doesn’t. The owner is notified by e-mail.
    * Refuses with MISSING_PARAMETER (no or empty answer), USER_NOT_FOUND, and QUESTION_NOT_FOUND (unknown or retired); with
-   * `password` also with INVALID_CREDENTIALS for a wrong password and TOO_MANY_ATTEMPTS as Login does, and with WRONG_STATE for a
-   * day after PasswordUpdateByUsername, unless its session began by a mailed key at most 15 minutes before.
+   * `password` also with INVALID_CREDENTIALS for a wrong password and TOO_MANY_ATTEMPTS as Login does, and with ACCESS_DENIED for
+   * a day after PasswordUpdateByUsername, unless its session began by a mailed key at most 15 minutes before.
    *
    * HTTP: POST /forgotpasswords/saveforgotpasswordquestionsusersanswers
-   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND), QUESTION_NOT_FOUND (NOT_FOUND), WRONG_STATE
-   * (FAILED_PRECONDITION), INVALID_CREDENTIALS (UNAUTHENTICATED), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED), ACCESS_DENIED
-   * (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND), QUESTION_NOT_FOUND (NOT_FOUND),
+   * INVALID_CREDENTIALS (UNAUTHENTICATED), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED), ACCESS_DENIED (PERMISSION_DENIED),
+   * INVALID_TOKEN (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.ForgotPasswords.SaveForgotPasswordQuestionsUsersAnswers
    */
