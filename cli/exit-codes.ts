@@ -175,6 +175,7 @@ const sentences: Readonly<Partial<Record<Meaning, string>>> = {
 }
 
 function databaseFailure(error: unknown): string | undefined {
+  if (error instanceof ConnectionError && error.advice) return error.advice
   const meaning = meaningOf(error)
   const sentence = meaning && sentences[meaning]
   if (sentence) return sentence

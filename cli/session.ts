@@ -82,8 +82,9 @@ export async function openSession(opening: Opening = {}): Promise<Session> {
       5,
     )
   }
-  const [{ openLocalApplication }, { createLog }] = await Promise.all([
+  const [{ openLocalApplication }, { explainingRights }, { createLog }] = await Promise.all([
     import('../server/local-application.js'),
+    import('../server/database/rights.js'),
     import('../server/observability/log.js'),
   ])
   const level = settings.logLevel === 'info' ? 'warn' : settings.logLevel
@@ -105,7 +106,7 @@ export async function openSession(opening: Opening = {}): Promise<Session> {
       await local.close()
     })
   try {
-    if (installed) await local.registry.masterKey.load()
+    if (installed) await explainingRights(local.registry.database, local.registry.masterKey.load)
     return { ...local, settings, actor, seal, close }
   } catch (error) {
     await close()
@@ -117,7 +118,8 @@ export async function openSession(opening: Opening = {}): Promise<Session> {
 export async function withRegistry<T>(work: (session: Session) => Promise<T>, opening?: Opening): Promise<T> {
   const session = await withProgress('Opening the database', () => openSession(opening))
   try {
-    const result = await work(session)
+    const { explainingRights } = await import('../server/database/rights.js')
+    const result = await explainingRights(session.registry.database, () => work(session))
     await session.seal()
     return result
   } finally {

@@ -84,7 +84,7 @@ export async function install(
   const { database, masterKey, users, questions, signingKeys, tokenIssuers, audit } = registry
   const migrations =
     settings.migrate === 'on' ? await migrate(database, onLocked && { onLocked }) : await refusePending(database)
-  await database.limitStatements()
+  await database.prepareSessions()
   // Before any change: a process with other settings changes nothing.
   const before = await tokenIssuers.find()
   if (before) checkIssuer(before, settings)

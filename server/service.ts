@@ -6,6 +6,7 @@ import { type GrpcServer, startGrpcServer } from './calls/grpc.js'
 import { createInProcessTransport } from './calls/in-process.js'
 import { followClock } from './database/clock.js'
 import { awaitDatabase, type Source } from './database/database-choice.js'
+import { explainingRights } from './database/rights.js'
 import { findKeptPassword, type Installation, install } from './installation.js'
 import { startHeartbeat } from './jobs/heartbeat.js'
 import { startMaintenance } from './jobs/maintenance.js'
@@ -92,7 +93,9 @@ export async function startService(
       const self = await registry.processes.add(settings.httpAddress ? 'all-in-one' : 'server', installation.tokens)
       return { installation, self }
     }
-    const { installation, self } = await (settings.databaseUrl ? awaitDatabase(work, settings, log, signal) : work())
+    const { installation, self } = await (settings.databaseUrl
+      ? awaitDatabase(() => explainingRights(registry.database, work), settings, log, signal)
+      : work())
     undo.push({ what: 'the record of this process', run: startHeartbeat(registry, self, log).stop, least: 2_500 })
     const passwordFile = findKeptPassword(registry, settings, passwords).catch(() => undefined)
     if (installation.weakness) log.warn(`AUTH_ADMIN_PASSWORD is weak: ${installation.weakness}`)

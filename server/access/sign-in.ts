@@ -153,9 +153,10 @@ export function createSignIns(deps: {
         ...(reason === undefined ? {} : { reason: Reason[reason] }),
         ...(account && { subject_id: account.id }),
       })
+      // A transaction that is repeated ends the attempt again.
       function end() {
+        if (open) leave()
         open = false
-        leave()
       }
       // An attempt that can't be undone expires after `inFlightSeconds`.
       const undo = async () => counter && attempts.undo(counter.subject).catch(() => {})

@@ -35,6 +35,9 @@ const ok = (detail: string): Found => ({ status: 'ok', detail })
 const warning = (detail: string, fix: string): Found => ({ status: 'warning', detail, fix })
 const failed = (detail: string, fix: string): Found => ({ status: 'failed', detail, fix })
 
+/** A number with its noun. */
+const many = (count: number, noun: string, plural = `${noun}s`) => `${count} ${count === 1 ? noun : plural}`
+
 /** Checks the service from this process, and suggests fixes. */
 export function diagnose(deps: Deps): Handler<'diagnose'> {
   return async _request => {
@@ -93,7 +96,14 @@ const surroundings: readonly Examination[] = [
 async function examineDatabase({ database }: Deps): Promise<Found> {
   try {
     const { version } = await readCondition(database)
-    if (await database.isWritable()) return ok(`PostgreSQL ${version} answers and accepts writes.`)
+    if (await database.isWritable()) {
+      const wrong = await database.wrongSettings()
+      if (wrong.length === 0) return ok(`PostgreSQL ${version} answers and accepts writes.`)
+      return warning(
+        `PostgreSQL ${version} answers and accepts writes, but its sessions have settings that the service can’t work with: ${wrong.join(', ')}.`,
+        'Restart the service, which replaces them for its role, and reconnect poolers.',
+      )
+    }
     const { done, different } = await readMigrations(database)
     // Without tables there is nothing to write.
     if (done.length + different.length === 0) return ok(`PostgreSQL ${version} answers; it is empty.`)
@@ -130,7 +140,7 @@ async function examineMigrations({ database }: Deps): Promise<Found> {
     )
   if (newer.length > 0)
     return warning(`A newer version has run ${names(newer)}; this one still works.`, 'Update this process.')
-  return ok(`All ${done.length} migrations were run.`)
+  return ok('No migration is pending.')
 }
 
 async function examineDataKeys({ masterKey }: Deps): Promise<Found> {
@@ -187,14 +197,14 @@ async function examineSigningKey({ signingKeys }: Deps): Promise<Found> {
   if (!key) return failed('No key signs tokens: no user can sign in.', 'Run `auth-admin keys rotate --now`.')
   const age = (Date.now() - key.signsAt.getTime()) / 86_400_000
   const rest = rotateAfter / 86_400 - age
-  const detail = `The signing key is ${Math.max(0, Math.floor(age))} days old`
+  const detail = `The signing key is ${many(Math.max(0, Math.floor(age)), 'day')} old`
   // Maintenance rotates it within an interval.
   if (rest < -1)
     return warning(
       `${detail} and has no successor.`,
       'Start the service, which rotates keys, or run `auth-admin keys rotate`.',
     )
-  return ok(`${detail}; its automatic rotation is ${rest > 0 ? `in ${Math.ceil(rest)} days` : 'today'}.`)
+  return ok(`${detail}; its automatic rotation is ${rest > 0 ? `in ${many(Math.ceil(rest), 'day')}` : 'today'}.`)
 }
 
 async function examineAuditLog({ audit }: Deps): Promise<Found> {
@@ -204,10 +214,15 @@ async function examineAuditLog({ audit }: Deps): Promise<Found> {
 }
 
 async function examineEmails({ emails }: Deps): Promise<Found> {
-  const { failed, retried, oldestSeconds } = await emails.backlog()
+  const { failed, retried, uncomposed, oldestSeconds } = await emails.backlog()
+  if (uncomposed > 0)
+    return warning(
+      `E-mails can’t be made: ${uncomposed} of those that wait failed before there was anything to send.`,
+      'See the error in the log of the service; they are retried.',
+    )
   if (failed > 0)
     return warning(
-      `${failed} e-mails failed permanently.`,
+      `${many(failed, 'e-mail')} failed permanently.`,
       'Fix the cause that `auth-admin mail list --failed` shows, then run `mail retry`.',
     )
   if (oldestSeconds > 600)
@@ -217,7 +232,7 @@ async function examineEmails({ emails }: Deps): Promise<Found> {
     )
   if (retried > 0)
     return warning(
-      `The last attempt of ${retried} waiting e-mails failed; they are retried.`,
+      `The last attempt of ${many(retried, 'waiting e-mail')} failed; the service tries again.`,
       'Fix the cause that `auth-admin mail list --waiting` shows.',
     )
   return ok('E-mails are sent without delay.')
@@ -226,7 +241,7 @@ async function examineEmails({ emails }: Deps): Promise<Found> {
 async function examineAdministrators({ totpSecrets }: Deps): Promise<Found> {
   const { administrators, withoutCodes } = await totpSecrets.coverage()
   if (administrators === 0) return failed('There is no active administrator.', `Run \`${makeAdministrator}\`.`)
-  const detail = `${administrators} active administrators, ${withoutCodes} of them without one-time codes.`
+  const detail = `${many(administrators, 'active administrator')}; without one-time codes: ${withoutCodes}.`
   return withoutCodes > 0 ? warning(detail, 'Have each of them run `auth-admin totp enroll`.') : ok(detail)
 }
 
@@ -253,13 +268,13 @@ async function examineClientAddresses({ audit, settings, undeclaredProxies }: De
   }
   const { signIns, users, addresses, address } = await audit.signInAddresses()
   const trusted = settings.trustedProxies.length
-  const proxies = `AUTH_TRUSTED_PROXIES ${trusted > 0 ? `has ${trusted} entries` : 'is not set'}`
+  const proxies = `AUTH_TRUSTED_PROXIES ${trusted > 0 ? `has ${many(trusted, 'entry', 'entries')}` : 'is not set'}`
   if (users >= 10 && addresses === 1)
     return warning(
       `${proxies}, and the last ${signIns} sign-ins of ${users} users all came from ${address}.`,
       'If a proxy stands there, name it in AUTH_TRUSTED_PROXIES; see that it sends X-Forwarded-For.',
     )
-  return ok(`${proxies}; the last ${signIns} sign-ins came from ${addresses} addresses.`)
+  return ok(`${proxies}; the last ${many(signIns, 'sign-in')} came from ${many(addresses, 'address', 'addresses')}.`)
 }
 
 async function examineMailServer({ settings }: Deps): Promise<Found> {
@@ -319,7 +334,7 @@ async function examineCertificate({ settings: { tlsCert } }: Deps): Promise<Foun
   const on = ends.toISOString().slice(0, 10)
   const fix = 'Replace the files of AUTH_TLS_CERT and AUTH_TLS_KEY; they are reloaded within seconds.'
   if (days < 0) return failed(`The certificate of AUTH_TLS_CERT expired on ${on}.`, fix)
-  const detail = `The certificate of AUTH_TLS_CERT is valid until ${on}, for ${days} days.`
+  const detail = `The certificate of AUTH_TLS_CERT is valid until ${on}, for ${many(days, 'day')}.`
   return days < 30 ? warning(detail, fix) : ok(detail)
 }
 

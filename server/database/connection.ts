@@ -13,6 +13,7 @@
  * - Startup, maintenance or an idle process runs it. Sequelize takes 31 MB, and is loaded at its first use.
  * - Sequelize can't express it, such as a join that locks its rows, or a lock on a table.
  */
+import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import type { Model, ModelAttributes, ModelStatic, Sequelize, Transaction } from 'sequelize'
 import { Pool, TimeoutError } from 'sequelize-pool'
@@ -20,13 +21,20 @@ import type { Log } from '../observability/log.js'
 import { tracing } from '../observability/tracing.js'
 import { createConnections } from './connections.js'
 import { copyIn, copyOut } from './copy.js'
-import { ConnectionError } from './failures.js'
+import { ConnectionError, isConflict } from './failures.js'
 import { createPipeline } from './pipeline.js'
 import { createProbe } from './probe.js'
 import { orm } from './sequelize.js'
+import {
+  explainSettings,
+  type Missing,
+  missingSettings,
+  storeSettings,
+  withoutLimits,
+  wrongSettings,
+} from './session-settings.js'
 import { inStatementSpan, traceSequelize } from './spans.js'
 import { createRunner, type Statement } from './statement.js'
-import { explainLimits, missingLimits, setLimits, withoutLimits } from './timeouts.js'
 
 export type { Statement, Transaction }
 
@@ -43,7 +51,8 @@ export interface Database {
   /**
    * Runs statements as one transaction (READ COMMITTED). Keep it short, unless it is `unlimited`, which removes the time
    * limits of its statements, for example for migrations. In a `snapshot`, all statements see the state at the first one
-   * (REPEATABLE READ).
+   * (REPEATABLE READ). Unless it is unlimited, `work` runs again when PostgreSQL rolled it back because of a conflict: it
+   * must have no effect outside the transaction that can't be repeated.
    */
   transact<T>(
     work: (transaction: Transaction) => Promise<T>,
@@ -57,8 +66,10 @@ export interface Database {
   isWritable(): Promise<boolean>
   /** State of the pool, and errors since the start, for metrics. */
   stats(): DatabaseStats
-  /** Sets the time limits of statements on the server, permanently, for the role of the URL in this database. */
-  limitStatements(): Promise<void>
+  /** Stores the settings that sessions need on the server, permanently, for the role of the URL in this database. */
+  prepareSessions(): Promise<void>
+  /** Returns the settings of a session that contradict this version, as `name = value`. */
+  wrongSettings(): Promise<readonly string[]>
   /** Closes each connection when its statement ends, or by force after a second. */
   close(): Promise<void>
 }
@@ -77,6 +88,12 @@ export interface DatabaseStats {
   /** Number of errors by class of SQLSTATE (its first two characters), and by `connect`, `lost` and `silent`. */
   readonly errors: ReadonlyMap<string, number>
 }
+
+/**
+ * How often work that conflicts with other transactions runs, the milliseconds after its start from which it isn't repeated,
+ * and the maximum milliseconds between two attempts. With the limits of a transaction, all stay below the deadline of a call.
+ */
+const conflicts = { attempts: 10, repeatedFor: 4_000, maxPause: 100 }
 
 /** Maximum milliseconds that `close` waits for statements in flight. */
 const grace = 1_000
@@ -138,14 +155,37 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
   const run: Database['run'] = async (statement, values, transaction) => {
     if (transaction) return runner.run(clientOf(transaction), statement, values)
     if (statement.slow) return database.transact(t => run(statement, values, t), { unlimited: true })
+    return repeatOnConflict(async () => {
+      const client = await acquire()
+      try {
+        return await runner.runAlone(client, statement, values)
+      } finally {
+        release(client)
+      }
+    })
+  }
+  const pipeline = createPipeline(connections, runner, run)
+
+  const transactOnce: Database['transact'] = async (work, { unlimited = false, snapshot = false } = {}) => {
     const client = await acquire()
+    const transaction = { connection: client, LOCK: locks, finished: undefined as string | undefined }
     try {
-      return await runner.runAlone(client, statement, values)
+      if (unlimited) connections.setUnlimited(client, true)
+      await send(client, `BEGIN ISOLATION LEVEL ${snapshot ? 'REPEATABLE READ' : 'READ COMMITTED'}`)
+      if (unlimited) await client.query(withoutLimits)
+      const result = await work(transaction as unknown as Transaction)
+      await send(client, 'COMMIT')
+      return result
+    } catch (error) {
+      // A connection is unusable if it can't roll back its transaction.
+      await send(client, 'ROLLBACK').catch(() => pool.destroy(client))
+      throw error
     } finally {
+      transaction.finished = 'whole'
+      if (unlimited) connections.setUnlimited(client, false)
       release(client)
     }
   }
-  const pipeline = createPipeline(connections, runner, run)
 
   const database: Database = {
     get sequelize() {
@@ -158,26 +198,8 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
     },
     run,
     read: pipeline.read,
-    async transact(work, { unlimited = false, snapshot = false } = {}) {
-      const client = await acquire()
-      const transaction = { connection: client, LOCK: locks, finished: undefined as string | undefined }
-      try {
-        if (unlimited) connections.setUnlimited(client, true)
-        await send(client, `BEGIN ISOLATION LEVEL ${snapshot ? 'REPEATABLE READ' : 'READ COMMITTED'}`)
-        if (unlimited) await client.query(withoutLimits)
-        const result = await work(transaction as unknown as Transaction)
-        await send(client, 'COMMIT')
-        return result
-      } catch (error) {
-        // A connection is unusable if it can't roll back its transaction.
-        await send(client, 'ROLLBACK').catch(() => pool.destroy(client))
-        throw error
-      } finally {
-        transaction.finished = 'whole'
-        if (unlimited) connections.setUnlimited(client, false)
-        release(client)
-      }
-    },
+    transact: (work, options = {}) =>
+      options.unlimited ? transactOnce(work, options) : repeatOnConflict(() => transactOnce(work, options)),
     copyOut(query, transaction) {
       const client = clientOf(transaction)
       return copyOut(client, query, () => void connections.end(client))
@@ -188,14 +210,26 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
       const { using, available, waiting, maxSize } = pool
       return { inUse: using, idle: available, most: maxSize, waiting, timeouts, errors: connections.errors }
     },
-    async limitStatements() {
+    async prepareSessions() {
+      const { statement, values } = missingSettings
+      const due = await database.run<Missing>(statement, values)
+      if (due.length === 0) return
       try {
-        if ((await database.run(missingLimits.statement, missingLimits.values)).length === 0) return
-        const changed = await database.transact(transaction => setLimits(clientOf(transaction)), { unlimited: true })
-        if (changed) connections.renew()
+        await database.transact(transaction => storeSettings(clientOf(transaction)), { unlimited: true })
       } catch (error) {
-        explainLimits(error, log)
+        return explainSettings(error, due, log)
       }
+      const replaced = due.flatMap(each => each.replaced ?? [])
+      if (replaced.length > 0)
+        log?.warn({ replaced }, 'settings that the service can’t work with are replaced for its role in this database')
+      connections.renew()
+      const wrong = await database.wrongSettings()
+      if (wrong.length > 0)
+        log?.warn({ wrong }, 'a pooler in front of the database still has sessions with former settings: reconnect it')
+    },
+    async wrongSettings() {
+      const { statement, values } = wrongSettings
+      return (await database.run<{ wrong: string }>(statement, values)).map(({ wrong }) => wrong)
     },
     async close() {
       connections.stop()
@@ -205,6 +239,19 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
     },
   }
   return database
+}
+
+/** Repeats work that PostgreSQL rolled back, after a random pause: one of the transactions in a conflict succeeds. */
+async function repeatOnConflict<T>(work: () => Promise<T>): Promise<T> {
+  const end = performance.now() + conflicts.repeatedFor
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await work()
+    } catch (error) {
+      if (!isConflict(error) || attempt === conflicts.attempts || performance.now() > end) throw error
+      await sleep(Math.random() * Math.min(conflicts.maxPause, 5 * 2 ** attempt))
+    }
+  }
 }
 
 /** Row locks, as a Sequelize transaction names them. */

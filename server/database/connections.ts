@@ -1,7 +1,9 @@
 import type { Socket } from 'node:net'
 import pg from 'pg'
-import { type DatabaseTarget, readDatabaseUrl } from '../process/database-url.js'
-import { ConnectionError } from './failures.js'
+import { type Authentication, type DatabaseTarget, passwordIn, readDatabaseUrl } from '../process/database-url.js'
+import { adviseOnConnection, ExcludedAuthentication } from './connection-advice.js'
+import { ConnectionError, isSqlState } from './failures.js'
+import { startupParameters } from './session-settings.js'
 
 /** Opens connections, and closes unresponsive ones. */
 export interface Connections {
@@ -59,7 +61,11 @@ interface State {
 
 /** Properties of a client that pg's types lack. */
 type Client = pg.Client & {
-  connection: { stream: Socket; on(event: 'errorMessage', listener: (error: { code?: string }) => void): void }
+  connection: {
+    stream: Socket
+    on(event: 'errorMessage', listener: (error: { code?: string }) => void): void
+    prependListener(event: string, listener: (message: { mechanisms?: string[] }) => void): void
+  }
   /** Whether all statements have completed. */
   readyForQuery?: boolean
   getStartupConf(): Record<string, string>
@@ -117,7 +123,7 @@ export function createConnections(url: () => string): Connections {
         if ((error as Error).message === 'timeout expired') dropPatient(index)
       }
     }
-    throw new ConnectionError(failure)
+    throw new ConnectionError(failure, adviseOnConnection(failure, namesOf(at.target)))
   }
 
   /** Lets the next connection begin with the next host. */
@@ -126,33 +132,39 @@ export function createConnections(url: () => string): Connections {
   }
 
   async function connect(
-    { hosts, user, password, database, writable, connectTimeout, applicationName, options }: DatabaseTarget,
+    target: DatabaseTarget,
     index: number,
     pipeline: boolean,
     retire: () => void,
     tls: DatabaseTarget['tls'],
   ): Promise<pg.Client> {
     if (stopped) throw new Error('Connection terminated')
-    const { host, port } = hosts[index]!
+    const { user, database, connectTimeout, keepAliveDelay, authentication, options } = target
+    const { host, address, port } = target.hosts[index]!
+    const password = target.password ?? passwordOf(target, index)
     const client = new pg.Client({
-      ...(host && { host }),
+      ...((address ?? host) && { host: address ?? host }),
       ...(port && { port }),
       ...(user && { user }),
       ...(password && { password }),
       ...(database && { database }),
       ...(options && { options }),
-      ssl: host?.startsWith('/') ? false : (tls ?? false),
-      application_name: applicationName,
+      ssl: host?.startsWith('/') ? false : tls ? { ...tls, ...(address && host && { servername: host }) } : false,
+      sslnegotiation: target.direct && tls ? 'direct' : 'postgres',
+      enableChannelBinding: authentication.bindsChannel,
+      application_name: target.applicationName,
       pipeline,
       types,
       connectionTimeoutMillis: connectTimeout,
-      keepAlive: true,
       // Routers drop connections that are silent for long. The operating system then detects the loss within seconds.
-      keepAliveInitialDelayMillis: 10_000,
+      keepAlive: keepAliveDelay !== undefined,
+      ...(keepAliveDelay !== undefined && { keepAliveInitialDelayMillis: keepAliveDelay }),
     } as pg.ClientConfig) as Client
     // Startup parameters cost no round trip, and poolers support these.
     const startup = client.getStartupConf
-    client.getStartupConf = () => ({ ...startup.call(client), TimeZone: 'UTC', standard_conforming_strings: 'on' })
+    client.getStartupConf = () => ({ ...startup.call(client), ...startupParameters })
+
+    const checkAuthentication = restrictAuthentication(client, authentication)
 
     const state: State = { ...fresh, index, retire }
     all.set(client, state)
@@ -177,8 +189,9 @@ export function createConnections(url: () => string): Connections {
     })
     try {
       await client.connect()
+      checkAuthentication()
       state.connected = true
-      if (writable) {
+      if (target.writable) {
         const { rows } = await client.query('SHOW transaction_read_only')
         if (rows[0].transaction_read_only !== 'off') {
           countError(readOnly.slice(0, 2))
@@ -263,8 +276,59 @@ export function createConnections(url: () => string): Connections {
   }
 }
 
-function isSqlState(code: string | undefined): code is string {
-  return /^[\dA-Z]{5}$/.test(code ?? '')
+/** Role and database, as the driver completes them, and the parameter that requires TLS. */
+function namesOf({ user, database, authentication, mode }: DatabaseTarget) {
+  const role = user ?? process.env.PGUSER ?? pg.defaults.user
+  const tlsParameter = authentication.bindsChannel ? 'channel_binding=require' : `sslmode=${mode}`
+  return { role, database: database ?? process.env.PGDATABASE ?? role, tlsParameter }
+}
+
+/** The password of a host in the password file of the URL. */
+function passwordOf(target: DatabaseTarget, index: number): string | undefined {
+  const { host = process.env.PGHOST ?? 'localhost', port = process.env.PGPORT ?? 5432 } = target.hosts[index]!
+  const { role = '', database = '' } = namesOf(target)
+  return passwordIn(target.passwords, [host.startsWith('/') ? 'localhost' : host, String(port), database, role])
+}
+
+/**
+ * Ends a connection, before it sends a password, whose server asks for a method of authentication that the URL excludes, or
+ * for none. Returns a function that throws for such a connection: its end may come later than its first answers.
+ */
+function restrictAuthentication(
+  { connection }: Client,
+  { parameter, bindsChannel, allows }: Authentication,
+): () => void {
+  let excluded: Error | undefined
+  const check = () => {
+    if (excluded) throw excluded
+  }
+  if (!parameter) return check
+  let proven = false
+  const exclude = (what: string) => {
+    excluded = new ExcludedAuthentication(
+      `The database refuses ${parameter} of DATABASE_URL: it asks for ${what}. Change the method in pg_hba.conf there, or the parameter.`,
+    )
+    connection.stream.destroy(excluded)
+  }
+  // Before the listeners of the driver, which answer.
+  const on = (event: string, method: string) =>
+    connection.prependListener(event, ({ mechanisms }) => {
+      proven = true
+      if (!allows(method)) exclude(`the method ${method}`)
+      else if (bindsChannel && !mechanisms?.includes('SCRAM-SHA-256-PLUS')) exclude(`${method} without channel binding`)
+    })
+  on('authenticationCleartextPassword', 'password')
+  on('authenticationMD5Password', 'md5')
+  on('authenticationSASL', 'scram-sha-256')
+  let verified = false
+  connection.prependListener('authenticationSASLFinal', () => {
+    verified = true
+  })
+  connection.prependListener('authenticationOk', () => {
+    // The server proves in the last message of SCRAM that it knows the password.
+    if (proven ? bindsChannel && !verified : !allows('none')) exclude('no authentication')
+  })
+  return check
 }
 
 function isLate({ unanswered }: State): boolean {

@@ -2,7 +2,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Log } from '../observability/log.js'
 import type { Settings } from '../process/settings.js'
-import { causeOf, isPassing } from './failures.js'
+import { ConnectionError, causeOf, isPassing, isSchemaError, isSqlState } from './failures.js'
 
 /** A database to open. */
 export interface Source {
@@ -61,10 +61,11 @@ export async function awaitDatabase<T>(
       return result
     } catch (error) {
       const { code } = causeOf(error)
-      if (/^28/.test(String(code)))
-        throw new Error(`The database refuses the user or password of DATABASE_URL (${at}).`)
+      const advice = error instanceof ConnectionError && error.advice
+      if (advice) throw new Error(advice.replace('DATABASE_URL', `DATABASE_URL (${at})`))
       if (code === '3D000') throw new Error(`The database that DATABASE_URL names doesn’t exist (${at}): create it.`)
       if (code === 'ENOTFOUND') throw new Error(`The host that DATABASE_URL names doesn’t exist (${at}).`)
+      if (isSqlState(code) && !isPassing(error)) throw new Error(inDatabase(error, at))
       if (!isPassing(error)) throw error
       const reason = code ?? 'no answer'
       if (performance.now() > end)
@@ -77,6 +78,14 @@ export async function awaitDatabase<T>(
       await sleep(500, undefined, { ...(signal && { signal }) })
     }
   }
+}
+
+/** Says what failed in the database, without the text of the error, which can quote values. */
+function inDatabase(error: unknown, at: string): string {
+  const { code } = causeOf(error)
+  if (isSchemaError(error))
+    return `The tables of the database that DATABASE_URL names (${at}) aren’t those of this version (${code}): use an empty database, or restore a backup.`
+  return `The database that DATABASE_URL names (${at}) can’t be used (${code}): see the log of PostgreSQL.`
 }
 
 /** Removes the password from a database URL, wherever the URL has it. */

@@ -1,12 +1,17 @@
 // Classifies errors of the database. This module loads no driver, because an embedded database needs it before it starts.
 
-/** No connection was available; `original` says why. */
+/**
+ * No connection was available; `original` says why. `advice` is a sentence for the operator, where waiting can't help; it
+ * says what to do and calls the URL DATABASE_URL.
+ */
 export class ConnectionError extends Error {
   override readonly name = 'ConnectionError'
   readonly original: unknown
-  constructor(original: unknown) {
+  readonly advice: string | undefined
+  constructor(original: unknown, advice?: string) {
     super((original as Error).message)
     this.original = original
+    this.advice = advice
   }
 }
 
@@ -16,6 +21,11 @@ export class SchemaError extends Error {}
 /** Returns the error of the driver. */
 export function causeOf(error: unknown): { code?: string; message?: string; constraint?: string } {
   return (error as { original?: object } | undefined)?.original ?? (error as object)
+}
+
+/** Whether a code is a SQLSTATE. */
+export function isSqlState(code: string | undefined): code is string {
+  return /^[\dA-Z]{5}$/.test(code ?? '')
 }
 
 /** The class of an error. */
@@ -76,6 +86,11 @@ export function isSchemaError(error: unknown): boolean {
  */
 export function isUnreachable(error: unknown): boolean {
   return error instanceof ConnectionError || isPassing(error)
+}
+
+/** Whether PostgreSQL rolled back a transaction because of others at the same time (serialization failure, deadlock). */
+export function isConflict(error: unknown): boolean {
+  return ['40001', '40P01'].includes(String(causeOf(error).code))
 }
 
 /** Whether an error is transient. Not every unreachable database is: a wrong host name or certificate needs a correction. */

@@ -12,19 +12,18 @@
 import { createHash } from 'node:crypto'
 import { readdir, readFile } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { advisoryKeys } from './advisory-keys.js'
 import type { Database, Transaction } from './connection.js'
 import { meaningOf, SchemaError } from './failures.js'
+import { checkPlace, explainTaken } from './rights.js'
 
 /** The SQL files of this version. */
 const ownFolder = new URL('server/database/migrations/', import.meta.resolve('#package'))
 
-/** Key of an advisory lock, unique in this database. */
-const lock = 7_264_001
-
 /**
  * Milliseconds that a statement of a migration waits for a lock, and between two attempts; how many attempts there are, in
  * about 5 minutes. Calls that need the same table queue behind the waiting statement, even if they only read: it waits less
- * than their own limit (timeouts.ts). It waits longer than `deadlock_timeout`, after which autovacuum gives way.
+ * than their own limit (session-settings.ts). It waits longer than `deadlock_timeout`, after which autovacuum gives way.
  */
 const waits = { lock: 1_500, between: 3_500, attempts: 60 }
 
@@ -159,7 +158,7 @@ export async function migrateWithin(
  * this version isn't compatible with the schema.
  */
 export async function holdSchema(database: Database, transaction: Transaction): Promise<void> {
-  await database.run(share, [lock], transaction)
+  await database.run(share, [advisoryKeys.migrations], transaction)
   await readCompatible(database, transaction, ownFolder)
 }
 
@@ -170,7 +169,8 @@ export async function newestMigration(): Promise<string> {
 
 /** Claims the lock of migrations, and creates the ledger if it is missing. */
 async function claimLedger(database: Database, transaction: Transaction): Promise<void> {
-  await database.run(claim, [lock], transaction)
+  await database.run(claim, [advisoryKeys.migrations], transaction)
+  await checkPlace(database, transaction)
   await runText(
     transaction,
     `CREATE TABLE IF NOT EXISTS migrations (
@@ -190,7 +190,9 @@ async function runFiles(
 ): Promise<readonly string[]> {
   for (const { name, kind, digest, text } of files) {
     // A query without parameters can contain several statements.
-    await runText(transaction, text)
+    await runText(transaction, text).catch(error => {
+      throw explainTaken(error)
+    })
     await database.run(record, [name, kind, digest], transaction)
   }
   return files.map(({ name }) => name)
@@ -198,7 +200,7 @@ async function runFiles(
 
 /** Drops all objects that migrations create, and the ledger. The transaction holds the lock of migrations until its end. */
 export async function dropSchema(database: Database, transaction: Transaction): Promise<void> {
-  await database.run(claim, [lock], transaction)
+  await database.run(claim, [advisoryKeys.migrations], transaction)
   const { tables, functions } = await listMade()
   for (const name of [...tables, 'migrations']) await runText(transaction, `DROP TABLE IF EXISTS ${name} CASCADE`)
   for (const name of functions) await runText(transaction, `DROP FUNCTION IF EXISTS ${name} CASCADE`)

@@ -225,13 +225,23 @@ export interface Emails {
   /** Schedules another attempt after `delay` seconds; without a delay, marks a permanent failure. `error` has no secrets. */
   failed(id: string, error: string, delay: number | undefined): Promise<void>
   /**
-   * Returns the number of waiting e-mails, excluding held notices, with the age of the oldest one in seconds, and the number
-   * of those whose last attempt failed, and the number of permanent failures. Counts up to 10,000 e-mails.
+   * Returns the number of waiting e-mails, excluding held notices, with the age of the oldest one in seconds; the number of
+   * those whose last attempt failed, and of those among them that couldn't be composed or whose last attempt ended without a
+   * result; and the number of permanent failures. Counts up to 10,000 e-mails.
    */
-  backlog(): Promise<{ waiting: number; oldestSeconds: number; retried: number; failed: number }>
+  backlog(): Promise<{
+    waiting: number
+    oldestSeconds: number
+    retried: number
+    uncomposed: number
+    failed: number
+  }>
   /** Deletes e-mails that failed permanently, 7 days after their creation. */
   prune(): Promise<void>
 }
+
+/** Begins the error of an attempt that failed before there was an e-mail to send. */
+export const notComposed = 'not composed: '
 
 /** Days of retention of permanent failures, from the creation of the e-mail. */
 const keptDays = 7
@@ -309,8 +319,11 @@ const backlog: Statement = {
       coalesce(extract(epoch FROM now() - min(created_at)
         FILTER (WHERE next_attempt_at IS NOT NULL AND kind <> 'held-notice')), 0)::float8 AS "oldestSeconds",
       count(*) FILTER (WHERE next_attempt_at IS NOT NULL AND last_error IS NOT NULL)::int AS "retried",
+      count(*) FILTER (WHERE next_attempt_at IS NOT NULL
+        AND CASE WHEN last_error IS NULL THEN attempts > 1 ELSE starts_with(last_error, '${notComposed}') END)::int
+        AS "uncomposed",
       count(*) FILTER (WHERE next_attempt_at IS NULL)::int AS "failed"
-    FROM (SELECT kind, created_at, next_attempt_at, last_error FROM emails ORDER BY id LIMIT 10000) e`,
+    FROM (SELECT kind, created_at, next_attempt_at, last_error, attempts FROM emails ORDER BY id LIMIT 10000) e`,
 }
 
 const queued = `SELECT id, kind, attempts, created_at AS "createdAt", (parameters ->> 'userId')::int AS "userId",

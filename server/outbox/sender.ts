@@ -9,6 +9,7 @@ import { availableParallelism } from 'node:os'
 import { isUnreachable } from '../database/failures.js'
 import { emailRate } from '../limits/email-requests.js'
 import { createTokenBucket } from '../limits/token-bucket.js'
+import { notComposed } from '../models/email.js'
 import type { Mail } from './transport.js'
 
 /** The attributes of a leased entry that the sender uses. */
@@ -107,7 +108,7 @@ export function startSender<L extends Queued>(parts: {
     } catch (error) {
       // Without the database the attempt can't be settled either.
       if (!composed && isUnreachable(error)) throw error
-      const reason = describe(error)
+      const reason = `${composed ? '' : notComposed}${describe(error)}`
       const delay = delayAfter(error, attempts, (now() - createdAt.getTime()) / 1000)
       log.warn({ entry: id, kind, attempts, reason, delay }, delay ? 'e-mail delayed' : 'e-mail failed permanently')
       return queue.failed(id, reason, delay)

@@ -1,15 +1,19 @@
 /**
  * Database URLs in the notation of libpq (PostgreSQL's documentation, "Connection URIs"):
  * `postgres://user:password@host:port,host:port/database?parameter=value`. The environment may supply what they omit
- * (PGUSER, PGPASSWORD, PGPASSFILE, PGDATABASE, PGHOST, PGPORT). database/connections.ts connects.
+ * (PGUSER, PGPASSWORD, PGPASSFILE, PGDATABASE, PGHOST, PGPORT, PGOPTIONS, PGSSLMODE). database/connections.ts connects.
  */
-import { type ConnectionOptions, createSecureContext } from 'node:tls'
+import { readFileSync } from 'node:fs'
+import { isIP } from 'node:net'
+import { type ConnectionOptions, createSecureContext, type SecureVersion } from 'node:tls'
 import { readPem } from './pem.js'
 
 /** The address of one server; the environment or a default replaces what is undefined. */
 export interface Host {
   /** Name, IP address without brackets, or folder of a Unix socket. */
   readonly host: string | undefined
+  /** The IP address to connect to, where the URL names it beside the host. */
+  readonly address?: string
   readonly port: number | undefined
 }
 
@@ -19,43 +23,129 @@ export interface DatabaseTarget {
   readonly hosts: readonly Host[]
   readonly user: string | undefined
   readonly password: string | undefined
+  /** Lines of a password file, which apply without a password. */
+  readonly passwords: readonly string[]
   readonly database: string | undefined
   /** Options of TLS; undefined without TLS. */
   readonly tls: ConnectionOptions | undefined
+  /** Begins with TLS, without asking the server (`sslnegotiation=direct`). */
+  readonly direct: boolean
+  /** `sslmode`. */
+  readonly mode: string
   /** Connects without TLS where the server has none (`sslmode=prefer`). */
   readonly plainToo: boolean
   /** Uses a server only if its sessions can write. */
   readonly writable: boolean
   /** Milliseconds that a server has to accept a connection. */
   readonly connectTimeout: number
+  /** Milliseconds of silence after which the operating system probes a connection; undefined: never. */
+  readonly keepAliveDelay: number | undefined
+  readonly authentication: Authentication
   readonly applicationName: string
   /** Command-line options for the server. */
   readonly options: string | undefined
 }
 
-const modes = ['disable', 'prefer', 'require', 'verify-ca', 'verify-full'] as const
+/** How the server must authenticate the service, and itself. */
+export interface Authentication {
+  /** The parameter that requires it, for messages; undefined without requirements. */
+  readonly parameter: string | undefined
+  /** Whether only SCRAM bound to the TLS connection (RFC 5929) may be used. */
+  readonly bindsChannel: boolean
+  /** Whether the server may use a method, by its name in `require_auth`. */
+  allows(method: string): boolean
+}
 
-/** Supported parameters. Others are refused, since a mistyped `sslmode` would go unnoticed. */
-const known = [
+/** Settings that the service needs in all sessions (database/session-settings.ts); `options` can't change them. */
+const fixedSettings = [
+  'client_encoding',
+  'DateStyle',
+  'TimeZone',
+  'standard_conforming_strings',
+  'default_transaction_isolation',
+  'IntervalStyle',
+  'array_nulls',
+  'bytea_output',
+  'extra_float_digits',
+] as const
+export type FixedSetting = (typeof fixedSettings)[number]
+
+const modes = ['disable', 'allow', 'prefer', 'require', 'verify-ca', 'verify-full'] as const
+
+/** Parameters that have an effect. */
+const used = [
   'host',
+  'hostaddr',
   'port',
   'user',
   'password',
+  'passfile',
   'dbname',
   'sslmode',
+  'ssl',
   'sslrootcert',
   'sslcert',
   'sslkey',
   'sslpassword',
+  'sslcertmode',
+  'sslcrl',
+  'sslnegotiation',
+  'ssl_min_protocol_version',
+  'ssl_max_protocol_version',
+  'channel_binding',
+  'require_auth',
   'target_session_attrs',
+  'load_balance_hosts',
   'connect_timeout',
+  'keepalives',
+  'keepalives_idle',
   'application_name',
+  'fallback_application_name',
   'options',
 ]
 
+/** Parameters of libpq that promise nothing which the service doesn't do anyway, or that concern what it doesn't use. */
+const ignored = [
+  // The encoding is UTF-8, whatever is named.
+  'client_encoding',
+  // A silent connection is closed after seconds (database/connections.ts).
+  'keepalives_interval',
+  'keepalives_count',
+  'tcp_user_timeout',
+  'sslcompression',
+  'sslsni',
+  'sslkeylogfile',
+  'krbsrvname',
+  'gsslib',
+  'gssdelegation',
+  'max_protocol_version',
+  'oauth_issuer',
+  'oauth_client_id',
+  'oauth_client_secret',
+  'oauth_scope',
+  'oauth_ca_file',
+]
+
+/** Parameters of libpq that can't be honored: the values with which they ask for nothing, and what to do instead. */
+const refused: Readonly<Record<string, { readonly idle?: RegExp; readonly instead: string }>> = {
+  gssencmode: { idle: /^(disable|prefer)$/, instead: 'encryption by GSSAPI isn’t supported: use sslmode=verify-full' },
+  requirepeer: {
+    instead: 'the owner of a Unix socket isn’t checked: leave it out, and protect the folder of the socket',
+  },
+  sslcrldir: { instead: 'folders aren’t supported: name a file in sslcrl' },
+  min_protocol_version: { idle: /^3\.0$/, instead: 'the service speaks version 3.0: leave it out' },
+  replication: { idle: /^(false|off|no|0)$/, instead: 'the service needs an ordinary connection: leave it out' },
+  scram_client_key: { instead: 'keys of SCRAM aren’t supported: use password' },
+  scram_server_key: { instead: 'keys of SCRAM aren’t supported: use password' },
+  service: { instead: 'service files aren’t supported: put host, user and database into the URL' },
+  servicefile: { instead: 'service files aren’t supported: put host, user and database into the URL' },
+}
+
+const known = [...used, ...ignored, ...Object.keys(refused)]
+
 /**
- * Reads a database URL, and the certificate files that it names. Throws an Error that says what is wrong and quotes nothing
- * of the URL, which holds a password.
+ * Reads a database URL, and the files that it names. Throws an Error that says what is wrong. It quotes nothing of the URL,
+ * which holds a password, but names of parameters.
  */
 export function readDatabaseUrl(url: string): DatabaseTarget {
   const { credentials, authority, path, query } =
@@ -66,23 +156,38 @@ export function readDatabaseUrl(url: string): DatabaseTarget {
   const { user, password } = /^(?<user>[^:]*)(?::(?<password>.*))?$/s.exec(credentials ?? '')?.groups ?? {}
   const given = readParameters(query)
 
-  const hosts = given.has('host')
-    ? readHostList(given.get('host')!, given.get('port'))
-    : authority.split(',').map(text => readHost(text, given.get('port')))
-  const mode = oneOf(modes, 'sslmode', given.get('sslmode') ?? process.env.PGSSLMODE ?? 'prefer')
+  const [host, address] = [given.get('host'), given.get('hostaddr')]
+  const isListed = host !== undefined || address !== undefined
+  const named = authority.split(',').map(text => readHost(text, isListed ? undefined : given.get('port')))
+  // A host in the query replaces only the hosts before it, not their ports.
+  const ports = given.get('port') ?? named.map(({ port }) => port ?? '').join(',')
+  const hosts = isListed ? readHostList(host, ports, address) : named
+  const mode = readMode(given)
+  const authentication = readAuthentication(given, mode)
   const attributes = given.get('target_session_attrs') ?? (hosts.length > 1 ? 'read-write' : 'any')
+  const balance = oneOf(['disable', 'random'], 'load_balance_hosts', given.get('load_balance_hosts') ?? 'disable')
+  const direct = oneOf(['postgres', 'direct'], 'sslnegotiation', given.get('sslnegotiation') ?? 'postgres') === 'direct'
+  if (direct && isWeak(mode)) throw new Error('sslnegotiation=direct needs sslmode=require or stricter')
   return {
-    hosts,
+    hosts: balance === 'random' ? shuffle(hosts) : hosts,
     user: given.get('user') ?? decode(user),
     password: given.get('password') ?? decode(password),
+    passwords: readPasswords(given.get('passfile')),
     database: given.get('dbname') ?? decode(path),
     tls: readTls(mode, given),
-    plainToo: mode === 'prefer',
+    direct,
+    mode,
+    plainToo: (mode === 'prefer' || mode === 'allow') && !authentication.bindsChannel,
     // A standby is of no use here.
     writable: oneOf(['any', 'read-write', 'primary'], 'target_session_attrs', attributes) !== 'any',
-    connectTimeout: readSeconds(given.get('connect_timeout')) ?? 3_000,
-    applicationName: given.get('application_name') ?? 'auth',
-    options: given.get('options'),
+    connectTimeout: readConnectTimeout(given.get('connect_timeout')),
+    keepAliveDelay:
+      given.get('keepalives') === '0'
+        ? undefined
+        : (readSeconds('keepalives_idle', given.get('keepalives_idle')) || 10) * 1000,
+    authentication,
+    applicationName: given.get('application_name') ?? given.get('fallback_application_name') ?? 'auth',
+    options: readOptions(given.get('options') ?? process.env.PGOPTIONS),
   }
 }
 
@@ -90,10 +195,100 @@ function readParameters(query: string | undefined): ReadonlyMap<string, string> 
   const given = new Map<string, string>()
   for (const pair of query ? query.split('&') : []) {
     const [, name = '', value = ''] = /^([^=]*)=?(.*)$/s.exec(pair) ?? []
-    if (!known.includes(name)) throw new Error(`unknown parameter: expected one of ${known.join(', ')}`)
+    if (!known.includes(name)) throw new Error(unknownParameter(name, query!))
     if (value !== '') given.set(name, decode(value)!)
   }
+  for (const [name, { idle, instead }] of Object.entries(refused)) {
+    const value = given.get(name)
+    if (value !== undefined && !idle?.test(value)) throw new Error(`${name}: ${instead}`)
+  }
   return given
+}
+
+/** Names an unknown parameter, unless the query may be a part of a password with a question mark. */
+function unknownParameter(name: string, query: string): string {
+  const isName = /^[a-z][a-z_]{0,39}$/i.test(name) && !query.includes('@')
+  return `unknown parameter${isName ? ` ${name}` : ''}: expected one of ${[...used, ...ignored].join(', ')}`
+}
+
+/** `allow` would try a connection without TLS first, and promises nothing else: it is taken as `prefer`. */
+function readMode(given: ReadonlyMap<string, string>): (typeof modes)[number] {
+  const isSystem = given.get('sslrootcert') === 'system'
+  if (given.has('ssl')) oneOf(['true'], 'ssl', given.get('ssl')!)
+  const short = given.has('ssl') ? 'require' : undefined
+  const fallback = process.env.PGSSLMODE ?? (isSystem ? 'verify-full' : 'prefer')
+  const mode = oneOf(modes, 'sslmode', given.get('sslmode') ?? short ?? fallback)
+  if (isSystem && mode !== 'verify-full') throw new Error('sslrootcert=system needs sslmode=verify-full')
+  return mode
+}
+
+const isWeak = (mode: (typeof modes)[number]) => ['disable', 'allow', 'prefer'].includes(mode)
+
+/** Methods in `require_auth` of libpq. */
+const methods = ['password', 'md5', 'gss', 'sspi', 'scram-sha-256', 'oauth', 'none']
+
+/** With `require_auth`, the server may use only the listed methods, or only others, if all begin with `!`. */
+function readAuthentication(given: ReadonlyMap<string, string>, mode: (typeof modes)[number]): Authentication {
+  const binding = given.get('channel_binding') ?? 'prefer'
+  const bindsChannel = oneOf(['disable', 'prefer', 'require'], 'channel_binding', binding) === 'require'
+  if (bindsChannel && mode === 'disable')
+    throw new Error('channel_binding=require needs TLS: use another sslmode than disable')
+  const required = given.get('require_auth')
+  const listed = required?.split(',').map(text => text.trim()) ?? []
+  const excluded = listed.filter(text => text.startsWith('!')).map(text => text.slice(1))
+  for (const name of [...listed.filter(text => !text.startsWith('!')), ...excluded])
+    oneOf(methods, 'require_auth', name)
+  if (excluded.length > 0 && excluded.length < listed.length)
+    throw new Error('require_auth: begin all methods with !, or none')
+  const parameters = [
+    bindsChannel && 'channel_binding=require',
+    required !== undefined && `require_auth=${listed.join(',')}`,
+  ]
+  return {
+    parameter: parameters.filter(Boolean).join(' and ') || undefined,
+    bindsChannel,
+    allows: method =>
+      (!bindsChannel || method === 'scram-sha-256') &&
+      (listed.length === 0 || (excluded.length > 0 ? !excluded.includes(method) : listed.includes(method))),
+  }
+}
+
+/** Refuses options that set what the service sets itself. */
+function readOptions(options: string | undefined): string | undefined {
+  const names = options?.matchAll(/(?:-c\s*|--)([\w-]+)\s*=/g) ?? []
+  for (const [, name] of names) {
+    const fixed = fixedSettings.find(each => each.toLowerCase() === name!.toLowerCase().replaceAll('-', '_'))
+    if (fixed) throw new Error(`options: leave out ${fixed}, which the service sets itself`)
+  }
+  return options
+}
+
+/** The lines of a password file, as of libpq. */
+function readPasswords(path: string | undefined): readonly string[] {
+  if (path === undefined) return []
+  try {
+    return readFileSync(path, 'utf8').split(/\r?\n/)
+  } catch (error) {
+    throw new Error(`passfile: the file can’t be read (${(error as NodeJS.ErrnoException).code})`)
+  }
+}
+
+/** Returns the password of the first line `host:port:database:user:password` that matches; `*` matches everything. */
+export function passwordIn(lines: readonly string[], wanted: readonly [...string[]]): string | undefined {
+  for (const line of lines) {
+    if (line.startsWith('#')) continue
+    const fields = (line.match(/(?:\\.|[^:\\])*(?::|$)/g) ?? []).map(text => text.replace(/:$/, ''))
+    const plain = fields.map(text => text.replace(/\\(.)/g, '$1'))
+    if (wanted.every((text, index) => fields[index] === '*' || plain[index] === text)) return plain[wanted.length]
+  }
+  return undefined
+}
+
+function shuffle<T>(list: readonly T[]): T[] {
+  return list
+    .map(each => ({ each, at: Math.random() }))
+    .sort((a, b) => a.at - b.at)
+    .map(({ each }) => each)
 }
 
 function readHost(text: string, fallback: string | undefined): Host {
@@ -104,14 +299,17 @@ function readHost(text: string, fallback: string | undefined): Host {
   return { host: decode(bracketed ?? plain), port: readPort(port || fallback) }
 }
 
-/** The hosts of the parameters `host` and `port`: as many ports as hosts, one for all, or none. */
-function readHostList(hosts: string, ports = ''): Host[] {
-  const [names, numbers] = [hosts.split(','), ports.split(',')]
+/** The hosts of the parameters `host`, `hostaddr` and `port`: as many ports as hosts, one for all, or none. */
+function readHostList(hosts: string | undefined, ports: string, addresses?: string): Host[] {
+  const [names, numbers, ips] = [(hosts ?? addresses)!.split(','), ports.split(','), addresses?.split(',')]
   if (numbers.length > 1 && numbers.length !== names.length)
     throw new Error('expected as many ports as hosts, or one port')
+  if (ips && ips.length !== names.length) throw new Error('hostaddr: expected as many addresses as hosts')
+  if (ips?.some(ip => ip !== '' && isIP(ip) === 0)) throw new Error('hostaddr: expected IP addresses')
   return names.map((name, index) => ({
     host: name || undefined,
     port: readPort(numbers.length > 1 ? numbers[index] : numbers[0]),
+    ...(ips?.[index] && { address: ips[index] }),
   }))
 }
 
@@ -122,10 +320,15 @@ function readPort(text: string | undefined): number | undefined {
   return Number(text)
 }
 
-function readSeconds(text: string | undefined): number | undefined {
+function readSeconds(name: string, text: string | undefined): number | undefined {
   if (text === undefined) return undefined
-  if (!/^\d{1,2}$/.test(text) || Number(text) < 1) throw new Error('connect_timeout: expected seconds from 1 to 99')
-  return Number(text) * 1000
+  if (!/^-?\d{1,9}$/.test(text)) throw new Error(`${name}: expected seconds`)
+  return Math.max(0, Number(text))
+}
+
+/** Milliseconds; without a limit in the URL, which libpq writes as 0, the default: no start waits forever. */
+function readConnectTimeout(text: string | undefined): number {
+  return Math.min(readSeconds('connect_timeout', text) || 3, 600) * 1000
 }
 
 /** The meaning of a mode in libpq: only the verify modes, or a private authority, authenticate the server. */
@@ -140,14 +343,31 @@ function readTls(mode: (typeof modes)[number], given: ReadonlyMap<string, string
       throw new Error(`${name}: ${(error as Error).message}`)
     }
   }
-  const ca = file('sslrootcert', 'CERTIFICATE')
+  const ca = given.get('sslrootcert') === 'system' ? undefined : file('sslrootcert', 'CERTIFICATE')
+  const crl = file('sslcrl', 'X509 CRL')
+  const protocols = {
+    minVersion: readProtocol('ssl_min_protocol_version', given),
+    maxVersion: readProtocol('ssl_max_protocol_version', given),
+  }
+  const certificates = oneOf(['disable', 'allow', 'require'], 'sslcertmode', given.get('sslcertmode') ?? 'allow')
+  if (certificates === 'require')
+    throw new Error('sslcertmode=require: whether the server asks for a certificate isn’t checked: leave it out')
   if (mode === 'verify-ca' && !ca)
     throw new Error('sslmode=verify-ca needs sslrootcert: it would accept a certificate of any public authority')
-  const cert = file('sslcert', 'CERTIFICATE')
-  const key = file('sslkey', 'PRIVATE KEY')
+  const own = certificates === 'allow'
+  const cert = own ? file('sslcert', 'CERTIFICATE') : undefined
+  const key = own ? file('sslkey', 'PRIVATE KEY') : undefined
   if (!cert !== !key) throw new Error('sslcert and sslkey: set both or neither')
   const passphrase = given.get('sslpassword')
-  const files = { ...(ca && { ca }), ...(cert && { cert, key }), ...(passphrase && { passphrase }) }
+  const { minVersion, maxVersion } = protocols
+  const files = {
+    ...(ca && { ca }),
+    ...(crl && { crl }),
+    ...(cert && { cert, key }),
+    ...(passphrase && { passphrase }),
+    ...(minVersion && { minVersion }),
+    ...(maxVersion && { maxVersion }),
+  }
   try {
     if (Object.keys(files).length > 0) createSecureContext(files)
   } catch (error) {
@@ -156,6 +376,11 @@ function readTls(mode: (typeof modes)[number], given: ReadonlyMap<string, string
   if (mode === 'verify-full') return files
   if (mode === 'verify-ca' || (mode === 'require' && ca)) return { ...files, checkServerIdentity: () => undefined }
   return { ...files, rejectUnauthorized: false }
+}
+
+function readProtocol(name: string, given: ReadonlyMap<string, string>): SecureVersion | undefined {
+  const value = given.get(name)
+  return value === undefined ? undefined : oneOf(['TLSv1', 'TLSv1.1', 'TLSv1.2', 'TLSv1.3'] as const, name, value)
 }
 
 function oneOf<T extends string>(allowed: readonly T[], name: string, value: string): T {

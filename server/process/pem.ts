@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 
 /** Reads a PEM file (RFC 7468) that must hold a block of this kind. Throws an Error that says what is wrong with the file. */
-export function readPem(path: string, kind: 'CERTIFICATE' | 'PRIVATE KEY'): Buffer {
+export function readPem(path: string, kind: 'CERTIFICATE' | 'PRIVATE KEY' | 'X509 CRL'): Buffer {
   let content: Buffer
   try {
     content = readFileSync(path)

@@ -45,11 +45,28 @@ export async function createDatabase({
   }
 }
 
+/**
+ * URL of an empty database whose role owns it and is no superuser; both end with the test. Statements run first, in this
+ * database; `:name` in them is the name of database and role.
+ */
+export async function databaseOfRole(t: Teardown, ...statements: readonly string[]): Promise<string> {
+  const name = `test_${randomBytes(8).toString('hex')}`
+  // After the database, which the role owns.
+  t.teardown(async () => void (await ask(serverUrl(), `DROP ROLE IF EXISTS ${name}`)))
+  const { url, drop } = await createDatabase({ from: 'template0', name })
+  t.teardown(async () => void (await drop()))
+  await ask(url, `CREATE ROLE ${name} LOGIN PASSWORD 'x'; ALTER DATABASE ${name} OWNER TO ${name}`)
+  for (const statement of statements) await ask(url, statement.replaceAll(':name', name))
+  return Object.assign(new URL(url), { username: name, password: 'x' }).href
+}
+
 /** Copies the default settings of a database and of its roles, which the server stores outside the database. */
 async function copySettings(from: string, to: string): Promise<void> {
   const { rows } = await poolOf(serverUrl()).query<{ sql: string }>(
     `SELECT format('ALTER %s DATABASE %I SET %s = %s', 'ROLE ' || nullif(setrole, 0)::regrole || ' IN', $2::text,
-      split_part(setting, '=', 1), split_part(setting, '=', 2)) AS sql
+      split_part(setting, '=', 1),
+      -- A list stays one.
+      CASE WHEN setting LIKE 'search_path=%' THEN split_part(setting, '=', 2) ELSE quote_literal(split_part(setting, '=', 2)) END) AS sql
     FROM pg_db_role_setting, unnest(setconfig) AS setting
     WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = $1)`,
     [from, to],

@@ -36,6 +36,7 @@ const parameters = [
   'database',
   'application_name',
   'client_encoding',
+  'DateStyle',
   'TimeZone',
   'standard_conforming_strings',
 ]

@@ -105,7 +105,7 @@ test('a migration doesn’t block calls while a long transaction holds its table
   const reader = await other.sequelize.transaction()
   await other.sequelize.query('SELECT * FROM fruits', { transaction: reader })
   // From now on, blocked calls fail after 2 s.
-  await other.limitStatements()
+  await other.prepareSessions()
   let attempts = 0
   const migrated = migrate(database, { folder: await folderOf(t, second), onLocked: () => attempts++ })
   for (const end = Date.now() + 4_000; Date.now() < end; ) {

@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { chooseUser } from '../../server/embedded/programs.js'
-import { freshDatabase, type Teardown } from '../_helpers/database.js'
+import { databaseOfRole, freshDatabase, type Teardown } from '../_helpers/database.js'
 import { startPooler } from '../_helpers/pooler.js'
 import { freePort } from '../_helpers/relay.js'
 import { createRequest, password, startTestService, type TestService } from '../_helpers/service.js'
@@ -126,3 +126,39 @@ test.serial('a pooler that switches to transaction mode later is detected, witho
   })
   t.deepEqual(await ask(t, service), { 200: 300 })
 })
+
+if (process.env.PGBOUNCER)
+  test.serial(
+    'behind PgBouncer, formats and isolation hold whatever its role sets, and the log names sessions from before',
+    async t => {
+      const url = await databaseOfRole(
+        t,
+        `ALTER ROLE :name SET datestyle = 'SQL', 'DMY'`,
+        `ALTER ROLE :name SET timezone = 'America/Sao_Paulo'`,
+        `ALTER ROLE :name SET standard_conforming_strings = off`,
+        `ALTER ROLE :name SET default_transaction_isolation = 'serializable'`,
+      )
+      const lines: string[] = []
+      const service = await startTestService(
+        t,
+        { DATABASE_URL: await startPgbouncer(t, url) },
+        { onLine: line => lines.push(line) },
+      )
+      const text = `SELECT current_setting('datestyle') AS style, current_setting('timezone') AS zone,
+      current_setting('standard_conforming_strings') AS strings`
+      for (let times = 0; times < 10; times++) {
+        const [row] = await service.registry.database.run({ name: '', text }, [])
+        t.deepEqual(row, { style: 'ISO, MDY', zone: 'UTC', strings: 'on' })
+      }
+      t.regex(lines.join(''), /"wrong":\["default_transaction_isolation = serializable"\].*reconnect it/)
+      const { username } = await service.signUp('ROLE_CLIENT')
+      const statuses = await Promise.all(
+        Array.from({ length: 10 }, (_, index) =>
+          service.request('POST', '/users/login', { query: { username, password: `wrong ${index}` }, once: true }),
+        ),
+      )
+      t.deepEqual([...new Set(statuses.map(({ status }) => status))].length, 1)
+      const right = await service.request('POST', '/users/login', { query: { username, password }, once: true })
+      t.is(right.status, 429)
+    },
+  )

@@ -1,0 +1,79 @@
+// What a role needs in a database, as statements with their real names.
+import type { Database, Transaction } from './connection.js'
+import { ConnectionError, causeOf } from './failures.js'
+
+/** The oldest supported version of PostgreSQL. */
+const oldest = 14
+
+interface Place {
+  readonly version: number
+  readonly shownVersion: string
+  readonly encoding: string
+  /** Identifiers, quoted if necessary. */
+  readonly database: string
+  readonly role: string
+  /** The first schema of the search path that the role may use; null without one. */
+  readonly schema: string | null
+  readonly creates: boolean
+  readonly path: string
+  /** The first schema that the search path names; null without one. */
+  readonly named: string | null
+}
+
+const where = {
+  name: 'rights',
+  text: `SELECT current_setting('server_version_num')::int / 10000 AS version,
+    current_setting('server_version') AS "shownVersion", current_setting('server_encoding') AS encoding,
+    quote_ident(current_database()) AS database, quote_ident(current_user) AS role,
+    quote_ident(current_schema()) AS schema, current_setting('search_path') AS path,
+    coalesce(has_schema_privilege(current_schema(), 'CREATE'), false) AS creates,
+    (SELECT trim(each) FROM unnest(string_to_array(current_setting('search_path'), ',')) WITH ORDINALITY AS p (each, n)
+      WHERE trim(each) NOT IN ('', '""', '"$user"') ORDER BY n LIMIT 1) AS named`,
+}
+
+/** Throws an Error that says what to do when a database can't have the tables, or when the role may not create them. */
+export async function checkPlace(database: Database, transaction: Transaction): Promise<void> {
+  const [place] = await database.run<Place>(where, [], transaction)
+  const { version, shownVersion, encoding, database: name, role, schema, creates, path, named } = place!
+  if (version < oldest)
+    throw new Error(`The server of DATABASE_URL is PostgreSQL ${shownVersion}: use version ${oldest} or newer.`)
+  if (encoding !== 'UTF8')
+    throw new Error(
+      `The database ${name} of DATABASE_URL has the encoding ${encoding}, which can’t hold all names: make another with \`CREATE DATABASE ${name}_utf8 ENCODING 'UTF8' TEMPLATE template0\`, and name it in DATABASE_URL.`,
+    )
+  if (schema === null)
+    throw new Error(
+      `The role of DATABASE_URL may use no schema of its search_path (${path}): create the schema if it is missing, and have its owner run \`GRANT USAGE, CREATE ON SCHEMA ${named ?? 'public'} TO ${role}\` in the database ${name}.`,
+    )
+  if (!creates)
+    throw new Error(
+      `The role of DATABASE_URL may not create tables: have the owner of the schema run \`GRANT CREATE ON SCHEMA ${schema} TO ${role}\` in the database ${name}.`,
+    )
+}
+
+/** Runs `work`; replaces the error of a role without rights on the tables by one that says how to grant them. */
+export async function explainingRights<T>(database: Database, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work()
+  } catch (error) {
+    const { cause } = error as Error
+    // A refusal by an RPC has the error of the database as its cause.
+    if (error instanceof ConnectionError || ![error, cause].some(each => each && causeOf(each).code === '42501'))
+      throw error
+    const [place] = await database.run<Place>(where, [])
+    const { database: name, role, schema } = place!
+    const to = (what: string) => `ON ALL ${what} IN SCHEMA ${schema ?? 'public'} TO ${role}`
+    throw new Error(
+      `The role of DATABASE_URL lacks the rights for this: have the owner of the tables run \`GRANT SELECT, INSERT, UPDATE, DELETE ${to('TABLES')}\` and \`GRANT USAGE ${to('SEQUENCES')}\` in the database ${name}.`,
+    )
+  }
+}
+
+/** Replaces the error of a name that another application uses. */
+export function explainTaken(error: unknown): unknown {
+  // A table, a function, another object.
+  if (!['42P07', '42723', '42710'].includes(String(causeOf(error).code))) return error
+  return new Error(
+    'The schema of DATABASE_URL already has a table or function of another application whose name this service needs: use an empty database, or a schema of its own, which `ALTER ROLE … IN DATABASE … SET search_path` selects.',
+  )
+}
