@@ -359,3 +359,20 @@ test('a source file has at most 500 lines', async t => {
   }
   t.deepEqual(long, [])
 })
+
+test('every advisory lock of the registry has its key in one list, and docs/operations.md lists the keys', async t => {
+  const list = 'server/database/advisory-keys.ts'
+  const keysIn = (text: string) =>
+    [...text.matchAll(/\b7_?264_?\d{3}\b/g)].map(([key]) => Number(key.replaceAll('_', '')))
+  const unlisted: string[] = []
+  for (const file of imports.keys()) {
+    if (!file.startsWith('server/') || file === list || file.startsWith('server/embedded/')) continue
+    const text = await readFile(join(root, file), 'utf8')
+    const locks = [...text.matchAll(/pg_\w*advisory\w*lock\w*\(/g)].length
+    if (keysIn(text).length > 0 || (locks > 0 && !text.includes('advisoryKeys.'))) unlisted.push(file)
+  }
+  t.deepEqual(unlisted, [])
+  const inCode = [...new Set(keysIn(await readFile(join(root, list), 'utf8')))].sort()
+  t.true(inCode.length >= 6)
+  t.deepEqual(keysIn(await readFile(join(root, 'docs/operations.md'), 'utf8')), inCode)
+})

@@ -1,4 +1,5 @@
 import type { Transaction } from 'sequelize'
+import { advisoryKeys } from '../database/advisory-keys.js'
 import { flag, hasDefault, integer, key, nullable, type Row, selectList, time } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import type { Role } from '../rules/roles.js'
@@ -106,7 +107,7 @@ const words = wordsWith('u.email')
 // Serializes the transactions that can remove an administrator.
 const lockAdministrators: Statement = {
   name: 'administrators-lock',
-  text: 'SELECT pg_advisory_xact_lock(7264005)',
+  text: `SELECT pg_advisory_xact_lock(${advisoryKeys.administrators})`,
 }
 
 const another: Statement = {

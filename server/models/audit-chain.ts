@@ -2,6 +2,7 @@
 // the database alone doesn't suffice to forge the MAC of an event or a link, which requires the key.
 import { createHash, randomBytes } from 'node:crypto'
 import type { Transaction } from 'sequelize'
+import { advisoryKeys } from '../database/advisory-keys.js'
 import { bigint, bytes, defineTable, flag, hasDefault, key, nullable } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import type { MasterKey } from './master-key.js'
@@ -119,7 +120,7 @@ const limit: Statement = { name: 'audit-limit', text: `SELECT ${limits}` }
 // A transaction-level lock, because poolers in transaction mode don't support session-level locks.
 const enter: Statement = {
   name: 'audit-enter',
-  text: `SELECT pg_try_advisory_xact_lock(7264004) AS mine, ${limits}`,
+  text: `SELECT pg_try_advisory_xact_lock(${advisoryKeys.sealing}) AS mine, ${limits}`,
 }
 
 const anyStaged: Statement = { name: 'audit-any-staged', text: 'SELECT FROM audit_staged ORDER BY seq LIMIT 1' }

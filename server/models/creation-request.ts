@@ -1,4 +1,5 @@
 import type { Transaction } from 'sequelize'
+import { advisoryKeys } from '../database/advisory-keys.js'
 import {
   attribute,
   bytes,
@@ -48,7 +49,7 @@ export interface CreationRequests {
 
 const lock: Statement = {
   name: 'creation-request-lock',
-  text: 'SELECT pg_advisory_xact_lock(7264004, hashtext($1))',
+  text: `SELECT pg_advisory_xact_lock(${advisoryKeys.creations}, hashtext($1))`,
 }
 
 const prune: Statement = {

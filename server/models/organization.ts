@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto'
 import type { Transaction } from 'sequelize'
+import { advisoryKeys } from '../database/advisory-keys.js'
 import {
   bytes,
   column,
@@ -138,7 +139,7 @@ const members: Statement = {
 
 const lockInepCode: Statement = {
   name: 'organization-lock-inep-code',
-  text: 'SELECT pg_advisory_xact_lock(7264006, hashtext($1))',
+  text: `SELECT pg_advisory_xact_lock(${advisoryKeys.inepCodes}, hashtext($1))`,
 }
 
 const byEmail: Statement = {

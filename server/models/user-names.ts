@@ -1,4 +1,5 @@
 // Which names are taken, by users or as their former usernames, and which look like taken ones.
+import { advisoryKeys } from '../database/advisory-keys.js'
 import type { Database, Statement, Transaction } from '../database/connection.js'
 import { nicknameSkeleton, shareScript, usernameSkeleton } from '../rules/look-alikes.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'
@@ -60,8 +61,8 @@ const takenNicknames: Statement = {
 const lockLooks: Statement = {
   name: 'user-lock-looks',
   text: `SELECT pg_advisory_xact_lock(kind, hash) FROM (
-    SELECT 7264002 AS kind, hashtext(skeleton) AS hash FROM unnest($1::text[]) AS skeleton WHERE skeleton IS NOT NULL
-    UNION SELECT 7264003, hashtext(skeleton) FROM unnest($2::text[]) AS skeleton WHERE skeleton IS NOT NULL
+    SELECT ${advisoryKeys.usernames} AS kind, hashtext(skeleton) AS hash FROM unnest($1::text[]) AS skeleton WHERE skeleton IS NOT NULL
+    UNION SELECT ${advisoryKeys.nicknames}, hashtext(skeleton) FROM unnest($2::text[]) AS skeleton WHERE skeleton IS NOT NULL
     ORDER BY 1, 2
   ) s`,
 }
