@@ -32,7 +32,7 @@ const maxStates = 100_000
 /** Admits or refuses operations by client address. Addresses are in canonical text. */
 export interface Admission {
   /** Refuses with TOO_MANY_ATTEMPTS when the cached bucket of this kind is full. Counts nothing. */
-  check(kind: SharedKind, address: string): void
+  check(kind: SharedKind | 'lookUps', address: string): void
   /**
    * Counts one operation of this kind. Refuses with TOO_MANY_ATTEMPTS when the bucket is full, from the cache if
    * possible.
@@ -47,7 +47,7 @@ export interface Admission {
   countSignUp(address: string): void
   /** Counts, for `recentCount`, that a job of these networks was refused for lack of capacity. */
   countRefusal(networks: readonly string[]): void
-  /** Counts an availability look-up; false when the bucket is full. */
+  /** Counts an availability look-up, or a refusal that reveals a taken name; false when the bucket is full. */
   takeLookUp(address: string): boolean
   /** Counts a service key that this process hasn't seen before; false when the bucket is full. */
   takeServiceKey(address: string): boolean
@@ -144,7 +144,7 @@ export function createAdmission(deps: {
     return free
   }
 
-  function check(kind: SharedKind, address: string): void {
+  function check(kind: SharedKind | 'lookUps', address: string): void {
     const retryAfter = wait(kind, stateOf(kind, network(address)))
     if (retryAfter !== undefined) throw tooManyAttempts(retryAfter, kind)
   }

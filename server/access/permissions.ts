@@ -14,9 +14,12 @@ export const recentSignIn = 15 * 60
 /** The attributes of a user that permissions depend on. */
 type UserAttributes = Pick<User, 'id' | 'role' | 'active' | 'organizationId'>
 
+/** The same of a caller: the permissions of an institution also depend on the state of its organization. */
+type CallerAttributes = UserAttributes & Pick<User, 'organizationActive'>
+
 /** A caller with a session of the public API. */
 interface Subject {
-  readonly user: UserAttributes
+  readonly user: CallerAttributes
   readonly session: Session
   /** Whether the user has one-time codes enrolled. */
   readonly enrolled: boolean
@@ -60,8 +63,8 @@ function inOrganizationOf({ organizationId }: UserAttributes, target: UserAttrib
   return organizationId !== null && target?.organizationId === organizationId
 }
 
-function isMember({ institution }: UserPolicy, user: UserAttributes, target: UserAttributes | undefined): boolean {
-  if (institution === undefined || user.role !== 'ROLE_INSTITUTION') return false
+function isMember({ institution }: UserPolicy, user: CallerAttributes, target: UserAttributes | undefined): boolean {
+  if (institution === undefined || user.role !== 'ROLE_INSTITUTION' || !user.organizationActive) return false
   return institution === 'clients of its organization' || inOrganizationOf(user, target)
 }
 

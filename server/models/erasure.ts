@@ -123,6 +123,7 @@ export function createErasure(database: Database, counterKeys: CounterKeys): Era
         counterKeys.emails('recovery', String(id)),
         ...known.flatMap(knowableNetworks).map(network => counterKeys.emails('recovery', `${id}\0${network}`)),
         counterKeys.emails('partner', String(id)),
+        counterKeys.emails('partnerAddresses', String(id)),
         counterKeys.emails('exports', String(id)),
         ...recipient.map(of => counterKeys.emails('recipient', of)),
         ...(email === null ? [] : [counterKeys.emails('notices', `${id}\0${emailKey(email)}`)]),

@@ -117,7 +117,11 @@ export interface Organizations {
    * Returns the active organization with an e-mail address. A user with an organization matches only that organization;
    * otherwise the organization with the name that the user gave at sign-up precedes others with the address.
    */
-  byEmail(email: string, member: { organizationId: number | null; institutionKey: string }): Promise<number | undefined>
+  byEmail(
+    email: string,
+    member: { organizationId: number | null; institutionKey: string },
+    t?: Transaction,
+  ): Promise<number | undefined>
   /** Returns the active organization of an activation key. A transaction locks it, which prevents rotation until its end. */
   byActivationKey(key: string, t?: Transaction): Promise<number | undefined>
   /**
@@ -245,8 +249,10 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
       return key
     },
     activationKey: row => masterKey.open(activationKeyUse, row.keySealed),
-    byEmail: async (email, member) =>
-      (await find<{ id: number }>(byEmail, [email, member.organizationId, member.institutionKey]))?.id,
+    async byEmail(email, member, t) {
+      const values = [email, member.organizationId, member.institutionKey]
+      return (await database.run<{ id: number }>(byEmail, values, t))[0]?.id
+    },
     byActivationKey: async (key, t) => (await byKey<{ id: number }>(byActivationKey, key, t))?.id,
     byProviderKey: (key, t) => byKey(byProviderKey, key, t),
     isActive: async (id, t) => (await findLocked(isActive, [id], t)) !== undefined,

@@ -167,7 +167,8 @@ const findMany: Statement = {
 }
 
 const selectDeciding = `SELECT u.id, u.username, u.email, u.role, u.active, u.suspended, u.organization_id AS "organizationId",
-    u.token_generation AS "tokenGeneration", u.deleted_at IS NOT NULL AS deleted, ${enrolled} FROM users u WHERE u.id = $1`
+    u.token_generation AS "tokenGeneration", u.deleted_at IS NOT NULL AS deleted, o.active AS "organizationActive", ${enrolled}
+  FROM users u LEFT JOIN organizations o ON o.id = u.organization_id WHERE u.id = $1`
 
 /** Statements that lock a row, by strength: `share` permits other shared locks, `change` doesn't. */
 const lockDeciding = {
@@ -200,7 +201,7 @@ export interface CallerRow extends User {
 
 /** The state of a user that decides its permissions, as a transaction sees it. */
 type DecidingUser = LockedUser &
-  Pick<CallerRow, 'email' | 'tokenGeneration' | 'enrolled'> & { readonly deleted: boolean }
+  Pick<CallerRow, 'email' | 'tokenGeneration' | 'enrolled' | 'organizationActive'> & { readonly deleted: boolean }
 
 /** The recipient of e-mails about an account. */
 type Owner = Pick<User, 'id' | 'username' | 'email'>

@@ -1,4 +1,4 @@
-// Quotas of e-mails and exports. Refused ones don’t count.
+// Quotas of e-mails, exports and wrong addresses. Refused ones don’t count.
 import { LRUCache } from 'lru-cache'
 import type { Transaction } from '../database/connection.js'
 import { maxEntries } from '../limits/cache-size.js'
@@ -11,7 +11,7 @@ import { emailKey } from '../rules/names.js'
 const cachedFor = 60_000
 
 /**
- * Counts e-mails and exports by limit. Each function counts one and returns 0; when the limit is reached, it returns the
+ * Counts e-mails, exports and wrong addresses by limit. Each function counts one and returns 0; when the limit is reached, it returns the
  * seconds until the next one is permitted. After a refusal the caller rolls the transaction back, which reverts other
  * counts. Without a transaction the functions only read the refusals that this process has cached, otherwise return 0.
  */
@@ -28,6 +28,8 @@ export interface Quotas {
   recoveryWait(userId: number): Promise<number>
   /** An activation key for an account. */
   partner(userId: number, t?: Transaction): Promise<number>
+  /** An address that no organization has, given by an account. */
+  partnerAddress(userId: number, t?: Transaction): Promise<number>
   /** An activation key to an organization. */
   organization(organizationId: number, t?: Transaction): Promise<number>
   /** An export of an account by its user. */
@@ -72,6 +74,7 @@ export function createQuotas(
     recipient: (email, known, t) => take('recipient', known ? [emailKey(email), 'known'] : [emailKey(email)], t),
     notice: (userId, email, t) => take('notices', [userId, emailKey(email)], t),
     partner: (userId, t) => take('partner', [userId], t),
+    partnerAddress: (userId, t) => take('partnerAddresses', [userId], t),
     organization: (organizationId, t) => take('organization', [organizationId], t),
     exports: (userId, t) => take('exports', [userId], t),
   }

@@ -27,7 +27,7 @@ export const lockout = { failures: 10, seconds: 900 } as const
 
 const [minute, hour, day] = [60, 3600, 86_400]
 
-/** Maximum numbers of e-mails and exports, each in a sliding window of that length. */
+/** Maximum numbers of e-mails, exports and wrong addresses, each in a sliding window of that length. */
 export const quotaLimits = {
   /** Recovery keys for an account: 1 a minute and 5 an hour. */
   recovery: [
@@ -48,6 +48,8 @@ export const quotaLimits = {
   notices: [{ max: 10, seconds: hour }],
   /** Activation keys that an account requests from its organization: 10 a day. */
   partner: [{ max: 10, seconds: day }],
+  /** Addresses that no organization has, in an account's requests for activation keys: 10 an hour. */
+  partnerAddresses: [{ max: 10, seconds: hour }],
   /** Activation keys to one organization: 60 an hour. */
   organization: [{ max: 60, seconds: hour }],
   /** Exports of an account by its user: 5 a day. */

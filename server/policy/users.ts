@@ -109,7 +109,7 @@ export const usersPolicies = {
     cost: 3,
     reasons: ['MISSING_PARAMETER', 'INVALID_SIGN_UP', 'WRONG_STATE', 'INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS'],
     audit: ['user.set-own-username'],
-    limits: ['account', 'failures', 'hashing'],
+    limits: ['account', 'failures', 'hashing', 'lookUps'],
     http: { method: 'POST', path: '/users/me/username', revisions: [] },
   },
   revokeMyTokens: {
@@ -184,7 +184,7 @@ export const usersPolicies = {
     administrator: 'any user',
     reasons: ['MISSING_PARAMETER', 'USER_NOT_FOUND', 'ORGANIZATION_EMAIL_NOT_FOUND', 'TOO_MANY_ATTEMPTS'],
     audit: ['user.send-activation-key'],
-    limits: ['partner', 'organization'],
+    limits: ['partner', 'organization', 'partnerAddresses'],
     http: { method: 'POST', path: '/users/sendadminkeybyemailpartner', revisions: ['1.0.0'] },
   },
   existsByUsername: {

@@ -68,6 +68,7 @@ export const limits = {
   hashing: 'capacity of the threads that hash passwords',
   partner: 'e-mails with activation keys of an account',
   organization: 'e-mails with activation keys to an organization',
+  partnerAddresses: 'wrong e-mail addresses of organizations of an account',
   recovery: 'e-mails with recovery keys of an account',
   recipient: 'e-mails with recovery keys to a recipient',
   notices: 'security notices of an activated account to a recipient',

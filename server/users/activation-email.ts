@@ -13,9 +13,16 @@ import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { isEmailAddress, nicknameKey } from '../rules/names.js'
 
+/** Thrown to take back the count of an address that an organization has. */
+class Found extends Error {
+  constructor(readonly organizationId: number) {
+    super('found')
+  }
+}
+
 /**
  * Queues an e-mail with a one-time activation key to the organization of a ROLE_INSTITUTION user. Refuses with
- * TOO_MANY_ATTEMPTS beyond 10 a day for the user or 60 an hour to the organization.
+ * TOO_MANY_ATTEMPTS beyond 10 a day for the user, 60 an hour to the organization, or 10 wrong addresses an hour of the caller.
  */
 export function sendAdminKeyByEmailPartner(deps: {
   organizations: Organizations
@@ -38,6 +45,8 @@ export function sendAdminKeyByEmailPartner(deps: {
 
   return {
     async admit(request, { claims }) {
+      const wrong = await quotas.partnerAddress(Number(claims.sub))
+      if (wrong > 0) throw tooManyAttempts(wrong, 'partnerAddresses')
       const earlier = recent.get(keyOf(claims.sub, request))
       // Without a transaction: a request with a cached refusal costs no query.
       if (earlier) await take(earlier.userId, earlier.organizationId)
@@ -49,7 +58,17 @@ export function sendAdminKeyByEmailPartner(deps: {
       if (target.role !== 'ROLE_INSTITUTION') refuse(Reason.USER_NOT_FOUND)
       const member = { organizationId: target.organizationId, institutionKey: nicknameKey(target.institution ?? '') }
       const email = (request.emailpartner ?? '').trim()
-      const organizationId = isEmailAddress(email) ? await organizations.byEmail(email, member) : undefined
+      // Counted as wrong before the look-up: parallel guesses wait for each other’s count.
+      const guess = async ({ t }: { t: Transaction }) => {
+        const wait = await quotas.partnerAddress(caller.user.id, t)
+        if (wait > 0) throw tooManyAttempts(wait, 'partnerAddresses')
+        const found = isEmailAddress(email) ? await organizations.byEmail(email, member, t) : undefined
+        if (found !== undefined) throw new Found(found)
+      }
+      const organizationId = await transact(guess).catch(error => {
+        if (error instanceof Found) return error.organizationId
+        throw error
+      })
       if (organizationId === undefined) refuse(Reason.ORGANIZATION_EMAIL_NOT_FOUND)
 
       recent.set(keyOf(String(caller.user.id), request), { userId: target.id, organizationId })

@@ -1,6 +1,6 @@
 // Changes of profiles under the rules of sign-up: by the users themselves (UpdateMe), and by administrators.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { type Admission, tooManyAttempts } from '../access/admission.js'
+import type { Admission } from '../access/admission.js'
 import type { UsersRpc } from '../access/context.js'
 import type { Transaction } from '../database/connection.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
@@ -13,7 +13,7 @@ import { readMask } from '../requests/update-mask.js'
 import { formatDateOfBirth } from '../rules/dates.js'
 import { attributesOf, type ProfileField, profile, profileFields } from '../rules/profile.js'
 import { checkFields, type SignUpTexts } from './sign-up-form.js'
-import { checkFree, isTaken, takenNames } from './taken-names.js'
+import { checkFree, isTaken, revealTaken } from './taken-names.js'
 import { toUserRecord } from './user-record.js'
 
 /** Returns those of the fields whose values differ from the user's. */
@@ -45,7 +45,7 @@ export async function editProfile(
 export function updateMe(deps: {
   readonly users: Users
   readonly administeredUsers: Pick<AdministeredUsers, 'lock'>
-  readonly admission: Pick<Admission, 'takeLookUp'>
+  readonly admission: Pick<Admission, 'check' | 'takeLookUp'>
   readonly policy: PasswordPolicy
   readonly timeZone: string
   readonly masterKey: MasterKey
@@ -63,8 +63,7 @@ export function updateMe(deps: {
     if (wrong.length > 0) refuseFields(wrong)
 
     const names = { nickname: mask.includes('nickname') ? texts.nickname : undefined }
-    // The refusal of a nickname reveals that a user has it, as ExistsByNickname does.
-    if (names.nickname && !admission.takeLookUp(call.address)) throw tooManyAttempts(1, 'lookUps')
+    if (names.nickname) admission.check('lookUps', call.address)
     const user = await transact(async ({ t, record: append }) => {
       const lock = async () => (await administeredUsers.lock(id, t))!
       const before = await lock()
@@ -73,7 +72,7 @@ export function updateMe(deps: {
       await append({ action: 'user.edit-own', subject_id: id, object: `fields:${changed.join(',')}` })
       return lock()
     }).catch(async error => {
-      if (isTaken(error)) refuseFields(await takenNames(users, names, id))
+      if (isTaken(error)) refuseFields(await revealTaken(deps, call.address, names, id))
       throw error
     })
     return { user: toUserRecord(user, { user, admin: caller.admin }, masterKey) }

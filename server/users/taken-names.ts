@@ -1,5 +1,6 @@
 // Names that a user can't have, because they are taken, reserved or look-alikes: for sign-up, users and administrators.
 import { randomInt } from 'node:crypto'
+import { type Admission, tooManyAttempts } from '../access/admission.js'
 import type { Transaction } from '../database/connection.js'
 import { brokenConstraint } from '../database/failures.js'
 import type { Users } from '../models/user.js'
@@ -59,6 +60,21 @@ export async function takenNames(
     fields.push({ field: 'nickname', message })
   }
   return fields
+}
+
+/**
+ * Returns the same to a user who changes its own names. The refusal reveals a name, as ExistsByUsername does, and counts like
+ * it: refuses with TOO_MANY_ATTEMPTS beyond the limit of the network. Callers check this limit before the change, because a
+ * refusal only of taken names would reveal them, too.
+ */
+export async function revealTaken(
+  { users, admission }: { readonly users: Users; readonly admission: Pick<Admission, 'takeLookUp'> },
+  address: string,
+  names: Names,
+  userId: number,
+): Promise<FieldViolation[]> {
+  if (!admission.takeLookUp(address)) throw tooManyAttempts(1, 'lookUps')
+  return takenNames(users, names, userId)
 }
 
 /** Returns a free nickname: the given one with random digits. Adds digits until a candidate is free. */

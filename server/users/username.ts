@@ -1,5 +1,6 @@
 // How users change their own username: with the password again.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Admission } from '../access/admission.js'
 import type { UsersRpc } from '../access/context.js'
 import { checkPasswordAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
@@ -13,7 +14,7 @@ import { required } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 import { checkFields } from './sign-up-form.js'
-import { checkFree, isTaken, takenNames } from './taken-names.js'
+import { checkFree, isTaken, revealTaken } from './taken-names.js'
 
 /**
  * Maximum former usernames that are reserved for a user who changes the username again: one account can't keep any number of
@@ -29,12 +30,13 @@ export function setUsername(deps: {
   readonly users: Users
   readonly formerUsernames: Pick<FormerUsernames, 'reserved'>
   readonly signIns: SignIns
+  readonly admission: Pick<Admission, 'check' | 'takeLookUp'>
   readonly policy: PasswordPolicy
   readonly chooseLocale: ChooseLocale
   readonly timeZone: string
   readonly now: () => number
 }): UsersRpc<'setUsername'> {
-  const { users, formerUsernames, signIns, policy, chooseLocale, timeZone, now } = deps
+  const { users, formerUsernames, signIns, admission, policy, chooseLocale, timeZone, now } = deps
   return async (request, { call, caller: { user }, transact }) => {
     checkShape(call)
     const { password } = required({ username: request.username, password: request.password })
@@ -43,6 +45,7 @@ export function setUsername(deps: {
     const username = texts.username!
     if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
     checkPasswordAge(user, now(), 'The username can be changed')
+    admission.check('lookUps', call.address)
 
     await using attempt = await signIns.begin('user.set-own-username', user.usernameKey, call, 1)
     const { account } = attempt
@@ -61,7 +64,8 @@ export function setUsername(deps: {
       await users.rename(user.id, username, change, t)
       await record({ action: 'user.set-own-username', subject_id: user.id })
     }).catch(async error => {
-      if (isTaken(error)) refuse(Reason.INVALID_SIGN_UP, { fields: await takenNames(users, { username }, user.id) })
+      if (isTaken(error))
+        refuse(Reason.INVALID_SIGN_UP, { fields: await revealTaken(deps, call.address, { username }, user.id) })
       throw error
     })
     return {}

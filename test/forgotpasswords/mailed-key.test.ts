@@ -183,3 +183,29 @@ test('the address of an unknown or inactive organization is answered with 404', 
   await service.registry.organizations.setActive(id, false)
   refused(t, await send({ username, emailpartner }), 404, 'ORGANIZATION_EMAIL_NOT_FOUND')
 })
+
+test('an account gives at most 10 wrong addresses of organizations an hour, all replicas together, also at once', async t => {
+  const [one, two] = [
+    service,
+    await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL!, SMTP_URL: mailbox.url }),
+  ]
+  const { email: emailpartner } = await service.organization({ email: newEmail() })
+  const owner = await service.signUp('ROLE_INSTITUTION')
+  const send = ({ username, token }: typeof owner, address: string, { request } = one) =>
+    request('POST', '/1.0.0/users/sendadminkeybyemailpartner', { token, query: { username, emailpartner: address } })
+  // Right ones don't count.
+  for (let index = 0; index < 2; index++) t.is((await send(owner, emailpartner)).status, 200)
+  const answers = await Promise.all(
+    Array.from({ length: 30 }, (_, index) => send(owner, newEmail(), [one, two][index % 2])),
+  )
+  const statuses = answers.map(({ status }) => status).sort()
+  t.deepEqual(statuses, [...Array(10).fill(404), ...Array(20).fill(429)])
+  for (const by of [one, two]) {
+    const beyond = await send(owner, emailpartner, by)
+    refused(t, beyond, 429, 'TOO_MANY_ATTEMPTS')
+    const seconds = Number(beyond.headers.get('retry-after'))
+    t.true(seconds > 0 && seconds <= 3600, `${seconds}`)
+  }
+  const other = await service.signUp('ROLE_INSTITUTION')
+  t.is((await send(other, emailpartner)).status, 200)
+})

@@ -195,3 +195,22 @@ test('the paths of members exist only at /', async t => {
     t.is((await service.request('POST', `${base}/users/me/members/deactivate`, { token, query })).status, 404)
   }
 })
+
+test('the institution of an inactive organization neither lists, reads nor deactivates members, and does again when it is active', async t => {
+  const school = await openSchool(service)
+  const { token, username } = school.institution
+  const member = await school.member()
+  const read = (name: string) => service.request('GET', `/users/${encodeURIComponent(name)}`, { token })
+  t.is((await read(member.username)).status, 200)
+  await api.deactivateOrganization({ organization: `#${school.id}` })
+  refused(t, await list(token), 403, 'ACCESS_DENIED')
+  refused(t, await read(member.username), 403, 'ACCESS_DENIED')
+  refused(t, await deactivate(token, member.username), 403, 'ACCESS_DENIED')
+  t.is((await me(member.token)).active, 1)
+  t.is((await read(username)).json.active, 1)
+  t.is((await me(token)).username, username)
+  await api.activateOrganization({ organization: `#${school.id}` })
+  t.is((await read(member.username)).status, 200)
+  t.is((await list(token)).json.members.length, 2)
+  t.is((await deactivate(token, member.username)).status, 200)
+})

@@ -7,7 +7,7 @@ import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { openGrpc } from '../_helpers/grpc.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
-import { password, serviceForFile, type TestService } from '../_helpers/service.js'
+import { password, serviceForFile, serviceWithClock, type TestService } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
 
 const mailbox = mailboxForFile()
@@ -131,4 +131,24 @@ test('gRPC and Connect behave as HTTP does', async t => {
     t.is((await tryLogin(name)).status, 200)
     await t.throwsAsync(set('me'))
   }
+})
+
+test('refused usernames count against the limit of look-ups of the network, and a change doesn’t', async t => {
+  // Its clock is stopped, so that no look-up is refunded.
+  const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.02' })
+  const { username: taken } = await service.signUp('ROLE_CLIENT')
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const headers = { 'x-forwarded-for': '203.0.113.77' }
+  const take = (username: string) =>
+    service.request('POST', '/users/me/username', { token, body: { username, password }, headers })
+  for (let index = 0; index < 2; index++) t.is((await take(newName())).status, 200)
+  for (let index = 0; index < 6; index++) refused(t, await take(taken), 422, 'INVALID_SIGN_UP')
+  const beyond = await take(taken)
+  refused(t, beyond, 429, 'TOO_MANY_ATTEMPTS')
+  t.true(Number(beyond.headers.get('retry-after')) > 0)
+  refused(t, await take(newName()), 429, 'TOO_MANY_ATTEMPTS')
+  const { status } = await service.request('POST', '/users/existsByUsername', { query: { username: 'x' }, headers })
+  t.is(status, 429)
+  headers['x-forwarded-for'] = '198.51.100.7'
+  t.is((await take(newName())).status, 200)
 })
