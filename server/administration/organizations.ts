@@ -7,7 +7,9 @@ import {
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../access/administrator.js'
 import type { Transaction } from '../database/connection.js'
+import type { Emails } from '../models/email.js'
 import type { OrganizationDetails, OrganizationRow, Organizations } from '../models/organization.js'
+import type { Settings } from '../process/settings.js'
 import type { OpenPage } from '../requests/paging.js'
 import { refuse } from '../requests/refusal.js'
 import { checkText } from '../requests/texts.js'
@@ -23,9 +25,12 @@ import {
   organizationFields,
   readOrganization,
 } from './organization-form.js'
+import { changeBy } from './security-notices.js'
 
 interface Deps {
   organizations: Organizations
+  emails: Pick<Emails, 'notifyOrganization'>
+  settings: Pick<Settings, 'mailLocale'>
   openPage: OpenPage
 }
 
@@ -68,6 +73,7 @@ export function createOrganization(deps: Deps): Handler<'createOrganization'> {
   const { organizations } = deps
   return async (request, { administrator, create }) => {
     const form = request.form ?? ({} as Partial<OrganizationForm>)
+    if (form.email?.trim()) permitOpening(administrator, ['email'])
     const details = checkForm(form, organizationFields)
     const name = details.name!
     return create(AdministrationService.method.createOrganization, request, async change => {
@@ -86,7 +92,7 @@ interface Update {
 }
 
 /** Changes details of an organization. */
-export function updateOrganization({ organizations }: Deps): Checked<'updateOrganization', Update> {
+export function updateOrganization({ organizations, emails, settings }: Deps): Checked<'updateOrganization', Update> {
   return {
     check({ updateMask, form }) {
       const fields = readMask(updateMask, organizationFields)
@@ -98,9 +104,12 @@ export function updateOrganization({ organizations }: Deps): Checked<'updateOrga
           field => details[organizationAttributes[field]] !== row[organizationAttributes[field]],
         )
         if (changed.length === 0) return undefined
+        permitOpening(context.administrator, changed)
         await checkInepCode(organizations, details, row.id, t)
         const { name } = details
         await organizations.edit(row.id, { ...details, ...(name && { nameKey: nicknameKey(name) }) }, t)
+        if (changed.includes('email'))
+          await emails.notifyOrganization(row, changeBy(context.administrator, settings), t)
         return { action: 'organization.edit', reason: changed.join(',') }
       }),
   }
@@ -168,6 +177,19 @@ function checkForm(
   const { wrong, details } = readOrganization(form, fields)
   if (wrong.length > 0) wrongFields(wrong.map(({ field, message }) => ({ field: `form.${field}`, message })))
   return details
+}
+
+/**
+ * Refuses with ACCESS_DENIED a service that changes by what an organization gives access: its e-mail address, which gets activation
+ * keys, or the INEP code, by which imports add users to it.
+ */
+function permitOpening({ service }: Administrator, changed: readonly OrganizationField[]): void {
+  const field = (['email', 'inep_code'] as const).find(each => changed.includes(each))
+  if (!service || !field) return
+  const name = { email: 'e-mail address', inep_code: 'INEP code' }[field]
+  refuse(Reason.ACCESS_DENIED, {
+    text: `No service may change the ${name} of an organization: sign in as an administrator.`,
+  })
 }
 
 async function checkInepCode(

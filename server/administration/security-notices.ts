@@ -1,7 +1,7 @@
 import type { Administrator } from '../access/administrator.js'
 import type { Transaction } from '../database/connection.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
-import type { Administered, Emails } from '../models/email.js'
+import type { Administered, Emails, NotifiedChange } from '../models/email.js'
 import type { Locale } from '../outbox/texts.js'
 
 interface Deps {
@@ -56,6 +56,11 @@ export function createNotifyConcerned({ administeredUsers, emails, settings }: D
     const parameters = { userId: subjectId, to, ...aboutOf(administrator, deed) }
     await emails.add({ kind: 'administered', parameters }, settings.mailLocale, t)
   }
+}
+
+/** What notices to owners say about a change by an administrator: from where, in the language of the service. */
+export function changeBy({ auditContext }: Administrator, settings: { readonly mailLocale: Locale }): NotifiedChange {
+  return { address: auditContext.address ?? 'auth-admin', locale: settings.mailLocale }
 }
 
 /** What e-mails say about a change: what, who, when, why. */

@@ -57,7 +57,7 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     totpSecrets: createTotpSecrets(database, masterKey),
     creationRequests: createCreationRequests(database),
     organizations: createOrganizations(database, masterKey),
-    imports: createImports(database),
+    imports: createImports(database, masterKey),
     importedUsers: createImportedUsers(database, masterKey),
     questions: createQuestions(database),
     predecessor: createPredecessor(database),

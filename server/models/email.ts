@@ -53,6 +53,8 @@ export type Notice =
   | 'wrong-codes'
   | 'account-deleted'
   | 'provider-key-rotated'
+  | 'account-activated'
+  | 'organization-changed'
   | 'member-deactivated'
 
 /** An event of a user's account, with its time (ISO 8601) and client address. */
@@ -104,6 +106,12 @@ interface Administration {
   readonly reason?: string
 }
 
+/** A change of the e-mail address of an organization, with its time (ISO 8601) and client address, and the former address. */
+interface OrganizationEmailChange extends Pick<Happened, 'at' | 'address'> {
+  readonly organizationId: number
+  readonly to: string
+}
+
 /** Kind and parameters of an e-mail. Keys are created when the e-mail is sent. */
 export type EmailIntent =
   /** A request for a recovery key. The sender decides later whether to send one, so that callers can't measure it. */
@@ -123,6 +131,8 @@ export type EmailIntent =
    * so that other e-mails can't delay or hide it.
    */
   | { kind: 'administration'; parameters: Administration }
+  /** A change of the e-mail address of an organization, of which the former address is notified. Also exempt from quotas. */
+  | { kind: 'organization-email-changed'; parameters: OrganizationEmailChange }
   /** A change to an administrator, who is notified at the address at the time of the change. Also exempt from quotas. */
   | { kind: 'administered'; parameters: Administration & { readonly to: string } }
 
@@ -191,6 +201,12 @@ export interface Emails {
   add(intent: EmailIntent, locale: string, t?: Transaction): Promise<void>
   /** Queues a notice of a change that happens now to a user's account, unless the user has no e-mail address. */
   notify(kind: Notice, user: NotifiedUser, change: NotifiedChange, t: Transaction): Promise<void>
+  /** Queues a notice of a new e-mail address of an organization, to the former one, unless it had none. */
+  notifyOrganization(
+    before: { readonly id: number; readonly email: string | null },
+    change: NotifiedChange,
+    t: Transaction,
+  ): Promise<void>
   /**
    * Queues a recovery request. It replaces a queued request with the same account, network and `registered`, which bounds the
    * number of queued requests. Requests with wrong addresses don't replace the owner's.
@@ -370,6 +386,11 @@ export function createEmails(database: Database): Emails {
     async notify(kind, { id: userId, email }, { address, to, locale }, transaction) {
       const parameters = { userId, at: new Date().toISOString(), address, ...(to && { to }) }
       if (email) await queue({ kind, parameters }, locale, transaction)
+    },
+    async notifyOrganization({ id: organizationId, email: to }, { address, locale }, transaction) {
+      if (to === null) return
+      const parameters = { organizationId, at: new Date().toISOString(), address, to }
+      await queue({ kind: 'organization-email-changed', parameters }, locale, transaction)
     },
     async replaceRequest(request, locale) {
       await database.run(replaceRequest, [request, locale])

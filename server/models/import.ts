@@ -13,6 +13,7 @@ import {
   time,
 } from '../database/attributes.js'
 import type { Database, Statement, Transaction } from '../database/connection.js'
+import type { MasterKey } from './master-key.js'
 
 /** What an import reads. */
 export type ImportKind = 'organizations' | 'users' | 'predecessor'
@@ -24,7 +25,8 @@ const identity = {
   sourceDigest: text,
   dryRun: flag,
   allOrNothing: flag,
-  setPasswords: flag,
+  /** What rows may change of existing records, because it opens access to them; sorted. */
+  changeAccounts: attribute<string[]>('TEXT[]'),
   /** The dry run since which no record may have changed. */
   afterDryRun: nullable(integer),
 }
@@ -67,6 +69,8 @@ const batchAttributes = {
   /** The rows, until an import that is all or nothing applies them. */
   stagedSealed: nullable(bytes),
 }
+
+const recordAttributes = { importId: key(integer), record: key(bytes), place: integer }
 
 /** An import. */
 export interface ImportRow extends Row<typeof attributes> {}
@@ -111,7 +115,16 @@ export interface Imports {
    * be nested.
    */
   tryOut<T>(work: () => Promise<T>, keeps: (result: T) => boolean, t: Transaction): Promise<T>
-  /** Deletes imports, with their batches, 30 days after their last change. */
+  /**
+   * Returns those of the records, by their names, that the import has created or changed, each with the line or number of the row
+   * that did.
+   */
+  touched(importId: number, names: readonly string[], t: Transaction): Promise<Map<string, number>>
+  /** Adds records that the import has created or changed. */
+  touch(importId: number, places: ReadonlyMap<string, number>, t: Transaction): Promise<void>
+  /** Forgets all of them. */
+  forget(importId: number, t: Transaction): Promise<void>
+  /** Deletes imports, with their batches, 30 days after their last change, and the touched records of those that ended. */
   prune(): Promise<void>
 }
 
@@ -121,10 +134,10 @@ const batchColumns = selectList(batchAttributes, 'b')
 // On a conflict, an update returns the row and locks it.
 const start: Statement = {
   name: 'import-start',
-  text: `INSERT INTO imports AS i (kind, source_digest, dry_run, all_or_nothing, set_passwords, after_dry_run,
+  text: `INSERT INTO imports AS i (kind, source_digest, dry_run, all_or_nothing, change_accounts, after_dry_run,
       actor, actor_id, token_generation)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-    ON CONFLICT (kind, source_digest, dry_run, all_or_nothing, set_passwords, (coalesce(after_dry_run, 0)))
+    ON CONFLICT (kind, source_digest, dry_run, all_or_nothing, change_accounts, (coalesce(after_dry_run, 0)))
       WHERE state = 'running'
     DO UPDATE SET actor = $7, actor_id = $8, token_generation = $9, updated_at = now()
     RETURNING ${columns}`,
@@ -185,24 +198,53 @@ const discardStaged: Statement = {
   text: 'UPDATE import_batches SET staged_sealed = NULL WHERE import_id = $1 AND staged_sealed IS NOT NULL',
 }
 
+const touched: Statement = {
+  name: 'import-touched',
+  text: 'SELECT record, place FROM import_records WHERE import_id = $1 AND record = ANY($2::bytea[])',
+}
+
+const touch: Statement = {
+  name: 'import-touch',
+  text: `INSERT INTO import_records (import_id, record, place) SELECT $1, * FROM unnest($2::bytea[], $3::int[])
+    ON CONFLICT DO NOTHING`,
+}
+
+const forget: Statement = { name: 'import-forget', text: 'DELETE FROM import_records WHERE import_id = $1' }
+
+const old = `updated_at < now() - interval '${retentionDays} days'`
+
 const prune: Statement = {
   name: 'imports-prune',
   slow: true,
-  text: `DELETE FROM imports WHERE updated_at < now() - interval '${retentionDays} days'`,
+  text: `DELETE FROM imports WHERE ${old}`,
+}
+
+/** Touched records that one statement deletes: an import can have a million. */
+const slice = 10_000
+
+const pruneRecords: Statement = {
+  name: 'import-records-prune',
+  text: `DELETE FROM import_records WHERE (import_id, record) IN (
+      SELECT r.import_id, r.record FROM imports i JOIN import_records r ON r.import_id = i.id
+      WHERE i.state <> 'running' OR i.${old} LIMIT ${slice})
+    RETURNING 1`,
 }
 
 const savepoint: Statement = { name: 'import-savepoint', text: 'SAVEPOINT import_rows' }
 const rollback: Statement = { name: 'import-rollback', text: 'ROLLBACK TO SAVEPOINT import_rows' }
 
 /** Creates the imports in a database. */
-export function createImports(database: Database): Imports {
+export function createImports(database: Database, masterKey: Pick<MasterKey, 'digest'>): Imports {
   defineTable(database, 'imports', attributes)
   defineTable(database, 'import_batches', batchAttributes)
+  defineTable(database, 'import_records', recordAttributes)
+  const digest = (importId: number, name: string) =>
+    masterKey.digest('import-record', `${importId}\0${name}`).subarray(0, 16)
   const one = async (statement: Statement, values: readonly unknown[], t?: Transaction) =>
     (await database.run<ImportRow>(statement, values, t))[0]
   return {
-    async start({ kind, sourceDigest, dryRun, allOrNothing, setPasswords, afterDryRun, ...by }, t) {
-      const values = [kind, sourceDigest, dryRun, allOrNothing, setPasswords, afterDryRun]
+    async start({ kind, sourceDigest, dryRun, allOrNothing, changeAccounts, afterDryRun, ...by }, t) {
+      const values = [kind, sourceDigest, dryRun, allOrNothing, changeAccounts, afterDryRun]
       return (await one(start, [...values, by.actor, by.actorId, by.tokenGeneration], t))!
     },
     find: id => one(find, [id]),
@@ -241,7 +283,23 @@ export function createImports(database: Database): Imports {
       if (!keeps(result)) await database.run(rollback, [], t)
       return result
     },
+    async touched(importId, names, t) {
+      const byDigest = new Map(names.map(name => [digest(importId, name).toString('latin1'), name]))
+      if (byDigest.size === 0) return new Map()
+      const digests = [...byDigest.keys()].map(text => Buffer.from(text, 'latin1'))
+      const rows = await database.run<{ record: Buffer; place: number }>(touched, [importId, digests], t)
+      return new Map(rows.map(({ record, place }) => [byDigest.get(record.toString('latin1'))!, place]))
+    },
+    async touch(importId, places, t) {
+      if (places.size === 0) return
+      const digests = [...places.keys()].map(name => digest(importId, name))
+      await database.run(touch, [importId, digests, [...places.values()]], t)
+    },
+    async forget(importId, t) {
+      await database.run(forget, [importId], t)
+    },
     async prune() {
+      while ((await database.run(pruneRecords, [])).length === slice);
       await database.run(prune, [])
     },
   }

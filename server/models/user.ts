@@ -26,7 +26,7 @@ import { nicknameKey, usernameKey } from '../rules/names.js'
 import type { ProfileValues } from '../rules/profile.js'
 import type { Role } from '../rules/roles.js'
 import type { Attempts } from './attempt.js'
-import type { Emails } from './email.js'
+import type { Emails, NotifiedChange } from './email.js'
 import type { FormerUsernames } from './former-username.js'
 import type { MailedKeys, Purpose } from './mailed-key.js'
 import type { MasterKey } from './master-key.js'
@@ -246,7 +246,10 @@ export interface Users extends UserNames {
   activate(user: LockedUser, organizationId: number | null, t: Transaction, by?: number | null): Promise<void>
   /** Creates the provider key of a ROLE_INSTITUTION without one. */
   addProviderKey(id: number, t: Transaction): Promise<void>
-  /** Makes a user inactive and a member of no organization, revokes every token and voids mailed activation keys. */
+  /**
+   * Makes a user inactive and a member of no organization, ends its provider key, revokes every token and voids mailed
+   * activation keys.
+   */
   deactivate(id: number, t: Transaction): Promise<void>
   /**
    * Replaces the provider key of a user, and notifies its owner of the client address of the change, in the language `locale`.
@@ -254,7 +257,7 @@ export interface Users extends UserNames {
    */
   rotateProviderKey(
     { id, email }: Pick<Owner, 'id' | 'email'>,
-    change: { readonly address: string; readonly locale: string },
+    change: NotifiedChange,
     t: Transaction,
   ): Promise<boolean>
   /**
@@ -277,35 +280,36 @@ export interface Users extends UserNames {
   revokeTokens(id: number, t: Transaction): Promise<void>
   /**
    * Sets or removes the recovery address and voids mailed recovery keys and codes for a new address. Notifies the former
-   * address, in the language `locale`, of the client address of the change, unless that is undefined. The caller must lock the
-   * user's row.
+   * address of the client address of the change, in its language. The caller must lock the user's row.
    */
   setEmail(
     { id, email }: Pick<Owner, 'id' | 'email'>,
     to: string | null,
-    change: { readonly address: string; readonly locale: string } | undefined,
+    change: NotifiedChange,
     t: Transaction,
   ): Promise<void>
   /**
-   * Changes the username, reserves the former one for the user for 30 days, and notifies the user of the client address of
-   * the change, in the language `locale`, unless that is undefined. The caller must lock the user's row. Counts of failed
+   * Changes the username, reserves the former one for the user for 30 days, and notifies the user as `setEmail` does. Counts of failed
    * sign-ins remain. Throws a unique violation of `users_username_key_key`.
    */
-  rename(
-    id: number,
-    username: string,
-    change: { readonly address: string; readonly locale: string } | undefined,
-    t: Transaction,
-  ): Promise<void>
+  rename(id: number, username: string, change: NotifiedChange, t: Transaction): Promise<void>
   /** Changes the profile of a user. Throws a unique violation of `users_nickname_key_key`. */
   edit(id: number, details: Partial<ProfileValues>, t: Transaction): Promise<void>
   /**
-   * Changes the role of a user, revokes every token and voids mailed activation keys. Only an active ROLE_INSTITUTION has a
-   * provider key.
+   * Changes the role of a user, ends its provider key, revokes every token and voids mailed activation keys. Only an active
+   * ROLE_INSTITUTION has a provider key.
    */
   setRole(user: Pick<User, 'id' | 'active'>, role: Role, t: Transaction): Promise<void>
-  /** Sets or removes the organization of a user, revokes every token and voids mailed activation keys. */
-  setOrganization(id: number, organizationId: number | null, t: Transaction): Promise<void>
+  /**
+   * Sets or removes the organization of a user, revokes every token and voids mailed activation keys. An active
+   * ROLE_INSTITUTION gets another provider key. Notifies the user as `setEmail` does.
+   */
+  setOrganization(
+    user: Pick<User, 'id' | 'active' | 'role' | 'email'>,
+    organizationId: number | null,
+    change: NotifiedChange,
+    t: Transaction,
+  ): Promise<void>
   /** Hides a user, blocks its sign-in, revokes every token and voids mailed activation keys. */
   delete(id: number, t: Transaction): Promise<void>
   /** Restores a deleted user as it was. Tokens stay revoked. */
@@ -449,7 +453,7 @@ export function createUsers(
     async setEmail({ id, email: former }, to, change, transaction) {
       await users().update({ email: to }, { where: { id }, transaction })
       await voidKeys(id, accessPurposes, transaction)
-      if (former === null || !change) return
+      if (former === null) return
       await emails.notify('email-changed', { id, email: former }, { ...change, to: former }, transaction)
     },
     async rename(id, username, change, transaction) {
@@ -462,18 +466,21 @@ export function createUsers(
         await formerUsernames.reserve(id, next.usernameKey, transaction)
       }
       await users().update(next, { where: { id }, transaction })
-      if (change) await emails.notify('username-changed', { id, email: before.email }, change, transaction)
+      await emails.notify('username-changed', { id, email: before.email }, change, transaction)
     },
     async edit(id, details, transaction) {
       await users().update(withNicknameKeys(details), { where: { id }, transaction })
     },
     async setRole({ id, active }, role, transaction) {
       await revoke(id, { role }, allPurposes, transaction)
-      if (role !== 'ROLE_INSTITUTION') await providerKeys().destroy({ where: { userId: id }, transaction })
-      else if (active) await addProviderKey(id, transaction)
+      if (role === 'ROLE_INSTITUTION' && active) await addProviderKey(id, transaction)
     },
-    async setOrganization(id, organizationId, transaction) {
+    async setOrganization(user, organizationId, change, transaction) {
+      const { id, active, role } = user
       await revoke(id, { organizationId }, allPurposes, transaction)
+      const hasKey = active && role === 'ROLE_INSTITUTION'
+      if (hasKey) await addProviderKey(id, transaction)
+      await emails.notify(hasKey ? 'provider-key-rotated' : 'organization-changed', user, change, transaction)
     },
     async delete(id, transaction) {
       const before = { suspendedBeforeDeletion: orm().col('suspended') as unknown as boolean }

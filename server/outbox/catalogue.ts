@@ -28,10 +28,16 @@ export interface Contents {
   'username-changed': Occurrences
   /** To an administrator after 5 wrong one-time codes with the right password in 15 minutes. */
   'wrong-codes': Occurrences
-  /** To a user whose provider key was replaced. */
+  /** To a user whom an administrator activated. */
+  'account-activated': Occurrences
+  /** To a user whom an administrator moved to another organization or out of one. */
+  'organization-changed': Occurrences
+  /** To a user whose provider key was replaced, also by a change of the organization. */
   'provider-key-rotated': Occurrences
   /** To a user whom its organization deactivated. The client address is that of another user, and isn't shown. */
   'member-deactivated': Occurrences
+  /** To the former address of an organization. */
+  'organization-email-changed': { organization: string; at: string; address: string }
   /** To an administrator: a change to another administrator or a password, made on the database itself. */
   administration: AdministrativeChange
   /** To an administrator: a change to the administrator's own account, at the server or on the database itself. */

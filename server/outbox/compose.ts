@@ -159,12 +159,17 @@ export function createComposer(
   async function sendActivationKey(entry: Queued<'activation-key'>): Promise<Composed> {
     const { userId, organizationId } = entry.parameters
     const user = await users.byId(userId)
-    const organization = await organizations.find(organizationId)
-    if (!user || user.suspended || !organization?.active || !organization.email) return 'unwanted'
+    if (!user || user.suspended) return 'unwanted'
     const key = randomUUID()
-    const stored = await storeKey(entry, t => mailedKeys.replace(userId, 'activation', key, organizationId, t))
-    if (!stored) return 'unwanted'
-    return write(entry, [userId], organization.email, 'activation-key', { username: user.username, key })
+    let to: string | null = null
+    const stored = await storeKey(entry, async t => {
+      // A change of the address waits for this transaction, and voids the key; otherwise this reads the new one.
+      const organization = await organizations.lock(organizationId, t)
+      to = organization?.active ? organization.email : null
+      if (to) await mailedKeys.replace(userId, 'activation', key, organizationId, t)
+    })
+    if (!stored || !to) return 'unwanted'
+    return write(entry, [userId], to, 'activation-key', { username: user.username, key })
   }
 
   /** The user of a notice. Only the notice of its deletion goes to a deleted user. */
@@ -214,6 +219,13 @@ export function createComposer(
     return write(entry, [userId, subjectId], to, kind, change)
   }
 
+  async function sendOrganizationNotice(entry: Queued<'organization-email-changed'>): Promise<Composed> {
+    const { organizationId, to, ...content } = entry.parameters
+    const organization = await organizations.find(organizationId)
+    if (!organization) return 'unwanted'
+    return write(entry, [], to, entry.kind, { organization: organization.name, ...content })
+  }
+
   return async email => {
     switch (email.kind) {
       case 'recovery-request':
@@ -236,11 +248,15 @@ export function createComposer(
       case 'wrong-codes':
       case 'account-deleted':
       case 'provider-key-rotated':
+      case 'account-activated':
+      case 'organization-changed':
       case 'member-deactivated':
       case 'held-notice':
         return decideNotice(email)
       case 'notice':
         return sendNotice(email)
+      case 'organization-email-changed':
+        return sendOrganizationNotice(email)
       case 'administration':
       case 'administered':
         return sendAdministrationNotice(email)

@@ -174,11 +174,41 @@ If it wasn't you, someone knows your password: change it now, and tell the other
     text: ({ username, times, at, address }, when) => `Hello,
 
 the key with which the user ${username} activates other users was replaced ${englishTimes(times)}on ${when(at)}, from the address ${address}.
-The former key activates no users any more; users that are already active stay active.
+The former key activates no users any more; users that are already active stay active. If your account was moved to
+another organization, the new key activates users there.
 
 If it was you, there is nothing to do.
 If it wasn't you, nor an administrator at your request, change your password now in the app: that ends all open
 sessions. Then replace the key again, and tell your organization.`,
+  },
+  'account-activated': {
+    subject: 'Your account was activated',
+    text: ({ username, times, at, address }, when) => `Hello,
+
+an administrator activated the account of the user ${username} ${englishTimes(times)}on ${when(at)}, from the address ${address}.
+Log in again in the app to use it.
+
+If you don't know this account or didn't expect this, talk to your organization.`,
+  },
+  'organization-changed': {
+    subject: 'The organization of your account was changed',
+    text: ({ username, times, at, address }, when) => `Hello,
+
+an administrator moved the user ${username} to another organization, or out of the present one,
+${englishTimes(times)}on ${when(at)}, from the address ${address}.
+All open sessions were ended: log in again in the app.
+
+If you didn't expect this, talk to your organization.`,
+  },
+  'organization-email-changed': {
+    subject: 'The e-mail address of your organization was changed',
+    text: ({ organization, at, address }, when) => `Hello,
+
+the e-mail address of the organization ${organization} was changed on ${when(at)}, from the address ${address}.
+Activation keys for its users are no longer sent to this address, and those that were sent don't work any more.
+
+If you don't know of this change, tell the administrators of the service now: keys sent to another address
+give access as a member of your organization.`,
   },
   'member-deactivated': {
     subject: 'Your organization deactivated your account',

@@ -175,11 +175,41 @@ Se não foi você, alguém sabe a sua senha: troque-a agora e avise os outros ad
     text: ({ username, times, at, address }, when) => `Olá,
 
 a chave com que o usuário ${username} ativa outros usuários foi trocada ${portugueseTimes(times)}em ${when(at)}, a partir do endereço ${address}.
-A chave anterior não ativa mais ninguém; quem já foi ativado continua ativo.
+A chave anterior não ativa mais ninguém; quem já foi ativado continua ativo. Se a sua conta mudou de instituição,
+a chave nova ativa usuários na instituição nova.
 
 Se foi você, não é preciso fazer nada.
 Se não foi você, nem um administrador a seu pedido, troque a sua senha agora pelo aplicativo: isso encerra todos os
 acessos abertos. Depois troque a chave outra vez e avise a sua instituição.`,
+  },
+  'account-activated': {
+    subject: 'Sua conta foi ativada',
+    text: ({ username, times, at, address }, when) => `Olá,
+
+um administrador ativou a conta do usuário ${username} ${portugueseTimes(times)}em ${when(at)}, a partir do endereço ${address}.
+Entre de novo no aplicativo para usá-la.
+
+Se você não conhece esta conta ou não esperava isto, fale com a sua instituição.`,
+  },
+  'organization-changed': {
+    subject: 'A instituição da sua conta foi alterada',
+    text: ({ username, times, at, address }, when) => `Olá,
+
+um administrador passou o usuário ${username} para outra instituição, ou o tirou da atual,
+${portugueseTimes(times)}em ${when(at)}, a partir do endereço ${address}.
+Todos os acessos abertos foram encerrados: entre de novo no aplicativo.
+
+Se você não esperava isto, fale com a sua instituição.`,
+  },
+  'organization-email-changed': {
+    subject: 'O endereço de e-mail da sua instituição foi alterado',
+    text: ({ organization, at, address }, when) => `Olá,
+
+o endereço de e-mail da instituição ${organization} foi alterado em ${when(at)}, a partir do endereço ${address}.
+As chaves de ativação dos seus usuários não chegam mais a esta caixa de correio, e as que já chegaram não valem mais.
+
+Se você não sabe desta mudança, avise agora os administradores do serviço: chaves enviadas a outro endereço
+dão acesso como membro da sua instituição.`,
   },
   'member-deactivated': {
     subject: 'Sua conta foi desativada pela sua instituição',

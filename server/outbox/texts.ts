@@ -23,7 +23,10 @@ export function writeEmail<K extends keyof Contents>(
     return `${format.format(new Date(at))} (UTC)`
   }
   const { subject, text } = catalogues[locale][kind]
-  const shown = { ...content, username: shownUsername(content.username) }
+  const shown =
+    'organization' in content
+      ? { ...content, organization: shownUsername(content.organization) }
+      : { ...content, username: shownUsername(content.username) }
   if ('actor' in shown) {
     const { actor, actorId, reason } = shown
     Object.assign(shown, {

@@ -22,7 +22,7 @@ const sql = (text: string) => ask(service.env.DATABASE_URL!, text)
 /** A source that is unique to a test. */
 const newSource = () => createHash('sha256').update(randomUUID()).digest('hex')
 
-type Options = { dryRun?: boolean; allOrNothing?: boolean; setPasswords?: boolean; afterDryRun?: number }
+type Options = { dryRun?: boolean; allOrNothing?: boolean; changeAccounts?: string[]; afterDryRun?: number }
 
 async function start(kind: ImportKind, options: Options = {}, sourceDigest = newSource(), by = api): Promise<number> {
   return (await by.startImport({ kind, sourceDigest, ...options })).import!.id
@@ -148,37 +148,165 @@ test.serial(
   },
 )
 
-test.serial('no change by an import sends an e-mail', async t => {
-  const { username, token } = await service.signUp('ROLE_INSTITUTION', { email: `${randomUUID()}@example.org` })
-  const organization = await service.organization()
+/** Rows with what opens access to an existing user, by the column that permits each. */
+function openingRows(user: { username: string; token: string }, organizationId: number) {
+  const { username, token } = user
+  return {
+    username: { id: idOf(token), form: { username: `n${randomUUID()}` } },
+    email: { form: { username, email: 'ladra@example.org' } },
+    active: { form: { username }, active: true },
+    organization: { form: { username }, organizationId },
+    password: { form: { username, password: 'uma girafa bem alta 7' } },
+  }
+}
+type Column = keyof ReturnType<typeof openingRows>
+
+test.serial(
+  'what opens access to an existing user changes only with its column in change_accounts, in a dry run, too',
+  async t => {
+    const { id } = await service.organization()
+    const user = await service.signUp('ROLE_CLIENT', { email: `${randomUUID()}@example.org` })
+    const rows = openingRows(user, id)
+    const columns = Object.keys(rows) as Column[]
+    const before = await stored()
+    for (const column of columns) {
+      const others = columns.filter(each => each !== column)
+      for (const options of [{}, { dryRun: true }, { changeAccounts: others }, { allOrNothing: true }]) {
+        const { answer } = await importUsers([rows[column]], options)
+        const [rejected] = answer.rejected
+        t.deepEqual(problems(answer.rejected), [
+          `0 INVALID_SIGN_UP ${column === 'organization' ? 'organization_id' : column}`,
+        ])
+        t.regex(rejected!.problems[0]!.message, new RegExp(`--change-accounts ${column}\\.$`))
+      }
+    }
+    t.is(await stored(), before)
+    // All problems of a row are named at once.
+    const { form } = rows.email
+    const { answer } = await importUsers([{ form, active: true, organizationId: id, passwordHash: '$2b$04$x' }])
+    t.deepEqual(problems(answer.rejected), ['0 INVALID_SIGN_UP email,active,organization_id,password_hash'])
+    t.is(await stored(), before)
+  },
+)
+
+test.serial('a user is notified of each change that opens access, at the address of before', async t => {
   // Recorded when they are queued, because the sender deletes them.
-  await sql(`CREATE TABLE queued (kind text);
+  await sql(`CREATE TABLE queued (kind text, parameters jsonb);
     CREATE FUNCTION note_queued() RETURNS trigger LANGUAGE plpgsql AS
-      'BEGIN INSERT INTO queued VALUES (NEW.kind); RETURN NULL; END';
+      'BEGIN INSERT INTO queued VALUES (NEW.kind, NEW.parameters); RETURN NULL; END';
     CREATE TRIGGER note_queued AFTER INSERT ON emails FOR EACH ROW EXECUTE FUNCTION note_queued()`)
+  const queued = (id: number) =>
+    sql(`SELECT kind, parameters ->> 'to' AS to FROM queued WHERE parameters ->> 'userId' = '${id}' ORDER BY kind`)
+  const notices: Record<Column, string> = {
+    username: 'username-changed',
+    email: 'email-changed',
+    active: 'account-activated',
+    organization: 'organization-changed',
+    password: 'password-changed',
+  }
+  const { id: organizationId } = await service.organization()
+  for (const [column, kind] of Object.entries(notices) as [Column, string][]) {
+    const email = `${randomUUID()}@example.org`
+    const user = await service.signUp('ROLE_CLIENT', { email })
+    const row = openingRows(user, organizationId)[column]
+    const { answer } = await importUsers([row], { changeAccounts: [column] })
+    t.deepEqual(answer.changes, { [column]: 1 })
+    t.deepEqual(await queued(idOf(user.token)), [{ kind, to: column === 'email' ? email : null }])
+  }
+
+  const email = `${randomUUID()}@example.org`
+  const { username, token } = await service.signUp('ROLE_INSTITUTION', { email })
   const next = `n${randomUUID()}`
-  const row = { id: idOf(token), form: { username: next, email: 'novo@example.org', password: `${password}!` } }
-  const { finished } = await importUsers([{ ...row, active: true, organizationId: organization.id }], {
-    setPasswords: true,
+  const all = { id: idOf(token), form: { username: next, email: 'novo@example.org', password: `${password}!` } }
+  const { finished } = await importUsers([{ ...all, active: true, organizationId }], {
+    changeAccounts: ['username', 'email', 'active', 'organization', 'password'],
   })
   t.is(finished.import!.updated, 1)
-  t.like(await rowOf(next), { email: 'novo@example.org', active: true, organization_id: organization.id })
-  t.deepEqual(await sql('SELECT kind FROM queued'), [])
+  t.like(await rowOf(next), { email: 'novo@example.org', active: true, organization_id: organizationId })
+  const sent = await queued(idOf(token))
+  t.deepEqual(
+    sent.map(({ kind }) => kind),
+    ['account-activated', 'email-changed', 'password-changed', 'username-changed'],
+  )
+  for (const { to } of sent) t.is(to, email)
   // The former name stays reserved, as after any other change of it.
   t.is(await reasonOf(api.createUser({ form: newUser({ username }) })), 'INVALID_SIGN_UP')
   t.truthy(await service.login(next, `${password}!`))
+  // New users and other fields cause none.
+  await importUsers([
+    { form: newUser({ email: 'x@example.org' }), active: true },
+    { form: { username: next, city: 'Assis' } },
+  ])
+  t.is((await queued(idOf(token))).length, sent.length)
 })
+
+test.serial(
+  'an import has only columns of its kind in change_accounts, keeps them, and resumes with the same ones',
+  async t => {
+    const source = newSource()
+    const changeAccounts = ['password', 'email', 'email']
+    const id = await start(ImportKind.USERS, { changeAccounts }, source)
+    t.deepEqual((await api.getImport({ id })).import!.changeAccounts, ['email', 'password'])
+    t.is(await start(ImportKind.USERS, { changeAccounts: ['email', 'password'] }, source), id)
+    t.not(await start(ImportKind.USERS, { changeAccounts: ['email'] }, source), id)
+    for (const [kind, column] of [
+      [ImportKind.USERS, 'role'],
+      [ImportKind.USERS, 'inep_code'],
+      [ImportKind.ORGANIZATIONS, 'password'],
+      [ImportKind.ORGANIZATIONS, 'active'],
+      [ImportKind.PREDECESSOR, 'email'],
+    ] as const)
+      t.is(await reasonOf(start(kind, { changeAccounts: [column] })), 'INVALID_ARGUMENT', column)
+  },
+)
+
+test.serial(
+  'e-mail address and INEP code of an existing organization change only on request, and the former address is notified',
+  async t => {
+    const { id, email } = await service.organization({ email: `${randomUUID()}@example.org` })
+    const code = String(randomInt(10_000_000, 99_999_999))
+    const run = async (row: object, options: Options = {}) => {
+      const importId = await start(ImportKind.ORGANIZATIONS, options)
+      return api.importBatch({ id: importId, organizations: [row] })
+    }
+    const noticesTo = (to: string) =>
+      sql(`SELECT kind FROM queued WHERE parameters ->> 'to' = '${to}' AND kind = 'organization-email-changed'`)
+    for (const [column, form] of [
+      ['email', { email: 'ladra@example.org' }],
+      ['email', { email: '' }],
+      ['inep_code', { inepCode: code }],
+    ] as const) {
+      const other = column === 'email' ? 'inep_code' : 'email'
+      for (const options of [{}, { dryRun: true }, { changeAccounts: [other] }]) {
+        const { rejected } = await run({ id, form: { ...form, phone: '1' } }, options)
+        t.deepEqual(problems(rejected), [`0 INVALID_ARGUMENT ${column}`])
+        t.regex(rejected[0]!.problems[0]!.message, new RegExp(`--change-accounts ${column}\\.$`))
+      }
+    }
+    t.deepEqual(await noticesTo(email), [])
+    const unchanged = await run({ id, form: { email, inepCode: '', phone: '1' } })
+    t.deepEqual(unchanged.changes, { phone: 1 })
+    const opened = await run(
+      { id, form: { email: 'nova@example.org', inepCode: code } },
+      { changeAccounts: ['email', 'inep_code'] },
+    )
+    t.deepEqual(opened.changes, { email: 1, inep_code: 1 })
+    t.is((await noticesTo(email)).length, 1)
+    // An empty code counts, too.
+    t.deepEqual(problems((await run({ id, form: { inepCode: '' } })).rejected), ['0 INVALID_ARGUMENT inep_code'])
+  },
+)
 
 test.serial('the password of an existing user is set only on request, and revokes the user’s tokens', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const form = { username, password: `${password} nova` }
-  t.is((await importUsers([{ form }])).finished.import!.unchanged, 1)
+  t.is((await importUsers([{ form }])).finished.import!.rejected, 1)
   t.truthy(await service.login(username))
-  const { answer } = await importUsers([{ form }], { setPasswords: true })
+  const { answer } = await importUsers([{ form }], { changeAccounts: ['password'] })
   t.deepEqual(answer.changes, { password: 1 })
   t.truthy(await service.login(username, form.password))
   t.is((await service.request('GET', '/users/me', { token })).status, 500)
-  const weak = await importUsers([{ form: { username, password: '12345678' } }], { setPasswords: true })
+  const weak = await importUsers([{ form: { username, password: '12345678' } }], { changeAccounts: ['password'] })
   t.deepEqual(problems(weak.answer.rejected), ['0 INVALID_SIGN_UP password'])
 })
 
@@ -247,7 +375,7 @@ test.serial('starting an import of the same source again resumes the unfinished 
   await api.importBatch({ id, users: [{ form: newUser() }] })
   const { import: resumed } = await api.startImport({ kind: ImportKind.USERS, sourceDigest: source })
   t.like(resumed, { id, nextRow: 1, state: ImportState.RUNNING })
-  t.not(await start(ImportKind.USERS, { setPasswords: true }, source), id)
+  t.not(await start(ImportKind.USERS, { changeAccounts: ['password'] }, source), id)
   t.not(await start(ImportKind.ORGANIZATIONS, {}, source), id)
   await api.finishImport({ id, rows: 1 })
   t.not(await start(ImportKind.USERS, {}, source), id)
@@ -289,9 +417,12 @@ test.serial('an import on the database itself behaves the same, and needs a reas
   const id = await start(ImportKind.USERS, {}, newSource(), local)
   t.is((await local.importBatch({ id, users: [{ form: newUser() }] })).created, 1)
   t.is(await reasonOf(api.importBatch({ id, firstRow: 1, users: [{ form: newUser() }] })), 'WRONG_STATE')
-  t.is(await reasonOf(start(ImportKind.USERS, { setPasswords: true }, newSource(), local)), 'JUSTIFICATION_NEEDED')
+  t.is(
+    await reasonOf(start(ImportKind.USERS, { changeAccounts: ['password'] }, newSource(), local)),
+    'JUSTIFICATION_NEEDED',
+  )
   const withReason = await openLocal(t, service, { reason: 'mudança' })
-  t.truthy(await start(ImportKind.USERS, { setPasswords: true }, newSource(), withReason))
+  t.truthy(await start(ImportKind.USERS, { changeAccounts: ['password'] }, newSource(), withReason))
 })
 
 test.serial(
@@ -369,14 +500,131 @@ test.serial(
 
 test.serial('rows that depend on earlier rows of the same batch are validated after them', async t => {
   const [first, nickname] = [newUser(), `dup ${randomUUID()}`]
-  const { answer } = await importUsers([
-    { form: { ...first, nickname } },
-    { form: { username: first.username.toUpperCase(), city: 'Assis' } },
-    { form: newUser({ nickname }) },
-    { form: { username: first.username, city: 'Assis' } },
-  ])
-  t.like(answer, { created: 1, updated: 1, unchanged: 1 })
-  t.deepEqual(problems(answer.rejected), ['2 INVALID_SIGN_UP nickname'])
+  const { answer } = await importUsers([{ form: { ...first, nickname } }, { form: newUser({ nickname }) }])
+  t.is(answer.created, 1)
+  t.deepEqual(problems(answer.rejected), ['1 INVALID_SIGN_UP nickname'])
+})
+
+/** Starts an import, sends batches of rows of users, and returns the rejected rows with their texts. */
+async function repeated(batches: readonly object[][], options: Options = {}, source = newSource()) {
+  const rejected: string[] = []
+  let firstRow = 0
+  let id = 0
+  for (const users of batches) {
+    // Each batch resumes the import.
+    id = await start(ImportKind.USERS, options, source)
+    const answer = await api.importBatch({ id, firstRow, users })
+    for (const { row, problems } of answer.rejected)
+      rejected.push(`${row} ${problems.map(each => each.message).join(' ')}`)
+    firstRow += users.length
+  }
+  const { import: made } = await api.finishImport({ id, rows: firstRow })
+  return { rejected, made: made! }
+}
+
+test.serial(
+  'a record that an import has created or changed is not changed by another of its rows, which is rejected with both lines',
+  async t => {
+    const telephone = `1198${randomInt(1_000_000, 9_999_999)}`
+    const spelled = `(${telephone.slice(0, 2)}) ${telephone.slice(2, 6)}-${telephone.slice(6)}`
+    const known = await service.signUp('ROLE_CLIENT')
+    const id = idOf(known.token)
+    const renamed = await service.signUp('ROLE_CLIENT')
+    const next = `n${randomUUID()}`
+    const created = newUser()
+    const pairs: Record<string, [object, object]> = {
+      'the same new username': [
+        { form: created },
+        { form: newUser({ username: created.username, email: 'x@example.org' }) },
+      ],
+      'another spelling': [
+        { form: newUser({ username: telephone }) },
+        { form: newUser({ username: spelled, city: 'Assis' }) },
+      ],
+      'id and username': [
+        { id, form: { city: 'Assis' } },
+        { form: { username: known.username.toUpperCase(), city: 'Jaú' } },
+      ],
+      'username and id': [{ form: { username: known.username, city: 'Lins' } }, { id, form: { state: 'RJ' } }],
+      'new and former name': [
+        { id: idOf(renamed.token), form: { username: next } },
+        { form: { username: renamed.username, city: 'Jaú' } },
+      ],
+    }
+    for (const [name, [one, two]] of Object.entries(pairs)) {
+      const rows = [
+        { ...one, line: 4 },
+        { form: newUser(), line: 5 },
+        { ...two, line: 9 },
+      ]
+      const before = await stored()
+      for (const batches of [[rows], [rows.slice(0, 2), rows.slice(2)]])
+        for (const options of [{ dryRun: true }, { allOrNothing: true }, {}]) {
+          const all = { ...options, changeAccounts: ['username'] }
+          // What is applied for good comes last.
+          if (Object.keys(options).length === 0 && batches.length === 1) continue
+          const { rejected, made } = await repeated(batches, all)
+          t.is(made.rejected, 1, `${name} ${JSON.stringify(options)}`)
+          t.regex(rejected[0]!, /^2 .*line \(9\) means the same user as line 4\b/, name)
+          if (Object.keys(options).length > 0) t.is(await stored(), before)
+        }
+    }
+    // After it has ended, another import may change them.
+    t.is((await repeated([[{ id, form: { city: 'Tupã' } }]])).made.updated, 1)
+    t.is((await repeated([[{ form: { username: next.toUpperCase(), city: 'Tupã' } }]])).made.updated, 1)
+  },
+)
+
+test.serial('rows without lines are named by their numbers, and rows that change nothing can be repeated', async t => {
+  const { username } = await service.signUp('ROLE_CLIENT')
+  const same = { form: { username, city: 'São Paulo' } }
+  const change = { form: { username, city: 'Assis' } }
+  const { rejected, made } = await repeated([[same, same], [same, change], [change]])
+  t.like(made, { unchanged: 3, updated: 1, rejected: 1 })
+  t.regex(rejected[0]!, /^4 .*row \(4\) means the same user as row 3\b/)
+})
+
+test.serial('an organization that an import has created or changed is not changed by another of its rows', async t => {
+  const codes = Array.from({ length: 3 }, () => String(randomInt(10_000_000, 99_999_999)))
+  const { id } = await service.organization()
+  const edit = { form: { inepCode: codes[1]! }, updateMask: { paths: ['inep_code'] } }
+  await api.updateOrganization({ organization: `#${id}`, ...edit })
+  const name = `Escola ${randomUUID()}`
+  const rows = [
+    { form: { name, inepCode: codes[0]! }, line: 2 },
+    { id, form: { phone: '1' }, line: 3 },
+    { form: { name, inepCode: codes[0]!, phone: '1' }, line: 4 },
+    { form: { inepCode: codes[1]!, phone: '2' }, line: 5 },
+    { id, form: { phone: '3' }, line: 6 },
+    // Organizations without a code are as many as the rows.
+    { form: { name }, line: 7 },
+    { form: { name }, line: 8 },
+  ]
+  for (const options of [{ dryRun: true }, {}])
+    for (const size of [options.dryRun ? 7 : 2, 2]) {
+      const importId = await start(ImportKind.ORGANIZATIONS, options)
+      const texts: string[] = []
+      for (let firstRow = 0; firstRow < rows.length; firstRow += size) {
+        const organizations = rows.slice(firstRow, firstRow + size)
+        const { rejected } = await api.importBatch({ id: importId, firstRow, organizations })
+        for (const { problems } of rejected) texts.push(problems[0]!.message)
+      }
+      const lines = texts.map(text =>
+        /line \((\d)\) means the same organization as line (\d)/.exec(text)?.slice(1).join(),
+      )
+      t.deepEqual(lines, ['4,2', '5,3', '6,3'])
+      if (!options.dryRun) break
+    }
+})
+
+test.serial('what an import notes of its rows names no one, and is deleted after its end', async t => {
+  const form = newUser()
+  const { id } = await importUsers([{ form }])
+  const noted = () => sql(`SELECT encode(record, 'escape') AS record FROM import_records WHERE import_id = ${id}`)
+  t.is((await noted()).length, 1)
+  t.false(JSON.stringify(await noted()).includes(form.username))
+  await service.registry.imports.prune()
+  t.deepEqual(await noted(), [])
 })
 
 test.serial('if an import and a concurrent sign-up use one name, exactly one of them gets it', async t => {
@@ -405,23 +653,29 @@ test.serial('organizations are identified by id, or otherwise by INEP code; seve
   const organizations = [
     { form: { name, inepCode: code, address: 'Rua A, 1\r\nCentro' }, active: false, creationDate: '2020-02-29' },
     { form: { name } },
-    { form: { inepCode: code, phone: '(14) 3235-0000' }, creationDate: '29/02/2020' },
-    { form: { inepCode: code, phone: '(14) 3235-0000', name } },
     { form: { phone: '1' } },
     { id: 2 ** 30, form: { name } },
     { form: { name: `${name}\nx`, email: 'x' }, creationDate: '2020-02-30' },
   ]
   const { created, updated, unchanged, rejected, changes } = await api.importBatch({ id, organizations })
-  t.deepEqual([created, updated, unchanged, changes], [2, 1, 1, { phone: 1 }])
+  t.deepEqual([created, updated, unchanged, changes], [2, 0, 0, {}])
   t.deepEqual(problems(rejected), [
-    '4 INVALID_ARGUMENT name',
-    '5 RECORD_NOT_FOUND id',
-    '6 INVALID_ARGUMENT name,email,creation_date',
+    '2 INVALID_ARGUMENT name',
+    '3 RECORD_NOT_FOUND id',
+    '4 INVALID_ARGUMENT name,email,creation_date',
   ])
+  const again = await api.importBatch({
+    id: await start(ImportKind.ORGANIZATIONS),
+    organizations: [{ form: { inepCode: code, phone: '(14) 3235-0000' }, creationDate: '29/02/2020' }],
+  })
+  t.deepEqual([again.updated, again.changes], [1, { phone: 1 }])
+  const same = { form: { inepCode: code, phone: '(14) 3235-0000', name } }
+  const third = await api.importBatch({ id: await start(ImportKind.ORGANIZATIONS), organizations: [same] })
+  t.is(third.unchanged, 1)
   const [made] = await sql(`SELECT * FROM organizations WHERE inep_code = '${code}'`)
   t.like(made, { active: false, address: 'Rua A, 1\nCentro', phone: '(14) 3235-0000' })
   const second = (await sql(`SELECT id FROM organizations WHERE name = '${name}' AND inep_code IS NULL`))[0]!
-  const next = await start(ImportKind.ORGANIZATIONS)
+  const next = await start(ImportKind.ORGANIZATIONS, { changeAccounts: ['inep_code'] })
   const answer = await api.importBatch({
     id: next,
     organizations: [
@@ -444,13 +698,14 @@ test.serial(
     await api.deactivateOrganization({ organization: `#${closed.id}` })
     const member = await service.institution(organization)
     const [form] = [newUser()]
-    const { answer } = await importUsers([
+    const rows = [
       { form, organizationInepCode: code, active: true },
       { form: newUser(), organizationId: closed.id },
       { form: newUser(), organizationId: 2 ** 30 },
       { form: { username: member.username }, organizationInepCode: code },
       { form: { username: member.username }, organizationId: 0 },
-    ])
+    ]
+    const { answer } = await importUsers(rows, { changeAccounts: ['organization'] })
     t.like(answer, { created: 1, updated: 1, unchanged: 1 })
     t.deepEqual(problems(answer.rejected), ['1 INVALID_SIGN_UP organization', '2 INVALID_SIGN_UP organization_id'])
     t.is((await rowOf(form.username))!.organization_id, organization.id)

@@ -232,7 +232,13 @@ const revocations = {
   'set-password': [false, (users, { id }, t) => users.changePassword(id, 'x', { byToken: false }, t)],
   suspend: [true, (users, { id }, t) => users.suspend(id, t)],
   'set-role': [true, (users, { id }, t) => users.setRole({ id, active: false }, 'ROLE_ADMIN', t)],
-  'set-organization': [true, (users, { id }, t) => users.setOrganization(id, null, t)],
+  'set-organization': [
+    true,
+    (users, { id }, t) => {
+      const member = { id, active: false, role: 'ROLE_CLIENT', email: null } as const
+      return users.setOrganization(member, null, { address: '192.0.2.1', locale: 'en' }, t)
+    },
+  ],
   delete: [true, (users, { id }, t) => users.delete(id, t)],
 } as const satisfies Record<
   string,

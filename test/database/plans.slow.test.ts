@@ -45,8 +45,8 @@ test.serial.before(async () => {
     INSERT INTO unmatched_answers SELECT id, 'q' || id, 'q' || id, '' FROM users;
     INSERT INTO question_aliases SELECT 'q' || id, 1 FROM users;
     INSERT INTO creation_requests SELECT 'user', gen_random_uuid(), '', '', id FROM users;
-    INSERT INTO imports (kind, source_digest, dry_run, all_or_nothing, set_passwords, actor)
-      SELECT 'users', n::text, false, false, false, 'user' FROM generate_series(1, ${rows}) n;
+    INSERT INTO imports (kind, source_digest, dry_run, all_or_nothing, change_accounts, actor)
+      SELECT 'users', n::text, false, false, '{}', 'user' FROM generate_series(1, ${rows}) n;
     INSERT INTO import_batches (import_id, first_row, row_count, answer) SELECT id, 0, 1, '' FROM imports
   `
   // Each within the statement timeout.
@@ -438,7 +438,13 @@ test.serial('every index serves an operation or a constraint', async t => {
   await own.services.touch(serviceKey!.id)
   await own.services.holder(key)
   await own.formerUsernames.prune()
-  const again = { kind: 'users', dryRun: false, allOrNothing: false, setPasswords: false, afterDryRun: null } as const
+  const again = {
+    kind: 'users',
+    dryRun: false,
+    allOrNothing: false,
+    changeAccounts: [] as string[],
+    afterDryRun: null,
+  } as const
   const starter = { sourceDigest: '9', actor: 'user', actorId: null, tokenGeneration: null }
   const found = await own.database.transact(t => own.imports.start({ ...again, ...starter }, t))
   await own.imports.find(found.id)

@@ -1,8 +1,12 @@
 /** Rotating the provider key of an institution, by its owner and by administrators. */
+
+import { createHash, randomUUID } from 'node:crypto'
 import test from 'ava'
 import pg from 'pg'
+import { ImportKind } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { openAdministration, reasonOf, signedInForFile } from '../_helpers/administration.js'
+import { ask } from '../_helpers/database.js'
 import { grpcForFile } from '../_helpers/grpc.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { lockWaiters } from '../_helpers/models.js'
@@ -24,6 +28,18 @@ const activate = ({ username, token }: SignedUp, activationkey: string) =>
   service.request('POST', '/users/activate', { token, query: { username, activationkey }, once: true })
 const eventsOf = (subjectId: number) =>
   service.registry.audit.list({ action: 'user.rotate-provider-key', subjectId, limit: 10 })
+
+/** Imports a row of users, which may move a user to another organization. */
+async function importing(row: object) {
+  const sourceDigest = createHash('sha256').update(randomUUID()).digest('hex')
+  const { import: started } = await api.startImport({
+    kind: ImportKind.USERS,
+    sourceDigest,
+    changeAccounts: ['organization'],
+  })
+  const { updated } = await api.importBatch({ id: started!.id, users: [row] })
+  if (updated !== 1) throw new Error('The row was rejected.')
+}
 
 /** An institution with an e-mail address. */
 async function institution(): Promise<SignedUp & { email: string; providerKey: string }> {
@@ -144,6 +160,73 @@ test('an administrator replaces the provider key of a user, who is notified; a d
   t.like(await eventsOf(idOf(owner.token)), { length: 1, 0: { actor_id: admin } })
   // Sessions of users have no access here.
   t.is(await reasonOf(openAdministration(t, service, owner.token).rotateProviderKey({ user })), 'INVALID_TOKEN')
+})
+
+test('a provider key ends when its owner changes the organization, and the owner, still active, gets another key and an e-mail', async t => {
+  const file = (user: string, fields: object) => importing({ form: { username: user }, ...fields })
+  const changes: Record<string, (user: string, organization: number) => Promise<unknown>> = {
+    SetOrganization: (user, id) => api.setOrganization({ user, organization: `#${id}` }),
+    ActivateUser: (user, id) => api.activateUser({ user, organization: `#${id}` }),
+    import: (user, organizationId) => file(user, { organizationId }),
+  }
+  for (const [by, change] of Object.entries(changes)) {
+    const owner = await institution()
+    const [late, after] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+    const { id } = await service.organization()
+    await change(owner.username, id)
+    const key = await keyOf(await service.login(owner.username))
+    t.regex(key, /^[\da-f-]{36}$/, by)
+    t.not(key, owner.providerKey, by)
+    refused(t, await activate(late, owner.providerKey), 422, 'ACTIVATION_REFUSED')
+    t.is((await activate(after, key)).status, 200, by)
+    const { partnerOrganization } = (await service.request('GET', '/users/me', { token: after.token })).json
+    t.is(partnerOrganization.id, id)
+    const { subject, text = '' } = await mailbox.nextEmail(owner.email)
+    t.regex(subject ?? '', /chave de ativação/, by)
+    t.false(text.includes(key) || text.includes(owner.providerKey))
+  }
+})
+
+test('a provider key ends with the role, with deactivation and with the membership, and only a suspension brings it back', async t => {
+  const refusedAfter = async (
+    change: (user: string) => Promise<unknown>,
+    restore: (user: string) => Promise<unknown>,
+  ) => {
+    const owner = await institution()
+    const [during, after] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+    await change(owner.username)
+    refused(t, await activate(during, owner.providerKey), 422, 'ACTIVATION_REFUSED')
+    await restore(owner.username)
+    return (await activate(after, owner.providerKey)).status
+  }
+  const { id } = await service.organization()
+  const join = (user: string) => api.activateUser({ user, organization: `#${id}` })
+  t.is(
+    await refusedAfter(
+      user => api.suspendUser({ user }),
+      user => api.resumeUser({ user }),
+    ),
+    200,
+  )
+  t.is(
+    await refusedAfter(
+      user => api.deleteUser({ user }),
+      user => api.undeleteUser({ user }),
+    ),
+    200,
+  )
+  t.is(
+    await refusedAfter(
+      user => api.setRole({ user, role: 'ROLE_CLIENT' }),
+      user => api.setRole({ user, role: 'ROLE_INSTITUTION' }),
+    ),
+    422,
+  )
+  t.is(await refusedAfter(user => api.setOrganization({ user }), join), 422)
+  // No endpoint deactivates an institution: whatever does, ends the key.
+  const deactivate = (user: string) =>
+    ask(service.env.DATABASE_URL!, `UPDATE users SET active = false WHERE username = '${user}'`)
+  t.is(await refusedAfter(deactivate, join), 422)
 })
 
 test('no table has a provider key in the clear', async t => {

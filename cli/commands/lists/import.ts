@@ -4,7 +4,7 @@ import { stat } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { create, toBinary } from '@bufbuild/protobuf'
-import { type Command, Option } from 'commander'
+import { type Command, InvalidArgumentError, Option } from 'commander'
 import {
   type Import,
   ImportBatchRequestSchema,
@@ -15,6 +15,7 @@ import {
   ImportState,
   type RejectedRow,
 } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { changeableAccounts } from '../../../server/rules/changeable-accounts.js'
 import { type Api, administering, withSignIn } from '../../administration.js'
 import { end, explain, fail, misuse } from '../../exit-codes.js'
 import { organizationColumns, type Reading, toOrganizationRow, toUserRow, userColumns } from '../../files/columns.js'
@@ -40,7 +41,7 @@ interface Options {
   readonly dryRun?: boolean
   readonly afterDryRun?: number
   readonly allOrNothing?: boolean
-  readonly setPasswords?: boolean
+  readonly changeAccounts?: string[]
   readonly format?: Format
   readonly json?: boolean
 }
@@ -56,7 +57,9 @@ const nouns = {
     kept: 'active and creation_date',
     remarks: `
 A row identifies an organization by id or, without an id, by INEP code. If it
-has neither, or no organization has the INEP code, the row creates one.
+has neither, or no organization has the INEP code, the row creates one. E-mail
+address and INEP code of an existing organization change only with
+--change-accounts, and the former address is notified.
 
 Columns: ${fold(Object.keys(organizationColumns))}.`,
   },
@@ -68,9 +71,10 @@ Columns: ${fold(Object.keys(organizationColumns))}.`,
     remarks: `
 A row identifies a user by id or, without an id, by username. If no user has the
 username, the row creates one. An import never changes an administrator or the
-role of an existing user, sends no e-mails, and changes the password of an
-existing user only with --set-passwords. password_hash takes bcrypt hashes. The
-service hashes the values of password.
+role of an existing user. Username, e-mail address, activity, organization and
+password of an existing user change only with --change-accounts, and the user is
+notified by e-mail. password_hash takes bcrypt hashes. The service hashes the
+values of password.
 
 Columns: ${fold(Object.keys(userColumns))}.`,
   },
@@ -90,7 +94,7 @@ function fold(names: readonly string[]): string {
 
 /** Adds `import` to a noun. */
 export function addImport(parent: Command, noun: Noun): void {
-  const command = withSignIn(parent.command('import'), 'startImport')
+  withSignIn(parent.command('import'), 'startImport')
     .argument('<file>', 'CSV with a header row, or JSON lines (.jsonl)')
     .description(`Create and change ${noun} from a file. Nothing is deleted. Run it again to resume it.`)
     .addOption(
@@ -107,8 +111,12 @@ export function addImport(parent: Command, noun: Noun): void {
         'jsonl',
       ]),
     )
-  if (noun === 'users') command.option('--set-passwords', 'set the passwords of existing users, too')
-  command
+    .addOption(
+      new Option(
+        '--change-accounts <columns>',
+        `permit changes of existing ${noun} that open access to them: ${changeableAccounts[noun].join(', ')}`,
+      ).argParser(text => readColumns(text, changeableAccounts[noun])),
+    )
     .addOption(jsonOption())
     .addHelpText(
       'after',
@@ -132,6 +140,13 @@ Examples:
   $ auth-admin ${noun} import ${noun}.csv --report rejected.csv`,
     )
     .action(administering((api, file: string, options: Options) => importFile(api, noun, file, options)))
+}
+
+/** Reads names of columns, separated by commas. */
+function readColumns(text: string, columns: readonly string[]): string[] {
+  const given = text.split(',').map(name => name.trim())
+  if (given.every(name => columns.includes(name))) return given
+  throw new InvalidArgumentError(`Use columns among ${columns.join(', ')}, separated by commas.`)
 }
 
 /** Maximum encoded bytes and rows of a batch, and passwords to hash in it: its transaction must be short on a busy machine, too. */
@@ -173,11 +188,11 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
   if (survey.withoutTerms) note('No column termsofusage: new users are registered as not having accepted the terms.')
   if (source.encoding === 'win1252') note('The file is not UTF-8: it is read as Windows-1252.')
 
-  const { dryRun = false, allOrNothing = false, setPasswords = false, afterDryRun } = options
+  const { dryRun = false, allOrNothing = false, changeAccounts = [], afterDryRun } = options
   const { import: started, hashMilliseconds } = await api.startImport({
     kind: nouns[noun].kind,
     sourceDigest: source.digest,
-    ...{ dryRun, allOrNothing, setPasswords },
+    ...{ dryRun, allOrNothing, changeAccounts },
     ...(afterDryRun !== undefined && { afterDryRun }),
   })
   const { id } = started!
@@ -282,6 +297,7 @@ async function* readBatches(source: Source, noun: Noun, folded: Map<string, numb
   let rows: Batch['rows'][number][] = []
   for await (const row of readRows(source)) {
     let message = noun === 'users' ? toUserRow(row.cells, how) : toOrganizationRow(row.cells, how)
+    message.line = row.line
     if (row.problem) message = withProblem(message, row.problem)
     let size = sizeOf(message)
     if (size > most.bytes) {

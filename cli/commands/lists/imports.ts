@@ -37,7 +37,7 @@ export function addImports(program: Command): void {
       administering(async (api, id: number, { json }: Options) => {
         const output = importOutput((await api.getImport({ id })).import!)
         if (json) printJson(output)
-        else printFields(output)
+        else printFields({ ...output, change_accounts: output.change_accounts.join(', ') })
       }),
     )
 
@@ -69,7 +69,7 @@ export function importOutput(of: Import) {
     ...{ created, updated, unchanged, rejected },
     dry_run: of.dryRun,
     all_or_nothing: of.allOrNothing,
-    set_passwords: of.setPasswords,
+    change_accounts: of.changeAccounts,
     ...(afterDryRun !== undefined && { after_dry_run: afterDryRun }),
     createTime: timeText(timestampDate(of.createTime!)),
     updateTime: timeText(timestampDate(of.updateTime!)),
@@ -82,7 +82,7 @@ const importList: List<Import> = {
   name: 'imports',
   fields: [
     ...['id', 'kind', 'state', 'source_digest', 'next_row', 'created', 'updated', 'unchanged', 'rejected', 'dry_run'],
-    ...['all_or_nothing', 'set_passwords', 'after_dry_run', 'createTime', 'updateTime', 'actor', 'actor_id'],
+    ...['all_or_nothing', 'change_accounts', 'after_dry_run', 'createTime', 'updateTime', 'actor', 'actor_id'],
   ],
   toOutput: importOutput,
   head: { titles: ['id', 'kind', 'state', 'rows', 'created', 'updated', 'unchanged', 'rejected', 'changed'] },

@@ -15,13 +15,15 @@ import type { Administrator } from '../../access/administrator.js'
 import type { Change } from '../../access/context.js'
 import type { ImportRow, Imports, Outcomes } from '../../models/import.js'
 import type { MasterKey } from '../../models/master-key.js'
+import type { Locale } from '../../outbox/texts.js'
 import type { Pool } from '../../passwords/pool.js'
 import { refuse } from '../../requests/refusal.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
 import { nameImported } from '../../rules/id-ranges.js'
 import type { Handler } from '../context.js'
+import { changeBy } from '../security-notices.js'
 import { checkId, checkStarter, missing, toImport } from './imports.js'
-import type { Judged, ReadRows, Rows } from './rows.js'
+import { createTouched, type Judged, type ReadRows, type Rows } from './rows.js'
 
 /** Maximum rows of a batch. */
 const maxBatch = 250
@@ -36,6 +38,7 @@ interface Deps {
   readonly imports: Imports
   readonly pool: Pick<Pool, 'stats'>
   readonly masterKey: Pick<MasterKey, 'seal' | 'open'>
+  readonly settings: { readonly mailLocale: Locale }
   readonly rowsOf: {
     readonly organizations: Rows<ImportedOrganization>
     readonly users: Rows<ImportedUser>
@@ -143,6 +146,8 @@ export function finishImport(deps: Deps): Handler<'finishImport'> {
 async function applyStaged(deps: Deps, row: ImportRow, administrator: Administrator, change: Change) {
   const { imports, masterKey } = deps
   const { t } = change
+  // The validation noted the same records.
+  await imports.forget(row.id, t)
   const work = async () => {
     const judged: Judged[] = []
     for (const firstRow of await imports.stagedBatches(row.id, t)) {
@@ -164,7 +169,7 @@ async function applyStaged(deps: Deps, row: ImportRow, administrator: Administra
 
 /** Judges the rows of a batch; `keeps` what it applies, with an event that names the ids, or takes it back. */
 async function judge(
-  { imports }: Deps,
+  { imports, settings }: Deps,
   {
     row,
     firstRow,
@@ -189,7 +194,12 @@ async function judge(
     refuse(Reason.WRONG_STATE, {
       text: `The results of dry run ${afterDryRun} are no longer available: repeat the dry run, and pass its new id.`,
     })
-  const batch = { of: row, t, record, hashes, seen, administratorId: administrator.user?.id }
+  const touched = createTouched(imports, { importId: row.id, firstRow }, { t })
+  const batch = {
+    ...{ of: row, firstRow, t, record, hashes, seen, touched },
+    administratorId: administrator.user?.id,
+    by: changeBy(administrator, settings),
+  }
   const judged = keeps
     ? await given.apply(batch)
     : await imports.tryOut(
@@ -197,6 +207,7 @@ async function judge(
         () => false,
         t,
       )
+  await touched.save()
   const ids = (kind: 'created' | 'updated') =>
     judged.flatMap(({ outcome }) => (outcome.kind === kind ? [outcome.id] : []))
   const object = nameImported(`import:${row.id}`, { created: ids('created'), updated: ids('updated') })

@@ -15,6 +15,7 @@ import type { Pool } from '../../passwords/pool.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { refuse } from '../../requests/refusal.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
+import { changeableAccounts } from '../../rules/changeable-accounts.js'
 import type { Handler } from '../context.js'
 
 const kinds: Readonly<Record<KindName, ImportKind>> = {
@@ -35,20 +36,26 @@ export function startImport(deps: { imports: Imports; pool: Pick<Pool, 'stats'> 
   return async (request, { administrator, change }) => {
     const kind = (Object.keys(kinds) as KindName[]).find(name => kinds[name] === request.kind)
     const sourceDigest = request.sourceDigest ?? ''
-    const { dryRun, allOrNothing, setPasswords, afterDryRun = null } = request
+    const { dryRun, allOrNothing, afterDryRun = null } = request
+    const changeAccounts = [...new Set(request.changeAccounts)].sort()
     if (!kind) wrongFields([{ field: 'kind', message: 'Specify what the import reads.' }])
     if (!/^[0-9a-f]{64}$/.test(sourceDigest))
       wrongFields([{ field: 'source_digest', message: 'Use a SHA-256 digest, 64 lower-case hexadecimal digits.' }])
     if (dryRun && (allOrNothing || afterDryRun !== null))
       wrongFields([{ field: 'dry_run', message: 'A dry run applies nothing: leave out the other options.' }])
-    if (setPasswords && !dryRun) administrator.justify()
+    const changeable: readonly string[] = kind === 'predecessor' ? [] : changeableAccounts[kind]
+    if (!changeAccounts.every(column => changeable.includes(column))) {
+      const message = changeable.length > 0 ? `Use columns among ${changeable.join(', ')}.` : 'Leave it out.'
+      wrongFields([{ field: 'change_accounts', message }])
+    }
+    if (changeAccounts.includes('password') && !dryRun) administrator.justify()
     if (afterDryRun !== null) {
       const before = (await imports.find(afterDryRun)) ?? missing(afterDryRun)
       const isSame = before.kind === kind && before.sourceDigest === sourceDigest && before.dryRun
       if (!isSame || before.state !== 'finished')
         refuse(Reason.WRONG_STATE, { text: `Import ${afterDryRun} is not a finished dry run of the same source.` })
     }
-    const of = { kind, sourceDigest, dryRun, allOrNothing, setPasswords, afterDryRun }
+    const of = { kind, sourceDigest, dryRun, allOrNothing, changeAccounts, afterDryRun }
     const { actor } = administrator.auditContext
     const by = { actor, actorId: administrator.user?.id ?? null }
     const tokenGeneration = administrator.user?.tokenGeneration ?? null
@@ -117,7 +124,7 @@ export function checkStarter(row: ImportRow, { user }: Administrator): void {
 /** An import as a message. */
 export function toImport(row: ImportRow): Import {
   const { id, kind, state, sourceDigest, nextRow, created, updated, unchanged, rejected } = row
-  const { dryRun, allOrNothing, setPasswords, afterDryRun, createdAt, updatedAt, actor, actorId } = row
+  const { dryRun, allOrNothing, changeAccounts, afterDryRun, createdAt, updatedAt, actor, actorId } = row
   return create(ImportSchema, {
     id,
     kind: kinds[kind],
@@ -130,7 +137,7 @@ export function toImport(row: ImportRow): Import {
     rejected,
     dryRun,
     allOrNothing,
-    setPasswords,
+    changeAccounts,
     ...(afterDryRun !== null && { afterDryRun }),
     createTime: timestampFromDate(createdAt),
     updateTime: timestampFromDate(updatedAt),

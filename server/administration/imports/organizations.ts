@@ -1,12 +1,24 @@
 // The rows of a file of organizations.
 import type { ImportedOrganization } from '../../../proto/gen/auth/v1/administration_pb.js'
 import type { Transaction } from '../../database/connection.js'
+import type { Emails } from '../../models/email.js'
 import type { OrganizationRow, Organizations } from '../../models/organization.js'
 import type { Settings } from '../../process/settings.js'
+import { changeableAccounts } from '../../rules/changeable-accounts.js'
 import { readDateOfBirth } from '../../rules/dates.js'
 import { nicknameKey } from '../../rules/names.js'
 import { organizationAttributes, organizationFields, readOrganization } from '../organization-form.js'
-import { type Batch, digestOf, type Judged, type Outcome, type Problem, type Rows, rejected, stale } from './rows.js'
+import {
+  type Batch,
+  digestOf,
+  type Judged,
+  type Outcome,
+  type Problem,
+  type Rows,
+  rejected,
+  stale,
+  withheld,
+} from './rows.js'
 
 /** First date of registration that is accepted; an earlier one is a typing error. */
 const firstDate = '1500'
@@ -14,27 +26,29 @@ const firstDate = '1500'
 /** Creates the rows of organizations. */
 export function createOrganizationRows({
   organizations,
+  emails,
   settings,
 }: {
   organizations: Organizations
+  emails: Pick<Emails, 'notifyOrganization'>
   settings: Pick<Settings, 'timeZone'>
 }): Rows<ImportedOrganization> {
   /** Locks the organization that a row means. Its INEP code stays free, or its own, until the transaction ends. */
   async function find({ id, form }: ImportedOrganization, t: Transaction): Promise<OrganizationRow | undefined> {
     if (id !== undefined) return organizations.lock(id, t)
-    const { wrong, details } = readOrganization(form ?? {}, ['inep_code'])
-    const code = wrong.length === 0 ? details.inepCode : null
+    const code = codeOf(form)
     const known = code ? await organizations.withInepCode(code, undefined, t) : undefined
     return known === undefined ? undefined : organizations.lock(known, t)
   }
 
+  /** Applies a row, unless its own errors or `refused` reject it. */
   async function apply(
     row: ImportedOrganization,
     found: OrganizationRow | undefined,
-    t: Transaction,
+    refused: Outcome | undefined,
+    { t, of, by }: Batch,
   ): Promise<Outcome> {
-    const { form, problems } = row
-    if (problems.length > 0) return rejected('INVALID_ARGUMENT', ...problems)
+    const { form } = row
     if (row.id !== undefined && !found)
       return rejected('RECORD_NOT_FOUND', { field: 'id', message: 'There is no organization with this id.' })
     const given = organizationFields.filter(field => form?.[organizationAttributes[field]] !== undefined)
@@ -43,9 +57,16 @@ export function createOrganizationRows({
     const creationDate = row.creationDate ? readDateOfBirth(row.creationDate, settings.timeZone) : undefined
     if (row.creationDate !== undefined && (!creationDate || creationDate < firstDate))
       wrong.push({ field: 'creation_date', message: 'Use yyyy-MM-dd or dd/MM/yyyy.' })
+    if (wrong.length > 0) return rejected('INVALID_ARGUMENT', ...wrong)
+    if (refused) return refused
     const { inepCode, name } = details
-    const other = inepCode && wrong.length === 0 ? await organizations.withInepCode(inepCode, found?.id, t) : undefined
+    const other = inepCode ? await organizations.withInepCode(inepCode, found?.id, t) : undefined
     if (other !== undefined) wrong.push(taken(other))
+    for (const field of changeableAccounts.organizations) {
+      const attribute = organizationAttributes[field]
+      const isChanged = found && given.includes(field) && details[attribute] !== found[attribute]
+      if (isChanged && !of.changeAccounts.includes(field)) wrong.push(withheld(field, field, 'organization'))
+    }
     if (wrong.length > 0) return rejected('INVALID_ARGUMENT', ...wrong)
 
     const all = {
@@ -65,22 +86,46 @@ export function createOrganizationRows({
     ]
     if (changed.length === 0) return { kind: 'unchanged' }
     await organizations.edit(found.id, all, t)
+    if (changed.includes('email')) await emails.notifyOrganization(found, by, t)
     return { kind: 'updated', id: found.id, fields: changed }
   }
 
   return async rows => ({
     hash: async () => new Map(),
-    async apply({ t, seen: before }: Batch) {
+    async apply(batch: Batch) {
+      const { t, seen: before, touched } = batch
       const judged: Judged[] = []
+      await touched.read(rows.flatMap(({ id, form }) => namesOf(id, id === undefined && codeOf(form))))
       for (const [index, row] of rows.entries()) {
+        const { id, form, problems } = row
         const found = await find(row, t)
         const seen = digestOf(found && seenOf(found))
         const isStale = before && !before[index]!.equals(seen)
-        judged.push({ seen, outcome: isStale ? stale : await apply(row, found, t) })
+        const code = codeOf(form)
+        const field = id === undefined ? 'inep_code' : 'id'
+        const names = namesOf(id, id === undefined && code)
+        const refused =
+          touched.reject(row, index, names, { field, what: 'organization' }) ?? (isStale ? stale : undefined)
+        const outcome =
+          problems.length > 0 ? rejected('INVALID_ARGUMENT', ...problems) : await apply(row, found, refused, batch)
+        if (outcome.kind === 'created' || outcome.kind === 'updated')
+          touched.add(row, index, [...namesOf(outcome.id, code), ...namesOf(undefined, found?.inepCode)])
+        judged.push({ seen, outcome })
       }
       return judged
     },
   })
+}
+
+/** The INEP code of a row. */
+function codeOf(form: ImportedOrganization['form']): string | null | undefined {
+  const { wrong, details } = readOrganization(form ?? {}, ['inep_code'])
+  return wrong.length === 0 ? details.inepCode : undefined
+}
+
+/** The names of an organization among touched records. */
+function namesOf(id: number | undefined, code: string | null | undefined | false): string[] {
+  return [...(id === undefined ? [] : [`#${id}`]), ...(code ? [`inep ${code}`] : [])]
 }
 
 function taken(other: number): Problem {

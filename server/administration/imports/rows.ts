@@ -3,8 +3,8 @@ import { createHash } from 'node:crypto'
 import { setImmediate } from 'node:timers/promises'
 import type { ImportProblem } from '../../../proto/gen/auth/v1/administration_pb.js'
 import type { Change } from '../../access/context.js'
-import type { ImportRow } from '../../models/import.js'
-import { seenBytes } from '../../models/import.js'
+import type { NotifiedChange } from '../../models/email.js'
+import { type ImportRow, type Imports, seenBytes } from '../../models/import.js'
 import type { ReasonName } from '../../policy/policy.js'
 
 /** Why a field of a row is rejected. */
@@ -27,6 +27,11 @@ export interface Judged {
 /** The batch of a row. */
 export interface Batch extends Change {
   readonly of: ImportRow
+  /** Number of its first row. */
+  readonly firstRow: number
+  readonly touched: Touched
+  /** What notices to owners say about changes. */
+  readonly by: NotifiedChange
   /** Id of the administrator; absent on the database itself. */
   readonly administratorId: number | undefined
   /** Hashes of the clear passwords, by the index of the row. */
@@ -45,6 +50,66 @@ export interface ReadRows {
 
 /** Reads rows of a kind of file. */
 export type Rows<Row> = (rows: readonly Row[]) => Promise<ReadRows>
+
+/** The records that the import has created or changed, by names that rows have for them. */
+export interface Touched {
+  /** Reads which of these records earlier batches touched. */
+  read(names: readonly string[]): Promise<void>
+  /** Rejects a row that means one of these records, if an earlier row touched it. The names were read. */
+  reject(
+    row: Placed,
+    index: number,
+    names: readonly string[],
+    problem: { field: string; what: string },
+  ): Outcome | undefined
+  /** Notes that a row touched a record. */
+  add(row: Placed, index: number, names: readonly string[]): void
+  /** Stores what was noted. */
+  save(): Promise<void>
+}
+
+/** A row that may know its line. */
+interface Placed {
+  readonly line?: number
+}
+
+/** Creates the touched records for a batch. */
+export function createTouched(
+  imports: Pick<Imports, 'touched' | 'touch'>,
+  { importId, firstRow }: { importId: number; firstRow: number },
+  { t }: Pick<Change, 't'>,
+): Touched {
+  const places = new Map<string, number>()
+  const noted = new Map<string, number>()
+  const placeOf = ({ line }: Placed, index: number) => line ?? firstRow + index
+  return {
+    async read(names) {
+      for (const [name, place] of await imports.touched(importId, names, t)) places.set(name, place)
+    },
+    reject(row, index, names, { field, what }) {
+      const place = names.map(name => places.get(name)).find(place => place !== undefined)
+      if (place === undefined) return undefined
+      const word = row.line === undefined ? 'row' : 'line'
+      const message = `This ${word} (${placeOf(row, index)}) means the same ${what} as ${word} ${place}, which was imported: keep one.`
+      return rejected('WRONG_STATE', { field, message })
+    },
+    add(row, index, names) {
+      for (const name of names) {
+        places.set(name, placeOf(row, index))
+        noted.set(name, placeOf(row, index))
+      }
+    },
+    save: () => imports.touch(importId, noted, t),
+  }
+}
+
+/** The problem of a change that `change_accounts` doesn't permit. */
+export function withheld(field: string, column: string, what: string): Problem {
+  return {
+    field,
+    message: `This would change ${column} of an existing ${what}, which opens access: permit it with --change-accounts ${column}.`,
+  }
+}
 
 /** Rows after which other work of the process has its turn. */
 const slice = 25

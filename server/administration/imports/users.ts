@@ -1,6 +1,7 @@
 // The rows of a file of users.
 import type { ImportedUser, UserForm } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
+import type { Emails } from '../../models/email.js'
 import type { ImportedUserRow, ImportedUsers } from '../../models/imported-user.js'
 import type { OrganizationRow, Organizations } from '../../models/organization.js'
 import type { NewUser, Users } from '../../models/user.js'
@@ -27,12 +28,14 @@ import {
   readInSlices,
   rejected,
   stale,
+  withheld,
 } from './rows.js'
 
 interface Deps {
   readonly users: Users
   readonly importedUsers: ImportedUsers
   readonly organizations: Organizations
+  readonly emails: Pick<Emails, 'notify'>
   readonly passwords: Passwords
   readonly policy: PasswordPolicy
   readonly settings: Pick<Settings, 'timeZone'>
@@ -73,7 +76,7 @@ type Decision =
 
 /** Creates the rows of users. */
 export function createUserRows(deps: Deps): Rows<ImportedUser> {
-  const { users, importedUsers, organizations, passwords, policy, settings, now } = deps
+  const { users, importedUsers, organizations, emails, passwords, policy, settings, now } = deps
 
   function read(row: ImportedUser, index: number): Read {
     const form: Partial<UserForm> = row.form ?? {}
@@ -179,13 +182,13 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     const email = isGiven('email') && (texts.email ?? null) !== user.email
     const shownActive = user.active && !user.suspended
     const activate = row.active === true && !shownActive
-    const setsPassword =
-      batch.of.setPasswords && Boolean(row.passwordHash || form.password || batch.hashes.has(given.index))
+    const givesHash = Boolean(row.passwordHash) && row.passwordHash !== user.passwordHash
+    const givesPassword = givesHash || Boolean(form.password) || batch.hashes.has(given.index)
+    const setsPassword = givesPassword && batch.of.changeAccounts.includes('password')
 
-    const changeable: readonly string[] = ['username', ...profileFields, 'email']
     const problems: Problem[] = wrong.filter(
       ({ field }) =>
-        (changeable.includes(field) && isGiven(field as keyof UserForm)) ||
+        (isEditable(field) && isGiven(field)) ||
         (field === 'password' && setsPassword && Boolean(form.password) && !batch.hashes.has(given.index)),
     )
     const passwordHash = setsPassword && problems.length === 0 ? hashOf(given, batch) : undefined
@@ -203,6 +206,16 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     const next = organization === undefined || isUnknown ? undefined : (organization?.id ?? null)
     const moves = next !== undefined && next !== user.organizationId
     if (moves && organization && !isUnknown && !organization.active) problems.push(inactive(organization))
+    const opening = [
+      [username !== undefined, 'username', 'username'],
+      [email, 'email', 'email'],
+      [activate && !user.suspended, 'active', 'active'],
+      [moves, 'organization', row.organizationId === undefined ? 'organization_inep_code' : 'organization_id'],
+      [givesPassword, 'password', givesHash ? 'password_hash' : 'password'],
+    ] as const
+    // No permission changes administrators, whom the end rejects.
+    for (const [changes, column, field] of user.role === 'ROLE_ADMIN' ? [] : opening)
+      if (changes && !batch.of.changeAccounts.includes(column)) problems.push(withheld(field, column, 'user'))
     if (problems.length > 0) return rejected('INVALID_SIGN_UP', ...problems)
 
     const setsHash = typeof passwordHash === 'string' && passwordHash !== user.passwordHash
@@ -228,7 +241,6 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     batch: Batch,
   ): Decision {
     const { row } = given
-    if (row.problems.length > 0) return rejected('INVALID_ARGUMENT', ...row.problems)
     if (hasDamagedName(given, user)) return rejected('INVALID_SIGN_UP', { field: 'username', message: damaged })
     if (user) return update(given, user, organization, batch)
     if (row.id === undefined) return create(given, organization, batch)
@@ -257,20 +269,26 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
   async function applyUpdate(
     { user, ...change }: Decision & { kind: 'update' },
     { texts }: Read,
-    { t, record, administratorId }: Batch,
+    { t, record, administratorId, ...batch }: Batch,
   ): Promise<Outcome> {
     const { id } = user
-    if (change.email) await users.setEmail(user, texts.email ?? null, undefined, t)
-    if (change.username) await users.rename(id, change.username, undefined, t)
+    // All notices go to the address of before.
+    const by = { ...batch.by, ...(change.email && user.email !== null && { to: user.email }) }
+    if (change.email) await users.setEmail(user, texts.email ?? null, by, t)
+    if (change.username) await users.rename(id, change.username, by, t)
     const { organization: next } = change
     if (next !== undefined && (user.active || user.organizationId !== null || !change.activate)) {
-      await users.setOrganization(id, next, t)
+      await users.setOrganization(user, next, by, t)
       const object = `organization:${user.organizationId ?? 'none'}->${next ?? 'none'}`
       await record({ action: 'user.set-organization', subject_id: id, object })
     }
-    if (change.activate) await users.activate(user, next ?? null, t, administratorId)
+    if (change.activate) {
+      await users.activate(user, next ?? null, t, administratorId)
+      await emails.notify('account-activated', user, by, t)
+    }
     if (change.passwordHash !== undefined) {
       await users.changePassword(id, change.passwordHash, { byToken: false }, t)
+      await emails.notify('password-changed', user, by, t)
       await record({ action: 'user.set-password', subject_id: id })
     }
     return { kind: 'updated', id, fields: change.fields }
@@ -278,11 +296,25 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
 
   async function applyGroup(group: readonly Read[], batch: Batch): Promise<Judged[]> {
     const userOf = await find(group, (ids, keys) => importedUsers.lock(ids, keys, batch.t))
+    // One row can mean a user by its id, and another one by its username.
+    const names = group.map(given => userOf(given)?.usernameKey ?? given.key)
+    const again = names.findIndex((name, index) => name !== undefined && names.indexOf(name) < index)
+    if (again > 0)
+      return [...(await applyGroup(group.slice(0, again), batch)), ...(await applyGroup(group.slice(again), batch))]
+    const { touched } = batch
+    await touched.read(names.filter(name => name !== undefined))
     const organizationOf = await findOrganizations(group, batch)
     const seen = group.map(given => digestOf(seenOf(userOf(given))))
     const first = group.map((given, index) => {
+      const { row } = given
+      if (row.problems.length > 0) return rejected('INVALID_ARGUMENT', ...row.problems)
+      const field = row.id === undefined ? 'username' : 'id'
+      const repeats = touched.reject(row, given.index, names[index] ? [names[index]] : [], { field, what: 'user' })
+      // Its own errors come first.
+      if (repeats && !given.wrong.some(({ field }) => isEditable(field) && given.form[field] !== undefined))
+        return repeats
       const isStale = batch.seen && !batch.seen[given.index]!.equals(seen[index]!)
-      return isStale ? stale : decide(given, userOf(given), organizationOf(given.row), batch)
+      return isStale && !repeats ? stale : decide(given, userOf(given), organizationOf(row), batch)
     })
     const decisions = await checkNames(first, group, batch)
     const creations = decisions.flatMap(decision => (decision.kind === 'create' ? [decision.user] : []))
@@ -301,6 +333,10 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
           : decision.kind === 'update'
             ? await applyUpdate(decision, group[index]!, batch)
             : decision
+      if (outcome.kind === 'created' || outcome.kind === 'updated') {
+        const renamed = decision.kind === 'update' && decision.username
+        touched.add(group[index]!.row, group[index]!.index, [names[index]!, ...(renamed ? [usernameKey(renamed)] : [])])
+      }
       judged.push({ outcome, seen: seen[index]! })
     }
     return judged
@@ -317,7 +353,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
         })
         const userOf = await find(given, importedUsers.find)
         const hashes = given
-          .filter(each => of.setPasswords || (!userOf(each) && each.wrong.length === 0))
+          .filter(each => of.changeAccounts.includes('password') || (!userOf(each) && each.wrong.length === 0))
           .map(async ({ index, form }): Promise<[number, string]> => {
             const hash = await passwords.renew({ context: 'password', text: form.password! })
             return [index, hash ?? refuse(Reason.OVERLOADED, { retryAfter: 1, limit: 'hashing' })]
@@ -331,6 +367,11 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
       },
     }
   }
+}
+
+/** Whether a field of a row changes existing users. */
+function isEditable(field: string): field is 'username' | 'email' | ProfileField {
+  return ['username', 'email', ...profileFields].includes(field)
 }
 
 /** What a row has in common with rows that depend on it. */

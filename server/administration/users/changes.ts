@@ -2,7 +2,7 @@
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Transaction } from '../../database/connection.js'
 import type { AdministeredUserRow, AdministeredUsers } from '../../models/administered-user.js'
-import type { Administered } from '../../models/email.js'
+import type { Administered, Emails } from '../../models/email.js'
 import type { MasterKey } from '../../models/master-key.js'
 import type { Organizations } from '../../models/organization.js'
 import type { Users } from '../../models/user.js'
@@ -13,7 +13,7 @@ import type { Role } from '../../rules/roles.js'
 import { changeRecord, type Done } from '../change-record.js'
 import type { AdministrationContext, Checked, Handler } from '../context.js'
 import type { References } from '../references.js'
-import type { NotifyAdministrators } from '../security-notices.js'
+import { changeBy, type NotifyAdministrators } from '../security-notices.js'
 import { toAdministeredUser } from './record.js'
 
 /** What changes of users are made of. */
@@ -22,17 +22,20 @@ export interface UserChangeDeps {
   users: Users
   administeredUsers: AdministeredUsers
   organizations: Organizations
+  emails: Pick<Emails, 'notify'>
   notifyAdministrators: NotifyAdministrators
   masterKey: MasterKey
+  settings: Pick<Settings, 'mailLocale'>
 }
 
 type UserDone = Done & { readonly action: Administered }
 
 /** Makes a user active without a key, and a member of an organization. */
 export function activateUser(deps: UserChangeDeps): Handler<'activateUser'> {
-  const { references, users, organizations } = deps
+  const { references, users, organizations, emails, settings } = deps
   return async (request, context) => {
     const { administrator } = context
+    const by = changeBy(administrator, settings)
     const id = request.organization ? (await references.organization(request.organization)).id : undefined
     return changeUser(deps, context, request, { keys: true }, async (row, t) => {
       const moved = id !== undefined && id !== row.organizationId
@@ -41,8 +44,10 @@ export function activateUser(deps: UserChangeDeps): Handler<'activateUser'> {
       if (row.suspended) refuse(Reason.WRONG_STATE, { text: `${row.username} is suspended: resume it first.` })
       if (moved) await checkOrganization(organizations, id, t)
       // Access through the former organization ends.
-      if (moved && (row.active || row.organizationId !== null)) await users.setOrganization(row.id, id, t)
+      if (moved && (row.active || row.organizationId !== null)) await users.setOrganization(row, id, by, t)
       await users.activate(row, id ?? null, t, administrator.user?.id)
+      // security-notices.ts notifies an administrator.
+      if (!row.active && row.role !== 'ROLE_ADMIN') await emails.notify('account-activated', row, by, t)
       const organization = id ?? row.organizationId
       const former = moved && row.organizationId !== null ? `${row.organizationId}->` : ''
       return {
@@ -96,13 +101,13 @@ export function setRole(deps: UserChangeDeps): Checked<'setRole', Role> {
 
 /** Moves a user to another organization, or out of any, and revokes its tokens. */
 export function setOrganization(deps: UserChangeDeps): Handler<'setOrganization'> {
-  const { references, users, organizations } = deps
+  const { references, users, organizations, settings } = deps
   return async (request, context) => {
     const id = request.organization ? (await references.organization(request.organization)).id : null
     return changeUser(deps, context, request, {}, async (row, t) => {
       if (row.organizationId === id) return undefined
       if (id !== null) await checkOrganization(organizations, id, t)
-      await users.setOrganization(row.id, id, t)
+      await users.setOrganization(row, id, changeBy(context.administrator, settings), t)
       return {
         action: 'user.set-organization',
         object: `organization:${row.organizationId ?? 'none'}->${id ?? 'none'}`,
@@ -112,16 +117,13 @@ export function setOrganization(deps: UserChangeDeps): Handler<'setOrganization'
 }
 
 /** Replaces the provider key of a user, who is notified by e-mail. */
-export function rotateProviderKey(
-  deps: UserChangeDeps & { settings: Pick<Settings, 'mailLocale'> },
-): Handler<'rotateProviderKey'> {
+export function rotateProviderKey(deps: UserChangeDeps): Handler<'rotateProviderKey'> {
   const { users, settings } = deps
   return async (request, context) => {
-    const address = context.administrator.auditContext.address ?? 'auth-admin'
+    const by = changeBy(context.administrator, settings)
     const { user } = await changeUser(deps, context, request, { keys: true }, async (row, t) => {
       const text = `${row.username} has no provider key: only an active ROLE_INSTITUTION has one.`
-      if (!(await users.rotateProviderKey(row, { address, locale: settings.mailLocale }, t)))
-        refuse(Reason.WRONG_STATE, { text })
+      if (!(await users.rotateProviderKey(row, by, t))) refuse(Reason.WRONG_STATE, { text })
       return { action: 'user.rotate-provider-key' }
     })
     return { user }

@@ -15,6 +15,7 @@ import { editProfile } from '../../users/profile.js'
 import { type CompleteTexts, checkFields, profileOf } from '../../users/sign-up-form.js'
 import { checkFree, isTaken, takenNames } from '../../users/taken-names.js'
 import type { Checked, Handler } from '../context.js'
+import { changeBy } from '../security-notices.js'
 import { changeUser, checkOrganization, lockUser, type UserChangeDeps } from './changes.js'
 import { toAdministeredUser } from './record.js'
 
@@ -99,10 +100,7 @@ export function updateUser(deps: Deps): Checked<'updateUser', Update> {
     },
     async handle(request, context, { mask, texts }) {
       const masked = Object.fromEntries(mask.map(field => [field, texts[field]])) as typeof texts
-      const by = {
-        address: context.administrator.auditContext.address ?? 'auth-admin',
-        locale: deps.settings.mailLocale,
-      }
+      const by = changeBy(context.administrator, deps.settings)
       return changeUser(deps, context, request, {}, async (row, t) => {
         const changed = new Set<string>()
         // The address comes first: the sender holds an e-mail, which this discards, while it waits for a user with another name.

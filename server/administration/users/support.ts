@@ -16,6 +16,7 @@ import { canonicalAddress } from '../../requests/client-address.js'
 import { refuse } from '../../requests/refusal.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
 import type { Checked, Handler } from '../context.js'
+import { changeBy } from '../security-notices.js'
 import { checkOwnCodes } from '../session.js'
 import { changeUser, checkPresent, lockUser, type UserChangeDeps } from './changes.js'
 
@@ -98,10 +99,8 @@ export function setPassword(
       : await passwords.hash([secret], waiterOf(call, user.usernameKey, 'administration'))
     return changeUser(deps, context, request, {}, async (row, t) => {
       await users.changePassword(row.id, hash, { byToken: false }, t)
-      const address = administrator.auditContext.address ?? 'auth-admin'
       // security-notices.ts notifies an administrator, without a quota.
-      if (row.role !== 'ROLE_ADMIN')
-        await emails.notify('password-changed', row, { address, locale: settings.mailLocale }, t)
+      if (row.role !== 'ROLE_ADMIN') await emails.notify('password-changed', row, changeBy(administrator, settings), t)
       return { action: 'user.set-password' }
     })
   }

@@ -141,6 +141,18 @@ CREATE TABLE provider_keys (
 CREATE UNIQUE INDEX provider_keys_user_id_key ON provider_keys (user_id) WHERE NOT additional;
 CREATE INDEX provider_keys_user ON provider_keys (user_id);
 
+-- A key ends with the activity, role and organization that it was made for, whatever changes them.
+CREATE FUNCTION users_end_provider_keys() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  DELETE FROM provider_keys WHERE user_id = NEW.id;
+  RETURN NULL;
+END
+$$;
+CREATE TRIGGER users_end_provider_keys AFTER UPDATE ON users
+  FOR EACH ROW WHEN (OLD.role = 'ROLE_INSTITUTION' AND (NEW.role <> OLD.role OR NEW.active < OLD.active
+    OR NEW.organization_id IS DISTINCT FROM OLD.organization_id))
+  EXECUTE FUNCTION users_end_provider_keys();
+
 
 -- Security questions that the registry offers.
 CREATE TABLE questions (
@@ -251,6 +263,18 @@ CREATE TABLE mailed_keys (
   expires_at timestamptz NOT NULL,
   PRIMARY KEY (user_id, purpose)
 );
+CREATE INDEX mailed_keys_organization ON mailed_keys (organization_id) WHERE organization_id IS NOT NULL;
+
+-- Keys that were mailed to an organization end with its address, whatever changes it.
+CREATE FUNCTION organizations_end_mailed_keys() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  DELETE FROM mailed_keys WHERE organization_id = NEW.id;
+  RETURN NULL;
+END
+$$;
+CREATE TRIGGER organizations_end_mailed_keys AFTER UPDATE OF email ON organizations
+  FOR EACH ROW WHEN (OLD.email IS DISTINCT FROM NEW.email)
+  EXECUTE FUNCTION organizations_end_mailed_keys();
 
 
 -- Limits. A subject is a keyed digest, since an unknown username can be a mistyped password.
@@ -420,8 +444,8 @@ CREATE TABLE imports (
   dry_run boolean NOT NULL,
   -- Applies all rows in one transaction at the end, or none.
   all_or_nothing boolean NOT NULL,
-  -- Sets the passwords of existing users, too.
-  set_passwords boolean NOT NULL,
+  -- What its rows may change of existing records, because it opens access to them; in order.
+  change_accounts text[] NOT NULL,
   -- The dry run since which no record may have changed.
   after_dry_run integer,
   -- Number of rows that are judged, which is the number of the next one, and their outcomes: no row counts twice or is lost.
@@ -441,7 +465,7 @@ CREATE TABLE imports (
 );
 -- The same import of the same source runs once: starting it again resumes it.
 CREATE UNIQUE INDEX imports_running
-  ON imports (kind, source_digest, dry_run, all_or_nothing, set_passwords, (coalesce(after_dry_run, 0)))
+  ON imports (kind, source_digest, dry_run, all_or_nothing, change_accounts, (coalesce(after_dry_run, 0)))
   WHERE state = 'running';
 
 -- The batches of an import: a repeated batch gets the answer of the first one.
@@ -456,6 +480,17 @@ CREATE TABLE import_batches (
   -- The rows, until an import that is all or nothing applies them.
   staged_sealed bytea,
   PRIMARY KEY (import_id, first_row)
+);
+
+-- The records that unfinished imports of files created or changed, or would in a dry run: no other row of the same file changes
+-- them. Maintenance deletes them after the end. Without a foreign key, whose checks would cost as much as the rows.
+CREATE TABLE import_records (
+  import_id integer NOT NULL,
+  -- Keyed digest of a name of the record.
+  record bytea NOT NULL,
+  -- The line of the row that did, or its number where it gives no line.
+  place integer NOT NULL,
+  PRIMARY KEY (import_id, record)
 );
 
 
