@@ -1,5 +1,5 @@
 /** Services that call Administration with their keys: what their scopes permit, and what stays hidden from them. */
-import { randomUUID } from 'node:crypto'
+import { randomInt, randomUUID } from 'node:crypto'
 import { type DescMessage, type DescMethodUnary, type MessageInitShape, toJsonString } from '@bufbuild/protobuf'
 import type { ConnectError } from '@connectrpc/connect'
 import test from 'ava'
@@ -112,6 +112,54 @@ test('a service with organizations.write creates and edits organizations as the 
   )
   t.is(await reasonOf(api.rotateOrganizationKey({ organization: `#${id}` })), 'ACCESS_DENIED')
   t.is(await reasonOf(api.listUsers({})), 'ACCESS_DENIED')
+})
+
+test('a service sets no e-mail address of an organization and no INEP code of an existing one, whatever else it changes', async t => {
+  const api = openAdministration(t, service, await serviceKey(service, ['organizations.write'], newName()))
+  const textOf = (call: Promise<unknown>) => call.then(String, (error: ConnectError) => error.rawMessage)
+  const email = `${randomUUID()}@example.org`
+  const form = { name: `Escola ${randomUUID()}` }
+  for (const validateOnly of [true, false]) {
+    const create = () => api.createOrganization({ form: { ...form, email }, validateOnly })
+    t.is(await reasonOf(create()), 'ACCESS_DENIED')
+    t.regex(await textOf(create()), /e-mail address.*sign in as an administrator/)
+  }
+  t.deepEqual((await admin.listOrganizations({ text: form.name })).organizations, [])
+
+  const inepCode = String(randomInt(10_000_000, 99_999_999))
+  const { organization } = await api.createOrganization({ form: { ...form, inepCode, email: '' } })
+  const id = organization!.record!.id!
+  await admin.updateOrganization({ organization: `#${id}`, form: { email }, updateMask: { paths: ['email'] } })
+  const { organization: bare } = await api.createOrganization({ form: { name: `Escola ${randomUUID()}` } })
+  const before = (await admin.getOrganization({ organization: `#${id}` })).organization!.record
+  for (const [field, value, to = id] of [
+    ['email', 'ladra@example.org'],
+    ['email', ''],
+    ['email', email.toUpperCase()],
+    ['inep_code', '99999999'],
+    ['inep_code', ''],
+    ['email', 'ladra@example.org', bare!.record!.id!],
+    ['inep_code', '99999999', bare!.record!.id!],
+  ] as const) {
+    const change = {
+      organization: `#${to}`,
+      form: { phone: '1', [field === 'email' ? 'email' : 'inepCode']: value },
+      updateMask: { paths: ['phone', field] },
+    }
+    t.is(
+      await reasonOf(api.updateOrganization({ ...change, validateOnly: true })),
+      'ACCESS_DENIED',
+      `${field} ${value}`,
+    )
+    t.is(await reasonOf(api.updateOrganization(change)), 'ACCESS_DENIED', `${field} ${value}`)
+    t.regex(await textOf(api.updateOrganization(change)), field === 'email' ? /e-mail address/ : /INEP code/)
+  }
+  t.deepEqual((await admin.getOrganization({ organization: `#${id}` })).organization!.record, before)
+  // The values of now are no change.
+  const all = { organization: `#${id}`, form: { email, inepCode, phone: '7' } }
+  const { changed } = await api.updateOrganization({ ...all, updateMask: { paths: ['email', 'inep_code', 'phone'] } })
+  t.true(changed)
+  t.is(await reasonOf(api.startImport({ sourceDigest: '0'.repeat(64), kind: 1 })), 'ACCESS_DENIED')
 })
 
 test('the refusal of a service names the missing scope, or says that no service has access', async t => {

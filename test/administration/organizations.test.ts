@@ -3,9 +3,12 @@ import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { reasonOf, signedInForFile } from '../_helpers/administration.js'
 import { ask } from '../_helpers/database.js'
+import { mailboxForFile } from '../_helpers/mailbox.js'
+import { refused } from '../_helpers/problem.js'
 import { serviceForFile } from '../_helpers/service.js'
 
-const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
+const mailbox = mailboxForFile()
+const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url }))
 const api = signedInForFile(service)
 
 /** A new organization, and how a request refers to it. */
@@ -91,4 +94,52 @@ test('validate_only creates no organization, and the same form creates one after
   t.deepEqual((await stored(organization!.record!.id!)).events, [])
   const made = await api.createOrganization({ form })
   t.deepEqual((await stored(made.organization!.record!.id!)).events, ['organization.add'])
+})
+
+/** Changes the e-mail address of an organization. */
+const setEmail = (id: number, email: string) =>
+  api.updateOrganization({ organization: `#${id}`, form: { email }, updateMask: { paths: ['email'] } })
+
+test('whoever changes the e-mail address of an organization, the former one is notified, without a key', async t => {
+  const [first, second] = [`${randomUUID()}@example.org`, `${randomUUID()}@example.org`]
+  const name = `Escola ${randomUUID().slice(0, 8)}`
+  const { id, activationkey } = await service.organization({ name, email: first })
+  await setEmail(id, second)
+  const notice = await mailbox.nextEmail(first)
+  t.regex(notice.subject ?? '', /endereço de e-mail da sua instituição foi alterado/)
+  t.true(notice.text!.includes(name) && notice.text!.includes('127.0.0.1'), notice.text)
+  t.false(notice.text!.includes(second) || notice.text!.includes(activationkey))
+  await setEmail(id, '')
+  t.regex((await mailbox.nextEmail(second)).subject ?? '', /instituição/)
+  // Nothing is sent where there was none, where nothing changes, and by a dry run.
+  await setEmail(id, first)
+  await setEmail(id, first)
+  const dry = { organization: `#${id}`, form: { email: second }, updateMask: { paths: ['email'] }, validateOnly: true }
+  await api.updateOrganization(dry)
+  const queued = () =>
+    ask(service.env.DATABASE_URL!, `SELECT FROM emails WHERE parameters ->> 'organizationId' = '${id}'`)
+  t.deepEqual(await queued(), [])
+})
+
+test('a key mailed to an organization ends with its e-mail address, and doesn’t come back with it', async t => {
+  const [email, other] = [`${randomUUID()}@example.org`, `${randomUUID()}@example.org`]
+  const { id } = await service.organization({ email })
+  const mailedTo = async (address: string) => {
+    const user = await service.signUp('ROLE_INSTITUTION')
+    const { token, username } = user
+    const query = { username, emailpartner: address }
+    t.is((await service.request('POST', '/1.0.0/users/sendadminkeybyemailpartner', { token, query })).status, 200)
+    const { text = '' } = await mailbox.nextEmail(address)
+    const activationkey = /: ([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})$/m.exec(text)![1]!
+    return () => service.request('POST', '/users/activate', { token, query: { username, activationkey } })
+  }
+  const [early, late] = [await mailedTo(email), await mailedTo(email)]
+  await setEmail(id, other)
+  await mailbox.nextEmail(email)
+  refused(t, await early(), 422, 'ACTIVATION_REFUSED')
+  const between = await mailedTo(other)
+  await setEmail(id, email)
+  refused(t, await between(), 422, 'ACTIVATION_REFUSED')
+  refused(t, await late(), 422, 'ACTIVATION_REFUSED')
+  t.is((await (await mailedTo(email))()).status, 200)
 })

@@ -119,6 +119,27 @@ test('activation-key: no e-mail is sent for an organization that was deactivated
   t.is(await models.mailedKeys.attempt(userId, 'activation', '192.0.2.1'), undefined)
 })
 
+test('activation-key: an e-mail that is composed while the address changes goes to the new one, and no key stays for the former', async t => {
+  const models = await openModels(t)
+  const { database, organizations, mailedKeys } = models
+  const { compose, intents, userId, organizationId } = await scene(models)
+  const change = (email: string, work: () => Promise<unknown>) =>
+    database.transact(async transaction => {
+      await organizations.edit(organizationId, { email }, transaction)
+      await work()
+    })
+  let sent: ReturnType<typeof compose> | undefined
+  await change('nova@example.org', async () => {
+    sent = compose(intents['activation-key'])
+    t.is(await endsOrWaits(database, sent), 'waits')
+  })
+  const composed = await sent!
+  t.is(typeof composed === 'object' && composed.to, 'nova@example.org')
+  t.truthy(await mailedKeys.attempt(userId, 'activation', '192.0.2.1'))
+  await change('outra@example.org', async () => {})
+  t.is(await mailedKeys.attempt(userId, 'activation', '192.0.2.1'), undefined)
+})
+
 const happened = { userId: 1, at: '2026-11-21', address: '192.0.2.1' }
 const notice = { kind: 'notice', parameters: { ...happened, notice: 'password-changed', times: 1 } } as const
 

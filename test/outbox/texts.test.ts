@@ -18,11 +18,19 @@ test('every e-mail states its purpose in both languages', t => {
       'recovery-login',
       'account-deleted',
       'provider-key-rotated',
+      'account-activated',
+      'organization-changed',
       'username-changed',
     ] as const) {
       const { text } = writeEmail(kind, locale, { username, times: 1, at, address: '192.0.2.7' })
       t.true(text.includes(username) && text.includes('192.0.2.7') && text.includes('2026') && text.includes('UTC'))
     }
+    const changed = { organization: 'Escola Azul', at, address: '192.0.2.7' }
+    const notice = writeEmail('organization-email-changed', locale, changed).text
+    t.true(
+      ['Escola Azul', '192.0.2.7', '2026', 'UTC'].every(part => notice.includes(part)),
+      notice,
+    )
     const { text } = writeEmail('member-deactivated', locale, { username, times: 1, at, address: '192.0.2.7' })
     t.true(text.includes(username) && text.includes('2026') && !text.includes('192.0.2.7'), text)
   }
@@ -64,6 +72,8 @@ test('an e-mail about several events says how many', t => {
     'answer-waits',
     'member-deactivated',
     'username-changed',
+    'account-activated',
+    'organization-changed',
   ] as const) {
     const content = { username: 'ana', at: '2026-11-21T06:10:00Z', address: '192.0.2.7' }
     t.regex(writeEmail(kind, 'en', { ...content, times: 451 }).text, /451 times, the last time on/)
