@@ -201,6 +201,70 @@ test.serial(
   },
 )
 
+test.serial(
+  'a username that a file has twice is rejected with both lines of the file, far apart and in a dry run, too',
+  async t => {
+    const row = (name: string, city: string) => `${name},"${city}\n",SP,ROLE_CLIENT,1`
+    const others = Array.from({ length: 150 }, (_, n) => row(`twice-${n}`, 'Bauru'))
+    const lines = [
+      'username,city,state,role,termsofusage',
+      row('twice-ana', 'Jaú'),
+      ...others,
+      row('Twice-ANA', 'Assis'),
+    ]
+    const source = await file(lines.join('\n'))
+    const report = join(folder, 'twice.csv')
+    for (const options of [['--dry-run'], []]) {
+      t.like(await imported('users', source, '--report', report, ...options), {
+        code: 6,
+        created: 151,
+        updated: 0,
+        rejected: 1,
+      })
+      // Each row has two lines.
+      t.regex(
+        await readFile(report, 'utf8'),
+        /Twice-ANA.*,304,username,"This line \(304\) means the same user as line 2\b/s,
+      )
+    }
+    t.deepEqual(await sql(`SELECT city FROM users WHERE username = 'twice-ana'`), [{ city: 'Jaú' }])
+  },
+)
+
+test.serial(
+  'a row that would open access to an existing user is rejected until --change-accounts names its column',
+  async t => {
+    await service.signUp('ROLE_CLIENT', { username: 'opens-ana' })
+    const source = await file('username,email,active\nopens-ana,ladra@example.org,1\n')
+    const report = join(folder, 'opens.csv')
+    for (const options of [['--dry-run'], ['--change-accounts', 'organization'], []]) {
+      t.like(await imported('users', source, '--report', report, ...options), { code: 6, updated: 0, rejected: 1 })
+      const text = await readFile(report, 'utf8')
+      t.true(
+        text.includes('"email, active"') &&
+          text.includes('--change-accounts email.') &&
+          text.includes('--change-accounts active.'),
+        text,
+      )
+    }
+    t.like(await imported('users', source, '--change-accounts', 'email', '--report', report), { code: 6, rejected: 1 })
+    t.false((await readFile(report, 'utf8')).includes('--change-accounts email'))
+    const done = await imported('users', source, '--change-accounts', 'active,email')
+    t.like(done, { code: 0, updated: 1, changes: { email: 1, active: 1 }, change_accounts: ['active', 'email'] })
+    const shown = await cli('imports', 'show', String(done.id))
+    t.regex(shown.stdout, /change_accounts +active, email\n/)
+    for (const [noun, columns] of [
+      ['users', 'role'],
+      ['users', ''],
+      ['organizations', 'password'],
+    ] as const) {
+      const { code, stderr } = await cli(noun, 'import', source, '--change-accounts', columns)
+      t.is(code, 2)
+      t.regex(stderr, /Use columns among/)
+    }
+  },
+)
+
 test.serial('an import of new users without the column termsofusage warns once, also in a dry run', async t => {
   const user = (username: string) => ({ username, state: 'SP', city: 'Bauru', role: 'ROLE_CLIENT' })
   const users = [user('terms-a'), user('terms-b')]

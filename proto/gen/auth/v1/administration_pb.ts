@@ -6244,7 +6244,7 @@ export const Administration: GenService<{
     output: typeof UpdateUserResponseSchema;
   },
   /**
-   * Activates a user without a key, as a member of an organization. Irreversible for a ROLE_ADMIN.
+   * Activates a user without a key, as a member of an organization. The user is notified by e-mail. Irreversible for a ROLE_ADMIN.
    *
    * Errors: RECORD_NOT_FOUND (NOT_FOUND), STALE_ETAG (ABORTED), CONFIRMATION_NEEDED (INVALID_ARGUMENT), WRONG_STATE
    * (FAILED_PRECONDITION), JUSTIFICATION_NEEDED (INVALID_ARGUMENT), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN
@@ -6330,7 +6330,7 @@ export const Administration: GenService<{
     output: typeof SetPasswordResponseSchema;
   },
   /**
-   * Changes the role of a user and revokes its tokens and mailed keys. Irreversible to and from ROLE_ADMIN.
+   * Changes the role of a user, and revokes its tokens, mailed keys and provider key. Irreversible to and from ROLE_ADMIN.
    *
    * Errors: STALE_ETAG (ABORTED), CONFIRMATION_NEEDED (INVALID_ARGUMENT), WRONG_STATE (FAILED_PRECONDITION), LAST_ADMINISTRATOR
    * (FAILED_PRECONDITION), JUSTIFICATION_NEEDED (INVALID_ARGUMENT), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN
@@ -6344,7 +6344,8 @@ export const Administration: GenService<{
     output: typeof SetRoleResponseSchema;
   },
   /**
-   * Changes or removes the organization of a user, and revokes its tokens and mailed keys.
+   * Changes or removes the organization of a user, who is notified by e-mail, and revokes its tokens, mailed keys and provider
+   * key. An active ROLE_INSTITUTION gets another provider key.
    *
    * Errors: RECORD_NOT_FOUND (NOT_FOUND), STALE_ETAG (ABORTED), WRONG_STATE (FAILED_PRECONDITION), JUSTIFICATION_NEEDED
    * (INVALID_ARGUMENT), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED), INVALID_ARGUMENT
@@ -6522,7 +6523,8 @@ export const Administration: GenService<{
     output: typeof GetOrganizationResponseSchema;
   },
   /**
-   * Registers an active organization with a new activation key.
+   * Registers an active organization with a new activation key. Refuses with ACCESS_DENIED a service that gives an e-mail
+   * address, because activation keys are sent there.
    *
    * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), NAME_TAKEN (ALREADY_EXISTS), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN
    * (UNAUTHENTICATED)
@@ -6535,7 +6537,8 @@ export const Administration: GenService<{
     output: typeof CreateOrganizationResponseSchema;
   },
   /**
-   * Changes details of an organization.
+   * Changes details of an organization. Of a new e-mail address, the former address is notified, and activation keys that were
+   * mailed there are void. Refuses with ACCESS_DENIED a service that changes the e-mail address or the INEP code.
    *
    * Errors: STALE_ETAG (ABORTED), NAME_TAKEN (ALREADY_EXISTS), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN
    * (UNAUTHENTICATED), INVALID_ARGUMENT (INVALID_ARGUMENT), RECORD_NOT_FOUND (NOT_FOUND)

@@ -1737,7 +1737,8 @@ export const Users: GenService<{
    * Changes the profile of the token's user, and returns its record as GetMe does. Protected: the user itself.
    * Refuses with INVALID_ARGUMENT when `update_mask` names other fields than those of `record`, and with INVALID_SIGN_UP when
    * values break the rules of SignUp, with every invalid field, or when the nickname is taken (with a suggestion). Nothing
-   * changes then. Refuses with TOO_MANY_ATTEMPTS when nicknames are tried faster than ExistsByNickname permits.
+   * changes then. Taken nicknames count
+   * like ExistsByNickname: refuses with TOO_MANY_ATTEMPTS a change of the nickname beyond its limit.
    *
    * HTTP: PATCH /users/me, at the base path only
    * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), INVALID_SIGN_UP (INVALID_ARGUMENT), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED),
@@ -1766,7 +1767,7 @@ export const Users: GenService<{
     output: typeof RefreshResponseSchema;
   },
   /**
-   * Returns a user. Protected: the user itself, an active ROLE_INSTITUTION for users of its organization, an active
+   * Returns a user. Protected: the user itself, an active ROLE_INSTITUTION for users of its active organization, an active
    * ROLE_ADMIN for any user; or a service with the scope `users.read`, also by id, for any user, without activation and
    * provider keys. Refuses with USER_NOT_FOUND when the user does not exist.
    *
@@ -1856,7 +1857,8 @@ export const Users: GenService<{
    * notified by e-mail. The former username stays reserved for the user for 30 days: for all others it is taken, and so are
    * its look-alikes; the user can take it back at any time. No sign-in accepts it.
    * Refuses with MISSING_PARAMETER; INVALID_SIGN_UP for a username that breaks the rules of SignUp, is taken or is the
-   * password; INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does. Refuses with WRONG_STATE while 10
+   * password; INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does, and beyond the limit of
+   * ExistsByUsername, against which refusals of taken names count. Refuses with WRONG_STATE while 10
    * former usernames are reserved for the user, and for a day after PasswordUpdateByUsername, unless its session began by a
    * mailed key at most 15 minutes before; the text has the time from which the change is possible (ISO 8601).
    *
@@ -1950,7 +1952,7 @@ export const Users: GenService<{
   },
   /**
    * Lists the members of the caller's organization by id, except deleted ones. Protected: an active ROLE_INSTITUTION with an
-   * organization. Refuses with INVALID_ARGUMENT for a text that is too long, and for a page token of another list, text or
+   * active organization. Refuses with INVALID_ARGUMENT for a text that is too long, and for a page token of another list, text or
    * organization.
    *
    * HTTP: GET /users/me/members, at the base path only
@@ -1966,7 +1968,7 @@ export const Users: GenService<{
   /**
    * Deactivates a ROLE_CLIENT of the caller's organization: it becomes inactive, leaves the organization, and its tokens and
    * mailed keys are void. The user is notified by e-mail, keeps its data, and can activate again with a key. Protected: an active
-   * ROLE_INSTITUTION. Refuses with MISSING_PARAMETER; with USER_NOT_FOUND for a user who doesn't exist and, likewise, for one
+   * ROLE_INSTITUTION of an active organization. Refuses with MISSING_PARAMETER; with USER_NOT_FOUND for a user who doesn't exist and, likewise, for one
    * who isn't a ROLE_CLIENT of the organization, the caller included.
    *
    * HTTP: POST /users/me/members/deactivate, at the base path only
@@ -1984,7 +1986,8 @@ export const Users: GenService<{
    * Mails a one-time activation key to the address of an active organization. Revision 1.0.0 only.
    * Protected: the ROLE_INSTITUTION user itself, or an active ROLE_ADMIN for any user.
    * Refuses with USER_NOT_FOUND, and with ORGANIZATION_EMAIL_NOT_FOUND when no active organization has the address, or, for
-   * a member of an organization, when that organization doesn't have it.
+   * a member of an organization, when that organization doesn't have it. After 10 such addresses of the caller in an hour,
+   * refuses with TOO_MANY_ATTEMPTS.
    *
    * HTTP: POST /users/sendadminkeybyemailpartner, revision 1.0.0 only
    * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND), ORGANIZATION_EMAIL_NOT_FOUND (NOT_FOUND),
