@@ -26,6 +26,7 @@ const tables = {
     'email_quotas',
     'former_usernames',
     'import_batches',
+    'import_records',
     'imports',
     'known_addresses',
     'organizations',

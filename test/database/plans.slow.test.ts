@@ -47,7 +47,8 @@ test.serial.before(async () => {
     INSERT INTO creation_requests SELECT 'user', gen_random_uuid(), '', '', id FROM users;
     INSERT INTO imports (kind, source_digest, dry_run, all_or_nothing, change_accounts, actor)
       SELECT 'users', n::text, false, false, '{}', 'user' FROM generate_series(1, ${rows}) n;
-    INSERT INTO import_batches (import_id, first_row, row_count, answer) SELECT id, 0, 1, '' FROM imports
+    INSERT INTO import_batches (import_id, first_row, row_count, answer) SELECT id, 0, 1, '' FROM imports;
+    INSERT INTO import_records SELECT id, sha256(id::text::bytea), 1 FROM imports
   `
   // Each within the statement timeout.
   for (const statement of statements.split(';')) await sequelize.query(statement)
@@ -126,7 +127,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'a use of a key of a service': [['service_keys_pkey'], m => m.services.touch(9)],
   'keys of services': [['service_keys_service'], m => m.services.keys([8, 9])],
   'services by name': [['services_name_key'], m => m.services.list({ limit: 10 })],
-  'a caller who changes itself': [['users_pkey'], m => m.users.lockPair(9, 9, none)],
+  'a caller who changes itself': [['users_pkey', 'organizations_pkey'], m => m.users.lockPair(9, 9, none)],
   'caller and user in one': [
     ['users_pkey', 'users_username_key_key'],
     m => m.users.findTokenHolderAndUser(9, 'kid', 'u8'),
@@ -210,7 +211,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   ],
   'the end of a sign-in': [['attempts_pkey'], m => m.attempts.succeed(key, '192.0.2.1', 9, event)],
   'a renewed hash': [['users_pkey'], m => m.users.renewPassword(9, '', '')],
-  'a caller who changes another user': [['users_pkey'], m => m.users.lockPair(9, 8, none)],
+  'a caller who changes another user': [['users_pkey', 'organizations_pkey'], m => m.users.lockPair(9, 8, none)],
   'whether users include an administrator': [['users_role'], m => m.users.includeAdministrator([8, 9], none)],
   'whether a network is known': [['known_addresses_pkey'], m => m.attempts.knownNetwork(9, '192.0.2.1', 30)],
   'accounts that know a network': [
@@ -257,6 +258,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     m => m.emails.hold({ id: '9', kind: 'answer-saved' }, 5, none),
   ],
   'a count of e-mails': [['email_quotas_pkey'], m => m.emailQuotas.take(key, [{ max: 5, seconds: 3600 }], none)],
+  'records that an import changed': [['import_records_pkey'], m => m.imports.touched(9, ['u9'], none)],
   'answers of a user': [['answers_pkey'], m => m.questions.answers(9)],
   'counts of an account': [['attempts_pkey', 'attempts_account'], m => m.attempts.readAll(key)],
   'counts that are forgotten': [['attempts_pkey', 'attempts_account'], m => m.attempts.clear([key])],
@@ -345,6 +347,8 @@ const guards = new Set([
   'data_keys_pkey',
   'emails_exempt_request',
   'emails_held_notice',
+  // For changes of the addresses of organizations.
+  'mailed_keys_organization',
   'migrations_pkey',
   // Asked once a minute for a blocked address, and above directly.
   'known_addresses_address',
@@ -449,6 +453,7 @@ test.serial('every index serves an operation or a constraint', async t => {
   const found = await own.database.transact(t => own.imports.start({ ...again, ...starter }, t))
   await own.imports.find(found.id)
   await own.database.transact(t => own.imports.findBatch(found.id, 0, t))
+  await own.database.transact(t => own.imports.touched(found.id, ['u9'], t))
   await own.database.transact(t => own.erasure.erase(user.id, t))
   await own.close()
 
