@@ -64,7 +64,7 @@ function inOrganizationOf({ organizationId }: UserAttributes, target: UserAttrib
 }
 
 function isMember({ institution }: UserPolicy, user: CallerAttributes, target: UserAttributes | undefined): boolean {
-  if (institution === undefined || user.role !== 'ROLE_INSTITUTION' || !user.organizationActive) return false
+  if (institution === undefined || user.role !== 'ROLE_INSTITUTION' || user.organizationActive === false) return false
   return institution === 'clients of its organization' || inOrganizationOf(user, target)
 }
 
