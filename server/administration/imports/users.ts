@@ -182,9 +182,10 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     const email = isGiven('email') && (texts.email ?? null) !== user.email
     const shownActive = user.active && !user.suspended
     const activate = row.active === true && !shownActive
-    const givesHash = Boolean(row.passwordHash) && row.passwordHash !== user.passwordHash
-    const givesPassword = givesHash || Boolean(form.password) || batch.hashes.has(given.index)
-    const setsPassword = givesPassword && batch.of.changeAccounts.includes('password')
+    // Not asked for, the password of a row is for a new user only: a list can be imported again after users have changed theirs.
+    const setsPassword =
+      batch.of.changeAccounts.includes('password') &&
+      Boolean(row.passwordHash || form.password || batch.hashes.has(given.index))
 
     const problems: Problem[] = wrong.filter(
       ({ field }) =>
@@ -211,7 +212,6 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
       [email, 'email', 'email'],
       [activate && !user.suspended, 'active', 'active'],
       [moves, 'organization', row.organizationId === undefined ? 'organization_inep_code' : 'organization_id'],
-      [givesPassword, 'password', givesHash ? 'password_hash' : 'password'],
     ] as const
     // No permission changes administrators, whom the end rejects.
     for (const [changes, column, field] of user.role === 'ROLE_ADMIN' ? [] : opening)

@@ -4650,7 +4650,7 @@ export type StartImportRequest = Message<"auth.v1.StartImportRequest"> & {
   /**
    * What rows may change of existing records, because it opens access to them: of users `username`, `email`, `active`,
    * `organization` and `password`, of organizations `email` and `inep_code`. A row that would change another one of these is
-   * rejected. New records get all fields of their rows.
+   * rejected, except that passwords of existing users stay. New records get all fields of their rows.
    *
    * @generated from field: repeated string change_accounts = 5;
    */
