@@ -4,7 +4,7 @@ import { maxEntries } from '../limits/cache-size.js'
 import { type KeyHolder, keyPrefix, type Services } from '../models/service.js'
 import type { Log } from '../observability/log.js'
 import type { CallingService, IncomingCall } from '../requests/call.js'
-import { createSenderOf } from '../requests/client-address.js'
+import { createSenderOf, forwardedEntries } from '../requests/client-address.js'
 import { tooLong } from '../rules/sizes.js'
 import type { Admission } from './admission.js'
 
@@ -84,7 +84,7 @@ export function createServiceKeys(deps: {
   /** The client address of a service's call: the forwarded one, or that of the service. */
   function addressOf({ address, forwardedFor }: IncomingCall, { name, scopes }: CallingService): string {
     if (forwardedFor === undefined || !scopes.includes('clients.forward')) return address
-    if (forwardedFor !== '') return senderOf(address, forwardedFor, true).address
+    if (forwardedEntries(forwardedFor).length > 0) return senderOf(address, forwardedFor, true).address
     if (now() - (warnedAt.get(name) ?? Number.NEGATIVE_INFINITY) >= warningInterval) {
       warnedAt.set(name, now())
       log.warn(

@@ -99,7 +99,7 @@ function hextets(address: string): string[] {
 /**
  * Creates the function that determines the client. Its address is that of the peer, unless the peer is a trusted proxy:
  * then it is the last entry of `X-Forwarded-For` that isn't a trusted proxy. Entries left of an unreadable one are
- * ignored. A peer without an address (the connection is closed) is `0.0.0.0`.
+ * ignored: clients may have written them. A peer without an address (the connection is closed) is `0.0.0.0`.
  *
  * `trustedProxies` are addresses or CIDR blocks (RFC 4632).
  */
@@ -108,15 +108,27 @@ export function createSenderOf(trustedProxies: readonly string[]): SenderOf {
   return (peer, forwardedFor, trusted) => {
     let address = canonicalAddress(peer ?? '') ?? '0.0.0.0'
     if (!(trusted ?? isTrusted(address))) return { address, proxied: false, networks: networksOf(address) }
-    if (!forwardedFor) return { address, proxied: true, networks: [`proxy ${address}`] }
-    for (const entry of forwardedFor.split(',').reverse()) {
-      const next = canonicalAddress(withoutPort(entry.trim()))
+    const entries = forwardedEntries(forwardedFor)
+    if (entries.length === 0) return { address, proxied: true, networks: [`proxy ${address}`] }
+    for (const entry of entries.reverse()) {
+      const next = canonicalAddress(withoutPort(entry))
       if (next === undefined) break
       address = next
       if (!isTrusted(address)) break
     }
     return { address, proxied: true, networks: networksOf(address) }
   }
+}
+
+/**
+ * Returns the entries of an `X-Forwarded-For` header, as sent. Empty ones are left out (RFC 9110, 5.6.1). A comma within
+ * quotes separates entries, too, because no address contains one.
+ */
+export function forwardedEntries(header = ''): string[] {
+  return header
+    .split(',')
+    .map(entry => entry.trim())
+    .filter(entry => entry !== '')
 }
 
 /** Creates a function that returns whether a canonical address is in a list of addresses and CIDR blocks. */
@@ -141,8 +153,9 @@ function createMatcher(blocks: readonly string[]): (address: string) => boolean 
   }
 }
 
-/** Removes the port that some proxies add: `192.0.2.1:4711`, `[2001:db8::1]:4711`. */
+/** Removes quotes, brackets and the port that some proxies add: `192.0.2.1:4711`, `"[2001:db8::1]:4711"`. */
 function withoutPort(entry: string): string {
-  const parts = /^(?:\[(.+)\]|([^:]+))(?::\d+)?$/.exec(entry)
-  return parts?.[1] ?? parts?.[2] ?? entry
+  const text = /^"([^"]*)"$/.exec(entry)?.[1] ?? entry
+  const parts = /^(?:\[(.+)\]|([^:]+))(?::\d{1,5})?$/.exec(text)
+  return parts?.[1] ?? parts?.[2] ?? text
 }
