@@ -44,9 +44,10 @@ export class Visit<Action = unknown> extends Work {
     private readonly hooks: VisitHooks<Action>,
     readonly request: Request,
     readonly response: Response,
-    /** Path and query, in origin form. */
-    readonly target: string,
+    /** Path with unreserved characters decoded. */
     readonly path: string,
+    /** Query as sent, without the question mark. */
+    readonly query: string,
     /** The resource of the path. */
     readonly resource: Resource<Action> | undefined,
     /** Whether a trusted proxy forwarded it. */

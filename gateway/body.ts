@@ -27,19 +27,30 @@ export async function readBody(request: Request): Promise<Body | undefined> {
   if (bytes.length === 0) return undefined
   const { 'content-type': type = '', 'content-encoding': encoding = 'identity' } = request.headers
   const isForm = isFormType(type)
-  if (encoding !== 'identity') throw new HttpError('UNSUPPORTED_MEDIA_TYPE', 'Send the body without compression.')
-  let text: string
+  if (encoding.toLowerCase() !== 'identity') {
+    const accepted = { 'accept-encoding': 'identity' }
+    throw new HttpError('UNSUPPORTED_MEDIA_TYPE', 'Send the body without compression.', accepted)
+  }
+  return isForm ? { form: decodeText(bytes) } : { json: parseJson(decodeText(bytes)) }
+}
+
+/** Decodes UTF-8. Throws `HttpError` if it is invalid. */
+export function decodeText(bytes: Buffer): string {
   try {
-    text = utf8.decode(bytes)
+    return utf8.decode(bytes)
   } catch {
     throw new HttpError('MALFORMED_REQUEST', 'The body is not valid UTF-8.')
   }
-  return isForm ? { form: text } : { json: parse(text) }
 }
 
 /** Whether a request has a body that hasn't fully arrived. */
 export function isArriving(request: Request): boolean {
   return !request.complete && mayHaveBody(request)
+}
+
+/** Whether the headers announce a body over `bodyLimit`. */
+export function announcesTooMuch({ headers }: Request): boolean {
+  return Number(headers['content-length']) > bodyLimit
 }
 
 /** Decides by the headers only. */
@@ -48,10 +59,15 @@ function mayHaveBody(request: Request): boolean {
   return length !== '0' || coding !== undefined
 }
 
-function readBytes(request: Request): Promise<Buffer> {
+/**
+ * Reads the bytes of a body.
+ *
+ * @throws HttpError PAYLOAD_TOO_LARGE as soon as the size is known; the rest stays unread
+ */
+export function readBytes(request: Request): Promise<Buffer> {
   return new Promise((resolve, reject) => {
-    const tooLarge = () => reject(new HttpError('PAYLOAD_TOO_LARGE', `The body has more than ${bodyLimit} bytes.`))
-    if (Number(request.headers['content-length']) > bodyLimit) return tooLarge()
+    const tooLarge = () => reject(bodyTooLarge())
+    if (announcesTooMuch(request)) return tooLarge()
     const cut = () => reject(endsEarly())
     if (request.destroyed) return cut()
     const chunks: Buffer[] = []
@@ -72,6 +88,11 @@ function readBytes(request: Request): Promise<Buffer> {
   })
 }
 
+/** The refusal of a body over `bodyLimit`. */
+export function bodyTooLarge(): HttpError {
+  return new HttpError('PAYLOAD_TOO_LARGE', `The body has more than ${bodyLimit} bytes.`)
+}
+
 function endsEarly(): HttpError {
   return new HttpError('MALFORMED_REQUEST', 'The body ends early.')
 }
@@ -90,7 +111,8 @@ function isFormType(header: string): boolean {
   return isForm
 }
 
-function parse(text: string): unknown {
+/** Parses JSON. Throws `HttpError` if it is invalid, nested too deeply, or has text that UTF-8 can't encode. */
+export function parseJson(text: string): unknown {
   let value: unknown
   try {
     value = JSON.parse(text)

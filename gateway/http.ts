@@ -11,16 +11,15 @@ import type { IncomingHttpHeaders } from 'node:http'
 import { create, type DescMethodUnary, type Message } from '@bufbuild/protobuf'
 import { Code, createContextValues, type Transport } from '@connectrpc/connect'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
-import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import type { Scheduler, Shed } from '../server/limits/scheduler.js'
 import { workKey } from '../server/limits/work-key.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceHeaders, tracing } from '../server/observability/tracing.js'
 import { createSenderOf, network, type Sender } from '../server/requests/client-address.js'
 import { endVisit, type Log, methodOf, Visit } from './access-log.js'
-import { type Body, bodyLimit, isArriving, readBody } from './body.js'
+import { announcesTooMuch, type Body, bodyLimit, bodyTooLarge, isArriving, readBody } from './body.js'
 import { asBearer, challenged } from './client-authentication.js'
 import { isGone, type Request, type Response, refusedPause } from './connection.js'
-import { type Address, createListener, listenerLimits, type Secure } from './listener.js'
+import { type Address, createListener, expectsContinue, listenerLimits, type Secure } from './listener.js'
 import type { GatewayMetrics, Result } from './metrics.js'
 import { preferredLocale } from './negotiation.js'
 import { inPortuguese } from './portuguese.js'
@@ -109,6 +108,8 @@ interface CallOptions {
   readonly timeout?: number | undefined
   /** See `Translated`. */
   readonly malformed?: string | undefined
+  /** Whether the request can't be read: the RPC gets an empty message, and refuses it if nothing else is wrong. */
+  readonly undecodable?: boolean
 }
 
 interface Action {
@@ -160,7 +161,8 @@ export function createGateway(options: GatewayOptions): Gateway {
     headers['x-forwarded-for'] = sender.address
     const target = originForm(request.url ?? '')
     const mark = target.indexOf('?')
-    const path = mark < 0 ? target : target.slice(0, mark)
+    const path = decodeUnreserved(mark < 0 ? target : target.slice(0, mark))
+    const query = mark < 0 ? '' : target.slice(mark + 1)
     const resource = lookup(path)
     const action = resource?.actions.get(request.method ?? '')
     const operationCost = action?.cost ?? (resource ? trivialCost : costOfRpc(path)) ?? trivialCost
@@ -168,7 +170,7 @@ export function createGateway(options: GatewayOptions): Gateway {
     const deadline = Date.now() + callTimeout
     const service = serviceOf(action?.challenges ? asBearer(headers.authorization) : headers.authorization)
     const networks = service === undefined ? sender.networks : [`service ${service}`]
-    const visit = new Visit(hooks, request, response, target, path, resource, sender.proxied, networks, cost, deadline)
+    const visit = new Visit(hooks, request, response, path, query, resource, sender.proxied, networks, cost, deadline)
     request.visit = visit
     scheduler.submit(visit)
     if (visit.state === 'waiting') {
@@ -264,18 +266,19 @@ export function createGateway(options: GatewayOptions): Gateway {
   }
 
   function exchangeOf(visit: Visit<Action>, { variable }: Resource<Action>, { challenges }: Action): Exchange {
-    const { request, target, path } = visit
+    const { request, path, query } = visit
     const { headers } = request
     return {
       request,
-      query: target.slice(path.length + 1),
+      query,
       segment: variable ? path.slice(path.lastIndexOf('/') + 1) : undefined,
       body: () => (isArriving(request) ? visit.releaseDuring(() => readBody(request)) : readBody(request)),
-      async call(rpc, message, { timeout = callTimeout, malformed } = {}) {
+      async call(rpc, message, { timeout = callTimeout, malformed, undecodable } = {}) {
         const passedOn = forwardedHeaders(name =>
           challenges && name === 'authorization' ? asBearer(headers.authorization) : headers[name],
         )
         if (malformed) passedOn['x-malformed-fields'] = malformed
+        if (undecodable) passedOn['x-malformed-message'] = '1'
         if (tracing) Object.assign(passedOn, traceHeaders())
         const values = createContextValues().set(workKey, visit)
         // The deadline counts from the arrival. For a Transport, 0 means no deadline.
@@ -294,21 +297,20 @@ export function createGateway(options: GatewayOptions): Gateway {
   }
 
   /**
-   * Passes a request to Connect's adapter, whose fallback is `refuseUnknown`. The adapter needs the headers of its answer in
-   * advance, which is expensive: so the table of routes comes first (docs/measurements-log.md).
+   * Passes a request to the handler of Connect and gRPC-Web, whose fallback is `refuseUnknown`. It needs the headers of its
+   * answer in advance, which is expensive: so the table of routes comes first (docs/measurements-log.md).
    */
   function delegate(visit: Visit<Action>): undefined {
-    const { request, response, target } = visit
-    // The adapter parses it as a URL.
+    const { request, response, path } = visit
+    // Connect parses it as a URL.
     const { host } = request.headers
     if (!host || !URL.canParse(`http://${host}`)) throw badHost()
-    request.url = target
+    request.url = path
     response.setHeader('cache-control', 'no-store')
     // The adapter's 405 lacks it (RFC 9110, 15.5.6).
     if (request.method !== 'POST') response.setHeader('allow', 'POST')
     for (const [name, value] of Object.entries(commonHeaders(request))) response.setHeader(name, value)
     visit.isRpc = true
-    if (isArriving(request)) void visit.releaseDuring(() => new Promise(arrived => request.once('close', arrived)))
     handleRpc(visit)
   }
 
@@ -411,11 +413,34 @@ function costOfBody({ 'content-length': length, 'transfer-encoding': coding }: I
   return costOf8KiB * Math.floor(Math.min(Number(length ?? bodyLimit), bodyLimit) / 8192)
 }
 
-/** Throws `HttpError` if the target of a request is too long, or its Host header is missing. */
-function check({ httpVersion, headers, url = '' }: Request): void {
-  if (url.length > targetLimit) throw new HttpError('URI_TOO_LONG', `The URL has more than ${targetLimit} characters.`)
-  if (httpVersion === '1.1' && !headers.host) throw badHost()
+/** Decodes the percent-encoded unreserved characters of a path, which mean the same without it (RFC 3986, 6.2.2.2). */
+function decodeUnreserved(path: string): string {
+  if (!path.includes('%')) return path
+  return path.replace(/%([2-7][\da-f])/gi, (encoded, hex) => {
+    const character = String.fromCharCode(Number.parseInt(hex, 16))
+    return /[\w.~-]/.test(character) ? character : encoded
+  })
 }
+
+/** Throws `HttpError` if a request can't be served for its target or for headers that don't concern its operation. */
+function check(request: Request): void {
+  const { httpVersion, headers, rawHeaders, url = '' } = request
+  if (url.length > targetLimit) throw new HttpError('URI_TOO_LONG', `The URL has more than ${targetLimit} characters.`)
+  // Others on the way may have chosen the other one, or read its body differently: nothing further on the connection counts.
+  if (rawHeaders.filter((name, index) => index % 2 === 0 && name.length === 4 && /^host$/i.test(name)).length > 1)
+    throw new HttpError('MALFORMED_REQUEST', 'Send one Host header.', closing)
+  if (httpVersion === '1.1' && !headers.host) throw badHost()
+  if (httpVersion === '1.0' && headers['transfer-encoding'] !== undefined)
+    throw new HttpError('MALFORMED_REQUEST', 'HTTP/1.0 has no Transfer-Encoding.', closing)
+  if (headers.expect === undefined) return
+  if (!expectsContinue(request))
+    throw new HttpError('EXPECTATION_FAILED', 'The only expectation that is met is 100-continue.', closing)
+  // The listener left out `100 Continue`.
+  if (announcesTooMuch(request)) throw bodyTooLarge()
+}
+
+/** For refusals after which the connection closes, because its further bytes may be a body. */
+const closing = { connection: 'close' }
 
 function createAction(route: Route, revision: Revision, compatibility: Compatibility): Action {
   const { rpc, timeout, file } = route
@@ -433,7 +458,9 @@ function createAction(route: Route, revision: Revision, compatibility: Compatibi
     } catch (error) {
       // A caller without permission gets that refusal first, not the errors of the request.
       if (route.protected && error instanceof HttpError && error.reason !== 'PAYLOAD_TOO_LARGE') {
-        await call(Users.method.getMe, create(Users.method.getMe.input))
+        await call(rpc!, create(rpc!.input), { undecodable: true }).catch(refusal => {
+          if (problemOf(refusal).reason !== 'MALFORMED_REQUEST') throw refusal
+        })
       }
       throw error
     }

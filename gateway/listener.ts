@@ -7,6 +7,7 @@ import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { createServer, STATUS_CODES } from 'node:http'
 import { type AddressInfo, createServer as createPort, type Socket } from 'node:net'
+import { announcesTooMuch } from './body.js'
 import { Connection, Request, Response } from './connection.js'
 import { connectionLimits, createConnectionLimits } from './connection-limits.js'
 import { HttpError, type Problem, problemDocument, problemOf, securityHeaders } from './problem.js'
@@ -71,6 +72,11 @@ interface ListenerOptions {
   readonly isTrusted?: (address: string) => boolean
 }
 
+/** Whether a request waits for `100 Continue` before its body, and expects nothing else (RFC 9110, 10.1.1). */
+export function expectsContinue({ headers }: Request): boolean {
+  return headers.expect?.toLowerCase() === '100-continue'
+}
+
 /** Listens for the `error` event of aborted requests, which would otherwise end the process. */
 function ignore(): void {}
 
@@ -100,23 +106,31 @@ export function createListener(
       // The gateway responds to a missing Host with a problem document.
       requireHostHeader: false,
     },
-    (request, response) => {
-      const connection = request.socket as unknown as Connection
-      request.from = connection
-      request.on('error', ignore)
-      response.on('error', ignore).on('close', release)
-      if (draining) {
-        // Only the last of the pipelined responses closes the connection.
-        if (connection.response && !connection.response.headersSent) connection.response.shouldKeepAlive = true
-        response.shouldKeepAlive = false
-      }
-      connection.begin(request, response)
-      onRequest(request, response)
-    },
+    onHttpRequest,
   )
+  // Without these listeners, node:http answers by itself.
+  http.on('checkContinue', (request, response) => {
+    if (expectsContinue(request) && !announcesTooMuch(request)) response.writeContinue()
+    onHttpRequest(request, response)
+  })
+  http.on('checkExpectation', onHttpRequest)
   http.on('clientError', (error: NodeJS.ErrnoException, socket) => {
     refuse(socket as unknown as Connection, error.code)
   })
+
+  function onHttpRequest(request: Request, response: Response): void {
+    const connection = request.socket as unknown as Connection
+    request.from = connection
+    request.on('error', ignore)
+    response.on('error', ignore).on('close', release)
+    if (draining) {
+      // Only the last of the pipelined responses closes the connection.
+      if (connection.response && !connection.response.headersSent) connection.response.shouldKeepAlive = true
+      response.shouldKeepAlive = false
+    }
+    connection.begin(request, response)
+    onRequest(request, response)
+  }
 
   /** Responds to an unreadable or incomplete request, and closes the connection. */
   function refuse(connection: Connection, code: string | undefined): void {

@@ -52,6 +52,10 @@ export const gatewayReasons = {
   PAYLOAD_TOO_LARGE: { status: 413, about: 'The body is too large. Send at most 64 KiB.' },
   URI_TOO_LONG: { status: 414, about: 'The URL is too long. Send the parameters in the body.' },
   UNSUPPORTED_MEDIA_TYPE: { status: 415, about: 'The media type of the body is not accepted. Send JSON in UTF-8.' },
+  EXPECTATION_FAILED: {
+    status: 417,
+    about: 'The `Expect` header has another value than `100-continue`. Leave it out.',
+  },
   HEADERS_TOO_LARGE: { status: 431, about: 'The headers are too large. Send fewer or shorter headers.' },
   UNAVAILABLE: { status: 503, about: 'The service can’t answer. Retry after the given time.' },
 } as const

@@ -301,7 +301,13 @@ export function refusalsOf({ method, refusals, challenges }: Route): ReadonlyMap
     else add(statuses[Reason[reason]], reason)
     if (challenges && reason === 'ACCESS_DENIED') add(401, reason)
   }
-  const ofGateway = ['MALFORMED_REQUEST', 'REQUEST_TIMEOUT', 'URI_TOO_LONG', 'HEADERS_TOO_LARGE'] as const
+  const ofGateway = [
+    'MALFORMED_REQUEST',
+    'REQUEST_TIMEOUT',
+    'URI_TOO_LONG',
+    'EXPECTATION_FAILED',
+    'HEADERS_TOO_LARGE',
+  ] as const
   const ofBody = ['PAYLOAD_TOO_LARGE', 'UNSUPPORTED_MEDIA_TYPE'] as const
   for (const reason of [...ofGateway, ...(method === 'GET' ? [] : ofBody)]) add(gatewayReasons[reason].status, reason)
   return new Map([...reasons].sort(([a], [b]) => a - b).map(([status, names]) => [status, [...names]]))

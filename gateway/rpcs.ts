@@ -1,17 +1,33 @@
-/** Connect and gRPC-Web on the gateway's port: each call is forwarded unchanged to the Transport. */
+/**
+ * Connect and gRPC-Web on the gateway's port: each call is forwarded unchanged to the Transport. Connect's handlers read headers
+ * and write answers; the message is read here (rpc-message.ts), because an undecodable one is refused by the service, after
+ * its checks of the caller.
+ */
 import type { DescMethodUnary } from '@bufbuild/protobuf'
-import { createContextValues, type Interceptor, type Transport } from '@connectrpc/connect'
-import { connectNodeAdapter } from '@connectrpc/connect-node'
+import {
+  Code,
+  ConnectError,
+  createConnectRouter,
+  createContextValues,
+  type Interceptor,
+  type Transport,
+} from '@connectrpc/connect'
+import {
+  compressionGzip,
+  universalRequestFromNodeRequest,
+  universalResponseToNodeResponse,
+} from '@connectrpc/connect-node'
 import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { workKey } from '../server/limits/work-key.js'
 import { traceHeaders, tracing } from '../server/observability/tracing.js'
+import { readTimeout } from '../server/requests/call.js'
 import type { Log, Visit } from './access-log.js'
-import { bodyLimit } from './body.js'
-import type { Request } from './connection.js'
-import { isAnswer, isUnreported } from './problem.js'
+import { isArriving } from './body.js'
+import { HttpError, isAnswer, isUnreported } from './problem.js'
 import { costOf } from './routes.js'
+import { emptyBody, isGzip, readMessage } from './rpc-message.js'
 
 /** Options of the RPC handler. */
 interface RpcOptions {
@@ -66,6 +82,7 @@ export function createRpcHandler({ transport, log, callTimeout, fallback }: RpcO
     }
   }
 
+  // Before the handler adds its own.
   const forwardHeaders: Interceptor = next => request =>
     next({
       ...request,
@@ -79,36 +96,68 @@ export function createRpcHandler({ transport, log, callTimeout, fallback }: RpcO
     try {
       return await next(request)
     } catch (error) {
+      if (error instanceof HttpError) throw toConnectError(error)
       const requestId = request.header.get('x-request-id')
       if (isUnreported(error)) log.error({ rpc: request.method.name, requestId, err: error }, 'call failed')
       throw error
     }
   }
 
-  const handler = connectNodeAdapter({
-    routes(router) {
-      for (const rpc of rpcs) {
-        router.rpc(rpc, async (message, { signal, timeoutMs, requestHeader, values }) => {
-          signal.throwIfAborted()
-          // The deadline counts from the arrival. For a Transport, 0 means no deadline.
-          const left = values.get(workKey)!.deadline - Date.now()
-          const timeout = Math.max(1, Math.min(timeoutMs() ?? callTimeout, left))
-          return (await transport.unary(rpc, signal, timeout, requestHeader, message, values)).message
-        })
-      }
-    },
+  const router = createConnectRouter({
     interceptors: [markLogged, logErrors, forwardHeaders],
-    contextValues: request => createContextValues().set(workKey, visitOf(request)),
-    readMaxBytes: bodyLimit,
     // gRPC needs HTTP/2, and has a separate port.
     grpc: false,
-    // A few compressed bytes can expand to many.
-    acceptCompression: [],
-    fallback: request => fallback(visitOf(request)),
+    // For requests. Answers are short, and never compressed.
+    acceptCompression: [compressionGzip],
+    compressMinBytes: Number.POSITIVE_INFINITY,
   })
-  return ({ request, response }: Visit) => handler(request, response)
+  for (const rpc of rpcs) {
+    router.rpc(rpc, async (_, { signal, timeoutMs, requestHeader, values }) => {
+      const visit = values.get(workKey) as Visit
+      const { request } = visit
+      const read = () => readMessage(request, rpc.input)
+      const { message, malformed, undecodable } = await (isArriving(request) ? visit.releaseDuring(read) : read())
+      signal.throwIfAborted()
+      if (malformed) requestHeader.set('x-malformed-fields', malformed)
+      if (undecodable) requestHeader.set('x-malformed-message', '1')
+      // The deadline counts from the arrival. For a Transport, 0 means no deadline.
+      const left = visit.deadline - Date.now()
+      const timeout = Math.max(1, Math.min(timeoutMs() ?? callTimeout, left))
+      return (await transport.unary(rpc, signal, timeout, requestHeader, message, values)).message
+    })
+  }
+  const handlers = new Map(router.handlers.map(handler => [handler.requestPath, handler]))
+
+  return (visit: Visit): void => {
+    const handler = handlers.get(visit.path)
+    if (!handler) {
+      fallback(visit)
+      return
+    }
+    const { request, response } = visit
+    const values = createContextValues().set(workKey, visit)
+    const received = universalRequestFromNodeRequest(request, response, undefined, values)
+    adaptHeaders(received.header, callTimeout)
+    handler({ ...received, body: emptyBody(request) })
+      .then(answer => universalResponseToNodeResponse(answer, response))
+      .catch(error => {
+        // The client has disconnected.
+        if (ConnectError.from(error).code === Code.Aborted) return
+        log.error({ rpc: handler.method.name, requestId: request.headers['x-request-id'], err: error }, 'call failed')
+      })
+  }
 }
 
-function visitOf(request: unknown): Visit {
-  return (request as Request).visit as Visit
+/** Removes what describes the body, which Connect's handlers don't get, and timeouts beyond that of calls. */
+function adaptHeaders(header: Headers, callTimeout: number): void {
+  header.delete('content-length')
+  for (const name of ['content-encoding', 'grpc-encoding']) if (isGzip(header.get(name))) header.delete(name)
+  const { 'connect-timeout-ms': connect, 'grpc-timeout': grpc } = Object.fromEntries(header)
+  // Connect's timers fire at once after 2^31 ms.
+  if (connect && /^\d{1,10}$/.test(connect) && Number(connect) >= callTimeout) header.delete('connect-timeout-ms')
+  if (grpc && (readTimeout(grpc) ?? 0) >= callTimeout) header.delete('grpc-timeout')
+}
+
+function toConnectError({ reason, message }: HttpError): ConnectError {
+  return new ConnectError(message, reason === 'PAYLOAD_TOO_LARGE' ? Code.ResourceExhausted : Code.InvalidArgument)
 }

@@ -1,4 +1,4 @@
-/** Sends answers: their common headers, and the end of a request whose body is too large. */
+/** Sends answers: their common headers, and the end of a connection whose further bytes aren't read. */
 import { cors } from '@connectrpc/connect'
 import type { Request, Response } from './connection.js'
 import { securityHeaders } from './problem.js'
@@ -50,8 +50,8 @@ export function createSender(corsOrigins: readonly string[], linger: number): Se
       const common = commonHeaders(request)
       const all = Object.assign(length, common, headers)
       if (headers.vary && common.vary) all.vary = `${common.vary}, ${headers.vary}`
-      if (status === 413) {
-        sendAndClose(request, response, all, body, linger)
+      if (status === 413 || headers.connection === 'close') {
+        sendAndClose(request, response, status, all, body, linger)
         return
       }
       response.writeHead(status, all)
@@ -68,13 +68,14 @@ export function createSender(corsOrigins: readonly string[], linger: number): Se
 function sendAndClose(
   request: Request,
   response: Response,
+  status: number,
   headers: Record<string, string>,
   body: string | Buffer,
   linger: number,
 ): void {
   request.on('error', () => {})
   request.resume()
-  response.writeHead(413, { ...headers, connection: 'close' })
+  response.writeHead(status, { ...headers, connection: 'close' })
   response.write(body)
   const timer = setTimeout(() => response.end(), linger)
   request.once('end', () => {

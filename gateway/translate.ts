@@ -72,9 +72,8 @@ export function createRead(
   const variable = /\{(\w+)\}$/.exec(path)?.[1]
 
   return ({ segment, query, body }) => {
-    const message = create(input)
     const malformed = new URLSearchParams()
-    if (bodyRule) readBodyInto(input, message, bodyRule, body, malformed)
+    const message = bodyRule ? readBodyOf(input, bodyRule, body, malformed) : create(input)
     const values: Record<string, string> = {}
 
     function setParameter(name: string, value: string) {
@@ -127,25 +126,23 @@ function readParameters(
   }
 }
 
-function readBodyInto(
+function readBodyOf(
   input: DescMessage,
-  message: Message,
   { field, beside, required }: NonNullable<Route['body']>,
   body: Body | undefined,
   malformed: URLSearchParams,
-): void {
+): Message {
   if (!body) {
     if (required) throw new HttpError('MALFORMED_REQUEST', 'Send a JSON body.')
-    return
+    return create(input)
   }
   if ('form' in body) throw new HttpError('UNSUPPORTED_MEDIA_TYPE', 'Send the body as application/json.')
   const json = body.json as JsonValue
-  if (field === '*') {
-    if (!isObject(json)) throw new HttpError('MALFORMED_REQUEST', 'The body must be a JSON object.')
-    if (!merge(input, message, json)) mergeValidFields(input, message, json, malformed)
-  } else if (
-    !merge(input, message, { [field]: json, ...(beside && isObject(json) && { [beside]: json[beside] ?? null }) })
-  ) {
+  if (field === '*') return readObject(input, json, malformed)
+  const message = create(input)
+  try {
+    return mergeFromJson(input, message, { [field]: json, ...(beside && isObject(json) && { [beside]: json[beside] ?? null }) }, { ignoreUnknownFields: true })
+  } catch {
     throw new HttpError(
       'MALFORMED_REQUEST',
       'The body doesn’t match the schema of this operation. See its OpenAPI definition.',
@@ -153,38 +150,53 @@ function readBodyInto(
   }
 }
 
-function merge(schema: DescMessage, message: Message, json: JsonObject): boolean {
+/**
+ * Reads a JSON object as a message. Unknown fields are ignored. Fields of a wrong type are absent from the message, and added
+ * to `malformed` with the expected type.
+ *
+ * @throws HttpError MALFORMED_REQUEST if it is no object
+ */
+export function readObject(schema: DescMessage, json: JsonValue, malformed: URLSearchParams, path = ''): Message {
+  if (!isObject(json)) throw new HttpError('MALFORMED_REQUEST', 'The body must be a JSON object.')
   try {
-    mergeFromJson(schema, message, json, { ignoreUnknownFields: true })
-    return true
+    return fromJson(schema, json, { ignoreUnknownFields: true })
   } catch {
-    return false
-  }
-}
-
-/** Merges the valid fields, and adds the others to `malformed` with their expected types. */
-function mergeValidFields(schema: DescMessage, message: Message, json: JsonObject, malformed: URLSearchParams): void {
-  for (const [name, value] of Object.entries(json)) {
-    const field = schema.fields.find(field => field.jsonName === name || field.name === name)
-    if (!field) continue
-    try {
-      fromJson(schema, { [name]: value as JsonValue })
-      mergeFromJson(schema, message, { [name]: value as JsonValue })
-    } catch {
-      clear(message, field)
-      malformed.set(field.jsonName, `must be ${kindOf(field)}`)
+    // Field by field: the failed attempt read only some of them.
+    const message = create(schema)
+    for (const [name, value] of Object.entries(json)) {
+      const field = schema.fields.find(field => field.jsonName === name || field.name === name)
+      if (field) readField(message, field, value as JsonValue, malformed, path + field.jsonName)
     }
+    return message
   }
 }
 
-function clear(message: Message, field: DescField): void {
-  Object.assign(message, { [field.localName]: field.fieldKind === 'list' ? [] : undefined })
+function readField(message: Message, field: DescField, value: JsonValue, malformed: URLSearchParams, path: string) {
+  const { parent, jsonName, localName, fieldKind } = field
+  const set = (value: unknown) => Object.assign(message, { [localName]: value })
+  const readItem = (item: JsonValue, at: string) => {
+    if (isObject(item)) return readObject(field.message!, item, malformed, `${at}.`)
+    malformed.set(at, 'must be an object with the documented fields')
+    return create(field.message!)
+  }
+  if (fieldKind === 'message' && !field.oneof && field.message.file.name.startsWith('auth/') && isObject(value))
+    set(readItem(value, path))
+  else if (fieldKind === 'list' && field.message && Array.isArray(value))
+    set(value.map((item, index) => readItem(item, `${path}[${index}]`)))
+  else
+    try {
+      mergeFromJson(parent, message, { [jsonName]: value })
+    } catch {
+      set(fieldKind === 'list' ? [] : undefined)
+      malformed.set(path, `must be ${kindOf(field)}`)
+    }
 }
 
 function kindOf(field: DescField): string {
-  if (field.fieldKind === 'list') return 'a list of strings'
+  if (field.fieldKind === 'list') return field.message ? 'a list of objects' : 'a list of strings'
   if (field.message && field.message.typeName !== FieldMaskSchema.typeName)
     return 'an object with the documented fields'
+  if (field.scalar === ScalarType.INT32) return 'an integer'
   return field.scalar === ScalarType.BOOL ? 'true or false' : 'a string'
 }
 

@@ -72,6 +72,10 @@ export const portugueseReasons: Readonly<Record<string, { readonly meaning: stri
   PAYLOAD_TOO_LARGE: { meaning: 'O corpo é grande demais.', remedy: 'Envie no máximo 64 KiB.' },
   URI_TOO_LONG: { meaning: 'A URL é longa demais.', remedy: 'Envie os parâmetros no corpo.' },
   UNSUPPORTED_MEDIA_TYPE: { meaning: 'O tipo de mídia do corpo não é aceito.', remedy: 'Envie JSON em UTF-8.' },
+  EXPECTATION_FAILED: {
+    meaning: 'O cabeçalho `Expect` tem outro valor que `100-continue`.',
+    remedy: 'Envie a requisição sem ele.',
+  },
   HEADERS_TOO_LARGE: {
     meaning: 'Os cabeçalhos são grandes demais.',
     remedy: 'Envie menos cabeçalhos, ou mais curtos.',

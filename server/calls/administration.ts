@@ -9,7 +9,7 @@ import type { Changes } from '../administration/mutations.js'
 import type { References } from '../administration/references.js'
 import { administrationPolicies } from '../policy/administration.js'
 import type { AdministrationPolicy, OpenPolicy } from '../policy/policy.js'
-import { checkPresence, type IncomingCall } from '../requests/call.js'
+import { checkPresence, checkShape, type IncomingCall } from '../requests/call.js'
 import type { BoundRpc } from './dispatch.js'
 
 /** What the steps are made from. */
@@ -40,10 +40,14 @@ export function bindAdministration(
       const { check, handle: run } = typeof rpc === 'function' ? { check: undefined, handle: rpc } : rpc
       const handle: BoundRpc['handle'] =
         policy.caller === 'anyone'
-          ? (request, call) => run(request, { call })
+          ? async (request, call) => {
+              checkShape(call)
+              return run(request, { call })
+            }
           : async (request, call: IncomingCall) => {
               const administrator = await deps.administrators.identify(policy, call)
               administrator.permitSignIn()
+              checkShape(call)
               const read = check?.(request, { administrator })
               const { target: kind } = policy
               if (call.service && kind === 'user') deps.admission.takeServiceReads(call.service.name, 1)

@@ -16,7 +16,7 @@ import { flatLog, type Log } from '../observability/log.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../observability/tracing.js'
 import { type Policy, usualCost } from '../policy/policy.js'
 import { reasonsOf } from '../policy/reasons.js'
-import { type Call, checkPresence, type IncomingCall, inTime } from '../requests/call.js'
+import { type Call, checkPresence, checkShape, type IncomingCall, inTime } from '../requests/call.js'
 import { network } from '../requests/client-address.js'
 import { type Limit, Refusal } from '../requests/refusal.js'
 
@@ -65,7 +65,8 @@ export function createCalls(deps: CallsDeps): Calls {
   const bound = new Map(deps.services.flatMap(([, rpcs]) => [...rpcs]))
   bound.set(Health.method.check, {
     policy: { caller: 'anyone', repeated: true, reasons: [], audit: [], limits: [] },
-    async handle() {
+    async handle(_request, call) {
+      checkShape(call)
       const { SERVING, NOT_SERVING } = HealthCheckResponse_ServingStatus
       return { status: (await deps.ready()) ? SERVING : NOT_SERVING }
     },

@@ -1,8 +1,17 @@
 // The gRPC server: it mounts all RPCs on grpc-js, with health checking (grpc.health.v1) and reflection.
 import { randomUUID } from 'node:crypto'
+import type { EventEmitter } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { promisify } from 'node:util'
-import { create, type DescMethodUnary, type DescService, fromBinary, type Message, toBinary } from '@bufbuild/protobuf'
+import {
+  create,
+  type DescMessage,
+  type DescMethodUnary,
+  type DescService,
+  fromBinary,
+  type Message,
+  toBinary,
+} from '@bufbuild/protobuf'
 import { anyPack } from '@bufbuild/protobuf/wkt'
 import {
   experimental,
@@ -14,6 +23,7 @@ import {
   type sendUnaryData,
   type UntypedHandleCall,
 } from '@grpc/grpc-js'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'
 import { Health } from '../../proto/gen/grpc/health/v1/health_pb.js'
 import {
@@ -24,9 +34,10 @@ import {
 import type { Certificates } from '../process/certificates.js'
 import { type Address, formatAddress } from '../process/settings.js'
 import { type IncomingCall, readMalformedFields } from '../requests/call.js'
-import type { Refusal } from '../requests/refusal.js'
+import { Refusal } from '../requests/refusal.js'
 import type { Calls } from './dispatch.js'
 import { detailsOf } from './error-details.js'
+import { correctTimeouts, decompressLater } from './grpc-js.js'
 import { createHealth } from './health.js'
 import { createPeerOf, type Incoming, type Peer, type Trust, textOf } from './peer.js'
 import { createReflection, reflectionNames } from './reflection.js'
@@ -65,7 +76,9 @@ export async function startGrpcServer(address: Address, deps: GrpcDeps): Promise
     'grpc.max_connection_age_grace_ms': 30_000,
     // Statistics that nothing reads.
     'grpc.enable_channelz': 0,
+    interceptors: [decompressLater],
   })
+  correctTimeouts(server)
   const { services } = deps.calls
   const peerOf = createPeerOf(deps)
 
@@ -94,13 +107,19 @@ export async function startGrpcServer(address: Address, deps: GrpcDeps): Promise
   const health = createHealth(names, (incoming, callback) =>
     serve(Health.method.check, incoming.request, incoming, callback as sendUnaryData<Message>),
   )
-  server.addService(definitionOf(Health), health.handlers as Record<string, UntypedHandleCall>)
+  const { watch } = health.handlers
+  type Watch = Parameters<typeof watch>[0]
+  server.addService(definitionOf(Health), {
+    ...health.handlers,
+    watch: (stream: Watch) => (undecodable.has(stream.request) ? refuseMessage(stream) : watch(stream)),
+  } as Record<string, UntypedHandleCall>)
 
   const reflect = createReflection([...services, Health, ServerReflection])
   for (const typeName of reflectionNames)
     server.addService(definitionOf({ typeName, methods: ServerReflection.methods }), {
       serverReflectionInfo(stream: ServerDuplexStream<ServerReflectionRequest, ServerReflectionResponse>) {
-        stream.on('data', request => stream.write(reflect(request)))
+        const answer = (request: ServerReflectionRequest) => stream.write(reflect(request))
+        stream.on('data', request => (undecodable.has(request) ? refuseMessage(stream) : answer(request)))
         stream.on('end', () => stream.end())
       },
     })
@@ -139,11 +158,29 @@ function definitionOf({ typeName, methods }: Pick<DescService, 'typeName' | 'met
       requestStream: methodKind === 'bidi_streaming',
       responseStream: methodKind !== 'unary',
       requestSerialize: message => Buffer.from(toBinary(input, message)),
-      requestDeserialize: bytes => fromBinary(input, bytes),
+      requestDeserialize: bytes => decode(input, bytes),
       responseSerialize: message => asBuffer(toBinary(output, message)),
       responseDeserialize: bytes => fromBinary(output, bytes),
     }
   return definition
+}
+
+/** Messages that replace undecodable ones. An error in `requestDeserialize` would be answered with INTERNAL. */
+const undecodable = new WeakSet<Message>()
+
+function decode(schema: DescMessage, bytes: Buffer): Message {
+  try {
+    return fromBinary(schema, bytes)
+  } catch {
+    const message = create(schema)
+    undecodable.add(message)
+    return message
+  }
+}
+
+/** Ends a stream whose request can't be decoded. */
+function refuseMessage(stream: EventEmitter): void {
+  stream.emit('error', toStatus(new Refusal(Reason.MALFORMED_REQUEST, { text: 'The message can’t be decoded.' }), ''))
 }
 
 function toCall(incoming: Incoming, { address, proxied, networks, certificate }: Peer): IncomingCall {
@@ -163,6 +200,7 @@ function toCall(incoming: Incoming, { address, proxied, networks, certificate }:
     get tracestate() {
       return textOf(incoming, 'tracestate')
     },
+    undecodable: undecodable.has(incoming.request) || textOf(incoming, 'x-malformed-message') !== undefined,
     malformedFields: readMalformedFields(textOf(incoming, 'x-malformed-fields')),
     // Few calls read it, and it costs more than the rest of the call.
     get signal() {

@@ -42,6 +42,7 @@ export function createInProcessTransport(
       work: values?.get(workKey),
       traceparent: read('traceparent'),
       tracestate: read('tracestate'),
+      undecodable: read('x-malformed-message') !== undefined,
       malformedFields: readMalformedFields(read('x-malformed-fields')),
       signal: signal ?? never,
       get gone() {

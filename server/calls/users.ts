@@ -11,7 +11,7 @@ import type { Database } from '../database/connection.js'
 import type { Audit } from '../models/audit.js'
 import type { User, Users } from '../models/user.js'
 import type { OpenPolicy, ServicePolicy, UserPolicy } from '../policy/policy.js'
-import { type Call, type CallingService, checkPresence, type IncomingCall } from '../requests/call.js'
+import { type Call, type CallingService, checkPresence, checkShape, type IncomingCall } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { isBlank } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
@@ -55,12 +55,16 @@ function bind(deps: UserCallsDeps, policy: OpenPolicy | UserPolicy | ServicePoli
   const handle = steps.handle as (request: Message, context: object) => ReturnType<BoundRpc['handle']>
   switch (policy.caller) {
     case 'anyone':
-      if (!policy.device) return (request, call) => handle(request, { call })
-      return async (request, call) => handle(request, { call, device: await deps.callers.deviceOf(call) })
+      return async (request, call) => {
+        if (call.undecodable || !policy.listsMalformed) checkShape(call)
+        return handle(request, policy.device ? { call, device: await deps.callers.deviceOf(call) } : { call })
+      }
     case 'service':
       return async (request, call) => {
         if (!call.service) await deps.callers.identify(call, await deps.callers.claimsOf(call))
-        return handle(request, { call, service: permitService(policy, call.service) })
+        const service = permitService(policy, call.service)
+        checkShape(call)
+        return handle(request, { call, service })
       }
     case 'user':
       return (request, call) => runForUser(deps, policy, { ...steps, handle }, request, call)
@@ -77,6 +81,7 @@ async function runForUser(
   const { callers, users, admission } = deps
   if (policy.scope && call.service) {
     permitService(policy, call.service)
+    checkShape(call)
     check?.(request, { call, target: undefined })
     admission.takeServiceReads(call.service.name, 1)
     const { id, username } = request
@@ -93,6 +98,7 @@ async function runForUser(
   const { caller, target } = await findBoth(deps, policy, request, call, claims)
   // An unknown id has no record to protect.
   permit(policy, caller, target ?? (policy.target === 'usersid' ? caller.user : undefined))
+  checkShape(call)
   check?.(request, { call, target })
   if (!target || !isVisible(policy, caller.user, target))
     refuse(policy.missing ? Reason[policy.missing] : Reason.USER_NOT_FOUND)

@@ -54,6 +54,8 @@ export interface OpenPolicy extends Row {
   readonly caller: 'anyone'
   /** Set where an earlier token, expired or not, shows the device that the call comes from; any other is ignored. */
   readonly device?: true
+  /** Set where the RPC itself refuses fields of a wrong type, together with all other invalid fields. */
+  readonly listsMalformed?: true
 }
 
 /** Sessions of a ROLE_ADMIN at the public endpoints that open little: begun by answers, or with one-time codes enrolled. */

@@ -9,6 +9,7 @@ export const usersPolicies = {
   signUp: {
     cost: 1.8,
     caller: 'anyone',
+    listsMalformed: true,
     reasons: ['INVALID_SIGN_UP', 'TOO_MANY_ATTEMPTS'],
     audit: ['user.sign-up'],
     limits: ['signUps', 'lookUps', 'hashing'],

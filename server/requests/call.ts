@@ -25,6 +25,8 @@ export interface Call {
   /** Values of `traceparent` and `tracestate` (W3C Trace Context), as sent. */
   readonly traceparent: string | undefined
   readonly tracestate: string | undefined
+  /** Whether the message can't be decoded: the request is empty instead, and refused at the step of its shape. */
+  readonly undecodable?: boolean
   /** Fields that the gateway left out of the request, because their JSON has the wrong type. */
   readonly malformedFields: readonly FieldViolation[]
   /** Aborted when the caller disconnects or its own deadline passes. */
@@ -91,6 +93,15 @@ export function readMalformedFields(header: string | undefined): FieldViolation[
   return [...new URLSearchParams(header)].slice(0, 100).map(([field, message]) => ({ field, message }))
 }
 
+/** Milliseconds of each unit of `readTimeout`. */
+const units: Readonly<Record<string, number>> = { H: 3_600_000, M: 60_000, S: 1000, m: 1, u: 1e-3, n: 1e-6 }
+
+/** Reads a timeout in the form of gRPC (`15S`), in ms; undefined if it is malformed. */
+export function readTimeout(text: string): number | undefined {
+  const [, digits, unit] = /^(\d{1,8})([HMSmun])$/.exec(text) ?? []
+  return digits && unit ? Number(digits) * units[unit]! : undefined
+}
+
 /** Refuses with DEADLINE_EXCEEDED when the caller has disconnected or the deadline has passed. */
 export function checkPresence(call: Pick<Call, 'gone' | 'deadline'>): void {
   if (call.gone || call.deadline <= Date.now()) refuse(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
@@ -104,7 +115,11 @@ export function inTime<T>(ms: number, reason: Reason, work: Promise<T>): Promise
   })
 }
 
-/** Refuses with MALFORMED_REQUEST when the gateway left fields of a wrong type out of the request. */
-export function checkShape({ malformedFields: fields }: Pick<Call, 'malformedFields'>): void {
+/** Refuses with MALFORMED_REQUEST when the message can't be decoded, or fields of a wrong type were left out of it. */
+export function checkShape({
+  undecodable,
+  malformedFields: fields,
+}: Pick<Call, 'undecodable' | 'malformedFields'>): void {
   if (fields.length > 0) refuse(Reason.MALFORMED_REQUEST, { fields })
+  if (undecodable) refuse(Reason.MALFORMED_REQUEST, { text: 'The message can’t be decoded.' })
 }

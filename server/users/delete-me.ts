@@ -4,7 +4,6 @@ import { checkPasswordAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Users } from '../models/user.js'
 import type { NotifyOwner } from '../outbox/notice.js'
-import { checkShape } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { tooLong } from '../rules/sizes.js'
@@ -21,7 +20,6 @@ export function deleteMe(deps: {
 }): UsersRpc<'deleteMe'> {
   const { users, signIns, notifyOwner, now } = deps
   return async (request, { call, caller: { user }, transact }) => {
-    checkShape(call)
     const { password } = required({ password: request.password })
     if (user.role === 'ROLE_ADMIN') {
       const text = 'An administrator is deleted at Administration, with `auth-admin users delete`.'

@@ -11,7 +11,6 @@ import { emailCode, type MailedKeys } from '../models/mailed-key.js'
 import type { Users } from '../models/user.js'
 import type { Quotas } from '../outbox/quotas.js'
 import type { ChooseLocale } from '../outbox/texts.js'
-import { checkShape } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { isEmailAddress } from '../rules/names.js'
@@ -34,7 +33,6 @@ interface Deps {
 export function setEmail(deps: Omit<Deps, 'mailedKeys' | 'users'>): UsersRpc<'setEmail'> {
   const { emails, quotas, signIns, chooseLocale, now } = deps
   return async (request, { call, caller: { user }, transact }) => {
-    checkShape(call)
     const { email, password } = required({ email: request.email, password: request.password })
     const to = tooLong(email, 'email') ? '' : email.trim()
     if (!isEmailAddress(to))
@@ -61,7 +59,6 @@ export function setEmail(deps: Omit<Deps, 'mailedKeys' | 'users'>): UsersRpc<'se
 export function confirmEmail(deps: Omit<Deps, 'quotas' | 'emails' | 'now'>): UsersRpc<'confirmEmail'> {
   const { users, mailedKeys, signIns, chooseLocale } = deps
   return async (request, { call, caller: { user }, transact }) => {
-    checkShape(call)
     const { code } = required({ code: request.code })
     if (tooLong(code, 'key')) refuse(Reason.INVALID_KEY)
     const { id, tokenGeneration } = user

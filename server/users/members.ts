@@ -6,7 +6,6 @@ import type { AdministeredUsers } from '../models/administered-user.js'
 import type { MasterKey } from '../models/master-key.js'
 import type { Users } from '../models/user.js'
 import type { NotifyOwner } from '../outbox/notice.js'
-import { checkShape } from '../requests/call.js'
 import type { OpenPage } from '../requests/paging.js'
 import { required } from '../requests/required-fields.js'
 import { checkText } from '../requests/texts.js'
@@ -33,8 +32,7 @@ export function listMembers({
     return new Map(known.filter(user => user.organizationId === organizationId).map(user => [user.id, user.username]))
   }
 
-  return async (request, { call, caller }) => {
-    checkShape(call)
+  return async (request, { caller }) => {
     // The row admits members of an organization only.
     const organizationId = caller.user.organizationId!
     const owner = `organization:${organizationId}`

@@ -5,7 +5,6 @@ import { tooManyAttempts } from '../access/admission.js'
 import type { UsersRpc } from '../access/context.js'
 import type { EventPlace, UserData } from '../models/user-data.js'
 import type { Quotas } from '../outbox/quotas.js'
-import { checkShape } from '../requests/call.js'
 import type { OpenPage } from '../requests/paging.js'
 
 /** Default and maximum number of events of a page. */
@@ -39,8 +38,7 @@ export function listMyEvents(deps: {
   openPage: OpenPage
 }): UsersRpc<'listMyEvents'> {
   const { userData, openPage } = deps
-  return async (request, { call, caller }) => {
-    checkShape(call)
+  return async (request, { caller }) => {
     const { id } = caller.user
     const page = openPage<EventPlace>(Users.method.listMyEvents, request, { sizes, owner: `user:${id}` })
     const rows = await userData.ownEvents(id, { before: page.after, limit: page.limit })

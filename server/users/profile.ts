@@ -7,7 +7,6 @@ import type { AdministeredUsers } from '../models/administered-user.js'
 import type { MasterKey } from '../models/master-key.js'
 import type { User, Users } from '../models/user.js'
 import type { PasswordPolicy } from '../passwords/policy.js'
-import { checkShape } from '../requests/call.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { readMask } from '../requests/update-mask.js'
 import { formatDateOfBirth } from '../rules/dates.js'
@@ -53,7 +52,6 @@ export function updateMe(deps: {
 }): UsersRpc<'updateMe'> {
   const { users, administeredUsers, admission, policy, timeZone, masterKey, now } = deps
   return async ({ record, updateMask }, { call, caller, transact }) => {
-    checkShape(call)
     const { id } = caller.user
     const isGiven = (field: ProfileField) => record?.[field] !== undefined
     const mask = updateMask?.paths.length ? readMask(updateMask, profileFields) : profileFields.filter(isGiven)

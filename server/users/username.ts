@@ -8,7 +8,6 @@ import type { FormerUsernames } from '../models/former-username.js'
 import type { Users } from '../models/user.js'
 import type { ChooseLocale } from '../outbox/texts.js'
 import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
-import { checkShape } from '../requests/call.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
@@ -38,7 +37,6 @@ export function setUsername(deps: {
 }): UsersRpc<'setUsername'> {
   const { users, formerUsernames, signIns, admission, policy, chooseLocale, timeZone, now } = deps
   return async (request, { call, caller: { user }, transact }) => {
-    checkShape(call)
     const { password } = required({ username: request.username, password: request.password })
     const { fields, texts } = checkFields({ username: request.username! }, policy, { now: new Date(now()), timeZone })
     refuseUsername(fields.filter(({ field }) => field === 'username'))

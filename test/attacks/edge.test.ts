@@ -4,7 +4,7 @@ import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
 import test from 'ava'
 import { refused } from '../_helpers/problem.js'
 import { type RawAnswer, sendRaw } from '../_helpers/raw.js'
-import { serviceForFile, startTestService } from '../_helpers/service.js'
+import { password, serviceForFile, startTestService } from '../_helpers/service.js'
 
 const service = serviceForFile()
 const port = () => Number(new URL(service.http).port)
@@ -373,4 +373,128 @@ test('pages of origins that aren’t allowed can’t read responses', async t =>
   const { headers } = await open.request('GET', '/users/me', { token, headers: { origin: 'https://app.example.org' } })
   t.is(headers.get('access-control-allow-origin'), 'https://app.example.org')
   t.is(headers.get('access-control-allow-credentials'), null)
+})
+
+/** Status, reason and connection of the only answer to raw bytes; the test fails if there is another number of answers. */
+async function onlyAnswer(text: string) {
+  const { text: answer, statuses, closed } = await raw(text)
+  const [head = '', body = ''] = answer.replace(/^HTTP\/1\.1 100 Continue\r\n\r\n/, '').split('\r\n\r\n')
+  const isProblem = /^content-type: application\/problem\+json\r?$/im.test(head)
+  const reason = isProblem ? JSON.parse(body.slice(0, body.lastIndexOf('}') + 1)).reason : undefined
+  return { statuses, reason, closed, head }
+}
+
+const jsonHead = 'Content-Type: application/json\r\n'
+
+test('a request with two Host fields, and HTTP/1.0 with Transfer-Encoding, are refused, and the connection closes', async t => {
+  const next = 'GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n'
+  const chunks = `${jsonHead}Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n`
+  for (const request of [
+    'GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n',
+    'GET /healthz HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n',
+    'GET /healthz HTTP/1.1\r\nHost: a\r\nX: y\r\nhOST: \r\n\r\n',
+    'GET /nowhere HTTP/1.1\r\nHost: \r\nHost: a\r\n\r\n',
+    'GET /healthz HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n',
+    `POST /auth.v1.Users/Login HTTP/1.1\r\nHost: a\r\nHost: b\r\n${jsonHead}Content-Length: 2\r\n\r\n{}`,
+    `POST /users/login HTTP/1.0\r\nHost: a\r\n${chunks}`,
+    `POST /users/login HTTP/1.0\r\n${chunks}`,
+    `POST /auth.v1.Users/Login HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n${chunks}`,
+    'GET /healthz HTTP/1.0\r\nTransfer-Encoding: identity\r\n\r\n',
+  ]) {
+    const { statuses, reason, closed } = await onlyAnswer(`${request}${next}`)
+    t.deepEqual(statuses, [400], request)
+    t.is(reason, 'MALFORMED_REQUEST', request)
+    t.true(closed, request)
+  }
+  t.deepEqual((await raw(`GET /healthz HTTP/1.0\r\n\r\n`)).statuses, [200])
+})
+
+test('an expectation other than 100-continue is answered with 417 and a problem document', async t => {
+  const requests = ['GET /healthz', 'POST /users/login', 'POST /auth.v1.Users/Login', 'GET /nowhere']
+  const texts = ['200-ok', '100-continue, 200-ok', 'x', '100-continued', '100-continue;q=1', '""'].flatMap(
+    expectation =>
+      requests.flatMap(request =>
+        ['\r\n', `${jsonHead}Content-Length: 2\r\n\r\n`].map(
+          body => `${request} HTTP/1.1\r\nHost: a\r\nExpect: ${expectation}\r\n${body}`,
+        ),
+      ),
+  )
+  await Promise.all(
+    texts.map(async text => {
+      const { statuses, reason, closed } = await onlyAnswer(text)
+      t.deepEqual(statuses, [417], text)
+      t.is(reason, 'EXPECTATION_FAILED', text)
+      // It may send its body, or not.
+      t.true(closed, text)
+    }),
+  )
+})
+
+test('a body that is announced as too large is refused before 100 Continue, any other is asked for', async t => {
+  const post = (path: string, expectation: string, length: string) =>
+    `POST ${path} HTTP/1.1\r\nHost: a\r\n${jsonHead}Expect: ${expectation}\r\n${length}\r\n\r\n`
+  const paths = ['/users/login', '/users/signup', '/users/me', '/auth.v1.Users/Login', '/nowhere']
+  const texts = ['65537', '10485760', '99999999999'].flatMap(length =>
+    paths.flatMap(path => ['100-continue', '100-Continue'].map(each => post(path, each, `Content-Length: ${length}`))),
+  )
+  await Promise.all(
+    texts.map(async text => {
+      const { statuses, reason, closed } = await onlyAnswer(text)
+      t.deepEqual(statuses, [413], text)
+      t.is(reason, 'PAYLOAD_TOO_LARGE', text)
+      t.true(closed, text)
+    }),
+  )
+  const body = JSON.stringify({ username: 'nobody', password: 'not a password' })
+  for (const path of ['/users/login', '/auth.v1.Users/Login']) {
+    const { text } = await sendRaw(port(), [post(path, '100-continue', `Content-Length: ${body.length}`), body], {
+      pause: 200,
+      patience: 300,
+    })
+    t.regex(text, /^HTTP\/1\.1 100 Continue\r\n\r\nHTTP\/1\.1 40[14] /)
+  }
+})
+
+test('paths are compared after their unreserved characters are decoded, and no others', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT', { username: 'tilde~name.x' })
+  const statusOf = async (method: string, path: string, more = '') =>
+    (
+      await raw(
+        `${method} ${path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Bearer ${token}\r\n${more}\r\n`,
+      )
+    ).statuses[0]
+  const login = `username=${encodeURIComponent(username)}&password=${encodeURIComponent(password)}`
+  for (const path of [
+    '/users/login',
+    '/users/%6Cogin',
+    '/users/%6c%6F%67%69%6e',
+    '/%75sers/login',
+    '/%31%2E0%2e2/users/login',
+    '/1.0.0/users/logi%6E',
+    'http://a/users/%6Cogin',
+  ])
+    t.is(await statusOf('POST', `${path}?${login}`), 200, path)
+  t.is(await statusOf('GET', '/users/%6De'), 200)
+  t.is(await statusOf('GET', '/users/tilde%7Ename%2Ex'), 200)
+  t.is(await statusOf('GET', '/users/%74ilde~name.x'), 200)
+  t.is(await statusOf('GET', '/users/%7Busername%7d?username=tilde~name.x'), 200)
+  t.is(await statusOf('GET', '/users/%7Eme'), 403)
+  const call = `${jsonHead}Content-Length: 2\r\n`
+  t.is(await statusOf('POST', '/auth.v1.Users/%47etMe', `${call}\r\n{}`), 200)
+  for (const path of [
+    '/users%2Flogin',
+    '/%2Fusers/login',
+    '//users/login',
+    '/users/%256Cogin',
+    '/users/login%20',
+    '/users/login%00',
+    '/users/%6login',
+    '/users/%6',
+    '/users/login%3F',
+    '/users/login%2F',
+    '/users/./login',
+    '/users/%2E/login',
+    '/users/x/%2e%2e/login',
+  ])
+    t.true([404, 405].includes((await statusOf('POST', `${path}?${login}`))!), path)
 })

@@ -195,7 +195,8 @@ test('a refused plain POST of JSON gets Connect’s status and details', async t
     ['google.rpc.ErrorInfo', 'google.rpc.BadRequest'],
   )
   t.is((await post('Users/GetMe', '{}')).status, 403)
-  t.is((await post('Users/GetMe', '{')).status, 400)
+  t.is((await post('Users/GetMe', '{')).status, 403)
+  t.is((await post('Users/Login', '{')).status, 400)
   t.is((await post('Users/Nothing', '{}')).status, 404)
 })
 

@@ -134,7 +134,7 @@ test('an undocumented body is refused, after the check of the token', async t =>
     refused(t, await patch(token, body), 400, 'MALFORMED_REQUEST')
     refused(t, await patch(undefined, body), 403, 'ACCESS_DENIED')
   }
-  t.deepEqual(wrongFields(await patch(token, { record: { city: 7 }, updateMask: 7 })), ['record', 'updateMask'])
+  t.deepEqual(wrongFields(await patch(token, { record: { city: 7 }, updateMask: 7 })), ['record.city', 'updateMask'])
   for (const path of ['/1.0.0/users/me', '/1.0.2/users/me']) {
     refused(t, await service.request('PATCH', path, { token, body: {} }), 405)
   }
