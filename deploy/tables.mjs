@@ -76,7 +76,7 @@ function resultOf({ rpc, result, mediaType }) {
 }
 
 /** Statuses of every operation, which the text names. */
-const common = [400, 408, 413, 414, 415, 431, 503]
+const common = [400, 408, 413, 414, 415, 417, 431, 503]
 
 /** The other statuses of an operation. */
 function ownStatuses(route) {

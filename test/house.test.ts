@@ -57,12 +57,12 @@ test('imports are found', t => {
   t.true(imports.get('server/calls/grpc.ts')?.includes('@grpc/grpc-js'))
 })
 
-test('the gateway imports from the server only client addresses, refusals, the access policy, the scheduler and spans, and in main.ts what programs need', t => {
+test('the gateway imports from the server only client addresses, refusals, timeouts, the access policy, the scheduler and spans, and in main.ts what programs need', t => {
   const wrong = breaches(
     (file, target) =>
       file.startsWith('gateway/') &&
       /^(server|cli)\//.test(target) &&
-      !/^server\/(policy\/[\w-]+|limits\/[\w-]+|requests\/(client-address|refusal)|observability\/tracing)\.ts$/.test(
+      !/^server\/(policy\/[\w-]+|limits\/[\w-]+|requests\/(client-address|refusal|timeout)|observability\/tracing)\.ts$/.test(
         target,
       ) &&
       !(file === 'gateway/main.ts' && /^server\/(process|observability)\/[\w-]+\.ts$/.test(target)),
@@ -101,7 +101,7 @@ test('only models, the database and the embedded PostgreSQL import Sequelize and
 })
 
 test('only the gRPC server and the remote transport import grpc-js', t => {
-  const allowed = /^(server\/calls\/(grpc|peer|health|reflection)|gateway\/(remote|servers))\.ts$/
+  const allowed = /^(server\/calls\/(grpc|grpc-js|peer|health|reflection)|gateway\/(remote|servers))\.ts$/
   const wrong = breaches((file, target) => isPackage(target, '@grpc/grpc-js') && !allowed.test(file))
   t.deepEqual(wrong, [])
 })

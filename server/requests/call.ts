@@ -1,7 +1,7 @@
 /**
  * A call, as all endpoints present it. This folder owns what every other one needs of a request: the call (here),
  * refusals and their texts (refusal.ts), the client address (client-address.ts), required fields
- * (required-fields.ts) and update masks (update-mask.ts).
+ * (required-fields.ts) timeouts (timeout.ts) and update masks (update-mask.ts).
  */
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { ScopeName } from '../rules/scopes.js'
@@ -91,15 +91,6 @@ export interface LocalAdministrator {
 export function readMalformedFields(header: string | undefined): FieldViolation[] {
   if (!header) return []
   return [...new URLSearchParams(header)].slice(0, 100).map(([field, message]) => ({ field, message }))
-}
-
-/** Milliseconds of each unit of `readTimeout`. */
-const units: Readonly<Record<string, number>> = { H: 3_600_000, M: 60_000, S: 1000, m: 1, u: 1e-3, n: 1e-6 }
-
-/** Reads a timeout in the form of gRPC (`15S`), in ms; undefined if it is malformed. */
-export function readTimeout(text: string): number | undefined {
-  const [, digits, unit] = /^(\d{1,8})([HMSmun])$/.exec(text) ?? []
-  return digits && unit ? Number(digits) * units[unit]! : undefined
 }
 
 /** Refuses with DEADLINE_EXCEEDED when the caller has disconnected or the deadline has passed. */

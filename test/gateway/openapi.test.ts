@@ -120,7 +120,9 @@ test('each reason has a status, a meaning, a remedy, and a gRPC code if services
     t.true(Number(status) >= 400, name)
     for (const text of [meaning, remedy]) t.regex(text!, /^[A-Z].*\.$/, name)
     const isOfGateway =
-      /^(NOT_FOUND|METHOD_NOT_ALLOWED|REQUEST_TIMEOUT|\w+_TOO_L(ARGE|ONG)|UNSUPPORTED_MEDIA_TYPE)$/.test(name)
+      /^(NOT_FOUND|METHOD_NOT_ALLOWED|REQUEST_TIMEOUT|\w+_TOO_L(ARGE|ONG)|UNSUPPORTED_MEDIA_TYPE|EXPECTATION_FAILED)$/.test(
+        name,
+      )
     t.is(code === undefined, isOfGateway, name)
   }
   t.like(reasons.INVALID_CREDENTIALS, { status: 404, code: 'UNAUTHENTICATED' })

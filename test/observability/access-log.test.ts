@@ -79,7 +79,7 @@ test('a request that reaches no RPC logs one line, without user input', async t 
   await send('json', 'POST', '/users/signup', { body: `{"password":"${secret}` })
   await send('large', 'POST', '/users/signup', { body: { password: secret.repeat(10_000) } })
   await send('variable', 'DELETE', `/users/${secret}`)
-  await send('not-connect', 'POST', '/auth.v1.Users/GetMe', { body: `{${secret}` })
+  await send('not-connect', 'POST', '/unknown.v1.Users/GetMe', { body: `{${secret}` })
   await send('options', 'OPTIONS', '/users/me')
   const here = { level: 'info', msg: 'request', network: '127.0.0.1', endpoint: 'http', traceId }
   const expected: Record<string, object> = {
@@ -88,7 +88,7 @@ test('a request that reaches no RPC logs one line, without user input', async t 
     json: { ...here, method: 'POST', path: '/users/signup', status: 400, reason: 'MALFORMED_REQUEST' },
     large: { ...here, method: 'POST', path: '/users/signup', status: 413, reason: 'PAYLOAD_TOO_LARGE' },
     variable: { ...here, method: 'DELETE', path: '/users/{username}', status: 405, reason: 'METHOD_NOT_ALLOWED' },
-    'not-connect': { ...here, method: 'POST', status: 400 },
+    'not-connect': { ...here, method: 'POST', status: 404, reason: 'NOT_FOUND' },
     options: { ...here, method: 'OPTIONS', path: '/users/me', status: 204 },
   }
   for (const [requestId, fields] of Object.entries(expected)) {
