@@ -1,7 +1,7 @@
 // Which names are taken, by users or as their former usernames, and which look like taken ones.
 import { advisoryKeys } from '../database/advisory-keys.js'
 import type { Database, Statement, Transaction } from '../database/connection.js'
-import { nicknameSkeleton, shareScript, usernameSkeleton } from '../rules/look-alikes.js'
+import { lookAlike, nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'
 
 /** Names of a user. */
@@ -88,10 +88,10 @@ const alike: Statement = {
     ORDER BY place`,
 }
 
-/** Whether a key equals one of the keys that look like it, or uses other letters. */
+/** Whether a key equals one of the keys with its skeleton, or looks like one. */
 function problemOf(key: string, others: readonly string[]): NameProblem | undefined {
   if (others.includes(key)) return 'taken'
-  return others.length === maxAlike || others.some(other => !shareScript(key, other)) ? 'alike' : undefined
+  return others.length === maxAlike || others.some(other => lookAlike(key, other)) ? 'alike' : undefined
 }
 
 /** Creates the look-up of names in a database. */

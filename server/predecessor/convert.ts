@@ -125,13 +125,14 @@ export function createConversion({
     if (passwordHash === '')
       notes.push({ note: 'no password', message: 'The password there is no bcrypt hash: set one.' })
 
+    const { username = oneLine(given.username), nickname = oneLine(given.nickname) } = texts
     const names: Names = {
-      username: texts.username ?? oneLine(given.username),
-      usernameKey: usernameKey(texts.username ?? given.username),
-      usernameSkeleton: usernameSkeleton(texts.username ?? given.username),
-      nickname: texts.nickname ?? oneLine(given.nickname),
-      nicknameKey: nicknameKey(texts.nickname ?? given.nickname),
-      nicknameSkeleton: nicknameSkeleton(texts.nickname ?? given.nickname),
+      username,
+      usernameKey: usernameKey(username),
+      usernameSkeleton: usernameSkeleton(username),
+      nickname,
+      nicknameKey: nicknameKey(nickname),
+      nicknameSkeleton: nicknameSkeleton(nickname),
     }
     return {
       names,

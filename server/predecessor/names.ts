@@ -2,7 +2,7 @@
 // so that memory doesn't grow with the number of users.
 import type { Database, Statement, Transaction } from '../database/connection.js'
 import { copyLine } from '../database/copy.js'
-import { nicknameSkeleton, shareScript, usernameSkeleton } from '../rules/look-alikes.js'
+import { lookAlike, nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'
 import type { Names, Problem } from './convert.js'
 
@@ -99,7 +99,7 @@ export async function createNameTable(
       for (const [index, id] of ids.entries()) {
         if (colliding.has(id)) continue
         const key = keys[index]!
-        const other = kept.find(each => !shareScript(key, each.key))
+        const other = kept.find(each => lookAlike(key, each.key))
         if (other) found.push({ id, field, problem: 'look-alike', by: [other.id] })
         else kept.push({ id, key })
       }

@@ -57,7 +57,7 @@ export function prepare(source: Source, { masterKey }: Pick<Registry, 'masterKey
       id: given.id,
       active: active ?? true,
       name: name ?? `Organization ${given.id}`,
-      name_key: nicknameKey(name ?? `Organization ${given.id}`),
+      name_key: nicknameKey(oneLine(name ?? `Organization ${given.id}`)),
       address: text(given.address),
       creation_date: created ?? today,
       inep_code: text(given.inep_code),

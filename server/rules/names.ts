@@ -1,7 +1,8 @@
 // This folder owns which texts are valid, and when two texts are equal, without database and settings. In this file:
 // keys of names, questions, answers and e-mail addresses. Two texts are equal when their keys are; keys serve
 // comparison and look-up only, and users see their texts as entered. A text that can't be stored (longer than sizes.ts
-// allows, or with an unpaired surrogate) has the key '', which matches no stored key, and is never normalized.
+// allows, or with an unpaired surrogate; a name also with a control character) has the key '', which matches no stored key,
+// and is never normalized.
 import { isIPv4, isIPv6 } from 'node:net'
 import { domainToASCII } from 'node:url'
 import { limits, tooLong } from './sizes.js'
@@ -19,7 +20,7 @@ export function usernameKey(text: string): string {
 
 /** Returns the key of a nickname: like that of a username, without the rule for telephone numbers. */
 export function nicknameKey(text: string): string {
-  return fold(visible(text).normalize('NFKC')).normalize('NFKC')
+  return isOneLine(text) ? fold(visible(text).normalize('NFKC')).normalize('NFKC') : ''
 }
 
 /** Returns the key of a security question. It ignores case, accents, compatibility forms and extra white space. */

@@ -1,13 +1,15 @@
 /** Look-alikes: the same skeleton, single scripts, and case. */
 import test from 'ava'
 import fc from 'fast-check'
-import { nicknameSkeleton, shareScript, usernameSkeleton } from '../../server/rules/look-alikes.js'
+import { lookAlike, nicknameSkeleton, shareScript, usernameSkeleton } from '../../server/rules/look-alikes.js'
 import { nicknameKey, usernameKey } from '../../server/rules/names.js'
 import { anyCharacter, everyCharacter } from '../_helpers/characters.js'
 
 /** Whether a reader can confuse two names. */
 const alike = (one: string, other: string) =>
-  usernameSkeleton(one) === usernameSkeleton(other) && !shareScript(usernameKey(one), usernameKey(other))
+  usernameKey(one) !== usernameKey(other) &&
+  usernameSkeleton(one) === usernameSkeleton(other) &&
+  lookAlike(usernameKey(one), usernameKey(other))
 
 const lookalikes: [name: string, ...others: string[]][] = [
   [
@@ -43,6 +45,55 @@ for (const [name, ...others] of lookalikes) {
     }
   })
 }
+
+const dotted: [name: string, ...others: string[]][] = [
+  ['admin', 'admi\u0307n', 'ADMI\u0307N', 'admı\u0307n', 'admİn', 'admi\u0307\u0307n', 'аdmi\u0307n', 'admі\u0307n'],
+  ['jorge', 'j\u0307orge', 'J\u0307orge', 'ȷ\u0307orge', 'ϳ\u0307orge'],
+  ['lịn', 'li\u0323\u0307n', 'li\u0307\u0323n', 'lị\u0307n'],
+  ['įna', 'į\u0307na', 'i\u0307\u0328na'],
+  ['ɨx', 'ɨ\u0307x'],
+  ['їжак', 'ї\u0308жак'],
+  ['іван', 'і\u0307ван'],
+  ['joão', 'joã\u0303o', 'joa\u0303\u0303\u0303o'],
+  ['čapek', 'c\u030c\u030capek'],
+]
+
+for (const [name, ...others] of dotted) {
+  test(`${name} has look-alikes with marks that don’t show`, t => {
+    for (const other of others) {
+      t.true(alike(name, other), other)
+      t.true(alike(other, name), other)
+      t.not(usernameKey(name), usernameKey(other), other)
+    }
+  })
+}
+
+test('names with marks that show aren’t look-alikes of those without', t => {
+  const plain = ['jose', 'aline', 'nguyen', 'hanh', 'zilvinas', 'jurate', 'indre', 'itala', 'janis', 'cagla', 'zelina']
+  const marked = [
+    'josé',
+    'alíne',
+    'nguyễn',
+    'hạnh',
+    'žilvinas',
+    'jūratė',
+    'i\u0307\u0301ndre',
+    'ítala',
+    'ǰanis',
+    'çağla',
+    'żelina',
+  ]
+  for (const [index, name] of marked.entries()) t.false(alike(name, plain[index]!), name)
+  // The Lithuanian i keeps its dot below an accent.
+  for (const [one, other] of [
+    ['ìndre', 'i\u0307\u0300ndre'],
+    ['vĩa', 'vi\u0307\u0303a'],
+    ['ế', 'ê'],
+    ['ċa', 'ca'],
+    ['ė', 'e'],
+  ] as const)
+    t.false(alike(one, other), one)
+})
 
 test('names that a reader can distinguish aren’t look-alikes', t => {
   for (const [one, other] of [

@@ -33,7 +33,7 @@ test('keys of single characters are stable, for every Unicode character', t => {
 test('names ignore case, surrounding and doubled space, compatibility forms and invisible characters', t => {
   for (const text of [
     'Maria Silva',
-    ' maria  SILVA\t',
+    ' maria  SILVA\u3000',
     'Ｍａｒｉａ Silva',
     'Ma\u200bria Silva\u200d',
     'maria\u00a0silva',
@@ -45,6 +45,12 @@ test('names ignore case, surrounding and doubled space, compatibility forms and 
   t.is(nicknameKey('Jose\u0301'), nicknameKey('JOSÉ'))
   t.not(nicknameKey('José'), nicknameKey('Jose'))
   t.is(nicknameKey('\u200b \u3164'), '')
+})
+
+test('a name with a control character or line separator has no key', t => {
+  for (const character of ['\0', '\t', '\n', '\r', '\x1b', '\x7f', '\x85', '\u2028', '\u2029'])
+    for (const text of [`al${character}ice`, `${character}alice`, `alice${character}`, `(11)98765-4321${character}`])
+      t.deepEqual([usernameKey(text), nicknameKey(text)], ['', ''], JSON.stringify(text))
 })
 
 test('a telephone number is one username in every spelling, and plain text as a nickname', t => {
@@ -107,7 +113,7 @@ test('path words are reserved in every spelling, and nothing else is', t => {
 })
 
 test('# and digits of any script are reserved, in every spelling, and other uses of # are not', t => {
-  for (const text of ['#1', ' #007\t', '＃１', '#１', '﹟3', '#٣', '#३४', '#\u200b12', '#4294967296'])
+  for (const text of ['#1', ' #007 ', '＃１', '#１', '﹟3', '#٣', '#३४', '#\u200b12', '#4294967296'])
     t.true(isReservedUsername(text), text)
   for (const text of ['#', '#a', '#1a', '1', '##1', 'a#1', '# 1', '#1.5', '#½']) t.false(isReservedUsername(text), text)
 })

@@ -51,7 +51,16 @@ test('a nickname suggested instead of a look-alike is free', async t => {
 })
 
 test('a look-alike of the administrator’s name is refused', async t => {
-  for (const username of ['аdmin', 'аdrnin', 'ADMІN'])
+  for (const username of [
+    'аdmin',
+    'аdrnin',
+    'ADMІN',
+    'admi\u0307n',
+    'ADMI\u0307N',
+    'admİn',
+    'admı\u0307n',
+    'admi\u0307\u0307n',
+  ])
     t.deepEqual(wrongFields(await signUp({ username })), ['username'])
 })
 
@@ -72,6 +81,66 @@ test('a name may be in any single script, even if a look-alike in another script
     'Ольга',
   ])
     t.is((await signUp({ username, nickname: username })).status, 200, username)
+})
+
+for (const field of ['username', 'nickname']) {
+  test(`${field}: one that differs from a taken one in marks that don’t show is refused, others with marks are not`, async t => {
+    const names = [`Jiji Souza ${field}`, `João Avelar ${field}`, `Nguyễn Hạnh ${field}`, `Jūratė Žukaitė ${field}`]
+    for (const name of names) t.is((await signUp({ [field]: name })).status, 200)
+    for (const alike of [
+      `Ji\u0307ji Souza ${field}`,
+      `j\u0307iji souza ${field}`,
+      `Jİji Souza ${field}`,
+      `Jıji\u0307 Souza ${field}`,
+      `Joã\u0303o Avelar ${field}`,
+      `Nguyễ\u0303n Hạnh ${field}`,
+      `Jūratė\u0307 Žukaitė ${field}`,
+    ]) {
+      const answer = await signUp({ [field]: alike }, other())
+      refused(t, answer, 422, 'INVALID_SIGN_UP')
+      t.deepEqual(wrongFields(answer), [field])
+    }
+    // Invisible marks are refused as such.
+    for (const invisible of [`Ji\u034fji Souza ${field}`, `Ji\ufe00ji Souza ${field}`])
+      t.deepEqual(wrongFields(await signUp({ [field]: invisible })), [field])
+    for (const different of [
+      `Jíji Souza ${field}`,
+      `Joao Avelar ${field}`,
+      `Nguyen Hanh ${field}`,
+      `Nguyên Hạnh ${field}`,
+      `Jurate Zukaite ${field}`,
+      `Ji\u0307\u0301ji Souza ${field}`,
+    ])
+      t.is((await signUp({ [field]: different })).status, 200, different)
+  })
+}
+
+test('a name with a control character finds nobody, at every endpoint', async t => {
+  const name = `controle ${randomUUID()}`
+  const { text: token } = await signUp({ username: name, nickname: name })
+  const post = (path: string, body: object, bearer?: string) =>
+    one().request('POST', path, { body, ...(bearer !== undefined && { token: bearer }) })
+  const adminToken = await one().adminToken()
+  t.is((await post('/users/existsByUsername', { username: name })).text, 'true')
+  t.is((await post('/users/login', { username: name, password })).status, 200)
+  for (const character of ['\0', '\t', '\n', '\x1b', '\x85', '\u2028'])
+    for (const username of [`${character}${name}`, `${name}${character}`, name.replace('o', `o${character}`)]) {
+      const what = JSON.stringify(username)
+      t.is((await post('/users/existsByUsername', { username })).text, 'false', what)
+      t.is((await post('/users/existsByNickname', { nickname: username })).text, 'false', what)
+      refused(t, await post('/users/login', { username, password }), 404, 'INVALID_CREDENTIALS')
+      const path = `/users/${encodeURIComponent(username)}`
+      refused(t, await one().request('GET', path, { token: adminToken }), 404, 'USER_NOT_FOUND')
+      t.not((await one().request('GET', path, { token })).status, 200)
+      refused(t, await post('/users/activate', { username, activationkey: randomUUID() }, adminToken), 422)
+      refused(t, await post('/forgotpasswords/loginbyusernameandkey', { username, key: 'x' }), 422, 'INVALID_KEY')
+      const newPassword = { username, newPassword: `${password} 2` }
+      refused(t, await post('/forgotpasswords/passwordupdatebyusername', newPassword, adminToken), 404)
+      const answers = [1, 2].map(id => ({ forgotpasswordquestionsid: id, answer: 'x' }))
+      const query = { username }
+      const byAnswers = one().request('POST', '/forgotpasswords/loginbyusernameandanswers', { query, body: answers })
+      refused(t, await byAnswers, 404, 'USER_NOT_FOUND')
+    }
 })
 
 test('look-ups by a look-alike find no user', async t => {
