@@ -35,7 +35,8 @@ export interface Route extends HttpPath {
   readonly parameters?: Readonly<Record<string, 'required' | 'optional'>>
   /**
    * JSON body: `field` is the JSON name of the request field that it sets, `*` the whole request; `beside` is another field, whose
-   * value stands among those of an object. An operation without it also accepts its parameters in a form or a JSON object.
+   * value stands among those of an object. An operation without it also accepts its parameters in a form or a JSON object, and
+   * so does one whose body is a list, which then is the field of this name there.
    */
   readonly body?: { readonly field: string; readonly beside?: string; readonly required: boolean }
   /**

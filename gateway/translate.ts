@@ -15,7 +15,7 @@ import {
 import { FieldMaskSchema } from '@bufbuild/protobuf/wkt'
 import { UserSchema } from '../proto/gen/auth/v1/records_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
-import type { Body } from './body.js'
+import { type Body, parseJson } from './body.js'
 import { adaptQuery, adaptSignUp, addRoles } from './compatibility.js'
 import { HttpError } from './problem.js'
 import { organizationFields, type Revision, type Route } from './routes.js'
@@ -70,10 +70,12 @@ export function createRead(
     }),
   )
   const variable = /\{(\w+)\}$/.exec(path)?.[1]
+  const bodyField = bodyRule && bodyRule.field !== '*' ? fieldOf(input, bodyRule.field) : undefined
+  const list = bodyField?.fieldKind === 'list' ? bodyField : undefined
 
   return ({ segment, query, body }) => {
     const malformed = new URLSearchParams()
-    const message = bodyRule ? readBodyOf(input, bodyRule, body, malformed) : create(input)
+    const message = bodyRule && !list ? readBodyOf(input, bodyRule, body, malformed) : create(input)
     const values: Record<string, string> = {}
 
     function setParameter(name: string, value: string) {
@@ -90,6 +92,8 @@ export function createRead(
 
     if (query) eachPair(compatibility ? adaptQuery(query) : query, setParameter)
     if (body && !bodyRule) readParameters(body, fields, setParameter)
+    const items = body && list && readList(body, list.jsonName, rest => readParameters(rest, fields, setParameter))
+    if (items !== undefined && items !== null) readField(message, list!, items, malformed, list!.jsonName)
     if (variable && segment !== undefined) {
       const name = decode(segment)
       // Clients that are generated from the interface may send the template itself, and the value in the query.
@@ -126,6 +130,32 @@ function readParameters(
   }
 }
 
+/**
+ * Returns the list in a body: the body itself, or its field of this name, beside which `readRest` finds parameters. In a form
+ * the field is JSON.
+ */
+function readList(body: Body, name: string, readRest: (rest: Body) => void): JsonValue | undefined {
+  if ('form' in body) {
+    const [values, others]: string[][] = [[], []]
+    for (const pair of body.form.split('&')) {
+      if (decodeForm(pair.split('=', 1)[0]!) === name) values!.push(decodeForm(pair.slice(pair.indexOf('=') + 1)))
+      else others!.push(pair)
+    }
+    readRest({ form: others!.join('&') })
+    if (values!.length > 1) throw new HttpError('MALFORMED_REQUEST', `The parameter ${name} is given twice.`)
+    try {
+      return values![0] ? (parseJson(values![0]) as JsonValue) : undefined
+    } catch {
+      throw new HttpError('MALFORMED_REQUEST', `In a form, ${name} must be a list as JSON.`)
+    }
+  }
+  const json = body.json as JsonValue
+  if (!isObject(json)) return json
+  const { [name]: items, ...rest } = json
+  readRest({ json: rest })
+  return items
+}
+
 function readBodyOf(
   input: DescMessage,
   { field, beside, required }: NonNullable<Route['body']>,
@@ -139,15 +169,12 @@ function readBodyOf(
   if ('form' in body) throw new HttpError('UNSUPPORTED_MEDIA_TYPE', 'Send the body as application/json.')
   const json = body.json as JsonValue
   if (field === '*') return readObject(input, json, malformed)
-  const message = create(input)
-  try {
-    return mergeFromJson(input, message, { [field]: json, ...(beside && isObject(json) && { [beside]: json[beside] ?? null }) }, { ignoreUnknownFields: true })
-  } catch {
-    throw new HttpError(
-      'MALFORMED_REQUEST',
-      'The body doesn’t match the schema of this operation. See its OpenAPI definition.',
-    )
-  }
+  if (json === null) return create(input)
+  const { message: schema, localName } = fieldOf(input, field)
+  const message = Object.assign(create(input), { [localName]: readObject(schema!, json, malformed) })
+  const value = beside && (json as JsonObject)[beside]
+  if (value !== undefined && value !== null) readField(message, fieldOf(input, beside!), value, malformed, beside!)
+  return message
 }
 
 /**

@@ -283,20 +283,32 @@ function parametersOf(route: Route, { schemas, examples }: Context): Schema[] {
 function bodyOf(route: Route, { schemas, examples }: Context): Schema | undefined {
   const { method, rpc, body, parameters } = route
   if (method === 'GET' || !rpc) return undefined
+  const properties = Object.fromEntries(
+    Object.keys(parameters ?? {}).map(name => [name, schemas.ofField(inputOf(route, name), 'request')]),
+  )
   if (body) {
-    const schema =
-      body.field === '*'
-        ? schemas.of(rpc.input, 'request')
-        : body.beside
-          ? schemas.ofBeside(rpc.input, inputOf(route, body.field), inputOf(route, body.beside))
-          : schemas.ofField(inputOf(route, body.field), 'request')
+    const field = body.field === '*' ? undefined : inputOf(route, body.field)
+    const schema = !field
+      ? schemas.of(rpc.input, 'request')
+      : body.beside
+        ? schemas.ofBeside(rpc.input, field, inputOf(route, body.beside))
+        : schemas.ofField(field, 'request')
     const example = exampleOf(examples, route, ({ body }) => body)
-    return { required: body.required, content: { 'application/json': { schema, ...example } } }
+    if (field?.fieldKind !== 'list')
+      return { required: body.required, content: { 'application/json': { schema, ...example } } }
+    const { description, ...list } = schema
+    const withList = (value: Schema) => ({ type: 'object', properties: { ...properties, [body.field]: value } })
+    const asJson = { type: 'string', contentMediaType: 'application/json', contentSchema: list }
+    return {
+      description: `${description} The list alone, or in an object or a form as \`${body.field}\`, beside the parameters of the query.`,
+      required: body.required,
+      content: {
+        'application/json': { schema: { oneOf: [list, withList(list)] }, ...example },
+        'application/x-www-form-urlencoded': { schema: withList(asJson) },
+      },
+    }
   }
   if (!parameters) return undefined
-  const properties = Object.fromEntries(
-    Object.keys(parameters).map(name => [name, schemas.ofField(inputOf(route, name), 'request')]),
-  )
   const required = Object.keys(parameters).filter(name => parameters[name] === 'required')
   const content = {
     schema: { type: 'object', properties, ...(required.length > 0 && { required }) },

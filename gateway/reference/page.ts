@@ -18,6 +18,7 @@ interface Schema {
   readonly enum?: readonly string[]
   readonly const?: string
   readonly items?: Schema
+  readonly oneOf?: readonly Schema[]
   readonly properties?: Readonly<Record<string, Schema>>
   readonly required?: readonly string[]
 }
@@ -51,7 +52,7 @@ interface Operation {
   readonly servers?: readonly unknown[]
   readonly security: readonly Readonly<Record<string, readonly string[]>>[]
   readonly parameters?: readonly Parameter[]
-  readonly requestBody?: { readonly content: Readonly<Record<string, Media>> }
+  readonly requestBody?: { readonly description?: string; readonly content: Readonly<Record<string, Media>> }
   readonly responses: Readonly<Record<string, Response>>
 }
 
@@ -232,7 +233,10 @@ function article(
 ) {
   const { text } = context
   const { operationId, description, parameters = [], requestBody, responses, security } = operation
-  const [json, form] = ['application/json', 'application/x-www-form-urlencoded'].map(type => requestBody?.content[type])
+  const { 'application/json': json, 'application/x-www-form-urlencoded': anyForm } = requestBody?.content ?? {}
+  // A list that also may be a field is shown as the body.
+  const [list] = json?.schema.oneOf ?? []
+  const form = list ? undefined : anyForm
   const isRequired = ({ name, required }: Parameter) => required || form?.schema.required?.includes(name)
   const needsToken = security.length > 0 && security.every(each => Object.keys(each).length > 0)
   const jsonText = json && !form ? JSON.stringify(json.example, undefined, 2) : undefined
@@ -251,7 +255,7 @@ function article(
 <h3><span class="method">${method}</span> <code>${breakable(path)}</code>${needsToken && html` <small>${text.token}</small>`}</h3>
 <div lang="en">${paragraphs(description, reasonLink(context))}</div>
 ${parameters.length > 0 && html`<h4>${text.parameters}</h4><dl>${parameters.map(parameter => parameterItem(parameter, { isRequired: isRequired(parameter), inForm: form !== undefined }, context))}</dl>`}
-${json && !form && html`<h4>${text.body}</h4><p><code>application/json</code>: ${typeOf(json.schema, context)}</p>`}
+${json && !form && html`<h4>${text.body}</h4><p><code>application/json</code>: ${typeOf(list ?? json.schema, context)}</p>${list && html`<p lang="en">${requestBody!.description}</p>`}`}
 <h4>${text.answers}</h4><dl class="answers">${Object.entries(responses).map(([status, response]) => answerItem(status, response, context))}</dl>
 <pre class="curl">${toCurl(example)}</pre>
 <form class="try" method="post" hidden data-script data-method="${method}" data-base="${base}" data-path="${path}" data-token="${String(needsToken)}" data-form="${String(form !== undefined)}">

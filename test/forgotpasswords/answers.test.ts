@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { suspend } from '../_helpers/models.js'
-import { refused } from '../_helpers/problem.js'
+import { refused, wrongFields } from '../_helpers/problem.js'
 import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
 
@@ -76,6 +76,78 @@ test('fewer than two correct answers are answered with 422', async t => {
   ]) {
     refused(t, await login(username, body), 422, 'INVALID_ANSWERS')
   }
+})
+
+const path = '/forgotpasswords/loginbyusernameandanswers'
+const formType = { 'content-type': 'application/x-www-form-urlencoded' }
+const formOf = (fields: Record<string, string>) => String(new URLSearchParams(fields))
+
+test('the answers may stand beside the username, in an object or a form', async t => {
+  const { username } = await answered()
+  const answers = [answer(0, 'São João del-Rei'), answer(1, 'Água')]
+  const list = JSON.stringify(answers)
+  const query = { username }
+  for (const options of [
+    { body: { username, answers } },
+    { body: { answers, username, more: [{}] } },
+    { body: { username, answers }, query },
+    { body: { answers }, query },
+    { body: { username: null, answers }, query },
+    { body: formOf({ username, answers: list }), headers: formType },
+    { body: formOf({ answers: list, more: 'x', username }), headers: formType },
+    { body: formOf({ answers: list }), headers: formType, query },
+    { body: answers, query },
+  ]) {
+    for (const base of ['', '/1.0.0', '/1.0.2']) {
+      const { status, text } = await service.request('POST', `${base}${path}`, options)
+      t.is(status, 200, `${JSON.stringify(options)} ${text}`)
+    }
+  }
+  for (const options of [
+    { body: { username } },
+    { body: { username, answers: [] } },
+    { body: { username, answers: null } },
+    { body: {}, query },
+    { body: formOf({ username }), headers: formType },
+    { body: formOf({ username, answers: '' }), headers: formType },
+    { body: formOf({ username, answers: '[]' }), headers: formType },
+  ])
+    refused(t, await service.request('POST', path, options), 422, 'INVALID_ANSWERS')
+  for (const options of [{ body: { answers } }, { body: formOf({ answers: list }), headers: formType }])
+    refused(t, await service.request('POST', path, options), 400, 'MISSING_PARAMETER')
+})
+
+test('answers of the wrong type are named, and two different usernames refused', async t => {
+  const { username } = await answered()
+  const list = JSON.stringify([answer(0, 'São João del-Rei'), answer(1, 'Água')])
+  const wrong = [{ forgotpasswordquestionsid: 'one', answer: 'x' }, answer(1, 7), null]
+  const named = ['answers[0].forgotpasswordquestionsid', 'answers[1].answer', 'answers[2]']
+  for (const [options, fields] of [
+    [{ body: wrong, query: { username } }, named],
+    [{ body: { username, answers: wrong } }, named],
+    [{ body: formOf({ username, answers: JSON.stringify(wrong) }), headers: formType }, named],
+    [{ body: { username, answers: 'x' } }, ['answers']],
+    [{ body: { username, answers: answer(0, 'x') } }, ['answers']],
+    [{ body: '"x"', query: { username } }, ['answers']],
+    [{ body: { username: 5, answers: [] } }, []],
+    [{ body: { username: `${username}x`, answers: [] }, query: { username } }, []],
+    [{ body: formOf({ username, answers: '[{' }), headers: formType }, []],
+    [{ body: formOf({ username, answers: '\ud800' }), headers: formType }, []],
+    [{ body: `${formOf({ username, answers: list })}&answers=[]`, headers: formType }, []],
+  ] as const) {
+    const answer = await service.request('POST', path, options)
+    refused(t, answer, 400, 'MALFORMED_REQUEST')
+    t.deepEqual(wrongFields(answer), [...fields], JSON.stringify(options))
+  }
+})
+
+test('an answer to save of the wrong type is named, after the checks of the caller', async t => {
+  const { token } = await answered()
+  const wrong = { forgotpasswordquestionsid: 'one', answer: ['x'], usersid: 1.5 }
+  refused(t, await save(undefined, wrong), 403)
+  const answer = await save(token, wrong)
+  refused(t, answer, 400, 'MALFORMED_REQUEST')
+  t.deepEqual(wrongFields(answer), ['answer', 'forgotpasswordquestionsid', 'usersid'])
 })
 
 test('the same question twice counts as one answer', async t => {

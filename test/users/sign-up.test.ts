@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { refused, wrongFields } from '../_helpers/problem.js'
-import { password, serviceForFile } from '../_helpers/service.js'
+import { password, serviceForFile, signUpForm } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
 
 const service = serviceForFile()
@@ -311,3 +311,29 @@ for (const [path, field, value] of [
     })
   }
 }
+
+test('only the fields of a wrong type are named, in any order of fields', async t => {
+  const valid = signUpForm({ gender: 'F', institution: 'Escola', dateofborn: '01/02/2003' })
+  const wrong: Record<string, unknown> = {
+    city: 5,
+    termsofusage: 'yes',
+    institution: ['x'],
+    gender: {},
+    dateofborn: true,
+  }
+  const fields = Object.entries(valid)
+  const orders = [fields, fields.toReversed(), [...fields.slice(5), ...fields.slice(0, 5)]]
+  for (const order of orders)
+    for (const names of [...Object.keys(wrong).map(name => [name]), ['city', 'gender'], Object.keys(wrong)]) {
+      const form = Object.fromEntries(order.map(([name, value]) => [name, names.includes(name) ? wrong[name] : value]))
+      const answer = await service.request('POST', '/users/signup', { body: form })
+      refused(t, answer, 422, 'INVALID_SIGN_UP')
+      t.deepEqual(wrongFields(answer), names.toSorted(), JSON.stringify(form))
+    }
+  // Roles themselves, before and after another wrong field.
+  for (const body of [
+    { ...valid, roles: ['ROLE_CLIENT', 5], city: 5 },
+    { ...valid, city: 5, roles: 'ROLE_CLIENT' },
+  ])
+    t.deepEqual(wrongFields(await service.request('POST', '/users/signup', { body })), ['city', 'roles'])
+})

@@ -298,7 +298,8 @@ export const ForgotPasswords: GenService<{
     output: typeof FindAllForgotPasswordQuestionsResponseSchema;
   },
   /**
-   * Signs in with answers to at least 2 different security questions.
+   * Signs in with answers to at least 2 different security questions. Over HTTP, the body is the list of answers, or an object
+   * or a form with `username` and `answers`, in a form as JSON.
    * Refuses with TOO_MANY_ANSWERS (more than 10), INVALID_ANSWERS (none given, or fewer than 2 correct),
    * USER_NOT_FOUND, ANSWER_NOT_FOUND (the user has no answer to a given question), and TOO_MANY_ATTEMPTS.
    *
