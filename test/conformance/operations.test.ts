@@ -218,7 +218,7 @@ test('an operation’s row lists every published status, and beyond those only t
     t.deepEqual(row.revisions, only, operation)
     const statuses = statusesOf(row)
     for (const status of errors) t.true(statuses.has(status), `${operation} ${status}`)
-    const anywhere = new Set([200, 400, 408, 413, 414, 415, 429, 431, 503, ...errors])
+    const anywhere = new Set([200, 400, 408, 413, 414, 415, 417, 429, 431, 503, ...errors])
     // It declares none.
     const more = path === '/users/refresh' ? [403, 500] : []
     t.deepEqual(
