@@ -75,7 +75,9 @@ const catalogue: Readonly<Record<string, string>> = {
   'Choose a password that isn’t part of your own data.': 'Escolha uma senha que não faça parte dos seus dados.',
   'Give answers to at least 2 questions.': 'Responda a pelo menos 2 perguntas.',
   'must be an integer of at most 9 digits': 'deve ser um número inteiro de no máximo 9 dígitos',
+  'must be an integer': 'deve ser um número inteiro',
   'must be a list of strings': 'deve ser uma lista de textos',
+  'must be a list of objects': 'deve ser uma lista de objetos',
   'must be an object with the documented fields': 'deve ser um objeto com os campos documentados',
   'must be true or false': 'deve ser true ou false',
   'must be a string': 'deve ser um texto',
@@ -106,11 +108,19 @@ const catalogue: Readonly<Record<string, string>> = {
   'The path does not exist.': 'O caminho não existe.',
   'Allowed methods: {0}.': 'Métodos permitidos: {0}.',
   'The Host header is missing or invalid.': 'O cabeçalho Host falta ou é inválido.',
+  'Send one Host header.': 'Envie um só cabeçalho Host.',
+  'HTTP/1.0 has no Transfer-Encoding.': 'HTTP/1.0 não tem Transfer-Encoding.',
+  'The only expectation that is met is 100-continue.': 'A única expectativa atendida é 100-continue.',
+  'The message can’t be decoded.': 'A mensagem não pode ser decodificada.',
   'The URL has more than {0} characters.': 'A URL tem mais de {0} caracteres.',
   'The URL or the form has an invalid percent-encoding.':
     'A URL ou o formulário tem uma codificação percentual inválida.',
   'The parameter {0} is given twice, with different values.':
     'O parâmetro {0} foi enviado duas vezes, com valores diferentes.',
+  'The parameter {0} is given twice.': 'O parâmetro {0} foi enviado duas vezes.',
+  'Send a list, or an object or a form with the field {0}.':
+    'Envie uma lista, ou um objeto ou formulário com o campo {0}.',
+  'In a form, {0} must be a list as JSON.': 'Em um formulário, {0} deve ser uma lista em JSON.',
   'The parameters in the body must be strings.': 'Os parâmetros no corpo devem ser textos.',
   'The body must be a JSON object.': 'O corpo deve ser um objeto JSON.',
   'The body is not valid JSON.': 'O corpo não é JSON válido.',
@@ -119,8 +129,6 @@ const catalogue: Readonly<Record<string, string>> = {
   'The body is nested too deeply.': 'O corpo tem níveis demais.',
   'The body ends early.': 'O corpo termina antes do fim.',
   'The body has more than {0} bytes.': 'O corpo tem mais de {0} bytes.',
-  'The body doesn’t match the schema of this operation. See its OpenAPI definition.':
-    'O corpo não corresponde ao esquema desta operação. Veja a sua definição em OpenAPI.',
   'Send a JSON body.': 'Envie um corpo JSON.',
   'Send the body as application/json.': 'Envie o corpo como application/json.',
   'Send the body in UTF-8.': 'Envie o corpo em UTF-8.',

@@ -142,6 +142,7 @@ function readList(body: Body, name: string, readRest: (rest: Body) => void): Jso
       else others!.push(pair)
     }
     readRest({ form: others!.join('&') })
+    if (values!.length === 0) throw lacksList(name)
     if (values!.length > 1) throw new HttpError('MALFORMED_REQUEST', `The parameter ${name} is given twice.`)
     try {
       return values![0] ? (parseJson(values![0]) as JsonValue) : undefined
@@ -151,9 +152,14 @@ function readList(body: Body, name: string, readRest: (rest: Body) => void): Jso
   }
   const json = body.json as JsonValue
   if (!isObject(json)) return json
+  if (!Object.hasOwn(json, name)) throw lacksList(name)
   const { [name]: items, ...rest } = json
   readRest({ json: rest })
   return items
+}
+
+function lacksList(name: string): HttpError {
+  return new HttpError('MALFORMED_REQUEST', `Send a list, or an object or a form with the field ${name}.`)
 }
 
 function readBodyOf(
