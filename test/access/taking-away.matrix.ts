@@ -1,0 +1,143 @@
+/**
+ * What ends which credential: every credential with every event that takes something away, written by hand from the
+ * principle "taking away works at once, adding waits". taking-away.slow.test.ts runs every cell.
+ *
+ * A word for each cell:
+ *
+ *     ends   from the event on, the credential opens nothing
+ *     stays  it still opens what it opened
+ *     (a)    can't occur: the event, or the credential, is refused to that holder; `notes` has the refusal and its reason
+ *
+ * A cell describes the time right after the event: a suspension ends a password, and a resumption gives it back. An event
+ * that has an effect on one record happens to the holder of each credential, one after another.
+ */
+
+/** The credentials, by column, and how each is used. */
+export const credentials = {
+  // Of an account that has been a member of an organization since more than a day ago: a ROLE_INSTITUTION unless the event
+  // is one of others.
+  password: 'Login',
+  answers: 'LoginByUsernameAndAnswers, with answers that count',
+  waiting:
+    'LoginByUsernameAndAnswers a day later, with answers that waited: the first ones, and ones that replace others',
+  recovery: 'LoginByUsernameAndKey, with a mailed key',
+  email: 'ConfirmEmail, with a mailed code and a new session',
+  pwd: 'GetMe, with a public session by password',
+  kba: 'GetMe, with a public session by answers',
+  otp: 'GetMe, with a public session by mailed key',
+  device: 'Login with an earlier token, while strangers lock the account',
+  provider: 'Activate of a ROLE_CLIENT, with the provider key',
+  // Of its organization.
+  organization: 'Activate of a ROLE_INSTITUTION, with the key of the organization',
+  // Of a ROLE_INSTITUTION that isn't active.
+  mailed: 'Activate of its user, with a key mailed to the organization',
+  // Of a service.
+  service: 'GetUser, with the key of a service',
+  // Of a ROLE_ADMIN without one-time codes.
+  session: 'GetSession, with a session of Administration',
+  // Of a ROLE_ADMIN with one-time codes.
+  code: 'SignIn at Administration, with a one-time code',
+} as const
+
+export type Credential = keyof typeof credentials
+
+/** Why a cell can't occur: what the service answers, and the constraint. */
+export const notes: Readonly<Record<string, readonly [refusal: string, constraint: string]>> = {
+  a: ['ACCESS_DENIED', 'a public session of a ROLE_ADMIN with one-time codes changes nothing'],
+  b: ['ACCESS_DENIED', 'a session by answers of a ROLE_ADMIN only reads its own record'],
+  c: ['ACCESS_DENIED', 'no public session changes another ROLE_ADMIN'],
+  d: ['ACCESS_DENIED', 'only a ROLE_INSTITUTION has a provider key'],
+  e: ['USER_NOT_FOUND', 'an institution deactivates only clients of its organization'],
+  f: ['WRONG_STATE', 'a ROLE_ADMIN is deleted at Administration only'],
+  g: ['WRONG_STATE', 'an import changes no ROLE_ADMIN'],
+  h: ['INVALID_CREDENTIALS', 'only a ROLE_ADMIN signs in to Administration, where one-time codes are enrolled'],
+  i: ['unchanged', 'there are no one-time codes to remove'],
+  j: ['WRONG_STATE', 'only an active ROLE_INSTITUTION has a provider key'],
+}
+
+/** The table. */
+export const takingAway = `
+event                                               password answers waiting recovery email pwd   kba   otp   device provider organization mailed service session code
+
+# Passwords
+password updated in the session of the answers      ends     stays   stays   ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   ends    (a)
+password updated in another session by password     ends     stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   ends    (a)
+password updated in a session by answers            ends     stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   (b)     (b)
+password updated in a session by mailed key         ends     stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   ends    (a)
+password updated in a session of a ROLE_ADMIN       ends     stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   (c)     (c)
+password set at Administration                      ends     stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   ends    stays
+
+# Answers
+answers replaced with the password                  stays    ends    ends    stays    stays stays stays stays stays  stays    stays        stays  stays   stays   (a)
+answers saved by a session alone                    stays    stays   ends    stays    stays stays stays stays stays  stays    stays        stays  stays   stays   (a)
+answers cleared                                     stays    ends    ends    stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays
+answers cleared, then the text of sign-up linked    stays    ends    ends    stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays
+text of sign-up linked to a question                stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays
+questions retired                                   stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays
+
+# Address and name
+e-mail address changed by the user                  stays    stays   stays   ends     ends  stays stays stays stays  stays    stays        stays  stays   stays   (a)
+e-mail address changed at Administration            stays    stays   stays   ends     ends  stays stays stays stays  stays    stays        stays  stays   stays   stays
+username changed by the user                        stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   (a)
+username changed at Administration                  stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays
+
+# State, role and organization
+suspended                                           ends     ends    ends    ends     ends  ends  ends  ends  stays  ends     stays        ends   stays   ends    ends
+suspended and resumed                               stays    stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        ends   stays   ends    stays
+deactivated by the institution                      stays    stays   ends    ends     ends  ends  ends  ends  stays  (d)      stays        (e)    stays   (e)     (e)
+role changed                                        stays    stays   ends    ends     ends  ends  ends  ends  stays  ends     stays        ends   stays   ends    ends
+role changed and changed back                       stays    stays   ends    ends     ends  ends  ends  ends  stays  ends     stays        ends   stays   ends    stays
+organization of the user changed                    stays    stays   ends    ends     ends  ends  ends  ends  stays  ends     stays        ends   stays   ends    stays
+organization of the user changed and changed back   stays    stays   ends    ends     ends  ends  ends  ends  stays  ends     stays        ends   stays   ends    stays
+organization of the user removed                    stays    stays   ends    ends     ends  ends  ends  ends  stays  ends     stays        ends   stays   ends    stays
+tokens revoked by the user                          stays    stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   ends    stays
+tokens revoked at Administration                    stays    stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   ends    stays
+deleted by the user                                 ends     ends    ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   (f)     (a)
+deleted at Administration                           ends     ends    ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   ends    ends
+deleted and undeleted                               stays    stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        ends   stays   ends    stays
+erased                                              ends     ends    ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   ends    ends
+
+# Organizations
+organization deactivated                            stays    stays   stays   stays    stays stays stays stays stays  ends     ends         ends   stays   stays   stays
+organization deactivated and activated              stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays
+key of the organization rotated                     stays    stays   stays   stays    stays stays stays stays stays  stays    ends         stays  stays   stays   stays
+e-mail address of the organization changed          stays    stays   stays   stays    stays stays stays stays stays  stays    stays        ends   stays   stays   stays
+provider key rotated by the user                    stays    stays   stays   stays    stays stays stays stays stays  ends     stays        (j)    stays   (d)     (a)
+provider key rotated at Administration              stays    stays   stays   stays    stays stays stays stays stays  ends     stays        (j)    stays   (j)     (j)
+
+# Imports
+e-mail address changed by an import                 stays    stays   stays   ends     ends  stays stays stays stays  stays    stays        stays  stays   (g)     (g)
+username changed by an import                       stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   (g)     (g)
+password changed by an import                       ends     stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   (g)     (g)
+organization of the user changed by an import       stays    stays   ends    ends     ends  ends  ends  ends  stays  ends     stays        ends   stays   (g)     (g)
+
+# Administrators, services, the registry
+codes enrolled                                      stays    stays   ends    ends     ends  ends  ends  ends  stays  (d)      stays        (h)    stays   ends    ends
+codes removed                                       stays    stays   (a)     stays    (a)   stays stays stays stays  (a)      stays        (i)    stays   stays   ends
+service deleted                                     stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays
+scope of the service removed                        stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays
+key of the service deleted                          stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays
+signing key retired                                 stays    stays   stays   stays    stays ends  ends  ends  ends   stays    stays        stays  stays   ends    stays
+registry restored from a backup                     stays    stays   stays   ends     ends  ends  ends  ends  ends   stays    stays        ends   ends    ends    stays
+`
+
+/** What a cell says: `ends`, `stays`, or the letter of a note. */
+export type Cell = string
+
+/** Reads the table: cells by event and credential. Throws an Error for a line that doesn't fit its columns. */
+export function readTakingAway(text = takingAway): ReadonlyMap<string, ReadonlyMap<Credential, Cell>> {
+  const [head, ...lines] = text
+    .split('\n')
+    .filter(line => line.trim() !== '' && !line.startsWith('#'))
+    .map(line => ({ event: line.slice(0, 52).trim(), words: line.slice(52).trim().split(/ +/) }))
+  const columns = Object.keys(credentials) as Credential[]
+  if (String(head?.words) !== String(columns)) throw new Error(`other columns: ${head?.words}`)
+  const rows = lines.map(({ event, words }) => {
+    const cells = words.map(word => /^\((\w)\)$/.exec(word)?.[1] ?? word)
+    const isCell = (cell: string) => cell === 'ends' || cell === 'stays' || notes[cell] !== undefined
+    if (cells.length !== columns.length || !cells.every(isCell)) throw new Error(`not a row: ${event} ${words}`)
+    return [event, new Map(columns.map((credential, index) => [credential, cells[index]!]))] as const
+  })
+  if (new Set(rows.map(([event]) => event)).size !== rows.length) throw new Error('a row twice')
+  return new Map(rows)
+}
