@@ -120,8 +120,7 @@ const importRow = (
 const newAddress = () => `${randomUUID()}@example.org`
 const user = ({ username }: Person) => username
 
-const clearAnswers = (api: AdministrationClient, person: Person) =>
-  (api as unknown as { clearAnswers(request: object): Promise<unknown> }).clearAnswers({ user: user(person) })
+const clearAnswers = (api: AdministrationClient, person: Person) => api.clearAnswers({ user: user(person) })
 
 const moveTo =
   (organization: (holding: Holding) => string) => (api: AdministrationClient, person: Person, holding: Holding) =>
