@@ -53,6 +53,7 @@ export const notes: Readonly<Record<string, readonly [refusal: string, constrain
   h: ['INVALID_CREDENTIALS', 'only a ROLE_ADMIN signs in to Administration, where one-time codes are enrolled'],
   i: ['unchanged', 'there are no one-time codes to remove'],
   j: ['WRONG_STATE', 'only an active ROLE_INSTITUTION has a provider key'],
+  k: ['INVALID_SIGN_UP', 'an import changes on existing users what opens access only as its permission lists'],
 }
 
 /** The table. */
@@ -110,6 +111,7 @@ e-mail address changed by an import                 stays    stays   stays   end
 username changed by an import                       stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   (g)     (g)
 password changed by an import                       ends     stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   (g)     (g)
 organization of the user changed by an import       stays    stays   ends    ends     ends  ends  ends  ends  stays  ends     stays        ends   stays   (g)     (g)
+all of this in an import that may change none of it (k)      (k)     (k)     (k)      (k)   (k)   (k)   (k)   (k)    (k)      stays        (k)    stays   (g)     (g)
 
 # Administrators, services, the registry
 codes enrolled                                      stays    stays   ends    ends     ends  ends  ends  ends  stays  (d)      stays        (h)    stays   ends    ends

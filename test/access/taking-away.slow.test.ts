@@ -53,6 +53,9 @@ interface Event {
   readonly replace?: (at: Installation) => Promise<Installation>
 }
 
+const newAddress = () => `${randomUUID()}@example.org`
+const newPassword = () => `tartaruga ${randomUUID()}`
+
 /** The refusal of a request of a person. */
 const refusal = async (...request: Parameters<typeof send>): Promise<Refusal> => refusalOf(await send(...request))
 
@@ -79,11 +82,10 @@ const administerOnce = (...works: ((api: AdministrationClient, holding: Holding)
 /** A password update by a token. */
 const updatePassword = (tokenOf: (person: Person, at: Installation) => string | Promise<string>): Event => ({
   async each(at, person) {
-    const newPassword = `tartaruga ${randomUUID()}`
-    const body = { username: person.username, newPassword }
+    const body = { username: person.username, newPassword: newPassword() }
     const path = '/forgotpasswords/passwordupdatebyusername'
     const refused = await refusal(at, person, path, body, await tokenOf(person, at))
-    if (refused === undefined) person.password = newPassword
+    if (refused === undefined) person.password = body.newPassword
     return refused
   },
 })
@@ -100,24 +102,28 @@ const saveAnswers = (withPassword: boolean): Event => ({
   },
 })
 
-/** An import of one row on a user. */
-const importRow = (
-  row: (person: Person, elsewhere: number) => { fields: object; setPasswords?: boolean; done?: () => void },
-): Event => ({
+/** The fields of an imported row, with names that no other user has. */
+interface Row {
+  readonly form?: { readonly username?: string; readonly password?: string; readonly email?: string }
+  readonly organizationId?: number
+}
+
+/** An import of one row on a user, with permission to change these columns. */
+const importRow = (changeAccounts: string[], rowOf: (elsewhere: number) => Row): Event => ({
   async each(at, person) {
     const api = await at.administer()
-    const { id: elsewhere } = await at.service.organization()
-    const { fields, setPasswords = false, done } = row(person, elsewhere)
+    const row = rowOf((await at.service.organization()).id)
     const sourceDigest = createHash('sha256').update(randomUUID()).digest('hex')
-    const { id } = (await api.startImport({ kind: ImportKind.USERS, sourceDigest, setPasswords })).import!
-    const { rejected, updated } = await api.importBatch({ id, users: [{ id: person.id, ...fields }] })
+    const { id } = (await api.startImport({ kind: ImportKind.USERS, sourceDigest, changeAccounts })).import!
+    const { rejected } = await api.importBatch({ id, users: [{ id: person.id, ...row }] })
     await api.finishImport({ id, rows: 1 })
-    if (updated === 1) done?.()
-    return updated === 1 ? undefined : (rejected[0]?.reason ?? 'unchanged')
+    if (rejected[0]) return rejected[0].reason
+    const { username = person.username, password = person.password } = row.form ?? {}
+    Object.assign(person, { username, password })
+    return undefined
   },
 })
 
-const newAddress = () => `${randomUUID()}@example.org`
 const user = ({ username }: Person) => username
 
 const clearAnswers = (api: AdministrationClient, person: Person) => api.clearAnswers({ user: user(person) })
@@ -146,7 +152,7 @@ const events: Readonly<Record<string, Event>> = {
   'password updated in a session by mailed key': updatePassword(({ otp }) => otp),
   'password updated in a session of a ROLE_ADMIN': updatePassword((_, at) => at.service.adminToken()),
   'password set at Administration': administer(async (api, person) => {
-    const password = `tartaruga ${randomUUID()}`
+    const password = newPassword()
     await api.setPassword({ user: user(person), password })
     person.password = password
   }),
@@ -256,27 +262,14 @@ const events: Readonly<Record<string, Event>> = {
   },
   'provider key rotated at Administration': administer((api, person) => api.rotateProviderKey({ user: user(person) })),
 
-  'e-mail address changed by an import': importRow(() => ({ fields: { form: { email: newAddress() } } })),
-  'username changed by an import': importRow(person => {
-    const username = randomUUID()
-    return {
-      fields: { form: { username } },
-      done: () => {
-        person.username = username
-      },
-    }
-  }),
-  'password changed by an import': importRow(person => {
-    const password = `tartaruga ${randomUUID()}`
-    return {
-      fields: { form: { password } },
-      setPasswords: true,
-      done: () => {
-        person.password = password
-      },
-    }
-  }),
-  'organization of the user changed by an import': importRow((_, organizationId) => ({ fields: { organizationId } })),
+  'e-mail address changed by an import': importRow(['email'], () => ({ form: { email: newAddress() } })),
+  'username changed by an import': importRow(['username'], () => ({ form: { username: randomUUID() } })),
+  'password changed by an import': importRow(['password'], () => ({ form: { password: newPassword() } })),
+  'organization of the user changed by an import': importRow(['organization'], organizationId => ({ organizationId })),
+  'all of this in an import that may change none of it': importRow([], organizationId => ({
+    form: { email: newAddress(), username: randomUUID(), password: newPassword() },
+    organizationId,
+  })),
 
   'codes enrolled': {
     kind: 'administrator',
