@@ -121,12 +121,16 @@ export function confirmTotp(deps: {
   }
 }
 
-/** Removes the one-time codes of an administrator who lost the authenticator. */
+/**
+ * Removes the one-time codes of an administrator who lost the authenticator, and ends its sessions: without codes, public ones
+ * would open more than before.
+ */
 export function removeTotp(deps: {
   totpSecrets: TotpSecrets
+  users: Pick<Users, 'revokeTokens'>
   notifyAdministrators: NotifyAdministrators
 }): Handler<'removeTotp'> {
-  const { totpSecrets, notifyAdministrators } = deps
+  const { totpSecrets, users, notifyAdministrators } = deps
   return async (request, { administrator, change, target: user }) => {
     administrator.confirm(user.username, request.confirm)
     administrator.justify()
@@ -134,6 +138,7 @@ export function removeTotp(deps: {
     const changed = await change(request, async ({ t, record }) => {
       const removed = await totpSecrets.remove(user.id, t)
       if (!removed) return false
+      await users.revokeTokens(user.id, t)
       await notifyAdministrators(administrator, { action: 'user.remove-totp', subjectId: user.id }, t)
       await record({ action: 'user.remove-totp', subject_id: user.id })
       return true

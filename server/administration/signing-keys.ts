@@ -1,5 +1,6 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Questions } from '../models/question.js'
 import { publishLead, type SigningKey, type SigningKeys } from '../models/signing-key.js'
 import { issuerObject, type TokenIssuers } from '../models/token-issuer.js'
 import { isAdministrationAudience } from '../process/settings.js'
@@ -47,15 +48,18 @@ export function rotateSigningKey(deps: Pick<Deps, 'signingKeys' | 'settings'>): 
   }
 }
 
-/** Drops a signing key at once, with every token that it signed. */
-export function retireSigningKey(deps: Pick<Deps, 'signingKeys'>): Handler<'retireSigningKey'> {
-  const { signingKeys } = deps
+/** Drops a signing key at once, with every token that it signed, and the answers that such a session may have saved. */
+export function retireSigningKey(
+  deps: Pick<Deps, 'signingKeys'> & { questions: Pick<Questions, 'endWaiting'> },
+): Handler<'retireSigningKey'> {
+  const { signingKeys, questions } = deps
   return async (request, { administrator, change }) => {
     const kid = readKid(request.kid)
     if (!(await signingKeys.all()).some(key => key.kid === kid)) missing(kid)
     administrator.confirm(kid, request.confirm)
     return change(request, async ({ t, record }) => {
       const retired = (await signingKeys.retire(kid, t)) || missing(kid)
+      await questions.endWaiting(t)
       await record({ action: 'signing-key.retire', object: `signing-key:${kid}` })
       return retired
     })

@@ -77,7 +77,8 @@ export async function countUsers({ database }: Pick<Registry, 'database'>): Prom
  * permits the removal of users. The restore creates the tables at the version of the backup, fills them, and then migrates
  * them. The master key of this installation wraps the data keys. No other process may use the database during the restore.
  *
- * A restore revokes all tokens of any generation, because a backup contains no signing key and the new key has another id.
+ * A restore revokes all tokens of any generation, because a backup contains no signing key and the new key has another id. It
+ * ends the answers that waited when the backup was made: whatever ended them since isn't in the backup.
  * Receipts in `erasures` erase users again that were erased after the backup.
  */
 export async function restoreBackup(
@@ -85,7 +86,7 @@ export async function restoreBackup(
   backup: Unlocked,
   options: { replace: boolean; erasures: readonly Erased[]; tokenTtl: number; actor: string },
 ): Promise<Restored> {
-  const { database, masterKey, audit, signingKeys } = registry
+  const { database, masterKey, audit, signingKeys, questions } = registry
   const { replace, erasures, tokenTtl, actor } = options
   const work = async (t: Transaction, { header, tables: given }: BackupRead): Promise<Restored> => {
     await checkHeader(header)
@@ -115,6 +116,7 @@ export async function restoreBackup(
     await append({ action: 'registry.restore', object: `backup:${header.madeAt}` })
     const signingKey = (await signingKeys.rotate({ force: true, lead: 0, tokenTtl }, t))!
     await append({ action: 'signing-key.add', object: `signing-key:${signingKey}` })
+    await questions.endWaiting(t, new Date(header.madeAt))
     const erased: Receipt[] = []
     for (const each of erasures) {
       const receipt = await eraseAgain(registry, each, t)

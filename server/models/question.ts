@@ -128,6 +128,8 @@ export interface Questions {
    * their number. The caller must lock the user.
    */
   clear(userId: number, t: Transaction): Promise<number>
+  /** Ends the answers of all users that waited at a time, by default now: sessions that may have saved them have ended. */
+  endWaiting(t: Transaction, at?: Date): Promise<void>
   /**
    * Returns at most `limit` answers from the older implementation that no hash thread has wrapped yet, of users with ids from
    * `fromUserId` on.
@@ -241,6 +243,22 @@ const clearUnmatched: Statement = {
   text: 'DELETE FROM unmatched_answers WHERE user_id = $1 RETURNING 1',
 }
 
+// In order of key, as the trigger of `users` locks them.
+const lockWaiting: Statement = {
+  name: 'answers-lock-waiting',
+  text: `SELECT FROM answers WHERE next_hash IS NOT NULL AND next_counts_at > coalesce($1::timestamptz, now())
+    ORDER BY user_id, question_id FOR UPDATE`,
+}
+
+const endWaiting: Statement = {
+  name: 'answers-end-waiting',
+  text: `WITH first AS (
+      DELETE FROM answers WHERE next_hash IS NOT NULL AND next_counts_at > coalesce($1::timestamptz, now()) AND answer_hash IS NULL
+    )
+    UPDATE answers SET next_hash = NULL, next_counts_at = NULL, next_by = NULL, next_session = NULL
+    WHERE next_hash IS NOT NULL AND next_counts_at > coalesce($1::timestamptz, now()) AND answer_hash IS NOT NULL`,
+}
+
 const clearAnswers: Statement = { name: 'answers-clear', text: 'DELETE FROM answers WHERE user_id = $1 RETURNING 1' }
 
 const isKeyed = "answer_hash LIKE 'keyed1:%'"
@@ -313,6 +331,10 @@ export function createQuestions(database: Database): Questions {
     async clear(userId, transaction) {
       const unmatched = await database.run(clearUnmatched, [userId], transaction)
       return unmatched.length + (await database.run(clearAnswers, [userId], transaction)).length
+    },
+    async endWaiting(transaction, at) {
+      await database.run(lockWaiting, [at ?? null], transaction)
+      await database.run(endWaiting, [at ?? null], transaction)
     },
     keyed: (fromUserId, limit) => database.run<KeyedAnswer>(keyed, [fromUserId, limit]),
     lastKeyed: async () => (await database.run<{ id: number }>(lastKeyed, []))[0]!.id,

@@ -100,6 +100,7 @@ export const changedBy = {
   'user.enroll-totp': ['tokens'],
   'user.erase': ['tokens', 'record'],
   'user.import': ['record'],
+  'user.remove-totp': ['tokens'],
   'user.resume': ['record'],
   'user.revoke-own-tokens': ['tokens'],
   'user.revoke-tokens': ['tokens'],

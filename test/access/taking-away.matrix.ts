@@ -115,12 +115,12 @@ all of this in an import that may change none of it (k)      (k)     (k)     (k)
 
 # Administrators, services, the registry
 codes enrolled                                      stays    stays   ends    ends     ends  ends  ends  ends  stays  (d)      stays        (h)    stays   ends    ends
-codes removed                                       stays    stays   (a)     stays    (a)   stays stays stays stays  (a)      stays        (i)    stays   stays   ends
+codes removed                                       stays    stays   (a)     ends     (a)   ends  ends  ends  stays  (a)      stays        (i)    stays   ends    ends
 service deleted                                     stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays
 scope of the service removed                        stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays
 key of the service deleted                          stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays
-signing key retired                                 stays    stays   stays   stays    stays ends  ends  ends  ends   stays    stays        stays  stays   ends    stays
-registry restored from a backup                     stays    stays   stays   ends     ends  ends  ends  ends  ends   stays    stays        ends   ends    ends    stays
+signing key retired                                 stays    stays   ends    stays    stays ends  ends  ends  ends   stays    stays        stays  stays   ends    stays
+registry restored from a backup                     stays    stays   ends    ends     ends  ends  ends  ends  ends   stays    stays        ends   ends    ends    stays
 `
 
 /** What a cell says: `ends`, `stays`, or the letter of a note. */

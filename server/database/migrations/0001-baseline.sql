@@ -521,9 +521,9 @@ CREATE TABLE audit_events (
 CREATE INDEX audit_events_changes ON audit_events (id) WHERE outcome = 'ok' AND action IN (
   'organization.activate', 'organization.deactivate', 'organization.edit', 'organization.import', 'signing-key.retire',
   'user.activate', 'user.add', 'user.change-password', 'user.deactivate', 'user.delete', 'user.delete-own', 'user.edit',
-  'user.edit-own', 'user.enroll-totp', 'user.erase', 'user.import', 'user.resume', 'user.revoke-own-tokens', 'user.revoke-tokens',
-  'user.set-organization', 'user.set-own-username', 'user.set-password', 'user.set-role', 'user.sign-up',
-  'user.suspend', 'user.undelete'
+  'user.edit-own', 'user.enroll-totp', 'user.erase', 'user.import', 'user.remove-totp', 'user.resume',
+  'user.revoke-own-tokens', 'user.revoke-tokens', 'user.set-organization', 'user.set-own-username', 'user.set-password',
+  'user.set-role', 'user.sign-up', 'user.suspend', 'user.undelete'
 );
 CREATE INDEX audit_events_subject ON audit_events (subject_id, id) WHERE subject_id IS NOT NULL;
 CREATE INDEX audit_events_actor ON audit_events (actor_id, id)

@@ -6172,8 +6172,8 @@ export const Administration: GenService<{
     output: typeof ConfirmTotpResponseSchema;
   },
   /**
-   * Removes the one-time codes of an administrator who has lost them. Irreversible. Refuses with ACCESS_DENIED while the
-   * caller’s own codes are locked.
+   * Removes the one-time codes of an administrator who has lost them, and revokes the tokens of that administrator.
+   * Irreversible. Refuses with ACCESS_DENIED while the caller’s own codes are locked.
    *
    * Errors: CONFIRMATION_NEEDED (INVALID_ARGUMENT), JUSTIFICATION_NEEDED (INVALID_ARGUMENT), ACCESS_DENIED (PERMISSION_DENIED),
    * INVALID_TOKEN (UNAUTHENTICATED), INVALID_ARGUMENT (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND), SIGN_IN_AGAIN
@@ -6848,8 +6848,9 @@ export const Administration: GenService<{
     output: typeof RotateSigningKeyResponseSchema;
   },
   /**
-   * Drops a signing key at once, with every token that it signed. Irreversible. If it was the signing key, a published or a
-   * new key without an expiration time signs at once.
+   * Drops a signing key at once, with every token that it signed, and the answers of all users that don’t count yet: such a
+   * token may have saved them. Irreversible. If it was the signing key, a published or a new key without an expiration time
+   * signs at once.
    *
    * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), RECORD_NOT_FOUND (NOT_FOUND), CONFIRMATION_NEEDED (INVALID_ARGUMENT),
    * ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED), SIGN_IN_AGAIN (UNAUTHENTICATED)
