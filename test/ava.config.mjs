@@ -1,6 +1,7 @@
 /** Long files start first, those that wait beside those that work; AVA starts files by name otherwise. */
 const first = [
   'attacks/timing.slow',
+  'access/taking-away.slow',
   'process/stops.slow',
   'examples/verifiers.slow',
   'gateway/balancing.slow',
