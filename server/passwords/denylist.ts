@@ -26,6 +26,6 @@ export function createDenylist(file?: string): Denylist {
 }
 
 function readList(file: string): string[] {
-  const keys = readFileSync(file, 'utf8').split('\n').map(nicknameKey)
+  const keys = readFileSync(file, 'utf8').split(/\r?\n/).map(nicknameKey)
   return keys.filter(key => key !== '')
 }

@@ -60,6 +60,7 @@ test('help states the required sign-in of each command for which not every sessi
   ])
   t.deepEqual([...needs['for administrators']].sort(), [
     'users activate',
+    'users clear-answers',
     'users create',
     'users delete',
     'users edit',

@@ -1,6 +1,6 @@
 /** Models and tables: each table has a matching model, whose verbs keep the invariants of its rows. */
 import test from 'ava'
-import { addUser, openModels } from '../_helpers/models.js'
+import { openModels } from '../_helpers/models.js'
 
 /** Used only by migrations. */
 const notOurs = ['migrations']
@@ -27,25 +27,6 @@ test('every table has a model, and every column an attribute of its type that is
   const sorted = (rows: object[]) => rows.map(row => JSON.stringify(row)).sort()
   t.true(attributes.length > 60)
   t.deepEqual(sorted(attributes), sorted(columns.filter(({ table }) => !notOurs.includes(String(table)))))
-})
-
-test('a provider that an administrator moves to another organization keeps its key', async t => {
-  const models = await openModels(t)
-  const { database, organizations, users } = models
-  const id = await addUser(models, 'ana', 'ROLE_INSTITUTION')
-  const activateFor = (name: string) =>
-    database.transact(async transaction => {
-      const organization = await organizations.add({ name, nameKey: name }, transaction)
-      await users.activate((await users.lock('ana', transaction))!, organization.id, transaction)
-      return organization.id
-    })
-  const first = await activateFor('first')
-  const before = (await users.byId(id))!
-  const second = await activateFor('second')
-  const after = (await users.byId(id))!
-  t.deepEqual([before.organizationId, after.organizationId], [first, second])
-  t.truthy(before.providerKeySealed)
-  t.deepEqual(after.providerKeySealed, before.providerKeySealed)
 })
 
 test('a transaction whose work throws is rolled back, and its connection serves the next caller', async t => {
