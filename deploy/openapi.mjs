@@ -14,11 +14,12 @@ const root = fileURLToPath(new URL('..', import.meta.url))
 const buf = `${root}/node_modules/@bufbuild/buf/bin/buf`
 const image = execFileSync(process.execPath, [buf, 'build', '-o', '-'], { cwd: root })
 const comments = readComments(image)
+const introduction = await readFile(`${root}/gateway/reference/introduction.en.md`, 'utf8')
 const examples = JSON.parse(await readFile(`${root}/gateway/openapi/examples.json`, 'utf8'))
 
 await mkdir(`${root}/dist/openapi`, { recursive: true })
 for (const revision of revisions)
   await writeFile(
     `${root}/dist/openapi/${revision}.json`,
-    JSON.stringify(createDocument(revision, { comments, examples, version })),
+    JSON.stringify(createDocument(revision, { comments, introduction, examples, version })),
   )

@@ -16,9 +16,11 @@ const pages = `${root}/dist/pages`
 await mkdir(pages, { recursive: true })
 for (const locale of locales) {
   await writeFile(`${pages}/start.${locale}.html`, renderStart(locale))
+  const introduction = await readFile(`${root}/gateway/reference/introduction.${locale}.md`, 'utf8')
   for (const revision of revisions) {
     const document = JSON.parse(await readFile(`${root}/dist/openapi/${revision}.json`, 'utf8'))
-    await writeFile(`${pages}/${revision}.${locale}.html`, renderReference(document, locale))
+    const page = renderReference(document, locale, introduction.replaceAll('{revision}', revision))
+    await writeFile(`${pages}/${revision}.${locale}.html`, page)
   }
 }
 for (const path of definitions) await cp(join(root, path), join(pages, path))

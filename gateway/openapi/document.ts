@@ -1,7 +1,7 @@
 /**
  * The OpenAPI 3.1 document of a revision. It owns nothing that it says: paths, parameters and results are those of
- * `routes.ts`, callers, reasons and limits those of the access policy, texts the comments in proto/. The build makes it
- * (deploy/openapi.mjs).
+ * `routes.ts`, callers, reasons and limits those of the access policy, texts the comments in proto/ and an introduction. The
+ * build makes it (deploy/openapi.mjs).
  */
 import { type DescField, type JsonValue, ScalarType } from '@bufbuild/protobuf'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
@@ -30,6 +30,8 @@ export interface Examples {
 /** What a document is made from. */
 export interface Sources {
   readonly comments: Comments
+  /** The introduction for developers, in Markdown; `{revision}` stands for the revision. */
+  readonly introduction: string
   readonly examples: Examples
   /** Version of the program. */
   readonly version: string
@@ -46,7 +48,7 @@ interface Context {
 }
 
 /** Creates the document of a revision: a JSON value. */
-export function createDocument(revision: Revision, { comments, examples, version }: Sources): Schema {
+export function createDocument(revision: Revision, { comments, introduction, examples, version }: Sources): Schema {
   const schemas = createSchemas(revision, comments)
   const responses: Record<string, Schema> = {}
   const context = { revision, comments, examples, schemas, responses }
@@ -58,7 +60,7 @@ export function createDocument(revision: Revision, { comments, examples, version
   }
   const tags = [Users, ForgotPasswords].map(({ name, typeName }) => ({
     name: name.toLowerCase(),
-    description: comments.get(typeName),
+    description: firstSentence(comments.get(typeName) ?? ''),
   }))
   return {
     openapi: '3.1.0',
@@ -66,7 +68,7 @@ export function createDocument(revision: Revision, { comments, examples, version
       title: 'Authentication and user registry',
       version: revision,
       summary: `HTTP interface, revision ${revision}`,
-      description: `${about}\n\nMade by version ${version} of the service.`,
+      description: `${introduction.trim().replaceAll('{revision}', revision)}\n\nMade by version ${version} of the service.`,
       license: { name: 'Apache 2.0', identifier: 'Apache-2.0' },
     },
     servers: [
@@ -78,19 +80,12 @@ export function createDocument(revision: Revision, { comments, examples, version
     components: {
       securitySchemes,
       headers,
-      schemas: { ...schemas.components, Problem: problemSchema, Reason: reasonSchema(comments) },
+      schemas: { ...schemas.components, Problem: problemSchema, Reason: reasonSchema },
       responses,
     },
     'x-reasons': reasonsOf(comments),
   }
 }
-
-const about = [
-  'Every path also accepts HEAD where it has GET, and OPTIONS.',
-  'A parameter can be sent in the query, and for POST instead in a form or a JSON object, which keeps passwords and keys out of URLs.',
-  'A text result is sent as JSON if the request accepts `application/json` and neither `text/*` nor `*/*`.',
-  'Refusals are problem documents (RFC 9457) with a stable `reason`. Their texts are in Portuguese (pt-BR) if `Accept-Language` prefers it, else in English.',
-].join(' ')
 
 const securitySchemes = {
   token: {
@@ -152,8 +147,10 @@ const reasonNames = [
   ...new Set([...routes.flatMap(route => [...refusalsOf(route).values()].flat()), ...Object.keys(gatewayReasons)]),
 ].sort()
 
-function reasonSchema(comments: Comments): Schema {
-  return { type: 'string', description: comments.get('auth.v1.Reason'), enum: reasonNames }
+const reasonSchema: Schema = {
+  type: 'string',
+  description: 'Why a request is refused: `x-reasons` has the meaning of each reason, and what to do about it.',
+  enum: reasonNames,
 }
 
 /** Status, gRPC code, meaning and remedy of each reason. */

@@ -56,9 +56,11 @@ signIn.addEventListener('submit', async event => {
   signIn.reset()
 })
 
+for (const command of document.querySelectorAll('.curl'))
+  command.textContent = command.textContent.replace('http://127.0.0.1:8080', location.origin)
+
 for (const form of document.querySelectorAll<HTMLFormElement>('form.try')) {
   const command = form.parentElement!.querySelector('.curl')!
-  command.textContent = command.textContent.replace('http://127.0.0.1:8080', location.origin)
   form.addEventListener('input', () => {
     command.textContent = toCurl(read(form, '$TOKEN'))
   })

@@ -1,12 +1,12 @@
 /**
- * This folder owns the pages that the gateway serves: the reference of a revision, made from its OpenAPI document, and the
- * start page. The build makes them (deploy/pages.mjs). Without script the reference can be read;
- * `client.ts` adds calls.
+ * This folder owns the pages that the gateway serves: the reference of a revision, made from an introduction
+ * (`introduction.en.md`, which the OpenAPI document has too, or `introduction.pt-BR.md`) and its OpenAPI document, and the start
+ * page. The build makes them (deploy/pages.mjs). Without script the reference can be read; `client.ts` adds calls.
  */
 import { definitions, type Revision, revisions } from '../routes.js'
 import { callOf, toCurl } from './call.js'
-import { type Html, html, inline, paragraphs } from './html.js'
-import { portugueseReasons } from './reasons.js'
+import { type Html, html, inline, markdown, paragraphs } from './html.js'
+import { portugueseGroups, portugueseReasons, portugueseSummaries } from './portuguese.js'
 import { type Locale, localeNames, locales, type Texts, texts } from './texts.js'
 
 /** A JSON Schema, as far as the pages show it. */
@@ -47,6 +47,8 @@ interface Response {
 interface Operation {
   readonly operationId: string
   readonly tags: readonly string[]
+  /** The first sentence of the description, without its period. */
+  readonly summary: string
   readonly description: string
   /** Present if the operation exists at `/` alone. */
   readonly servers?: readonly unknown[]
@@ -66,8 +68,8 @@ interface Reason {
 
 /** An OpenAPI document of this project, as far as the pages show it. */
 export interface OpenApi {
-  readonly info: { readonly version: string; readonly description: string }
-  readonly tags: readonly { readonly name: string; readonly description?: string }[]
+  readonly info: { readonly version: string }
+  readonly tags: readonly { readonly name: string; readonly description: string }[]
   readonly paths: Readonly<Record<string, Readonly<Record<string, Operation>>>>
   readonly components: {
     readonly schemas: Readonly<Record<string, Schema>>
@@ -88,8 +90,8 @@ export function referencePath(revision: Revision, locale: Locale): string {
   return `/docs/${revision}/${locale}`
 }
 
-/** The reference of a revision in a language. */
-export function renderReference(document: OpenApi, locale: Locale): string {
+/** The reference of a revision in a language, whose introduction is in Markdown. */
+export function renderReference(document: OpenApi, locale: Locale, introduction: string): string {
   const text = texts[locale]
   const context = { document, locale, text }
   const revision = document.info.version as Revision
@@ -111,7 +113,7 @@ export function renderReference(document: OpenApi, locale: Locale): string {
 <span>${links(locales, locale, each => [referencePath(revision, each), localeNames[each], each])}</span>
 <a href="/openapi/${revision}.json">${text.openapi}</a></p>
 </header>`,
-    html`<nav aria-label="${text.contents}"><details open><summary>${text.contents}</summary>${groups.map(
+    html`<nav aria-label="${text.contents}"><details open><summary>${text.contents}</summary><p><a href="#introduction">${text.introduction}</a></p>${groups.map(
       ({ name, operations }) =>
         html`<p>${text.tags[name]}</p><ul>${operations.map(
           ({ method, path, operation }) =>
@@ -119,8 +121,7 @@ export function renderReference(document: OpenApi, locale: Locale): string {
         )}</ul>`,
     )}<p><a href="#reasons">${text.reasons}</a></p><p><a href="#records">${text.records}</a></p></details></nav>`,
     html`<main id="main" tabindex="-1">
-<div lang="en">${paragraphs(document.info.description)}</div>
-${text.language && html`<p>${text.language}</p>`}
+<section id="introduction">${markdown(introduction)}</section>
 <section id="session" hidden data-script>
 <h2>${text.signIn}</h2>
 <p>${text.signInAbout}</p>
@@ -137,16 +138,16 @@ ${text.language && html`<p>${text.language}</p>`}
 ${groups.map(
   ({ name, description, operations }) => html`<section id="tag-${name}">
 <h2>${text.tags[name]}</h2>
-<div lang="en">${paragraphs(description, reasonLink(context))}</div>
+<p>${inThe(locale, description, portugueseGroups[name])}</p>
 ${operations.map(each => article(each, context))}</section>
 `,
 )}
 <section id="reasons"><h2>${text.reasons}</h2><p>${text.reasonsAbout}</p><dl>${Object.entries(
       document['x-reasons'],
-    ).map(([name, reason]) => reasonItem(name, reason, locale))}</dl></section>
+    ).map(([name, reason]) => reasonItem(name, reason, context))}</dl></section>
 <section id="records"><h2>${text.records}</h2>${schemas.map(
       ([name, { description, properties, required }]) => html`<section id="record-${name}"><h3><code>${name}</code></h3>
-<div lang="en">${paragraphs(description)}</div>
+<div lang="en">${paragraphs(description, reasonLink(context))}</div>
 <dl>${Object.entries(properties ?? {}).map(([field, schema]) => fieldItem(field, schema, required, context))}</dl></section>
 `,
     )}</section>
@@ -231,8 +232,8 @@ function article(
   { path, method, operation }: { path: string; method: string; operation: Operation },
   context: Context,
 ) {
-  const { text } = context
-  const { operationId, description, parameters = [], requestBody, responses, security } = operation
+  const { text, locale } = context
+  const { operationId, summary, description, parameters = [], requestBody, responses, security } = operation
   const { 'application/json': json, 'application/x-www-form-urlencoded': anyForm } = requestBody?.content ?? {}
   // A list that also may be a field is shown as the body.
   const [list] = json?.schema.oneOf ?? []
@@ -241,6 +242,7 @@ function article(
   const needsToken = security.length > 0 && security.every(each => Object.keys(each).length > 0)
   const jsonText = json && !form ? JSON.stringify(json.example, undefined, 2) : undefined
   const own = parameters.filter(({ name, in: place }) => place === 'path' || !parameters.some(isPath(name)))
+  const details = description.slice(`${summary}.`.length).trim()
   const base = operation.servers ? '' : `/${context.document.info.version}`
   const example = callOf({
     method,
@@ -253,7 +255,8 @@ function article(
   })
   return html`<article id="${operationId}">
 <h3><span class="method">${method}</span> <code>${breakable(path)}</code>${needsToken && html` <small>${text.token}</small>`}</h3>
-<div lang="en">${paragraphs(description, reasonLink(context))}</div>
+<p>${inline(inThe(locale, `${summary}.`, portugueseSummaries[operationId]), reasonLink(context))}</p>
+${details && html`<div lang="en">${paragraphs(details, reasonLink(context))}</div>`}
 ${parameters.length > 0 && html`<h4>${text.parameters}</h4><dl>${parameters.map(parameter => parameterItem(parameter, { isRequired: isRequired(parameter), inForm: form !== undefined }, context))}</dl>`}
 ${json && !form && html`<h4>${text.body}</h4><p><code>application/json</code>: ${typeOf(list ?? json.schema, context)}</p>${list && html`<p lang="en">${requestBody!.description}</p>`}`}
 <h4>${text.answers}</h4><dl class="answers">${Object.entries(responses).map(([status, response]) => answerItem(status, response, context))}</dl>
@@ -278,11 +281,11 @@ const isPath = (name: string) => (parameter: Parameter) => parameter.name === na
 /** A description of a field whose presence is shown apart. */
 const withoutRequired = (description = '') => description.replace(/^Required\.\s*/, '')
 
-/** Makes the names of reasons in a text links. */
+/** Makes the names of reasons in a text links. Descriptions have no gRPC codes, some of which have the names of reasons. */
 function reasonLink({ document }: Context): (text: string) => Html {
   return text =>
     html`${text
-      .split(/\b([A-Z]+(?:_[A-Z]+)+)\b/)
+      .split(/\b([A-Z]+(?:_[A-Z]+)*)\b/)
       .map(part => (document['x-reasons'][part] ? html`<a href="#reason-${part}">${part}</a>` : part))}`
 }
 
@@ -293,11 +296,11 @@ function parameterItem(
 ) {
   const { text } = context
   const where = place === 'path' ? text.inPath : inForm ? text.inBody : text.inQuery
-  return html`<dt><code>${name}</code> ${typeOf(schema, context)} <small>${where}${isRequired && `, ${text.required}`}</small></dt><dd lang="en">${inline(withoutRequired(description))}</dd>`
+  return html`<dt><code>${name}</code> ${typeOf(schema, context)} <small>${where}${isRequired && `, ${text.required}`}</small></dt><dd lang="en">${inline(withoutRequired(description), reasonLink(context))}</dd>`
 }
 
 function fieldItem(name: string, schema: Schema, required: readonly string[] | undefined, context: Context) {
-  return html`<dt><code>${name}</code> ${typeOf(schema, context)}${required?.includes(name) && html` <small>${context.text.required}</small>`}</dt><dd lang="en">${inline(withoutRequired(schema.description))}</dd>`
+  return html`<dt><code>${name}</code> ${typeOf(schema, context)}${required?.includes(name) && html` <small>${context.text.required}</small>`}</dt><dd lang="en">${inline(withoutRequired(schema.description), reasonLink(context))}</dd>`
 }
 
 function answerItem(status: string, given: Response, context: Context) {
@@ -313,14 +316,19 @@ function answerItem(status: string, given: Response, context: Context) {
   )
   const example = Object.values(content)[0]?.example
   const shown = typeof example === 'string' ? example : JSON.stringify(example, undefined, 2)
-  return html`<dt>${status}</dt><dd>${types.length > 0 ? types : text.noBody} <span lang="en">${inline(description)}</span>${shown !== undefined && html`<pre>${shown}</pre>`}</dd>`
+  return html`<dt>${status}</dt><dd>${types.length > 0 ? types : text.noBody} <span lang="en">${inline(description, reasonLink(context))}</span>${shown !== undefined && html`<pre>${shown}</pre>`}</dd>`
 }
 
-function reasonItem(name: string, { status, code, meaning, remedy }: Reason, locale: Locale) {
-  const portuguese = portugueseReasons[name]
-  if (!portuguese) throw new Error(`The reason ${name} has no Portuguese text: add it to gateway/reference/reasons.ts.`)
-  const said = locale === 'en' ? { meaning, remedy } : portuguese
-  return html`<dt id="reason-${name}"><code>${name}</code> <small>HTTP ${status}${code && `, gRPC ${code}`}</small></dt><dd>${inline(said.meaning)}<br>${texts[locale].remedy} ${inline(said.remedy)}</dd>`
+function reasonItem(name: string, { status, code, meaning, remedy }: Reason, { locale, text }: Context) {
+  const said = inThe(locale, { meaning, remedy }, portugueseReasons[name])
+  return html`<dt id="reason-${name}"><code>${name}</code> <small>HTTP ${status}${code && `, gRPC ${code}`}</small></dt><dd>${inline(said.meaning)}<br>${text.remedy} ${inline(said.remedy)}</dd>`
+}
+
+/** What an OpenAPI document says in English, in the language of a page. */
+function inThe<T>(locale: Locale, english: T, portuguese: T | undefined): T {
+  if (portuguese === undefined)
+    throw new Error(`No Portuguese text, to be added to gateway/reference/portuguese.ts: ${JSON.stringify(english)}`)
+  return locale === 'en' ? english : portuguese
 }
 
 const nameIn = (reference: string) => reference.slice(reference.lastIndexOf('/') + 1)

@@ -1,4 +1,4 @@
-// What the pages themselves say. Descriptions come from the comments in proto/, in English.
+// What the pages themselves say. Descriptions come from the OpenAPI documents, in English, and portuguese.ts.
 
 /** Languages of the pages, the default first. */
 export const locales = ['en', 'pt-BR'] as const
@@ -15,7 +15,7 @@ const en = {
   revision: 'Revision',
   openapi: 'OpenAPI document',
   contents: 'Contents',
-  language: '',
+  introduction: 'Introduction',
   tags: { users: 'Users', forgotpasswords: 'Password recovery', gateway: 'Gateway' } as Readonly<
     Record<string, string>
   >,
@@ -72,7 +72,7 @@ export const texts: Readonly<Record<Locale, Texts>> = {
     revision: 'Revisão',
     openapi: 'Documento OpenAPI',
     contents: 'Conteúdo',
-    language: 'As descrições das operações estão em inglês.',
+    introduction: 'Introdução',
     tags: { users: 'Usuários', forgotpasswords: 'Recuperação de senha', gateway: 'Gateway' },
     signIn: 'Entrar',
     signInAbout: 'A sessão fica nesta página e termina quando você sai dela. As chamadas são feitas neste registro.',

@@ -66,6 +66,24 @@ test('the documents differ where the revisions differ', async t => {
   t.deepEqual([plain.properties.activationkey.format, uuid.properties.activationkey.format], [undefined, 'uuid'])
 })
 
+test('the documents introduce the interface to developers of clients, without notes of the definitions', async t => {
+  for (const revision of ['1.0.0', '1.0.2']) {
+    const { info, tags, ...rest } = await documentOf(revision)
+    for (const part of [
+      `URL=http://127.0.0.1:8080/${revision}`,
+      '$URL/users/signup',
+      '$URL/users/activate',
+      '$URL/users/login',
+      'Authorization: Bearer',
+      'RFC 9457',
+      'Accept-Language',
+    ])
+      t.true(info.description.includes(part), part)
+    for (const { name, description } of tags) t.regex(description, /^[^.]+\.$/, name)
+    t.false(/paragraph|\bcomments?\b|IDEMPOTENT|ErrorInfo/.test(JSON.stringify({ info, tags, rest })))
+  }
+})
+
 test('an operation has its parameters in query, form and JSON, its callers, limits and refusals', async t => {
   const { paths, components } = await documentOf('1.0.2')
   const { post: login } = paths['/users/login']

@@ -1,4 +1,6 @@
 /** The start page, the reference and the files that belong to them, as the gateway serves them. */
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
 import test from 'ava'
 import { refused } from '../_helpers/problem.js'
 import { serviceForFile, startTestService } from '../_helpers/service.js'
@@ -90,6 +92,108 @@ test('the reference contains every operation and every reason of the OpenAPI doc
   }
   t.true((await get('/docs/1.0.0/en')).text.includes('sendadminkeybyemailpartner'))
   t.false((await get('/docs/1.0.2/en')).text.includes('sendadminkeybyemailpartner'))
+})
+
+/** The text of HTML. */
+const textOf = (page: string) =>
+  page
+    .replace(/<[^>]*>/g, '')
+    .replaceAll('&lt;', '<')
+    .replaceAll('&gt;', '>')
+    .replaceAll('&quot;', '"')
+    .replaceAll('&#39;', "'")
+    .replaceAll('&amp;', '&')
+
+/** What a reader finds before the first operation, and its commands. */
+async function introductionOf(path: string) {
+  const introduction = /<main.*?(?=<article)/s.exec((await get(path)).text)?.[0] ?? ''
+  const commands = [...introduction.matchAll(/<pre class="curl">(.*?)<\/pre>/gs)].map(([, text = '']) => textOf(text))
+  return { introduction, commands }
+}
+
+test('the commands with which the reference begins sign up, activate and log in, and show an error', async t => {
+  const { activationkey } = await service.organization()
+  const reference = await introductionOf('/docs/1.0.2/en')
+  const script = reference.commands.join('\necho\n').replace('http://127.0.0.1:8080', service.http)
+  const env = { PATH: process.env.PATH, KEY: activationkey }
+  const { stdout } = await promisify(execFile)('sh', ['-ec', script], { env })
+  const [username, me = '', error = ''] = stdout.split('\n').filter(Boolean)
+  t.is(username, '(11)98765-4321')
+  t.like(JSON.parse(me), { username: '(11)98765-4321', active: 1 })
+  const { requestId, ...problem } = JSON.parse(error)
+  t.like(problem, { status: 404, reason: 'INVALID_CREDENTIALS', detail: 'Nome de usuário ou senha inválidos.' })
+  for (const { introduction } of [reference, await introductionOf('/docs/1.0.2/pt-BR')]) {
+    const [, shown = ''] = /<pre>(\{.*?)<\/pre>/s.exec(introduction) ?? []
+    t.deepEqual({ ...JSON.parse(textOf(shown)), requestId }, { ...problem, requestId }, 'the error that the page shows')
+  }
+})
+
+test('the reference begins with a first call, tokens, errors, languages and revisions, in its language', async t => {
+  const { commands } = await introductionOf('/docs/1.0.2/en')
+  for (const path of references) {
+    const [, , revision = '', locale] = path.split('/')
+    const { introduction, commands: own } = await introductionOf(path)
+    for (const part of [
+      'Authorization: Bearer',
+      'RFC 9457',
+      'reason',
+      'Retry-After',
+      'Accept-Language',
+      '/1.0.0',
+      '/1.0.2',
+    ])
+      t.true(introduction.includes(part), `${part} in ${path}`)
+    t.deepEqual(
+      own,
+      commands.map(each => each.replace('/1.0.2', `/${revision}`)),
+    )
+    t.false(/\bproto\b|\bRPC|paragraph|IDEMPOTENT|ErrorInfo/.test(introduction), path)
+    t.false(introduction.includes('lang="en"'), path)
+    t.true(introduction.includes(locale === 'en' ? '<h2>Errors</h2>' : '<h2>Erros</h2>'))
+  }
+})
+
+test('operations are summed up, and reasons explained, in the language of the page', async t => {
+  for (const revision of ['1.0.0', '1.0.2']) {
+    const { paths, tags, 'x-reasons': reasons } = (await get(`/openapi/${revision}.json`)).json
+    const operations: { operationId: string; summary: string }[] = Object.values<object>(paths).flatMap(Object.values)
+    const english = (await get(`/docs/${revision}/en`)).text
+    const portuguese = (await get(`/docs/${revision}/pt-BR`)).text
+    for (const { operationId, summary } of operations) {
+      const summaryIn = (page: string) => {
+        const article = page.slice(page.indexOf(`<article id="${operationId}">`))
+        return textOf(/<\/h3>\n<p>(.*?)\.<\/p>/.exec(article)?.[1] ?? '')
+      }
+      t.is(summaryIn(english), summary)
+      t.not(summaryIn(portuguese), '', operationId)
+      t.not(summaryIn(portuguese), summary)
+      t.false(textOf(portuguese).includes(`${summary}.`), `${operationId} has no second summary, in English`)
+    }
+    for (const { description } of tags) {
+      t.true(textOf(english).includes(description))
+      t.false(textOf(portuguese).includes(description), description)
+    }
+    for (const [reason, { meaning, remedy }] of Object.entries<{ meaning: string; remedy: string }>(reasons)) {
+      const itemIn = (page: string) => textOf(page.split(`<dt id="reason-${reason}">`)[1]!.split('</dd>')[0]!)
+      for (const text of [meaning, remedy].map(each => each.replaceAll('`', ''))) {
+        t.true(itemIn(english).includes(text))
+        t.false(itemIn(portuguese).includes(text), text)
+      }
+    }
+  }
+})
+
+test('each reason in a description is a link to it, and no gRPC code is', async t => {
+  const { 'x-reasons': reasons } = (await get('/openapi/1.0.0.json')).json
+  for (const path of references) {
+    const { text } = await get(path)
+    for (const [, to] of text.matchAll(/href="#reason-(\w+)"/g)) t.true(text.includes(`<dt id="reason-${to}">`), to)
+    t.false(/gRPC <a|<\/a> \(<a/.test(text), path)
+    // Codes and examples aren't descriptions.
+    const plain = textOf(text.replace(/<(a|pre|code|small)\b.*?<\/\1>/gs, ''))
+    for (const reason of Object.keys(reasons))
+      t.false(new RegExp(`\\b${reason}\\b`).test(plain), `${reason} in ${path}`)
+  }
 })
 
 test('files are compressed for clients that accept it, and not sent again to clients that have them cached', async t => {

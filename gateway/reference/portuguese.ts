@@ -1,3 +1,60 @@
+// Portuguese for what the OpenAPI documents say in English. The build fails if a text is missing.
+
+/** What the operations of each tag are for. */
+export const portugueseGroups: Readonly<Record<string, string>> = {
+  users: 'Cadastro, ativação, entrada e consulta de usuários, e mudanças dos usuários nas próprias contas.',
+  forgotpasswords: 'Recuperação de senha: perguntas de segurança, uma chave enviada por e-mail, e a nova senha.',
+  gateway: 'Verificações de saúde, que o próprio gateway responde.',
+}
+
+/** What each operation does, by its `operationId`. */
+export const portugueseSummaries: Readonly<Record<string, string>> = {
+  // Users
+  signUp: 'Cadastra um usuário inativo e responde um token dele.',
+  activate: 'Ativa um usuário com uma chave.',
+  login: 'Troca nome de usuário e senha por um token.',
+  getMe: 'Responde o usuário do token e, a pedido, a sua entrada anterior.',
+  updateMe: 'Muda o perfil do usuário do token e responde o seu registro, como `GET /users/me`.',
+  refresh: 'Troca um token por outro da mesma sessão, cujo início não muda.',
+  getUser: 'Responde um usuário.',
+  sendAdminKeyByEmailPartner: 'Envia uma chave de ativação de uso único ao endereço de uma organização ativa.',
+  setEmail:
+    'Pede a mudança do endereço de e-mail e envia um código ao novo endereço, que passa a valer com `/users/confirmemail`.',
+  confirmEmail: 'Confirma o novo endereço de e-mail, que passa a valer.',
+  setUsername: 'Muda o nome de usuário.',
+  revokeMyTokens: 'Encerra todas as sessões do usuário: nenhum token vale mais, nem o desta chamada.',
+  deleteMe:
+    'Exclui a conta do usuário: ela é suspensa e ocultada na hora, nenhum token vale mais, e os seus nomes continuam em uso.',
+  exportMe:
+    'Responde os dados armazenados do usuário (LGPD, artigo 18, II), sem segredos e sem dados de outras pessoas.',
+  listMyEvents:
+    'Lista os eventos do registro de auditoria que o usuário causou ou que lhe dizem respeito, os mais novos primeiro (AIP-158).',
+  rotateProviderKey: 'Substitui a chave de provedor do usuário, que é avisado por e-mail.',
+  listMembers: 'Lista os membros da organização de quem chama, por id, exceto os excluídos.',
+  deactivateMember:
+    'Desativa um ROLE_CLIENT da organização de quem chama: ele fica inativo, sai da organização, e seus tokens e chaves enviadas por e-mail deixam de valer.',
+  existsByUsername:
+    'Responde se um nome de usuário está em uso, ou reservado por ter sido de um usuário, com a mesma comparação do cadastro.',
+  existsByNickname: 'Responde se um apelido está em uso, com a mesma comparação do cadastro.',
+  introspect: 'Responde o que a RFC 7662 (introspecção de tokens) prevê para um token, com as declarações do token.',
+  getServerMetadata: 'Responde os metadados da RFC 8414 (metadados do servidor de autorização).',
+  getKeys: 'Responde as chaves públicas que verificam tokens, como JSON Web Key Set (RFC 7517).',
+
+  // Password recovery
+  findAllForgotPasswordQuestions:
+    'Lista todas as perguntas de segurança, também as retiradas, na ordem que os administradores definem; no início, por id.',
+  loginByUsernameAndAnswers: 'Autentica com respostas a pelo menos 2 perguntas de segurança diferentes.',
+  loginByUsernameAndKey: 'Autentica com a chave que `/forgotpasswords/sendkeybyemail` envia por e-mail.',
+  passwordUpdateByUsername: 'Define uma nova senha e revoga todos os tokens anteriores do usuário.',
+  saveForgotPasswordQuestionsUsersAnswers: 'Salva a resposta a uma pergunta, que substitui a anterior.',
+  sendKeyByEmail:
+    'Envia por e-mail uma chave de 8 caracteres, válida por 15 minutos, um uso e 5 tentativas, se o endereço é o cadastrado para o usuário.',
+
+  // Gateway
+  healthz: 'Diz que o gateway funciona.',
+  readyz: 'Diz se o serviço pode responder a requisições.',
+}
+
 /** Meaning and remedy of each reason over HTTP, translated from the comments in proto/ and in `problem.ts`. */
 export const portugueseReasons: Readonly<Record<string, { readonly meaning: string; readonly remedy: string }>> = {
   ACCESS_DENIED: {
