@@ -10,13 +10,13 @@ export const portugueseGroups: Readonly<Record<string, string>> = {
 /** What each operation does, by its `operationId`. */
 export const portugueseSummaries: Readonly<Record<string, string>> = {
   // Users
-  signUp: 'Cadastra um usuário inativo e responde um token dele.',
+  signUp: 'Cadastra um usuário inativo e devolve um token dele.',
   activate: 'Ativa um usuário com uma chave.',
   login: 'Troca nome de usuário e senha por um token.',
-  getMe: 'Responde o usuário do token e, a pedido, a sua entrada anterior.',
-  updateMe: 'Muda o perfil do usuário do token e responde o seu registro, como `GET /users/me`.',
+  getMe: 'Devolve o usuário do token e, a pedido, a sua entrada anterior.',
+  updateMe: 'Muda o perfil do usuário do token e devolve o seu registro, como `GET /users/me`.',
   refresh: 'Troca um token por outro da mesma sessão, cujo início não muda.',
-  getUser: 'Responde um usuário.',
+  getUser: 'Devolve um usuário.',
   sendAdminKeyByEmailPartner: 'Envia uma chave de ativação de uso único ao endereço de uma organização ativa.',
   setEmail:
     'Pede a mudança do endereço de e-mail e envia um código ao novo endereço, que passa a valer com `/users/confirmemail`.',
@@ -26,7 +26,7 @@ export const portugueseSummaries: Readonly<Record<string, string>> = {
   deleteMe:
     'Exclui a conta do usuário: ela é suspensa e ocultada na hora, nenhum token vale mais, e os seus nomes continuam em uso.',
   exportMe:
-    'Responde os dados armazenados do usuário (LGPD, artigo 18, II), sem segredos e sem dados de outras pessoas.',
+    'Devolve os dados armazenados do usuário (LGPD, artigo 18, II), sem segredos e sem dados de outras pessoas.',
   listMyEvents:
     'Lista os eventos do registro de auditoria que o usuário causou ou que lhe dizem respeito, os mais novos primeiro (AIP-158).',
   rotateProviderKey: 'Substitui a chave de provedor do usuário, que é avisado por e-mail.',
@@ -34,11 +34,11 @@ export const portugueseSummaries: Readonly<Record<string, string>> = {
   deactivateMember:
     'Desativa um ROLE_CLIENT da organização de quem chama: ele fica inativo, sai da organização, e seus tokens e chaves enviadas por e-mail deixam de valer.',
   existsByUsername:
-    'Responde se um nome de usuário está em uso, ou reservado por ter sido de um usuário, com a mesma comparação do cadastro.',
-  existsByNickname: 'Responde se um apelido está em uso, com a mesma comparação do cadastro.',
-  introspect: 'Responde o que a RFC 7662 (introspecção de tokens) prevê para um token, com as declarações do token.',
-  getServerMetadata: 'Responde os metadados da RFC 8414 (metadados do servidor de autorização).',
-  getKeys: 'Responde as chaves públicas que verificam tokens, como JSON Web Key Set (RFC 7517).',
+    'Informa se um nome de usuário está em uso, ou reservado por ter sido de um usuário, com a mesma comparação do cadastro.',
+  existsByNickname: 'Informa se um apelido está em uso, com a mesma comparação do cadastro.',
+  introspect: 'Devolve o que a RFC 7662 (introspecção de tokens) prevê para um token, com as declarações do token.',
+  getServerMetadata: 'Devolve os metadados da RFC 8414 (metadados do servidor de autorização).',
+  getKeys: 'Devolve as chaves públicas que verificam tokens, como JSON Web Key Set (RFC 7517).',
 
   // Password recovery
   findAllForgotPasswordQuestions:
@@ -51,8 +51,8 @@ export const portugueseSummaries: Readonly<Record<string, string>> = {
     'Envia por e-mail uma chave de 8 caracteres, válida por 15 minutos, um uso e 5 tentativas, se o endereço é o cadastrado para o usuário.',
 
   // Gateway
-  healthz: 'Diz que o gateway funciona.',
-  readyz: 'Diz se o serviço pode responder a requisições.',
+  healthz: 'Informa que o gateway funciona.',
+  readyz: 'Informa se o serviço pode responder a requisições.',
 }
 
 /** Meaning and remedy of each reason over HTTP, translated from the comments in proto/ and in `problem.ts`. */

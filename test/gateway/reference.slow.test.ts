@@ -106,6 +106,7 @@ browserTest('a call can be copied as a curl command with the same effect', async
   const { username, token } = await service.signUp('ROLE_CLIENT', { nickname: `d'Ávila $(id) ${Date.now()}` })
   const { page } = await openPage(t, [service.http], { permissions: ['clipboard-read', 'clipboard-write'] })
   await page.goto(`${service.http}/docs/1.0.2/en`)
+  await page.locator('#introduction').getByText(`URL=${service.http}/1.0.2`).waitFor()
   const copied = async (operation: string) => {
     await page.locator(`#${operation} .copy`).click()
     await page.locator(`#${operation}`).getByText('Copied.').waitFor()
