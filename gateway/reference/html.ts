@@ -33,8 +33,11 @@ export function paragraphs(text = '', mark?: (text: string) => Html): Html[] {
   return text.split('\n\n').map(paragraph => html`<p>${inline(paragraph, mark)}</p>`)
 }
 
-/** Markdown, as far as the introductions have it: headings of the second level, fenced code, and paragraphs. */
-export function markdown(text: string): Html[] {
+/**
+ * Markdown, as far as the introductions have it: headings of the second level, fenced code, and paragraphs, of which `mark`
+ * marks up what isn't code.
+ */
+export function markdown(text: string, mark: (text: string) => Html): Html[] {
   return text
     .trim()
     .split('\n\n')
@@ -42,7 +45,7 @@ export function markdown(text: string): Html[] {
       const [, heading] = /^## (.*)$/.exec(block) ?? []
       if (heading !== undefined) return html`<h2>${heading}</h2>`
       const [, language, code] = /^```(\w*)\n(.*)\n```$/s.exec(block) ?? []
-      if (code === undefined) return html`<p>${inline(block)}</p>`
+      if (code === undefined) return html`<p>${inline(block, mark)}</p>`
       return language === 'sh' ? html`<pre class="curl">${code}</pre>` : html`<pre>${code}</pre>`
     })
 }

@@ -121,7 +121,7 @@ export function renderReference(document: OpenApi, locale: Locale, introduction:
         )}</ul>`,
     )}<p><a href="#reasons">${text.reasons}</a></p><p><a href="#records">${text.records}</a></p></details></nav>`,
     html`<main id="main" tabindex="-1">
-<section id="introduction">${markdown(introduction)}</section>
+<section id="introduction">${markdown(introduction, reasonLink(context))}</section>
 <section id="session" hidden data-script>
 <h2>${text.signIn}</h2>
 <p>${text.signInAbout}</p>
@@ -147,7 +147,7 @@ ${operations.map(each => article(each, context))}</section>
     ).map(([name, reason]) => reasonItem(name, reason, context))}</dl></section>
 <section id="records"><h2>${text.records}</h2>${schemas.map(
       ([name, { description, properties, required }]) => html`<section id="record-${name}"><h3><code>${name}</code></h3>
-<div lang="en">${paragraphs(description, reasonLink(context))}</div>
+<div lang="en">${paragraphs(description)}</div>
 <dl>${Object.entries(properties ?? {}).map(([field, schema]) => fieldItem(field, schema, required, context))}</dl></section>
 `,
     )}</section>
@@ -296,11 +296,11 @@ function parameterItem(
 ) {
   const { text } = context
   const where = place === 'path' ? text.inPath : inForm ? text.inBody : text.inQuery
-  return html`<dt><code>${name}</code> ${typeOf(schema, context)} <small>${where}${isRequired && `, ${text.required}`}</small></dt><dd lang="en">${inline(withoutRequired(description), reasonLink(context))}</dd>`
+  return html`<dt><code>${name}</code> ${typeOf(schema, context)} <small>${where}${isRequired && `, ${text.required}`}</small></dt><dd lang="en">${inline(withoutRequired(description))}</dd>`
 }
 
 function fieldItem(name: string, schema: Schema, required: readonly string[] | undefined, context: Context) {
-  return html`<dt><code>${name}</code> ${typeOf(schema, context)}${required?.includes(name) && html` <small>${context.text.required}</small>`}</dt><dd lang="en">${inline(withoutRequired(schema.description), reasonLink(context))}</dd>`
+  return html`<dt><code>${name}</code> ${typeOf(schema, context)}${required?.includes(name) && html` <small>${context.text.required}</small>`}</dt><dd lang="en">${inline(withoutRequired(schema.description))}</dd>`
 }
 
 function answerItem(status: string, given: Response, context: Context) {
@@ -316,7 +316,7 @@ function answerItem(status: string, given: Response, context: Context) {
   )
   const example = Object.values(content)[0]?.example
   const shown = typeof example === 'string' ? example : JSON.stringify(example, undefined, 2)
-  return html`<dt>${status}</dt><dd>${types.length > 0 ? types : text.noBody} <span lang="en">${inline(description, reasonLink(context))}</span>${shown !== undefined && html`<pre>${shown}</pre>`}</dd>`
+  return html`<dt>${status}</dt><dd>${types.length > 0 ? types : text.noBody} <span lang="en">${inline(description)}</span>${shown !== undefined && html`<pre>${shown}</pre>`}</dd>`
 }
 
 function reasonItem(name: string, { status, code, meaning, remedy }: Reason, { locale, text }: Context) {
