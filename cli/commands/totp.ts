@@ -24,7 +24,7 @@ export function addTotp(program: Command): void {
       'after',
       `
 The first code of the new secret completes the enrollment and ends all your
-sessions: sign in again, with a code. From then on, your sessions at the public
+sessions: sign in again, with the next code. From then on, your sessions at the public
 endpoints can read your own record, refresh and revoke, and nothing else.
 
 Example:
@@ -45,10 +45,14 @@ Example:
           say(secret.replace(/(.{4})(?=.)/g, '$1 '))
         }
         const confirm = (code: string) => api.confirmTotp({ code })
-        if (codeFile === undefined) await askCodes(confirm, 'INVALID_ARGUMENT')
-        else await confirm(await readSecret(codeFile, '--code-file'))
-        if (options.json) printJson({ enrolled: true })
-        else say('Enrolled: a sign-in now needs a code. Your sessions have ended: run `auth-admin login`.')
+        const { nextCodeDelay } =
+          codeFile === undefined
+            ? await askCodes(confirm, 'INVALID_ARGUMENT')
+            : await confirm(await readSecret(codeFile, '--code-file'))
+        const nextCodeSeconds = Number(nextCodeDelay!.seconds)
+        if (options.json) return printJson({ enrolled: true, nextCodeSeconds })
+        say('Enrolled: a sign-in now needs a code, and each code is valid once. Your sessions have ended:')
+        say(`run \`auth-admin login\` with the next code, which comes in ${nextCodeSeconds} s.`)
       }),
     )
 

@@ -9,14 +9,15 @@ import type { Settings } from '../process/settings.js'
 import type { Call } from '../requests/call.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import type { Attempt } from './sign-in.js'
-import { totpStep } from './totp.js'
+import { secondsToNextCode, totpStep } from './totp.js'
 
 /** Checks one-time codes. */
 export interface OneTimeCodes {
   /**
    * Checks the code of an attempt whose password was right. Returns whether the account has one-time codes enrolled.
    * Refuses with TOO_MANY_ATTEMPTS, without a comparison, when they are locked; with CODE_NEEDED without a code; with
-   * INVALID_CREDENTIALS for a wrong or used code, which counts as a failure. 10 failures in 15 minutes or 30 in a day
+   * INVALID_CREDENTIALS for a wrong or used code, which counts as a failure; their audit events have the reasons WRONG_CODE
+   * and CODE_USED. 10 failures in 15 minutes or 30 in a day
    * lock; the 5th in 15 minutes sends an e-mail to the owner.
    */
   check(attempt: Attempt, account: Account, code: string | undefined, call: Call): Promise<boolean>
@@ -36,18 +37,18 @@ export function createOneTimeCodes(deps: {
   function compare(attempt: Attempt, { id, email }: Account, code: string, { address }: Call) {
     return database.transact(async t => {
       const held = await totpSecrets.lock(id, t)
-      if (!held) return 'wrong'
+      if (!held) return { refusal: wrongCode }
       if (held.locked) return 'locked'
       const step = totpStep(held.secret, code, now())
       if (step !== undefined && (await totpSecrets.take(id, step, t))) return 'right'
       const { failures, locked } = await totpSecrets.fail(id, t)
-      await attempt.record(Reason.INVALID_CREDENTIALS, t)
+      await attempt.record(step === undefined ? 'WRONG_CODE' : 'CODE_USED', t)
       if (locked) await attempt.record(Reason.TOO_MANY_ATTEMPTS, t)
       if (failures === codeLimits.window.noticeAfter && email) {
         const parameters = { userId: id, at: new Date(now()).toISOString(), address }
         await emails.add({ kind: 'wrong-codes', parameters }, settings.mailLocale, t)
       }
-      return 'wrong'
+      return { refusal: step === undefined ? wrongCode : usedCode(secondsToNextCode(held.lastStep, now())) }
     })
   }
 
@@ -62,14 +63,17 @@ export function createOneTimeCodes(deps: {
       }
       const verdict = await compare(attempt, account, code, call)
       if (verdict === 'locked') throw codesLocked(account)
-      if (verdict === 'wrong') await attempt.failSecond(new Refusal(Reason.INVALID_CREDENTIALS, { text: wrongCode }))
+      if (verdict !== 'right')
+        await attempt.failSecond(new Refusal(Reason.INVALID_CREDENTIALS, { text: verdict.refusal }))
       return true
     },
   }
 }
 
-/** It reveals nothing new: CODE_NEEDED reveals a right password to a sign-in without a code. */
-const wrongCode = 'The one-time code is wrong or already used. Wait for the next code.'
+// These texts reveal nothing new: CODE_NEEDED reveals a right password to a sign-in without a code, and a used code is of
+// no more use.
+const wrongCode = 'The one-time code is wrong.'
+const usedCode = (seconds: number) => `This one-time code was already used. The next one comes in ${seconds} s.`
 
 /** Without `retryAfter`: this lock doesn't expire. */
 function codesLocked({ id }: Account): Refusal {

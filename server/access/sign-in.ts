@@ -68,8 +68,11 @@ export interface Attempt extends AsyncDisposable {
    * failure of the client address only, and throws `refusal`.
    */
   failSecond(refusal: Refusal): Promise<never>
-  /** Appends an audit event of a refusal with this reason. Doesn't end the attempt and counts nothing. */
-  record(reason: Reason, t?: Transaction): Promise<void>
+  /**
+   * Appends an audit event of a refusal with this reason, or with one that is more precise than the caller's. Doesn't end the
+   * attempt and counts nothing.
+   */
+  record(reason: Reason | 'WRONG_CODE' | 'CODE_USED', t?: Transaction): Promise<void>
 }
 
 /** Begins attempts to sign in. */
@@ -138,6 +141,7 @@ export function createSignIns(deps: {
         throw error
       })
       admission.observe(address, start.addressLevel)
+      call.user ??= start.account?.id
       if (!start.begun) {
         leave()
         throw refusalOfStart(start)
@@ -146,11 +150,11 @@ export function createSignIns(deps: {
       const { account, known, counter } = start
       const isKnown = known && account?.active === true && !account.suspended
       const accountWaiter: Waiter = isKnown ? { ...waiter, kind: 'known' } : waiter
-      const event = (outcome: 'ok' | 'refused', reason?: Reason): AuditEvent => ({
+      const event = (outcome: 'ok' | 'refused', reason?: Reason | string): AuditEvent => ({
         ...auditContext(call, outcome === 'ok' ? account : undefined),
         action,
         outcome,
-        ...(reason === undefined ? {} : { reason: Reason[reason] }),
+        ...(reason !== undefined && { reason: typeof reason === 'string' ? reason : Reason[reason]! }),
         ...(account && { subject_id: account.id }),
       })
       // A transaction that is repeated ends the attempt again.
@@ -183,7 +187,6 @@ export function createSignIns(deps: {
         async succeed(t) {
           const { id } = account!
           if (!(await attempts.succeed(counter?.subject, address, id, event('ok'), t))) refuse(unknown)
-          call.user = id
           end()
         },
         record,

@@ -19,6 +19,13 @@ export function totpUri(secret: string, username: string, issuer: string): strin
   return new TOTP({ secret, label: username, issuer, period }).toString()
 }
 
+/** Returns the seconds, rounded up, until an authenticator shows a code after the one of time step `used`. */
+export function secondsToNextCode(used: number, now: number): number {
+  return Math.ceil((Math.max(used, stepAt(now)) + 1) * period - now / 1000)
+}
+
+const stepAt = (now: number) => Math.floor(now / 1000 / period)
+
 /**
  * Returns the time step (RFC 6238) that a code belongs to; undefined for a wrong code. White space in the code doesn't
  * matter; `now` is in ms since 1970.
@@ -27,5 +34,5 @@ export function totpStep(secret: string, code: string, now: number): number | un
   const token = code.replace(/\s/g, '')
   if (!/^\d{6}$/.test(token)) return undefined
   const delta = new TOTP({ secret, period }).validate({ token, timestamp: now, window: 1 })
-  return delta === null ? undefined : Math.floor(now / 1000 / period) + delta
+  return delta === null ? undefined : stepAt(now) + delta
 }

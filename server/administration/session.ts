@@ -5,7 +5,7 @@ import type { OneTimeCodes } from '../access/one-time-codes.js'
 import { provesFrom } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Tokens } from '../access/tokens.js'
-import { newTotpSecret, totpStep, totpUri } from '../access/totp.js'
+import { newTotpSecret, secondsToNextCode, totpStep, totpUri } from '../access/totp.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { MasterKey } from '../models/master-key.js'
 import { adminTokenTtl } from '../models/signing-key.js'
@@ -117,7 +117,7 @@ export function confirmTotp(deps: {
       await users.revokeTokens(id, t)
       await record({ action: 'user.enroll-totp', subject_id: id })
     })
-    return {}
+    return { nextCodeDelay: { seconds: BigInt(secondsToNextCode(step, now())) } }
   }
 }
 

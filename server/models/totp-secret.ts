@@ -43,8 +43,11 @@ export interface TotpSecrets {
   enroll(userId: number, secret: string, t: Transaction): Promise<void>
   /** Activates the pending secret for codes after time step `step`. Returns false when another secret is pending. */
   confirm(userId: number, pending: string, step: number, t: Transaction): Promise<boolean>
-  /** Returns the active secret, and locks it until the transaction ends, so that each attempt sees all failures. */
-  lock(userId: number, t: Transaction): Promise<{ secret: string; locked: boolean } | undefined>
+  /**
+   * Returns the active secret, and the time step of the last accepted code. Locks both until the transaction ends, so that
+   * each attempt sees all failures.
+   */
+  lock(userId: number, t: Transaction): Promise<{ secret: string; locked: boolean; lastStep: number } | undefined>
   /** Accepts the code of a time step, and clears `failures`. Returns false if a code of this or a later step was accepted. */
   take(userId: number, step: number, t: Transaction): Promise<boolean>
   /** Counts a wrong code, and locks the secret at a limit. Returns the count of 15 minutes. `t` must hold the row lock. */
@@ -73,10 +76,16 @@ const confirm: Statement = {
     WHERE user_id = $1 AND pending_sealed = $2 RETURNING 1`,
 }
 
+interface LockedSecret {
+  readonly sealed: Buffer
+  readonly locked: boolean
+  readonly lastStep: number
+}
+
 const lock: Statement = {
   name: 'totp-lock',
-  text: `SELECT secret_sealed AS sealed, locked_at IS NOT NULL AS locked FROM totp_secrets
-    WHERE user_id = $1 AND secret_sealed IS NOT NULL FOR UPDATE`,
+  text: `SELECT secret_sealed AS sealed, locked_at IS NOT NULL AS locked, last_step::int AS "lastStep"
+    FROM totp_secrets WHERE user_id = $1 AND secret_sealed IS NOT NULL FOR UPDATE`,
 }
 
 const take: Statement = {
@@ -151,8 +160,10 @@ export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey,
       return (await database.run(confirm, [userId, row.pendingSealed, step], transaction)).length > 0
     },
     async lock(userId, transaction) {
-      const [row] = await database.run<{ sealed: Buffer; locked: boolean }>(lock, [userId], transaction)
-      return row && { secret: open(userId, row.sealed), locked: row.locked }
+      const [row] = await database.run<LockedSecret>(lock, [userId], transaction)
+      if (!row) return undefined
+      const { sealed, ...state } = row
+      return { secret: open(userId, sealed), ...state }
     },
     take: async (userId, step, transaction) => (await database.run(take, [userId, step], transaction)).length > 0,
     async fail(userId, transaction) {

@@ -39,8 +39,8 @@ export interface Call {
   readonly certificate?: string | undefined
   /** Its slot in the scheduler; absent on the command line. */
   readonly work?: Slot | undefined
-  /** Id of the user that calls, for the access log; set when the user is identified. */
-  user?: number
+  /** Id of the user that calls, or as which an attempt signs in, for the access log; set when the user is found. */
+  user?: number | undefined
 }
 
 /** The slot of a call in the scheduler. */

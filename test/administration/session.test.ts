@@ -61,6 +61,46 @@ test('after enrolment a sign-in needs a one-time code in addition to the passwor
   t.is(await reasonOf(open.signIn({ username: 'admin', password, code: next })), 'INVALID_CREDENTIALS')
 })
 
+test('a used code is refused with the time of the next one, which signs in at once, and events tell it from a wrong one', async t => {
+  const service = await serviceWithClock(t, settings)
+  const { registry, clock } = service
+  const open = openAdministration(t, service)
+  const session = await openSignedIn(t, service)
+  const { secret } = await session.enrollTotp({})
+  const totp = new TOTP({ secret })
+  /** What an authenticator shows so many seconds from now. */
+  const code = (seconds = 0) => totp.generate({ timestamp: clock.now() + seconds * 1000 })
+  const signIn = (given: string, secret = password) => open.signIn({ username: 'admin', password: secret, code: given })
+  const refusal = async (given: string, secret?: string) => {
+    const error = await t.throwsAsync(signIn(given, secret))
+    t.is(await reasonOf(Promise.reject(error)), 'INVALID_CREDENTIALS')
+    return error!.message
+  }
+  const seconds = (message: string) => Number(/The next one comes in (\d+) s\b/.exec(message)?.[1])
+  // 10 seconds into a step.
+  await clock.pass(40 - ((clock.now() / 1000) % 30))
+  const used = code()
+  const { nextCodeDelay } = await session.confirmTotp({ code: used })
+  t.true(Math.abs(Number(nextCodeDelay?.seconds) - 20) <= 1, String(nextCodeDelay?.seconds))
+  const message = await refusal(used)
+  t.regex(message, /one-time code was already used/)
+  t.true(Math.abs(seconds(message) - 20) <= 1, message)
+  const wrong = ['000000', '111111', '222222', '333333'].find(each => ![-30, 0, 30].map(code).includes(each))!
+  t.regex(await refusal(wrong), /one-time code is wrong/)
+  t.notRegex(await refusal(wrong), /used/)
+  // A wrong password reveals nothing of a code.
+  t.is(await refusal(used, 'wrong-password-1'), await refusal(wrong, 'wrong-password-1'))
+  // The next code is accepted at once, as from a clock that is fast; the one before it is spent with it.
+  t.is(await reasonOf(signIn(code(30))), 'none')
+  const late = await refusal(code(30))
+  t.true(Math.abs(seconds(late) - 50) <= 1, late)
+  t.regex(await refusal(code()), /already used/)
+
+  const events = await registry.audit.list({ action: 'session.admin-login', outcome: 'refused', limit: 100 })
+  const reasons = events.map(({ reason }) => reason)
+  t.deepEqual(reasons, ['CODE_USED', 'WRONG_CODE', 'WRONG_CODE', 'INVALID_CREDENTIALS', 'CODE_USED', 'CODE_USED'])
+})
+
 test('for a day after a public session has set an administrator’s password, it signs in with a one-time code only', async t => {
   const service = await serviceWithClock(t, settings)
   const { registry, clock } = service

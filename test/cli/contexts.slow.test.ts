@@ -148,7 +148,10 @@ test.serial(
     const now = Date.now()
     enrolling.type(`${totp.generate({ timestamp: now })}${keys.enter}`)
     t.is(await enrolling.ended, 0, enrolling.screen())
-    t.regex(enrolling.screen(), /sessions have ended: run `auth-admin login`/)
+    t.regex(
+      enrolling.screen(),
+      /Your sessions have ended:\r?\nrun `auth-admin login` with the next code, which comes in \d+ s/,
+    )
     const after = await run(['users', 'list'])
     t.is(after.code, 4)
     t.is(after.stderr, 'error: Your session has ended: run `auth-admin login --context here`.\n')
@@ -165,7 +168,7 @@ test.serial(
     await terminal.shows('One-time code')
     // It was already used for the enrolment.
     terminal.type(`${totp.generate({ timestamp: now })}${keys.enter}`)
-    await terminal.shows('The one-time code is wrong or already used')
+    await terminal.shows('This one-time code was already used. The next one comes in')
     await terminal.shows('One-time code')
     terminal.type(`${totp.generate({ timestamp: now + 30_000 })}${keys.enter}`)
     t.is(await terminal.ended, 0, terminal.screen())

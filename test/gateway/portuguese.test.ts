@@ -85,7 +85,8 @@ for (const [header, locale] of [
 
 /** Sentences that problem documents don’t have, or not in this form. */
 const exempt = [
-  'The one-time code is wrong or already used. Wait for the next code.',
+  'The one-time code is wrong.',
+  'This one-time code was already used. The next one comes in a or b s.',
   'The row of this RPC doesn’t list the event a or b.',
   'Type a or b to confirm.',
   // Answers to requests whose headers can't be read.

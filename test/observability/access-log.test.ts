@@ -55,7 +55,7 @@ test('a call logs one line at info: RPC, outcome, milliseconds, caller and netwo
     me: { ...here, rpc: 'GetMe', status: 'OK', user, network: '2001:db8:1:2::/64', traceId },
     anonymous: { ...here, rpc: 'GetMe', status: 'PERMISSION_DENIED', reason: 'ACCESS_DENIED' },
     in: { ...here, rpc: 'Login', status: 'OK', user },
-    out: { ...here, rpc: 'Login', status: 'UNAUTHENTICATED', reason: 'INVALID_CREDENTIALS' },
+    out: { ...here, rpc: 'Login', status: 'UNAUTHENTICATED', reason: 'INVALID_CREDENTIALS', user },
     connect: { ...here, rpc: 'GetMe', status: 'OK', user },
     grpc: { ...here, rpc: 'GetMe', status: 'OK', user, network: '192.0.2.9', endpoint: 'grpc', traceId },
   }
@@ -204,6 +204,31 @@ test('a gRPC caller with a certificate is named by the certificate, a gateway is
       [undefined, true],
     ],
   )
+})
+
+test('the line of a failed sign-in has the id of the account, if there is one, and never the name that was typed', async t => {
+  const service = await spawnService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
+  const id = idOf(await login(service))
+  const request = createRequest(service.http)
+  const send = (requestId: string, path: string, form: Record<string, string>, body?: object) =>
+    request('POST', path, { query: form, headers: { 'x-request-id': requestId }, ...(body && { body }) })
+  const [known, unknown] = ['AdMin', 'nome-digitado']
+  await send('password', '/users/login', { username: known, password: 'x' })
+  await send('key', '/forgotpasswords/loginbyusernameandkey', { username: known, key: 'ABCD2345' })
+  await send('answers', '/forgotpasswords/loginbyusernameandanswers', { username: known }, [
+    { forgotpasswordquestions: { id: 1 }, answer: 'x' },
+  ])
+  await send('nobody', '/users/login', { username: unknown, password: 'x' })
+  for (let index = 0; index < 9; index++)
+    await send(`more ${index}`, '/users/login', { username: known, password: 'x' })
+  await send('locked', '/users/login', { username: known, password: 'x' })
+  const user = (requestId: string) => accessOf(service, requestId).then(([line]) => [line?.reason, line?.user])
+  t.deepEqual(await user('password'), ['INVALID_CREDENTIALS', id])
+  t.deepEqual(await user('key'), ['INVALID_KEY', id])
+  t.is((await user('answers'))[1], id)
+  t.deepEqual(await user('nobody'), ['INVALID_CREDENTIALS', undefined])
+  t.deepEqual(await user('locked'), ['TOO_MANY_ATTEMPTS', id])
+  t.notRegex(service.output(), /AdMin|nome-digitado/)
 })
 
 test('the line of a sign-up names no user', async t => {
