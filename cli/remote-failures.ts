@@ -12,6 +12,8 @@ export interface Server {
   readonly url: string
   /** PEM file of the authority that its certificate comes from, instead of those that the system trusts. */
   readonly ca?: string
+  /** Name that its certificate is verified for, instead of the host of the URL. */
+  readonly serverName?: string
 }
 
 /** A server, to begin a sentence with. */
@@ -77,7 +79,10 @@ function ofConnection(server: Server, failure: NodeJS.ErrnoException | undefined
   if (code === 'ERR_TLS_CERT_ALTNAME_INVALID') {
     const { cert } = failure as { cert?: { subjectaltname?: string } }
     const names = cert?.subjectaltname?.replaceAll(/DNS:|IP Address:/g, '') || 'another name'
-    return { message: `${where} has a certificate for ${names}. Use a URL with a name of the certificate.` }
+    const command = `\`${loginTo(server, server.url)} --server-name NAME\``
+    return {
+      message: `${where} has a certificate for ${names}. Use a URL with one of these names, or pass one: ${command}.`,
+    }
   }
   if (/^CERT_(HAS_EXPIRED|NOT_YET_VALID)$/.test(code)) {
     const state = code === 'CERT_HAS_EXPIRED' ? 'that has expired' : 'that isn’t valid yet'

@@ -28,8 +28,11 @@ export async function openRemote(
     import('@connectrpc/connect'),
     import('../proto/gen/google/rpc/error_details_pb.js'),
   ])
-  const { url, ca } = server
-  const authority = ca ? { ca: await readFile(ca).catch(({ code }) => fail(`${ca} can’t be read (${code}).`)) } : {}
+  const { url, ca, serverName } = server
+  const tls = {
+    ...(ca && { ca: await readFile(ca).catch(({ code }) => fail(`${ca} can’t be read (${code}).`)) }),
+    ...(serverName && { servername: serverName }),
+  }
   let session: ClientHttp2Session | undefined
   let failure: NodeJS.ErrnoException | undefined
   let speaksHttp2 = false
@@ -39,7 +42,7 @@ export async function openRemote(
     async request(method, path, headers, options) {
       if (!session || session.closed || session.destroyed) {
         failure = undefined
-        session = connect(url, authority)
+        session = connect(url, tls)
           .on('error', error => {
             failure ??= error
           })

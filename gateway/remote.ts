@@ -57,7 +57,7 @@ interface RemoteOptions {
   readonly certificates?: experimental.CertificateProvider & { readonly identified: boolean }
   /** Name in the servers' certificates; default: the (first) host of the target. */
   readonly serverName?: string | undefined
-  /** Gets a line when a server is lost, and when it is back. */
+  /** Gets a line when a server is lost, with the error of its connection, and when it is back. */
   readonly log?: Log
 }
 
@@ -227,9 +227,9 @@ export function createRemoteTransport(options: RemoteOptions): RemoteTransport {
     const { health: before = 'ready', address } = server
     server.health = health
     if (health === before || servers.get(address) !== server) return
+    const rest = isReady() ? 'others get its calls' : 'no other is ready'
     if (health === 'ready') log?.info({ server: address }, 'a server is back')
-    else if (health === 'not ready') log?.warn({ server: address }, 'a server is not ready: others get its calls')
-    else log?.warn({ server: address }, 'a server is lost: others get its calls')
+    else log?.warn({ server: address, why: server.failure }, `a server is ${health}: ${rest}`)
     if (health !== 'lost') return
     for (const attempt of inFlight) if (attempt.server === server) attempt.abandon?.()
   }

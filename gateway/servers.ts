@@ -18,6 +18,8 @@ export interface Server {
   health?: Health
   /** When it last answered a call or check, by `performance.now()`. */
   answeredAt: number
+  /** Why the last attempt to connect to it failed, or its connection ended; absent while it has one. */
+  failure?: string | undefined
 }
 
 /** The servers behind a target, by address. */
@@ -112,9 +114,13 @@ function Balancer(helper: experimental.ChannelControlHelper): experimental.LoadB
       createSubchannel(at, options) {
         const subchannel = helper.createSubchannel(at, options)
         const address = subchannel.getAddress()
-        const server = servers.get(address)
-        if (server) server.subchannel = subchannel
-        else servers.set(address, { address, subchannel, answeredAt: 0 })
+        const server: Server = servers.get(address) ?? { address, subchannel, answeredAt: 0 }
+        server.subchannel = subchannel
+        servers.set(address, server)
+        subchannel.addConnectivityStateListener((_subchannel, _before, state, _keepalive, message) => {
+          if (server.subchannel === subchannel)
+            server.failure = state === READY ? undefined : (message ?? server.failure)
+        })
         return subchannel
       },
       updateState: (state, picker, error) => helper.updateState(state, pickerOf(picker), error),

@@ -107,6 +107,7 @@ async function chooseLock({ recipient, passphraseFile }: Options): Promise<Lock>
     await writePrivateFile(passphraseFile, content, { isNew: true }).catch(({ code, message }) =>
       fail(code ? `The file of --passphrase-file can’t be made (${code}).` : message),
     )
+    process.stderr.write(`${passphraseFile} is created, with a new passphrase: keep it apart from the backup.\n`)
   }
   const passphrase = await readSecret(passphraseFile, '--passphrase-file')
   if ([...passphrase].length < 16) fail('The passphrase is too short: use 16 characters or more.')

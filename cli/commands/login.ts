@@ -1,3 +1,4 @@
+import { isIP } from 'node:net'
 import { resolve } from 'node:path'
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Command, InvalidArgumentError, Option } from 'commander'
@@ -26,6 +27,7 @@ import { userOutput } from './users/output.js'
 type LoginOptions = GlobalOptions &
   Secrets & {
     readonly ca?: string
+    readonly serverName?: string
     readonly username?: string
     readonly serviceKeyFile?: string
   }
@@ -37,6 +39,12 @@ export function addLogin(program: Command): void {
     .description('Sign in to a server as an administrator. The session lasts 12 hours.')
     .argument('[url]', 'https://host:port of its administration listener; by default that of the context', parseUrl)
     .addOption(new Option('--ca <file>', 'PEM file of the certificate authority of the server'))
+    .addOption(
+      new Option(
+        '--server-name <name>',
+        'name to verify the certificate of the server for, instead of the host of the URL',
+      ).argParser(parseServerName),
+    )
     .addOption(new Option('--username <name>', 'username of the administrator; by default that of the context'))
     .addOption(new Option('--password-file <file>', 'file with the password; - for standard input'))
     .addOption(new Option('--code-file <file>', 'file with the one-time code, if you enrolled an authenticator'))
@@ -151,9 +159,9 @@ Examples:
       const chosen = await chooseContext(wanted)
       if (!chosen) return fail('There is no current context: commands work on the database itself.', 3)
       const { name, context } = chosen
-      const output = { name, url: context.url, ca: context.ca, current: name === used }
-      if (options.json) printJson(output)
-      else printFields(output)
+      const { url, ca, serverName } = context
+      if (options.json) return printJson({ name, url, ca, serverName, current: name === used })
+      printFields({ name, url, ca, 'server name': serverName, current: name === used })
     })
   contexts
     .command('use')
@@ -206,6 +214,12 @@ const urlProblem = (text: string) =>
     ? 'Use https://host:port; http:// works for this machine only, because it exposes the token.'
     : undefined
 
+/** Server names in TLS are DNS names (RFC 6066). */
+function parseServerName(text: string): string {
+  if (isIP(text)) throw new InvalidArgumentError('It must be a DNS name: an address belongs into the URL.')
+  return text
+}
+
 function parseUrl(text: string): string {
   const problem = urlProblem(text)
   if (problem !== undefined) throw new InvalidArgumentError(problem)
@@ -214,18 +228,19 @@ function parseUrl(text: string): string {
 
 /** The context to sign in to: for a URL, a new one under the given name or the host; otherwise an existing one. */
 async function contextFor(url: string | undefined, options: LoginOptions) {
-  const { context: named, ca } = options
+  const { context: named, ca, serverName } = options
+  const tls = { ...(ca && { ca: resolve(ca) }), ...(serverName && { serverName }) }
   const isNew = named !== undefined && !Object.hasOwn((await readContexts()).contexts, named)
   if (url === undefined && !(isNew && canAsk(options))) {
     const chosen = await chooseContext(named)
-    if (chosen) return { ...chosen, context: { ...chosen.context, ...(ca && { ca: resolve(ca) }) } }
+    if (chosen) return { ...chosen, context: { ...chosen.context, ...tls } }
   }
   const question = 'URL of the administration listener (https://host:port):'
   const missing = 'Pass the URL of the server to sign in to.'
   const origin = parseUrl(await given(url, question, missing, options, urlProblem))
   const name = named ?? new URL(origin).host
   if (name === local) misuse('`local` is the database itself: choose another name for the context.')
-  const context: Context = { url: origin, ...(ca && { ca: resolve(ca) }), tokenFile: tokenFileOf(name) }
+  const context: Context = { url: origin, ...tls, tokenFile: tokenFileOf(name) }
   return { name, context }
 }
 

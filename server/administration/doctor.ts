@@ -327,8 +327,13 @@ async function examineHashing({ settings: { bcryptCost: cost } }: Deps): Promise
   return ok(detail)
 }
 
-async function examineCertificate({ settings: { tlsCert } }: Deps): Promise<Found> {
-  if (!tlsCert) return ok('AUTH_TLS_CERT is not set: this process doesn’t use TLS.')
+/** A command on the database itself has the settings of its shell, which say nothing of the service. */
+const isServer = ({ undeclaredProxies }: Deps) => undeclaredProxies !== undefined
+
+async function examineCertificate(deps: Deps): Promise<Found> {
+  const { tlsCert } = deps.settings
+  if (!tlsCert)
+    return ok(`AUTH_TLS_CERT is not set${isServer(deps) ? ': this server doesn’t use TLS' : ' in this environment'}.`)
   const ends = new Date(new X509Certificate(await readFile(tlsCert)).validTo)
   const days = Math.floor((ends.getTime() - Date.now()) / 86_400_000)
   const on = ends.toISOString().slice(0, 10)
@@ -338,9 +343,11 @@ async function examineCertificate({ settings: { tlsCert } }: Deps): Promise<Foun
   return days < 30 ? warning(detail, fix) : ok(detail)
 }
 
-async function examineListener({ settings: { adminAddress, tlsCert } }: Deps): Promise<Found> {
-  if (!adminAddress) return ok('AUTH_ADMIN_ADDRESS is off: administration works on the database itself.')
-  const detail = `AUTH_ADMIN_ADDRESS is ${formatAddress(adminAddress)}`
+async function examineListener(deps: Deps): Promise<Found> {
+  const { adminAddress, tlsCert } = deps.settings
+  const here = isServer(deps) ? '' : ' in this environment'
+  if (!adminAddress) return ok(`AUTH_ADMIN_ADDRESS is off${here}: administration works on the database itself.`)
+  const detail = `AUTH_ADMIN_ADDRESS is ${formatAddress(adminAddress)}${here}`
   if (tlsCert) return ok(`${detail}, with TLS.`)
   // Without TLS, the settings allow only a loopback address.
   return ok(`${detail}, which only this machine can reach.`)

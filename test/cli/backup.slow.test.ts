@@ -238,6 +238,7 @@ test('a backup can’t be read without its key, and neither command prints a sec
   const other = join(folder, 'other.age')
   const ran = await spawnCli(env, ['backup', other, '--passphrase-file', words])
   const passphrase = (await readFile(words, 'utf8')).trim()
+  t.regex(ran.stderr, new RegExp(`^${words} is created, with a new passphrase: keep it apart from the backup\\.$`, 'm'))
   t.regex(passphrase, /^([\da-f]{4}-){7}[\da-f]{4}$/)
   t.is((await stat(words)).mode & 0o777, 0o600)
   for (const path of [file, other]) {

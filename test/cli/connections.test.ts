@@ -12,7 +12,7 @@ import { formatAddress } from '../../server/process/settings.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { installedRegistry, openTerminal, program, runCli, spawnCli } from '../_helpers/cli.js'
 import { freePort } from '../_helpers/relay.js'
-import { password, serviceForFile } from '../_helpers/service.js'
+import { password, serviceForFile, startTestService } from '../_helpers/service.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_METRICS_ADDRESS: '127.0.0.1:0' }))
 const authority = createAuthority('Known')
@@ -144,10 +144,33 @@ test('a certificate of an unknown authority, for another name, or expired is rep
     t,
     await serve(['auth.example.org', 'auth.test']),
     1,
-    /certificate for auth\.example\.org, auth\.test\./,
+    /certificate for auth\.example\.org, auth\.test\. Use a URL with one of these names, or pass one: `auth-admin login https:\/\/localhost:\d+ --server-name NAME`/,
     ca,
   )
   await says(t, await serve(['localhost'], new Date(Date.now() - 86_400_000)), 1, /certificate that has expired/, ca)
+})
+
+test('--server-name verifies the certificate for another name than that of the URL, in all commands of the context', async t => {
+  const { ca, ...own } = await writePems(t, { ca: authority.certificate, ...issue(['auth.example.org']) })
+  const tls = { AUTH_TLS_CERT: own.cert, AUTH_TLS_KEY: own.key }
+  const { service } = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', ...tls })
+  const url = `https://${formatAddress(service.addresses.admin!)}`
+  const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
+  t.teardown(() => rm(config, { recursive: true, force: true }))
+  const run = (...args: string[]) => runCli({ XDG_CONFIG_HOME: config }, args, `${password}\n`)
+  const login = ['login', url, '--ca', ca, '--username', 'admin', '--password-file', '-', '--context', 'tls']
+  const refused = await run(...login)
+  t.is(refused.code, 1)
+  t.regex(refused.stderr, /has a certificate for auth\.example\.org\..* --server-name NAME/)
+  t.is((await run(...login, '--server-name', 'auth.example.com')).code, 1)
+  t.is((await run(...login, '--server-name', '127.0.0.1')).code, 2)
+  const right = await run(...login, '--server-name', 'auth.example.org')
+  t.is(right.code, 0, right.stderr)
+  t.is((await run('users', 'list')).code, 0)
+  t.is(JSON.parse((await run('contexts', 'show', '--json')).stdout).serverName, 'auth.example.org')
+  // A later sign-in keeps it.
+  const again = await run('login', '--context', 'tls', '--password-file', '-')
+  t.is(again.code, 0, again.stderr)
 })
 
 test('an HTTP/1.1 server with TLS is reported as such', async t => {

@@ -3,6 +3,7 @@ import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { hostname, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
+import { openSignedIn } from '../_helpers/administration.js'
 import { installedRegistry, runCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
 import { startTestService } from '../_helpers/service.js'
@@ -47,7 +48,8 @@ test('doctor exits with 0 if no check failed, even with warnings', async t => {
 
 test('doctor says that it checks the settings of its environment, not of the service, and lists each', async t => {
   const other = { AUTH_RECOVERY_EMAIL: 'any', AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_BCRYPT_COST: '5' }
-  const { env } = await startTestService(t, { ...other, AUTH_TRUSTED_PROXIES: '127.0.0.1, 10.0.0.0/8' })
+  const service = await startTestService(t, { ...other, AUTH_TRUSTED_PROXIES: '127.0.0.1, 10.0.0.0/8' })
+  const { env } = service
   const own = { DATABASE_URL: env.DATABASE_URL!, AUTH_MASTER_KEY: env.AUTH_MASTER_KEY!, AUTH_DATA_DIR: await folder(t) }
   const of = ({ checks }: { checks: Check[] }, name: string) => checks.find(({ check }) => check === name)!.detail
   const environment = /settings of this environment/
@@ -63,6 +65,13 @@ test('doctor says that it checks the settings of its environment, not of the ser
     ['administration', 'AUTH_ADMIN_ADDRESS is 127.0.0.1:50052'],
   ] as const)
     t.true(of(bare, check).startsWith(setting), of(bare, check))
+  // TLS is that of the shell here, and that of the service at a server.
+  for (const check of ['certificate', 'administration']) t.regex(of(bare, check), /in this environment/, check)
+  const session = await openSignedIn(t, service)
+  const { checks } = await session.diagnose({})
+  const served = (name: string) => checks.find(({ check }) => check === name)!.detail
+  t.is(served('certificate'), 'AUTH_TLS_CERT is not set: this server doesn’t use TLS.')
+  t.is(served('administration'), 'AUTH_ADMIN_ADDRESS is 127.0.0.1:0, which only this machine can reach.')
   t.regex(of(await doctor({ ...own, AUTH_SOMETHING: 'x' }), 'settings'), environment)
   t.regex(of(await doctor({ ...own, AUTH_TOKEN_TTL: 'x' }), 'settings'), environment)
   const same = await doctor({ ...own, AUTH_RECOVERY_EMAIL: 'any', AUTH_TRUSTED_PROXIES: env.AUTH_TRUSTED_PROXIES! })

@@ -16,6 +16,8 @@ import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Transaction } from '../../server/database/connection.js'
 import { createScheduler, schedulerLimits } from '../../server/limits/scheduler.js'
+import { spawnServer } from '../_helpers/apart.js'
+import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { keepLog } from '../_helpers/logged.js'
 import { lockWaiters } from '../_helpers/models.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
@@ -25,6 +27,7 @@ import { claimsOf, idOf } from '../_helpers/tokens.js'
 import { waitFor, waitForValue, within } from '../_helpers/wait.js'
 
 const service = serviceForFile()
+const authority = createAuthority('Authority')
 const main = fileURLToPath(new URL('../../gateway/main.js', import.meta.url))
 
 interface GatewayProcess {
@@ -36,7 +39,7 @@ interface GatewayProcess {
 }
 
 /** Starts a gateway in front of a gRPC target. */
-async function spawnGateway(target: string): Promise<GatewayProcess> {
+async function spawnGateway(target: string, more: Record<string, string> = {}): Promise<GatewayProcess> {
   const child = spawn(process.execPath, [main], {
     env: {
       PATH: process.env.PATH,
@@ -44,6 +47,7 @@ async function spawnGateway(target: string): Promise<GatewayProcess> {
       AUTH_HTTP_ADDRESS: '127.0.0.1:0',
       AUTH_METRICS_ADDRESS: 'off',
       AUTH_TRUSTED_PROXIES: '127.0.0.1',
+      ...more,
     },
     stdio: ['ignore', 'pipe', 'pipe'],
   })
@@ -270,6 +274,22 @@ test('an unreachable server is logged by the gateway, without the request’s co
   t.is(err.cause.code, status.UNAVAILABLE)
   t.notRegex(JSON.stringify(line), /secret|127\.0\.0\.1|ECONN/)
 })
+
+for (const [target, why, certificates] of [
+  ['127.0.0.1:9', /connect ECONNREFUSED 127\.0\.0\.1:9$/, undefined],
+  ['of another name', /certificate/, 'auth-gateway'],
+] as const) {
+  test(`a gateway of one server logs why it can’t connect, and that no other is ready: ${target}`, async t => {
+    const files =
+      certificates && (await writePems(t, { ca: authority.certificate, ...authority.issue({ name: certificates }) }))
+    const tls = files && (await spawnServer(t, { AUTH_TLS_CERT: files.cert, AUTH_TLS_KEY: files.key }))
+    const alone = await spawnGateway(tls?.grpc ?? target, files ? { AUTH_TLS_CA: files.ca } : {})
+    t.teardown(() => kill(alone))
+    const line = await waitFor(() => alone.log().find(({ server }) => server !== undefined))
+    t.like(line, { level: 'warn', server: tls?.grpc ?? target, msg: 'a server is lost: no other is ready' })
+    t.regex(String(line.why), why)
+  })
+}
 
 interface Logged {
   readonly code: number
