@@ -24,8 +24,8 @@ export function addTotp(program: Command): void {
       'after',
       `
 The first code of the new secret completes the enrollment and ends all your
-sessions: sign in again, with the next code. From then on, your sessions at the public
-endpoints can read your own record, refresh and revoke, and nothing else.
+sessions: sign in again, with the next code. From then on, your sessions at the
+public endpoints can read your own record, refresh and revoke, and nothing else.
 
 Example:
   $ auth-admin totp enroll`,

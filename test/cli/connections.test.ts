@@ -144,7 +144,7 @@ test('a certificate of an unknown authority, for another name, or expired is rep
     t,
     await serve(['auth.example.org', 'auth.test']),
     1,
-    /certificate for auth\.example\.org, auth\.test\. Use a URL with one of these names, or pass one: `auth-admin login https:\/\/localhost:\d+ --server-name NAME`/,
+    /certificate for auth\.example\.org, auth\.test\. Use a URL with one of these names, or pass one: `auth-admin login https:\/\/localhost:\d+ --context prod --server-name NAME`/,
     ca,
   )
   await says(t, await serve(['localhost'], new Date(Date.now() - 86_400_000)), 1, /certificate that has expired/, ca)
