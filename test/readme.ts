@@ -23,7 +23,10 @@ const token = /[\w-]+\.[\w-]+\.[\w-]+/
 const uuid = /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/
 
 /** The expected output of each block of a session, in order. */
-const answers: readonly { readonly step: string; check(output: string, exitCode: number): void }[] = [
+const answers: readonly {
+  readonly step: string
+  check(output: string, exitCode: number, errors: string): void
+}[] = [
   {
     step: 'sign-up gives a token, which reads the new user',
     check(output) {
@@ -58,16 +61,25 @@ const answers: readonly { readonly step: string; check(output: string, exitCode:
   },
   {
     step: 'the service accepts the token, and refuses it after a suspension',
-    check: output => assert.match(output, /^Hello, ana\.souza\.\n[\s\S]*\n401$/),
+    check(output, _exitCode, errors) {
+      assert.match(output, /^Hello, ana\.souza\.\n[\s\S]*\n401$/)
+      assert.doesNotMatch(errors, /curl:/)
+    },
   },
   {
-    step: 'gRPC signs up, logs in, reads the user, and refuses a wrong password',
-    check(output, exitCode) {
+    step: 'gRPC signs up, logs in and reads the user',
+    check(output) {
       const [signedUp, read] = output.split(/(?<=^})\n/m).map(text => JSON.parse(text))
       assert.match(signedUp.token, token)
       assert.deepEqual([read.user.username, read.user.role], ['(21)98765-4321', 'ROLE_CLIENT'])
-      // 8 times the gRPC code of the last call, UNAUTHENTICATED.
+    },
+  },
+  {
+    step: 'Connect refuses a wrong password, with the reason in clear text',
+    check(_output, exitCode, errors) {
+      // 8 times the gRPC code, UNAUTHENTICATED.
       assert.equal(exitCode, 8 * 16)
+      assert.equal(JSON.parse(errors).details[0].debug.reason, 'INVALID_CREDENTIALS')
     },
   },
 ]
@@ -150,15 +162,18 @@ try {
 
   const [startLine = ''] = startBlock.split('\n')
   let service = await start(startLine)
-  // After each block its exit code, on a unique line.
-  const script = session.map(block => `${block}printf '\\n=== %s\\n' $?\n`).join('')
-  const typing = spawn('sh', ['-c', script], { cwd: clone, env, stdio: ['ignore', 'pipe', 'inherit'] })
+  // After each block its exit code, on a unique line of both outputs.
+  const script = session.map(block => `${block}printf '\\n=== %s\\n' $? | tee /dev/stderr\n`).join('')
+  const typing = spawn('sh', ['-c', script], { cwd: clone, env, stdio: ['ignore', 'pipe', 'pipe'] })
   const exit = once(typing, 'exit')
-  const outputs = (await text(typing.stdout)).split(/^=== (\d+)$/m)
+  const [outputs, errors] = await Promise.all(
+    [typing.stdout, typing.stderr].map(async stream => (await text(stream)).split(/^=== (\d+)$/m)),
+  )
   await exit
+  process.stderr.write(errors!.join(''))
   await step('every block is checked', () => assert.equal(session.length, answers.length))
   for (const [index, { step: title, check }] of answers.entries()) {
-    await step(title, () => check((outputs[2 * index] ?? '').trim(), Number(outputs[2 * index + 1])))
+    await step(title, () => check((outputs![2 * index] ?? '').trim(), Number(outputs![2 * index + 1]), errors![2 * index] ?? ''))
   }
   await step('SIGTERM to npm leaves nothing running', () => end(service, npm => process.kill(npm, 'SIGTERM')))
   service = await start('npm start')
