@@ -173,7 +173,9 @@ try {
   process.stderr.write(errors!.join(''))
   await step('every block is checked', () => assert.equal(session.length, answers.length))
   for (const [index, { step: title, check }] of answers.entries()) {
-    await step(title, () => check((outputs![2 * index] ?? '').trim(), Number(outputs![2 * index + 1]), errors![2 * index] ?? ''))
+    await step(title, () =>
+      check((outputs![2 * index] ?? '').trim(), Number(outputs![2 * index + 1]), errors![2 * index] ?? ''),
+    )
   }
   await step('SIGTERM to npm leaves nothing running', () => end(service, npm => process.kill(npm, 'SIGTERM')))
   service = await start('npm start')
