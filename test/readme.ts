@@ -163,7 +163,9 @@ try {
   const [startLine = ''] = startBlock.split('\n')
   let service = await start(startLine)
   // After each block its exit code, on a unique line of both outputs.
-  const script = session.map(block => `${block}mark=$(printf '\\n=== %s' $?); echo "$mark"; echo "$mark" >&2\n`).join('')
+  const script = session
+    .map(block => `${block}mark=$(printf '\\n=== %s' $?); echo "$mark"; echo "$mark" >&2\n`)
+    .join('')
   const typing = spawn('sh', ['-c', script], { cwd: clone, env, stdio: ['ignore', 'pipe', 'pipe'] })
   const exit = once(typing, 'exit')
   const [outputs, errors] = await Promise.all(
