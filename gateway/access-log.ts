@@ -37,8 +37,6 @@ export class Visit<Action = unknown> extends Work {
   isRpc = false
   /** Whether it is logged: by the service that answered, or here. */
   logged = false
-  /** Whether it waits in the scheduler. */
-  isWaiting = false
   readonly startedAt = performance.now()
   constructor(
     private readonly hooks: VisitHooks<Action>,

@@ -88,6 +88,6 @@ function longestIdle(connections: Iterable<Connection>): Connection | undefined 
 }
 
 function isIdleLonger(one: Connection, other: Connection): boolean {
-  if ((one.pending.size === 0) !== (other.pending.size === 0)) return one.pending.size === 0
+  if ((one.response === undefined) !== (other.response === undefined)) return one.response === undefined
   return one.activeAt < other.activeAt
 }

@@ -1,4 +1,4 @@
-/** A client connection as a stream for node:http. It delivers small chunks, up to the limit of pending requests. */
+/** A client connection as a stream for node:http, with one request in progress: what its client sends meanwhile waits. */
 import { setMaxListeners } from 'node:events'
 import { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
@@ -25,10 +25,10 @@ export function isGone(request: Request): boolean {
   return request.from.destroyed
 }
 
-/** Maximum bytes of a chunk: node:http parses all requests of a chunk at once, regardless of backpressure. */
-const chunkBytes = 1024
+/** Maximum bytes of a slice: node:http parses all requests of a chunk at once, regardless of backpressure. */
+const sliceBytes = 1024
 
-/** Buffered bytes above which reading pauses. Up to this limit it continues, which detects that the client disconnects. */
+/** Unparsed bytes above which reading pauses. Up to this limit it continues, which detects that the client disconnects. */
 const bufferLimit = 16 * 1024
 
 /** The end of the headers of a request. */
@@ -36,9 +36,6 @@ const blankLine = '\n\r\n'
 
 /** A written chunk. */
 type Chunk = { chunk: Buffer | string; encoding: BufferEncoding }
-
-/** Pending requests at which parsing stops. */
-const pendingLimit = 8
 
 /**
  * Returns for how many milliseconds a client that is refused as overloaded has to wait: 1 to 2 seconds, at random, so that
@@ -49,43 +46,49 @@ export function refusedPause(): number {
 }
 
 /**
- * A client connection, with or without TLS. Requests find it as `request.socket`. Times are those of `performance.now()`.
+ * A client connection, with or without TLS, with one request in progress. Requests find it as `request.socket`. Times are
+ * those of `performance.now()`.
  */
 export class Connection extends Duplex {
   readonly remoteAddress: string | undefined
-  /** Requests whose responses aren't sent yet. */
-  readonly pending = new Set<Request>()
-  /** Number of pending requests that wait in the scheduler. */
-  waiting = 0
-  /** The newest request and its response. */
-  request: Request | undefined
+  /** The response to the request in progress, until it is sent. */
   response: Response | undefined
+  /** The newest request with complete headers. */
+  newest: Request | undefined
   /** Whether no byte has arrived yet. */
   silent = true
   /** When the first byte of an arriving request arrived; for a new connection, when it opened. */
   arrivingSince: number | undefined = performance.now()
-  /** When the newest request with complete headers began to arrive. */
+  /** When the newest request that has begun began to arrive. */
   requestedAt: number | undefined
   /** Time of the last activity. */
   activeAt = performance.now()
   /** When the write began that the client hasn't read yet. */
   unreadSince: number | undefined
-  /** Received bytes that aren't passed on yet. */
+  /** Received bytes that aren't parsed yet. */
   private buffered: Buffer | undefined
-  private wanted = false
+  /** Responses to requests whose headers came in one slice with the end of the request before. */
+  private readonly parsed: Response[] = []
+  /** Called when all requests are answered, instead of parsing further ones. */
+  private last: (() => void) | undefined
+  /** Whether node:http wants no more bytes for now, because it has more of a body than is read. */
+  private paused = false
   private socketPaused = false
   private stopped = false
   private held = false
   private aborter: AbortController | undefined
 
-  constructor(private readonly socket: Socket) {
-    super({ decodeStrings: false, readableHighWaterMark: chunkBytes })
+  constructor(
+    private readonly socket: Socket,
+    private readonly onRequest: (request: Request, response: Response) => void,
+  ) {
+    super({ decodeStrings: false, readableHighWaterMark: sliceBytes })
     this.remoteAddress = socket.remoteAddress
     socket.on('data', (bytes: Buffer) => {
       this.silent = false
       this.activeAt = performance.now()
-      // Otherwise the bytes belong to the body of the newest request.
-      if (this.request?.complete !== false) this.arrivingSince ??= this.activeAt
+      // Otherwise the bytes belong to the body of the newest request, or wait.
+      if (!this.response && this.newest?.complete !== false) this.arrivingSince ??= this.activeAt
       if (this.stopped) return
       this.buffered = this.buffered ? Buffer.concat([this.buffered, bytes]) : bytes
       this.feed()
@@ -94,14 +97,11 @@ export class Connection extends Duplex {
       if (this.stopped) return
       // A half-closed client counts as disconnected: node:http sends it no more responses.
       this.stop()
-      this.push(null)
+      if (this.response?.req.complete && !this.response.headersSent) this.destroy()
+      else this.emit('end')
     })
     socket.on('error', error => this.destroy(error))
     socket.on('close', () => this.destroy())
-    // node:http emits no event for pipelined responses that are never sent.
-    this.on('close', () => {
-      for (const request of this.pending) this.release(request)
-    })
   }
 
   /** Signals that the client disconnects. The requests of a connection share it, because a signal is expensive to create. */
@@ -115,13 +115,61 @@ export class Connection extends Duplex {
     return this.aborter.signal
   }
 
-  /** Passes on buffered bytes unless parsing is blocked. Call it when `parsingBlocked` may have changed. */
-  feed(): void {
-    while (this.wanted && this.buffered && !this.parsingBlocked) {
+  /** Begins a parsed request, or keeps it until those before it are answered. */
+  arrive(response: Response): void {
+    this.newest = response.req
+    if (this.response || this.held || this.parsed.length > 0) this.parsed.push(response)
+    else this.begin(response)
+  }
+
+  /** Whether received bytes wait: for the response to a request that has arrived, or for the end of a pause. */
+  get isWaiting(): boolean {
+    return this.held || this.response?.req.complete === true
+  }
+
+  /** Begins the next request, unless one is in progress, or lets node:http parse further bytes. */
+  private proceed(): void {
+    // A connection whose last response is sent has ended.
+    if (this.response || this.held || this.writableEnded || this.destroyed) return
+    const next = this.parsed.shift()
+    if (next) this.begin(next)
+    else if (this.last) return this.last()
+    this.feed()
+  }
+
+  private begin(response: Response): void {
+    this.response = response
+    this.requestedAt = this.arrivingSince ?? performance.now()
+    this.arrivingSince = undefined
+    response.once('close', () => this.endRequest())
+    this.onRequest(response.req, response)
+  }
+
+  /** Ends the request in progress: its response is sent, or its client has disconnected. */
+  private endRequest(): void {
+    const { req } = this.response!
+    this.response = undefined
+    this.activeAt = performance.now()
+    req.visit?.close()
+    this.restart()
+    this.proceed()
+  }
+
+  /** The time limit of bytes that waited begins now. */
+  private restart(): void {
+    if (this.buffered) this.arrivingSince = performance.now()
+  }
+
+  /**
+   * Has node:http parse buffered bytes, slice by slice, until it pauses or they must wait. `push` would keep slices in the
+   * stream, where they can't wait.
+   */
+  private feed(): void {
+    while (this.buffered && !this.paused && !this.isWaiting) {
       const { buffered } = this
-      const end = endOfChunk(buffered, pendingLimit - this.pending.size)
+      const end = endOfSlice(buffered)
       this.buffered = end < buffered.length ? buffered.subarray(end) : undefined
-      this.wanted = this.push(end < buffered.length ? buffered.subarray(0, end) : buffered)
+      this.emit('data', end < buffered.length ? buffered.subarray(0, end) : buffered)
     }
     const isFull = this.buffered !== undefined && this.buffered.length > bufferLimit
     if (isFull === this.socketPaused) return
@@ -130,51 +178,53 @@ export class Connection extends Duplex {
     else this.socket.resume()
   }
 
-  /** Counts a request until `release`, or until the client disconnects. */
-  begin(request: Request, response: Response): void {
-    this.pending.add(request)
-    this.request = request
-    this.response = response
-    // Undefined if a pipelined request arrived in one chunk with others.
-    this.requestedAt = this.arrivingSince ?? performance.now()
-    this.arrivingSince = undefined
-  }
-
-  /** Ends a request. Call it when its response is sent or the client disconnects. */
-  release(request: Request): void {
-    if (!this.pending.delete(request)) return
-    this.activeAt = performance.now()
-    request.visit?.close()
-    this.feed()
-  }
-
-  /** Whether buffered bytes are withheld from node:http. The socket itself pauses only above `bufferLimit`. */
-  get parsingBlocked(): boolean {
-    return this.pending.size >= pendingLimit || this.waiting > 0 || this.held
-  }
-
-  /** Blocks parsing for a random time (see `refusedPause`) after a refusal, to slow the client down. */
+  /** Pauses after a refusal for a random time (see `refusedPause`), to slow the client down. */
   hold(): void {
     if (this.held) return
     this.held = true
     setTimeout(() => {
       this.held = false
-      this.feed()
+      this.restart()
+      this.proceed()
     }, refusedPause()).unref()
   }
 
+  /**
+   * Parses nothing more, and calls `respond` when the requests so far are answered. A request with an incomplete body gets
+   * only that response; if its own has begun, the connection closes.
+   */
+  refuse(respond: () => void): void {
+    this.stop()
+    this.arrivingSince = undefined
+    this.last = respond
+    if (this.parsed.at(-1)?.req.complete === false) this.parsed.pop()
+    if (!this.response || this.response.req.complete) this.proceed()
+    else if (this.response.headersSent) this.destroy()
+    else respond()
+  }
+
   /** Discards all further bytes. */
-  stop(): void {
+  private stop(): void {
     this.stopped = true
     this.buffered = undefined
     if (this.socketPaused) this.socket.resume()
     this.socketPaused = false
   }
 
-  override _read(): void {
-    this.wanted = true
-    if (this.buffered) this.feed()
+  override pause(): this {
+    this.paused = true
+    return this
   }
+
+  override resume(): this {
+    if (!this.paused) return this
+    this.paused = false
+    // node:http may be in the middle of a slice.
+    process.nextTick(() => this.feed())
+    return this
+  }
+
+  override _read(): void {}
 
   override _write(chunk: Buffer | string, encoding: BufferEncoding, callback: (error?: Error | null) => void): void {
     this.unreadSince = performance.now()
@@ -207,13 +257,8 @@ export class Connection extends Duplex {
   }
 }
 
-/** Returns the length of the next chunk: at most `chunkBytes`, with at most the given number of requests. */
-function endOfChunk(bytes: Buffer, requests: number): number {
-  let end = 0
-  for (let count = 0; count < requests; count++) {
-    const at = bytes.indexOf(blankLine, end)
-    if (at < 0 || at >= chunkBytes) return Math.min(bytes.length, chunkBytes)
-    end = at + blankLine.length
-  }
-  return end
+/** Returns the length of the next slice: up to the end of headers, if the bytes have one, and at most `sliceBytes`. */
+function endOfSlice(bytes: Buffer): number {
+  const at = bytes.indexOf(blankLine)
+  return Math.min(bytes.length, sliceBytes, at < 0 ? bytes.length : at + blankLine.length)
 }

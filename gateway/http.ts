@@ -173,25 +173,16 @@ export function createGateway(options: GatewayOptions): Gateway {
     const visit = new Visit(hooks, request, response, path, query, resource, sender.proxied, networks, cost, deadline)
     request.visit = visit
     scheduler.submit(visit)
-    if (visit.state === 'waiting') {
-      visit.isWaiting = true
-      from.waiting++
-    }
   }
 
   const hooks = {
     answer(visit: Visit<Action>) {
-      const { request, isWaiting } = visit
-      if (isWaiting) stopWaiting(visit)
-      if (isGone(request)) return
+      if (isGone(visit.request)) return
       if (tracing) void answerInSpan(visit)
       else void answer(visit)
-      // The unread bytes may contain its body.
-      if (isWaiting) request.from.feed()
     },
     shed(visit: Visit<Action>, why: Shed) {
-      const { request, response, isWaiting, proxied } = visit
-      if (isWaiting) stopWaiting(visit)
+      const { request, response, proxied } = visit
       // Discards its body.
       request.resume()
       const answer = () => {
@@ -206,16 +197,10 @@ export function createGateway(options: GatewayOptions): Gateway {
     },
     answered: (visit: Visit<Action>) => scheduler.end(visit),
     close(visit: Visit<Action>) {
-      if (visit.isWaiting) stopWaiting(visit)
       scheduler.end(visit)
       if (visit.isRpc) endVisit(log, visit, visit.response.statusCode)
       metrics?.observe(resultOf(visit))
     },
-  }
-
-  function stopWaiting(visit: Visit<Action>): void {
-    visit.isWaiting = false
-    visit.request.from.waiting--
   }
 
   function answerInSpan(visit: Visit<Action>): Promise<void> {

@@ -25,7 +25,7 @@ export interface Listener {
   connections(): number
   /** Opens the port; resolves to its actual address. */
   listen(): Promise<Address>
-  /** Closes each connection after its pending responses, so that clients reconnect to other processes. */
+  /** Closes each connection after its response in progress, so that clients reconnect to other processes. */
   drain(): void
   /** Stops accepting connections, waits at most `graceMs` for requests in progress, then closes all connections. */
   close(graceMs: number): Promise<void>
@@ -80,10 +80,6 @@ export function expectsContinue({ headers }: Request): boolean {
 /** Listens for the `error` event of aborted requests, which would otherwise end the process. */
 function ignore(): void {}
 
-function release(this: Response): void {
-  this.req.from.release(this.req)
-}
-
 /** Creates a listener that calls `onRequest` for each request. It uses TLS only with `secure`. */
 export function createListener(
   { host, port }: Address,
@@ -106,29 +102,25 @@ export function createListener(
       // The gateway responds to a missing Host with a problem document.
       requireHostHeader: false,
     },
-    onHttpRequest,
+    arrive,
   )
   // Without these listeners, node:http answers by itself.
-  http.on('checkContinue', (request, response) => {
-    if (expectsContinue(request) && !announcesTooMuch(request)) response.writeContinue()
-    onHttpRequest(request, response)
-  })
-  http.on('checkExpectation', onHttpRequest)
+  http.on('checkContinue', arrive).on('checkExpectation', arrive)
   http.on('clientError', (error: NodeJS.ErrnoException, socket) => {
     refuse(socket as unknown as Connection, error.code)
   })
 
-  function onHttpRequest(request: Request, response: Response): void {
+  function arrive(request: Request, response: Response): void {
     const connection = request.socket as unknown as Connection
     request.from = connection
     request.on('error', ignore)
-    response.on('error', ignore).on('close', release)
-    if (draining) {
-      // Only the last of the pipelined responses closes the connection.
-      if (connection.response && !connection.response.headersSent) connection.response.shouldKeepAlive = true
-      response.shouldKeepAlive = false
-    }
-    connection.begin(request, response)
+    response.on('error', ignore)
+    connection.arrive(response)
+  }
+
+  function begin(request: Request, response: Response): void {
+    if (draining) response.shouldKeepAlive = false
+    if (expectsContinue(request) && !announcesTooMuch(request)) response.writeContinue()
     onRequest(request, response)
   }
 
@@ -139,19 +131,10 @@ export function createListener(
       connection.destroy()
       return
     }
-    connection.stop()
-    connection.arrivingSince = undefined
-    const respond = () => {
+    connection.refuse(() => {
       if (connection.writable) connection.end(faultResponse(code, connection, onRefusal))
       setTimeout(() => connection.destroy(), limits.lingerTimeout).unref()
-    }
-    // Earlier requests get their responses first. A request with an incomplete body gets only this response.
-    const { request, response, pending } = connection
-    if (pending.size === 0 || !response || !request) respond()
-    else if (request.complete && code === 'HPE_INVALID_EOF_STATE') connection.destroy()
-    else if (request.complete) response.once('close', respond)
-    else if (pending.size === 1 && !response.headersSent) respond()
-    else connection.destroy()
+    })
   }
 
   const listener = createPort({ noDelay: true, allowHalfOpen: true }, socket => {
@@ -160,7 +143,7 @@ export function createListener(
       socket.destroy()
       return
     }
-    const connection = new Connection(secure ? secure(socket) : socket)
+    const connection = new Connection(secure ? secure(socket) : socket, begin)
     const evicted = connectionsOf.add(connection)
     if (evicted) {
       onCut('connections')
@@ -178,17 +161,15 @@ export function createListener(
     const now = performance.now()
     const hasExceeded = (since: number | undefined, time: number) => since !== undefined && now - since > time
     for (const connection of connections) {
-      const { request, pending, parsingBlocked, requestedAt, arrivingSince, unreadSince, activeAt } = connection
+      const { response, newest, isWaiting, requestedAt, arrivingSince, unreadSince, activeAt } = connection
       if (hasExceeded(unreadSince, limits.unreadTimeout)) {
         onCut('unread')
         connection.destroy()
-      } else if (parsingBlocked) {
-        // No byte of it is parsed meanwhile, so restart its timeouts.
-        if (requestedAt !== undefined) connection.requestedAt = now
-        if (arrivingSince !== undefined) connection.arrivingSince = now
-      } else if (request?.complete === false) {
+      } else if (isWaiting) {
+        // Nothing is parsed meanwhile.
+      } else if (newest?.complete === false) {
         if (hasExceeded(requestedAt, limits.requestTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
-      } else if (pending.size === 0) {
+      } else if (!response) {
         if (hasExceeded(arrivingSince, limits.headersTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
         else if (arrivingSince === undefined && hasExceeded(activeAt, limits.keepAliveTimeout)) connection.destroy()
       }
@@ -205,8 +186,8 @@ export function createListener(
     const closed = new Promise<void>(resolve => listener.close(() => resolve()))
     const closeIdle = () => {
       for (const connection of connections) {
-        const { silent, pending, arrivingSince } = connection
-        if (silent || (pending.size === 0 && arrivingSince === undefined)) connection.destroy()
+        const { silent, response, arrivingSince } = connection
+        if (silent || (!response && arrivingSince === undefined)) connection.destroy()
       }
     }
     closeIdle()

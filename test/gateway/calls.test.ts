@@ -192,6 +192,59 @@ test('a body that is refused for its size and never ends closes the connection',
   t.regex(connection.text(), /413 Payload Too Large/)
 })
 
+for (const [what, head, part] of [
+  ['a length', 'Content-Length: 100000', 'x'.repeat(1_000)],
+  ['chunks', 'Transfer-Encoding: chunked', `3e8\r\n${'x'.repeat(1_000)}\r\n`],
+] as const) {
+  test(`after a body with ${what} that is refused for its size, no request behind it is served`, async t => {
+    const called: string[] = []
+    const existsByUsername = ({ username }: { username?: string }) => {
+      called.push(username!)
+      return { exists: true }
+    }
+    const { port } = await open(t, { existsByUsername }, { limits: { lingerTimeout: 200 } })
+    const connection = await openRaw(port)
+    t.teardown(connection.destroy)
+    const end = head.startsWith('T') ? '0\r\n\r\n' : ''
+    connection.write(
+      `POST /users/signup HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n${head}\r\n\r\n${part.repeat(100)}${end}` +
+        'POST /users/existsByUsername?username=behind HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n',
+    )
+    await connection.end()
+    t.regex(connection.text(), /^HTTP\/1\.1 413 Payload Too Large\r\n/)
+    t.is(connection.text().split('HTTP/1.1 ').length, 2)
+    t.deepEqual(called, [])
+  })
+}
+
+test('requests behind a long poll over Connect begin when it is answered, and none does if their client leaves', async t => {
+  const begun: string[] = []
+  const held: (() => void)[] = []
+  const existsByUsername = ({ username }: { username?: string }) => {
+    begun.push(username!)
+    return new Promise<{ exists: boolean }>(resolve => held.push(() => resolve({ exists: true })))
+  }
+  const { port } = await open(t, { existsByUsername })
+  const poll = (username: string) => {
+    const body = JSON.stringify({ username })
+    return `POST /auth.v1.Users/ExistsByUsername HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n${body}`
+  }
+  const [staying, leaving] = [await openRaw(port), await openRaw(port)]
+  for (const connection of [staying, leaving]) t.teardown(connection.destroy)
+  leaving.write(poll('leaving') + poll('never'))
+  await waitForValue(() => begun.length, 1)
+  staying.write(poll('first') + poll('second') + poll('third'))
+  for (const count of [2, 3, 4]) {
+    await waitForValue(() => begun.length, count)
+    if (count === 2) leaving.destroy()
+    await new Promise(resolve => setTimeout(resolve, 50))
+    t.is(begun.length, count)
+    held[count - 1]!()
+  }
+  await staying.until(/(HTTP\/1\.1 200 OK[^]*){3}true/)
+  t.deepEqual(begun, ['leaving', 'first', 'second', 'third'])
+})
+
 /** Calls GetMe through the in-process transport, and returns what the services receive. */
 async function seen(headers: HeadersInit | undefined, timeoutMs?: number, signal?: AbortSignal) {
   const calls: IncomingCall[] = []

@@ -241,11 +241,11 @@ test('a body that continues after its request was answered is cut off in time', 
   t.pass()
 })
 
-for (const [what, ahead, more] of [
-  ['a request', get().repeat(8), unfinished.slice(0, 20)],
-  ['the body of a request', get().repeat(7) + unfinished, ''],
+for (const [what, behind, more] of [
+  ['a request', '', unfinished.slice(0, 20)],
+  ['the body of a request', unfinished, ''],
 ] as const) {
-  test.serial(`the time limit of ${what} that isn’t read starts when it is read`, async t => {
+  test.serial(`the time limit of ${what} that waits behind another request starts when it is read`, async t => {
     const now = performance.now.bind(performance)
     let passed = 0
     const clock = mock.method(performance, 'now', () => now() + passed)
@@ -254,14 +254,14 @@ for (const [what, ahead, more] of [
     const onRequest = (_: Request, response: Response) => void held.push(response)
     const { connect } = await open(t, { headersTimeout: 10_000, requestTimeout: 10_000 }, { onRequest })
     const connection = await connect('127.0.0.2')
-    connection.write(ahead)
-    await waitForValue(() => held.length, 8)
+    connection.write(get() + behind)
+    await waitForValue(() => held.length, 1)
     connection.write(more)
     await sleep(50)
     passed += 60_000
     // The time limits of connections are checked twice a second.
     await sleep(700)
-    for (const response of held) void response.end('ok')
+    held[0]!.end('ok')
     await sleep(700)
     t.false(connection.closed())
     passed += 60_000
@@ -276,9 +276,9 @@ for (const [how, leave] of [
 ] as const) {
   for (const [ahead, bytes] of [
     ['a few requests', 200],
-    ['more than are handed over', 8_000],
+    ['more than are parsed', 8_000],
   ] as const) {
-    test(`when a client that pipelined ${ahead} ${how}, every request is aborted, and no other starts`, async t => {
+    test(`when a client that pipelined ${ahead} ${how}, the request in progress is aborted, and no other starts`, async t => {
       const responses: Response[] = []
       const visited: Request[] = []
       const { listener, connect } = await open(
@@ -293,21 +293,20 @@ for (const [how, leave] of [
       )
       const connection = await connect('127.0.0.2')
       connection.write(get().repeat(bytes / get().length))
-      await waitFor(() => responses.length >= 4)
-      connection.write(get())
+      await waitForValue(() => responses.length, 1)
       await sleep(50)
-      const begun = responses.length
       const { from } = responses[0]!.req
-      leave(connection)
-      await waitFor(() => from.destroyed && visited.length === begun)
+      // Of more, the end comes behind bytes that aren't read.
+      leave(
+        bytes > 16_384 && how !== 'resets its connection' ? { ...connection, finish: connection.destroy } : connection,
+      )
+      await waitFor(() => from.destroyed && visited.length === 1)
       t.true(from.signal.aborted)
-      t.is(from.pending.size, 0)
-      t.is(new Set(visited).size, begun)
       // A later response is discarded.
-      for (const response of responses) response.end('late')
+      responses[0]!.end('late')
       await sleep(50)
-      t.is(responses.length, begun)
-      t.is(visited.length, begun)
+      t.is(responses.length, 1)
+      t.is(visited.length, 1)
       t.is(listener.connections(), 0)
     })
   }

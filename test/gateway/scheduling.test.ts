@@ -245,19 +245,14 @@ test('after a refused request its connection isn’t read for a second, and a tr
   await answered(refused, 2)
   t.deepEqual(statusesOf(refused), [503, 503])
   t.true(performance.now() - startedAt > 990)
-  // Sooner at least once, because the machine may be busy.
-  let quickest = Number.POSITIVE_INFINITY
-  for (let times = 1; times <= 10 && quickest > 900; times++) {
-    const connection = await connect(proxy)
-    const startedAt = performance.now()
-    connection.write(exists('refused', behind('192.0.2.1')) + exists('after', behind(`198.51.100.${times}`) + padding))
-    await waiting(2 + times)
-    quickest = Math.min(quickest, performance.now() - startedAt)
-    await answered(connection, 1)
-    t.deepEqual(statusesOf(connection), [503])
-    t.true(performance.now() - startedAt > 1990)
-  }
-  t.true(quickest <= 900)
+  const connection = await connect(proxy)
+  const sentAt = performance.now()
+  connection.write(exists('refused', behind('192.0.2.1')) + exists('after', behind('198.51.100.1') + padding))
+  await answered(connection, 1)
+  t.deepEqual(statusesOf(connection), [503])
+  t.true(performance.now() - sentAt > 1990)
+  // Other clients of the proxy don't wait further.
+  await waiting(3)
 })
 
 test('a client that doesn’t read its responses doesn’t occupy a place', async t => {
@@ -536,7 +531,7 @@ test('pipelined requests in any fragmentation are answered in order and leave no
       await Promise.all(clients.map(send))
       await waitFor(() => counts.waiting === 0 && counts.running === 0)
       for (const each of connections) {
-        t.deepEqual([each.pending.size, each.waiting], [0, 0])
+        t.is(each.response, undefined)
         if (each.destroyed) connections.delete(each)
       }
     },
