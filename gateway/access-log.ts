@@ -1,13 +1,11 @@
 /**
- * A request in the gateway, and the access log of requests that no RPC answered, or whose answer was lost: the service logs
- * all others. Lines contain no input of clients, and a path only if it is a known one.
+ * The access log of requests that no RPC answered, or whose answer was lost: the service logs all others. Lines contain no
+ * input of clients, and a path only if it is a known one.
  */
 
-import { type Shed, Work } from '../server/limits/scheduler.js'
 import { traceIdOf } from '../server/observability/tracing.js'
 import { network } from '../server/requests/client-address.js'
-import type { Request, Response } from './connection.js'
-import type { Resource } from './router.js'
+import type { Request } from './connection.js'
 
 /** Log of requests, and of errors as `{ requestId, err }`. A pino logger fits. */
 export interface Log {
@@ -23,69 +21,24 @@ export function methodOf({ method = '' }: Request): string {
   return methods.includes(method) ? method : 'other'
 }
 
-/** Called at the transitions of a visit. */
-interface VisitHooks<Action> {
-  answer(visit: Visit<Action>): void
-  shed(visit: Visit<Action>, why: Shed): void
-  answered(visit: Visit<Action>): void
-  close(visit: Visit<Action>): void
-}
-
-/** A request in progress, with everything that the gateway knows about it. */
-export class Visit<Action = unknown> extends Work {
-  /** Whether it is a call over Connect or gRPC-Web. */
-  isRpc = false
-  /** Whether it is logged: by the service that answered, or here. */
-  logged = false
-  readonly startedAt = performance.now()
-  constructor(
-    private readonly hooks: VisitHooks<Action>,
-    readonly request: Request,
-    readonly response: Response,
-    /** Path with unreserved characters decoded. */
-    readonly path: string,
-    /** Query as sent, without the question mark. */
-    readonly query: string,
-    /** The resource of the path. */
-    readonly resource: Resource<Action> | undefined,
-    /** Whether a trusted proxy forwarded it. */
-    readonly proxied: boolean,
-    networks: readonly string[],
-    cost: number,
-    deadline: number,
-  ) {
-    super(networks, cost, deadline)
-  }
+/** How a request ended. */
+interface Outcome {
   /** Its path in the table of routes. */
-  get route(): string | undefined {
-    return this.resource?.path
-  }
-  override begin(): void {
-    this.hooks.answer(this)
-  }
-  override shed(why: Shed): void {
-    this.hooks.shed(this, why)
-  }
-  /** Releases its slot when the answer begins, so that a client that reads slowly doesn't hold it. */
-  answered(): void {
-    this.hooks.answered(this)
-  }
-  /** Ends it: its answer is sent, or its client has disconnected. */
-  close(): void {
-    this.hooks.close(this)
-  }
+  readonly path: string | undefined
+  readonly status: number
+  readonly reason: string | undefined
+  /** When it began, by `performance.now()`. */
+  readonly startedAt: number
 }
 
-/** Logs a request that ended with an HTTP status, unless it is logged already. */
-export function endVisit(log: Log, visit: Visit, status: number, reason?: string): void {
-  const { request, startedAt, route, logged } = visit
+/** Logs a request. */
+export function logRequest(log: Log, request: Request, { path, status, reason, startedAt }: Outcome): void {
   // Probes arrive every few seconds.
-  if (logged || route === '/healthz' || route === '/readyz') return
-  visit.logged = true
+  if (path === '/healthz' || path === '/readyz') return
   const { headers } = request
   const fields = {
     method: methodOf(request),
-    path: route,
+    path,
     status,
     reason,
     ms: Math.round((performance.now() - startedAt) * 10) / 10,

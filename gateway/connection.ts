@@ -1,6 +1,6 @@
 /** A client connection as a stream for node:http, with one request in progress: what its client sends meanwhile waits. */
 import { setMaxListeners } from 'node:events'
-import { IncomingMessage, ServerResponse } from 'node:http'
+import { IncomingMessage, type ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import { Duplex } from 'node:stream'
 
@@ -8,17 +8,10 @@ import { Duplex } from 'node:stream'
 export class Request extends IncomingMessage {
   /** Its connection; `socket` is the same. */
   declare from: Connection
-  /** Callbacks of the gateway: `answered` when the response begins, `close` when it is sent or the client disconnects. */
-  declare visit: { answered(): void; close(): void } | undefined
 }
 
 /** The response to a request. */
-export class Response extends ServerResponse<Request> {
-  override writeHead(status: number, ...rest: unknown[]): this {
-    this.req.visit?.answered()
-    return super.writeHead(status, ...(rest as []))
-  }
-}
+export type Response = ServerResponse<Request>
 
 /** Whether the client of a request has disconnected. */
 export function isGone(request: Request): boolean {
@@ -133,7 +126,7 @@ export class Connection extends Duplex {
     if (this.response || this.held || this.writableEnded || this.destroyed) return
     const next = this.parsed.shift()
     if (next) this.begin(next)
-    else if (this.last) return this.last()
+    else if (this.last) this.last()
     this.feed()
   }
 
@@ -147,10 +140,8 @@ export class Connection extends Duplex {
 
   /** Ends the request in progress: its response is sent, or its client has disconnected. */
   private endRequest(): void {
-    const { req } = this.response!
     this.response = undefined
     this.activeAt = performance.now()
-    req.visit?.close()
     this.restart()
     this.proceed()
   }

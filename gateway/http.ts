@@ -6,16 +6,16 @@
  */
 
 import { randomUUID } from 'node:crypto'
-import { once } from 'node:events'
 import type { IncomingHttpHeaders } from 'node:http'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { create, type DescMethodUnary, type Message } from '@bufbuild/protobuf'
 import { Code, createContextValues, type Transport } from '@connectrpc/connect'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
-import type { Scheduler, Shed } from '../server/limits/scheduler.js'
-import { workKey } from '../server/limits/work-key.js'
+import { type Scheduler, type Turn, turnKey } from '../server/limits/scheduler.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceHeaders, tracing } from '../server/observability/tracing.js'
 import { createSenderOf, network, type Sender } from '../server/requests/client-address.js'
-import { endVisit, type Log, methodOf, Visit } from './access-log.js'
+import { Refusal } from '../server/requests/refusal.js'
+import { type Log, logRequest, methodOf } from './access-log.js'
 import { announcesTooMuch, type Body, bodyLimit, bodyTooLarge, isArriving, readBody } from './body.js'
 import { asBearer, challenged } from './client-authentication.js'
 import { isGone, type Request, type Response, refusedPause } from './connection.js'
@@ -31,11 +31,10 @@ import {
   problemDocument,
   problemOf,
   problemOfCode,
-  problemOfReason,
 } from './problem.js'
 import { createLookup, type Resource } from './router.js'
 import { costOf, type Revision, type Route, routes } from './routes.js'
-import { costOfRpc, createRpcHandler, forwardedHeaders } from './rpcs.js'
+import { costOfRpc, createRpcs, forwardedHeaders } from './rpcs.js'
 import { createSender } from './send.js'
 import { createFileAnswer } from './static-file.js'
 import { type Answer, type Compatibility, createRead, createWrite, textAnswer } from './translate.js'
@@ -90,8 +89,35 @@ export const gatewayLimits = {
 /** Maximum number of characters of a request target. */
 const targetLimit = 8 * 1024
 
-/** The request of an action. */
+/** A request that has its turn. */
 interface Exchange {
+  readonly request: Request
+  readonly response: Response
+  readonly path: string
+  readonly query: string
+  /** When its answer is due, in ms since 1970. */
+  readonly deadline: number
+  readonly turn: Turn
+}
+
+/** What the metrics have of a request. */
+interface Served {
+  readonly path: string
+  /** Its path in the table of routes. */
+  readonly route: string | undefined
+  readonly startedAt: number
+}
+
+/** An answer, with what the access log has of it. */
+interface Outcome {
+  readonly answer: Answer
+  readonly reason?: string
+  /** Whether the service that answered has logged the request. */
+  readonly isLogged?: boolean
+}
+
+/** What an action gets of a request. */
+interface Input {
   readonly request: Request
   /** Last segment of the path as sent, if it is a variable. */
   readonly segment: string | undefined
@@ -117,7 +143,9 @@ interface Action {
   readonly cost: number
   /** See `Route`. */
   readonly challenges?: boolean | undefined
-  act(exchange: Exchange): Promise<Answer>
+  /** Whether it calls an RPC, which logs what it answers. */
+  readonly calls: boolean
+  act(input: Input): Promise<Answer>
 }
 
 /** Cost in ms of an answer of the gateway itself, including refusals. */
@@ -136,8 +164,8 @@ export function createGateway(options: GatewayOptions): Gateway {
   const lookup = createLookup<Action>(served, options.defaultRevision, (route, revision) =>
     createAction(route, revision, options.compatibility),
   )
-  const { send, commonHeaders, isPreflight } = createSender(options.corsOrigins, limits.lingerTimeout)
-  const handleRpc = createRpcHandler({ transport, log, callTimeout, fallback: refuseUnknown })
+  const { send, isPreflight } = createSender(options.corsOrigins, limits.lingerTimeout)
+  const rpcOf = createRpcs({ transport, log, callTimeout })
   const listener = createListener(options.address, onRequest, limits, {
     ...(options.secure && { secure: options.secure }),
     onRefusal({ status, reason }, requestId, peer) {
@@ -152,112 +180,121 @@ export function createGateway(options: GatewayOptions): Gateway {
   let draining = false
 
   function onRequest(request: Request, response: Response): void {
+    if (tracing) void serveInSpan(request, response)
+    else void serve(request, response)
+  }
+
+  async function serve(request: Request, response: Response): Promise<void> {
+    const startedAt = performance.now()
+    const deadline = Date.now() + callTimeout
+    const { headers, from, method = '' } = request
+    const { proxied, networks } = identify(request)
+    const target = originForm(request.url ?? '')
+    const mark = target.indexOf('?')
+    const path = decodeUnreserved(mark < 0 ? target : target.slice(0, mark))
+    const query = mark < 0 ? '' : target.slice(mark + 1)
+    const resource = lookup(path)
+    const action = resource?.actions.get(method)
+    const route = resource?.path
+    if (metrics) response.once('close', () => metrics.observe(resultOf(response, { path, route, startedAt })))
+
+    const service = serviceOf(action?.challenges ? asBearer(headers.authorization) : headers.authorization)
+    const cost = (action?.cost ?? (resource ? trivialCost : costOfRpc(path)) ?? trivialCost) + costOfBody(headers)
+    const claim = { networks: service === undefined ? networks : [`service ${service}`], cost, deadline }
+    async function answerInTurn(): Promise<Outcome> {
+      using turn = await scheduler.take(claim, from)
+      check(request)
+      const exchange = { request, response, path, query, deadline, turn }
+      return await respond(exchange, resource, action)
+    }
+    function finish({ answer, reason, isLogged }: Outcome): void {
+      if (isGone(request)) return
+      send(request, response, answer)
+      if (!isLogged) logRequest(log, request, { path: route, status: answer.status, reason, startedAt })
+      if (tracing) describeServed(request, answer, route)
+    }
+    try {
+      finish(await answerInTurn())
+    } catch (error) {
+      finish(await refuse(request, error, action?.challenges, proxied))
+    }
+  }
+
+  /** The answer to a request that is refused. */
+  async function refuse(request: Request, error: unknown, challenges = false, proxied: boolean): Promise<Outcome> {
     const { headers, from } = request
+    const requestId = headers['x-request-id'] as string
+    const problem = challenges ? challenged(problemOf(error), headers.authorization) : problemOf(error)
+    if (isUnreported(error)) log.error({ requestId, err: error }, 'request failed')
+    if (error instanceof Refusal) {
+      // The scheduler refused it: its body is discarded, and its client slowed down.
+      request.resume()
+      if (!proxied) from.hold()
+      // A proxy's connection carries other clients afterwards, so the refusal itself waits.
+      else if (error.reason === Reason.OVERLOADED) await sleep(2 * refusedPause(), undefined, { ref: false })
+    }
+    return { answer: answerProblem(problem, headers), reason: problem.reason, isLogged: isAnswer(error) }
+  }
+
+  /** Determines the sender of a request, and sets the headers that tell the services about it. */
+  function identify({ headers, from }: Request): Sender {
     const forwardedFor = headers['x-forwarded-for'] as string | undefined
     const sender = senderOf(from.remoteAddress, forwardedFor)
     options.onSender?.(sender, forwardedFor)
     const givenId = headers['x-request-id'] as string | undefined
     headers['x-request-id'] = sender.proxied && givenId && /^[\w-]{1,64}$/.test(givenId) ? givenId : randomUUID()
     headers['x-forwarded-for'] = sender.address
-    const target = originForm(request.url ?? '')
-    const mark = target.indexOf('?')
-    const path = decodeUnreserved(mark < 0 ? target : target.slice(0, mark))
-    const query = mark < 0 ? '' : target.slice(mark + 1)
-    const resource = lookup(path)
-    const action = resource?.actions.get(request.method ?? '')
-    const operationCost = action?.cost ?? (resource ? trivialCost : costOfRpc(path)) ?? trivialCost
-    const cost = operationCost + costOfBody(headers)
-    const deadline = Date.now() + callTimeout
-    const service = serviceOf(action?.challenges ? asBearer(headers.authorization) : headers.authorization)
-    const networks = service === undefined ? sender.networks : [`service ${service}`]
-    const visit = new Visit(hooks, request, response, path, query, resource, sender.proxied, networks, cost, deadline)
-    request.visit = visit
-    scheduler.submit(visit)
+    return sender
   }
 
-  const hooks = {
-    answer(visit: Visit<Action>) {
-      if (isGone(visit.request)) return
-      if (tracing) void answerInSpan(visit)
-      else void answer(visit)
-    },
-    shed(visit: Visit<Action>, why: Shed) {
-      const { request, response, proxied } = visit
-      // Discards its body.
-      request.resume()
-      const answer = () => {
-        const problem = shedProblems[why]
-        send(request, response, answerProblem(problem, request.headers))
-        endVisit(log, visit, problem.status, problem.reason)
-      }
-      // A proxy's connection carries other clients afterwards, so the refusal itself waits.
-      if (proxied && why === 'overloaded') setTimeout(() => isGone(request) || answer(), 2 * refusedPause()).unref()
-      else answer()
-      if (!proxied) request.from.hold()
-    },
-    answered: (visit: Visit<Action>) => scheduler.end(visit),
-    close(visit: Visit<Action>) {
-      scheduler.end(visit)
-      if (visit.isRpc) endVisit(log, visit, visit.response.statusCode)
-      metrics?.observe(resultOf(visit))
-    },
-  }
-
-  function answerInSpan(visit: Visit<Action>): Promise<void> {
-    const { request, response } = visit
+  function serveInSpan(request: Request, response: Response): Promise<void> {
     const { headers } = request
-    const method = methodOf(request)
-    const attributes = { 'http.request.method': method, 'auth.request_id': headers['x-request-id'] as string }
+    const name = methodOf(request)
     const parent = readParent(name => headers[name] as string | undefined)
-    return inSpan({ name: method, kind: SpanKind.SERVER, attributes, parent }, async () => {
-      await answer(visit)
-      const { route } = visit
-      describeSpan({ 'http.response.status_code': response.statusCode }, route && `${method} ${route}`)
-      if (route) describeSpan({ 'http.route': route })
-    })
+    const span = { name, kind: SpanKind.SERVER, attributes: { 'http.request.method': name }, parent }
+    return inSpan(span, () => serve(request, response))
   }
 
-  async function answer(visit: Visit<Action>): Promise<void> {
-    const { request, response, resource } = visit
-    try {
-      const given = await act(visit)
-      if (!given) {
-        // The span ends with the adapter's answer.
-        if (tracing) await once(response, 'close')
-        return
-      }
-      send(request, response, given)
-      endVisit(log, visit, given.status)
-    } catch (error) {
-      refuse(visit, error, resource?.actions.get(request.method ?? '')?.challenges)
-    }
-  }
-
-  /** The answer to a request; undefined if Connect's adapter answers it. */
-  async function act(visit: Visit<Action>): Promise<Answer | undefined> {
-    const { request, path, resource } = visit
-    const { headers, method = '' } = request
-    check(request)
-    if (isPreflight(request)) return options204()
-    if (path === '*' && method === 'OPTIONS') return options204('GET, HEAD, POST, OPTIONS')
-
-    if (!resource) return delegate(visit)
-    if (method === 'OPTIONS') return options204(resource.allow)
-    const action = resource.actions.get(method)
+  /** The answer to a request that has its turn. */
+  async function respond(
+    exchange: Exchange,
+    resource: Resource<Action> | undefined,
+    action: Action | undefined,
+  ): Promise<Outcome> {
+    const { request, path } = exchange
+    const { method, headers } = request
+    if (isPreflight(request)) return { answer: options204() }
+    if (path === '*' && method === 'OPTIONS') return { answer: options204('GET, HEAD, POST, OPTIONS') }
+    if (!resource) return respondRpc(exchange)
+    if (method === 'OPTIONS') return { answer: options204(resource.allow) }
     if (!action)
       throw new HttpError('METHOD_NOT_ALLOWED', `Allowed methods: ${resource.allow}.`, { allow: resource.allow })
-    if (draining && path === '/readyz') return answerStopping(headers)
-    return action.act(exchangeOf(visit, resource, action))
+    if (draining && path === '/readyz') return { answer: answerStopping(headers) }
+    return { answer: await action.act(actionInput(exchange, resource, action)), isLogged: action.calls }
   }
 
-  function exchangeOf(visit: Visit<Action>, { variable }: Resource<Action>, { challenges }: Action): Exchange {
-    const { request, path, query } = visit
-    const { headers } = request
+  async function respondRpc(exchange: Exchange): Promise<Outcome> {
+    const { request, path } = exchange
+    const handle = rpcOf(path)
+    if (!handle) return unknownPath(request)
+    // It is parsed as a URL.
+    const { host } = request.headers
+    if (!host || !URL.canParse(`http://${host}`)) throw badHost()
+    const { answer, isAnswered } = await handle(exchange)
+    return { answer, isLogged: isAnswered }
+  }
+
+  function actionInput(
+    { request, path, query, deadline, turn }: Exchange,
+    { variable }: Resource<Action>,
+    { challenges }: Action,
+  ): Input {
+    const { headers, from } = request
     return {
       request,
       query,
       segment: variable ? path.slice(path.lastIndexOf('/') + 1) : undefined,
-      body: () => (isArriving(request) ? visit.releaseDuring(() => readBody(request)) : readBody(request)),
+      body: () => (isArriving(request) ? turn.pause(() => readBody(request)) : readBody(request)),
       async call(rpc, message, { timeout = callTimeout, malformed, undecodable } = {}) {
         const passedOn = forwardedHeaders(name =>
           challenges && name === 'authorization' ? asBearer(headers.authorization) : headers[name],
@@ -265,72 +302,12 @@ export function createGateway(options: GatewayOptions): Gateway {
         if (malformed) passedOn['x-malformed-fields'] = malformed
         if (undecodable) passedOn['x-malformed-message'] = '1'
         if (tracing) Object.assign(passedOn, traceHeaders())
-        const values = createContextValues().set(workKey, visit)
+        const values = createContextValues().set(turnKey, turn)
         // The deadline counts from the arrival. For a Transport, 0 means no deadline.
-        const left = Math.max(1, Math.min(timeout, visit.deadline - Date.now()))
-        try {
-          const { signal } = request.from
-          const { message: result } = await transport.unary(rpc, signal, left, passedOn, message, values)
-          visit.logged = true
-          return result
-        } catch (error) {
-          visit.logged = isAnswer(error)
-          throw error
-        }
+        const left = Math.max(1, Math.min(timeout, deadline - Date.now()))
+        return (await transport.unary(rpc, from.signal, left, passedOn, message, values)).message
       },
     }
-  }
-
-  /**
-   * Passes a request to the handler of Connect and gRPC-Web, whose fallback is `refuseUnknown`. It needs the headers of its
-   * answer in advance, which is expensive: so the table of routes comes first (docs/measurements-log.md).
-   */
-  function delegate(visit: Visit<Action>): undefined {
-    const { request, response, path } = visit
-    // Connect parses it as a URL.
-    const { host } = request.headers
-    if (!host || !URL.canParse(`http://${host}`)) throw badHost()
-    request.url = path
-    response.setHeader('cache-control', 'no-store')
-    // The adapter's 405 lacks it (RFC 9110, 15.5.6).
-    if (request.method !== 'POST') response.setHeader('allow', 'POST')
-    for (const [name, value] of Object.entries(commonHeaders(request))) response.setHeader(name, value)
-    visit.isRpc = true
-    handleRpc(visit)
-  }
-
-  function refuseUnknown(visit: Visit): void {
-    const { request, response } = visit
-    visit.isRpc = false
-    const { 'content-type': type = '', 'connect-protocol-version': connectVersion } = request.headers
-    const grpcWebType = /^application\/grpc-web[\w+-]*/i.exec(type)?.[0]
-    if (request.method !== 'POST' || grpcWebType === undefined) {
-      response.removeHeader('allow')
-      if (request.method === 'POST' && connectVersion !== undefined) {
-        send(request, response, unimplemented)
-        endVisit(log, visit, unimplemented.status, 'UNIMPLEMENTED')
-        return
-      }
-      refuse(visit, new HttpError('NOT_FOUND', 'The path does not exist.'))
-      return
-    }
-    // In a response without a body, these headers are the trailers.
-    response.setHeader('content-type', grpcWebType)
-    response.setHeader('grpc-status', '12')
-    response.setHeader('grpc-message', 'The method does not exist.')
-    response.end()
-    endVisit(log, visit, 200, 'UNIMPLEMENTED')
-  }
-
-  function refuse(visit: Visit, error: unknown, challenges = false): void {
-    const { request, response } = visit
-    const problem = challenges ? challenged(problemOf(error), request.headers.authorization) : problemOf(error)
-    // The call that checked the token has a separate line.
-    if (error instanceof HttpError) visit.logged = false
-    const requestId = request.headers['x-request-id'] as string
-    if (isUnreported(error)) log.error({ requestId, err: error }, 'request failed')
-    send(request, response, answerProblem(problem, request.headers))
-    endVisit(log, visit, problem.status, problem.reason)
   }
 
   return {
@@ -341,6 +318,19 @@ export function createGateway(options: GatewayOptions): Gateway {
     },
     close: (graceMs = 10_000) => listener.close(graceMs),
   }
+}
+
+/** The answer to a path that is neither a route nor an RPC. */
+function unknownPath({ method, headers }: Request): Outcome {
+  const { 'content-type': type = '', 'connect-protocol-version': connectVersion } = headers
+  const grpcWebType = method === 'POST' && /^application\/grpc-web[\w+-]*/i.exec(type)?.[0]
+  const reason = 'UNIMPLEMENTED'
+  // In a response without a body, these headers are the trailers.
+  const trailers = { 'grpc-status': '12', 'grpc-message': 'The method does not exist.' }
+  if (grpcWebType)
+    return { answer: { status: 200, headers: { 'content-type': grpcWebType, ...trailers }, body: '' }, reason }
+  if (method === 'POST' && connectVersion !== undefined) return { answer: unimplemented, reason }
+  throw new HttpError('NOT_FOUND', 'The path does not exist.')
 }
 
 /** Connect's answer to a client that calls an RPC that doesn't exist. */
@@ -355,19 +345,21 @@ function answerStopping(headers: IncomingHttpHeaders): Answer {
   return answerProblem(problemOfCode(Code.Unavailable), headers)
 }
 
-/** Problems of requests that the scheduler refuses. */
-const shedProblems: Readonly<Record<Shed, Problem>> = {
-  overloaded: problemOfReason(Reason.OVERLOADED),
-  late: problemOfReason(Reason.DEADLINE_EXCEEDED),
-}
-
 /** The result of a request, for the metrics. */
-function resultOf({ route, isRpc, startedAt, response }: Visit<Action>): Result {
+function resultOf({ headersSent, statusCode }: Response, { path, route, startedAt }: Served): Result {
   return {
-    route: route ?? (isRpc ? 'RPC' : 'other'),
-    status: response.headersSent ? response.statusCode : 'gone',
+    route: route ?? (costOfRpc(path) === undefined ? 'other' : 'RPC'),
+    status: headersSent ? statusCode : 'gone',
     seconds: (performance.now() - startedAt) / 1000,
   }
+}
+
+function describeServed(request: Request, { status }: Answer, route: string | undefined): void {
+  const attributes = {
+    'http.response.status_code': status,
+    'auth.request_id': request.headers['x-request-id'] as string,
+  }
+  describeSpan({ ...attributes, ...(route && { 'http.route': route }) }, route && `${methodOf(request)} ${route}`)
 }
 
 /** A problem document in the language that the client prefers. */
@@ -431,13 +423,13 @@ function createAction(route: Route, revision: Revision, compatibility: Compatibi
   const { rpc, timeout, file } = route
   if (file !== undefined) {
     const answer = createFileAnswer(file.replace('{revision}', revision), route.mediaType!, route.cache!)
-    return { cost: trivialCost, act: async ({ request }) => answer(request.headers) }
+    return { cost: trivialCost, calls: false, act: async ({ request }) => answer(request.headers) }
   }
-  if (!rpc) return { cost: trivialCost, act: async () => textAnswer(route.text ?? '') }
+  if (!rpc) return { cost: trivialCost, calls: false, act: async () => textAnswer(route.text ?? '') }
   const read = createRead(route, rpc, compatibility)
   const write = createWrite(route, rpc, revision, compatibility)
 
-  async function translate({ segment, query, body, call }: Exchange) {
+  async function translate({ segment, query, body, call }: Input) {
     try {
       return read({ segment, query, body: route.method === 'GET' ? undefined : await body() })
     } catch (error) {
@@ -451,16 +443,16 @@ function createAction(route: Route, revision: Revision, compatibility: Compatibi
     }
   }
 
-  const act: Action['act'] = async exchange => {
-    const { message, malformed } = await translate(exchange)
-    const result = await exchange.call(rpc, message, { timeout, malformed })
+  const act: Action['act'] = async input => {
+    const { message, malformed } = await translate(input)
+    const result = await input.call(rpc, message, { timeout, malformed })
     if (route.holds?.(result) === false) {
       const { detail, headers } = problemOfCode(Code.Unavailable)
       throw new HttpError('UNAVAILABLE', detail, headers)
     }
-    return write(result, exchange.request.headers.accept)
+    return write(result, input.request.headers.accept)
   }
-  return { cost: costOf(rpc), challenges: route.challenges, act }
+  return { cost: costOf(rpc), challenges: route.challenges, calls: true, act }
 }
 
 function options204(allow?: string): Answer {

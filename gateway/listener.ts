@@ -8,7 +8,7 @@ import { once } from 'node:events'
 import { createServer, STATUS_CODES } from 'node:http'
 import { type AddressInfo, createServer as createPort, type Socket } from 'node:net'
 import { announcesTooMuch } from './body.js'
-import { Connection, Request, Response } from './connection.js'
+import { Connection, Request, type Response } from './connection.js'
 import { connectionLimits, createConnectionLimits } from './connection-limits.js'
 import { HttpError, type Problem, problemDocument, problemOf, securityHeaders } from './problem.js'
 
@@ -92,10 +92,9 @@ export function createListener(
   const connections = new Set<Connection>()
   let draining = false
 
-  const http = createServer<typeof Request, typeof Response>(
+  const http = createServer<typeof Request>(
     {
       IncomingMessage: Request,
-      ServerResponse: Response,
       maxHeaderSize: headerBytes,
       // Only sets the response header: `sweep` enforces the timeout.
       keepAliveTimeout: limits.keepAliveTimeout,

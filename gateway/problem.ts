@@ -98,6 +98,8 @@ export function problemOf(error: unknown): Problem {
   if (error instanceof ConnectError) {
     return problemOfRefusal(error) ?? problemOfCode(error.code)
   }
+  // The scheduler refused it.
+  if (error instanceof Refusal) return problemOfReason(error.reason)
   return problemOfCode(Code.Internal)
 }
 
@@ -121,7 +123,7 @@ export function problemDocument({ status, reason, detail, errors }: Problem, req
  * their own internal errors.
  */
 export function isUnreported(error: unknown): boolean {
-  if (error instanceof HttpError) return false
+  if (error instanceof HttpError || error instanceof Refusal) return false
   if (!(error instanceof ConnectError)) return true
   return ![Code.Canceled, Code.DeadlineExceeded].includes(error.code) && reasonOf(error) === undefined
 }

@@ -8,26 +8,26 @@ import {
   Code,
   ConnectError,
   createConnectRouter,
+  createContextKey,
   createContextValues,
   type Interceptor,
   type Transport,
 } from '@connectrpc/connect'
-import {
-  compressionGzip,
-  universalRequestFromNodeRequest,
-  universalResponseToNodeResponse,
-} from '@connectrpc/connect-node'
+import type { UniversalServerResponse } from '@connectrpc/connect/protocol'
+import { compressionGzip, universalRequestFromNodeRequest } from '@connectrpc/connect-node'
 import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
-import { workKey } from '../server/limits/work-key.js'
+import { type Turn, turnKey } from '../server/limits/scheduler.js'
 import { traceHeaders, tracing } from '../server/observability/tracing.js'
 import { readTimeout } from '../server/requests/timeout.js'
-import type { Log, Visit } from './access-log.js'
+import type { Log } from './access-log.js'
 import { isArriving } from './body.js'
+import type { Request, Response } from './connection.js'
 import { HttpError, isAnswer, isUnreported } from './problem.js'
 import { costOf } from './routes.js'
 import { emptyBody, isGzip, readMessage } from './rpc-message.js'
+import type { Answer } from './translate.js'
 
 /** Options of the RPC handler. */
 interface RpcOptions {
@@ -35,8 +35,6 @@ interface RpcOptions {
   readonly log: Log
   /** Time limit of a call in ms; callers may request less. */
   readonly callTimeout: number
-  /** Handles requests whose path isn't an RPC. */
-  readonly fallback: (visit: Visit) => void
 }
 
 /** Headers that are forwarded to the services. The gateway sets the last two itself. */
@@ -68,16 +66,33 @@ export function costOfRpc(path: string): number | undefined {
   return costs.get(path)
 }
 
-/** Creates the handler of requests to RPCs. */
-export function createRpcHandler({ transport, log, callTimeout, fallback }: RpcOptions) {
-  const markLogged: Interceptor = next => async call => {
-    const visit = call.contextValues.get(workKey) as Visit
+/** A request to an RPC. */
+interface RpcRequest {
+  readonly request: Request
+  readonly response: Response
+  /** When its answer is due, in ms since 1970. */
+  readonly deadline: number
+  readonly turn: Turn
+}
+
+/** A request to an RPC that is being handled. */
+interface Progress extends RpcRequest {
+  /** Whether the service has answered, and so has logged the call. */
+  isAnswered: boolean
+}
+
+const progressKey = createContextKey<Progress | undefined>(undefined)
+
+/** Creates the handlers of requests to RPCs. The result returns that of a path; undefined if there is no RPC. */
+export function createRpcs({ transport, log, callTimeout }: RpcOptions) {
+  const markAnswered: Interceptor = next => async call => {
+    const progress = call.contextValues.get(progressKey)!
     try {
       const answer = await next(call)
-      visit.logged = true
+      progress.isAnswered = true
       return answer
     } catch (error) {
-      if (isAnswer(error)) visit.logged = true
+      progress.isAnswered = isAnswer(error)
       throw error
     }
   }
@@ -104,7 +119,7 @@ export function createRpcHandler({ transport, log, callTimeout, fallback }: RpcO
   }
 
   const router = createConnectRouter({
-    interceptors: [markLogged, logErrors, forwardHeaders],
+    interceptors: [markAnswered, logErrors, forwardHeaders],
     // gRPC needs HTTP/2, and has a separate port.
     grpc: false,
     // For requests. Answers are short, and never compressed.
@@ -113,39 +128,42 @@ export function createRpcHandler({ transport, log, callTimeout, fallback }: RpcO
   })
   for (const rpc of rpcs) {
     router.rpc(rpc, async (_, { signal, timeoutMs, requestHeader, values }) => {
-      const visit = values.get(workKey) as Visit
-      const { request } = visit
+      const { request, turn, deadline } = values.get(progressKey)!
       const read = () => readMessage(request, rpc.input)
-      const { message, malformed, undecodable } = await (isArriving(request) ? visit.releaseDuring(read) : read())
+      const { message, malformed, undecodable } = await (isArriving(request) ? turn.pause(read) : read())
       signal.throwIfAborted()
       if (malformed) requestHeader.set('x-malformed-fields', malformed)
       if (undecodable) requestHeader.set('x-malformed-message', '1')
       // The deadline counts from the arrival. For a Transport, 0 means no deadline.
-      const left = visit.deadline - Date.now()
+      const left = deadline - Date.now()
       const timeout = Math.max(1, Math.min(timeoutMs() ?? callTimeout, left))
       return (await transport.unary(rpc, signal, timeout, requestHeader, message, values)).message
     })
   }
   const handlers = new Map(router.handlers.map(handler => [handler.requestPath, handler]))
 
-  return (visit: Visit): void => {
-    const handler = handlers.get(visit.path)
-    if (!handler) {
-      fallback(visit)
-      return
+  return (path: string) => {
+    const handle = handlers.get(path)
+    if (!handle) return undefined
+    return async (given: RpcRequest) => {
+      const { request, response, turn } = given
+      const progress: Progress = { ...given, isAnswered: false }
+      const values = createContextValues().set(turnKey, turn).set(progressKey, progress)
+      const received = universalRequestFromNodeRequest(request, response, undefined, values)
+      adaptHeaders(received.header, callTimeout)
+      const answer = await toAnswer(await handle({ ...received, body: emptyBody(request) }))
+      return { answer, isAnswered: progress.isAnswered }
     }
-    const { request, response } = visit
-    const values = createContextValues().set(workKey, visit)
-    const received = universalRequestFromNodeRequest(request, response, undefined, values)
-    adaptHeaders(received.header, callTimeout)
-    handler({ ...received, body: emptyBody(request) })
-      .then(answer => universalResponseToNodeResponse(answer, response))
-      .catch(error => {
-        // The client has disconnected.
-        if (ConnectError.from(error).code === Code.Aborted) return
-        log.error({ rpc: handler.method.name, requestId: request.headers['x-request-id'], err: error }, 'call failed')
-      })
   }
+}
+
+async function toAnswer({ status, header, body }: UniversalServerResponse): Promise<Answer> {
+  const headers: Record<string, string> = { 'cache-control': 'no-store', ...Object.fromEntries(header ?? []) }
+  // The handler's 405 lacks it (RFC 9110, 15.5.6).
+  if (status === 405) headers.allow = 'POST'
+  const chunks: Uint8Array[] = []
+  for await (const chunk of body ?? []) chunks.push(chunk)
+  return { status, headers, body: Buffer.concat(chunks) }
 }
 
 /** Removes what describes the body, which Connect's handlers don't get, and timeouts beyond that of calls. */

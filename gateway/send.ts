@@ -10,8 +10,6 @@ const exposedHeaders = ['x-request-id', 'retry-after', ...cors.exposedHeaders]
 
 /** Sends the answers of a gateway. */
 export interface Sender {
-  /** Headers of every answer to a request, including CORS (Fetch standard, 3.2). */
-  commonHeaders(request: Request): Record<string, string>
   /** Whether a request is a CORS preflight. The answer doesn't list what is forbidden. */
   isPreflight(request: Request): boolean
   /** Sends an answer, unless one was sent or the client has disconnected. */
@@ -22,6 +20,7 @@ export interface Sender {
 export function createSender(corsOrigins: readonly string[], linger: number): Sender {
   const origins = new Set(corsOrigins)
 
+  /** Headers of every answer to a request, including CORS (Fetch standard, 3.2). */
   function commonHeaders({ headers }: Request): Record<string, string> {
     const common: Record<string, string> = { 'x-request-id': headers['x-request-id'] as string, ...securityHeaders }
     if (origins.size === 0) return common
@@ -39,7 +38,6 @@ export function createSender(corsOrigins: readonly string[], linger: number): Se
   }
 
   return {
-    commonHeaders,
     isPreflight: ({ method, headers }) =>
       method === 'OPTIONS' && headers['access-control-request-method'] !== undefined,
     send(request, response, { status, headers, body }) {

@@ -11,7 +11,6 @@ import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/grpc/
 import type { ServiceKeys } from '../access/service-keys.js'
 import { isSchemaError, isUnreachable } from '../database/failures.js'
 import type { Scheduler } from '../limits/scheduler.js'
-import { Turn } from '../limits/turn.js'
 import { flatLog, type Log } from '../observability/log.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../observability/tracing.js'
 import { type Policy, usualCost } from '../policy/policy.js'
@@ -74,13 +73,11 @@ export function createCalls(deps: CallsDeps): Calls {
 
   const { scheduler, serviceKeys, group } = deps
   const accessLog = flatLog(deps.log)
-  const turnOf = ({ policy }: BoundRpc, call: IncomingCall) => {
-    const { networks, deadline } = call
-    if (!networks || !scheduler) return undefined
+  const take = (networks: readonly string[], { cost = usualCost }: Policy, call: IncomingCall) => {
     const service = serviceKeys?.cachedName(call.authorization)
-    const { cost = usualCost } = policy
     const names = service === undefined ? networks : [`service ${service}`]
-    return new Turn(scheduler, group ? names.map(name => `${group} ${name}`) : names, cost, deadline)
+    const inGroup = group ? names.map(name => `${group} ${name}`) : names
+    return scheduler!.take({ networks: inGroup, cost, deadline: call.deadline }, call)
   }
   const run: Calls['run'] = async (method, request, call) => {
     const startedAt = performance.now()
@@ -88,12 +85,9 @@ export function createCalls(deps: CallsDeps): Calls {
     let refusal: Refusal | undefined
     call.deadline = Math.min(call.deadline, Date.now() + (rpc.policy.seconds ?? defaultSeconds) * 1000)
     try {
-      using turn = turnOf(rpc, call)
-      // A call over HTTP has passed the scheduler at the gateway, and has no networks here.
-      if (turn) {
-        call.work = turn
-        await turn.take(call)
-      }
+      // A call over HTTP has its turn from the gateway, and has no networks here.
+      using turn = call.networks && scheduler && (await take(call.networks, rpc.policy, call))
+      if (turn) call.turn = turn
       const response = await beforeDeadline(call, async () => {
         const key = serviceKeys?.read(call)
         if (key !== undefined) await serviceKeys!.authenticate(call, key)

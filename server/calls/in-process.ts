@@ -6,7 +6,7 @@ import {
   type MessageShape,
 } from '@bufbuild/protobuf'
 import { Code, ConnectError, type ContextValues, type Transport, type UnaryResponse } from '@connectrpc/connect'
-import { workKey } from '../limits/work-key.js'
+import { turnKey } from '../limits/scheduler.js'
 import { type IncomingCall, type LocalAdministrator, readMalformedFields } from '../requests/call.js'
 import type { Refusal } from '../requests/refusal.js'
 import type { Calls } from './dispatch.js'
@@ -39,7 +39,7 @@ export function createInProcessTransport(
       acceptLanguage: read('accept-language'),
       requestId: read('x-request-id') ?? '',
       ...(local && { local }),
-      work: values?.get(workKey),
+      turn: values?.get(turnKey),
       traceparent: read('traceparent'),
       tracestate: read('tracestate'),
       undecodable: read('x-malformed-message') !== undefined,

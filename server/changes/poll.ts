@@ -54,7 +54,7 @@ export function poll({ changeFeed, hub }: { changeFeed: ChangeFeed; hub: Hub }):
     if (others >= maxWaits) throw tooManyAttempts(10, 'watchers')
     waiting.set(service, others + 1)
     try {
-      return await (call.work ? call.work.releaseDuring(work) : work())
+      return await (call.turn?.pause(work) ?? work())
     } finally {
       waiting.set(service, waiting.get(service)! - 1)
     }

@@ -2,7 +2,6 @@
 import type { Call } from '../requests/call.js'
 import { networksOf } from '../requests/client-address.js'
 import { createScheduler, type SchedulerLimits } from './scheduler.js'
-import { Turn } from './turn.js'
 
 /** E-mails that a process sends: a burst, then so many per second and core. Each takes up to 10 ms of a core. */
 export const emailRate = { burst: 50, perSecond: 2 }
@@ -15,7 +14,7 @@ export interface EmailRequests {
    * DEADLINE_EXCEEDED when the deadline passes or the caller disconnects, and with OVERLOADED when too many requests
    * wait.
    */
-  begin(call: Pick<Call, 'address' | 'deadline' | 'signal' | 'work'>, known: boolean): Promise<Disposable>
+  begin(call: Pick<Call, 'address' | 'deadline' | 'signal' | 'turn'>, known: boolean): Promise<Disposable>
 }
 
 /** One slot: requests finish faster one at a time than e-mails are sent. */
@@ -35,10 +34,10 @@ export function createEmailRequests(factor: number): EmailRequests {
   const scheduler = createScheduler({ ...limits, overShare: (emailRate.perSecond * factor) / 1000 }, () => true)
   return {
     async begin(call, known) {
-      const { address, deadline, work } = call
-      const turn = new Turn(scheduler, [...networksOf(address), known ? 'known' : 'others'], 1, deadline)
-      await (work ? work.releaseDuring(async () => turn.take(call)) : turn.take(call))
-      return turn
+      const { address, deadline, turn } = call
+      const networks = [...networksOf(address), known ? 'known' : 'others']
+      const take = async () => scheduler.take({ networks, cost: 1, deadline }, call)
+      return turn?.pause(take) ?? take()
     },
   }
 }

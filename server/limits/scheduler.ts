@@ -2,8 +2,11 @@
 // once, at the listener (HTTP) or at dispatch (gRPC). The row of its RPC in the access policy sets the cost of a request.
 // The folder access/ limits the failures of networks, and passwords/ schedules the hash threads.
 import { availableParallelism } from 'node:os'
+import { createContextKey } from '@connectrpc/connect'
 import { LRUCache } from 'lru-cache'
-import type { Slot } from '../requests/call.js'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Turn } from '../requests/call.js'
+import { Refusal } from '../requests/refusal.js'
 import { maxEntries } from './cache-size.js'
 import { createFairQueue, type QueueBounds } from './fair-queue.js'
 import { createTokenBucket, type TokenBucket } from './token-bucket.js'
@@ -42,42 +45,29 @@ export const schedulerLimits: SchedulerLimits = {
   waiting: { innermost: 256, outermost: 512, all: 2_000 },
 }
 
-/** Why a waiting request is shed: too many wait, or its deadline has passed. */
-export type Shed = 'overloaded' | 'late'
+export type { Turn }
 
-/** A request, with its state in the scheduler. Endpoints extend this class. */
-export abstract class Work implements Slot {
-  state: 'new' | 'waiting' | 'running' | 'released' | 'done' = 'new'
-  /** Whether it exceeded the share of a network on submission. */
-  isOverShare = false
-  scheduler: SlotOwner | undefined
-  constructor(
-    /** Its networks, innermost first; or one name, for a peer that acts for many clients. */
-    readonly networks: readonly string[],
-    /** Milliseconds of main thread and database. */
-    readonly cost: number,
-    /** When it leaves the queue, in ms since 1970. */
-    readonly deadline: number,
-  ) {}
-  /** Begins the request. Called at most once, and not after `end`. */
-  abstract begin(): void
-  /** Refuses the request. Called instead of `begin`. */
-  abstract shed(why: Shed): void
-  async releaseDuring<T>(wait: () => Promise<T>): Promise<T> {
-    this.scheduler?.release(this)
-    try {
-      return await wait()
-    } finally {
-      this.scheduler?.reacquire(this)
-    }
-  }
+/** A request for a turn. */
+export interface TurnRequest {
+  /** Its networks, innermost first; or one name, for a peer that acts for many clients. */
+  readonly networks: readonly string[]
+  /** Milliseconds of main thread and database. */
+  readonly cost: number
+  /** When it stops waiting, in ms since 1970. */
+  readonly deadline: number
 }
 
-/** The part of a scheduler that `Work` uses. */
-interface SlotOwner {
-  release(work: Work): void
-  reacquire(work: Work): void
+/** A request in the scheduler. */
+interface Entry extends TurnRequest, Turn {
+  state: 'waiting' | 'running' | 'paused' | 'ended'
+  /** Whether it exceeded the share of a network when it asked. */
+  readonly isOverShare: boolean
+  /** Ends the wait: with its turn, or with a refusal. */
+  settle: ((refusal?: Refusal) => void) | undefined
 }
+
+/** Passes the turn of a request to a Transport in the same process. */
+export const turnKey = createContextKey<Turn | undefined>(undefined)
 
 /** State of a scheduler, for metrics. */
 interface SchedulerStats {
@@ -89,10 +79,11 @@ interface SchedulerStats {
 
 /** Decides when requests begin. */
 export interface Scheduler {
-  /** Begins a request now or later, or sheds it. */
-  submit(work: Work): void
-  /** Ends a request in any state. Call it when the response is written or the client disconnects. */
-  end(work: Work): void
+  /**
+   * Returns the turn of a request, at once if possible. Refuses with OVERLOADED when too many wait, and with
+   * DEADLINE_EXCEEDED when the deadline passes or the signal is aborted.
+   */
+  take(request: TurnRequest, caller: { readonly signal: AbortSignal }): Turn | Promise<Turn>
   stats(): SchedulerStats
   /** Removes all limits: waiting and new requests begin at once. */
   open(): void
@@ -120,16 +111,16 @@ export function createScheduler(
   isHashing: () => boolean,
   cores = availableParallelism(),
 ): Scheduler {
-  const withinShareQueue = createFairQueue<Work>(waiting)
-  const overShareQueue = createFairQueue<Work>(waiting)
+  const withinShareQueue = createFairQueue<Entry>(waiting)
+  const overShareQueue = createFairQueue<Entry>(waiting)
   const overShareBucket = createTokenBucket(overShareBudget, overShare * cores * 1000)
   const shares = new LRUCache<string, TokenBucket>(maxEntries(maxNetworks))
   let [running, overShareRunning, shed, spentInTurn] = [0, 0, 0, 0]
-  let [isOpen, draining, turnEnds] = [false, false, false]
+  let [isOpen, turnEnds] = [false, false]
   let drainTimer: NodeJS.Timeout | undefined
   let sweepTimer: NodeJS.Timeout | undefined
 
-  const queueOf = ({ isOverShare }: Work) => (isOverShare ? overShareQueue : withinShareQueue)
+  const queueOf = ({ isOverShare }: Entry) => (isOverShare ? overShareQueue : withinShareQueue)
   const waitingSize = () => withinShareQueue.size + overShareQueue.size
 
   function shareOf(network: string, rate: number): TokenBucket {
@@ -142,7 +133,7 @@ export function createScheduler(
   }
 
   /** Takes the cost of a request from the shares of all its networks; false, without taking it, when one has too little. */
-  function takeShares({ networks, cost }: Work): boolean {
+  function takeShares({ networks, cost }: TurnRequest): boolean {
     const now = performance.now()
     const isPeer = networks.length === 1
     for (let level = networks.length - 1; level >= 0; level--) {
@@ -154,7 +145,7 @@ export function createScheduler(
   }
 
   /** Admits a request, and takes the cost of one over its share; false if it must wait. Then `drain` runs when this changes. */
-  function admit({ cost, isOverShare }: Work): boolean {
+  function admit({ cost, isOverShare }: Entry): boolean {
     if (isOpen) return true
     if (running >= slots) return false
     if (!isOverShare) return true
@@ -188,36 +179,88 @@ export function createScheduler(
     drain()
   }
 
-  function begin(work: Work): void {
-    work.state = 'running'
+  function begin(entry: Entry): void {
+    entry.state = 'running'
     running++
-    if (work.isOverShare) overShareRunning++
-    work.begin()
+    if (entry.isOverShare) overShareRunning++
+    entry.settle?.()
   }
 
-  function freeSlot(work: Work): void {
+  function stop(entry: Entry, state: 'paused' | 'ended'): void {
+    const { state: before, isOverShare } = entry
+    entry.state = state
+    if (before !== 'running') return
     running--
-    if (work.isOverShare) overShareRunning--
+    if (isOverShare) overShareRunning--
+    drain()
   }
 
-  function shedNow(work: Work, why: Shed): void {
-    work.state = 'done'
+  /** It doesn't wait again: its work is half done. It may have ended meanwhile. */
+  function resume(entry: Entry): void {
+    if (entry.state === 'paused') begin(entry)
+  }
+
+  function refuse(entry: Entry, reason: Reason): void {
+    entry.state = 'ended'
+    entry.settle!(new Refusal(reason, { retryAfter: 1 }))
+  }
+
+  function shedNow(entry: Entry, reason: Reason): void {
     shed++
-    work.shed(why)
+    refuse(entry, reason)
+  }
+
+  function createEntry({ networks, cost, deadline }: TurnRequest, isOverShare: boolean): Entry {
+    const entry: Entry = {
+      networks,
+      cost,
+      deadline,
+      isOverShare,
+      state: 'waiting',
+      settle: undefined,
+      async pause(work) {
+        if (entry.state !== 'running') return work()
+        stop(entry, 'paused')
+        try {
+          return await work()
+        } finally {
+          resume(entry)
+        }
+      },
+      [Symbol.dispose]: () => stop(entry, 'ended'),
+    }
+    return entry
+  }
+
+  function wait(entry: Entry, { signal }: { readonly signal: AbortSignal }): Promise<Turn> {
+    return new Promise((resolve, reject) => {
+      const queue = queueOf(entry)
+      const onAbort = () => {
+        queue.remove(entry)
+        refuse(entry, Reason.DEADLINE_EXCEEDED)
+      }
+      entry.settle = refusal => {
+        entry.settle = undefined
+        signal.removeEventListener('abort', onAbort)
+        if (refusal) reject(refusal)
+        else resolve(entry)
+      }
+      if (signal.aborted) return onAbort()
+      signal.addEventListener('abort', onAbort)
+      const evicted = queue.add(entry)
+      if (evicted) shedNow(evicted, Reason.OVERLOADED)
+      startSweepTimer()
+    })
   }
 
   function drain(): void {
-    // A request may end inside `begin`, which calls this function again.
-    if (draining) return
-    draining = true
     for (const queue of [withinShareQueue, overShareQueue]) {
       for (let next = queue.peek(); next && admit(next); next = queue.peek()) {
         queue.take()
-        if (next.deadline <= Date.now()) shedNow(next, 'late')
+        if (next.deadline <= Date.now()) shedNow(next, Reason.DEADLINE_EXCEEDED)
         else begin(next)
       }
     }
-    draining = false
     startSweepTimer()
   }
 
@@ -230,44 +273,17 @@ export function createScheduler(
     sweepTimer = undefined
     const now = Date.now()
     for (const queue of [withinShareQueue, overShareQueue]) {
-      for (const work of queue.removeIf(({ deadline }) => deadline <= now)) shedNow(work, 'late')
+      for (const entry of queue.removeIf(({ deadline }) => deadline <= now)) shedNow(entry, Reason.DEADLINE_EXCEEDED)
     }
     drain()
   }
 
-  const owner: SlotOwner = {
-    release(work) {
-      if (work.state !== 'running') return
-      work.state = 'released'
-      freeSlot(work)
-      drain()
-    },
-    reacquire(work) {
-      if (work.state !== 'released') return
-      work.state = 'running'
-      running++
-      if (work.isOverShare) overShareRunning++
-    },
-  }
-
   return {
-    submit(work) {
-      work.scheduler = owner
-      work.isOverShare = !takeShares(work)
-      const queue = queueOf(work)
-      if (queue.size === 0 && admit(work)) return begin(work)
-      work.state = 'waiting'
-      const evicted = queue.add(work)
-      if (evicted) shedNow(evicted, 'overloaded')
-      startSweepTimer()
-    },
-    end(work) {
-      const { state } = work
-      work.state = 'done'
-      if (state === 'waiting') queueOf(work).remove(work)
-      if (state !== 'running') return
-      freeSlot(work)
-      drain()
+    take(request, caller) {
+      const entry = createEntry(request, !takeShares(request))
+      if (queueOf(entry).size > 0 || !admit(entry)) return wait(entry, caller)
+      begin(entry)
+      return entry
     },
     stats: () => ({ waiting: waitingSize(), running, shed }),
     open() {

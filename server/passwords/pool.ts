@@ -5,31 +5,31 @@ import { activeContext, type Context, inSpan, spanSince, tracing } from '../obse
 import type { Call } from '../requests/call.js'
 import { networksOf } from '../requests/client-address.js'
 import { Refusal } from '../requests/refusal.js'
-import { createQueue, type Turn } from './queue.js'
+import { createQueue, type Place } from './queue.js'
 import { type CompareJob, createThreads, type HashJob, type Job, type Result, type ThreadsOptions } from './threads.js'
 
 /** The result of a job: the hash, or whether text and hash match. */
 export type Outcome<J extends Job> = J extends HashJob ? string : J extends CompareJob ? boolean : Result
 
 /** A caller in the queue. */
-export interface Waiter extends Turn {
+export interface Waiter extends Place {
   /** When the caller stops waiting, in ms since 1970; the pool refuses earlier when this is beyond `maxWaitMs`. */
   readonly deadline: number
   /** Aborted when the caller disconnects: its waiting jobs leave the queue. */
   readonly signal?: AbortSignal
-  /** The caller's slot in the scheduler, which is released during the wait. */
-  readonly work?: Call['work']
+  /** The caller's turn in the scheduler, which pauses during the wait. */
+  readonly turn?: Call['turn']
 }
 
 /**
  * Returns the waiter of a call for an account. A sign-in changes `kind` to `known` when the account knows the network.
  */
 export function waiterOf(
-  { address, deadline, signal, work }: Call,
+  { address, deadline, signal, turn }: Call,
   account: string,
   kind: 'administration' | 'other' = 'other',
 ): Waiter {
-  return { kind, networks: networksOf(address), account, deadline, signal, work }
+  return { kind, networks: networksOf(address), account, deadline, signal, turn }
 }
 
 /** State of the pool. */
@@ -103,7 +103,7 @@ const overheadMs = 100
 export function createPool(options: PoolOptions): Pool {
   const { limit = 1000, maxWaitMs = 8_000, recentCount, onRefused, onWait } = options
   const threads = createThreads(options)
-  const queue = createQueue<Task & { readonly turn: Turn }>(recentCount)
+  const queue = createQueue<Task & { readonly place: Place }>(recentCount)
   const idleTasks: Task[] = []
   let running = 0
   let shed = 0
@@ -132,7 +132,7 @@ export function createPool(options: PoolOptions): Pool {
     return inSpan({ name: 'hash', attributes, parent }, () => threads.run(job))
   }
 
-  function overloaded({ networks }: Turn, ms = threads.averageMs): Refusal {
+  function overloaded({ networks }: Place, ms = threads.averageMs): Refusal {
     shed++
     onRefused?.(networks)
     return new Refusal(Reason.OVERLOADED, { retryAfter: ms / 1000, limit: 'hashing' })
@@ -160,7 +160,7 @@ export function createPool(options: PoolOptions): Pool {
     async run<J extends Job>(jobs: readonly J[], waiter: Waiter) {
       check(waiter, jobs.length)
       const { signal } = waiter
-      const tasks = jobs.map(job => ({ ...createTask(job), turn: waiter }))
+      const tasks = jobs.map(job => ({ ...createTask(job), place: waiter }))
       // A running hash can't be cancelled; its result is ignored.
       const refuse = (refusal: Refusal) => {
         for (const task of tasks) task.reject(refusal)
@@ -174,12 +174,12 @@ export function createPool(options: PoolOptions): Pool {
       for (const task of tasks) queue.add(task)
       while (queue.size > limit) {
         const evicted = queue.evict()!
-        evicted.reject(overloaded(evicted.turn))
+        evicted.reject(overloaded(evicted.place))
       }
       start()
       try {
         const all = () => Promise.all(tasks.map(({ result }) => result))
-        return (await (waiter.work ? waiter.work.releaseDuring(all) : all())) as Outcome<J>[]
+        return (await (waiter.turn?.pause(all) ?? all())) as Outcome<J>[]
       } finally {
         clearTimeout(timer)
         signal?.removeEventListener('abort', onAbort)

@@ -1,7 +1,7 @@
 // The fair order of jobs for the hash threads.
 
 /** The attributes of a job that decide its place in the queue. */
-export interface Turn {
+export interface Place {
   /** A sign-in of an active account that knows the network; a call of Administration; any other. */
   readonly kind: 'known' | 'administration' | 'other'
   /** Networks of the client address, innermost first. Jobs other than known ones are queued by network. */
@@ -18,7 +18,7 @@ export interface Queue<T> {
   /** Removes a job; false when it isn't waiting. */
   remove(job: T): boolean
   /** Upper bound of the jobs that are taken before the last of `count` new ones, if no other arrives. */
-  ahead(turn: Turn, count: number): number
+  ahead(place: Place, count: number): number
   /** Removes and returns the newest job of the longest line, outermost first; a known job only when all are known. */
   evict(): T | undefined
   readonly size: number
@@ -52,7 +52,7 @@ const ranks = new Map([
 ])
 
 /** The keys of the lines that lead to a job, outermost first. `@` keeps accounts and networks apart. */
-function pathOf({ kind, networks, account }: Turn): string[] {
+function pathOf({ kind, networks, account }: Place): string[] {
   return kind === 'known' ? [kind, `@${account}`] : ['rest', kind, ...networks.toReversed(), `@${account}`]
 }
 
@@ -62,7 +62,7 @@ function pathOf({ kind, networks, account }: Turn): string[] {
  * networks by the binary logarithm of `recentCount`, their recent failures, sign-ups and refusals. A client gets no more turns by
  * more jobs, accounts, or networks inside its network.
  */
-export function createQueue<T extends { readonly turn: Turn }>(
+export function createQueue<T extends { readonly place: Place }>(
   recentCount: (network: string) => number = () => 0,
 ): Queue<T> {
   const root = createLine<T>('')
@@ -122,7 +122,7 @@ export function createQueue<T extends { readonly turn: Turn }>(
   return {
     add(job) {
       let line = root
-      for (const key of pathOf(job.turn)) {
+      for (const key of pathOf(job.place)) {
         line.size++
         const inner: Line<T> = line.lines.get(key) ?? createLine(key, line)
         line.lines.set(key, inner)
@@ -136,17 +136,17 @@ export function createQueue<T extends { readonly turn: Turn }>(
       let line = root
       while (line.lines.size > 0) line = next(line)
       const job = removeAt(line, 0)
-      knownShare += (Number(job.turn.kind === 'known') - knownShare) / window
+      knownShare += (Number(job.place.kind === 'known') - knownShare) / window
       return job
     },
     remove(job) {
-      const line = find(pathOf(job.turn))
+      const line = find(pathOf(job.place))
       const index = line ? line.jobs.indexOf(job) : -1
       if (index >= 0) removeAt(line!, index)
       return index >= 0
     },
-    ahead(turn, count) {
-      const path = pathOf(turn)
+    ahead(place, count) {
+      const path = pathOf(place)
       let turns = (find(path)?.size ?? 0) + count
       let inner = turns
       for (let depth = path.length - 1; depth >= 0; depth--) {
@@ -154,7 +154,7 @@ export function createQueue<T extends { readonly turn: Turn }>(
         turns = turnsUntil(find(path.slice(0, depth)), path[depth]!, inner)
       }
       // Known jobs that arrive later take turns, too: assume as many as recently.
-      const share = turn.kind === 'known' ? 1 : Math.max(1 / cycle, 1 - knownShare)
+      const share = place.kind === 'known' ? 1 : Math.max(1 / cycle, 1 - knownShare)
       return Math.max(turns, Math.round(inner / share)) - 1
     },
     evict() {

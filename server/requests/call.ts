@@ -37,16 +37,16 @@ export interface Call {
   readonly deadline: number
   /** Name in the certificate of a caller other than a gateway. */
   readonly certificate?: string | undefined
-  /** Its slot in the scheduler; absent on the command line. */
-  readonly work?: Slot | undefined
+  /** Its turn; absent on the command line. */
+  readonly turn?: Turn | undefined
   /** Id of the user that calls, or as which an attempt signs in, for the access log; set when the user is found. */
   user?: number | undefined
 }
 
-/** The slot of a call in the scheduler. */
-export interface Slot {
-  /** Releases the slot while `wait` runs, which must use neither the main thread nor the database. */
-  releaseDuring<T>(wait: () => Promise<T>): Promise<T>
+/** The turn of a request: its right to use the main thread and the database, until it is disposed of. */
+export interface Turn extends Disposable {
+  /** Leaves it to others during `work`, which uses neither the main thread nor the database. */
+  pause<T>(work: () => Promise<T>): Promise<T>
 }
 
 /** A call before its caller is identified, with its credentials. */
@@ -54,7 +54,7 @@ export interface IncomingCall extends Call {
   /** A service with the scope `clients.forward` can replace it. */
   address: string
   service?: CallingService
-  work?: Slot | undefined
+  turn?: Turn | undefined
   /** The networks that the scheduler counts it for; absent after the scheduler, and where there is none. */
   readonly networks?: readonly string[]
   /** Shortened to the time in the RPC's row. */

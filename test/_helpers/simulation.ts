@@ -4,31 +4,38 @@ import { mock } from 'node:test'
 export interface Simulation {
   /** Milliseconds since it began. */
   readonly now: number
+  /** Runs what waits for promises that are settled. */
+  flush(): Promise<void>
   /** Ends a turn of the event loop: runs the callbacks of `setImmediate` so far. */
-  turn(): void
+  turn(): Promise<void>
   /** Ends turns until none has a callback to run. */
-  settle(): void
+  settle(): Promise<void>
   /** Lets time pass, and runs timers and turns. */
-  pass(ms: number): void
+  pass(ms: number): Promise<void>
   /** Lets time pass in which the thread is busy: no timer runs. */
   block(ms: number): void
   /** Timers that are set. */
   readonly timers: number
 }
 
-/** Runs synchronous code in a simulated event loop. */
-export function simulate(run: (loop: Simulation) => void): void {
+/** Runs code that waits for nothing else in a simulated event loop. */
+export async function simulate(run: (loop: Simulation) => Promise<void>): Promise<void> {
   const start = Date.now()
   let now = 0
   let immediates: (() => void)[] = []
   let timers: { at: number; run: () => void }[] = []
-  const turn = () => {
+  const flush = async () => {
+    for (let ticks = 0; ticks < 8; ticks++) await undefined
+  }
+  const turn = async () => {
     const due = immediates
     immediates = []
     for (const each of due) each()
+    await flush()
   }
-  const settle = () => {
-    while (immediates.length > 0) turn()
+  const settle = async () => {
+    await flush()
+    while (immediates.length > 0) await turn()
   }
   const mocks = [
     mock.method(performance, 'now', () => now),
@@ -45,13 +52,14 @@ export function simulate(run: (loop: Simulation) => void): void {
     }) as unknown as typeof setTimeout),
   ]
   try {
-    run({
+    await run({
       get now() {
         return now
       },
+      flush,
       turn,
       settle,
-      pass(ms) {
+      async pass(ms) {
         const end = now + ms
         for (;;) {
           const next = timers.reduce<number>((first, { at }) => Math.min(first, at), end)
@@ -59,10 +67,11 @@ export function simulate(run: (loop: Simulation) => void): void {
           const due = timers.filter(({ at }) => at <= now)
           timers = timers.filter(({ at }) => at > now)
           for (const each of due) each.run()
-          turn()
+          await flush()
+          await turn()
           if (due.length === 0 && now >= end) break
         }
-        settle()
+        await settle()
       },
       block(ms) {
         now += ms

@@ -287,7 +287,7 @@ for (const [how, leave] of [
         {
           onRequest(request, response) {
             responses.push(response)
-            request.visit = { answered() {}, close: () => void visited.push(request) }
+            response.on('close', () => void visited.push(request))
           },
         },
       )

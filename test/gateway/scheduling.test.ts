@@ -5,9 +5,17 @@ import test, { type ExecutionContext } from 'ava'
 import fc from 'fast-check'
 import type { Connection } from '../../gateway/connection.js'
 import { createGatewayMetrics } from '../../gateway/metrics.js'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { createScheduler, type SchedulerLimits, schedulerLimits, Work } from '../../server/limits/scheduler.js'
+import {
+  createScheduler,
+  type Scheduler,
+  type SchedulerLimits,
+  schedulerLimits,
+  type TurnRequest,
+} from '../../server/limits/scheduler.js'
 import { createMetricsEndpoint } from '../../server/observability/metrics-endpoint.js'
+import { Refusal } from '../../server/requests/refusal.js'
 import { openGateway } from '../_helpers/gateway.js'
 import { openRaw, type RawConnection } from '../_helpers/raw.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
@@ -56,14 +64,12 @@ async function setUp(
   return { ...gateway, scheduler, held, order, connect, occupy, waiting }
 }
 
-/** Occupies a place until it is ended. */
-class Occupant extends Work {
-  constructor() {
-    super(['occupant'], 1, Number.POSITIVE_INFINITY)
-  }
-  override begin() {}
-  override shed() {}
-}
+/** Takes the only turn. */
+const occupyTurn = (scheduler: Scheduler) =>
+  scheduler.take(
+    { networks: ['occupant'], cost: 1, deadline: Number.POSITIVE_INFINITY },
+    { signal: new AbortController().signal },
+  )
 
 /** A request with a body in JSON. */
 function post(path: string, body: object, headers = ''): string {
@@ -120,7 +126,7 @@ for (const [what, ask] of [
 
   test(`${what}: a request that waits is answered at its deadline, and never reaches the service`, async t => {
     const { connect, order, scheduler } = await setUp(t, {}, { limits: { callTimeout: 300 } })
-    scheduler.submit(new Occupant())
+    await occupyTurn(scheduler)
     const connection = await connect()
     connection.write(ask('late'))
     await answered(connection, 1)
@@ -141,13 +147,12 @@ for (const [what, ask] of [
       },
     }
     const { connect, waiting, scheduler } = await setUp(t, {}, { transport })
-    const occupant = new Occupant()
-    scheduler.submit(occupant)
+    const occupant = await occupyTurn(scheduler)
     const connection = await connect()
     connection.write(ask('patient'))
     await waiting(1)
     await sleep(500)
-    scheduler.end(occupant)
+    occupant[Symbol.dispose]()
     await answered(connection, 1)
     t.deepEqual(statusesOf(connection), [200])
     t.is(timeouts.length, 1)
@@ -292,22 +297,18 @@ test('a closing gateway answers the requests that wait', async t => {
   t.deepEqual(statusesOf(connection), [200])
 })
 
-/** A scheduler that starts every request, and the requests that it received. */
+/** A scheduler that gives every request a turn, and the requests that it received. */
 function recording() {
-  const works: Work[] = []
-  return {
-    works,
-    scheduler: {
-      submit(work: Work) {
-        works.push(work)
-        work.state = 'running'
-        work.begin()
-      },
-      end() {},
-      stats: () => ({ waiting: 0, running: 0, shed: 0 }),
-      open() {},
+  const works: TurnRequest[] = []
+  const scheduler: Scheduler = {
+    take(request) {
+      works.push(request)
+      return { pause: work => work(), [Symbol.dispose]() {} }
     },
+    stats: () => ({ waiting: 0, running: 0, shed: 0 }),
+    open() {},
   }
+  return { works, scheduler }
 }
 
 test('a request counts for its network, for the network behind a trusted proxy, or for the service whose key it carries', async t => {
@@ -414,43 +415,29 @@ test('pipelined requests in any fragmentation are answered in order and leave no
   let random = fc.sample(numbers, 1)[0]!
   const chance = () => random.next().value / 1_000
   const counts = { waiting: 0, running: 0, begun: 0, shed: 0 }
-  const begin = (work: Work) => {
-    work.state = 'running'
+  const begin = () => {
     counts.running++
     counts.begun++
-    work.begin()
+    return { pause: <T>(work: () => Promise<T>) => work(), [Symbol.dispose]: () => void counts.running-- }
   }
-  const shed = (work: Work) => {
-    work.state = 'done'
+  const shed = () => {
     counts.shed++
-    work.shed('overloaded')
+    return new Refusal(Reason.OVERLOADED, { retryAfter: 1 })
   }
-  const scheduler = {
-    submit(work: Work) {
-      work.scheduler = { release() {}, reacquire() {} }
-      const fate = chance()
-      if (fate < 0.5) return begin(work)
-      // A refused connection waits for a second, which is rare here.
-      if (fate === 0.501) return shed(work)
-      work.state = 'waiting'
-      counts.waiting++
-      setTimeout(
-        () => {
-          if (work.state !== 'waiting') return
-          counts.waiting--
-          if (fate === 1) shed(work)
-          else begin(work)
-        },
-        chance() < 0.5 ? 0 : 5 * chance(),
-      )
-    },
-    end(work: Work) {
-      if (work.state === 'waiting') counts.waiting--
-      if (work.state === 'running') counts.running--
-      work.state = 'done'
-    },
-    stats: () => ({ waiting: counts.waiting, running: counts.running, shed: counts.shed }),
-    open() {},
+  const take: Scheduler['take'] = async (_, { signal }) => {
+    const fate = chance()
+    if (fate < 0.5) return begin()
+    // A refused connection waits for a second, which is rare here.
+    if (fate === 0.501) throw shed()
+    counts.waiting++
+    const wait = chance() < 0.5 ? 0 : 5 * chance()
+    await sleep(wait, undefined, { signal })
+      .catch(() => {
+        throw new Refusal(Reason.DEADLINE_EXCEEDED)
+      })
+      .finally(() => counts.waiting--)
+    if (fate === 1) throw shed()
+    return begin()
   }
   const connections = new Set<Connection>()
   const existsByUsername = async ({ username }: { username?: string }) => {
@@ -462,11 +449,12 @@ test('pipelined requests in any fragmentation are answered in order and leave no
     { existsByUsername },
     {
       scheduler: {
-        ...scheduler,
-        submit(work) {
-          connections.add((work as unknown as { request: { from: Connection } }).request.from)
-          scheduler.submit(work)
+        take(request, caller) {
+          connections.add(caller as Connection)
+          return take(request, caller)
         },
+        stats: () => ({ waiting: counts.waiting, running: counts.running, shed: counts.shed }),
+        open() {},
       },
     },
   )

@@ -5,7 +5,7 @@ import { setImmediate as settle } from 'node:timers/promises'
 import test from 'ava'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { createEmailRequests } from '../../server/limits/email-requests.js'
-import { createScheduler, Work } from '../../server/limits/scheduler.js'
+import { createScheduler } from '../../server/limits/scheduler.js'
 import type { Refusal } from '../../server/requests/refusal.js'
 
 /** Waiting requests, and the order in which they start. */
@@ -99,20 +99,19 @@ test('a request that waits leaves its place in the scheduler to others', async t
     },
     () => false,
   )
-  class Call extends Work {
-    begin() {}
-    shed() {}
-  }
-  const [work, other] = [new Call(['a'], 1, deadline), new Call(['b'], 1, deadline)]
+  const take = (name: string) => scheduler.take({ networks: [name], cost: 1, deadline }, { signal })
   const first = await requests.begin({ address: '192.0.2.1', deadline, signal }, false)
-  scheduler.submit(work)
-  scheduler.submit(other)
-  t.deepEqual([work.state, other.state], ['running', 'waiting'])
-  const waiting = ask('waiting', '192.0.2.1', false, { work })
-  t.deepEqual([work.state, other.state], ['released', 'running'])
+  const turn = await take('a')
+  const other = take('b')
+  t.deepEqual(scheduler.stats(), { waiting: 1, running: 1, shed: 0 })
+  const waiting = ask('waiting', '192.0.2.1', false, { turn })
+  const others = await other
+  t.is(scheduler.stats().running, 1)
   first[Symbol.dispose]()
   await waiting
-  t.is(work.state, 'running')
+  t.is(scheduler.stats().running, 2)
+  others[Symbol.dispose]()
+  turn[Symbol.dispose]()
 })
 
 test.serial('50 requests begin at once, then 2 a second for each core, times the factor', async t => {

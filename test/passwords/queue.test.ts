@@ -1,14 +1,14 @@
 import test from 'ava'
 import fc from 'fast-check'
-import { createQueue, type Turn } from '../../server/passwords/queue.js'
+import { createQueue, type Place } from '../../server/passwords/queue.js'
 import { networksOf } from '../../server/requests/client-address.js'
 
 interface Job {
-  readonly turn: Turn
+  readonly place: Place
   readonly name: string
 }
 
-const at = (kind: Turn['kind'], address: string, account = 'a'): Turn => ({
+const at = (kind: Place['kind'], address: string, account = 'a'): Place => ({
   kind,
   networks: networksOf(address),
   account,
@@ -19,8 +19,8 @@ const other = (address: string, account = 'a') => at('other', address, account)
 
 const queueOf = (recentCount?: (network: string) => number) => createQueue<Job>(recentCount)
 type Queue = ReturnType<typeof queueOf>
-const add = (queue: Queue, turn: Turn, name: string, times = 1) => {
-  for (let i = 0; i < times; i++) queue.add({ turn, name })
+const add = (queue: Queue, place: Place, name: string, times = 1) => {
+  for (let i = 0; i < times; i++) queue.add({ place, name })
 }
 /** The names of the next jobs, by default of all. */
 function take(queue: Queue, count = Number.POSITIVE_INFINITY): string[] {
@@ -67,9 +67,9 @@ test('of ten turns without known sign-ins, one goes to Administration while one 
 })
 
 test('accounts take turns among known sign-ins, and within a network', t => {
-  for (const turn of [known, (account: string) => other('192.0.2.1', account)]) {
+  for (const place of [known, (account: string) => other('192.0.2.1', account)]) {
     const queue = queueOf()
-    for (const name of ['a0', 'a1', 'a2', 'b0']) add(queue, turn(name[0]!), name)
+    for (const name of ['a0', 'a1', 'a2', 'b0']) add(queue, place(name[0]!), name)
     t.deepEqual(take(queue), ['a0', 'b0', 'a1', 'a2'])
   }
 })
@@ -148,9 +148,9 @@ test('during a flood from a /48 a new network waits for a few jobs, and gets tha
     const queue = queueOf(network => (network.startsWith('2001:db8') ? used : 0))
     for (let i = 0; i < 900; i++) add(queue, other(`2001:db8:0:${i.toString(16)}::1`, `${i}`), 'flood')
     take(queue, 300)
-    for (const turn of [other('203.0.113.1'), other('2001:db8:1::1'), known('a'), admin()]) {
-      t.true(queue.ahead(turn, 1) <= 3, `${turn.kind} ${queue.ahead(turn, 1)}`)
-      add(queue, turn, 'newcomer')
+    for (const place of [other('203.0.113.1'), other('2001:db8:1::1'), known('a'), admin()]) {
+      t.true(queue.ahead(place, 1) <= 3, `${place.kind} ${queue.ahead(place, 1)}`)
+      add(queue, place, 'newcomer')
       t.true(take(queue, 4).includes('newcomer'))
       take(queue, 20)
     }
@@ -184,7 +184,7 @@ const places = Array.from({ length: 6 }, (_, index) => [
   `198.51.${index}.1`,
   `2001:db8:0:${index}::1`,
 ])
-const turns: fc.Arbitrary<Turn> = fc
+const turns: fc.Arbitrary<Place> = fc
   .record({
     kind: fc.constantFrom('known', 'administration', 'other', 'other'),
     address: fc.constantFrom(...places.flat()),
@@ -199,24 +199,24 @@ const failures = fc.dictionary(fc.constantFrom(...places.flat().flatMap(networks
 test('no job starts later than estimated, and a known one not much earlier', t => {
   fc.assert(
     fc.property(
-      fc.array(fc.record({ turn: turns, times: fc.integer({ min: 1, max: 20 }) }), { maxLength: 20, size: 'max' }),
+      fc.array(fc.record({ place: turns, times: fc.integer({ min: 1, max: 20 }) }), { maxLength: 20, size: 'max' }),
       fc.nat(60),
       turns,
       fc.integer({ min: 1, max: 3 }),
       failures,
-      (waiting, taken, turn, count, used) => {
+      (waiting, taken, place, count, used) => {
         const queue = queueOf(network => used[network] ?? 0)
-        for (const { turn, times } of waiting) add(queue, turn, 'waits', times)
+        for (const { place, times } of waiting) add(queue, place, 'waits', times)
         take(queue, taken)
-        const ahead = queue.ahead(turn, count)
-        const own = Array.from({ length: count }, () => ({ turn, name: 'own' }))
+        const ahead = queue.ahead(place, count)
+        const own = Array.from({ length: count }, () => ({ place, name: 'own' }))
         for (const job of own) queue.add(job)
         const order: Job[] = []
         for (let job = queue.take(); job; job = queue.take()) order.push(job)
         const position = order.indexOf(own.at(-1)!)
         t.true(position <= ahead, `${position} ${ahead}`)
         // One of each of two other accounts, and a tenth turn.
-        if (turn.kind === 'known') t.true(position >= ahead - 3, `${position} ${ahead}`)
+        if (place.kind === 'known') t.true(position >= ahead - 3, `${position} ${ahead}`)
       },
     ),
     { numRuns: 2000 },
@@ -226,7 +226,7 @@ test('no job starts later than estimated, and a known one not much earlier', t =
 test('each added job leaves exactly once: taken, removed or evicted', t => {
   const steps = fc.array(
     fc.oneof(
-      turns.map(turn => ({ kind: 'add' as const, turn })),
+      turns.map(place => ({ kind: 'add' as const, place })),
       fc.record({ kind: fc.constant('remove' as const), index: fc.nat() }),
       fc.constant({ kind: 'take' as const }),
       fc.constant({ kind: 'evict' as const }),
@@ -240,7 +240,7 @@ test('each added job leaves exactly once: taken, removed or evicted', t => {
       const leave = (job: Job | undefined) => t.is(job === undefined, waiting.size === 0 || !waiting.delete(job!))
       for (const step of steps) {
         if (step.kind === 'add') {
-          const job = { turn: step.turn, name: '' }
+          const job = { place: step.place, name: '' }
           queue.add(job)
           waiting.add(job)
         } else if (step.kind === 'remove') {
@@ -264,18 +264,18 @@ test('a known job is evicted only if no other waits, and never one from a line s
   fc.assert(
     fc.property(fc.array(turns, { minLength: 1, maxLength: 60 }), waiting => {
       const queue = queueOf()
-      waiting.forEach((turn, index) => {
-        add(queue, turn, `${index}`)
+      waiting.forEach((place, index) => {
+        add(queue, place, `${index}`)
       })
       const rest = waiting.filter(({ kind }) => kind !== 'known')
       const evicted = queue.evict()!
       if (rest.length === 0) return
-      t.not(evicted.turn.kind, 'known')
-      const outer = ({ networks }: Turn) => networks.at(-1)
-      const alike = rest.filter(({ kind }) => kind === evicted.turn.kind)
+      t.not(evicted.place.kind, 'known')
+      const outer = ({ networks }: Place) => networks.at(-1)
+      const alike = rest.filter(({ kind }) => kind === evicted.place.kind)
       t.true(alike.length >= rest.length - alike.length)
-      const mine = alike.filter(turn => outer(turn) === outer(evicted.turn)).length
-      for (const turn of alike) t.true(mine >= alike.filter(each => outer(each) === outer(turn)).length)
+      const mine = alike.filter(place => outer(place) === outer(evicted.place)).length
+      for (const place of alike) t.true(mine >= alike.filter(each => outer(each) === outer(place)).length)
     }),
   )
 })

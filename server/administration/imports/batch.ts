@@ -58,7 +58,7 @@ export function importBatch(deps: Deps): Handler<'importBatch'> {
     checkStarter(of, administrator)
     const rows = rowsIn(of, request, deps)
     const wait = () => waitWhileHashing(deps.pool)
-    await (call.work ? call.work.releaseDuring(wait) : wait())
+    await (call.turn?.pause(wait) ?? wait())
     // The rows of a repeated batch aren't needed.
     const given = of.nextRow > firstRow ? undefined : await rows.read()
     const hashes = (await given?.hash(of)) ?? new Map<number, string>()
