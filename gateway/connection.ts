@@ -27,9 +27,6 @@ const bufferLimit = 16 * 1024
 /** The end of the headers of a request. */
 const blankLine = '\n\r\n'
 
-/** A written chunk. */
-type Chunk = { chunk: Buffer | string; encoding: BufferEncoding }
-
 /**
  * Returns for how many milliseconds a client that is refused as overloaded has to wait: 1 to 2 seconds, at random, so that
  * clients that are refused together don't retry together.
@@ -56,8 +53,6 @@ export class Connection extends Duplex {
   requestedAt: number | undefined
   /** Time of the last activity. */
   activeAt = performance.now()
-  /** When the write began that the client hasn't read yet. */
-  unreadSince: number | undefined
   /** Received bytes that aren't parsed yet. */
   private buffered: Buffer | undefined
   /** Responses to requests whose headers came in one slice with the end of the request before. */
@@ -66,6 +61,8 @@ export class Connection extends Duplex {
   private last: (() => void) | undefined
   /** Whether node:http wants no more bytes for now, because it has more of a body than is read. */
   private paused = false
+  /** When the socket got the first of the bytes that it hasn't sent yet. */
+  private writingSince = 0
   private socketPaused = false
   private stopped = false
   private held = false
@@ -93,6 +90,7 @@ export class Connection extends Duplex {
       if (this.response?.req.complete && !this.response.headersSent) this.destroy()
       else this.emit('end')
     })
+    socket.on('drain', () => this.emit('drain'))
     socket.on('error', error => this.destroy(error))
     socket.on('close', () => this.destroy())
   }
@@ -106,6 +104,11 @@ export class Connection extends Duplex {
       if (this.destroyed) this.aborter.abort()
     }
     return this.aborter.signal
+  }
+
+  /** Since when there are bytes that the client doesn't read. */
+  get unreadSince(): number | undefined {
+    return this.socket.writableLength > 0 ? this.writingSince : undefined
   }
 
   /** Begins a parsed request, or keeps it until those before it are answered. */
@@ -217,22 +220,22 @@ export class Connection extends Duplex {
 
   override _read(): void {}
 
-  override _write(chunk: Buffer | string, encoding: BufferEncoding, callback: (error?: Error | null) => void): void {
-    this.unreadSince = performance.now()
-    this.socket.write(chunk, encoding, error => {
-      this.unreadSince = undefined
-      callback(error)
-    })
+  /** Passes responses to the socket at once: the buffer of another stream would only take time. */
+  override write(chunk: Buffer | string, ...more: unknown[]): boolean {
+    if (this.socket.writableLength === 0) this.writingSince = performance.now()
+    return this.socket.write(chunk, ...(more as []))
   }
 
-  override _writev(chunks: Chunk[], callback: (error?: Error | null) => void): void {
-    // A response ends with an empty chunk.
-    const parts = chunks.filter(({ chunk }) => chunk.length > 0)
-    const last = parts.pop() ?? { chunk: '', encoding: 'latin1' }
+  override cork(): void {
     this.socket.cork()
-    for (const { chunk, encoding } of parts) this.socket.write(chunk, encoding)
-    this._write(last.chunk, last.encoding, callback)
+  }
+
+  override uncork(): void {
     this.socket.uncork()
+  }
+
+  override _write(chunk: Buffer | string, encoding: BufferEncoding, callback: (error?: Error | null) => void): void {
+    this.socket.write(chunk, encoding, callback)
   }
 
   override _final(callback: () => void): void {
