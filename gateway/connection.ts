@@ -27,6 +27,9 @@ const bufferLimit = 16 * 1024
 /** The end of the headers of a request. */
 const blankLine = '\n\r\n'
 
+/** Called when bytes are written, or can't be. */
+type Callback = (error?: Error | null) => void
+
 /**
  * Returns for how many milliseconds a client that is refused as overloaded has to wait: 1 to 2 seconds, at random, so that
  * clients that are refused together don't retry together.
@@ -63,6 +66,11 @@ export class Connection extends Duplex {
   private paused = false
   /** When the socket got the first of the bytes that it hasn't sent yet. */
   private writingSince = 0
+  /**
+   * Called when everything is sent. node:http passes it with an empty chunk at the end of a response, which would make two
+   * chunks of one.
+   */
+  private flushed: Callback | undefined
   private socketPaused = false
   private stopped = false
   private held = false
@@ -221,9 +229,13 @@ export class Connection extends Duplex {
   override _read(): void {}
 
   /** Passes responses to the socket at once: the buffer of another stream would only take time. */
-  override write(chunk: Buffer | string, ...more: unknown[]): boolean {
+  override write(chunk: Buffer | string, encoding?: unknown, callback?: Callback): boolean {
+    if (chunk.length === 0 && callback) {
+      this.flushed = callback
+      return true
+    }
     if (this.socket.writableLength === 0) this.writingSince = performance.now()
-    return this.socket.write(chunk, ...(more as []))
+    return this.socket.write(chunk, encoding as BufferEncoding, callback)
   }
 
   override cork(): void {
@@ -232,9 +244,14 @@ export class Connection extends Duplex {
 
   override uncork(): void {
     this.socket.uncork()
+    const { flushed } = this
+    if (!flushed) return
+    this.flushed = undefined
+    if (this.socket.writableLength === 0) process.nextTick(flushed)
+    else this.socket.write('', flushed)
   }
 
-  override _write(chunk: Buffer | string, encoding: BufferEncoding, callback: (error?: Error | null) => void): void {
+  override _write(chunk: Buffer | string, encoding: BufferEncoding, callback: Callback): void {
     this.socket.write(chunk, encoding, callback)
   }
 
