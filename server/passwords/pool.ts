@@ -1,4 +1,4 @@
-// Runs bcrypt on threads behind a bounded queue, and refuses jobs that can't finish in time before any work on them.
+// Runs bcrypt on threads behind a queue that is no longer than what the threads can do in the time that a job may wait.
 // queue.ts owns the order, threads.ts the threads.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { activeContext, type Context, inSpan, spanSince, tracing } from '../observability/tracing.js'
@@ -48,10 +48,11 @@ interface PoolStats {
 
 /** Settings of a pool. */
 export interface PoolOptions extends ThreadsOptions {
-  /** Maximum waiting jobs. Default 1000. */
+  /** Maximum waiting jobs, however fast the threads are. Default 1000. */
   readonly limit?: number
   /**
-   * Maximum wait in ms. Default 8000: a job with a longer estimated wait is refused, and none waits over 25% longer.
+   * Maximum wait in ms; no job waits over 25% longer. Default 8000. At most as many jobs wait as the threads can do in this
+   * time: for each one too many, the newest of the longest line is refused.
    */
   readonly maxWaitMs?: number
   /** Recent failures and sign-ups of a network: the queue ranks networks by them. */
@@ -65,12 +66,11 @@ export interface PoolOptions extends ThreadsOptions {
 /** Hash threads behind a queue. */
 export interface Pool {
   /**
-   * Runs jobs and returns their results in order. Refuses with OVERLOADED (and seconds to wait) when the estimate
-   * exceeds their deadline, the queue is full, or their time expires in the queue; with DEADLINE_EXCEEDED when the
-   * caller has disconnected.
+   * Runs jobs and returns their results in order. Refuses with OVERLOADED (and seconds to wait) when they are too many for
+   * their network or their time expires in the queue; with DEADLINE_EXCEEDED when the caller has disconnected.
    */
   run<J extends Job>(jobs: readonly J[], waiter: Waiter): Promise<Outcome<J>[]>
-  /** Throws the refusal that `run` would throw now for lack of time. Costs little: call it before other work. */
+  /** Throws the refusal that `run` would throw now for lack of room. Costs little: call it before other work. */
   check(waiter: Waiter, jobs: number): void
   /** Runs a job when no other job waits and a thread is idle; undefined when too many such jobs wait. */
   whenIdle(job: HashJob): Promise<string | undefined>
@@ -90,14 +90,8 @@ interface Task {
   readonly reject: (error: Refusal) => void
 }
 
-/** Fraction by which an estimated wait may be too short. */
-const margin = 0.1
-
 /** Random fraction of the maximum wait: callers that arrive together don't time out together. */
 const jitter = 0.25
-
-/** Milliseconds that a call needs in addition to its hash, so that an admitted call answers before its deadline. */
-const overheadMs = 100
 
 /** Creates a pool. Its threads start with the first jobs. */
 export function createPool(options: PoolOptions): Pool {
@@ -132,10 +126,16 @@ export function createPool(options: PoolOptions): Pool {
     return inSpan({ name: 'hash', attributes, parent }, () => threads.run(job))
   }
 
-  function overloaded({ networks }: Place, ms = threads.averageMs): Refusal {
+  /** Maximum waiting jobs. */
+  function room(): number {
+    return Math.floor(Math.min(limit, (maxWaitMs * threads.count) / threads.averageMs))
+  }
+
+  function overloaded({ networks }: Place): Refusal {
     shed++
     onRefused?.(networks)
-    return new Refusal(Reason.OVERLOADED, { retryAfter: ms / 1000, limit: 'hashing' })
+    const seconds = (queue.size * threads.averageMs) / threads.count / 1000
+    return new Refusal(Reason.OVERLOADED, { retryAfter: Math.max(1, seconds), limit: 'hashing' })
   }
 
   function timeFor({ deadline, signal }: Waiter, max = maxWaitMs): number {
@@ -145,20 +145,18 @@ export function createPool(options: PoolOptions): Pool {
     return time
   }
 
-  function check(waiter: Waiter, jobs: number): void {
-    const time = timeFor(waiter)
-    // An idle thread takes any job, regardless of the average: otherwise a wrong average would never be corrected.
-    if (threads.free > queue.size) return
-    const { averageMs, count } = threads
-    const estimate = (queue.ahead(waiter, jobs) * averageMs + threads.remainingMs()) / count + averageMs
-    const late = estimate * (1 + margin) + overheadMs - time
-    if (late > 0) throw overloaded(waiter, late)
+  /** Whether the queue has no room for more jobs. Idle threads take the first at once. */
+  function isFull(jobs: number): boolean {
+    return queue.size + jobs - threads.free > room()
   }
 
   return {
-    check,
+    check(waiter, jobs) {
+      timeFor(waiter)
+      if (isFull(jobs) && queue.isLongest(waiter)) throw overloaded(waiter)
+    },
     async run<J extends Job>(jobs: readonly J[], waiter: Waiter) {
-      check(waiter, jobs.length)
+      const time = timeFor(waiter, maxWaitMs * (1 + jitter * Math.random()))
       const { signal } = waiter
       const tasks = jobs.map(job => ({ ...createTask(job), place: waiter }))
       // A running hash can't be cancelled; its result is ignored.
@@ -169,11 +167,12 @@ export function createPool(options: PoolOptions): Pool {
       const onTimeout = () => {
         if (tasks.some(task => queue.remove(task))) refuse(overloaded(waiter))
       }
-      const timer = setTimeout(onTimeout, timeFor(waiter, maxWaitMs * (1 + jitter * Math.random()))).unref()
+      const timer = setTimeout(onTimeout, time).unref()
       signal?.addEventListener('abort', onAbort, { once: true })
       for (const task of tasks) queue.add(task)
-      while (queue.size > limit) {
-        const evicted = queue.evict()!
+      while (isFull(0)) {
+        const evicted = queue.longest()!
+        queue.remove(evicted)
         evicted.reject(overloaded(evicted.place))
       }
       start()

@@ -17,10 +17,10 @@ export interface Queue<T> {
   take(): T | undefined
   /** Removes a job; false when it isn't waiting. */
   remove(job: T): boolean
-  /** Upper bound of the jobs that are taken before the last of `count` new ones, if no other arrives. */
-  ahead(place: Place, count: number): number
-  /** Removes and returns the newest job of the longest line, outermost first; a known job only when all are known. */
-  evict(): T | undefined
+  /** Whether a new job would be in the longest line. */
+  isLongest(place: Place): boolean
+  /** The newest job of the longest line, outermost first; a known job only when all are known. */
+  longest(): T | undefined
   readonly size: number
 }
 
@@ -39,9 +39,6 @@ interface Line<T> {
 
 /** One of this many turns in a line goes to an inner line above the lowest rank. */
 const cycle = 10
-
-/** Turns over which the share of known jobs is averaged. */
-const window = 50
 
 /** Ranks of the lines other than networks and accounts. */
 const ranks = new Map([
@@ -66,7 +63,6 @@ export function createQueue<T extends { readonly place: Place }>(
   recentCount: (network: string) => number = () => 0,
 ): Queue<T> {
   const root = createLine<T>('')
-  let knownShare = 0
 
   function rankOf(key: string): number {
     return ranks.get(key) ?? (key.startsWith('@') ? 0 : Math.round(Math.log2(1 + recentCount(key))))
@@ -82,26 +78,6 @@ export function createQueue<T extends { readonly place: Place }>(
     line.lines.delete(inner.key)
     line.lines.set(inner.key, inner)
     return inner
-  }
-
-  /** Upper bound of the turns in a line until its inner line `own`, which may be new, has had `turns` of them. */
-  function turnsUntil(line: Line<T> | undefined, own: string, turns: number): number {
-    const ownRank = rankOf(own)
-    let [lower, equal, higher, lowest, sharing, seen] = [0, 0, 0, ownRank, 1, 1]
-    for (const { key, size } of line?.lines.values() ?? []) {
-      if (key === own) continue
-      const rank = rankOf(key)
-      if (rank < ownRank) lower += size
-      else if (rank === ownRank) equal += Math.min(size, turns)
-      else higher += size
-      // Lines above the lowest rank share every tenth turn.
-      if (rank < lowest) [lowest, sharing] = [rank, seen]
-      else if (rank > lowest) sharing++
-      seen++
-    }
-    const untilOwn = turns * (cycle * sharing - 1) - Math.min(cycle - 1, line?.turns ?? 0)
-    const before = turns + equal + Math.min(lower, untilOwn)
-    return before + Math.min(higher, Math.ceil(before / (cycle - 1)))
   }
 
   function find(path: readonly string[]): Line<T> | undefined {
@@ -135,9 +111,7 @@ export function createQueue<T extends { readonly place: Place }>(
       if (root.size === 0) return undefined
       let line = root
       while (line.lines.size > 0) line = next(line)
-      const job = removeAt(line, 0)
-      knownShare += (Number(job.place.kind === 'known') - knownShare) / window
-      return job
+      return removeAt(line, 0)
     },
     remove(job) {
       const line = find(pathOf(job.place))
@@ -145,23 +119,21 @@ export function createQueue<T extends { readonly place: Place }>(
       if (index >= 0) removeAt(line!, index)
       return index >= 0
     },
-    ahead(place, count) {
-      const path = pathOf(place)
-      let turns = (find(path)?.size ?? 0) + count
-      let inner = turns
-      for (let depth = path.length - 1; depth >= 0; depth--) {
-        inner = turns
-        turns = turnsUntil(find(path.slice(0, depth)), path[depth]!, inner)
+    isLongest(place) {
+      const [first, ...path] = pathOf(place)
+      if (first === 'known' && root.lines.has('rest')) return false
+      let line = root.lines.get(first!)
+      for (const key of path) {
+        const own = line?.lines.get(key)
+        for (const other of line?.lines.values() ?? []) if (other.size > (own?.size ?? 0) + 1) return false
+        line = own
       }
-      // Known jobs that arrive later take turns, too: assume as many as recently.
-      const share = place.kind === 'known' ? 1 : Math.max(1 / cycle, 1 - knownShare)
-      return Math.max(turns, Math.round(inner / share)) - 1
+      return true
     },
-    evict() {
-      if (root.size === 0) return undefined
+    longest() {
       let line = root.lines.get('rest') ?? root
       while (line.lines.size > 0) line = longestOf(line)
-      return removeAt(line, line.jobs.length - 1)
+      return line.jobs.at(-1)
     },
     get size() {
       return root.size

@@ -44,8 +44,6 @@ interface Threads {
   readonly free: number
   /** Moving average duration of a job of the configured cost, in ms. */
   readonly averageMs: number
-  /** Estimated sum of the remaining times of the running jobs, in ms. */
-  remainingMs(): number
   /**
    * Runs a job; `free` must not be 0. Refuses with INTERNAL when the thread crashes, and with UNAVAILABLE when `close`
    * ends it.
@@ -114,10 +112,6 @@ export function createThreads({ cost, count = availableParallelism(), onFault }:
     },
     get averageMs() {
       return averageMs
-    },
-    remainingMs() {
-      const now = performance.now()
-      return tasks().reduce((sum, { startedAt }) => sum + Math.max(0, averageMs - (now - startedAt)), 0)
     },
     run(job) {
       return new Promise<Result>((resolve, reject) => {

@@ -61,42 +61,41 @@ test.serial('networks take turns, and the jobs of each keep their order', async 
   t.deepEqual(order, ['a1', 'b1', 'c1', 'a2', 'b2', 'a3', 'a4'])
 })
 
-test.serial('a job that can’t be done in time is refused at once, with seconds to wait', async t => {
-  const pool = create({ cost: 8 })
-  await pool.run([slow], turn())
-  const { averageMs } = pool.stats()
-  const jobs = Array.from({ length: 10 }, (_, index) => pool.run([slow], turn(`${index}`)))
-  const late = pool.run([slow], turn('late', { deadline: Date.now() + averageMs * 3 }))
-  const refusal = await t.throwsAsync<Refusal>(late, { instanceOf: Refusal })
-  // Before any other job was done.
-  t.is(pool.stats().waiting, 9)
-  t.is(refusal.reason, Reason.OVERLOADED)
-  t.true(Number(refusal.more.retryAfter) > 0)
-  t.is(pool.stats().shed, 1)
-  await Promise.all(jobs)
-})
+test.serial(
+  'no more jobs wait than the threads can do in the time that one may wait, and others are refused at once with seconds to wait',
+  async t => {
+    // Before the first result, a job of cost 8 is assumed to take 15.36 ms.
+    const pool = create({ cost: 8, maxWaitMs: 160 })
+    const jobs = Array.from({ length: 20 }, (_, index) => pool.run([slow], turn(`${index}`)))
+    t.is(pool.stats().waiting, 10)
+    t.is(pool.stats().shed, 9)
+    const refusal = await t.throwsAsync<Refusal>(jobs.at(-1)!, { instanceOf: Refusal })
+    t.is(refusal.reason, Reason.OVERLOADED)
+    t.true(Number(refusal.more.retryAfter) >= 1)
+    await Promise.allSettled(jobs)
+  },
+)
 
 test.serial('the queue of one account doesn’t block another', async t => {
-  const pool = create({ cost: 8, limit: 10_000 })
+  const pool = create({ cost: 8, limit: 1_000 })
   await pool.run([slow], turn())
-  const crowd = Array.from({ length: 9000 }, () => reasonOf(pool.run([slow], turn('crowd'))))
-  const soon = { deadline: Date.now() + pool.stats().averageMs * 3000 }
-  t.is(await reasonOf(pool.run([slow], turn('crowd', soon))), Reason.OVERLOADED)
-  t.is(await reasonOf(pool.run([slow], turn('other', soon))), 'done')
-  t.true(pool.stats().waiting > 5000)
+  const crowd = Array.from({ length: 1_001 }, () => reasonOf(pool.run([slow], turn('crowd'))))
+  t.is(await reasonOf(pool.run([slow], turn('crowd'))), Reason.OVERLOADED)
+  t.is(await reasonOf(pool.run([slow], turn('other'))), 'done')
+  t.true(pool.stats().waiting > 500)
   await pool.close()
   await Promise.all(crowd)
 })
 
 test.serial('no job waits longer than the pool allows, however late its deadline', async t => {
   const pool = create({ cost: 8, maxWaitMs: 20 })
-  const first = pool.run([slow], turn('a'))
+  const first = pool.run([long], turn('a'))
   t.is(await reasonOf(pool.run([slow], turn('b'))), Reason.OVERLOADED)
   t.is((await first).length, 1)
 })
 
 test.serial('jobs that arrive together and time out are refused at different times', async t => {
-  // The estimate is based on quick jobs, whose time depends on the machine, so the slow one ahead isn't expected.
+  // The time of quick jobs depends on the machine. All of them have room.
   const warmUp = async (pool: Pool) => {
     for (let times = 0; times < 16; times++) await pool.run([quick], turn())
     return pool
@@ -120,7 +119,6 @@ test.serial('jobs that arrive together and time out are refused at different tim
 })
 
 test.serial('a job whose deadline passes in the queue is refused then, not later', async t => {
-  // The estimate is based on quick jobs, so the slow one ahead isn't expected.
   const pool = create()
   await pool.run([quick], turn())
   const ahead = pool.run([long], turn('a'))
@@ -183,15 +181,15 @@ test.serial('jobs given together are refused together', async t => {
   await busy
 })
 
-test.serial('a check for available time occupies no place', async t => {
-  const pool = create({ cost: 8 })
-  await pool.run([slow], turn())
-  const crowd = Array.from({ length: 10 }, (_, index) => pool.run([slow], turn(`${index}`)))
-  const soon = { deadline: Date.now() + pool.stats().averageMs * 3 }
-  const refusal = t.throws<Refusal>(() => pool.check(turn('late', soon), 1), { instanceOf: Refusal })
-  t.is(refusal?.reason, Reason.OVERLOADED)
-  t.notThrows(() => pool.check(turn('patient'), 1))
-  t.is(pool.stats().waiting, 9)
+test.serial('a check for room occupies none', async t => {
+  const pool = create({ cost: 8, limit: 9 })
+  const crowd = Array.from({ length: 10 }, () => pool.run([slow], turn('crowd')))
+  for (const _ of [1, 2]) {
+    const refusal = t.throws<Refusal>(() => pool.check(turn('crowd'), 1), { instanceOf: Refusal })
+    t.is(refusal?.reason, Reason.OVERLOADED)
+    t.notThrows(() => pool.check(turn('other'), 1))
+    t.is(pool.stats().waiting, 9)
+  }
   await Promise.all(crowd)
 })
 
