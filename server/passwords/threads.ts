@@ -66,10 +66,7 @@ interface Thread {
   task?: Task
 }
 
-/**
- * Initial average duration of a job, in ms, divided by 2 to the power of its cost. Only the first estimates depend on
- * it.
- */
+/** Initial average duration of a job, in ms, divided by 2 to the power of its cost, until jobs are measured. */
 const initialUnitMs = 0.06
 
 const program = new URL('dist/server/passwords/hash-thread.js', import.meta.resolve('#package'))
