@@ -187,11 +187,13 @@ export const floods = {
     origins: ['48'],
     perSecond: 200,
     leavesAfter: 100,
-    source: ({ victims, serial }) =>
-      always(() => {
-        const username = usernameOf(victims[serial() % victims.length]!)
-        return post('/forgotpasswords/loginbyusernameandkey', { username, key: 'ABCDEFGH' })
-      }),
+    source: wrongMailedKeys,
+  },
+  'mailed-keys-kept': {
+    about: '200 wrong mailed keys a second of clients that wait for the response',
+    origins: ['48'],
+    perSecond: 200,
+    source: wrongMailedKeys,
   },
   'recovery-wide': {
     about: '30 recovery requests a second together',
@@ -258,6 +260,13 @@ function wrongLogins({ victims, serial }: Attacker): Source {
     const number = serial()
     const username = number % 3 === 0 ? `ninguém ${number}` : usernameOf(victims[number % victims.length]!)
     return post('/users/login', { username, password: `palpite ${number}` })
+  })
+}
+
+function wrongMailedKeys({ victims, serial }: Attacker): Source {
+  return always(() => {
+    const username = usernameOf(victims[serial() % victims.length]!)
+    return post('/forgotpasswords/loginbyusernameandkey', { username, key: 'ABCDEFGH' })
   })
 }
 
