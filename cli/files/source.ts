@@ -56,18 +56,20 @@ export function formatOf(path: string, format: Format | undefined): Format {
 
 /** Looks through a file: format, encoding, digest and, of CSV, separator and head. Refuses what is no table. */
 export async function openSource(path: string, wanted: Format | undefined): Promise<Source> {
-  if (!(await stat(path)).isFile()) misuse(`${path} is not a file.`)
+  if (!(await stat(path)).isFile())
+    misuse(`${path} is not a regular file, which an import reads more than once. Save it as one, and import that file.`)
   const start = await readStart(path)
   refuseBinary(path, start)
   const { digest, encoding } = await survey(path, encodingOf(start))
   const { default: iconv } = await import('iconv-lite')
   const text = iconv.decode(start, encoding).replace(/^\ufeff+/, '')
   refuseOther(path, text)
+  if (encoding === 'win1252') await refuseMixed(path)
   const format = wanted === undefined && /^\s*\{/.test(text) ? 'jsonl' : formatOf(path, wanted)
   const { delimiter, namesDelimiter } = findDelimiter(text)
   const source = { path, format, digest, encoding, delimiter, namesDelimiter, head: [] }
   for await (const { texts, line } of format === 'jsonl' ? readFirstLine(source) : parseCsv(source)) {
-    const head = texts.map(cell => (cell ?? 'NULL').trim())
+    const head = texts.map(cell => (cell ?? 'NULL').replace(/\p{Default_Ignorable_Code_Point}/gu, '').trim())
     const names = head.map(name => name.toLowerCase())
     const twice = names.find((name, index) => name !== '' && names.indexOf(name) !== index)
     if (twice !== undefined) misuse(`${path} has two columns ${twice}: remove one.`)
@@ -135,6 +137,21 @@ async function survey(path: string, known: Encoding | undefined): Promise<Pick<S
   }
   decode()
   return { digest: hash.digest('hex'), encoding }
+}
+
+/**
+ * UTF-8, and bytes that have no meaning, when read as Windows-1252. Not what can end a word in capitals there: an ellipsis, a
+ * quotation mark, a dash.
+ */
+const garbled = /[ÂÃ][€‚ƒ„†‡ˆ‰Š‹ŒŽ‘“•˜™š›œžŸ\u00a0-\u00bf]|â€|\ufffd/
+
+/** Refuses a file with several encodings or an unknown one: reading it as Windows-1252 would change texts. */
+async function refuseMixed(path: string): Promise<void> {
+  for await (const { text, line } of linesOf({ path, encoding: 'win1252' }))
+    if (garbled.test(text))
+      misuse(
+        `${path}, line ${line}: The file is neither UTF-8 nor Windows-1252 throughout. Save the file as UTF-8, and import that file.`,
+      )
 }
 
 /** The separator that the first line names, or has most often outside of quotes. */

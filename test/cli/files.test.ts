@@ -1,7 +1,9 @@
 /** Files as spreadsheets, databases and scripts leave them are read as meant, or refused with file, line and remedy. */
+import { execFile } from 'node:child_process'
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { promisify } from 'node:util'
 import test from 'ava'
 import fc from 'fast-check'
 import iconv from 'iconv-lite'
@@ -50,6 +52,7 @@ const readable: Record<string, [content: string | Buffer, names: readonly string
   'separated by tabs': ['name\ttype\nEscola A\tE\n', ['Escola A']],
   'separated by bars': ['name|type|phone\nEscola A; B|E|1,2\n', ['Escola A; B']],
   'a quoted header': ['"name","type"\n"Escola A","E"\n', ['Escola A']],
+  'a header with invisible characters': ['\u200bname\u00a0;\u2060type;ci\u00adty\nEscola A;E;Jaú\n', ['Escola A']],
   'a header with mark, spaces and capitals': ['\ufeff Name ; TYPE \nEscola A;E\n', ['Escola A']],
   'a quoted header after a mark': ['\ufeff"Name";"Type"\nEscola A;E\n', ['Escola A']],
   'two marks': ['\ufeff\ufeffname;type\nEscola A;E\n', ['Escola A']],
@@ -63,6 +66,10 @@ const readable: Record<string, [content: string | Buffer, names: readonly string
   'UTF-16 without mark, little endian': [utf16('name;type\nSão João;E\n', 'utf-16le', false), ['São João']],
   'UTF-16 without mark, big endian': [utf16('"name";type\nSão João;E\n', 'utf-16be', false), ['São João']],
   'Windows-1252': [iconv.encode('name;type\nSão João – €;E\n', 'win1252'), ['São João – €']],
+  'Windows-1252 in capitals, beside quotation marks': [
+    iconv.encode('name;type\n“IRMÔ, CAFÉ»;E\nMANHÖTARDE, AMANHÃ…;E\n', 'win1252'),
+    ['“IRMÔ, CAFÉ»', 'MANHÖTARDE, AMANHÃ…'],
+  ],
   'JSON lines with mark, CR LF and blank lines': [
     '\ufeff{"name":"Escola A"}\r\n\r\n  {"NAME":"Escola B"}  \r{"name":"Escola C"}',
     ['Escola A', 'Escola B', 'Escola C'],
@@ -161,6 +168,38 @@ for (const [title, [content, line, says, extension]] of Object.entries(broken)) 
   })
 }
 
+/** Texts in an encoding that isn’t known, or in two: the first line that shows it. */
+const undecodable: Record<string, [content: Buffer, line: number]> = {
+  'letters of an old Macintosh': [iconv.encode('name,type\rSão João,E\rConceição,E\r', 'macroman'), 3],
+  'UTF-8, and then Windows-1252': [
+    Buffer.concat([Buffer.from('name;type\n\nConceição;E\n'), iconv.encode('João;E\n', 'win1252')]),
+    3,
+  ],
+  'Windows-1252, and then UTF-8': [
+    Buffer.concat([iconv.encode('name;type\r\nJoão;E\r\n', 'win1252'), Buffer.from('Conceição;E\r\n')]),
+    3,
+  ],
+  'UTF-8 in capitals, and then Windows-1252': [
+    Buffer.concat([Buffer.from('name;type\nCONCEIÇÃO;E\n'), iconv.encode('JOÃO;E\n', 'win1252')]),
+    2,
+  ],
+  'UTF-8 that was cut': [Buffer.from('name;type\nConceição;E\nJoão').subarray(0, -2), 2],
+}
+
+for (const [title, [content, line]] of Object.entries(undecodable)) {
+  test.serial(`a file is refused, with the line and nothing written: ${title}`, async t => {
+    for (const extension of ['csv', 'jsonl']) {
+      const path = await file(content, extension)
+      const before = await sql('SELECT count(*)::int AS n FROM imports')
+      const { code, stdout, stderr } = await cli('organizations', 'import', path)
+      t.is(code, 2, stdout + stderr)
+      t.true(stderr.startsWith(`error: ${path}, line ${line}: `), stderr)
+      t.regex(stderr, /neither UTF-8 nor Windows-1252.*Save the file as UTF-8/)
+      t.deepEqual(await sql('SELECT count(*)::int AS n FROM imports'), before)
+    }
+  })
+}
+
 /** Rows that are rejected while the rest of their file is read. */
 const rejected: Record<string, [row: string, says: RegExp]> = {
   'text after a closing quote': ['"Ana" Lima;E', /closing quote/],
@@ -186,6 +225,16 @@ for (const [title, [row, says]] of Object.entries(rejected)) {
 
 const head = 'username;state;city;role;termsofusage;active'
 const users = (...names: string[]) => `${[head, ...names.map(name => `${name};SP;Bauru;ROLE_CLIENT;1;1`)].join('\n')}\n`
+
+test.serial('what can be read only once is refused with a sentence that says why', async t => {
+  const pipe = join(folder, 'pipe')
+  await promisify(execFile)('mkfifo', [pipe])
+  for (const path of [pipe, '/dev/null', folder]) {
+    const { code, stderr } = await cli('users', 'import', path)
+    t.is(code, 2)
+    t.regex(stderr, /^error: \S+ is not a regular file, which an import reads more than once\.[^\n]+\n$/)
+  }
+})
 
 test.serial('telephone numbers that a spreadsheet changed are rejected as usernames, in a dry run too', async t => {
   const damaged = [
