@@ -88,7 +88,11 @@ export async function openSession(opening: Opening = {}): Promise<Session> {
     import('../server/observability/log.js'),
   ])
   const level = settings.logLevel === 'info' ? 'warn' : settings.logLevel
-  const log = createLog(level, line => process.stderr.write(`${JSON.parse(line).level}: ${JSON.parse(line).msg}\n`))
+  const log = createLog(level, line => {
+    const { level, msg, rpc, err } = JSON.parse(line)
+    // The command itself says why its call failed.
+    if (!(rpc && err)) process.stderr.write(`${level}: ${msg}\n`)
+  })
   const actor = `cli:${systemUser()}@${hostname()}`
   const local = await openLocalApplication(settings, { log, actor })
   let stopped = false

@@ -105,7 +105,8 @@ test('a fault has the same exit code on the database itself and at a server, who
   const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
   t.teardown(() => rm(config, { recursive: true, force: true }))
   const away = { XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }
-  const here = { ...service.env, XDG_CONFIG_HOME: join(config, 'other') }
+  // With the log of commands by default.
+  const here = { ...service.env, AUTH_LOG_LEVEL: 'info', XDG_CONFIG_HOME: join(config, 'other') }
   const url = `http://${formatAddress(service.service.addresses.admin!)}`
   const login = ['login', url, '--context', 'prod', '--username', 'admin', '--password-file', '-']
   t.is((await runCli(away, login, password)).code, 0)
@@ -128,6 +129,7 @@ test('a fault has the same exit code on the database itself and at a server, who
     const [byItself, byServer] = [await runCli(here, command), await runCli(away, command)]
     if (sql) await prepare(sql[1], elsewhere)
     t.deepEqual([byItself.code, byServer.code], [code, code], `${what}: ${byItself.stderr}${byServer.stderr}`)
+    for (const { stderr } of [byItself, byServer]) t.regex(stderr, /^error: [^\n]+\n$/, what)
     t.regex(byItself.stderr, local, what)
     t.regex(byServer.stderr, remote, what)
     t.notRegex(byServer.stderr, /DATABASE_URL|PostgreSQL/, what)
