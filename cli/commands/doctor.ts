@@ -36,7 +36,10 @@ Example:
       administering(
         async (api, options: GlobalOptions) => {
           const here = !(await contextOf(options)) ? await examineHere() : []
-          const checks = [...here, ...(await withProgress('Checking the service', () => examineService(api)))]
+          // The service needs them.
+          const isReady = here.every(({ check, status }) => check !== 'settings' || status !== 'failed')
+          const there = isReady ? await withProgress('Checking the service', () => examineService(api)) : []
+          const checks = [...here, ...there]
           if (options.json) printJson({ checks })
           else for (const check of checks) print(check)
           if (checks.some(({ status }) => status === 'failed')) end(1)

@@ -3,7 +3,7 @@ import { readdir, readFile } from 'node:fs/promises'
 import { basename } from 'node:path'
 import { connectionsOfProcess, readCondition } from '../database/condition.js'
 import { adminPasswordFiles } from '../database/database-choice.js'
-import { causeOf } from '../database/failures.js'
+import { ConnectionError, causeOf } from '../database/failures.js'
 import { readMigrations } from '../database/migrate.js'
 import type { Registry } from '../models/define-models.js'
 import { describeProcess } from '../models/process.js'
@@ -112,9 +112,9 @@ async function examineDatabase({ database }: Deps): Promise<Found> {
       'Point DATABASE_URL to the primary, and check that the disk is not full.',
     )
   } catch (error) {
-    const reason = describe(causeOf(error))
+    const advice = error instanceof ConnectionError && error.advice
     return failed(
-      `The database can’t be used (${reason}).`,
+      advice || `The database can’t be used (${describe(causeOf(error))}).`,
       'Check DATABASE_URL, and that PostgreSQL runs there and accepts its user and password.',
     )
   }
@@ -280,7 +280,10 @@ async function examineClientAddresses({ audit, settings, undeclaredProxies }: De
 async function examineMailServer({ settings }: Deps): Promise<Found> {
   const transport = createMailTransport(settings, { error() {} })
   const [where, fix] = settings.smtpUrl
-    ? ['The mail server of SMTP_URL', 'Check host, port, user and password; then run `auth-admin mail test ADDRESS`.']
+    ? [
+        'The mail server of SMTP_URL',
+        'Check host, port, user, password and scheme (smtps where the port begins with TLS, else smtp); then run `auth-admin mail test ADDRESS`.',
+      ]
     : ['The folder for e-mails in AUTH_DATA_DIR', 'Let the user of the service write to its folder mail.']
   try {
     await within(timeout - 1, transport.verify())

@@ -203,8 +203,8 @@ export async function within<T>(seconds: number, task: Promise<T>): Promise<T> {
  * Describes an error by its codes only: messages of mail servers and drivers may quote e-mails, addresses or passwords.
  */
 export function describe(error: unknown): string {
-  const { name, code, responseCode, command } = error as Record<string, unknown>
-  return [name, code, responseCode, command]
+  const { name, code, originalCode = code, responseCode, command } = error as Record<string, unknown>
+  return [name, originalCode, responseCode, command]
     .filter(part => typeof part === 'string' || typeof part === 'number')
     .join(' ')
 }

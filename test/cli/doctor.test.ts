@@ -152,6 +152,25 @@ test('an unavailable database is a failed check, and all other checks run', asyn
   t.notRegex(stdout + stderr, /secret-of-ana/)
 })
 
+test('a refused connection is reported with its remedy, as a failing command reports it', async t => {
+  const url = new URL(await freshDatabase(t))
+  const refused: Readonly<Record<string, Partial<URL>>> = {
+    'sslmode=require needs: set `ssl = on`': { search: '?sslmode=require' },
+    'channel_binding=require needs: set `ssl = on`': { search: '?sslmode=prefer&channel_binding=require' },
+    'require_auth=md5 of DATABASE_URL: it asks for': { search: '?require_auth=md5' },
+    'refuses the user or password of DATABASE_URL': { password: 'wrong' },
+  }
+  for (const [says, change] of Object.entries(refused)) {
+    const env = { DATABASE_URL: Object.assign(new URL(url), change).href, AUTH_MASTER_KEY: masterKey }
+    const { checks } = await doctor({ ...env, AUTH_DATA_DIR: await folder(t) })
+    const { status, detail } = checks.find(({ check }) => check === 'database')!
+    t.is(status, 'failed')
+    t.true(detail.includes(says), detail)
+    const { stderr } = await runCli(env, ['users', 'list'])
+    t.is(stderr, `error: ${detail}\n`)
+  }
+})
+
 test('a database without tables, one without an installation, and wrong settings are distinguished', async t => {
   const empty = { DATABASE_URL: await freshDatabase(t, { from: 'template0' }), AUTH_MASTER_KEY: masterKey }
   const bare = await doctor({ ...empty, AUTH_DATA_DIR: await folder(t) })
@@ -163,6 +182,11 @@ test('a database without tables, one without an installation, and wrong settings
   const wrong = await doctor({ AUTH_BCRYPT_COST: 'many', AUTH_DATA_DIR: await folder(t) })
   t.is(wrong.code, 1)
   t.is(wrong.statusOf('settings'), 'failed')
+  // Once.
+  t.deepEqual(
+    wrong.checks.filter(({ detail }) => detail.includes('AUTH_BCRYPT_COST')).map(({ check }) => check),
+    ['settings'],
+  )
 })
 
 test('e-mails that failed, or whose last attempt failed, are never reported as ok', async t => {

@@ -1,4 +1,5 @@
 /** `auth-admin mail`: the queue of e-mails, and a test e-mail. */
+import { type AddressInfo, createServer } from 'node:net'
 import test from 'ava'
 import { installedRegistry, runCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
@@ -46,4 +47,18 @@ test('`mail test` reports the outcome, and exits with 1 if the e-mail was not ac
   t.regex(error.message, /didn’t accept .*(ECONNREFUSED|ESOCKET)/)
   t.notRegex(refused.stdout + refused.stderr, /secret-of-ana/)
   t.is((await runCli(env, ['mail', 'test', 'invalid'])).code, 2)
+
+  // Doctor tells a wrong port from a wrong scheme, too.
+  const plain = createServer(socket => socket.on('error', () => {}).write('220 mail.example ESMTP\r\n'))
+  await new Promise<void>(resolve => plain.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => plain.close())
+  for (const [SMTP_URL, code] of [
+    ['smtp://127.0.0.1:1', 'ECONNREFUSED'],
+    [`smtps://127.0.0.1:${(plain.address() as AddressInfo).port}`, 'ERR_SSL_WRONG_VERSION_NUMBER'],
+  ] as const) {
+    const tested = await runCli({ ...env, SMTP_URL }, ['mail', 'test', 'ana@example.org'])
+    t.true(tested.stderr.includes(code), tested.stderr)
+    const { stdout } = await runCli({ ...env, SMTP_URL }, ['doctor'])
+    t.regex(stdout, new RegExp(`mail server: .*${code}.*\\n.*smtps where the port begins with TLS`))
+  }
 })
