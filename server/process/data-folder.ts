@@ -18,7 +18,7 @@ export async function openDataFolder(dataDir: string): Promise<string> {
 
 /** Throws an Error that says what to do if something exists at the path of the data folder that can't be used as one. */
 export async function checkDataFolder(dataDir: string): Promise<void> {
-  const path = resolve(dataDir)
+  const path = absolute(dataDir)
   const see = (error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return undefined
     throw unusable(dataDir, error.code === 'ENOTDIR' ? 'is below a file' : `can’t be read (${error.code})`)
@@ -31,6 +31,16 @@ export async function checkDataFolder(dataDir: string): Promise<void> {
   // A link that another user made could lead to any folder of root. The mode of a link means nothing.
   const problem = accessProblem(path, found) ?? accessProblem(path, { ...entry, mode: entry.mode & ~0o022 })
   if (problem) throw new Error(`AUTH_DATA_DIR: ${problem}`)
+}
+
+function absolute(dataDir: string): string {
+  try {
+    return resolve(dataDir)
+  } catch {
+    throw new Error(
+      `AUTH_DATA_DIR: ${dataDir} is relative to the current folder, which no longer exists. Go to another folder, or set it to an absolute path.`,
+    )
+  }
 }
 
 function unusable(dataDir: string, what: string): Error {

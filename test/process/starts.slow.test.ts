@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { done } from '../_helpers/backups.js'
-import { runCli } from '../_helpers/cli.js'
+import { program as cliProgram, runCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
 import { freePort, startRelay, withPort } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
@@ -314,6 +314,27 @@ for (const [what, make] of Object.entries(badFolders)) {
     t.regex(stderr, /^error: AUTH_DATA_DIR: \S+ [^\n]+(Set it to a folder|chmod)[^\n]+\n$/)
   })
 }
+
+test('in a folder that was removed, a start and a command end with one sentence, unless AUTH_DATA_DIR is absolute', async t => {
+  const before = 'gone=$(mktemp -d) && cd "$gone" && rmdir "$gone"'
+  const program = launch(t, await serviceEnv(t, { AUTH_DATA_DIR: './data' }), { before })
+  t.is(await program.ended, 1)
+  t.regex(program.output(), /^AUTH_DATA_DIR: [^\n]+ no longer exists[^\n]+absolute path\.$/m)
+
+  const { AUTH_DATA_DIR: _, ...env } = await serviceEnv(t, {})
+  for (const [AUTH_DATA_DIR, code, says] of [
+    ['', 1, /^error: AUTH_DATA_DIR: [^\n]+ no longer exists[^\n]+absolute path\.\n$/],
+    ['/nonexistent', 5, /^error: There is no registry in \/nonexistent/],
+  ] as const) {
+    const command = launch(
+      t,
+      { ...env, DATABASE_URL: '', AUTH_DATA_DIR },
+      { before: `${before} && set -- "$@" users list`, program: cliProgram },
+    )
+    t.is(await command.ended, code, command.output())
+    t.regex(command.output(), says)
+  }
+})
 
 test('a server without a gateway warns of an issuer that is an address of its machine, and so does doctor', async t => {
   const DATABASE_URL = await freshDatabase(t, { from: 'template0' })
