@@ -131,6 +131,12 @@ const words: Readonly<Record<'true' | 'false', readonly string[]>> = {
   false: ['false', 'f', '0', 'no', 'n', 'falso', 'não', 'nao'],
 }
 
+/** Reads the id of a row; undefined if it has none that can be read. */
+export function idOf({ id }: Cells, { isCsv }: Pick<Reading, 'isCsv'>): number | undefined {
+  const value = readers.number(isCsv && typeof id === 'string' ? readCell(id) : id)
+  return typeof value === 'number' ? value : undefined
+}
+
 /** Makes a row of a file of organizations. */
 export function toOrganizationRow(cells: Cells, how: Reading): ImportedOrganization {
   const { row, form, problems } = readCells(cells, organizationColumns, how)

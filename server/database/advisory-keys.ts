@@ -19,4 +19,6 @@ export const advisoryKeys = {
   administrators: 7_264_005,
   /** With a hash: an INEP code. */
   inepCodes: 7_264_006,
+  /** With a hash: a kind of records that imports create with their ids. */
+  keptIds: 7_264_007,
 } as const

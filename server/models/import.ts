@@ -14,6 +14,7 @@ import {
 } from '../database/attributes.js'
 import type { Database, Statement, Transaction } from '../database/connection.js'
 import type { MasterKey } from './master-key.js'
+import { createReservedIds, type ReservedIds } from './reserved-ids.js'
 
 /** What an import reads. */
 export type ImportKind = 'organizations' | 'users' | 'predecessor'
@@ -29,6 +30,8 @@ const identity = {
   changeAccounts: attribute<string[]>('TEXT[]'),
   /** The dry run since which no record may have changed. */
   afterDryRun: nullable(integer),
+  /** Creates records with the ids of its rows, and changes none. */
+  keepIds: flag,
 }
 
 /** Who started or last resumed it. */
@@ -89,6 +92,8 @@ const retentionDays = 30
 
 /** Imports, and the batches of rows that they have judged. */
 export interface Imports {
+  /** The ids that imports reserve. */
+  readonly ids: ReservedIds
   /** Starts an import; if the same one runs, resumes it for this actor. Parallel calls get the same import. */
   start(of: Row<typeof identity> & Row<typeof starter>, t: Transaction): Promise<ImportRow>
   find(id: number): Promise<ImportRow | undefined>
@@ -135,11 +140,11 @@ const batchColumns = selectList(batchAttributes, 'b')
 const start: Statement = {
   name: 'import-start',
   text: `INSERT INTO imports AS i (kind, source_digest, dry_run, all_or_nothing, change_accounts, after_dry_run,
-      actor, actor_id, token_generation)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-    ON CONFLICT (kind, source_digest, dry_run, all_or_nothing, change_accounts, (coalesce(after_dry_run, 0)))
+      keep_ids, actor, actor_id, token_generation)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+    ON CONFLICT (kind, source_digest, dry_run, all_or_nothing, change_accounts, keep_ids, (coalesce(after_dry_run, 0)))
       WHERE state = 'running'
-    DO UPDATE SET actor = $7, actor_id = $8, token_generation = $9, updated_at = now()
+    DO UPDATE SET actor = $8, actor_id = $9, token_generation = $10, updated_at = now()
     RETURNING ${columns}`,
 }
 
@@ -243,8 +248,9 @@ export function createImports(database: Database, masterKey: Pick<MasterKey, 'di
   const one = async (statement: Statement, values: readonly unknown[], t?: Transaction) =>
     (await database.run<ImportRow>(statement, values, t))[0]
   return {
-    async start({ kind, sourceDigest, dryRun, allOrNothing, changeAccounts, afterDryRun, ...by }, t) {
-      const values = [kind, sourceDigest, dryRun, allOrNothing, changeAccounts, afterDryRun]
+    ids: createReservedIds(database),
+    async start({ kind, sourceDigest, dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds, ...by }, t) {
+      const values = [kind, sourceDigest, dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds]
       return (await one(start, [...values, by.actor, by.actorId, by.tokenGeneration], t))!
     },
     find: id => one(find, [id]),

@@ -27,8 +27,8 @@ export interface ImportedUsers {
   /** The same; locks the rows of those who aren't administrators until the end of the transaction. */
   lock(ids: readonly number[], usernameKeys: readonly string[], t: Transaction): Promise<ImportedUserRow[]>
   /**
-   * Registers users, and returns their ids, in order: undefined where another user has the username or the nickname. An active
-   * ROLE_INSTITUTION gets a provider key.
+   * Registers users, all or none with reserved ids, and returns their ids, in order: undefined where another user has the username
+   * or the nickname. An active ROLE_INSTITUTION gets a provider key.
    */
   add(rows: readonly NewUser[], t: Transaction): Promise<(number | undefined)[]>
   /** Changes profiles. Rows are locked, and nicknames free. */
@@ -61,12 +61,18 @@ const attributes = Object.entries(userAttributes).filter(([name]) => !unset.incl
 const types: Readonly<Record<string, string>> = { DATE: 'timestamptz', DATEONLY: 'date' }
 
 // Without a target, the conflict of each unique name counts.
-const add: Statement = {
-  name: 'imported-users-add',
-  text: `INSERT INTO users (${attributes.map(([name]) => snakeCase(name)).join(', ')})
-    SELECT ${attributes.map(([name]) => (name === 'activatedAt' ? 'CASE WHEN active THEN now() END' : `"${name}"`)).join(', ')}
-    FROM jsonb_to_recordset($1::jsonb) AS r (${attributes.map(([name, { type }]) => `"${name}" ${types[type] ?? type}`).join(', ')})
-    ON CONFLICT DO NOTHING RETURNING id, username_key AS "usernameKey"`,
+const addTo = (
+  columns: typeof attributes,
+) => `INSERT INTO users (${columns.map(([name]) => snakeCase(name)).join(', ')})
+    SELECT ${columns.map(([name]) => (name === 'activatedAt' ? 'CASE WHEN active THEN now() END' : `"${name}"`)).join(', ')}
+    FROM jsonb_to_recordset($1::jsonb) AS r (${columns.map(([name, { type }]) => `"${name}" ${types[type] ?? type}`).join(', ')})
+    ON CONFLICT DO NOTHING RETURNING id, username_key AS "usernameKey"`
+
+const add: Statement = { name: 'imported-users-add', text: addTo(attributes) }
+
+const addWithIds: Statement = {
+  name: 'imported-users-add-with-ids',
+  text: addTo([['id', userAttributes.id], ...attributes]),
 }
 
 const addKeys: Statement = {
@@ -113,7 +119,8 @@ export function createImportedUsers(database: Database, masterKey: MasterKey): I
         usernameSkeleton: usernameSkeleton(row.username),
         nicknameSkeleton: nicknameSkeleton(row.nickname),
       }))
-      const added = await database.run<{ id: number; usernameKey: string }>(add, [JSON.stringify(all)], t)
+      const statement = rows.some(({ id }) => id !== undefined) ? addWithIds : add
+      const added = await database.run<{ id: number; usernameKey: string }>(statement, [JSON.stringify(all)], t)
       const ids = new Map(added.map(({ id, usernameKey }) => [usernameKey, id]))
       const providers = rows.flatMap(({ role, active, usernameKey }) =>
         role === 'ROLE_INSTITUTION' && active ? (ids.get(usernameKey) ?? []) : [],

@@ -54,6 +54,12 @@ export interface OrganizationDetails extends Row<typeof details> {}
 /** Attributes that only imports set. */
 type Registration = Pick<OrganizationRow, 'active' | 'creationDate'>
 
+/** A new organization. Only imports choose its id, among those that are reserved. */
+interface NewOrganization extends Partial<OrganizationDetails & Registration & Pick<OrganizationRow, 'id'>> {
+  readonly name: string
+  readonly nameKey: string
+}
+
 /** The row of an organization. */
 export interface OrganizationRow extends Row<typeof attributes> {}
 
@@ -93,10 +99,7 @@ export interface Organizations {
   /** Returns the sealed activation keys of organizations, by id. */
   keys(ids: readonly number[]): Promise<Pick<OrganizationRow, 'id' | 'keySealed'>[]>
   /** Registers an organization, active and of today unless the details say otherwise, with a new activation key. */
-  add(
-    details: Partial<OrganizationDetails & Registration> & { name: string; nameKey: string },
-    t: Transaction,
-  ): Promise<OrganizationRow>
+  add(details: NewOrganization, t: Transaction): Promise<OrganizationRow>
   /** Changes attributes of an organization. */
   edit(
     id: number,

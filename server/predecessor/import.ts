@@ -152,7 +152,7 @@ async function writeAll(
   const first = !(await predecessor.hasUsers())
   const begun = await database.transact(
     async t => {
-      const identity = { dryRun: false, allOrNothing: false, changeAccounts: [], afterDryRun: null }
+      const identity = { dryRun: false, allOrNothing: false, changeAccounts: [], afterDryRun: null, keepIds: false }
       const by = { actor, actorId: null, tokenGeneration: null }
       const row = await imports.start({ kind: 'predecessor', sourceDigest: source.digest, ...identity, ...by }, t)
       const object = `${importObject}:${row.id}`

@@ -22,7 +22,14 @@ const sql = (text: string) => ask(service.env.DATABASE_URL!, text)
 /** A source that is unique to a test. */
 const newSource = () => createHash('sha256').update(randomUUID()).digest('hex')
 
-type Options = { dryRun?: boolean; allOrNothing?: boolean; changeAccounts?: string[]; afterDryRun?: number }
+type Options = {
+  dryRun?: boolean
+  allOrNothing?: boolean
+  changeAccounts?: string[]
+  afterDryRun?: number
+  keepIds?: boolean
+  highestId?: number
+}
 
 async function start(kind: ImportKind, options: Options = {}, sourceDigest = newSource(), by = api): Promise<number> {
   return (await by.startImport({ kind, sourceDigest, ...options })).import!.id
@@ -781,5 +788,227 @@ test.serial('two administrators who import each other’s records concurrently d
     const cities = [`A${round}`, `B${round}`] as const
     const counts = await Promise.all([run(api, rows(cities[0])), run(other, rows(cities[1]).reverse())])
     t.deepEqual(counts, [50, 50])
+  }
+})
+
+/** Imports rows of organizations in one batch. */
+async function importOrganizations(organizations: object[], options: Options = {}, by = api) {
+  const id = await start(ImportKind.ORGANIZATIONS, options, newSource(), by)
+  const answer = await by.importBatch({ id, organizations })
+  return { id, answer, finished: await by.finishImport({ id, rows: organizations.length }) }
+}
+
+/** Creates an organization as administration does, and returns its id. */
+async function nextOrganization(by = api): Promise<number> {
+  return (await by.createOrganization({ form: { name: `Escola ${randomUUID()}` } })).organization!.record!.id!
+}
+
+/** Names of organizations by id. */
+async function namesOf(...ids: number[]): Promise<unknown[]> {
+  return (await sql(`SELECT name FROM organizations WHERE id IN (${ids.join(', ')}) ORDER BY id`)).map(
+    ({ name }) => name,
+  )
+}
+
+test.serial('with keep_ids a row creates an organization with its id, and changes none', async t => {
+  const [deleted, known] = [await nextOrganization(), await nextOrganization()]
+  await api.deleteOrganization({ organization: `#${deleted}`, confirm: (await namesOf(deleted))[0] as string })
+  const [name] = await namesOf(known)
+  const options = { keepIds: true, highestId: known + 20, changeAccounts: ['inep_code', 'email'] }
+  const { id, answer, finished } = await importOrganizations(
+    [
+      { id: known + 9, form: { name: 'Escola Nove' }, active: false, creationDate: '2001-03-04' },
+      { id: known + 4, form: { name: 'Escola Nove' } },
+      { id: known, form: { name } },
+      { id: known, form: { name: 'Outra', inepCode: '999' } },
+      { id: known, form: { inepCode: '999' } },
+      { id: deleted, form: { name: 'De novo' } },
+      { id: known + 4, form: { name: 'Outra' } },
+      { form: { name: 'Sem id' } },
+      { id: 0, form: { name: 'Zero' } },
+      { id: 2 ** 31 - 1, form: { name: 'Alto' } },
+      { id: known + 20, form: {} },
+    ],
+    options,
+  )
+  t.like(finished.import, {
+    created: 2,
+    updated: 0,
+    unchanged: 1,
+    rejected: 8,
+    keepIds: true,
+    state: ImportState.FINISHED,
+  })
+  t.deepEqual(problems(answer.rejected), [
+    '3 WRONG_STATE id',
+    '4 WRONG_STATE id',
+    '5 RECORD_NOT_FOUND id',
+    '6 WRONG_STATE id',
+    '7 INVALID_ARGUMENT id',
+    '8 RECORD_NOT_FOUND id',
+    '9 RECORD_NOT_FOUND id',
+    '10 INVALID_ARGUMENT name',
+  ])
+  t.regex(answer.rejected[0]!.problems[0]!.message, /Different: name, inep_code\./)
+  t.deepEqual(await eventsOf(id), [`import:${id} created:${known + 4},${known + 9}`])
+  t.deepEqual(await namesOf(known, known + 4, known + 9), [name, 'Escola Nove', 'Escola Nove'])
+  t.is(await nextOrganization(), known + 21)
+  // A later list fills what this one reserved, and what had a record that is deleted.
+  await api.deleteOrganization({ organization: `#${known + 4}`, confirm: 'Escola Nove' })
+  const later = [known + 20, known + 4, known + 1].map(id => ({ id, form: { name: `Escola ${id}` } }))
+  const second = await importOrganizations(later, { keepIds: true, highestId: known + 20 })
+  t.deepEqual([second.answer.created, second.answer.rejected], [3, []])
+  const without = await importOrganizations([{ id: known + 2, form: { name: 'Escola' } }])
+  t.regex(without.answer.rejected[0]!.problems[0]!.message, /--keep-ids/)
+})
+
+test.serial('with keep_ids a row creates a user with its id, which no erased user had', async t => {
+  const last = await service.signUp('ROLE_CLIENT', { username: `ana${randomUUID()}` })
+  const id = idOf(last.token)
+  const [first, second, third] = [newUser(), newUser(), newUser()]
+  const options = { keepIds: true, highestId: id + 9, changeAccounts: ['password', 'email'] }
+  const hash = await bcrypt.hash('bola-azul-2026', 4)
+  const { answer } = await importUsers(
+    [
+      { id: id + 5, form: { ...first, password: 'chuva-forte-2026' } },
+      { id: id + 2, form: second, passwordHash: hash },
+      { id, form: { username: last.username }, passwordHash: hash },
+      { id, form: { username: last.username.toUpperCase() } },
+      { id, form: { username: last.username, city: 'Marília', email: 'a@example.org' } },
+      { form: { username: last.username } },
+      { id: id + 6, form: { ...newUser(), username: last.username } },
+      { id: id + 10, form: newUser() },
+    ],
+    options,
+  )
+  t.deepEqual([answer.created, answer.updated, answer.unchanged], [2, 0, 1])
+  t.deepEqual(problems(answer.rejected), [
+    '3 WRONG_STATE id',
+    '4 WRONG_STATE id',
+    '5 INVALID_ARGUMENT id',
+    '6 INVALID_SIGN_UP username',
+    '7 USER_NOT_FOUND id',
+  ])
+  t.deepEqual([(await rowOf(first.username))!.id, (await rowOf(second.username))!.id], [id + 5, id + 2])
+  t.is(idOf((await service.signUp('ROLE_CLIENT')).token), id + 10)
+  t.like(
+    await service.request('POST', '/users/login', { query: { username: second.username, password: 'bola-azul-2026' } }),
+    { status: 200 },
+  )
+
+  await api.deleteUser({ user: second.username })
+  const deleted = await importUsers([{ id: id + 2, form: second }], { keepIds: true, highestId: id + 9 })
+  t.deepEqual(problems(deleted.answer.rejected), ['0 WRONG_STATE '])
+  await api.eraseUser({ user: `#${id + 2}`, confirm: second.username })
+  const erased = await importUsers(
+    [
+      { id: id + 2, form: third },
+      { id: id + 3, form: third },
+    ],
+    { keepIds: true, highestId: id + 9 },
+  )
+  t.deepEqual(problems(erased.answer.rejected), ['0 USER_NOT_FOUND id'])
+  t.is((await rowOf(third.username))!.id, id + 3)
+})
+
+test.serial('ids are reserved at most ten million beyond the highest one, and by no dry run', async t => {
+  const last = await nextOrganization()
+  const of = { kind: ImportKind.ORGANIZATIONS, keepIds: true }
+  const most = last + 10_000_000
+  for (const options of [{ highestId: 2 ** 31 - 1 }, { highestId: most + 1 }, { highestId: last + 9, dryRun: true }])
+    t.is((await api.startImport({ ...of, sourceDigest: newSource(), ...options })).highestId, most)
+  const source = newSource()
+  const rows = [last, last + 3, most, most + 1].map(id => ({ id, form: { name: `Escola ${id}` } }))
+  const dryRun = await start(ImportKind.ORGANIZATIONS, { keepIds: true, dryRun: true }, source)
+  const judged = await api.importBatch({ id: dryRun, organizations: rows })
+  t.is(judged.created, 2)
+  t.deepEqual(problems(judged.rejected), ['0 WRONG_STATE id', '3 RECORD_NOT_FOUND id'])
+  await api.finishImport({ id: dryRun, rows: rows.length })
+  t.is(await nextOrganization(), last + 1)
+  const id = await start(ImportKind.ORGANIZATIONS, { keepIds: true, afterDryRun: dryRun, highestId: last + 3 }, source)
+  const answer = await api.importBatch({ id, organizations: rows })
+  t.is(answer.created, 1)
+  t.deepEqual(problems(answer.rejected), ['0 WRONG_STATE id', '2 RECORD_NOT_FOUND id', '3 RECORD_NOT_FOUND id'])
+  t.is(await nextOrganization(), last + 4)
+  t.is(await reasonOf(start(ImportKind.PREDECESSOR, { keepIds: true })), 'INVALID_ARGUMENT')
+})
+
+test.serial(
+  'with keep_ids all or nothing is created, and an import that was resumed creates each row once',
+  async t => {
+    const last = await nextOrganization()
+    const rows = Array.from({ length: 6 }, (_, index) => ({
+      id: last + 1 + 2 * index,
+      form: { name: `Escola ${index}` },
+    }))
+    const options = { keepIds: true, highestId: last + 11 }
+    const { finished } = await importOrganizations([...rows, { id: last, form: { name: 'x' } }], {
+      ...options,
+      allOrNothing: true,
+    })
+    t.like(finished.import, { state: ImportState.ABORTED, created: 6, rejected: 1 })
+    t.is((await namesOf(...rows.map(({ id }) => id))).length, 0)
+
+    const source = newSource()
+    const id = await start(ImportKind.ORGANIZATIONS, options, source)
+    const begin = () => api.importBatch({ id, organizations: rows.slice(0, 3) })
+    t.is((await begin()).created, 3)
+    const created = await nextOrganization()
+    t.true(created > last + 11)
+    t.is(await start(ImportKind.ORGANIZATIONS, options, source), id)
+    t.is((await begin()).created, 3)
+    await api.importBatch({ id, firstRow: 3, organizations: rows.slice(3) })
+    t.like((await api.finishImport({ id, rows: 6 })).import, { created: 6, nextRow: 6 })
+    t.not(await start(ImportKind.ORGANIZATIONS, { ...options, keepIds: false, highestId: 0 }, source), id)
+    t.is(await nextOrganization(), created + 1)
+    const whole = await importOrganizations(rows, { ...options, allOrNothing: true })
+    t.like(whole.finished.import, { state: ImportState.FINISHED, unchanged: 6 })
+  },
+)
+
+test.serial('ids are kept beside sign-ups, creations and other imports, on two servers', async t => {
+  const local = await openLocal(t, service)
+  const range = (first: number, length: number) => Array.from({ length }, (_, index) => first + index)
+  for (let round = 0; round < 8; round++) {
+    const last = await nextOrganization()
+    const lastUser = idOf((await service.signUp('ROLE_CLIENT')).token)
+    const organization = (id: number) => ({ id, form: { name: `Escola ${id}` } })
+    const imports = [3, 6, 9, 9, 40, 6].map((length, index) =>
+      importOrganizations(
+        range(last + 1, length).map(organization),
+        { keepIds: true, highestId: last + length },
+        index % 2 ? local : api,
+      ),
+    )
+    const users = [4, 20].map(length =>
+      importUsers(
+        range(lastUser + 1, length).map(id => ({ id, form: newUser() })),
+        { keepIds: true, highestId: lastUser + length },
+      ),
+    )
+    const signUps = range(0, 8).map(async () => idOf((await service.signUp('ROLE_CLIENT')).token))
+    const creations = range(0, 24).map(index => nextOrganization(index % 2 ? local : api))
+    const [made, madeUsers, taken, takenUsers] = await Promise.all([
+      Promise.all(imports),
+      Promise.all(users),
+      Promise.all(creations),
+      Promise.all(signUps),
+    ])
+    t.is(new Set(taken).size, taken.length)
+    t.is(new Set(takenUsers).size, takenUsers.length)
+    // An id is of the creation that took it, or of the imports: then the first one creates, and the others find the same.
+    const kept = range(last + 1, 40).filter(id => !taken.includes(id))
+    t.is((await namesOf(...kept)).filter(name => /^Escola \d+$/.test(String(name))).length, kept.length)
+    const created = made.reduce((sum, { answer }) => sum + answer.created, 0)
+    t.is(created, kept.length)
+    for (const { answer } of made)
+      for (const { row } of answer.rejected) t.true(taken.includes(last + 1 + row), `${last + 1 + row}`)
+    const keptUsers = range(lastUser + 1, 20).filter(id => !takenUsers.includes(id))
+    t.is(
+      madeUsers.reduce((sum, { answer }) => sum + answer.created, 0),
+      keptUsers.length,
+    )
+    t.true((await nextOrganization()) > Math.max(last + 40, ...taken))
+    t.true(idOf((await service.signUp('ROLE_CLIENT')).token) > Math.max(lastUser + 20, ...takenUsers))
   }
 })

@@ -448,6 +448,7 @@ test.serial('every index serves an operation or a constraint', async t => {
     allOrNothing: false,
     changeAccounts: [] as string[],
     afterDryRun: null,
+    keepIds: false,
   } as const
   const starter = { sourceDigest: '9', actor: 'user', actorId: null, tokenGeneration: null }
   const found = await own.database.transact(t => own.imports.start({ ...again, ...starter }, t))

@@ -14,11 +14,19 @@ import {
   ImportProblemSchema,
   ImportState,
   type RejectedRow,
+  type StartImportResponse,
 } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { changeableAccounts } from '../../../server/rules/changeable-accounts.js'
 import { type Api, administering, withSignIn } from '../../administration.js'
 import { end, explain, fail, misuse } from '../../exit-codes.js'
-import { organizationColumns, type Reading, toOrganizationRow, toUserRow, userColumns } from '../../files/columns.js'
+import {
+  idOf,
+  organizationColumns,
+  type Reading,
+  toOrganizationRow,
+  toUserRow,
+  userColumns,
+} from '../../files/columns.js'
 import { openSink, type Sink } from '../../files/sink.js'
 import {
   type CellValue,
@@ -42,6 +50,7 @@ interface Options {
   readonly afterDryRun?: number
   readonly allOrNothing?: boolean
   readonly changeAccounts?: string[]
+  readonly keepIds?: boolean
   readonly format?: Format
   readonly json?: boolean
 }
@@ -111,6 +120,7 @@ export function addImport(parent: Command, noun: Noun): void {
         'jsonl',
       ]),
     )
+    .option('--keep-ids', 'create each record with the id of its row, and change none')
     .addOption(
       new Option(
         '--change-accounts <columns>',
@@ -121,6 +131,9 @@ export function addImport(parent: Command, noun: Noun): void {
     .addHelpText(
       'after',
       `${nouns[noun].remarks}
+
+With --keep-ids, for lists of other systems, a row creates a record with its id.
+If the id exists, the row is unchanged or, with other content, rejected.
 
 A missing column leaves the field unchanged. An empty cell or NULL clears an
 optional field, and rejects the row if the field is required. It leaves
@@ -137,7 +150,8 @@ applied and the exit code is 1.
 
 Examples:
   $ auth-admin ${noun} import ${noun}.csv --dry-run
-  $ auth-admin ${noun} import ${noun}.csv --report rejected.csv`,
+  $ auth-admin ${noun} import ${noun}.csv --report rejected.csv
+  $ auth-admin ${noun} import ${noun}.csv --keep-ids`,
     )
     .action(administering((api, file: string, options: Options) => importFile(api, noun, file, options)))
 }
@@ -188,13 +202,15 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
   if (survey.withoutTerms) note('No column termsofusage: new users are registered as not having accepted the terms.')
   if (source.encoding === 'win1252') note('The file is not UTF-8: it is read as Windows-1252.')
 
-  const { dryRun = false, allOrNothing = false, changeAccounts = [], afterDryRun } = options
-  const { import: started, hashMilliseconds } = await api.startImport({
-    kind: nouns[noun].kind,
-    sourceDigest: source.digest,
-    ...{ dryRun, allOrNothing, changeAccounts },
-    ...(afterDryRun !== undefined && { afterDryRun }),
-  })
+  const { dryRun = false, allOrNothing = false, changeAccounts = [], keepIds = false, afterDryRun } = options
+  const start = (highestId = 0) =>
+    api.startImport({
+      kind: nouns[noun].kind,
+      sourceDigest: source.digest,
+      ...{ dryRun, allOrNothing, changeAccounts, keepIds, highestId },
+      ...(afterDryRun !== undefined && { afterDryRun }),
+    })
+  const { import: started, hashMilliseconds } = await (keepIds ? reserving(source, start) : start())
   const { id } = started!
   if (started!.nextRow > 0) note(`Import ${id} is resumed: ${started!.nextRow} of ${survey.rows} rows are done.`)
   if (survey.costs.size > 0) {
@@ -273,6 +289,23 @@ async function look(source: Source, noun: Noun): Promise<Survey> {
     dateForms: [...dateForms].sort(),
     withoutTerms,
   }
+}
+
+/** Starts an import with the highest id of a file or, if that is too high, with the highest one that isn't. */
+async function reserving(source: Source, start: (highestId: number) => Promise<StartImportResponse>) {
+  const highest = await findHighestId(source)
+  const answer = await start(highest)
+  return answer.highestId >= highest ? answer : start(await findHighestId(source, answer.highestId))
+}
+
+/** The highest id of the rows of a file that isn't above `most`; without one, 0. */
+async function findHighestId(source: Source, most = Number.POSITIVE_INFINITY): Promise<number> {
+  let highest = 0
+  for await (const { cells } of readRows(source)) {
+    const id = idOf(cells, { isCsv: source.format === 'csv' }) ?? 0
+    if (id <= most && id > highest) highest = id
+  }
+  return highest
 }
 
 /** How the date of a cell is written. */

@@ -194,9 +194,12 @@ async function judge(
     refuse(Reason.WRONG_STATE, {
       text: `The results of dry run ${afterDryRun} are no longer available: repeat the dry run, and pass its new id.`,
     })
+  if (row.keepIds && row.kind !== 'predecessor') await imports.ids.lock(row.kind, t)
   const touched = createTouched(imports, { importId: row.id, firstRow }, { t })
   const batch = {
     ...{ of: row, firstRow, t, record, hashes, seen, touched },
+    freeIds: async (ids: readonly number[]) =>
+      row.keepIds && row.kind !== 'predecessor' ? imports.ids.free(row.kind, ids, row, t) : new Set<number>(),
     administratorId: administrator.user?.id,
     by: changeBy(administrator, settings),
   }

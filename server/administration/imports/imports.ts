@@ -36,14 +36,17 @@ export function startImport(deps: { imports: Imports; pool: Pick<Pool, 'stats'> 
   return async (request, { administrator, change }) => {
     const kind = (Object.keys(kinds) as KindName[]).find(name => kinds[name] === request.kind)
     const sourceDigest = request.sourceDigest ?? ''
-    const { dryRun, allOrNothing, afterDryRun = null } = request
-    const changeAccounts = [...new Set(request.changeAccounts)].sort()
+    const { dryRun, allOrNothing, afterDryRun = null, keepIds, highestId } = request
+    // With the ids of a file, no existing record changes.
+    const changeAccounts = keepIds ? [] : [...new Set(request.changeAccounts)].sort()
     if (!kind) wrongFields([{ field: 'kind', message: 'Specify what the import reads.' }])
     if (!/^[0-9a-f]{64}$/.test(sourceDigest))
       wrongFields([{ field: 'source_digest', message: 'Use a SHA-256 digest, 64 lower-case hexadecimal digits.' }])
     if (dryRun && (allOrNothing || afterDryRun !== null))
       wrongFields([{ field: 'dry_run', message: 'A dry run applies nothing: leave out the other options.' }])
     const changeable: readonly string[] = kind === 'predecessor' ? [] : changeableAccounts[kind]
+    if (keepIds && kind === 'predecessor')
+      wrongFields([{ field: 'keep_ids', message: 'Leave it out: this import keeps ids.' }])
     if (!changeAccounts.every(column => changeable.includes(column))) {
       const message = changeable.length > 0 ? `Use columns among ${changeable.join(', ')}.` : 'Leave it out.'
       wrongFields([{ field: 'change_accounts', message }])
@@ -55,17 +58,19 @@ export function startImport(deps: { imports: Imports; pool: Pick<Pool, 'stats'> 
       if (!isSame || before.state !== 'finished')
         refuse(Reason.WRONG_STATE, { text: `Import ${afterDryRun} is not a finished dry run of the same source.` })
     }
-    const of = { kind, sourceDigest, dryRun, allOrNothing, changeAccounts, afterDryRun }
+    const of = { kind, sourceDigest, dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds }
     const { actor } = administrator.auditContext
     const by = { actor, actorId: administrator.user?.id ?? null }
     const tokenGeneration = administrator.user?.tokenGeneration ?? null
-    const row = await change({ validateOnly: false }, async ({ t, record }) => {
-      const started = await imports.start({ ...of, ...by, tokenGeneration }, t)
-      await record({ action: 'import.start', object: `import:${started.id}` })
-      return started
+    const numbered = keepIds && kind !== 'predecessor' ? kind : undefined
+    const { row, reach } = await change({ validateOnly: false }, async ({ t, record }) => {
+      const row = await imports.start({ ...of, ...by, tokenGeneration }, t)
+      await record({ action: 'import.start', object: `import:${row.id}` })
+      return { row, reach: numbered && (await imports.ids.reserve(numbered, dryRun ? 0 : highestId, t)) }
     })
+    if (numbered && !dryRun && highestId <= reach!) await imports.ids.advance(numbered, highestId)
     const { averageMs, threads } = pool.stats()
-    return { import: toImport(row), hashMilliseconds: Math.ceil(averageMs / threads) }
+    return { import: toImport(row), hashMilliseconds: Math.ceil(averageMs / threads), highestId: reach ?? 0 }
   }
 }
 
@@ -124,7 +129,7 @@ export function checkStarter(row: ImportRow, { user }: Administrator): void {
 /** An import as a message. */
 export function toImport(row: ImportRow): Import {
   const { id, kind, state, sourceDigest, nextRow, created, updated, unchanged, rejected } = row
-  const { dryRun, allOrNothing, changeAccounts, afterDryRun, createdAt, updatedAt, actor, actorId } = row
+  const { dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds, createdAt, updatedAt, actor, actorId } = row
   return create(ImportSchema, {
     id,
     kind: kinds[kind],
@@ -138,6 +143,7 @@ export function toImport(row: ImportRow): Import {
     dryRun,
     allOrNothing,
     changeAccounts,
+    keepIds,
     ...(afterDryRun !== null && { afterDryRun }),
     createTime: timestampFromDate(createdAt),
     updateTime: timestampFromDate(updatedAt),

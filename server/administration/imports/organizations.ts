@@ -10,6 +10,8 @@ import { nicknameKey } from '../../rules/names.js'
 import { organizationAttributes, organizationFields, readOrganization } from '../organization-form.js'
 import {
   type Batch,
+  checkRowId,
+  differs,
   digestOf,
   type Judged,
   type Outcome,
@@ -46,11 +48,11 @@ export function createOrganizationRows({
     row: ImportedOrganization,
     found: OrganizationRow | undefined,
     refused: Outcome | undefined,
-    { t, of, by }: Batch,
+    { t, of, by, free }: Batch & { readonly free: ReadonlySet<number> },
   ): Promise<Outcome> {
     const { form } = row
-    if (row.id !== undefined && !found)
-      return rejected('RECORD_NOT_FOUND', { field: 'id', message: 'There is no organization with this id.' })
+    const wrongId = checkRowId(row.id, found, 'organization', { of, free })
+    if (wrongId) return wrongId
     const given = organizationFields.filter(field => form?.[organizationAttributes[field]] !== undefined)
     const fields = found ? given : [...new Set(['name' as const, ...given])]
     const { wrong, details } = readOrganization(form ?? {}, fields)
@@ -64,7 +66,7 @@ export function createOrganizationRows({
     if (other !== undefined) wrong.push(taken(other))
     for (const field of changeableAccounts.organizations) {
       const attribute = organizationAttributes[field]
-      const isChanged = found && given.includes(field) && details[attribute] !== found[attribute]
+      const isChanged = found && !of.keepIds && given.includes(field) && details[attribute] !== found[attribute]
       if (isChanged && !of.changeAccounts.includes(field)) wrong.push(withheld(field, field, 'organization'))
     }
     if (wrong.length > 0) return rejected('INVALID_ARGUMENT', ...wrong)
@@ -76,7 +78,8 @@ export function createOrganizationRows({
       ...(name && { nameKey: nicknameKey(name) }),
     }
     if (!found) {
-      const { id } = await organizations.add({ ...all, name: name!, nameKey: nicknameKey(name!) }, t)
+      const own = { ...(row.id !== undefined && { id: row.id }), name: name!, nameKey: nicknameKey(name!) }
+      const { id } = await organizations.add({ ...all, ...own }, t)
       return { kind: 'created', id }
     }
     const changed = [
@@ -85,6 +88,7 @@ export function createOrganizationRows({
       ...(row.active !== undefined && row.active !== found.active ? ['active'] : []),
     ]
     if (changed.length === 0) return { kind: 'unchanged' }
+    if (of.keepIds) return differs(found.id, 'organization', changed)
     await organizations.edit(found.id, all, t)
     if (changed.includes('email')) await emails.notifyOrganization(found, by, t)
     return { kind: 'updated', id: found.id, fields: changed }
@@ -95,6 +99,7 @@ export function createOrganizationRows({
     async apply(batch: Batch) {
       const { t, seen: before, touched } = batch
       const judged: Judged[] = []
+      const free = await batch.freeIds(rows.flatMap(({ id }) => id ?? []))
       await touched.read(rows.flatMap(({ id, form }) => namesOf(id, id === undefined && codeOf(form))))
       for (const [index, row] of rows.entries()) {
         const { id, form, problems } = row
@@ -107,7 +112,9 @@ export function createOrganizationRows({
         const refused =
           touched.reject(row, index, names, { field, what: 'organization' }) ?? (isStale ? stale : undefined)
         const outcome =
-          problems.length > 0 ? rejected('INVALID_ARGUMENT', ...problems) : await apply(row, found, refused, batch)
+          problems.length > 0
+            ? rejected('INVALID_ARGUMENT', ...problems)
+            : await apply(row, found, refused, { ...batch, free })
         if (outcome.kind === 'created' || outcome.kind === 'updated')
           touched.add(row, index, [...namesOf(outcome.id, code), ...namesOf(undefined, found?.inepCode)])
         judged.push({ seen, outcome })

@@ -38,6 +38,8 @@ export interface Batch extends Change {
   readonly hashes: ReadonlyMap<number, string>
   /** What a dry run saw for each row, if the import follows one. */
   readonly seen: readonly Buffer[] | undefined
+  /** Returns those of the ids that a new record can have, unless a record has them. Without `keep_ids`, none. */
+  freeIds(ids: readonly number[]): Promise<ReadonlySet<number>>
 }
 
 /** The rows of a batch, read by the rules of their fields. */
@@ -109,6 +111,28 @@ export function withheld(field: string, column: string, what: string): Problem {
     field,
     message: `This would change ${column} of an existing ${what}, which opens access: permit it with --change-accounts ${column}.`,
   }
+}
+
+/** Rejects a row whose id is missing, or that no record has and the import can’t give to a new one. */
+export function checkRowId(
+  id: number | undefined,
+  found: object | undefined,
+  what: 'organization' | 'user',
+  { of, free }: { readonly of: Pick<ImportRow, 'keepIds'>; readonly free: ReadonlySet<number> },
+): Outcome | undefined {
+  if (id === undefined && of.keepIds)
+    return rejected('INVALID_ARGUMENT', { field: 'id', message: 'With --keep-ids, each row needs an id.' })
+  if (found || id === undefined || free.has(id)) return undefined
+  const message = of.keepIds
+    ? `A new ${what} can’t have this id: it was given before, or is too high.`
+    : `There is no ${what} with this id. To create it with this id, pass --keep-ids.`
+  return rejected(what === 'user' ? 'USER_NOT_FOUND' : 'RECORD_NOT_FOUND', { field: 'id', message })
+}
+
+/** Rejects a row with the id of a record that differs in these fields, which `keep_ids` doesn’t change. */
+export function differs(id: number, what: 'organization' | 'user', fields: readonly string[]): Outcome {
+  const message = `There is another ${what} with this id, ${id}. Different: ${fields.join(', ')}. With --keep-ids, an import changes no record.`
+  return rejected('WRONG_STATE', { field: 'id', message })
 }
 
 /** Rows after which other work of the process has its turn. */

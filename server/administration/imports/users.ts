@@ -19,6 +19,8 @@ import { type CompleteTexts, checkFields, profileOf, type SignUpTexts } from '..
 import { nameMessage } from '../../users/taken-names.js'
 import {
   type Batch,
+  checkRowId,
+  differs,
   digestOf,
   groupsOf,
   type Judged,
@@ -153,6 +155,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     else if (organization && !organization.active) problems.push(inactive(organization))
     if (problems.length > 0) return rejected('INVALID_SIGN_UP', ...problems)
     const user = {
+      ...(row.id !== undefined && { id: row.id }),
       ...profileOf(texts as CompleteTexts),
       passwordHash: (passwordHash as string | undefined) ?? '',
       securityQuestion: null,
@@ -213,8 +216,8 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
       [activate && !user.suspended, 'active', 'active'],
       [moves, 'organization', row.organizationId === undefined ? 'organization_inep_code' : 'organization_id'],
     ] as const
-    // No permission changes administrators, whom the end rejects.
-    for (const [changes, column, field] of user.role === 'ROLE_ADMIN' ? [] : opening)
+    // No permission changes administrators, or anyone with kept ids: the end rejects both.
+    for (const [changes, column, field] of user.role === 'ROLE_ADMIN' || batch.of.keepIds ? [] : opening)
       if (changes && !batch.of.changeAccounts.includes(column)) problems.push(withheld(field, column, 'user'))
     if (problems.length > 0) return rejected('INVALID_SIGN_UP', ...problems)
 
@@ -228,6 +231,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
       ...(setsHash ? ['password'] : []),
     ]
     if (fields.length === 0) return { kind: 'unchanged' }
+    if (batch.of.keepIds) return differs(user.id, 'user', fields)
     if (user.role === 'ROLE_ADMIN')
       return rejected('WRONG_STATE', { field: '', message: 'An import doesn’t change administrators.' })
     const details = { username, profile, email, activate, organization: moves ? next : undefined }
@@ -238,13 +242,13 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     given: Read,
     user: ImportedUserRow | undefined,
     organization: OrganizationRow | null | undefined | Problem,
-    batch: Batch,
+    batch: Batch & { readonly free: ReadonlySet<number> },
   ): Decision {
     const { row } = given
     if (hasDamagedName(given, user)) return rejected('INVALID_SIGN_UP', { field: 'username', message: damaged })
-    if (user) return update(given, user, organization, batch)
-    if (row.id === undefined) return create(given, organization, batch)
-    return rejected('USER_NOT_FOUND', { field: 'id', message: 'There is no user with this id.' })
+    const wrongId = checkRowId(row.id, user, 'user', batch)
+    if (wrongId) return wrongId
+    return user ? update(given, user, organization, batch) : create(given, organization, batch)
   }
 
   /** Rejects the decisions whose names other users have; the others keep theirs free until the transaction ends. */
@@ -296,6 +300,8 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
 
   async function applyGroup(group: readonly Read[], batch: Batch): Promise<Judged[]> {
     const userOf = await find(group, (ids, keys) => importedUsers.lock(ids, keys, batch.t))
+    // After the lock, behind which a user may have been erased.
+    const free = await batch.freeIds(group.flatMap(({ row: { id } }) => id ?? []))
     // One row can mean a user by its id, and another one by its username.
     const names = group.map(given => userOf(given)?.usernameKey ?? given.key)
     const again = names.findIndex((name, index) => name !== undefined && names.indexOf(name) < index)
@@ -314,7 +320,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
       if (repeats && !given.wrong.some(({ field }) => isEditable(field) && given.form[field] !== undefined))
         return repeats
       const isStale = batch.seen && !batch.seen[given.index]!.equals(seen[index]!)
-      return isStale && !repeats ? stale : decide(given, userOf(given), organizationOf(row), batch)
+      return isStale && !repeats ? stale : decide(given, userOf(given), organizationOf(row), { ...batch, free })
     })
     const decisions = await checkNames(first, group, batch)
     const creations = decisions.flatMap(decision => (decision.kind === 'create' ? [decision.user] : []))

@@ -95,6 +95,19 @@ CREATE TABLE users (
   CONSTRAINT users_deleted_suspended CHECK (deleted_at IS NULL OR suspended)
 );
 
+-- Ids of erased users. Tokens and other services name a user by its id, so no other user gets it, however it is chosen.
+CREATE TABLE erased_users (
+  id integer PRIMARY KEY
+);
+CREATE FUNCTION users_keep_erased_ids() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO erased_users (id) VALUES (OLD.id);
+  RETURN NULL;
+END
+$$;
+CREATE TRIGGER users_keep_erased_ids AFTER DELETE ON users
+  FOR EACH ROW EXECUTE FUNCTION users_keep_erased_ids();
+
 -- Hash indexes: skeletons are compared, never sorted, and can have some KB.
 CREATE INDEX users_username_skeleton ON users USING hash (username_skeleton);
 CREATE INDEX users_nickname_skeleton ON users USING hash (nickname_skeleton);
@@ -448,6 +461,8 @@ CREATE TABLE imports (
   change_accounts text[] NOT NULL,
   -- The dry run since which no record may have changed.
   after_dry_run integer,
+  -- Creates records with the ids of its rows, and changes none.
+  keep_ids boolean NOT NULL,
   -- Number of rows that are judged, which is the number of the next one, and their outcomes: no row counts twice or is lost.
   next_row integer NOT NULL DEFAULT 0,
   created integer NOT NULL DEFAULT 0,
@@ -465,7 +480,7 @@ CREATE TABLE imports (
 );
 -- The same import of the same source runs once: starting it again resumes it.
 CREATE UNIQUE INDEX imports_running
-  ON imports (kind, source_digest, dry_run, all_or_nothing, change_accounts, (coalesce(after_dry_run, 0)))
+  ON imports (kind, source_digest, dry_run, all_or_nothing, change_accounts, keep_ids, (coalesce(after_dry_run, 0)))
   WHERE state = 'running';
 
 -- The batches of an import: a repeated batch gets the answer of the first one.
@@ -480,6 +495,15 @@ CREATE TABLE import_batches (
   -- The rows, until an import that is all or nothing applies them.
   staged_sealed bytea,
   PRIMARY KEY (import_id, first_row)
+);
+
+-- Ids that imports reserved for records of other systems. The sequence is beyond them, so no other record gets one. They stay
+-- reserved for later imports; an id that has a record, or whose user was erased, isn't free.
+CREATE TABLE reserved_ids (
+  kind text NOT NULL CHECK (kind IN ('organizations', 'users')),
+  first integer NOT NULL,
+  last integer NOT NULL,
+  PRIMARY KEY (kind, first)
 );
 
 -- The records that unfinished imports of files created or changed, or would in a dry run: no other row of the same file changes
