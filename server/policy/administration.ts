@@ -257,6 +257,7 @@ export const administrationPolicies = {
     signIn: 'recent',
     reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND', 'WRONG_STATE', 'JUSTIFICATION_NEEDED'],
     audit: ['import.start'],
+    seconds: long,
   },
   importBatch: {
     ...byAdministrator,

@@ -24,6 +24,7 @@ const tables = {
     'buckets',
     'data_keys',
     'email_quotas',
+    'erased_users',
     'former_usernames',
     'import_batches',
     'import_records',
@@ -35,6 +36,7 @@ const tables = {
     'provider_keys',
     'question_aliases',
     'questions',
+    'reserved_ids',
     'services',
     'token_issuer',
     'totp_secrets',
@@ -196,6 +198,35 @@ test('after a restore, comparing with a link kept elsewhere reveals that events 
   const { code, stderr } = await runCli(env, ['audit', 'verify', '--known', newest])
   t.is(code, 1)
   t.regex(stderr, /broken at event/)
+})
+
+test('a restore keeps reserved ids: a later import creates records with them, but not with the id of an erased user', async t => {
+  const { env, folder, recipient, identity } = await backedUp(t)
+  const list = async (to: Record<string, string>, noun: string, rows: readonly string[]) => {
+    const path = join(folder, 'list.csv')
+    await writeFile(path, rows.join('\n'))
+    const { stdout } = await runCli(to, [noun, 'import', path, '--keep-ids', '--json'])
+    const { created, rejected } = JSON.parse(stdout)
+    return { created, rejected }
+  }
+  const head = 'id,username,state,city,role,termsofusage'
+  const user = (id: number) => `${id},kept${id},SP,Bauru,ROLE_CLIENT,1`
+  t.deepEqual(await list(env, 'organizations', ['id,name', '2,Dois', '9,Nove']), { created: 2, rejected: 0 })
+  t.deepEqual(await list(env, 'users', [head, user(20), user(50)]), { created: 2, rejected: 0 })
+  done(await runCli(env, ['users', 'delete', 'kept20', '--yes']))
+  done(await runCli(env, ['users', 'erase', 'kept20', '--confirm', 'kept20']))
+  const file = join(folder, 'kept.age')
+  done(await runCli(env, ['backup', file, '--recipient', recipient]))
+  const there = await elsewhere(t)
+  done(await runCli(there, ['restore', file, '--identity', identity]))
+  t.deepEqual(await list(there, 'organizations', ['id,name', '2,Dois', '8,Oito']), { created: 1, rejected: 0 })
+  t.deepEqual(await list(there, 'users', [head, user(20), user(21), user(51)]), { created: 1, rejected: 2 })
+  done(await runCli(there, ['organizations', 'create', '--name', 'Nova']))
+  const ids = await ask(there.DATABASE_URL, 'SELECT id FROM organizations ORDER BY id')
+  t.deepEqual(
+    ids.map(({ id }) => id),
+    [2, 8, 9, 10],
+  )
 })
 
 test('a backup is a consistent snapshot, even if users sign up meanwhile', async t => {

@@ -9,7 +9,7 @@ import iconv from 'iconv-lite'
 import { organizationColumns, userColumns } from '../../cli/files/columns.js'
 import { openSink } from '../../cli/files/sink.js'
 import { openSource, readRows } from '../../cli/files/source.js'
-import { runCli, spawnCli } from '../_helpers/cli.js'
+import { installedRegistry, runCli, spawnCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
@@ -504,3 +504,103 @@ test.serial('organizations with arbitrary texts survive import, export and impor
     t.like(await imported('organizations', out), { code: 0, created: 0, updated: 0, rejected: 0 })
   }
 })
+
+/** A list of 207 organizations as the older system has it, with ids from 3 to 621. */
+function olderList(): string {
+  const lines = ['id,active,name,creation_date,inep_code,phone,type,website,login,address,responsible']
+  for (let number = 1; number <= 207; number++) {
+    const name =
+      number % 29 === 0 ? `"ESCOLA MUNICIPAL SÃO JOÃO, ${number % 2}"` : number === 5 ? '=SOMA(1)' : `Escola ${number}`
+    const address = number % 4 === 0 ? `"Rua ${number}\nCentro"` : 'NULL'
+    const cells = [
+      3 * number,
+      number % 3 === 0 ? 'False' : 'True',
+      name,
+      '2001-03-04',
+      number % 5 === 0 ? 11_000_000 + number : 'NULL',
+    ]
+    lines.push([...cells, 'NULL', 'E', 'NULL', '', address, number % 7 === 0 ? 'Ana Lima' : 'NULL'].join(','))
+  }
+  return `${lines.join('\n')}\n`
+}
+
+test.serial(
+  '--keep-ids creates 207 organizations of another system with their ids, and users that name them, and leaves both as they are',
+  async t => {
+    const env = await installedRegistry(t)
+    const run = async (noun: string, path: string, ...options: string[]) => {
+      const { code, stdout, stderr } = await runCli(env, [noun, 'import', path, '--json', ...options])
+      return { code, stderr, ...JSON.parse(stdout) }
+    }
+    const rows = (text: string) => ask(env.DATABASE_URL, text)
+    const create = async () => {
+      const { stdout } = await runCli(env, ['organizations', 'create', '--name', 'Nova', '--json'])
+      return Number(/"id": (\d+)/.exec(stdout)?.[1])
+    }
+    const list = await file(olderList())
+    const report = join(folder, 'ids.csv')
+    t.like(await run('organizations', list, '--report', report), { code: 6, created: 0, rejected: 207 })
+    t.regex((await readFile(report, 'utf8')).split('\r\n')[1]!, /id,.*--keep-ids/)
+    t.like(await run('organizations', list, '--keep-ids', '--dry-run'), { code: 0, created: 207, keep_ids: true })
+    t.like(await run('organizations', list, '--keep-ids'), { code: 0, created: 207, rejected: 0, stderr: '' })
+    t.like(await run('organizations', list, '--keep-ids'), { code: 0, created: 0, unchanged: 207 })
+    const made = await rows('SELECT * FROM organizations ORDER BY id')
+    t.deepEqual(
+      made.map(({ id }) => id),
+      Array.from({ length: 207 }, (_, index) => 3 * (index + 1)),
+    )
+    t.is(new Set(made.map(({ name }) => name)).size, 207 - 7 + 2)
+    t.like(made[4], { id: 15, name: '=SOMA(1)', active: true, inep_code: '11000005', address: null })
+    t.like(made[11], { id: 36, active: false, address: 'Rua 12\nCentro' })
+    t.is(await create(), 622)
+
+    const mended = await file(
+      [
+        'id,name,creation_date',
+        '2147483647,Alto,NULL',
+        '99999999999,Telefone,NULL',
+        '20000000,Longe,NULL',
+        '700,Sem data,ontem',
+        '6,Outra,NULL',
+        '650,Boa,NULL',
+      ].join('\n'),
+    )
+    t.like(await run('organizations', mended, '--keep-ids', '--report', report), { code: 6, created: 1, rejected: 5 })
+    const rejected = (await readFile(report, 'utf8'))
+      .split('\r\n')
+      .map(line => /,(\d+),(\w+),"?(.*)$/.exec(line)?.slice(1, 3))
+    t.deepEqual(rejected.slice(1, 6), [
+      ['2', 'id'],
+      ['3', 'id'],
+      ['4', 'id'],
+      ['5', 'creation_date'],
+      ['6', 'id'],
+    ])
+    t.is(await create(), 701)
+    const corrected = (await readFile(report, 'utf8')).replace('ontem', '2001-03-04').replace('6,Outra', '651,Outra')
+    t.like(await run('organizations', await file(corrected), '--keep-ids'), { code: 6, created: 2, rejected: 3 })
+    t.is(await create(), 702)
+
+    const users = await file(
+      [
+        'id;username;state;city;role;active;termsofusage;organization_id',
+        '60;ana;SP;Bauru;ROLE_INSTITUTION;1;1;3',
+        '41;bia;SP;Bauru;ROLE_CLIENT;1;1;618',
+        '42;caio;SP;Bauru;ROLE_CLIENT;1;1;650',
+        '43;duda;SP;Bauru;ROLE_CLIENT;1;1;9',
+      ].join('\n'),
+    )
+    t.like(await run('users', users, '--keep-ids'), { code: 6, created: 3, rejected: 1 })
+    t.deepEqual(await rows('SELECT id, organization_id FROM users WHERE id > 1 ORDER BY id'), [
+      { id: 41, organization_id: 618 },
+      { id: 42, organization_id: 650 },
+      { id: 60, organization_id: 3 },
+    ])
+    for (const noun of ['organizations', 'users']) {
+      const out = join(folder, `kept-${noun}.csv`)
+      t.is((await runCli(env, [noun, 'export', out])).code, 0)
+      for (const options of [[], ['--keep-ids']])
+        t.like(await run(noun, out, ...options), { code: 0, created: 0, updated: 0, rejected: 0 })
+    }
+  },
+)
