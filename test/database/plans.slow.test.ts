@@ -45,8 +45,9 @@ test.serial.before(async () => {
     INSERT INTO unmatched_answers SELECT id, 'q' || id, 'q' || id, '' FROM users;
     INSERT INTO question_aliases SELECT 'q' || id, 1 FROM users;
     INSERT INTO creation_requests SELECT 'user', gen_random_uuid(), '', '', id FROM users;
-    INSERT INTO imports (kind, source_digest, dry_run, all_or_nothing, change_accounts, actor)
-      SELECT 'users', n::text, false, false, '{}', 'user' FROM generate_series(1, ${rows}) n;
+    INSERT INTO imports (kind, source_digest, dry_run, all_or_nothing, change_accounts, keep_ids, actor)
+      SELECT 'users', n::text, false, false, '{}', false, 'user' FROM generate_series(1, ${rows}) n;
+    INSERT INTO erased_users SELECT n FROM generate_series(1, ${rows}) n;
     INSERT INTO import_batches (import_id, first_row, row_count, answer) SELECT id, 0, 1, '' FROM imports;
     INSERT INTO import_records SELECT id, sha256(id::text::bytea), 1 FROM imports
   `
@@ -259,6 +260,10 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   ],
   'a count of e-mails': [['email_quotas_pkey'], m => m.emailQuotas.take(key, [{ max: 5, seconds: 3600 }], none)],
   'records that an import changed': [['import_records_pkey'], m => m.imports.touched(9, ['u9'], none)],
+  'ids that a new record can have': [
+    ['erased_users_pkey'],
+    m => m.imports.ids.free('users', [9], { dryRun: false }, none),
+  ],
   'answers of a user': [['answers_pkey'], m => m.questions.answers(9)],
   'counts of an account': [['attempts_pkey', 'attempts_account'], m => m.attempts.readAll(key)],
   'counts that are forgotten': [['attempts_pkey', 'attempts_account'], m => m.attempts.clear([key])],
@@ -361,6 +366,10 @@ const guards = new Set([
   // A table with so few rows is read sequentially.
   'questions_question_key_key',
   'signing_keys_pkey',
+  // For imports that keep ids, which are few.
+  'reserved_ids_pkey',
+  // For them too, and above directly.
+  'erased_users_pkey',
   // A user has one question at sign-up.
   'unmatched_answers_pkey',
   'totp_secrets_pkey',

@@ -101,7 +101,7 @@ CREATE TABLE erased_users (
 );
 CREATE FUNCTION users_keep_erased_ids() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  INSERT INTO erased_users (id) VALUES (OLD.id);
+  INSERT INTO erased_users (id) VALUES (OLD.id) ON CONFLICT DO NOTHING;
   RETURN NULL;
 END
 $$;
