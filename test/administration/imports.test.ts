@@ -5,8 +5,9 @@ import bcrypt from 'bcrypt'
 import { ImportKind, ImportState } from '../../proto/gen/auth/v1/administration_pb.js'
 import { ChangeKind } from '../../proto/gen/auth/v1/changes_pb.js'
 import { openAdministration, openLocal, openSignedIn, reasonOf, signedInForFile } from '../_helpers/administration.js'
-import { ask } from '../_helpers/database.js'
+import { ask, hold } from '../_helpers/database.js'
 import { grpcForFile } from '../_helpers/grpc.js'
+import { lockWaiters } from '../_helpers/models.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { idOf } from '../_helpers/tokens.js'
@@ -925,6 +926,10 @@ test.serial('ids are reserved at most ten million beyond the highest one, and by
   t.deepEqual(problems(judged.rejected), ['0 WRONG_STATE id', '3 RECORD_NOT_FOUND id'])
   await api.finishImport({ id: dryRun, rows: rows.length })
   t.is(await nextOrganization(), last + 1)
+  await api.deleteOrganization({ organization: `#${last + 1}`, confirm: (await namesOf(last + 1))[0] as string })
+  const unreserved = { id: last + 1, form: { name: 'De novo' } }
+  const { answer: refused } = await importOrganizations([unreserved], { keepIds: true, highestId: last + 1 })
+  t.deepEqual(problems(refused.rejected), ['0 RECORD_NOT_FOUND id'])
   const id = await start(ImportKind.ORGANIZATIONS, { keepIds: true, afterDryRun: dryRun, highestId: last + 3 }, source)
   const answer = await api.importBatch({ id, organizations: rows })
   t.is(answer.created, 1)
@@ -966,6 +971,42 @@ test.serial(
   },
 )
 
+/** Waits until so many statements on the database wait for a lock. */
+const waiting = (count: number) => waitForValue(() => lockWaiters(service.registry.database), count)
+
+test.serial('two imports at once find the records of each other by their ids', async t => {
+  const last = await nextOrganization()
+  const holder = await hold(t, service.env.DATABASE_URL!)
+  const row = { id: last + 1, form: { name: 'Escola Uma' } }
+  const options = { keepIds: true, highestId: last + 1 }
+  const [first, second] = [
+    await start(ImportKind.ORGANIZATIONS, options),
+    await start(ImportKind.ORGANIZATIONS, options),
+  ]
+  await holder.query(`BEGIN; SELECT FROM organizations WHERE id = ${last} FOR UPDATE`)
+  const creating = api.importBatch({ id: first, organizations: [row, { id: last, form: {} }] })
+  await waiting(1)
+  const finding = api.importBatch({ id: second, organizations: [row] })
+  await waiting(2)
+  await holder.query('COMMIT')
+  t.like(await creating, { created: 1, unchanged: 1 })
+  t.like(await finding, { created: 0, unchanged: 1 })
+})
+
+test.serial('ids are reserved only once each creation that has drawn one has ended', async t => {
+  const last = await nextOrganization()
+  const holder = await hold(t, service.env.DATABASE_URL!)
+  await holder.query(`BEGIN;
+    INSERT INTO organizations (name, name_key, activation_key_digest, activation_key_sealed) VALUES ('Em curso', 'em curso', '', '')`)
+  const starting = start(ImportKind.ORGANIZATIONS, { keepIds: true, highestId: last + 5 })
+  t.is(await Promise.race([starting, waiting(1).then(() => 'waits')]), 'waits')
+  await holder.query('COMMIT')
+  const organizations = [last + 1, last + 2].map(id => ({ id, form: { name: 'Outra' } }))
+  const { created, rejected } = await api.importBatch({ id: await starting, organizations })
+  t.is(created, 1)
+  t.deepEqual(problems(rejected), ['0 WRONG_STATE id'])
+})
+
 test.serial('ids are kept beside sign-ups, creations and other imports, on two servers', async t => {
   const local = await openLocal(t, service)
   const range = (first: number, length: number) => Array.from({ length }, (_, index) => first + index)
@@ -973,7 +1014,7 @@ test.serial('ids are kept beside sign-ups, creations and other imports, on two s
     const last = await nextOrganization()
     const lastUser = idOf((await service.signUp('ROLE_CLIENT')).token)
     const organization = (id: number) => ({ id, form: { name: `Escola ${id}` } })
-    const imports = [3, 6, 6, 30].map((length, index) =>
+    const imports = [30, 3, 6, 6].map((length, index) =>
       importOrganizations(
         range(last + 1, length).map(organization),
         { keepIds: true, highestId: last + length },

@@ -541,7 +541,7 @@ test.serial(
     const report = join(folder, 'ids.csv')
     t.like(await run('organizations', list, '--report', report), { code: 6, created: 0, rejected: 207 })
     t.regex((await readFile(report, 'utf8')).split('\r\n')[1]!, /id,.*--keep-ids/)
-    t.like(await run('organizations', list, '--keep-ids', '--dry-run'), { code: 0, created: 207, keep_ids: true })
+    t.like(await run('organizations', list, '--keep-ids', '--dry-run'), { code: 0, created: 207, keepIds: true })
     t.like(await run('organizations', list, '--keep-ids'), { code: 0, created: 207, rejected: 0, stderr: '' })
     t.like(await run('organizations', list, '--keep-ids'), { code: 0, created: 0, unchanged: 207 })
     const made = await rows('SELECT * FROM organizations ORDER BY id')

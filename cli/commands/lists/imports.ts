@@ -70,7 +70,7 @@ export function importOutput(of: Import) {
     dry_run: of.dryRun,
     all_or_nothing: of.allOrNothing,
     change_accounts: of.changeAccounts,
-    keep_ids: of.keepIds,
+    keepIds: of.keepIds,
     ...(afterDryRun !== undefined && { after_dry_run: afterDryRun }),
     createTime: timeText(timestampDate(of.createTime!)),
     updateTime: timeText(timestampDate(of.updateTime!)),
@@ -86,7 +86,7 @@ const importList: List<Import> = {
     ...[
       'all_or_nothing',
       'change_accounts',
-      'keep_ids',
+      'keepIds',
       'after_dry_run',
       'createTime',
       'updateTime',
