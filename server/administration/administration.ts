@@ -23,6 +23,7 @@ import { discardEmail, getEmail, listEmails, retryEmail, retryFailedEmails, send
 import { finishImport, importBatch } from './imports/batch.js'
 import { abortImport, getImport, listImports, startImport } from './imports/imports.js'
 import { createOrganizationRows } from './imports/organizations.js'
+import { undoImport } from './imports/undo.js'
 import { createUserRows } from './imports/users.js'
 import { getMigrations } from './migrations.js'
 import { createChanges } from './mutations.js'
@@ -193,6 +194,7 @@ export function createAdministration(deps: AdministrationDeps) {
     importBatch: importBatch(all),
     finishImport: finishImport(all),
     abortImport: abortImport(all),
+    undoImport: undoImport(all),
     getImport: getImport(all),
     listImports: listImports(all),
     getUserSecrets: getUserSecrets(all),

@@ -26,7 +26,7 @@ export interface RecordedEvent extends Row<typeof shownOfEvent> {
 
 /** A filter of events. All given conditions must hold. */
 export interface AuditFilter {
-  /** The user that the event concerns. */
+  /** The user that the event concerns. That of an import concerns all users that it created or changed. */
   readonly subjectId?: number
   /** The user that caused the event. */
   readonly actorId?: number
@@ -74,7 +74,6 @@ function conditionsOf(filter: AuditFilter, values: unknown[]) {
   }
   // Escapes the wildcards of LIKE: only `*` is a wildcard.
   const pattern = filter.action?.replace(/[\\%_]/g, '\\$&').replaceAll('*', '%')
-  add('subject', filter.subjectId, n => `e.subject_id = ${n}`)
   add('action', pattern, n => `e.action LIKE ${n}`)
   add('outcome', filter.outcome, n => `e.outcome = ${n}`)
   add('since', filter.since, n => `e.at >= ${n}`)
@@ -83,6 +82,10 @@ function conditionsOf(filter: AuditFilter, values: unknown[]) {
 }
 
 const columns = selectList(shownOfEvent, 'e')
+
+/** What selects the events that concern a user, each part by its index: its own, and those of imports, which name ranges of ids. */
+const concerning = (place: string) =>
+  [`e.subject_id = ${place}`, `e.action = 'user.import' AND imported_ids(e.object) @> ${place}::bigint`] as const
 
 /** Returns a statement with only the conditions of the filter, so that the planner can use their indexes. */
 function listOf(filter: AuditFilter, stretch: AuditStretch): { statement: Statement; values: unknown[] } {
@@ -99,22 +102,31 @@ function listOf(filter: AuditFilter, stretch: AuditStretch): { statement: Statem
   add('from', fromId, sealedOnly, 'e.id >=')
   add('before', beforeId, sealedOnly, 'e.id <')
   add('seq', beforeSeq, stagedOnly, 'e.seq <')
+  const subject = filter.subjectId === undefined ? undefined : place(filter.subjectId)
+  if (subject) {
+    names.push('subject')
+    stagedOnly.push(`(${concerning(subject).join(' OR ')})`)
+  }
   // The index by actor excludes events whose actor is also the subject; the index by subject finds them.
   const actor = filter.actorId === undefined ? undefined : place(filter.actorId)
   if (actor) {
     names.push('actor')
     stagedOnly.push(`e.actor_id = ${actor}`)
   }
-  const ways = actor
+  const byActor = actor
     ? [
         [...sealedOnly, `e.actor_id = ${actor}`, 'e.actor_id IS DISTINCT FROM e.subject_id'],
         [...sealedOnly, `e.actor_id = ${actor}`, `e.subject_id = ${actor}`],
       ]
     : [sealedOnly]
+  const [own, imports] = subject ? concerning(subject) : []
+  const ways = byActor.map(list => ({ list: own ? [...list, own] : list, order: 'e.id' }))
+  // `id + 0` prevents a scan of the whole log by id: few imports concern a user.
+  if (imports) ways.push(...byActor.map(list => ({ list: [...list, imports], order: 'e.id + 0' })))
   const where = (list: string[]) => (list.length > 0 ? `WHERE ${list.join(' AND ')}` : '')
   const parts = ways.map(
-    list =>
-      `(SELECT e.id, NULL::bigint AS seq, ${columns} FROM audit_events e ${where(list)} ORDER BY e.id DESC LIMIT $1)`,
+    ({ list, order }) =>
+      `(SELECT e.id, NULL::bigint AS seq, ${columns} FROM audit_events e ${where(list)} ORDER BY ${order} DESC LIMIT $1)`,
   )
   if (beforeId === undefined)
     parts.push(
@@ -129,6 +141,10 @@ function listOf(filter: AuditFilter, stretch: AuditStretch): { statement: Statem
 function followOf(filter: AuditFilter, afterId: number, upToId: number): { statement: Statement; values: unknown[] } {
   const values: unknown[] = [filter.limit, afterId, upToId]
   const { names, conditions, place } = conditionsOf(filter, values)
+  if (filter.subjectId !== undefined) {
+    names.push('subject')
+    conditions.push(`(${concerning(place(filter.subjectId)).join(' OR ')})`)
+  }
   if (filter.actorId !== undefined) {
     names.push('actor')
     conditions.push(`e.actor_id = ${place(filter.actorId)}`)

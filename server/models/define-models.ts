@@ -20,6 +20,7 @@ import { createEmailQuotas } from './email-quota.js'
 import { createErasure } from './erasure.js'
 import { createFormerUsernames } from './former-username.js'
 import { createImports } from './import.js'
+import { createImportedRecords } from './imported-record.js'
 import { createImportedUsers } from './imported-user.js'
 import { createMailedKeys } from './mailed-key.js'
 import { createOrganizations } from './organization.js'
@@ -58,6 +59,7 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     creationRequests: createCreationRequests(database),
     organizations: createOrganizations(database, masterKey),
     imports: createImports(database, masterKey),
+    importedRecords: createImportedRecords(database),
     importedUsers: createImportedUsers(database, masterKey),
     questions: createQuestions(database),
     predecessor: createPredecessor(database),

@@ -60,6 +60,8 @@ const attributes = {
   ...counts,
   createdAt: hasDefault(time),
   updatedAt: hasDefault(time),
+  /** When an administrator first undid it. */
+  undoneAt: hasDefault(nullable(time)),
 }
 
 const batchAttributes = {
@@ -105,6 +107,8 @@ export interface Imports {
   advance(id: number, outcomes: Outcomes, t: Transaction): Promise<ImportRow>
   /** Ends an import, with its outcomes if they have changed. */
   end(id: number, state: 'finished' | 'aborted', t: Transaction, outcomes?: Outcomes): Promise<ImportRow>
+  /** Notes that an import is undone, and returns it. */
+  undo(id: number, t: Transaction): Promise<ImportRow>
   addBatch(batch: ImportBatchRow, t: Transaction): Promise<void>
   findBatch(importId: number, firstRow: number, t: Transaction): Promise<ImportBatchRow | undefined>
   /** Returns what a dry run saw for each of these rows, in order; undefined unless it saw all of them. */
@@ -169,6 +173,11 @@ const end: Statement = {
   text: `UPDATE imports i SET state = $2, created = coalesce($3, created), updated = coalesce($4, updated),
       unchanged = coalesce($5, unchanged), rejected = coalesce($6, rejected), updated_at = now()
     WHERE id = $1 RETURNING ${columns}`,
+}
+
+const undo: Statement = {
+  name: 'import-undo',
+  text: `UPDATE imports i SET undone_at = coalesce(undone_at, now()), updated_at = now() WHERE id = $1 RETURNING ${columns}`,
 }
 
 const findBatch: Statement = {
@@ -262,6 +271,7 @@ export function createImports(database: Database, masterKey: Pick<MasterKey, 'di
       const { created, updated, unchanged, rejected } = outcomes ?? {}
       return (await one(end, [id, state, created, updated, unchanged, rejected], t))!
     },
+    undo: async (id, t) => (await one(undo, [id], t))!,
     async addBatch({ importId, firstRow, rowCount, answer, seen, stagedSealed }, t) {
       await database.run(addBatch, [importId, firstRow, rowCount, answer, seen, stagedSealed], t)
     },

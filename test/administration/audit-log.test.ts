@@ -82,6 +82,54 @@ test('events are listed newest first, filter by user, actor, action, outcome and
   t.is(await reasonOf(api.listAuditEvents({ user: 'no such user' })), 'USER_NOT_FOUND')
 })
 
+test('the events of a user include imports that created or changed it, sealed or not, and no others', async t => {
+  const service = await startTestService(t, settings)
+  const api = await openLocal(t, service)
+  await append(
+    service,
+    { action: 'user.import', object: 'import:1 created:10-20,30 updated:25' },
+    { action: 'user.import', object: 'import:2 updated:7,15,300', actor_id: 1 },
+    // The ids of these are of organizations, of another event, or the id of the import.
+    { action: 'organization.import', object: 'import:3 created:10-20' },
+    { action: 'user.export-secrets', object: '10-20' },
+    { action: 'user.import', object: 'import:15 created:1000' },
+    { action: 'user.edit', subject_id: 15 },
+  )
+  const objects = async (user: number, filter: Filter = {}, size?: number) =>
+    (await list(api, { user: `#${user}`, ...filter }, size)).map(({ action, object }) => object ?? action)
+  const [first, second] = ['import:1 created:10-20,30 updated:25', 'import:2 updated:7,15,300']
+  t.deepEqual(await objects(15), ['user.edit', second, first])
+  t.deepEqual(await objects(15, {}, 1), ['user.edit', second, first])
+  t.deepEqual(await objects(15, { action: 'user.import' }), [second, first])
+  t.deepEqual(await objects(15, { actor: '#1' }), [second])
+  for (const [user, expected] of [
+    [10, [first]],
+    [20, [first]],
+    [30, [first]],
+    [25, [first]],
+    [7, [second]],
+    [300, [second]],
+    [21, []],
+    [29, []],
+    [9, []],
+    [2, []],
+    [1000, ['import:15 created:1000']],
+  ] as const)
+    t.deepEqual(await objects(user), expected, `user ${user}`)
+  // Follow requests filter alike.
+  const { nextPageToken } = await api.listAuditEvents({ user: '#15', follow: true })
+  await append(
+    service,
+    { action: 'user.import', object: first },
+    { action: 'user.import', object: 'import:9 created:99' },
+  )
+  const { events } = await api.listAuditEvents({ user: '#15', follow: true, pageToken: nextPageToken })
+  t.deepEqual(
+    events.map(({ object }) => object),
+    [first],
+  )
+})
+
 test('one call reads at most 100,000 events, and a list continues past them on the next page', async t => {
   const service = await startTestService(t, settings)
   const api = await openLocal(t, service)

@@ -129,7 +129,7 @@ export function checkStarter(row: ImportRow, { user }: Administrator): void {
 /** An import as a message. */
 export function toImport(row: ImportRow): Import {
   const { id, kind, state, sourceDigest, nextRow, created, updated, unchanged, rejected } = row
-  const { dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds, createdAt, updatedAt, actor, actorId } = row
+  const { dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds, createdAt, updatedAt, undoneAt, actor, actorId } = row
   return create(ImportSchema, {
     id,
     kind: kinds[kind],
@@ -149,5 +149,6 @@ export function toImport(row: ImportRow): Import {
     updateTime: timestampFromDate(updatedAt),
     actor,
     ...(actorId !== null && { actorId }),
+    ...(undoneAt && { undoTime: timestampFromDate(undoneAt) }),
   })
 }

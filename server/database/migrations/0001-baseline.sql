@@ -476,6 +476,8 @@ CREATE TABLE imports (
   token_generation integer,
   created_at timestamptz NOT NULL DEFAULT now(),
   updated_at timestamptz NOT NULL DEFAULT now(),
+  -- When an administrator first undid it.
+  undone_at timestamptz,
   CONSTRAINT imports_rows CHECK (next_row = created + updated + unchanged + rejected)
 );
 -- The same import of the same source runs once: starting it again resumes it.
@@ -552,6 +554,19 @@ CREATE INDEX audit_events_changes ON audit_events (id) WHERE outcome = 'ok' AND 
 CREATE INDEX audit_events_subject ON audit_events (subject_id, id) WHERE subject_id IS NOT NULL;
 CREATE INDEX audit_events_actor ON audit_events (actor_id, id)
   WHERE actor_id IS NOT NULL AND actor_id IS DISTINCT FROM subject_id;
+
+-- The ids of an event of an import, such as `import:7 created:1-20 updated:25`, as ranges.
+CREATE FUNCTION imported_ids(object text) RETURNS int8multirange LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (
+  SELECT range_agg(int8range(id[1]::bigint, coalesce(id[2], id[1])::bigint, '[]'))
+  FROM regexp_matches(substr(object, strpos(object, ' ')), '(\d+)(?:-(\d+))?', 'g') AS id
+);
+-- The imports that created or changed a user or an organization.
+CREATE INDEX audit_events_imported ON audit_events USING gist (imported_ids(object))
+  WHERE action IN ('organization.import', 'user.import');
+-- What an import created, and what changed an organization.
+CREATE INDEX audit_events_object ON audit_events (split_part(object, ' ', 1), id) WHERE action IN ('organization.activate',
+  'organization.deactivate', 'organization.edit', 'organization.import', 'organization.rotate-key', 'user.import');
 -- Each scrape of the metrics reads the time of the last backup.
 CREATE INDEX audit_events_backup ON audit_events (at) WHERE action = 'registry.backup';
 
