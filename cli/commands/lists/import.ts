@@ -1,7 +1,6 @@
 // `organizations import` and `users import`: send the rows of a file in batches. Each batch is applied once, and answers a
 // repetition as it answered first: so a command that is run again sends all rows, and continues where it was stopped.
 import { stat } from 'node:fs/promises'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { create, toBinary } from '@bufbuild/protobuf'
 import { type Command, InvalidArgumentError, Option } from 'commander'
@@ -18,7 +17,7 @@ import {
 } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { changeableAccounts } from '../../../server/rules/changeable-accounts.js'
 import { type Api, administering, withSignIn } from '../../administration.js'
-import { end, explain, fail, misuse } from '../../exit-codes.js'
+import { end, fail, misuse } from '../../exit-codes.js'
 import {
   idOf,
   organizationColumns,
@@ -43,6 +42,7 @@ import { readId } from '../../terminal/ask.js'
 import { jsonOption, printable, printJson, say } from '../../terminal/output.js'
 import { withProgress } from '../../terminal/progress.js'
 import { importOutput } from './imports.js'
+import { untilAnswered } from './until-answered.js'
 
 interface Options {
   readonly report?: string
@@ -369,22 +369,6 @@ function sizeOf(message: Message): number {
 
 function toRequest(id: number, noun: Noun, { firstRow, rows }: Batch) {
   return { id, firstRow, [noun]: rows.map(({ message }) => message) }
-}
-
-/** Attempts of a call that fails because the service is busy or away, and seconds between two of them. */
-const attempts = { most: 8, seconds: 15 }
-
-/** Repeats a call that can succeed later: a repeated batch is applied once. */
-async function untilAnswered<T>(call: () => Promise<T>): Promise<T> {
-  for (let attempt = 1; ; attempt++) {
-    try {
-      return await call()
-    } catch (error) {
-      const { exitCode, retryAfter = 0 } = await explain(error)
-      if (exitCode !== 7 || attempt === attempts.most) throw error
-      await sleep(1000 * Math.min(Math.max(retryAfter, attempt), attempts.seconds))
-    }
-  }
 }
 
 /** The report of rejected rows, in the format of the source. */

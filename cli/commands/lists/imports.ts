@@ -6,6 +6,7 @@ import { administering } from '../../administration.js'
 import { readId } from '../../terminal/ask.js'
 import { jsonOption, printFields, printJson, say, timeText } from '../../terminal/output.js'
 import { type List, type ListOptions, printPages, withPages } from '../../terminal/pages.js'
+import { addUndo } from './undo.js'
 
 interface Options {
   readonly json?: boolean
@@ -13,7 +14,7 @@ interface Options {
 
 /** Adds `auth-admin imports`. */
 export function addImports(program: Command): void {
-  const imports = program.command('imports').description('Show the progress of imports, and abort them.')
+  const imports = program.command('imports').description('Show the progress of imports, abort them, and undo them.')
 
   withPages(imports.command('list'), importList)
     .description('List imports, newest first. They are deleted 30 days after their last change.')
@@ -55,6 +56,8 @@ export function addImports(program: Command): void {
         else say(changed ? `Import ${id} is aborted.` : `Import ${id} is ${output.state} already.`)
       }),
     )
+
+  addUndo(imports)
 }
 
 /** An import in plain words. */

@@ -6,8 +6,8 @@ import { type Api, administering, withSignIn } from '../../administration.js'
 import { misuse } from '../../exit-codes.js'
 import { askChoice, askOrganization, canAsk, confirm, confirmName, readText, yesOption } from '../../terminal/ask.js'
 import { printJson, say } from '../../terminal/output.js'
+import { addDelete } from './delete.js'
 import { changeConfirmed, type Named, printUser, readUser, userAnd, userName, withUser } from './name.js'
-import { areUnactivated, eraseUnactivated, type Unactivated, withUnactivated } from './unactivated.js'
 
 type Confirmed = Named & { readonly confirm?: string }
 type Asked = Named & { readonly yes?: boolean }
@@ -221,26 +221,7 @@ Example:
       }),
     )
 
-  withUnactivated(withUser(withSignIn(users.command('delete'), 'deleteUser')))
-    .description('Delete a user. You can undelete it for 30 days. After that, it is erased.')
-    .addOption(yesOption())
-    .addHelpText(
-      'after',
-      "\nExamples:\n  $ auth-admin users delete '(11)98765-4321'\n  $ auth-admin users delete --unactivated --from 2001:db8:1::/48 --since 2d",
-    )
-    .action(
-      administering(async (api, name: string | undefined, options: Asked & Unactivated) => {
-        if (areUnactivated(name, options)) return eraseUnactivated(api, options)
-        const { user, changed } = await changeConfirmed(
-          api,
-          name,
-          options,
-          who => `${who} can no longer sign in, and is erased 30 days from now. Delete it?`,
-          api.deleteUser,
-        )
-        printUser(user!, options, `is deleted${changed ? '' : ' already'}.`)
-      }),
-    )
+  addDelete(users)
 
   withUser(withSignIn(users.command('undelete'), 'undeleteUser'))
     .description('Restore a deleted user as it was. Earlier tokens stay revoked.')

@@ -1,0 +1,136 @@
+// `auth-admin users delete`: one user, several, those of an import, or those of a flood of sign-ups.
+import { type Command, Option } from 'commander'
+import { ImportKind } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { type Api, administering, withSignIn } from '../../administration.js'
+import { readReference } from '../../arguments.js'
+import { end, explain, fail, misuse } from '../../exit-codes.js'
+import { confirm, readId, yesOption } from '../../terminal/ask.js'
+import { jsonOption, printJson, say, warn } from '../../terminal/output.js'
+import { withProgress } from '../../terminal/progress.js'
+import { undoPages } from '../lists/undo.js'
+import { changeConfirmed, type Named, printUser } from './name.js'
+import { userOutput } from './output.js'
+import { areUnactivated, eraseUnactivated, type Unactivated, withUnactivated } from './unactivated.js'
+
+type Options = Named & Unactivated & { readonly yes?: boolean; readonly fromImport?: number }
+
+/** Adds `auth-admin users delete`. */
+export function addDelete(users: Command): void {
+  const command = withSignIn(users.command('delete'), 'deleteUser')
+    .argument('[users...]', 'usernames or ids', (name: string, before: string[] = []) => [
+      ...before,
+      readReference(name),
+    ])
+    .addOption(new Option('--id <id>', 'id of the user, instead of a username').argParser(readId))
+    .addOption(jsonOption())
+    .addOption(
+      new Option('--from-import <id>', 'all users that this import created, also those who have signed in since')
+        .argParser(readId)
+        .conflicts(['id', 'unactivated']),
+    )
+  withUnactivated(command)
+    .description('Delete users. You can undelete them for 30 days. After that, they are erased.')
+    .addOption(yesOption())
+    .addHelpText(
+      'after',
+      `
+If some of several users can’t be deleted, the exit code is 6. To remove what an
+import created as if it had not been, run \`imports undo\`. --from-import requires
+a sign-in within the last 15 minutes on a server.
+
+Examples:
+  $ auth-admin users delete '(11)98765-4321'
+  $ auth-admin users delete ana 7 --yes
+  $ auth-admin users delete --from-import 7
+  $ auth-admin users delete --unactivated --from 2001:db8:1::/48 --since 2d`,
+    )
+    .action(
+      administering(async (api, names: readonly string[] = [], options: Options) => {
+        const { fromImport, id } = options
+        if (fromImport !== undefined) {
+          if (names.length > 0) misuse('Pass users or --from-import, not both.')
+          return deleteImported(api, fromImport, options)
+        }
+        if (areUnactivated(names[0], options)) return eraseUnactivated(api, options)
+        if (names.length > 1) {
+          if (id !== undefined) misuse('Pass a username or --id, not both.')
+          return deleteSeveral(api, [...new Set(names)], options)
+        }
+        const { user, changed } = await changeConfirmed(
+          api,
+          names[0],
+          options,
+          who => `${who} can no longer sign in, and is erased 30 days from now. Delete it?`,
+          api.deleteUser,
+        )
+        printUser(user!, options, `is deleted${changed ? '' : ' already'}.`)
+      }),
+    )
+}
+
+const consequence = 'can no longer sign in, and are erased 30 days from now. Delete them?'
+
+async function deleteSeveral(api: Api, names: readonly string[], options: Options): Promise<void> {
+  await confirm(`${names.length} users (${names.join(', ')}) ${consequence}`, options)
+  const deleted: object[] = []
+  const failed = await deleteEach(api, names, ({ user, changed }) => {
+    if (options.json) deleted.push(userOutput(user!))
+    else printUser(user!, options, `is deleted${changed ? '' : ' already'}.`)
+  })
+  if (options.json) printJson({ users: deleted, failed })
+  if (failed.length > 0) end(failed.length < names.length ? 6 : failed[0]!.exitCode)
+}
+
+async function deleteImported(api: Api, id: number, options: Options): Promise<void> {
+  async function* present() {
+    for await (const { import: of, records } of undoPages(api, { id, validateOnly: true })) {
+      if (of.kind !== ImportKind.USERS) fail(`Import ${id} is not of users.`, 5)
+      yield records.filter(({ name }) => name !== undefined).map(record => `#${record.id}`)
+    }
+  }
+  const found = await withProgress('Counting', async report => {
+    let count = 0
+    for await (const names of present()) {
+      count += names.length
+      report(`${count} so far`)
+    }
+    return count
+  })
+  if (found > 0) await confirm(`The ${found} users that import ${id} created ${consequence}`, options)
+  let [deleted, already] = [0, 0]
+  const failed = await withProgress('Deleting', async report => {
+    const all = []
+    for await (const names of present()) {
+      const some = await deleteEach(api, names, ({ changed }) => {
+        if (changed) deleted++
+        else already++
+      })
+      all.push(...some)
+      report(`${deleted + already} of ${found}`)
+    }
+    return all
+  })
+  if (options.json) printJson({ id, deleted, already, failed })
+  else say(`Users of import ${id} that are deleted: ${deleted}${already > 0 ? `, and ${already} already` : ''}.`)
+  if (failed.length > 0) end(deleted + already > 0 ? 6 : failed[0]!.exitCode)
+}
+
+/** Deletes users one by one, and returns those that are refused, with a warning for each. Another failure ends it. */
+async function deleteEach(
+  api: Api,
+  names: readonly string[],
+  done: (answer: Awaited<ReturnType<Api['deleteUser']>>) => void,
+) {
+  const failed = []
+  for (const user of names) {
+    try {
+      done(await api.deleteUser({ user }))
+    } catch (error) {
+      const { exitCode, message = '', reason } = await explain(error)
+      if (exitCode !== 2 && exitCode !== 3 && exitCode !== 5) throw error
+      warn(`${user}: ${message}`)
+      failed.push({ user, message, ...(reason && { reason }), exitCode })
+    }
+  }
+  return failed
+}
