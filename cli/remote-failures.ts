@@ -28,8 +28,16 @@ export function loginTo({ name, url }: Server, at?: string): string {
   return ['auth-admin login', where, context].filter(Boolean).join(' ')
 }
 
+/** The port of the administration listener by the settings of this shell, which are those of the service where it has them. */
+function port(): { readonly port: string; readonly set: boolean } {
+  const port = /:(\d+)$/.exec(process.env.AUTH_ADMIN_ADDRESS?.trim() ?? '')?.[1]
+  return { port: port ?? '50052', set: port !== undefined }
+}
+
 /** Where the administration listener is. */
-const listener = 'AUTH_ADMIN_ADDRESS, by default port 50052'
+function listener(): string {
+  return `AUTH_ADMIN_ADDRESS, ${port().set ? 'here' : 'by default'} port ${port().port}`
+}
 
 /** Milliseconds for each attempt to find out what answers. */
 const timeout = 3_000
@@ -66,7 +74,7 @@ function ofConnection(server: Server, failure: NodeJS.ErrnoException | undefined
   if (/^(ECONNREFUSED|EHOST|ENET|ETIMEDOUT|ENOTFOUND|EAI_)/.test(code)) {
     const why = { ENOTFOUND: `there is no host ${hostname}`, ECONNREFUSED: 'connection refused' }[code] ?? code
     return {
-      message: `${where} can’t be reached: ${why}. Check the address, and that the service listens there (${listener}).`,
+      message: `${where} can’t be reached: ${why}. Check the address, and that the service listens there (${listener()}).`,
       exitCode: 7,
     }
   }
@@ -94,7 +102,7 @@ function ofConnection(server: Server, failure: NodeJS.ErrnoException | undefined
   }
   if (/wrong version number|packet length too long/i.test(message)) {
     const clear = isLoopback(hostname) ? ` For a service without TLS, use http://${host}.` : ''
-    return { message: `${where} doesn’t speak TLS. Check the port (${listener}).${clear}` }
+    return { message: `${where} doesn’t speak TLS. Check the port (${listener()}).${clear}` }
   }
   return undefined
 }
@@ -145,9 +153,9 @@ function closed(server: Server, { rawMessage }: ConnectError): Found {
 
 function wrongPort(server: Server, what: string): Found {
   const { protocol, hostname } = parse(server)
-  const at = `${protocol}//${hostname.includes(':') ? `[${hostname}]` : hostname}:50052`
+  const at = `${protocol}//${hostname.includes(':') ? `[${hostname}]` : hostname}:${port().port}`
   return {
-    message: `${nameOf(server)} is not the administration listener (${listener}): ${what}. Use the right port: \`${loginTo(server, at)}\`.`,
+    message: `${nameOf(server)} is not the administration listener (${listener()}): ${what}. Use the right port: \`${loginTo(server, at)}\`.`,
   }
 }
 

@@ -3,15 +3,20 @@ import type { Command } from 'commander'
 
 /** Words of other command lines, and ours in their place: the first that a command has. */
 const words: Readonly<Record<string, readonly string[]>> = {
-  add: ['create'],
-  new: ['create'],
+  add: ['create', 'enroll', 'rotate'],
+  new: ['create', 'enroll', 'rotate'],
   register: ['create'],
-  remove: ['delete'],
-  rm: ['delete'],
-  del: ['delete'],
+  remove: ['delete', 'retire', 'undo'],
+  rm: ['delete', 'retire', 'undo'],
+  del: ['delete', 'retire', 'undo'],
+  undo: ['undo', 'undelete', 'abort'],
+  revert: ['undo', 'undelete', 'abort'],
+  rollback: ['undo', 'undelete', 'abort'],
   discard: ['delete'],
   revoke: ['retire', 'delete', 'revoke-tokens'],
-  get: ['show'],
+  get: ['show', 'list'],
+  search: ['list'],
+  find: ['list'],
   info: ['show'],
   view: ['show'],
   describe: ['show'],
@@ -32,6 +37,13 @@ const words: Readonly<Record<string, readonly string[]>> = {
   locked: ['lockouts'],
   org: ['organizations'],
   orgs: ['organizations'],
+  user: ['users'],
+  organization: ['organizations'],
+  question: ['questions'],
+  service: ['services'],
+  import: ['imports'],
+  key: ['keys'],
+  context: ['contexts'],
   email: ['mail'],
   emails: ['mail'],
   'signing-keys': ['keys'],
@@ -42,17 +54,20 @@ const words: Readonly<Record<string, readonly string[]>> = {
   mfa: ['totp'],
 }
 
-/** Has a command and all below it suggest our words for unknown ones. */
+/** The command below that a word means: the one of this name, or the first of our words for it. */
+function meant(command: Command, word: string): Command | undefined {
+  const known = command.createHelp().visibleCommands(command)
+  const names = Object.hasOwn(words, word) ? [...words[word]!, word] : [word]
+  return names.map(name => known.find(each => each.name() === name)).find(each => each !== undefined)
+}
+
+/** Has a command and all below it suggest our words for unknown ones, also for a verb before its noun. */
 export function withSuggestions(command: Command): Command {
   for (const each of command.commands) withSuggestions(each)
-  return command.on('command:*', ([word = '']: string[]) => {
-    const known = new Set(
-      command
-        .createHelp()
-        .visibleCommands(command)
-        .map(each => each.name()),
-    )
-    const ours = Object.hasOwn(words, word) ? words[word]!.find(each => known.has(each)) : undefined
+  return command.on('command:*', ([word = '', next = '']: string[]) => {
+    const noun = meant(command, next)
+    const verb = noun && meant(noun, word)
+    const ours = meant(command, word)?.name() ?? (verb && `${noun.name()} ${verb.name()}`)
     if (ours)
       command.error(`error: unknown command '${word}' (Did you mean ${ours}?)`)
       // With a listener, commander leaves the error to it. The types lack the method.

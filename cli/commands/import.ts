@@ -141,9 +141,9 @@ function printDone(done: Imported, { json, dryRun }: Options): void {
   const { import: row, counts, organizationCounts, questionCounts, unsettled, ...found } = done
   if (json) {
     printJson({
-      ...(row && { id: row.id, state: row.state, source_digest: row.sourceDigest, next_row: row.nextRow }),
+      ...(row && { id: row.id, state: row.state, sourceDigest: row.sourceDigest, nextRow: row.nextRow }),
       kind: 'predecessor',
-      dry_run: dryRun === true,
+      dryRun: dryRun === true,
       ...counts,
       users: found.users,
       organizations: organizationCounts ?? found.organizations,

@@ -192,12 +192,12 @@ function stateOf(active: number | undefined): string {
 /** A question in the fields of the contract, and what else administrators see. */
 function toOutput({ record, etag }: AdministeredQuestion) {
   const { id, question, active } = record!
-  return { id, question, active, etag }
+  return { id, question, active, status: stateOf(active), etag }
 }
 
 const questionList: List<AdministeredQuestion> = {
   name: 'questions',
-  fields: ['id', 'question', 'active', 'etag'],
+  fields: ['id', 'question', 'active', 'status', 'etag'],
   toOutput,
   head: { titles: ['id', 'status', 'question'] },
   toCells({ record }) {

@@ -151,6 +151,7 @@ const elsewhere = [
   'organizations export',
   'organizations import',
   'import database',
+  'imports undo',
   'restore',
   'totp enroll',
   'totp delete',
@@ -178,6 +179,16 @@ test('every command with `--yes` is also run without it below', t => {
   )
 })
 
+/** The names in a document that are neither in lowerCamelCase nor of the contract. */
+function otherNames(value: unknown): string[] {
+  if (typeof value !== 'object' || value === null) return []
+  const contract = ['creation_date', 'inep_code']
+  return Object.entries(value).flatMap(([name, each]) => [
+    ...(Array.isArray(value) || /^[a-z]+([A-Z][a-z]+)*$/.test(name) || contract.includes(name) ? [] : [name]),
+    ...otherNames(each),
+  ])
+}
+
 for (const [noun, runs] of Object.entries(commands)) {
   test(`${noun} prints one JSON document, and leaves one event if it changes something, otherwise none`, async t => {
     const { env, ask } = await installed(t)
@@ -195,6 +206,7 @@ for (const [noun, runs] of Object.entries(commands)) {
       t.deepEqual([code, stderr], [0, ''], args.join(' '))
       // Never an array: a list has its noun, and how it continues.
       t.is(Object.prototype.toString.call(JSON.parse(stdout)), '[object Object]', args.join(' '))
+      t.deepEqual(otherNames(JSON.parse(stdout)), [], args.join(' '))
       const left = await ask('SELECT action, outcome, actor FROM audit_events WHERE id > $1', [before])
       const actor = `cli:${userInfo().username}@${hostname()}`
       const expected = action === undefined ? [] : [{ action, outcome: 'ok', actor }]
@@ -239,6 +251,7 @@ const failures: Record<string, Failing> = {
   'imports abort': missing('99'),
   'imports list': wrong('--page-token', 'forged'),
   'imports show': missing('99'),
+  'imports undo': missing('99', '--confirm', '99'),
   install: unreached,
   'issuer set': {
     args: ['--issuer', 'https://b.example', '--confirm', 'https://c.example'],

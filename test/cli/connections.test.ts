@@ -31,7 +31,7 @@ async function listen(t: ExecutionContext, server: Server): Promise<number> {
 }
 
 /** A command in a context named `prod`, with a session, at a URL; nothing else is set. */
-async function inContext(t: ExecutionContext, url: string, ca?: string) {
+async function inContext(t: ExecutionContext, url: string, ca?: string, settings: Record<string, string> = {}) {
   const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
   t.teardown(() => rm(config, { recursive: true, force: true }))
   const tokenFile = join(config, 'token')
@@ -39,7 +39,8 @@ async function inContext(t: ExecutionContext, url: string, ca?: string) {
   const contexts = { current: 'prod', contexts: { prod: { url, ...(ca && { ca }), tokenFile } } }
   await mkdir(join(config, 'auth-admin'))
   await writeFile(join(config, 'auth-admin', 'contexts.json'), JSON.stringify(contexts))
-  return (...args: string[]) => runCli({ XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }, args)
+  return (...args: string[]) =>
+    runCli({ ...settings, XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }, args)
 }
 
 /** Runs a command at a URL: it ends with `code` and one sentence, which names the context, the URL and what matches. */
@@ -69,6 +70,16 @@ test('a connection to a wrong port of the service is reported with the right por
   ] as const) {
     t.regex(await says(t, `http://${formatAddress(address)}`, 1, fix), what)
   }
+})
+
+test('where the settings of the shell have another port of Administration, hints name it', async t => {
+  const { http } = service.service.addresses
+  const url = `http://${formatAddress(http!)}`
+  const run = await inContext(t, url, undefined, { AUTH_ADMIN_ADDRESS: '0.0.0.0:61052' })
+  const { code, stderr } = await run('users', 'list')
+  t.is(code, 1)
+  t.regex(stderr, /AUTH_ADMIN_ADDRESS, here port 61052.*`auth-admin login http:\/\/127\.0\.0\.1:61052 --context prod`/)
+  t.notRegex(stderr, /50052/)
 })
 
 test('a failed login reports the URL and what answers there', async t => {

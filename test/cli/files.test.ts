@@ -86,7 +86,7 @@ for (const [title, [content, names, extension]] of Object.entries(readable)) {
     const before = (await sql('SELECT coalesce(max(id), 0) AS id FROM organizations'))[0]!.id
     const { code, stdout, stderr } = await cli('organizations', 'import', await file(content, extension), '--json')
     t.is(code, 0, stderr)
-    t.is(JSON.parse(stdout).next_row, names.length)
+    t.is(JSON.parse(stdout).nextRow, names.length)
     const rows = await sql(`SELECT name FROM organizations WHERE id > ${before} ORDER BY id`)
     t.deepEqual(
       rows.map(({ name }) => name),
@@ -216,7 +216,7 @@ for (const [title, [row, says]] of Object.entries(rejected)) {
     t.is(code, 6, stderr)
     t.like(JSON.parse(stdout), { created: 2, rejected: 1 })
     const { stdout: shown } = await cli('organizations', 'import', report, '--json', '--dry-run')
-    t.like(JSON.parse(shown), { next_row: 1 })
+    t.like(JSON.parse(shown), { nextRow: 1 })
     const [, reported] = (await readFile(report, 'utf8')).split('\r\n')
     t.regex(reported!, /;4;/)
     t.regex(reported!, says)

@@ -66,8 +66,8 @@ test.serial(
   async t => {
     const source = await file(iconv.encode(schools(), 'win1252'))
     const first = await imported('organizations', source)
-    t.like(first, { code: 0, kind: 'organizations', state: 'finished', created: 207, rejected: 0, next_row: 207 })
-    t.regex(first.source_digest, /^[\da-f]{64}$/)
+    t.like(first, { code: 0, kind: 'organizations', state: 'finished', created: 207, rejected: 0, nextRow: 207 })
+    t.regex(first.sourceDigest, /^[\da-f]{64}$/)
     t.is(
       first.stderr,
       'Ignored columns: município.\nThe file is not UTF-8: it is read as Windows-1252.\nLine breaks became spaces in responsible: 19 cells.\n',
@@ -159,7 +159,7 @@ test.serial('rejected rows are counted, reported unchanged, and can be imported 
   )
   const report = join(folder, 'report.csv')
   const { code, ...rest } = await imported('users', source, '--report', report)
-  t.like({ code, ...rest }, { code: 6, created: 1, rejected: 4, next_row: 5 })
+  t.like({ code, ...rest }, { code: 6, created: 1, rejected: 4, nextRow: 5 })
   t.is(rest.stderr, `Ignored columns: nota.\n${withoutTerms}Line breaks became spaces in username: 1 cells.\n`)
   t.deepEqual((await readFile(report, 'utf8')).split(/\r\n/), [
     'Username;State;City;Role;nota;error_line;error_field;error_reason',
@@ -186,7 +186,7 @@ test.serial(
     await service.signUp('ROLE_CLIENT', { username: 'dry-bia' })
     const source = await file('username,city,gender\ndry-ana,Jaú,F\ndry-bia,Jaú,F\n')
     const dry = await imported('users', source, '--dry-run')
-    t.like(dry, { code: 0, dry_run: true, updated: 2, changes: { city: 2, gender: 2 } })
+    t.like(dry, { code: 0, dryRun: true, updated: 2, changes: { city: 2, gender: 2 } })
     const { stdout } = await cli('users', 'import', source, '--dry-run')
     t.regex(
       stdout,
@@ -196,7 +196,7 @@ test.serial(
     const report = join(folder, 'stale.csv')
     const after = await imported('users', source, '--after-dry-run', String(dry.id), '--report', report)
     t.is(after.stderr, '')
-    t.like(after, { code: 6, updated: 1, rejected: 1, after_dry_run: dry.id })
+    t.like(after, { code: 6, updated: 1, rejected: 1, afterDryRun: dry.id })
     t.regex(await readFile(report, 'utf8'), /dry-bia,Jaú,F,3,,STALE: /)
   },
 )
@@ -250,9 +250,9 @@ test.serial(
     t.like(await imported('users', source, '--change-accounts', 'email', '--report', report), { code: 6, rejected: 1 })
     t.false((await readFile(report, 'utf8')).includes('--change-accounts email'))
     const done = await imported('users', source, '--change-accounts', 'active,email')
-    t.like(done, { code: 0, updated: 1, changes: { email: 1, active: 1 }, change_accounts: ['active', 'email'] })
+    t.like(done, { code: 0, updated: 1, changes: { email: 1, active: 1 }, changeAccounts: ['active', 'email'] })
     const shown = await cli('imports', 'show', String(done.id))
-    t.regex(shown.stdout, /change_accounts +active, email\n/)
+    t.regex(shown.stdout, /changeAccounts +active, email\n/)
     for (const [noun, columns] of [
       ['users', 'role'],
       ['users', ''],
@@ -312,7 +312,7 @@ test.serial('an all-or-nothing import applies no row if one is rejected, and rep
     (_, n) => `all-${n},${n === 250 ? 'all-0' : `all-${n}`},SP,Bauru,ROLE_CLIENT`,
   )
   const late = await file(['username,nickname,state,city,role', ...rows].join('\n'))
-  t.like(await imported('users', late, '--all-or-nothing', '--report', report), { code: 1, rejected: 1, next_row: 251 })
+  t.like(await imported('users', late, '--all-or-nothing', '--report', report), { code: 1, rejected: 1, nextRow: 251 })
   t.regex(await readFile(report, 'utf8'), /\r\nall-250,all-0,SP,Bauru,ROLE_CLIENT,252,nickname,/)
   const good = await file('username,state,city,role\nall-a,SP,Bauru,ROLE_CLIENT\n')
   t.like(await imported('users', good, '--all-or-nothing'), { code: 0, state: 'finished', created: 1 })
@@ -364,7 +364,7 @@ test.serial('a malformed file is refused before any row is imported', async t =>
     t.deepEqual(await sql(`SELECT 1 FROM imports WHERE source_digest = '${digest}'`), [])
   }
   const empty = await file('username,city\n')
-  t.like(await imported('users', empty), { code: 0, next_row: 0, state: 'finished' })
+  t.like(await imported('users', empty), { code: 0, nextRow: 0, state: 'finished' })
 })
 
 test.serial('imports are listed, shown and aborted', async t => {

@@ -43,6 +43,7 @@ test('help states the required sign-in of each command for which not every sessi
     else t.notRegex(help, /you signed in within/, path)
   }
   t.deepEqual([...needs.always].sort(), [
+    'imports undo',
     'issuer set',
     'keys retire',
     'keys rotate',
@@ -118,6 +119,28 @@ test('for an unknown word, a synonym or a similar word is suggested', async t =>
     ['users load', 'import'],
     ['organizations dump', 'export'],
     ['imports cancel 7', 'abort'],
+    ['users search ana', 'list'],
+    ['organizations find azul', 'list'],
+    ['audit search', 'list'],
+    ['audit get 7', 'show'],
+    ['users undo ana', 'undelete'],
+    ['imports rollback 7', 'undo'],
+    ['imports rm 7', 'undo'],
+    ['questions rm 1', 'retire'],
+    ['questions remove 1', 'retire'],
+    ['keys add', 'rotate'],
+    ['totp add', 'enroll'],
+    ['contexts ls', 'list'],
+    ['issuer get', 'show'],
+    ['services keys get grades', 'list'],
+    // The verb before the noun.
+    ['search users ana', 'users list'],
+    ['get user ana', 'users show'],
+    ['add organization', 'organizations create'],
+    ['rm org 7', 'organizations delete'],
+    ['ls questions', 'questions list'],
+    ['undo import 7', 'imports undo'],
+    ['show user ana', 'users show'],
   ] as const
   for (const [words, suggested] of cases) {
     const { code, stdout, stderr } = await runCli({}, words.split(' '))

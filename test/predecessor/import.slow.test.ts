@@ -103,7 +103,7 @@ test('all users are imported: passwords, answers, organizations, keys and ids wo
   const done = printed(run)
   // The administrator of the source is the administrator of the registry.
   t.deepEqual(outcome(done), [count - 1, 0, 1, 0])
-  t.deepEqual([done.next_row, done.state, done.administrator], [count, 'finished', 1])
+  t.deepEqual([done.nextRow, done.state, done.administrator], [count, 'finished', 1])
   const [sizes] = await ask(env.DATABASE_URL, 'SELECT count(*)::int AS users, max(id) AS last FROM users')
   t.deepEqual(sizes, { users: count, last: count })
 

@@ -430,7 +430,7 @@ function print(
   { json, report, dryRun }: Options,
 ): void {
   if (json) {
-    printJson({ ...importOutput(made), read_as: readAs, changes })
+    printJson({ ...importOutput(made), readAs, changes })
     return
   }
   const { id, created, updated, unchanged, rejected, state } = made

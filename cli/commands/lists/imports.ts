@@ -38,7 +38,7 @@ export function addImports(program: Command): void {
       administering(async (api, id: number, { json }: Options) => {
         const output = importOutput((await api.getImport({ id })).import!)
         if (json) printJson(output)
-        else printFields({ ...output, change_accounts: output.change_accounts.join(', ') })
+        else printFields({ ...output, changeAccounts: output.changeAccounts.join(', ') })
       }),
     )
 
@@ -62,46 +62,48 @@ export function addImports(program: Command): void {
 
 /** An import in plain words. */
 export function importOutput(of: Import) {
-  const { id, sourceDigest, nextRow, created, updated, unchanged, rejected, actor, actorId, afterDryRun } = of
+  const { id, sourceDigest, nextRow, created, updated, unchanged, rejected, actor, actorId, afterDryRun, undoTime } = of
   return {
     id,
     kind: ImportKind[of.kind].toLowerCase(),
     state: ImportState[of.state].toLowerCase(),
-    source_digest: sourceDigest,
-    next_row: nextRow,
+    sourceDigest,
+    nextRow,
     ...{ created, updated, unchanged, rejected },
-    dry_run: of.dryRun,
-    all_or_nothing: of.allOrNothing,
-    change_accounts: of.changeAccounts,
+    dryRun: of.dryRun,
+    allOrNothing: of.allOrNothing,
+    changeAccounts: of.changeAccounts,
     keepIds: of.keepIds,
-    ...(afterDryRun !== undefined && { after_dry_run: afterDryRun }),
+    ...(afterDryRun !== undefined && { afterDryRun }),
     createTime: timeText(timestampDate(of.createTime!)),
     updateTime: timeText(timestampDate(of.updateTime!)),
     actor,
-    ...(actorId !== undefined && { actor_id: actorId }),
+    ...(actorId !== undefined && { actorId }),
+    ...(undoTime && { undoTime: timeText(timestampDate(undoTime)) }),
   }
 }
 
 const importList: List<Import> = {
   name: 'imports',
   fields: [
-    ...['id', 'kind', 'state', 'source_digest', 'next_row', 'created', 'updated', 'unchanged', 'rejected', 'dry_run'],
+    ...['id', 'kind', 'state', 'sourceDigest', 'nextRow', 'created', 'updated', 'unchanged', 'rejected', 'dryRun'],
     ...[
-      'all_or_nothing',
-      'change_accounts',
+      'allOrNothing',
+      'changeAccounts',
       'keepIds',
-      'after_dry_run',
+      'afterDryRun',
       'createTime',
       'updateTime',
       'actor',
-      'actor_id',
+      'actorId',
+      'undoTime',
     ],
   ],
   toOutput: importOutput,
   head: { titles: ['id', 'kind', 'state', 'rows', 'created', 'updated', 'unchanged', 'rejected', 'changed'] },
   toCells(of) {
-    const { id, kind, state, next_row, created, updated, unchanged, rejected, dry_run, updateTime } = importOutput(of)
-    return [id, dry_run ? `${kind}, dry run` : kind, state, next_row, created, updated, unchanged, rejected, updateTime]
+    const { id, kind, state, nextRow, created, updated, unchanged, rejected, dryRun, updateTime } = importOutput(of)
+    return [id, dryRun ? `${kind}, dry run` : kind, state, nextRow, created, updated, unchanged, rejected, updateTime]
   },
   empty: 'There are no imports.',
 }

@@ -85,5 +85,16 @@ async function readAll(api: Api, user: string, report: (done: string) => void): 
     pageToken = nextPageToken
   } while (pageToken !== '')
   const all = (of: 'audit_events' | 'audit_staged') => documents.flatMap(document => document[of]).reverse()
-  return { ...documents[0], audit_events: all('audit_events'), audit_staged: all('audit_staged') }
+  return inOurStyle({ ...documents[0], audit_events: all('audit_events'), audit_staged: all('audit_staged') })
+}
+
+/** A document with names in lowerCamelCase: those of the service are of tables and columns. */
+function inOurStyle<T>(value: T): T {
+  if (Array.isArray(value)) return value.map(inOurStyle) as T
+  if (typeof value !== 'object' || value === null) return value
+  const named = Object.entries(value).map(([name, each]) => [
+    name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()),
+    inOurStyle(each),
+  ])
+  return Object.fromEntries(named)
 }

@@ -59,7 +59,7 @@ Examples:
     )
 
   withUser(users.command('show'))
-    .description('Show a user, with the activation key of its organization and its provider key.')
+    .description('Show a user; an institution with the activation key of its organization and its provider key.')
     .addHelpText(
       'after',
       "\nExamples:\n  $ auth-admin users show '(11)98765-4321'\n  $ auth-admin users show --id 7 --json",

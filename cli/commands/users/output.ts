@@ -6,7 +6,7 @@ import type { List } from '../../terminal/pages.js'
 /** A user in the fields of the contract, and what else administrators see; what is absent is left out. */
 export function userOutput(user: AdministeredUser) {
   const { record, ...more } = toJson(AdministeredUserSchema, create(AdministeredUserSchema, user)) as unknown as Json
-  return { ...record, suspended: user.suspended, ...more }
+  return { ...record, status: statusOf(user), suspended: user.suspended, ...more }
 }
 
 interface Json {
@@ -32,7 +32,16 @@ export function statusOf({ record, suspended, deleteTime }: AdministeredUser): s
 /** Users as lists show them. */
 export const userList: List<AdministeredUser> = {
   name: 'users',
-  fields: [...listedFields(UserSchema), 'email', 'suspended', 'createTime', 'deleteTime', 'purgeTime', 'etag'],
+  fields: [
+    ...listedFields(UserSchema),
+    'email',
+    'status',
+    'suspended',
+    'createTime',
+    'deleteTime',
+    'purgeTime',
+    'etag',
+  ],
   toOutput: userOutput,
   head: {
     titles: ['id', 'username', 'nickname', 'role', 'status', 'state', 'organization'],

@@ -50,21 +50,30 @@ export function explainUser(deps: {
   const { userData, quotas, masterKey } = deps
   return {
     check: request => checkAddress(request.address),
-    async handle(_request, { target: row }, address) {
+    async handle(_request, { target: row, administrator: { user, service } }, address) {
       const standing = (await userData.standing(row.id))!
       const failures = await readFailures(deps, row, address)
+      const obstacles = [
+        ...stateObstacles(row),
+        ...lockObstacles(row, failures, address),
+        ...activationObstacles(row, standing),
+        ...recoveryObstacles(row, standing, await quotas.recoveryWait(row.id)),
+      ]
       return {
         user: toAdministeredUser(row, masterKey),
-        obstacles: [
-          ...stateObstacles(row),
-          ...lockObstacles(row, failures, address),
-          ...activationObstacles(row, standing),
-          ...recoveryObstacles(row, standing, await quotas.recoveryWait(row.id)),
-        ],
+        obstacles: !user && !service ? obstacles.map(obstacle => withReason(obstacle, row)) : obstacles,
         failures,
       }
     },
   }
+}
+
+/** On the database itself, a change of an administrator or of a password needs a reason; what opens no way in doesn't. */
+function withReason<O extends { readonly command?: string }>(obstacle: O, { role }: AdministeredUserRow): O {
+  const [, noun, verb = ''] = obstacle.command?.split(' ') ?? []
+  const changes = ['activate', 'edit', 'resume', 'set-organization', 'undelete']
+  const needs = noun === 'users' && (verb === 'set-password' || (role === 'ROLE_ADMIN' && changes.includes(verb)))
+  return needs ? { ...obstacle, command: `${obstacle.command} --reason REASON` } : obstacle
 }
 
 /** An obstacle to several things. */
@@ -152,7 +161,7 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, quotaWa
   const add = (prevents: Obstacle['prevents'], reason: string, command: string, seconds?: number) =>
     found.push(...inTheWay([prevents], reason, command, seconds))
 
-  const byEmail = email === null ? users('set-password', row, ' --reason REASON') : users('send-key', row)
+  const byEmail = email === null ? users('set-password', row) : users('send-key', row)
   if (!password) add('sign in', 'It has no password yet.', byEmail)
   if (email === null) add('recover by e-mail', 'It has no e-mail address.', users('edit', row, ' --email ADDRESS'))
   const failed = failedEmails.at(-1)

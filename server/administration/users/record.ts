@@ -7,7 +7,10 @@ import type { MasterKey } from '../../models/master-key.js'
 import { toUserRecord } from '../../users/user-record.js'
 import { withEtag } from '../etag.js'
 
-/** A user as administrators see it; with `keys`, also its provider key and the key of its organization. */
+/**
+ * A user as administrators see it; with `keys`, also its provider key and, for a ROLE_INSTITUTION, the key of its organization,
+ * which activates no other user.
+ */
 export function toAdministeredUser(
   row: AdministeredUserRow,
   masterKey: MasterKey,
@@ -29,6 +32,10 @@ export function toAdministeredUser(
     }),
   })
   if (!keys) return shown
-  const record = create(UserSchema, toUserRecord(row, { user: row, admin: true }, masterKey))
+  const organizationKeySealed = row.role === 'ROLE_INSTITUTION' ? row.organizationKeySealed : null
+  const record = create(
+    UserSchema,
+    toUserRecord({ ...row, organizationKeySealed }, { user: row, admin: true }, masterKey),
+  )
   return { ...shown, record }
 }

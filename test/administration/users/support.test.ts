@@ -82,6 +82,25 @@ test('for a suspended or deleted user everything is prevented, and the obstacle 
   )
 })
 
+test('a fix has --reason where the command needs it: on the database itself, for passwords and administrators', async t => {
+  const local = await openLocal(t, service)
+  const { username, id } = await free()
+  await service.registry.database.sequelize.query(`UPDATE users SET password_hash = '', email = NULL WHERE id = ${id}`)
+  const fixes = async (of: typeof admin, user: string) =>
+    new Set((await of.explainUser({ user })).obstacles.map(({ command }) => command).filter(Boolean))
+  const edit = `auth-admin users edit ${id} --email ADDRESS`
+  t.deepEqual(await fixes(admin, username), new Set([`auth-admin users set-password ${id}`, edit]))
+  t.deepEqual(await fixes(local, username), new Set([`auth-admin users set-password ${id} --reason REASON`, edit]))
+  await admin.suspendUser({ user: username })
+  t.true((await fixes(local, username)).has(`auth-admin users resume ${id}`))
+
+  const other = await service.signUp('ROLE_ADMIN')
+  const otherId = idOf(other.token)
+  const activate = `auth-admin users activate ${otherId} --organization ORGANIZATION`
+  t.true((await fixes(admin, other.username)).has(activate))
+  t.true((await fixes(local, other.username)).has(`${activate} --reason REASON`))
+})
+
 test('a lock appears exactly where sign-in is refused, with its seconds, and unlocking ends it', async t => {
   const { username, id } = await free()
   const [home, elsewhere] = [anyAddress(), anyAddress()]

@@ -140,6 +140,21 @@ test('a user created as active belongs to its organization, and an institution h
   t.regex(user!.record!.providerActivationKey!.activationkey!, /^[\da-f-]{36}$/)
 })
 
+test('the key of an organization is shown with its institutions, whom it activates, and not with clients', async t => {
+  const organization = await service.organization()
+  const member = async (role: string) =>
+    (await admin.createUser({ form: form({ role }), active: true, organization: `#${organization.id}` })).user!.record!
+  const [client, institution] = [await member('ROLE_CLIENT'), await member('ROLE_INSTITUTION')]
+  const shown = async (id: number) => (await admin.getUser({ user: `#${id}` })).user!.record!.partnerOrganization!
+  t.is((await shown(client.id!)).activationkey, undefined)
+  t.is((await shown(client.id!)).id, organization.id)
+  t.is((await shown(institution.id!)).activationkey, organization.activationkey)
+  t.is(client.partnerOrganization!.activationkey, undefined)
+  const recorded = async (id: number) =>
+    (await events(service, id)).filter(event => event.startsWith('user.show-key')).length
+  t.deepEqual([await recorded(client.id!), await recorded(institution.id!)], [0, 1])
+})
+
 test('an update changes the fields of its mask, clears those without a value, and keeps all others', async t => {
   const email = 'antes@example.org'
   const { username } = await service.signUp('ROLE_CLIENT', { gender: 'M', email, dateofborn: '01/02/1990' })

@@ -6356,7 +6356,8 @@ export const Administration: GenService<{
     output: typeof ListUsersResponseSchema;
   },
   /**
-   * Returns a user with all fields for administrators. Returned keys record an event, unless they are omitted.
+   * Returns a user with all fields for administrators, the key of its organization for a ROLE_INSTITUTION only. Returned keys
+   * record an event, unless they are omitted.
    *
    * Errors: TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED),
    * INVALID_ARGUMENT (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND)
