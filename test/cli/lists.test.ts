@@ -55,8 +55,9 @@ const plenty = `
     SELECT id, 'authsvc_', sha256(name::bytea), now(), now() FROM services;
   INSERT INTO service_keys (service_id, beginning, digest, expires_at, last_used_on)
     SELECT id, 'authsvc_', sha256(n::text::bytea), now(), now() FROM services, generate_series(1, 150) n WHERE name = 'notas-1';
-  INSERT INTO imports (kind, state, source_digest, dry_run, all_or_nothing, change_accounts, keep_ids, after_dry_run, actor, actor_id)
-    SELECT 'users', 'finished', 'd', false, false, '{}', false, 1, 'user', 1 FROM generate_series(1, 150);
+  INSERT INTO imports (kind, state, source_digest, dry_run, all_or_nothing, change_accounts, keep_ids, after_dry_run, actor,
+      actor_id, undone_at)
+    SELECT 'users', 'finished', 'd', false, false, '{}', false, 1, 'user', 1, now() FROM generate_series(1, 150);
   INSERT INTO totp_secrets (user_id, secret_sealed, failures, locked_at) SELECT id, '', 10, now() FROM users;
   INSERT INTO audit_events SELECT 1000 + n, now(), 'user.edit', 'ok', 'porque', 'user', 1, 1, 'fields:city', '192.0.2.7', 'id',
       NULL, NULL, '', '' FROM generate_series(1, 150) n;
@@ -289,5 +290,5 @@ test('at a terminal, no word is broken, and values for copying are not wrapped',
   for (const word of [...name.split(' '), email]) t.true(screen.split(/\s+/).includes(word), screen)
   t.regex(await show('users', 'list'), /^1 +Ana Maria da Silva Souza de Oliveira /m)
   t.regex(await show('audit', 'list', '--limit', '1'), / Ana Maria da Silva Souza de Oliveira #1 /)
-  t.regex(await show('users', 'why', '1'), / auth-admin users edit 1 --email ADDRESS$/m)
+  t.regex(await show('users', 'why', '1'), / auth-admin users edit 1 --email ADDRESS --reason REASON$/m)
 })

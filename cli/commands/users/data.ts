@@ -54,8 +54,9 @@ Examples:
         const validate = (confirm: string) => api.eraseUser({ user: reference, confirm, validateOnly: true })
         const confirm = await confirmName(sentence, username, options, validate)
         const erase = () => api.eraseUser({ user: reference, confirm })
-        const { user, rows, ...at } = await withProgress('Erasing', erase)
-        const eraseTime = timestampDate(at.eraseTime!)
+        const { user, ...receipt } = await withProgress('Erasing', erase)
+        const eraseTime = timestampDate(receipt.eraseTime!)
+        const rows = inOurStyle(receipt.rows)
         if (options.json) return printJson({ user, eraseTime, rows })
         say(`User ${user} (${username}) is erased.`)
         printFields({ erased: eraseTime, ...rows })
@@ -88,7 +89,7 @@ async function readAll(api: Api, user: string, report: (done: string) => void): 
   return inOurStyle({ ...documents[0], audit_events: all('audit_events'), audit_staged: all('audit_staged') })
 }
 
-/** A document with names in lowerCamelCase: those of the service are of tables and columns. */
+/** A value with names in lowerCamelCase: those of the service are of tables and columns. */
 function inOurStyle<T>(value: T): T {
   if (Array.isArray(value)) return value.map(inOurStyle) as T
   if (typeof value !== 'object' || value === null) return value

@@ -96,7 +96,7 @@ test('a fix has --reason where the command needs it: on the database itself, for
 
   const other = await service.signUp('ROLE_ADMIN')
   const otherId = idOf(other.token)
-  const activate = `auth-admin users activate ${otherId} --organization ORGANIZATION`
+  const activate = `auth-admin users activate ${otherId}`
   t.true((await fixes(admin, other.username)).has(activate))
   t.true((await fixes(local, other.username)).has(`${activate} --reason REASON`))
 })
