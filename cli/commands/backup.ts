@@ -8,7 +8,7 @@ import type { Lock } from '../../server/backup/envelope.js'
 import { fail, misuse } from '../exit-codes.js'
 import { withRegistry, worksLocally } from '../session.js'
 import { readNumber, readSecret } from '../terminal/ask.js'
-import { jsonOption, printJson, say } from '../terminal/output.js'
+import { camelCased, jsonOption, printJson, say } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
 interface Options {
@@ -84,7 +84,7 @@ Examples:
         process.stderr.write(`Passphrase, shown only once; the file can’t be opened without it: ${lock.passphrase}\n`)
       const deleted = keep === undefined ? undefined : await removeOldest(target, keep).catch(explainOld)
       if (options.json)
-        return printJson({ file, backupTime: made.madeAt, rows: made.rows, ...(deleted && { deleted }) })
+        return printJson({ file, backupTime: made.madeAt, rows: camelCased(made.rows), ...(deleted && { deleted }) })
       for (const name of deleted ?? []) say(`${join(target, name)} is deleted.`)
     })
 }

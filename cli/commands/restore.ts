@@ -7,7 +7,7 @@ import type { Erased } from '../../server/backup/restore.js'
 import { fail, misuse } from '../exit-codes.js'
 import { announce, withRegistry, worksLocally } from '../session.js'
 import { askKnownSecret, canAsk, confirm, readSecret, yesOption } from '../terminal/ask.js'
-import { jsonOption, printJson, say } from '../terminal/output.js'
+import { camelCased, jsonOption, printJson, say } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
 interface Options {
@@ -73,7 +73,7 @@ Examples:
         { create: true },
       )
       const { madeAt: backupTime, ...rest } = done
-      if (options.json) return printJson({ database, backupTime, ...rest })
+      if (options.json) return printJson({ database, backupTime, ...camelCased(rest) })
       say(`The registry is as of ${madeAt}; users: ${done.rows.users}.`)
       if (erasures.length > 0) say(erasedAgain(erasures, done.erased.length))
       say(

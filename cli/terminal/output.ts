@@ -19,6 +19,17 @@ export function jsonText(value: unknown, indent?: number): string {
   return escaped(JSON.stringify(value, null, indent), /[\x7f-\x9f\p{Zl}\p{Zp}\p{Bidi_Control}]/gu)
 }
 
+/** A value with its names in lowerCamelCase, as documents have them: where the service names tables and columns. */
+export function camelCased<T>(value: T): T {
+  if (Array.isArray(value)) return value.map(camelCased) as T
+  if (typeof value !== 'object' || value === null) return value
+  const named = Object.entries(value).map(([name, each]) => [
+    name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()),
+    camelCased(each),
+  ])
+  return Object.fromEntries(named)
+}
+
 /** Prints a line. */
 export function say(text: string): void {
   process.stdout.write(`${printable(text)}\n`)

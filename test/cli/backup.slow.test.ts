@@ -113,7 +113,10 @@ test('after a restore into another database with another master key all users ca
   const file = join(folder, 'registry.age')
   const made = JSON.parse(done(await spawnCli(service.env, ['backup', file, '--recipient', recipient, '--json'])))
   t.deepEqual([made.file, made.rows.users], [file, 3])
-  t.deepEqual(Object.keys(made.rows).sort(), tables.held)
+  t.deepEqual(
+    Object.keys(made.rows).sort(),
+    tables.held.map(name => name.replace(/_(.)/g, (_, letter) => letter.toUpperCase())).sort(),
+  )
   // A new table must be added to one of the lists.
   t.deepEqual(Object.keys(before).sort(), Object.values(tables).flat().sort())
   t.is((await stat(file)).mode & 0o777, 0o600)

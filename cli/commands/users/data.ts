@@ -5,7 +5,7 @@ import { type Api, administering, withSignIn } from '../../administration.js'
 import { readReference } from '../../arguments.js'
 import { misuse } from '../../exit-codes.js'
 import { confirmName, readId } from '../../terminal/ask.js'
-import { jsonOption, printFields, printJson, say } from '../../terminal/output.js'
+import { camelCased, jsonOption, printFields, printJson, say } from '../../terminal/output.js'
 import { withProgress } from '../../terminal/progress.js'
 import { type ExportOptions, exportAll, withExport } from '../lists/export.js'
 import { type Named, readUser, userName, withUser } from './name.js'
@@ -56,7 +56,7 @@ Examples:
         const erase = () => api.eraseUser({ user: reference, confirm })
         const { user, ...receipt } = await withProgress('Erasing', erase)
         const eraseTime = timestampDate(receipt.eraseTime!)
-        const rows = inOurStyle(receipt.rows)
+        const rows = camelCased(receipt.rows)
         if (options.json) return printJson({ user, eraseTime, rows })
         say(`User ${user} (${username}) is erased.`)
         printFields({ erased: eraseTime, ...rows })
@@ -86,16 +86,5 @@ async function readAll(api: Api, user: string, report: (done: string) => void): 
     pageToken = nextPageToken
   } while (pageToken !== '')
   const all = (of: 'audit_events' | 'audit_staged') => documents.flatMap(document => document[of]).reverse()
-  return inOurStyle({ ...documents[0], audit_events: all('audit_events'), audit_staged: all('audit_staged') })
-}
-
-/** A value with names in lowerCamelCase: those of the service are of tables and columns. */
-function inOurStyle<T>(value: T): T {
-  if (Array.isArray(value)) return value.map(inOurStyle) as T
-  if (typeof value !== 'object' || value === null) return value
-  const named = Object.entries(value).map(([name, each]) => [
-    name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase()),
-    inOurStyle(each),
-  ])
-  return Object.fromEntries(named)
+  return camelCased({ ...documents[0], audit_events: all('audit_events'), audit_staged: all('audit_staged') })
 }
