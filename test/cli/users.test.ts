@@ -26,7 +26,7 @@ const setPassword = async (t: ExecutionContext, username: string, content: strin
 
 const fields = [
   ...['active', 'city', 'createTime', 'etag', 'id', 'nickname'],
-  ...['role', 'state', 'suspended', 'termsofusage', 'username'],
+  ...['role', 'state', 'status', 'suspended', 'termsofusage', 'username'],
 ]
 
 test('show prints the contract’s fields of a user, keys included, and no secret', async t => {
@@ -46,7 +46,7 @@ test('show prints the contract’s fields of a user, keys included, and no secre
 
   const digits = client.username.replace(/\D/g, '')
   const user = await json('show', digits)
-  t.like(user, { username: client.username, active: 0, suspended: false, dateofborn: '01/02/1990' })
+  t.like(user, { username: client.username, active: 0, status: 'inactive', suspended: false, dateofborn: '01/02/1990' })
   t.is(user.email, 'cliente@example.org')
   for (const id of [`#${user.id}`, String(user.id)]) t.deepEqual(await json('show', id), user)
   t.deepEqual(await json('show', '--id', String(user.id)), user)
@@ -361,7 +361,8 @@ test('create registers active or inactive users with the given fields, and repor
     ...['--institution', 'Escola'],
   )
   t.deepEqual(rest, {
-    ...{ username: 'criada', nickname: 'Criada da Silva', role: 'ROLE_CLIENT', active: 0, suspended: false },
+    ...{ username: 'criada', nickname: 'Criada da Silva', role: 'ROLE_CLIENT', active: 0, status: 'inactive' },
+    suspended: false,
     ...{ state: 'SP', city: 'Campinas', email: 'criada@example.org', dateofborn: '01/02/1990', gender: 'F' },
     ...{ institutiontype: 'E', institution: 'Escola', termsofusage: false },
   })
@@ -485,6 +486,13 @@ test('send-key, delete, undelete, export and erase work, with JSON and text outp
   const unconfirmed = await users('erase', username)
   t.is(unconfirmed.code, 2)
   t.true(unconfirmed.stderr.includes('--confirm'))
+  t.true(Array.isArray(exported.auditEvents) && Array.isArray(exported.formerUsernames))
+  t.deepEqual(
+    [exported.users.createdAt, ...Object.keys(exported.users)].filter(name =>
+      /_|^undefined$/.test(name ?? 'undefined'),
+    ),
+    [],
+  )
   const { user, eraseTime, rows } = await json('erase', String(id), '--confirm', username)
   t.is(user, id)
   t.is(new Date(eraseTime).toISOString(), eraseTime)

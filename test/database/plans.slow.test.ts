@@ -313,7 +313,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     m => m.changeFeed.page({ id: 400, hash: '' }, 50),
   ],
   'where a snapshot of the feed begins': [['audit_events_changes'], m => m.changeFeed.start()],
-  'the links after another one': [['audit_events_pkey', 'users_pkey'], m => m.changeFeed.tail({ id: 490, hash: '' })],
+  'the links after another one': [['audit_events_pkey', 'users_pkey'], m => m.changeFeed.tail({ id: 990, hash: '' })],
   'answers that are linked': [
     ['unmatched_answers_key', 'question_aliases_pkey', 'answers_pkey'],
     m => m.questions.link('q9', 1, none),
