@@ -10,6 +10,7 @@ import {
   signedInForFile,
 } from '../_helpers/administration.js'
 import { ask } from '../_helpers/database.js'
+import { endsOrWaits } from '../_helpers/models.js'
 import { password, serviceForFile, startTestService } from '../_helpers/service.js'
 import { waitForValue } from '../_helpers/wait.js'
 
@@ -252,6 +253,29 @@ test('a user who signs in during the undo stays, or wasn’t signed in', async t
       if (status === 200) t.true(kept.has(ids[index]!), `user ${index} signed in, and is erased`)
     }
   }
+})
+
+test('a user stays whose sign-in ends only after the undo has begun to erase it', async t => {
+  const own = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
+  const admin = await openSignedIn(t, own)
+  const { id } = (await admin.startImport({ kind: ImportKind.USERS, sourceDigest: newSource() })).import!
+  const { database, audit } = own.registry
+  await admin.importBatch({ id, users: [{ form: newUser() }, { form: newUser() }] })
+  await admin.finishImport({ id, rows: 2 })
+  const [first, second] = (await ask(own.env.DATABASE_URL!, 'SELECT id FROM users ORDER BY id DESC LIMIT 2')).map(row =>
+    Number(row.id),
+  )
+  let undoing: ReturnType<typeof undo> | undefined
+  await database.transact(async transaction => {
+    const lock = { name: '', text: `SELECT FROM users WHERE id = ${first} FOR KEY SHARE` }
+    await database.run(lock, [], transaction)
+    await audit.append({ action: 'session.login', outcome: 'ok', actor: 'user', subject_id: first! }, transaction)
+    undoing = undo(id, { by: admin })
+    t.is(await endsOrWaits(database, undoing), 'waits')
+  })
+  const { removed, kept } = await undoing!
+  t.deepEqual(removed, [second])
+  t.deepEqual([...kept.keys()], [first])
 })
 
 test('it needs the id once more, a sign-in of the last 15 minutes, and an import that has ended and created something', async t => {
