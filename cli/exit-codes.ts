@@ -5,6 +5,7 @@ import type { BadRequest, ErrorInfo, RetryInfo } from '../proto/gen/google/rpc/e
 import {
   ConnectionError,
   causeOf,
+  isRefusedConnection,
   isSchemaError,
   isUnreachable,
   type Meaning,
@@ -80,8 +81,8 @@ export async function explain(error: unknown): Promise<Explanation> {
   if (ofSystem !== undefined) return { message: ofSystem, exitCode: 1 }
   return {
     message: databaseFailure(error) ?? (isOurs(error) ? message : unforeseen(error)),
-    // As a server refuses for the same fault: UNAVAILABLE, WRONG_STATE, INTERNAL.
-    exitCode: isUnreachable(error) ? 7 : isSchemaError(error) ? 5 : 1,
+    // As a server refuses for the same fault: UNAVAILABLE, WRONG_STATE, INTERNAL. But a retry doesn't correct DATABASE_URL.
+    exitCode: isUnreachable(error) && !isRefusedConnection(error) ? 7 : isSchemaError(error) ? 5 : 1,
   }
 }
 

@@ -115,7 +115,6 @@ const final: readonly Case[] = [
     what: 'a role that may not connect',
     url: t => databaseForStranger(t, 'REVOKE CONNECT ON DATABASE :name FROM PUBLIC'),
     says: url => new RegExp(`\`GRANT CONNECT ON DATABASE ${nameOf(url)} TO ${nameOf(url)}\``),
-    code: 7,
   },
   {
     what: 'a LATIN1 database',
@@ -149,50 +148,42 @@ const final: readonly Case[] = [
     what: 'no TLS at the server, with sslmode=require',
     url: async t => withParameter(await freshDatabase(t), 'sslmode', 'require'),
     says: () => /doesn’t support TLS.*sslmode=require.*`ssl = on`/,
-    code: 7,
   },
   {
     what: 'no TLS at the server, with sslmode=verify-full',
     url: async t => withParameter(await freshDatabase(t), 'sslmode', 'verify-full'),
     says: () => /doesn’t support TLS.*sslmode=verify-full/,
-    code: 7,
   },
   {
     what: 'a wrong password',
     url: async t => as(await databaseOfRole(t), { password: secret }),
     says: () => /refuses the user or password of DATABASE_URL/,
-    code: 7,
   },
   {
     what: 'no such role',
     url: async t => as(await freshDatabase(t), { username: 'there_is_none', password: secret }),
     says: () => /refuses the user or password of DATABASE_URL/,
-    code: 7,
   },
   {
     what: 'a role without LOGIN',
     url: t => databaseOfRole(t, 'ALTER ROLE :name NOLOGIN'),
     says: () => /refuses.*LOGIN.*pg_hba\.conf/,
-    code: 7,
   },
   {
     what: 'no password',
     url: async t => as(await databaseOfRole(t), { password: '' }),
     says: () => /asks for a password.*DATABASE_URL .*has none/,
-    code: 7,
   },
   {
     what: 'a line of pg_hba.conf that is missing',
     url: t => serverThatSays(t, errorMessage('28000', 'no pg_hba.conf entry for host')),
     says: () => /refuses.*pg_hba\.conf/,
-    code: 7,
     env: { PGSSLMODE: 'disable' },
   },
   {
     what: 'no such database',
     url: async t => as(await freshDatabase(t), { pathname: '/there_is_none' }),
     says: () => /The database that DATABASE_URL names (doesn’t|does not) exist/,
-    code: 7,
   },
   {
     what: 'a database that takes no connections',
@@ -214,39 +205,33 @@ const final: readonly Case[] = [
     what: 'a pooler that refuses a startup parameter',
     url: t => serverThatSays(t, errorMessage('08P01', 'unsupported startup parameter: options')),
     says: () => /startup parameter options.*ignore_startup_parameters/,
-    code: 7,
     env: { PGSSLMODE: 'disable' },
   },
   {
     what: 'options with an unknown setting',
     url: async t => withParameter(await databaseOfRole(t), 'options', '-c there_is_none=1'),
     says: () => /refuses the connection \(42704\).*options/,
-    code: 7,
   },
   {
     what: 'a web server instead of a database',
     url: t => serverThatSays(t, 'HTTP/1.1 400 Bad Request\r\n\r\n'),
     says: () => /doesn’t answer as PostgreSQL/,
-    code: 7,
   },
   {
     what: 'a mail server instead of a database',
     url: t => serverThatSays(t, '', '220 mail.example ESMTP\r\n'),
     says: () => /doesn’t answer as PostgreSQL/,
-    code: 7,
   },
   {
     what: 'channel_binding=require at a server without TLS',
     url: async t =>
       withParameter(withParameter(await databaseOfRole(t), 'sslmode', 'prefer'), 'channel_binding', 'require'),
     says: () => /channel_binding=require/,
-    code: 7,
   },
   {
     what: 'require_auth with another method',
     url: async t => withParameter(await databaseOfRole(t), 'require_auth', 'md5'),
     says: () => /require_auth=md5.*scram-sha-256/,
-    code: 7,
   },
 ]
 
