@@ -236,8 +236,13 @@ export function readSettings(environment: Environment): Settings {
       faults.push('AUTH_MASTER_KEY: is required with DATABASE_URL; make one with `openssl rand -base64 32` and keep it')
   }
   const { tlsCert, tlsKey, tlsCa, httpTlsCert, httpTlsKey, adminAddress } = values as Partial<Read>
-  faults.push(...tlsFault('AUTH_TLS', { cert: tlsCert, key: tlsKey, ca: tlsCa }))
-  faults.push(...tlsFault('AUTH_HTTP_TLS', { cert: httpTlsCert, key: httpTlsKey }))
+  for (const [names, files] of [
+    ['AUTH_TLS', { cert: tlsCert, key: tlsKey, ca: tlsCa }],
+    ['AUTH_HTTP_TLS', { cert: httpTlsCert, key: httpTlsKey }],
+  ] as const) {
+    // A file that can't be read is missing here.
+    if (!faults.some(fault => fault.startsWith(`${names}_`))) faults.push(...tlsFault(names, files))
+  }
   if (/^https:/.test(env.AUTH_SERVER_URL ?? '') && !tlsCa)
     faults.push('AUTH_SERVER_URL: https needs AUTH_TLS_CA, the authority of the servers’ certificates')
   if (adminAddress && !isLoopback(adminAddress.host) && !tlsCert)

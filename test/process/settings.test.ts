@@ -328,6 +328,8 @@ test('TLS files must exist, hold valid content, and match each other', async t =
       const message = faults(Object.fromEntries(Object.entries(env).map(([part, path]) => [`${name}_${part}`, path])))
       t.regex(message, says)
       t.true(message.includes(name))
+      // One sentence for one fault.
+      t.is(message.split('\n').length, 2, message)
     }
   }
 })
