@@ -1,4 +1,7 @@
 /** `auth-admin` at a terminal: it asks for what is missing, hides passwords, and ends on Ctrl-C. */
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import test from 'ava'
 import { keys, openTerminal, runCli, type Terminal } from '../_helpers/cli.js'
 import { serviceForFile } from '../_helpers/service.js'
@@ -321,4 +324,27 @@ test('a command with --json asks nothing, even at a terminal', async t => {
   const document = await waitFor(() => screen().includes('\n}') && screen().slice(screen().indexOf('{')), screen)
   t.regex(screen(), /^error: [^\n]*--name[^\n]*\n\{/)
   t.like(JSON.parse(document), { error: { exitCode: 2 } })
+})
+
+test('`imports undo` counts what it would remove, and asks for the id of the import', async t => {
+  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
+  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  const file = join(folder, 'schools.csv')
+  await writeFile(file, 'name\nEscola Um\nEscola Dois\n')
+  const { id } = await json('organizations', 'import', file)
+  const { shows, type, ended, screen } = terminal('imports', 'undo', String(id))
+  await shows(`This permanently removes 2 organizations that import ${id} created.`)
+  type(`${id}${keys.enter}`)
+  t.is(await ended, 0, screen())
+  t.regex(screen(), /is undone: 2 organizations removed, 0 kept\./)
+})
+
+test('`users delete` of several users asks once', async t => {
+  for (const username of ['varios-a', 'varios-b'])
+    await json('users', 'create', '--username', username, '--role', 'ROLE_CLIENT', '--state', 'SP', '--city', 'Bauru')
+  const { shows, type, ended, screen } = terminal('users', 'delete', 'varios-a', 'varios-b')
+  await shows('2 users (varios-a, varios-b) can no longer sign in')
+  type(`y${keys.enter}`)
+  t.is(await ended, 0, screen())
+  t.regex(screen(), /\(varios-a\) is deleted\..*\(varios-b\) is deleted\./s)
 })

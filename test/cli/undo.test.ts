@@ -39,7 +39,7 @@ test.serial(
     t.deepEqual([unconfirmed.code, unconfirmed.stdout], [2, ''])
     t.is(
       unconfirmed.stderr,
-      `error: This permanently removes what import ${id} created, unless something has touched it since. To confirm, pass --confirm ${id}.\n`,
+      `error: This permanently removes 2 users that import ${id} created. 1 stay, because something has touched them since. To confirm, pass --confirm ${id}.\n`,
     )
     t.is((await cli('imports', 'undo', `${id}`, '--confirm', `${id + 1}`)).code, 2)
     t.deepEqual(await left(ids), ids)
@@ -51,6 +51,8 @@ test.serial(
     t.is(summary, `Import ${id} is undone in part: 2 users removed, 1 kept.`)
     t.deepEqual(await left(ids), [ids[1]])
 
+    const nothing = await cli('imports', 'undo', `${id}`)
+    t.deepEqual([nothing.code, nothing.stdout], [6, `Import ${id} left nothing to remove. 1 users stay.\n`])
     const again = await cli('imports', 'undo', `${id}`, '--confirm', `${id}`, '--json')
     t.is(again.code, 6)
     const { kept: stays, ...counts } = JSON.parse(again.stdout)

@@ -3,7 +3,7 @@ import { type Command, Option } from 'commander'
 import { type Import, ImportKind, type UndoneRecord } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { type Api, administering, withSignIn } from '../../administration.js'
 import { end } from '../../exit-codes.js'
-import { canAsk, confirmName, readId } from '../../terminal/ask.js'
+import { confirmName, readId } from '../../terminal/ask.js'
 import { jsonOption, jsonText, say, warn, write } from '../../terminal/output.js'
 import { withProgress } from '../../terminal/progress.js'
 import { untilAnswered } from './until-answered.js'
@@ -26,8 +26,8 @@ export function addUndo(imports: Command): void {
 Users are erased, and their names are free at once. Organizations are removed if
 they have no members. A record stays if its user has signed in, or if anything
 has changed it since; the command says why. What the import changed stays
-changed. If records stay, the exit code is 6. If the command is stopped, run it
-again.
+changed. If records stay, the exit code is 6. Without --confirm, the command
+counts them first. If it is stopped, run it again.
 
 Example:
   $ auth-admin imports undo 7 --confirm 7`,
@@ -37,9 +37,8 @@ Example:
 
 async function undo(api: Api, id: number, options: Options): Promise<void> {
   const { json } = options
-  const asks = options.confirm === undefined && canAsk(options)
-  const found = asks ? await count(api, id) : undefined
-  if (found?.removed === 0) {
+  const found = options.confirm === undefined ? await count(api, id) : undefined
+  if (found?.removed === 0 && !json) {
     say(`Import ${id} left nothing to remove.${found.kept > 0 ? ` ${found.kept} ${found.noun} stay.` : ''}`)
     if (found.kept > 0) end(6)
     return
