@@ -5,26 +5,53 @@ import { Administration } from '../proto/gen/auth/v1/administration_pb.js'
 import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
+import { createAdministrators } from './access/administrator.js'
 import { createAdmission } from './access/admission.js'
 import { createCallers } from './access/caller.js'
-import type { ChangesRpc, ForgotPasswordsRpc, UsersRpc } from './access/context.js'
 import { createKeyring, type Keyring } from './access/keyring.js'
+import { createOneTimeCodes } from './access/one-time-codes.js'
 import { createServiceKeys, type ServiceKeys } from './access/service-keys.js'
 import { createSignIns } from './access/sign-in.js'
 import { createTokens } from './access/tokens.js'
-import { type AdministrationDeps, createAdministration } from './administration/administration.js'
+import { auditLogRpcs } from './administration/audit-log.js'
+import { deploymentRpcs } from './administration/deployment.js'
+import { diagnose } from './administration/doctor.js'
+import { emailRpcs as queuedEmailRpcs } from './administration/emails.js'
+import { finishImport, importBatch } from './administration/imports/batch.js'
+import { abortImport, getImport, listImports, startImport } from './administration/imports/imports.js'
+import { createOrganizationRows } from './administration/imports/organizations.js'
+import { undoImport } from './administration/imports/undo.js'
+import { createUserRows } from './administration/imports/users.js'
+import { createChanges } from './administration/mutations.js'
+import { organizationRpcs } from './administration/organizations.js'
+import { questionRpcs } from './administration/questions.js'
+import { createReferences } from './administration/references.js'
+import { secretRpcs } from './administration/secrets.js'
+import { createNotifyAdministrators, createNotifyConcerned } from './administration/security-notices.js'
+import { serviceRpcs } from './administration/services.js'
+import { sessionRpcs } from './administration/session.js'
+import { signingKeyRpcs } from './administration/signing-keys.js'
+import { userStateRpcs } from './administration/users/changes.js'
+import { userDataRpcs } from './administration/users/data.js'
+import { explainUser } from './administration/users/explain.js'
+import { userFormRpcs } from './administration/users/forms.js'
+import { userReadRpcs } from './administration/users/list.js'
+import { listLockouts } from './administration/users/lockouts.js'
+import { userSupportRpcs } from './administration/users/support.js'
+import { eraseUnactivatedUsers } from './administration/users/unactivated.js'
 import { bindAdministration } from './calls/administration.js'
 import { type Calls, type CallsDeps, createCalls } from './calls/dispatch.js'
-import { bindUserCalls, type UserCallsDeps } from './calls/users.js'
+import { bindUserCalls } from './calls/users.js'
 import { createHub, type Hub } from './changes/hub.js'
 import { poll } from './changes/poll.js'
-import { loginByUsernameAndAnswers, saveForgotPasswordQuestionsUsersAnswers } from './forgotpasswords/answers.js'
+import { answerRpcs } from './forgotpasswords/answers.js'
 import { passwordUpdateByUsername } from './forgotpasswords/password.js'
-import { findAllForgotPasswordQuestions } from './forgotpasswords/questions.js'
-import { loginByUsernameAndKey, sendKeyByEmail } from './forgotpasswords/recovery-key.js'
+import { recoveryKeyRpcs } from './forgotpasswords/recovery-key.js'
 import { createEmailRequests } from './limits/email-requests.js'
 import type { Registry } from './models/define-models.js'
+import { adminTokenTtl } from './models/signing-key.js'
 import type { TokenIssuer } from './models/token-issuer.js'
+import type { UndeclaredProxies } from './observability/undeclared-proxy.js'
 import { createNotifyOwner } from './outbox/notice.js'
 import { createQuotas } from './outbox/quotas.js'
 import { chooseLocale } from './outbox/texts.js'
@@ -35,25 +62,22 @@ import { createRenewals } from './passwords/renewal.js'
 import { changesPolicies } from './policy/changes.js'
 import { forgotPasswordsPolicies } from './policy/forgotpasswords.js'
 import { usersPolicies } from './policy/users.js'
-import type { Settings } from './process/settings.js'
+import { administrationAudience, type Settings } from './process/settings.js'
 import { createPaging } from './requests/paging.js'
 import { activate } from './users/activate.js'
 import { sendAdminKeyByEmailPartner } from './users/activation-email.js'
 import { deleteMe } from './users/delete-me.js'
-import { confirmEmail, setEmail } from './users/email.js'
-import { existsByNickname, existsByUsername } from './users/exists.js'
-import { listUsers } from './users/list.js'
+import { emailRpcs } from './users/email.js'
+import { existsRpcs } from './users/exists.js'
 import { login } from './users/login.js'
-import { batchGetUsers, getMe, getUser } from './users/lookup.js'
-import { deactivateMember, listMembers } from './users/members.js'
-import { exportMe, listMyEvents } from './users/my-data.js'
+import { memberRpcs } from './users/members.js'
+import { myDataRpcs } from './users/my-data.js'
 import { updateMe } from './users/profile.js'
 import { rotateProviderKey } from './users/provider-key.js'
-import { refresh } from './users/refresh.js'
-import { revokeMyTokens } from './users/revoke-my-tokens.js'
+import { recordRpcs } from './users/records.js'
 import { signUp } from './users/sign-up.js'
+import { tokenRpcs } from './users/tokens.js'
 import { setUsername } from './users/username.js'
-import { getKeys, getServerMetadata, introspect, verifyToken } from './users/verify-token.js'
 
 /** The RPCs of a process. */
 export interface Application {
@@ -68,9 +92,7 @@ export interface Application {
 }
 
 /** What an application is made from. */
-export interface ApplicationDeps
-  extends Pick<CallsDeps, 'ready' | 'scheduler' | 'log' | 'observe' | 'refused'>,
-    Pick<AdministrationDeps, 'undeclaredProxies'> {
+export interface ApplicationDeps extends Pick<CallsDeps, 'ready' | 'scheduler' | 'log' | 'observe' | 'refused'> {
   readonly registry: Registry
   readonly settings: Settings
   readonly hashing: Hashing
@@ -80,6 +102,8 @@ export interface ApplicationDeps
   readonly now: () => number
   /** The clock of what a process keeps in memory, in ms since 1970. */
   readonly processNow: () => number
+  /** Proxies that are missing in `AUTH_TRUSTED_PROXIES`, as far as this process saw; absent where it serves no clients. */
+  readonly undeclaredProxies?: UndeclaredProxies['found']
 }
 
 /** The hash queue and the counts by which it ranks networks. */
@@ -102,16 +126,32 @@ export function createApplication(deps: ApplicationDeps): Application {
   const { limitFactor: factor, passwordMinLength: minLength, passwordDenylist: denylistFile, timeZone } = settings
   const { attempts, counterKeys, emailQuotas, emails, users } = registry
   const { admission, pool, passwords } = hashing
+  const { issuer } = tokenIssuer
   const keyring = createKeyring(registry.signingKeys, now)
   const tokens = createTokens({ ...tokenIssuer, keyring, ttl: settings.tokenTtl, now })
+  const adminTokens = createTokens({
+    issuer,
+    audience: administrationAudience,
+    keyring,
+    ttl: adminTokenTtl,
+    ownTtl: true,
+    // A session by answers or a mailed key never opens Administration.
+    methods: ['pwd'],
+    now,
+  })
   const localeOf = (acceptLanguage: string | undefined) => chooseLocale(acceptLanguage, settings.mailLocale)
   const parts = {
     ...registry,
     ...hashing,
+    settings,
+    undeclaredProxies,
     keyring,
     tokens,
+    adminTokens,
     callers: createCallers(tokens, users),
+    administrators: createAdministrators({ callers: createCallers(adminTokens, users), now }),
     signIns: createSignIns({ attempts, counterKeys, admission, pool, passwords, factor }),
+    oneTimeCodes: createOneTimeCodes({ ...registry, settings, now }),
     emailRequests: createEmailRequests(factor),
     renewals: createRenewals({ passwords, users, log: common.log }),
     policy: createPasswordPolicy({ minLength, denylistFile }),
@@ -119,98 +159,85 @@ export function createApplication(deps: ApplicationDeps): Application {
     hub: createHub(registry.changeFeed),
     chooseLocale: localeOf,
     notifyOwner: createNotifyOwner(emails, localeOf),
+    notifyAdministrators: createNotifyAdministrators({ ...registry, settings }),
     quotas: createQuotas(emailQuotas, counterKeys, factor, now),
+    references: createReferences(registry),
+    changes: createChanges({ ...registry, notifyConcerned: createNotifyConcerned({ ...registry, settings }) }),
     timeZone,
     factor,
     now,
-    issuer: tokenIssuer.issuer,
+    issuer,
   }
-  const administration = createAdministration({ ...parts, settings, undeclaredProxies })
+  const rowsOf = { organizations: createOrganizationRows(parts), users: createUserRows(parts) }
+
+  const services: CallsDeps['services'] = [
+    [
+      Users,
+      bindUserCalls(parts, Users, usersPolicies, {
+        signUp: signUp(parts),
+        login: login(parts),
+        ...tokenRpcs(parts),
+        ...recordRpcs(parts),
+        updateMe: updateMe(parts),
+        ...emailRpcs(parts),
+        setUsername: setUsername(parts),
+        deleteMe: deleteMe(parts),
+        ...myDataRpcs(parts),
+        activate: activate(parts),
+        sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner(parts),
+        rotateProviderKey: rotateProviderKey(parts),
+        ...memberRpcs(parts),
+        ...existsRpcs(parts),
+      }),
+    ],
+    [
+      ForgotPasswords,
+      bindUserCalls(parts, ForgotPasswords, forgotPasswordsPolicies, {
+        ...answerRpcs(parts),
+        ...recoveryKeyRpcs(parts),
+        passwordUpdateByUsername: passwordUpdateByUsername(parts),
+      }),
+    ],
+    [Changes, bindUserCalls(parts, Changes, changesPolicies, { poll: poll(parts) })],
+  ]
+  const administration: CallsDeps['services'] = [
+    [
+      Administration,
+      bindAdministration(parts, {
+        ...sessionRpcs(parts),
+        ...userReadRpcs(parts),
+        ...userFormRpcs(parts),
+        ...userStateRpcs(parts),
+        ...userSupportRpcs(parts),
+        ...userDataRpcs(parts),
+        explainUser: explainUser(parts),
+        listLockouts: listLockouts(parts),
+        eraseUnactivatedUsers: eraseUnactivatedUsers(parts),
+        ...organizationRpcs(parts),
+        ...questionRpcs(parts),
+        ...serviceRpcs(parts),
+        ...signingKeyRpcs(parts),
+        ...queuedEmailRpcs(parts),
+        startImport: startImport(parts),
+        importBatch: importBatch({ ...parts, rowsOf }),
+        finishImport: finishImport({ ...parts, rowsOf }),
+        abortImport: abortImport(parts),
+        undoImport: undoImport(parts),
+        getImport: getImport(parts),
+        listImports: listImports(parts),
+        ...secretRpcs(parts),
+        ...auditLogRpcs(parts),
+        ...deploymentRpcs(parts),
+        diagnose: diagnose(parts),
+      }),
+    ],
+  ]
   const serviceKeys = createServiceKeys({ ...registry, ...settings, admission, log: common.log, now: processNow })
   return {
-    calls: createCalls({ ...common, services: bindServices(parts), serviceKeys }),
-    administration: createCalls({
-      ...common,
-      services: [[Administration, bindAdministration(administration, administration.rpcs)]],
-      serviceKeys,
-      group: 'administration',
-    }),
+    calls: createCalls({ ...common, services, serviceKeys }),
+    administration: createCalls({ ...common, services: administration, serviceKeys, group: 'administration' }),
     serviceKeys,
     keyring,
     hub: parts.hub,
   }
 }
-
-/** The RPCs of users, behind their rows. */
-function bindServices(parts: Parts) {
-  const users: { readonly [K in keyof typeof usersPolicies]: UsersRpc<K> } = {
-    signUp: signUp(parts),
-    activate: activate(parts),
-    login: login(parts),
-    getMe: getMe(parts),
-    updateMe: updateMe(parts),
-    refresh: refresh(parts),
-    getUser: getUser(parts),
-    batchGetUsers: batchGetUsers(parts),
-    listUsers: listUsers(parts),
-    setEmail: setEmail(parts),
-    confirmEmail: confirmEmail(parts),
-    setUsername: setUsername(parts),
-    revokeMyTokens: revokeMyTokens(parts),
-    deleteMe: deleteMe(parts),
-    exportMe: exportMe(parts),
-    listMyEvents: listMyEvents(parts),
-    rotateProviderKey: rotateProviderKey(parts),
-    listMembers: listMembers(parts),
-    deactivateMember: deactivateMember(parts),
-    sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner(parts),
-    existsByUsername: existsByUsername(parts),
-    existsByNickname: existsByNickname(parts),
-    verifyToken: verifyToken(parts),
-    introspect: introspect(parts),
-    getServerMetadata: getServerMetadata(parts),
-    getKeys: getKeys(parts),
-  }
-  const forgotPasswords: { readonly [K in keyof typeof forgotPasswordsPolicies]: ForgotPasswordsRpc<K> } = {
-    findAllForgotPasswordQuestions: findAllForgotPasswordQuestions(parts),
-    loginByUsernameAndAnswers: loginByUsernameAndAnswers(parts),
-    loginByUsernameAndKey: loginByUsernameAndKey(parts),
-    passwordUpdateByUsername: passwordUpdateByUsername(parts),
-    saveForgotPasswordQuestionsUsersAnswers: saveForgotPasswordQuestionsUsersAnswers(parts),
-    sendKeyByEmail: sendKeyByEmail(parts),
-  }
-  const changes: { readonly [K in keyof typeof changesPolicies]: ChangesRpc<K> } = { poll: poll(parts) }
-  return [
-    [Users, bindUserCalls(parts, Users, usersPolicies, users)],
-    [ForgotPasswords, bindUserCalls(parts, ForgotPasswords, forgotPasswordsPolicies, forgotPasswords)],
-    [Changes, bindUserCalls(parts, Changes, changesPolicies, changes)],
-  ] as const
-}
-
-/** What the RPCs of users are made from: each takes the parts that it names. */
-type Parts = UserCallsDeps &
-  Parameters<typeof signUp>[0] &
-  Parameters<typeof activate>[0] &
-  Parameters<typeof login>[0] &
-  Parameters<typeof batchGetUsers>[0] &
-  Parameters<typeof listUsers>[0] &
-  Parameters<typeof rotateProviderKey>[0] &
-  Parameters<typeof listMembers>[0] &
-  Parameters<typeof deactivateMember>[0] &
-  Parameters<typeof verifyToken>[0] &
-  Parameters<typeof updateMe>[0] &
-  Parameters<typeof setUsername>[0] &
-  Parameters<typeof setEmail>[0] &
-  Parameters<typeof confirmEmail>[0] &
-  Parameters<typeof getMe>[0] &
-  Parameters<typeof deleteMe>[0] &
-  Parameters<typeof exportMe>[0] &
-  Parameters<typeof listMyEvents>[0] &
-  Parameters<typeof sendAdminKeyByEmailPartner>[0] &
-  Parameters<typeof getKeys>[0] &
-  Parameters<typeof getServerMetadata>[0] &
-  Parameters<typeof loginByUsernameAndAnswers>[0] &
-  Parameters<typeof loginByUsernameAndKey>[0] &
-  Parameters<typeof passwordUpdateByUsername>[0] &
-  Parameters<typeof sendKeyByEmail>[0] &
-  Parameters<typeof poll>[0]

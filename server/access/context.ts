@@ -79,17 +79,15 @@ export interface Steps<M extends DescMethodUnary, P extends Policy> {
 /** The implementation of an RPC with the row `P`. */
 export type Rpc<M extends DescMethodUnary, P extends Policy> = Handler<M, P> | Steps<M, P>
 
-/** The implementation of an RPC of `auth.v1.Users`, by its name. */
-export type UsersRpc<K extends keyof typeof usersPolicies> = Rpc<(typeof Users.method)[K], (typeof usersPolicies)[K]>
+/** The RPCs of a service, by the rows of its policy. */
+export type RpcsOf<S extends { readonly method: object }, Rows> = {
+  readonly [K in keyof S['method'] & keyof Rows]: S['method'][K] extends DescMethodUnary
+    ? Rows[K] extends Policy
+      ? Rpc<S['method'][K], Rows[K]>
+      : never
+    : never
+}
 
-/** The implementation of an RPC of `auth.v1.ForgotPasswords`, by its name. */
-export type ForgotPasswordsRpc<K extends keyof typeof forgotPasswordsPolicies> = Rpc<
-  (typeof ForgotPasswords.method)[K],
-  (typeof forgotPasswordsPolicies)[K]
->
-
-/** The implementation of an RPC of `auth.v1.Changes`, by its name. */
-export type ChangesRpc<K extends keyof typeof changesPolicies> = Rpc<
-  (typeof Changes.method)[K],
-  (typeof changesPolicies)[K]
->
+export type UsersRpcs = RpcsOf<typeof Users, typeof usersPolicies>
+export type ForgotPasswordsRpcs = RpcsOf<typeof ForgotPasswords, typeof forgotPasswordsPolicies>
+export type ChangesRpcs = RpcsOf<typeof Changes, typeof changesPolicies>

@@ -1,8 +1,5 @@
 import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
-import {
-  Administration as AdministrationService,
-  type ListAuditEventsRequest,
-} from '../../proto/gen/auth/v1/administration_pb.js'
+import { Administration, type ListAuditEventsRequest } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Audit } from '../models/audit.js'
 import type { VerifiedLink } from '../models/audit-chain.js'
@@ -12,7 +9,7 @@ import type { OpenPage } from '../requests/paging.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import { checkText } from '../requests/texts.js'
 import { wrongFields } from '../requests/wrong-fields.js'
-import type { Handler } from './context.js'
+import type { AdministrationRpcs } from './context.js'
 import type { References } from './references.js'
 
 interface Deps {
@@ -38,47 +35,45 @@ export const stretch = 100_000
 /** Milliseconds by which the time of an event may be before that of an earlier one: as long as a transaction lasts. */
 export const disorder = 3_600_000
 
-/** Lists events of the audit log. A page may hold fewer than asked for, or none, before the end. */
-export function listAuditEvents(deps: Deps): Handler<'listAuditEvents'> {
+/** The RPCs of the audit log. */
+export function auditLogRpcs(deps: Deps) {
   const { audit, users, openPage } = deps
-  return async request => {
-    const page = openPage<Place>(AdministrationService.method.listAuditEvents, request)
-    const filter = await readFilter(deps, request, page.size)
-    const { events, next } = request.follow
-      ? await follow(audit, filter, page.after)
-      : await listNewest(audit, filter, page.after ?? {})
-    const names = await namesIn(users, events)
-    return { events: events.map(event => toEvent(event, names)), ...(next && { nextPageToken: page.next(next) }) }
-  }
-}
+  return {
+    /** Lists events of the audit log. A page may hold fewer than asked for, or none, before the end. */
+    async listAuditEvents(request) {
+      const page = openPage<Place>(Administration.method.listAuditEvents, request)
+      const filter = await readFilter(deps, request, page.size)
+      const { events, next } = request.follow
+        ? await follow(audit, filter, page.after)
+        : await listNewest(audit, filter, page.after ?? {})
+      const names = await namesIn(users, events)
+      return { events: events.map(event => toEvent(event, names)), ...(next && { nextPageToken: page.next(next) }) }
+    },
 
-/** Returns a sealed event. */
-export function getAuditEvent({ audit, users }: Pick<Deps, 'audit' | 'users'>): Handler<'getAuditEvent'> {
-  return async request => {
-    const id = Number(request.id ?? 0n)
-    if (!Number.isSafeInteger(id) || id < 1) wrongFields([{ field: 'id', message: 'Specify the id of an event.' }])
-    const [event] = await audit.list({ limit: 1 }, { fromId: id, beforeId: id + 1 })
-    if (!event) return refuse(Reason.RECORD_NOT_FOUND, { text: `There is no event ${id}.` })
-    return { event: toEvent(event, await namesIn(users, [event])) }
-  }
-}
+    /** Returns a sealed event. */
+    async getAuditEvent(request) {
+      const id = Number(request.id ?? 0n)
+      if (!Number.isSafeInteger(id) || id < 1) wrongFields([{ field: 'id', message: 'Specify the id of an event.' }])
+      const [event] = await audit.list({ limit: 1 }, { fromId: id, beforeId: id + 1 })
+      if (!event) return refuse(Reason.RECORD_NOT_FOUND, { text: `There is no event ${id}.` })
+      return { event: toEvent(event, await namesIn(users, [event])) }
+    },
 
-/** Checks a stretch of the audit log. */
-export function verifyAuditLog(deps: Pick<Deps, 'audit' | 'openPage'>): Handler<'verifyAuditLog'> {
-  const { audit, openPage } = deps
-  return async request => {
-    const { known } = request
-    if (known !== undefined && !/^\d{1,15}:[\da-f]{64}$/.test(known))
-      wrongFields([{ field: 'known', message: 'Use a link, id:hash, that an earlier check returned.' }])
-    const page = openPage<VerifiedLink>(AdministrationService.method.verifyAuditLog, { ...request, pageSize: 0 })
-    const { events, staged, next, ...found } = await audit.verify(known, page.after)
-    return {
-      ...found,
-      events: BigInt(events),
-      staged: BigInt(staged),
-      ...(next && { nextPageToken: page.next(next) }),
-    }
-  }
+    /** Checks a stretch of the audit log. */
+    async verifyAuditLog(request) {
+      const { known } = request
+      if (known !== undefined && !/^\d{1,15}:[\da-f]{64}$/.test(known))
+        wrongFields([{ field: 'known', message: 'Use a link, id:hash, that an earlier check returned.' }])
+      const page = openPage<VerifiedLink>(Administration.method.verifyAuditLog, { ...request, pageSize: 0 })
+      const { events, staged, next, ...found } = await audit.verify(known, page.after)
+      return {
+        ...found,
+        events: BigInt(events),
+        staged: BigInt(staged),
+        ...(next && { nextPageToken: page.next(next) }),
+      }
+    },
+  } satisfies Partial<AdministrationRpcs>
 }
 
 /** The usernames of actors and subjects, by id. */

@@ -1,3 +1,4 @@
+import type { Administrator } from '../access/administrator.js'
 import type { Change } from '../access/context.js'
 import type { Transaction } from '../database/connection.js'
 import type { AuditEvent } from '../models/audit.js'
@@ -8,46 +9,39 @@ import { checkEtag } from './etag.js'
 export type Done = Pick<AuditEvent, 'action' | 'object' | 'reason'>
 
 /** A kind of record, as changes need it. */
-export interface Kind<Row, D extends Done, Answer> {
+interface Kind<Row, D extends Done, Answer> {
   /** Reads the row, which no other transaction changes before this one ends. Refuses when it is gone. */
   lock(id: number, t: Transaction): Promise<Row>
   /** The record with its etag. */
   show(row: Row): { readonly etag: string }
   /** Records what was done, with everything else that a change of this kind needs. */
-  record(made: Change, done: D, before: Row, after: Row): Promise<void>
+  record(made: Change, done: D, before: Row, after: Row, administrator: Administrator): Promise<void>
   /** What a change answers with. */
-  answer(row: Row, t: Transaction): Answer | Promise<Answer>
+  answer(row: Row, t: Transaction, administrator: Administrator): Answer | Promise<Answer>
 }
 
 /**
- * Changes the record that a request refers to, as one transaction: locks it, checks the etag, does `work`, which returns
- * undefined when there is nothing to change, records it, and answers with the record as it is then.
+ * Returns a function that changes the record that a request refers to, as one transaction: it locks the record, checks the
+ * etag, does `work`, which returns undefined when there is nothing to change, records it, and answers with the record as it
+ * is then.
  */
-export function changeRecord<Row extends { readonly id: number }, D extends Done, Answer extends object>(
+export function changing<Row extends { readonly id: number }, D extends Done, Answer extends object>(
   kind: Kind<Row, D, Answer>,
-  { change, target: { id } }: AdministrationContext<Row>,
-  request: { readonly etag?: string; readonly validateOnly: boolean },
-  work: (row: Row, t: Transaction) => Promise<D | undefined>,
-): Promise<Answer & { changed: boolean }> {
-  return change(request, async made => {
-    const before = await lockRecord(kind, id, request, made.t)
-    const done = await work(before, made.t)
-    const after = await kind.lock(id, made.t)
-    if (done) await kind.record(made, done, before, after)
-    return { ...(await kind.answer(after, made.t)), changed: done !== undefined }
-  })
-}
-
-/** Locks a record and checks the etag. */
-export async function lockRecord<Row>(
-  kind: Pick<Kind<Row, never, unknown>, 'lock' | 'show'>,
-  id: number,
-  { etag = '' }: { readonly etag?: string },
-  t: Transaction,
-): Promise<Row> {
-  const row = await kind.lock(id, t)
-  checkEtag(etag, kind.show(row))
-  return row
+) {
+  return (
+    request: { readonly etag?: string; readonly validateOnly: boolean },
+    { administrator, change, target: { id } }: AdministrationContext<Row>,
+    work: (row: Row, t: Transaction) => Promise<D | undefined>,
+  ): Promise<Answer & { changed: boolean }> =>
+    change(request, async made => {
+      const { t } = made
+      const before = await kind.lock(id, t)
+      checkEtag(request.etag, kind.show(before))
+      const done = await work(before, t)
+      const after = await kind.lock(id, t)
+      if (done) await kind.record(made, done, before, after, administrator)
+      return { ...(await kind.answer(after, t, administrator)), changed: done !== undefined }
+    })
 }
 
 /** The change that makes a record active, or not. */

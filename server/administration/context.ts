@@ -64,3 +64,6 @@ export interface Checked<K extends keyof Policies, Read = void> {
 
 /** An RPC of Administration. */
 export type Rpc<K extends keyof Policies> = Handler<K> | Checked<K, unknown>
+
+/** The RPCs of Administration. */
+export type AdministrationRpcs = { readonly [K in keyof Policies]: Rpc<K> }

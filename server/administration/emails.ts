@@ -1,8 +1,8 @@
 import { randomUUID } from 'node:crypto'
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
-import { Administration as AdministrationService } from '../../proto/gen/auth/v1/administration_pb.js'
+import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Change } from '../access/context.js'
+import type { Transaction } from '../database/connection.js'
 import type { Emails, QueuedEmail } from '../models/email.js'
 import { describe, within } from '../outbox/sender.js'
 import { createMailTransport } from '../outbox/transport.js'
@@ -11,13 +11,7 @@ import type { OpenPage } from '../requests/paging.js'
 import { refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { isEmailAddress } from '../rules/names.js'
-import type { Handler } from './context.js'
-
-interface Deps {
-  emails: Emails
-  openPage: OpenPage
-  settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir'>
-}
+import type { AdministrationRpcs } from './context.js'
 
 /** Most e-mails that one transaction retries. */
 const batch = 1_000
@@ -25,112 +19,92 @@ const batch = 1_000
 /** Seconds that the mail server has to accept a test. */
 const timeout = 10
 
-/** Lists queued e-mails, the oldest first. */
-export function listEmails(deps: Pick<Deps, 'emails' | 'openPage'>): Handler<'listEmails'> {
-  const { emails, openPage } = deps
-  return async request => {
-    const page = openPage<string>(AdministrationService.method.listEmails, request)
-    const rows = await emails.list({
-      limit: page.limit,
-      ...(page.after !== undefined && { afterId: page.after }),
-      ...(request.failed !== undefined && { failed: request.failed }),
-    })
-    const { shown, ...next } = page.cut(rows, ({ id }) => id)
-    return {
-      emails: shown.map(toQueuedEmail),
-      ...next,
-    }
-  }
-}
+/** The RPCs of queued e-mails. */
+export function emailRpcs(deps: {
+  emails: Emails
+  openPage: OpenPage
+  settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir'>
+}) {
+  const { emails, openPage, settings } = deps
+  const lock = async (id: string, t: Transaction) => (await emails.lock(id, t)) ?? missing(id)
 
-/** Returns a queued e-mail, without its text. */
-export function getEmail(deps: Pick<Deps, 'emails'>): Handler<'getEmail'> {
-  const { emails } = deps
-  return async request => {
-    const id = checkId(request.id)
-    return { email: toQueuedEmail((await emails.find(id)) ?? missing(id)) }
-  }
-}
+  return {
+    /** Lists queued e-mails, the oldest first. */
+    async listEmails(request) {
+      const page = openPage<string>(Administration.method.listEmails, request)
+      const rows = await emails.list({ limit: page.limit, afterId: page.after, failed: request.failed })
+      const { shown, ...next } = page.cut(rows, ({ id }) => id)
+      return { emails: shown.map(toQueuedEmail), ...next }
+    },
 
-/** Makes a waiting or failed e-mail due now. */
-export function retryEmail(deps: Pick<Deps, 'emails'>): Handler<'retryEmail'> {
-  const { emails } = deps
-  return async (request, { change }) => {
-    const id = checkId(request.id)
-    return change(request, async ({ t, record }) => {
-      const email = await lock(emails, id, t)
-      await emails.retry(id, t)
-      await record({ action: 'email.retry', ...about(email) })
-      return { email: toQueuedEmail(await lock(emails, id, t)) }
-    })
-  }
-}
+    /** Returns a queued e-mail, without its text. */
+    async getEmail(request) {
+      const id = checkId(request.id)
+      return { email: toQueuedEmail((await emails.find(id)) ?? missing(id)) }
+    },
 
-/** Makes all permanently failed e-mails due now. */
-export function retryFailedEmails(deps: Pick<Deps, 'emails'>): Handler<'retryFailedEmails'> {
-  const { emails } = deps
-  return async (request, { change }) => {
-    let count = 0
-    // Ascending ids: an e-mail that fails again meanwhile isn't retried once more. Each transaction is short.
-    for (let after = '0'; ; ) {
-      const ids = await change(request, async ({ t, record }) => {
-        const ids = await emails.retryFailed(after, batch, t)
-        if (ids.length > 0) await record({ action: 'email.retry', object: `emails:${ids.length}` })
-        return ids
+    /** Makes a waiting or failed e-mail due now. */
+    async retryEmail(request, { change }) {
+      const id = checkId(request.id)
+      return change(request, async ({ t, record }) => {
+        const email = await lock(id, t)
+        await emails.retry(id, t)
+        await record({ action: 'email.retry', ...about(email) })
+        return { email: toQueuedEmail(await lock(id, t)) }
       })
-      count += ids.length
-      if (ids.length < batch) return { emails: count }
-      after = ids.at(-1)!
-    }
-  }
-}
+    },
 
-/** Discards a queued e-mail. */
-export function discardEmail(deps: Pick<Deps, 'emails'>): Handler<'discardEmail'> {
-  const { emails } = deps
-  return async (request, { change }) => {
-    const id = checkId(request.id)
-    return change(request, async ({ t, record }) => {
-      const email = await lock(emails, id, t)
-      await emails.done(id, t)
-      await record({ action: 'email.discard', ...about(email) })
-      return {}
-    })
-  }
-}
+    /** Makes all permanently failed e-mails due now. */
+    async retryFailedEmails(request, { change }) {
+      let count = 0
+      // Ascending ids: an e-mail that fails again meanwhile isn't retried once more. Each transaction is short.
+      for (let after = '0'; ; ) {
+        const ids = await change(request, async ({ t, record }) => {
+          const ids = await emails.retryFailed(after, batch, t)
+          if (ids.length > 0) await record({ action: 'email.retry', object: `emails:${ids.length}` })
+          return ids
+        })
+        count += ids.length
+        if (ids.length < batch) return { emails: count }
+        after = ids.at(-1)!
+      }
+    },
 
-/** Sends a test e-mail at once, without the queue, and returns the answer of the mail server. */
-export function sendTestEmail(deps: Pick<Deps, 'settings'>): Handler<'sendTestEmail'> {
-  const { settings } = deps
-  return async (request, { change }) => {
-    const to = (request.email ?? '').trim()
-    if (!isEmailAddress(to)) wrongFields([{ field: 'email', message: 'Not a valid e-mail address.' }])
-    // Recorded first: nothing is sent without an event.
-    await change({ validateOnly: false }, ({ record }) => record({ action: 'email.test' }))
-    const transport = createMailTransport(settings, { error() {} })
-    const begun = performance.now()
-    const mail = {
-      to,
-      subject: 'Test',
-      text: 'An administrator sent this e-mail to test the delivery of e-mails.\n',
-    }
-    const sending = within(timeout, transport.send({ ...mail, name: `auth.test.${randomUUID()}`, users: [] }))
-    const outcome = await sending
-      .then(answer => ({ sent: true, answer: answer.replace(/\p{C}+/gu, ' ').slice(0, 200) }))
-      // A refusal may quote what was sent.
-      .catch(error => ({ sent: false, answer: describe(error) }))
-      .finally(() => transport.close())
-    return { ...outcome, milliseconds: Math.round(performance.now() - begun) }
-  }
+    /** Discards a queued e-mail. */
+    async discardEmail(request, { change }) {
+      const id = checkId(request.id)
+      return change(request, async ({ t, record }) => {
+        const email = await lock(id, t)
+        await emails.done(id, t)
+        await record({ action: 'email.discard', ...about(email) })
+        return {}
+      })
+    },
+
+    /** Sends a test e-mail at once, without the queue, and returns the answer of the mail server. */
+    async sendTestEmail(request, { change }) {
+      const to = (request.email ?? '').trim()
+      if (!isEmailAddress(to)) wrongFields([{ field: 'email', message: 'Not a valid e-mail address.' }])
+      // Recorded first: nothing is sent without an event.
+      await change({ validateOnly: false }, ({ record }) => record({ action: 'email.test' }))
+      const transport = createMailTransport(settings, { error() {} })
+      const begun = performance.now()
+      const text = 'An administrator sent this e-mail to test the delivery of e-mails.\n'
+      const mail = { to, subject: 'Test', text }
+      const sending = within(timeout, transport.send({ ...mail, name: `auth.test.${randomUUID()}`, users: [] }))
+      const outcome = await sending
+        .then(answer => ({ sent: true, answer: answer.replace(/\p{C}+/gu, ' ').slice(0, 200) }))
+        // A refusal may quote what was sent.
+        .catch(error => ({ sent: false, answer: describe(error) }))
+        .finally(() => transport.close())
+      return { ...outcome, milliseconds: Math.round(performance.now() - begun) }
+    },
+  } satisfies Partial<AdministrationRpcs>
 }
 
 function checkId(id: bigint | undefined): string {
   if (id === undefined || id < 1n) wrongFields([{ field: 'id', message: 'Specify the id of an e-mail.' }])
   return String(id)
-}
-
-async function lock(emails: Emails, id: string, t: Change['t']): Promise<QueuedEmail> {
-  return (await emails.lock(id, t)) ?? missing(id)
 }
 
 function missing(id: string): never {
@@ -139,17 +113,17 @@ function missing(id: string): never {
 
 /** What an event says about an e-mail. */
 function about({ id, userId }: QueuedEmail) {
-  return { object: `email:${id}`, ...(userId !== null && { subject_id: userId }) }
+  return { object: `email:${id}`, subject_id: userId ?? undefined }
 }
 
 function toQueuedEmail({ id, kind, userId, createdAt, attempts, nextAttemptAt, lastError }: QueuedEmail) {
   return {
     id: BigInt(id),
     kind,
-    ...(userId !== null && { user: userId }),
+    user: userId ?? undefined,
     createTime: timestampFromDate(createdAt),
     attempts,
-    ...(nextAttemptAt && { dueTime: timestampFromDate(nextAttemptAt) }),
-    ...(lastError !== null && { error: lastError }),
+    dueTime: nextAttemptAt ? timestampFromDate(nextAttemptAt) : undefined,
+    error: lastError ?? undefined,
   }
 }

@@ -15,6 +15,6 @@ export function withEtag<D extends GenMessage<Message & { etag: string }>>(
 }
 
 /** Refuses with STALE_ETAG when an etag is given and is not that of the record. */
-export function checkEtag(given: string, { etag }: { readonly etag: string }): void {
-  if (given !== '' && given !== etag) refuse(Reason.STALE_ETAG)
+export function checkEtag(given: string | undefined, { etag }: { readonly etag: string }): void {
+  if (given && given !== etag) refuse(Reason.STALE_ETAG)
 }

@@ -1,5 +1,5 @@
 import {
-  Administration as AdministrationService,
+  Administration,
   type Organization,
   type OrganizationForm,
   OrganizationSchema,
@@ -16,9 +16,9 @@ import { checkText } from '../requests/texts.js'
 import { readMask } from '../requests/update-mask.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { nicknameKey } from '../rules/names.js'
-import { changeRecord, type Done, type Kind, lockRecord, setActive } from './change-record.js'
-import type { Checked, Handler } from './context.js'
-import { withEtag } from './etag.js'
+import { changing, type Done, setActive } from './change-record.js'
+import type { AdministrationRpcs, Checked } from './context.js'
+import { checkEtag, withEtag } from './etag.js'
 import {
   type OrganizationField,
   organizationAttributes,
@@ -27,146 +27,130 @@ import {
 } from './organization-form.js'
 import { changeBy } from './security-notices.js'
 
-interface Deps {
-  organizations: Organizations
-  emails: Pick<Emails, 'notifyOrganization'>
-  settings: Pick<Settings, 'mailLocale'>
-  openPage: OpenPage
-}
-
-/** Lists organizations by id. */
-export function listOrganizations(deps: Deps): Handler<'listOrganizations'> {
-  const { organizations, openPage } = deps
-  return async request => {
-    const page = openPage<number>(AdministrationService.method.listOrganizations, request)
-    const { active, type } = request
-    const text = checkText('text', request.text)
-    const rows = await organizations.list({
-      limit: page.limit,
-      ...(page.after !== undefined && { afterId: page.after }),
-      ...(active !== undefined && { active }),
-      ...(type && { type }),
-      ...(text && { text }),
-    })
-    const { shown, ...next } = page.cut(rows, ({ id }) => id)
-    return {
-      organizations: shown.map(toOrganization),
-      ...next,
-    }
-  }
-}
-
-/** Returns an organization with its activation key. */
-export function getOrganization({ organizations }: Pick<Deps, 'organizations'>): Handler<'getOrganization'> {
-  return async ({ omitKeys }, { administrator, change, target }) => {
-    if (omitKeys || !administrator.seesKeys) return { organization: await show(organizations, target) }
-    // Recorded, because others can activate users with the key.
-    await change({ validateOnly: false }, ({ record }) =>
-      record({ action: 'organization.show-key', object: `organization:${target.id}` }),
-    )
-    return { organization: await show(organizations, target, { key: true }) }
-  }
-}
-
-/** Registers an active organization with a new activation key. */
-export function createOrganization(deps: Deps): Handler<'createOrganization'> {
-  const { organizations } = deps
-  return async (request, { administrator, create }) => {
-    const form = request.form ?? ({} as Partial<OrganizationForm>)
-    if (form.email?.trim()) permitOpening(administrator, ['email'])
-    const details = checkForm(form, organizationFields)
-    const name = details.name!
-    return create(AdministrationService.method.createOrganization, request, async change => {
-      await checkInepCode(organizations, details, undefined, change.t)
-      const row = await organizations.add({ ...details, name, nameKey: nicknameKey(name) }, change.t)
-      await change.record({ action: 'organization.add', object: `organization:${row.id}` })
-      return { organization: await show(organizations, row, { t: change.t, key: administrator.seesKeys }) }
-    })
-  }
-}
-
 /** The fields that a request changes, and their new values. */
 interface Update {
   readonly fields: readonly OrganizationField[]
   readonly details: Partial<OrganizationDetails>
 }
 
-/** Changes details of an organization. */
-export function updateOrganization({ organizations, emails, settings }: Deps): Checked<'updateOrganization', Update> {
-  return {
-    check({ updateMask, form }) {
-      const fields = readMask(updateMask, organizationFields)
-      return { fields, details: checkForm(form ?? {}, fields) }
-    },
-    handle: (request, context, { fields, details }) =>
-      changeRecord(kindOf(organizations, context.administrator), context, request, async (row, t) => {
-        const changed = fields.filter(
-          field => details[organizationAttributes[field]] !== row[organizationAttributes[field]],
-        )
-        if (changed.length === 0) return undefined
-        permitOpening(context.administrator, changed)
-        await checkInepCode(organizations, details, row.id, t)
-        const { name } = details
-        await organizations.edit(row.id, { ...details, ...(name && { nameKey: nicknameKey(name) }) }, t)
-        if (changed.includes('email'))
-          await emails.notifyOrganization(row, changeBy(context.administrator, settings), t)
-        return { action: 'organization.edit', reason: changed.join(',') }
-      }),
+/** The RPCs of organizations. */
+export function organizationRpcs(deps: {
+  organizations: Organizations
+  emails: Pick<Emails, 'notifyOrganization'>
+  settings: Pick<Settings, 'mailLocale'>
+  openPage: OpenPage
+}) {
+  const { organizations, emails, settings, openPage } = deps
+
+  /** An organization with the number of its members. The etag doesn't cover the key, so a list shows the same one. */
+  async function show(row: OrganizationRow, { t, key = false }: { t?: Transaction; key?: boolean } = {}) {
+    const shown = toOrganization(row)
+    shown.members = await organizations.members(row.id, t)
+    if (key) shown.record!.activationkey = organizations.activationKey(row)
+    return shown
   }
-}
 
-/** Enables the activation keys of an organization and of its users. */
-export function activateOrganization({ organizations }: Deps): Handler<'activateOrganization'> {
-  const activate = setActive(organizations, true, 'organization.activate')
-  return (request, context) => changeRecord(kindOf(organizations, context.administrator), context, request, activate)
-}
-
-/** Disables the activation keys of an organization and of its users. */
-export function deactivateOrganization({ organizations }: Deps): Handler<'deactivateOrganization'> {
-  const deactivate = setActive(organizations, false, 'organization.deactivate')
-  return (request, context) => changeRecord(kindOf(organizations, context.administrator), context, request, deactivate)
-}
-
-/** Replaces the activation key of an organization; the former one stops working at once. */
-export function rotateOrganizationKey({ organizations }: Deps): Handler<'rotateOrganizationKey'> {
-  return (request, context) =>
-    changeRecord(kindOf(organizations, context.administrator), context, request, async ({ id }, t) => {
-      await organizations.rotateKey(id, t)
-      return { action: 'organization.rotate-key' }
-    })
-}
-
-/** Removes an organization that has no members. */
-export function deleteOrganization(deps: Deps): Handler<'deleteOrganization'> {
-  const { organizations } = deps
-  return async (request, { administrator, change, target: { id, name } }) => {
-    administrator.confirm(name, request.confirm)
-    await change(request, async ({ t, record }) => {
-      await lockRecord(kindOf(organizations, administrator), id, request, t)
-      const members = await organizations.members(id, t)
-      if (members > 0) {
-        refuse(Reason.WRONG_STATE, { text: `${name} has ${members} members: move them first, or deactivate it.` })
-      }
-      await organizations.remove(id, t)
-      await record({ action: 'organization.delete', object: `organization:${id}` })
-    })
-    return {}
+  async function lock(id: number, t: Transaction): Promise<OrganizationRow> {
+    const row = await organizations.lock(id, t)
+    return row ?? refuse(Reason.RECORD_NOT_FOUND, { text: `Organization #${id} no longer exists.` })
   }
-}
 
-function kindOf(
-  organizations: Organizations,
-  { seesKeys }: Administrator,
-): Kind<OrganizationRow, Done, { organization: Organization }> {
-  return {
-    async lock(id, t) {
-      const row = await organizations.lock(id, t)
-      return row ?? refuse(Reason.RECORD_NOT_FOUND, { text: `Organization #${id} no longer exists.` })
-    },
+  async function checkInepCode({ inepCode }: Partial<OrganizationDetails>, id: number | undefined, t: Transaction) {
+    const other = inepCode ? await organizations.withInepCode(inepCode, id, t) : undefined
+    if (other !== undefined) refuse(Reason.NAME_TAKEN, { text: `Organization #${other} already has this INEP code.` })
+  }
+
+  const change = changing({
+    lock,
     show: toOrganization,
-    record: ({ record }, done, { id }) => record({ ...done, object: `organization:${id}` }),
-    answer: async (row, t) => ({ organization: await show(organizations, row, { t, key: seesKeys }) }),
-  }
+    record: ({ record }, done: Done, { id }) => record({ ...done, object: `organization:${id}` }),
+    answer: async (row, t, { seesKeys }) => ({ organization: await show(row, { t, key: seesKeys }) }),
+  })
+
+  return {
+    async listOrganizations(request) {
+      const page = openPage<number>(Administration.method.listOrganizations, request)
+      const { active, type } = request
+      const text = checkText('text', request.text)
+      const rows = await organizations.list({
+        limit: page.limit,
+        afterId: page.after,
+        active,
+        type: type || undefined,
+        text,
+      })
+      const { shown, ...next } = page.cut(rows, ({ id }) => id)
+      return { organizations: shown.map(toOrganization), ...next }
+    },
+
+    async getOrganization({ omitKeys }, { administrator, change, target }) {
+      if (omitKeys || !administrator.seesKeys) return { organization: await show(target) }
+      // Recorded, because others can activate users with the key.
+      await change({ validateOnly: false }, ({ record }) =>
+        record({ action: 'organization.show-key', object: `organization:${target.id}` }),
+      )
+      return { organization: await show(target, { key: true }) }
+    },
+
+    async createOrganization(request, { administrator, create }) {
+      const form = request.form ?? ({} as Partial<OrganizationForm>)
+      if (form.email?.trim()) permitOpening(administrator, ['email'])
+      const details = checkForm(form, organizationFields)
+      const name = details.name!
+      return create(Administration.method.createOrganization, request, async ({ t, record }) => {
+        await checkInepCode(details, undefined, t)
+        const row = await organizations.add({ ...details, name, nameKey: nicknameKey(name) }, t)
+        await record({ action: 'organization.add', object: `organization:${row.id}` })
+        return { organization: await show(row, { t, key: administrator.seesKeys }) }
+      })
+    },
+
+    updateOrganization: {
+      check({ updateMask, form }) {
+        const fields = readMask(updateMask, organizationFields)
+        return { fields, details: checkForm(form ?? {}, fields) }
+      },
+      handle: (request, context, { fields, details }) =>
+        change(request, context, async (row, t) => {
+          const isChanged = (name: keyof OrganizationDetails) => details[name] !== row[name]
+          const changed = fields.filter(field => isChanged(organizationAttributes[field]))
+          if (changed.length === 0) return undefined
+          permitOpening(context.administrator, changed)
+          await checkInepCode(details, row.id, t)
+          const { name } = details
+          await organizations.edit(row.id, { ...details, ...(name && { nameKey: nicknameKey(name) }) }, t)
+          if (changed.includes('email'))
+            await emails.notifyOrganization(row, changeBy(context.administrator, settings), t)
+          return { action: 'organization.edit', reason: changed.join(',') }
+        }),
+    } satisfies Checked<'updateOrganization', Update>,
+
+    activateOrganization: (request, context) =>
+      change(request, context, setActive(organizations, true, 'organization.activate')),
+
+    deactivateOrganization: (request, context) =>
+      change(request, context, setActive(organizations, false, 'organization.deactivate')),
+
+    rotateOrganizationKey: (request, context) =>
+      change(request, context, async ({ id }, t) => {
+        await organizations.rotateKey(id, t)
+        return { action: 'organization.rotate-key' }
+      }),
+
+    async deleteOrganization(request, { administrator, change, target: { id, name } }) {
+      administrator.confirm(name, request.confirm)
+      await change(request, async ({ t, record }) => {
+        checkEtag(request.etag, toOrganization(await lock(id, t)))
+        const members = await organizations.members(id, t)
+        if (members > 0) {
+          refuse(Reason.WRONG_STATE, { text: `${name} has ${members} members: move them first, or deactivate it.` })
+        }
+        await organizations.remove(id, t)
+        await record({ action: 'organization.delete', object: `organization:${id}` })
+      })
+      return {}
+    },
+  } satisfies Partial<AdministrationRpcs>
 }
 
 /** The named fields of a form as attributes. Refuses with every wrong one. */
@@ -192,16 +176,6 @@ function permitOpening({ service }: Administrator, changed: readonly Organizatio
   })
 }
 
-async function checkInepCode(
-  organizations: Organizations,
-  { inepCode }: Partial<OrganizationDetails>,
-  id: number | undefined,
-  t: Transaction,
-): Promise<void> {
-  const other = inepCode ? await organizations.withInepCode(inepCode, id, t) : undefined
-  if (other !== undefined) refuse(Reason.NAME_TAKEN, { text: `Organization #${other} already has this INEP code.` })
-}
-
 /** An organization as administrators see it, without its key. */
 function toOrganization(row: OrganizationRow): Organization {
   const texts = Object.values(organizationAttributes).flatMap(name => (row[name] === null ? [] : [[name, row[name]]]))
@@ -213,16 +187,4 @@ function toOrganization(row: OrganizationRow): Organization {
       ...Object.fromEntries(texts),
     },
   })
-}
-
-/** The same with the number of its members. The etag doesn't cover the key, so a list shows the same one. */
-async function show(
-  organizations: Organizations,
-  row: OrganizationRow,
-  { t, key = false }: { t?: Transaction; key?: boolean } = {},
-): Promise<Organization> {
-  const shown = toOrganization(row)
-  shown.members = await organizations.members(row.id, t)
-  if (key) shown.record!.activationkey = organizations.activationKey(row)
-  return shown
 }

@@ -3,40 +3,44 @@ import type { ImportedUsers } from '../models/imported-user.js'
 import type { Organizations } from '../models/organization.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { formatIds } from '../rules/id-ranges.js'
-import type { Handler } from './context.js'
+import type { AdministrationRpcs } from './context.js'
 
 /** Maximum ids of a request. */
 const maxIds = 1_000
 
-/** Returns password hashes and provider keys. */
-export function getUserSecrets({ importedUsers }: { importedUsers: ImportedUsers }): Handler<'getUserSecrets'> {
-  return async ({ ids }, { change }) => {
-    checkIds(ids)
-    const secrets = await importedUsers.secrets(ids)
-    await change({ validateOnly: false }, ({ record }) =>
-      record({ action: 'user.export-secrets', object: `users:${formatIds(secrets.map(({ id }) => id))}` }),
-    )
-    return {
-      secrets: secrets.map(({ id, passwordHash, providerKey }) => ({
-        id,
-        ...(passwordHash && { passwordHash }),
-        ...(providerKey && { providerKey }),
-      })),
-    }
-  }
-}
+/** The RPCs that export secrets. */
+export function secretRpcs(deps: { importedUsers: ImportedUsers; organizations: Organizations }) {
+  const { importedUsers, organizations } = deps
+  return {
+    /** Returns password hashes and provider keys. */
+    async getUserSecrets({ ids }, { change }) {
+      checkIds(ids)
+      const secrets = await importedUsers.secrets(ids)
+      await change({ validateOnly: false }, ({ record }) =>
+        record({ action: 'user.export-secrets', object: `users:${formatIds(secrets.map(({ id }) => id))}` }),
+      )
+      return {
+        secrets: secrets.map(({ id, passwordHash, providerKey }) => ({
+          id,
+          passwordHash: passwordHash || undefined,
+          providerKey: providerKey || undefined,
+        })),
+      }
+    },
 
-/** Returns activation keys. */
-export function getOrganizationSecrets(deps: { organizations: Organizations }): Handler<'getOrganizationSecrets'> {
-  const { organizations } = deps
-  return async ({ ids }, { change }) => {
-    checkIds(ids)
-    const keys = await organizations.keys(ids)
-    await change({ validateOnly: false }, ({ record }) =>
-      record({ action: 'organization.export-secrets', object: `organizations:${formatIds(keys.map(({ id }) => id))}` }),
-    )
-    return { secrets: keys.map(key => ({ id: key.id, activationkey: organizations.activationKey(key) })) }
-  }
+    /** Returns activation keys. */
+    async getOrganizationSecrets({ ids }, { change }) {
+      checkIds(ids)
+      const keys = await organizations.keys(ids)
+      await change({ validateOnly: false }, ({ record }) =>
+        record({
+          action: 'organization.export-secrets',
+          object: `organizations:${formatIds(keys.map(({ id }) => id))}`,
+        }),
+      )
+      return { secrets: keys.map(key => ({ id: key.id, activationkey: organizations.activationKey(key) })) }
+    },
+  } satisfies Partial<AdministrationRpcs>
 }
 
 function checkIds(ids: readonly number[]): void {

@@ -1,7 +1,7 @@
 import { create as createMessage } from '@bufbuild/protobuf'
 import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
 import {
-  Administration as AdministrationService,
+  Administration,
   type CreateServiceKeyRequest,
   type CreateServiceRequest,
   type Service,
@@ -16,62 +16,11 @@ import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { readMask } from '../requests/update-mask.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { type ScopeName, scopeName, scopeNames, scopeOf } from '../rules/scopes.js'
-import type { Checked, Handler } from './context.js'
+import type { AdministrationRpcs, Checked } from './context.js'
 import { checkEtag, withEtag } from './etag.js'
-
-interface Deps {
-  services: Services
-  openPage: OpenPage
-  now: () => number
-}
 
 /** Default lifetime of a key, in milliseconds. */
 const usualLife = 365 * 86_400_000
-
-/** Lists services by name. */
-export function listServices(deps: Pick<Deps, 'services' | 'openPage'>): Handler<'listServices'> {
-  const { services, openPage } = deps
-  return async request => {
-    const page = openPage<string>(AdministrationService.method.listServices, request)
-    const rows = await services.list({
-      limit: page.limit,
-      ...(page.after !== undefined && { afterName: page.after }),
-    })
-    const { shown, ...next } = page.cut(rows, ({ name }) => name)
-    const keys = await services.keys(shown.map(({ id }) => id))
-    return {
-      services: shown.map(row =>
-        toService(
-          row,
-          keys.filter(({ serviceId }) => serviceId === row.id),
-        ),
-      ),
-      ...next,
-    }
-  }
-}
-
-/** Returns a service with the metadata of its keys. */
-export function getService({ services }: Pick<Deps, 'services'>): Handler<'getService'> {
-  return async ({ name }) => {
-    const row = (await services.find(readName(name))) ?? missing(name)
-    return { service: toService(row, await services.keys([row.id])) }
-  }
-}
-
-/** Registers a service with its first key. */
-export function createService(deps: Deps): Handler<'createService'> {
-  const { services, now } = deps
-  return async (request, { create }) => {
-    const { name, scopes, expiresAt } = checkForm(request, now())
-    return create(AdministrationService.method.createService, request, async ({ t, record }) => {
-      const row = await services.add({ name, scopes }, t)
-      if (!row) taken(name)
-      await record({ action: 'service.add', object: `service:${name}`, reason: scopes.join(',') })
-      return addKey(services, row, expiresAt, request, t)
-    })
-  }
-}
 
 /** What a request changes of a service. */
 interface Update {
@@ -79,102 +28,123 @@ interface Update {
   readonly changes: Partial<Pick<ServiceRow, 'name' | 'scopes'>>
 }
 
-/** Changes the name or the scopes of a service. */
-export function updateService({ services }: Pick<Deps, 'services'>): Checked<'updateService', Update> {
+/** The RPCs of services and their keys. */
+export function serviceRpcs(deps: { services: Services; openPage: OpenPage; now: () => number }) {
+  const { services, openPage, now } = deps
+
+  const show = async (row: ServiceRow, t?: Transaction) => toService(row, await services.keys([row.id], t))
+
+  async function lock(name: string, t: Transaction): Promise<ServiceRow> {
+    return (await services.lock(name, t)) ?? missing(name)
+  }
+
+  /** Adds a key, and returns the answer that shows it; with `validateOnly`, without the key. */
+  async function addKey(row: ServiceRow, expiresAt: Date, { validateOnly }: { validateOnly: boolean }, t: Transaction) {
+    const key = newServiceKey()
+    await services.addKey(row.id, key, expiresAt, t)
+    return { service: await show(row, t), key: validateOnly ? '' : key }
+  }
+
   return {
-    check({ name, updateMask, form }) {
-      const fields = readMask(updateMask, ['name', 'scopes'])
-      const wrong: FieldViolation[] = []
-      const { name: to, scopes } = readForm(form ?? { scopes: [] }, wrong, 'form.')
-      const relevant = wrong.filter(({ field }) => fields.some(each => field === `form.${each}`))
-      if (relevant.length > 0) wrongFields(relevant)
-      const changes = { ...(fields.includes('name') && { name: to }), ...(fields.includes('scopes') && { scopes }) }
-      return { name: readName(name), changes }
+    /** Lists services by name. */
+    async listServices(request) {
+      const page = openPage<string>(Administration.method.listServices, request)
+      const rows = await services.list({ limit: page.limit, afterName: page.after })
+      const { shown, ...next } = page.cut(rows, ({ name }) => name)
+      const keys = await services.keys(shown.map(({ id }) => id))
+      const keysOf = (row: ServiceRow) => keys.filter(({ serviceId }) => serviceId === row.id)
+      return { services: shown.map(row => toService(row, keysOf(row))), ...next }
     },
-    handle: (request, { change }, { name, changes }) =>
-      change(request, async ({ t, record }) => {
-        const before = (await services.lock(name, t)) ?? missing(name)
-        const keys = await services.keys([before.id], t)
-        checkEtag(request.etag, toService(before, keys))
-        const after = { ...before, ...changes }
-        const renamed = after.name !== before.name
-        const rescoped = after.scopes.join() !== before.scopes.join()
-        if (!renamed && !rescoped) return { service: toService(before, keys), changed: false }
-        if (renamed && (await services.find(after.name, t))) taken(after.name)
-        await services.edit(before.id, changes, t)
-        const reason = [renamed && `name ${after.name}`, rescoped && `scopes ${after.scopes.join(',')}`]
-        await record({ action: 'service.edit', object: `service:${name}`, reason: reason.filter(Boolean).join('; ') })
-        return { service: toService(after, keys), changed: true }
-      }),
-  }
-}
 
-/** Removes a service with all its keys. */
-export function deleteService(deps: Deps): Handler<'deleteService'> {
-  const { services } = deps
-  return async (request, { administrator, change }) => {
-    const { name } = (await services.find(readName(request.name))) ?? missing(request.name)
-    administrator.confirm(name, request.confirm)
-    await change(request, async ({ t, record }) => {
-      const { id } = (await services.lock(name, t)) ?? missing(name)
-      await services.remove(id, t)
-      await record({ action: 'service.delete', object: `service:${name}` })
-    })
-    return {}
-  }
-}
+    /** Returns a service with the metadata of its keys. */
+    async getService({ name }) {
+      const row = (await services.find(readName(name))) ?? missing(name)
+      return { service: await show(row) }
+    },
 
-/** Adds a key to a service. */
-export function createServiceKey(deps: Deps): Handler<'createServiceKey'> {
-  const { services, now } = deps
-  const rpc = AdministrationService.method.createServiceKey
-  return async (request, { create }) => {
-    const name = readName(request.name)
-    const wrong: FieldViolation[] = []
-    const expiresAt = readExpiry(request, now(), wrong)
-    if (wrong.length > 0) wrongFields(wrong)
-    return create(rpc, request, async ({ t, record }) => {
-      const row = (await services.lock(name, t)) ?? missing(name)
-      const answer = await addKey(services, row, expiresAt, request, t)
-      await record({
-        action: 'service.add-key',
-        object: `service:${name}`,
-        reason: `key ${answer.service.keys.at(-1)!.id}`,
+    /** Registers a service with its first key. */
+    async createService(request, { create }) {
+      const { name, scopes, expiresAt } = checkForm(request, now())
+      return create(Administration.method.createService, request, async ({ t, record }) => {
+        const row = await services.add({ name, scopes }, t)
+        if (!row) taken(name)
+        await record({ action: 'service.add', object: `service:${name}`, reason: scopes.join(',') })
+        return addKey(row, expiresAt, request, t)
       })
-      return answer
-    })
-  }
-}
+    },
 
-/** Removes a key of a service. */
-export function deleteServiceKey(deps: Deps): Handler<'deleteServiceKey'> {
-  const { services } = deps
-  return async (request, { change }) => {
-    const name = readName(request.name)
-    const { id } = request
-    if (id === undefined) wrongFields([{ field: 'id', message: 'Specify the number of the key.' }])
-    return change(request, async ({ t, record }) => {
-      const row = (await services.lock(name, t)) ?? missing(name)
-      if (!(await services.removeKey(row.id, id, t))) {
-        refuse(Reason.RECORD_NOT_FOUND, { text: `The service ${name} has no key ${id}.` })
-      }
-      await record({ action: 'service.delete-key', object: `service:${name}`, reason: `key ${id}` })
-      return { service: toService(row, await services.keys([row.id], t)) }
-    })
-  }
-}
+    /** Changes the name or the scopes of a service. */
+    updateService: {
+      check({ name, updateMask, form }) {
+        const fields = readMask(updateMask, ['name', 'scopes'])
+        const wrong: FieldViolation[] = []
+        const { name: to, scopes } = readForm(form ?? { scopes: [] }, wrong, 'form.')
+        const relevant = wrong.filter(({ field }) => fields.some(each => field === `form.${each}`))
+        if (relevant.length > 0) wrongFields(relevant)
+        const changes = { ...(fields.includes('name') && { name: to }), ...(fields.includes('scopes') && { scopes }) }
+        return { name: readName(name), changes }
+      },
+      handle: (request, { change }, { name, changes }) =>
+        change(request, async ({ t, record }) => {
+          const before = await lock(name, t)
+          checkEtag(request.etag, toService(before, []))
+          const after = { ...before, ...changes }
+          const renamed = after.name !== before.name
+          const rescoped = after.scopes.join() !== before.scopes.join()
+          if (!renamed && !rescoped) return { service: await show(before, t), changed: false }
+          if (renamed && (await services.find(after.name, t))) taken(after.name)
+          await services.edit(before.id, changes, t)
+          const reason = [renamed && `name ${after.name}`, rescoped && `scopes ${after.scopes.join(',')}`]
+          await record({ action: 'service.edit', object: `service:${name}`, reason: reason.filter(Boolean).join('; ') })
+          return { service: await show(after, t), changed: true }
+        }),
+    } satisfies Checked<'updateService', Update>,
 
-/** Adds a key, and returns the answer that shows it; with `validateOnly`, without the key. */
-async function addKey(
-  services: Services,
-  row: ServiceRow,
-  expiresAt: Date,
-  { validateOnly }: { readonly validateOnly: boolean },
-  t: Transaction,
-) {
-  const key = newServiceKey()
-  await services.addKey(row.id, key, expiresAt, t)
-  return { service: toService(row, await services.keys([row.id], t)), key: validateOnly ? '' : key }
+    /** Removes a service with all its keys. */
+    async deleteService(request, { administrator, change }) {
+      const { name } = (await services.find(readName(request.name))) ?? missing(request.name)
+      administrator.confirm(name, request.confirm)
+      await change(request, async ({ t, record }) => {
+        const { id } = await lock(name, t)
+        await services.remove(id, t)
+        await record({ action: 'service.delete', object: `service:${name}` })
+      })
+      return {}
+    },
+
+    /** Adds a key to a service. */
+    async createServiceKey(request, { create }) {
+      const name = readName(request.name)
+      const wrong: FieldViolation[] = []
+      const expiresAt = readExpiry(request, now(), wrong)
+      if (wrong.length > 0) wrongFields(wrong)
+      return create(Administration.method.createServiceKey, request, async ({ t, record }) => {
+        const row = await lock(name, t)
+        const answer = await addKey(row, expiresAt, request, t)
+        await record({
+          action: 'service.add-key',
+          object: `service:${name}`,
+          reason: `key ${answer.service.keys.at(-1)!.id}`,
+        })
+        return answer
+      })
+    },
+
+    /** Removes a key of a service. */
+    async deleteServiceKey(request, { change }) {
+      const name = readName(request.name)
+      const { id } = request
+      if (id === undefined) wrongFields([{ field: 'id', message: 'Specify the number of the key.' }])
+      return change(request, async ({ t, record }) => {
+        const row = await lock(name, t)
+        if (!(await services.removeKey(row.id, id, t))) {
+          refuse(Reason.RECORD_NOT_FOUND, { text: `The service ${name} has no key ${id}.` })
+        }
+        await record({ action: 'service.delete-key', object: `service:${name}`, reason: `key ${id}` })
+        return { service: await show(row, t) }
+      })
+    },
+  } satisfies Partial<AdministrationRpcs>
 }
 
 function checkForm(request: CreateServiceRequest, now: number) {

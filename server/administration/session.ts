@@ -17,43 +17,121 @@ import { wrongFields } from '../requests/wrong-fields.js'
 import { usernameKey } from '../rules/names.js'
 import { scopeOf } from '../rules/scopes.js'
 import { tooLong } from '../rules/sizes.js'
-import type { Handler } from './context.js'
+import type { AdministrationRpcs } from './context.js'
 import type { NotifyAdministrators } from './security-notices.js'
 import { toAdministeredUser } from './users/record.js'
 
-/**
- * Exchanges username, password and, once enrolled, a one-time code for a token of Administration. For a day after a public
- * session has set the password, it takes the password with a code only.
- */
-export function signIn(deps: {
+/** The RPCs of the session of an administrator, and of its one-time codes. */
+export function sessionRpcs(deps: {
   signIns: SignIns
   oneTimeCodes: OneTimeCodes
   adminTokens: Tokens
+  totpSecrets: TotpSecrets
+  users: Pick<Users, 'revokeTokens'>
+  administeredUsers: AdministeredUsers
+  notifyAdministrators: NotifyAdministrators
+  masterKey: MasterKey
+  issuer: string
   now: () => number
-}): Handler<'signIn'> {
-  const { signIns, oneTimeCodes, adminTokens, now } = deps
-  return async (request, { call }) => {
-    const { username, password } = required({ username: request.username, password: request.password })
-    const key = usernameKey(username)
-    if (key === '' || tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
+}) {
+  const {
+    signIns,
+    oneTimeCodes,
+    adminTokens,
+    totpSecrets,
+    users,
+    administeredUsers,
+    notifyAdministrators,
+    masterKey,
+    issuer,
+    now,
+  } = deps
+  return {
+    /**
+     * Exchanges username, password and, once enrolled, a one-time code for a token of Administration. For a day after a public
+     * session has set the password, it takes the password with a code only.
+     */
+    async signIn(request, { call }) {
+      const { username, password } = required({ username: request.username, password: request.password })
+      const key = usernameKey(username)
+      if (key === '' || tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
 
-    await using attempt = await signIns.begin('session.admin-login', key, call, 1)
-    const { account } = attempt
-    const { correct } = await attempt.comparePassword(password)
-    const administers = account?.role === 'ROLE_ADMIN' && account.active && !account.suspended
-    if (!account || !correct || !administers) return attempt.fail(Reason.INVALID_CREDENTIALS)
-    // The password is right: a refusal from here on isn't a failure of it.
-    const enrolled = await oneTimeCodes.check(attempt, account, request.code, call)
-    const provedFrom = enrolled ? undefined : provesFrom(account, now())
-    if (provedFrom !== undefined) {
-      await attempt.record(Reason.SIGN_IN_AGAIN)
-      refuse(Reason.SIGN_IN_AGAIN, { text: passwordTooNew(provedFrom) })
-    }
-    await attempt.succeed()
-    const startedAt = Math.floor(now() / 1000)
-    const token = await adminTokens.issue(account, { method: 'pwd', startedAt, ...(enrolled && { second: 'otp' }) })
-    return { token, expireTime: timestampFromMs((startedAt + adminTokenTtl) * 1000) }
-  }
+      await using attempt = await signIns.begin('session.admin-login', key, call, 1)
+      const { account } = attempt
+      const { correct } = await attempt.comparePassword(password)
+      const administers = account?.role === 'ROLE_ADMIN' && account.active && !account.suspended
+      if (!account || !correct || !administers) return attempt.fail(Reason.INVALID_CREDENTIALS)
+      // The password is right: a refusal from here on isn't a failure of it.
+      const enrolled = await oneTimeCodes.check(attempt, account, request.code, call)
+      const provedFrom = enrolled ? undefined : provesFrom(account, now())
+      if (provedFrom !== undefined) {
+        await attempt.record(Reason.SIGN_IN_AGAIN)
+        refuse(Reason.SIGN_IN_AGAIN, { text: passwordTooNew(provedFrom) })
+      }
+      await attempt.succeed()
+      const startedAt = Math.floor(now() / 1000)
+      const token = await adminTokens.issue(account, { method: 'pwd', startedAt, ...(enrolled && { second: 'otp' }) })
+      return { token, expireTime: timestampFromMs((startedAt + adminTokenTtl) * 1000) }
+    },
+
+    /** Returns who calls. */
+    async getSession(_request, { administrator }) {
+      const { user, claims, auditContext, service } = administrator
+      if (!user || !claims) return { actor: auditContext.actor, scopes: service?.scopes.map(scopeOf) ?? [] }
+      const row = (await administeredUsers.find({ id: user.id })) ?? refuse(Reason.INVALID_TOKEN)
+      return {
+        user: toAdministeredUser(row, masterKey),
+        actor: auditContext.actor,
+        signInTime: timestampFromMs(claims.auth_time * 1000),
+        expireTime: timestampFromMs(claims.exp * 1000),
+        totp: (await totpSecrets.find(user.id)).secret !== undefined,
+      }
+    },
+
+    /** Makes a secret for one-time codes of the caller. */
+    async enrollTotp(_request, { administrator, change }) {
+      const { id, username } = signedIn(administrator)
+      const secret = newTotpSecret()
+      await change({ validateOnly: false }, ({ t }) => totpSecrets.enroll(id, secret, t))
+      return { secret, uri: totpUri(secret, username, issuer) }
+    },
+
+    /** Completes an enrolment with a code of the new secret, and ends every session of the caller: they began without a code. */
+    async confirmTotp(request, { administrator, change }) {
+      const { id } = signedIn(administrator)
+      const { pending } = await totpSecrets.find(id)
+      if (!pending) refuse(Reason.WRONG_STATE, { text: 'No enrolment has begun. Call EnrollTotp first.' })
+      const step = totpStep(pending, request.code ?? '', now())
+      if (step === undefined) {
+        wrongFields([{ field: 'code', message: 'Not the present code of the new secret. Try the next one.' }])
+      }
+      await change({ validateOnly: false }, async ({ t, record }) => {
+        if (!(await totpSecrets.confirm(id, pending, step, t))) refuse(Reason.STALE_ETAG)
+        await users.revokeTokens(id, t)
+        await record({ action: 'user.enroll-totp', subject_id: id })
+      })
+      return { nextCodeDelay: { seconds: BigInt(secondsToNextCode(step, now())) } }
+    },
+
+    /**
+     * Removes the one-time codes of an administrator who lost the authenticator, and ends its sessions: without codes, public ones
+     * would open more than before.
+     */
+    async removeTotp(request, { administrator, change, target: user }) {
+      administrator.confirm(user.username, request.confirm)
+      administrator.justify()
+      await checkOwnCodes(totpSecrets, administrator, user.id)
+      const changed = await change(request, async ({ t, record }) => {
+        const removed = await totpSecrets.remove(user.id, t)
+        if (!removed) return false
+        await users.revokeTokens(user.id, t)
+        await notifyAdministrators(administrator, { action: 'user.remove-totp', subjectId: user.id }, t)
+        await record({ action: 'user.remove-totp', subject_id: user.id })
+        return true
+      })
+      return { changed }
+    },
+  } satisfies Partial<AdministrationRpcs>
 }
 
 /** Why a right password without a one-time code doesn't sign in until `time`. */
@@ -63,88 +141,6 @@ function passwordTooNew(time: string): string {
     `It signs in here with a one-time code, or from ${time} on.`,
     'Another administrator, or `auth-admin users set-password --local` on the database itself, can set one that signs in now.',
   ].join(' ')
-}
-
-/** Returns who calls. */
-export function getSession(deps: {
-  totpSecrets: TotpSecrets
-  administeredUsers: AdministeredUsers
-  masterKey: MasterKey
-}): Handler<'getSession'> {
-  const { totpSecrets, administeredUsers, masterKey } = deps
-  return async (_request, { administrator }) => {
-    const { user, claims, auditContext, service } = administrator
-    if (!user || !claims) return { actor: auditContext.actor, scopes: service?.scopes.map(scopeOf) ?? [] }
-    const row = (await administeredUsers.find({ id: user.id })) ?? refuse(Reason.INVALID_TOKEN)
-    return {
-      user: toAdministeredUser(row, masterKey),
-      actor: auditContext.actor,
-      signInTime: timestampFromMs(claims.auth_time * 1000),
-      expireTime: timestampFromMs(claims.exp * 1000),
-      totp: (await totpSecrets.find(user.id)).secret !== undefined,
-    }
-  }
-}
-
-/** Makes a secret for one-time codes of the caller. */
-export function enrollTotp(deps: { totpSecrets: TotpSecrets; issuer: string }): Handler<'enrollTotp'> {
-  const { totpSecrets, issuer } = deps
-  return async (_request, { administrator, change }) => {
-    const { id, username } = signedIn(administrator)
-    const secret = newTotpSecret()
-    await change({ validateOnly: false }, ({ t }) => totpSecrets.enroll(id, secret, t))
-    return { secret, uri: totpUri(secret, username, issuer) }
-  }
-}
-
-/** Completes an enrolment with a code of the new secret, and ends every session of the caller: they began without a code. */
-export function confirmTotp(deps: {
-  totpSecrets: TotpSecrets
-  users: Pick<Users, 'revokeTokens'>
-  now: () => number
-}): Handler<'confirmTotp'> {
-  const { totpSecrets, users, now } = deps
-  return async (request, { administrator, change }) => {
-    const { id } = signedIn(administrator)
-    const { pending } = await totpSecrets.find(id)
-    if (!pending) refuse(Reason.WRONG_STATE, { text: 'No enrolment has begun. Call EnrollTotp first.' })
-    const step = totpStep(pending, request.code ?? '', now())
-    if (step === undefined) {
-      wrongFields([{ field: 'code', message: 'Not the present code of the new secret. Try the next one.' }])
-    }
-    await change({ validateOnly: false }, async ({ t, record }) => {
-      if (!(await totpSecrets.confirm(id, pending, step, t))) refuse(Reason.STALE_ETAG)
-      await users.revokeTokens(id, t)
-      await record({ action: 'user.enroll-totp', subject_id: id })
-    })
-    return { nextCodeDelay: { seconds: BigInt(secondsToNextCode(step, now())) } }
-  }
-}
-
-/**
- * Removes the one-time codes of an administrator who lost the authenticator, and ends its sessions: without codes, public ones
- * would open more than before.
- */
-export function removeTotp(deps: {
-  totpSecrets: TotpSecrets
-  users: Pick<Users, 'revokeTokens'>
-  notifyAdministrators: NotifyAdministrators
-}): Handler<'removeTotp'> {
-  const { totpSecrets, users, notifyAdministrators } = deps
-  return async (request, { administrator, change, target: user }) => {
-    administrator.confirm(user.username, request.confirm)
-    administrator.justify()
-    await checkOwnCodes(totpSecrets, administrator, user.id)
-    const changed = await change(request, async ({ t, record }) => {
-      const removed = await totpSecrets.remove(user.id, t)
-      if (!removed) return false
-      await users.revokeTokens(user.id, t)
-      await notifyAdministrators(administrator, { action: 'user.remove-totp', subjectId: user.id }, t)
-      await record({ action: 'user.remove-totp', subject_id: user.id })
-      return true
-    })
-    return { changed }
-  }
 }
 
 /**

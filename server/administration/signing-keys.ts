@@ -7,104 +7,89 @@ import { isAdministrationAudience } from '../process/settings.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { limits, tooLong } from '../rules/sizes.js'
-import type { Handler } from './context.js'
+import type { AdministrationRpcs } from './context.js'
 
-interface Deps {
+/** The RPCs of signing keys, and of issuer and audience of tokens. */
+export function signingKeyRpcs(deps: {
   signingKeys: SigningKeys
+  questions: Pick<Questions, 'endWaiting'>
   tokenIssuers: TokenIssuers
   settings: { readonly tokenTtl: number }
-}
+}) {
+  const { signingKeys, questions, tokenIssuers, settings } = deps
+  return {
+    /** Lists the keys that sign and verify tokens, the newest first. */
+    async listSigningKeys(_request) {
+      const [keys, signer] = [await signingKeys.all(), await signingKeys.signer()]
+      return { keys: keys.map(key => toSigningKey(key, signer)) }
+    },
 
-/** Lists the keys that sign and verify tokens, the newest first. */
-export function listSigningKeys(deps: Pick<Deps, 'signingKeys'>): Handler<'listSigningKeys'> {
-  const { signingKeys } = deps
-  return async _request => {
-    const [keys, signer] = [await signingKeys.all(), await signingKeys.signer()]
-    return { keys: keys.map(key => toSigningKey(key, signer)) }
-  }
-}
+    /** Returns a key that signs or verifies tokens. */
+    async getSigningKey(request) {
+      const kid = readKid(request.kid)
+      const key = (await signingKeys.all()).find(key => key.kid === kid) ?? missing(kid)
+      return { key: toSigningKey(key, await signingKeys.signer()) }
+    },
 
-/** Returns a key that signs or verifies tokens. */
-export function getSigningKey(deps: Pick<Deps, 'signingKeys'>): Handler<'getSigningKey'> {
-  const { signingKeys } = deps
-  return async request => {
-    const kid = readKid(request.kid)
-    const key = (await signingKeys.all()).find(key => key.kid === kid) ?? missing(kid)
-    return { key: toSigningKey(key, await signingKeys.signer()) }
-  }
-}
+    /** Publishes a new signing key. The former key verifies until its last token expires. */
+    async rotateSigningKey(request, { change }) {
+      return change(request, async ({ t, record }) => {
+        const lead = request.now ? 0 : publishLead
+        const kid = await signingKeys.rotate({ force: true, lead, tokenTtl: settings.tokenTtl }, t)
+        await record({ action: 'signing-key.rotate', object: `signing-key:${kid}` })
+        const key = (await signingKeys.all(t)).find(key => key.kid === kid)!
+        return { key: toSigningKey(key, await signingKeys.signer(t)) }
+      })
+    },
 
-/** Publishes a new signing key. The former key verifies until its last token expires. */
-export function rotateSigningKey(deps: Pick<Deps, 'signingKeys' | 'settings'>): Handler<'rotateSigningKey'> {
-  const { signingKeys, settings } = deps
-  return async (request, { change }) => {
-    return change(request, async ({ t, record }) => {
-      const lead = request.now ? 0 : publishLead
-      const kid = await signingKeys.rotate({ force: true, lead, tokenTtl: settings.tokenTtl }, t)
-      await record({ action: 'signing-key.rotate', object: `signing-key:${kid}` })
-      const key = (await signingKeys.all(t)).find(key => key.kid === kid)!
-      return { key: toSigningKey(key, await signingKeys.signer(t)) }
-    })
-  }
-}
+    /** Drops a signing key at once, with every token that it signed, and the answers that such a session may have saved. */
+    async retireSigningKey(request, { administrator, change }) {
+      const kid = readKid(request.kid)
+      if (!(await signingKeys.all()).some(key => key.kid === kid)) missing(kid)
+      administrator.confirm(kid, request.confirm)
+      return change(request, async ({ t, record }) => {
+        const retired = (await signingKeys.retire(kid, t)) || missing(kid)
+        await questions.endWaiting(t)
+        await record({ action: 'signing-key.retire', object: `signing-key:${kid}` })
+        return retired
+      })
+    },
 
-/** Drops a signing key at once, with every token that it signed, and the answers that such a session may have saved. */
-export function retireSigningKey(
-  deps: Pick<Deps, 'signingKeys'> & { questions: Pick<Questions, 'endWaiting'> },
-): Handler<'retireSigningKey'> {
-  const { signingKeys, questions } = deps
-  return async (request, { administrator, change }) => {
-    const kid = readKid(request.kid)
-    if (!(await signingKeys.all()).some(key => key.kid === kid)) missing(kid)
-    administrator.confirm(kid, request.confirm)
-    return change(request, async ({ t, record }) => {
-      const retired = (await signingKeys.retire(kid, t)) || missing(kid)
-      await questions.endWaiting(t)
-      await record({ action: 'signing-key.retire', object: `signing-key:${kid}` })
-      return retired
-    })
-  }
-}
+    /** Returns issuer and audience of tokens. */
+    async getIssuer(_request) {
+      const found = await tokenIssuers.find()
+      if (!found) throw new Error('The registry has no issuer: it is not installed.')
+      return { ...found }
+    },
 
-/** Returns issuer and audience of tokens. */
-export function getIssuer(deps: Pick<Deps, 'tokenIssuers'>): Handler<'getIssuer'> {
-  const { tokenIssuers } = deps
-  return async _request => {
-    const found = await tokenIssuers.find()
-    if (!found) throw new Error('The registry has no issuer: it is not installed.')
-    return { ...found }
-  }
-}
-
-/** Changes issuer or audience of tokens; processes read them when they start. */
-export function setIssuer(deps: Pick<Deps, 'tokenIssuers'>): Handler<'setIssuer'> {
-  const { tokenIssuers } = deps
-  return async (request, { administrator, change }) => {
-    const asked = { issuer: request.issuer?.trim(), audience: request.audience?.trim() }
-    const wrong: FieldViolation[] = Object.entries(asked).flatMap(([field, text]) =>
-      text !== undefined && (text === '' || tooLong(text, 'text') || /\p{C}/u.test(text))
-        ? [{ field, message: `Use 1 to ${limits.text} characters.` }]
-        : [],
-    )
-    if (asked.audience && isAdministrationAudience(asked.audience)) {
-      const message = 'Use another audience: this one is reserved for tokens of administrators.'
-      wrong.push({ field: 'audience', message })
-    }
-    if (!asked.issuer && !asked.audience && wrong.length === 0)
-      wrong.push({ field: 'issuer', message: 'Specify issuer, audience, or both.' })
-    if (wrong.length > 0) wrongFields(wrong)
-    return change(request, async ({ t, record }) => {
-      const from = await tokenIssuers.lock(t)
-      const to = { issuer: asked.issuer ?? from.issuer, audience: asked.audience ?? from.audience }
-      administrator.confirm(to.issuer, request.confirm)
-      const changed = to.issuer !== from.issuer || to.audience !== from.audience
-      if (changed) {
-        await tokenIssuers.change(to, t)
-        await record({ action: 'registry.set-issuer', object: issuerObject(to, from) })
+    /** Changes issuer or audience of tokens; processes read them when they start. */
+    async setIssuer(request, { administrator, change }) {
+      const asked = { issuer: request.issuer?.trim(), audience: request.audience?.trim() }
+      const wrong: FieldViolation[] = Object.entries(asked).flatMap(([field, text]) =>
+        text !== undefined && (text === '' || tooLong(text, 'text') || /\p{C}/u.test(text))
+          ? [{ field, message: `Use 1 to ${limits.text} characters.` }]
+          : [],
+      )
+      if (asked.audience && isAdministrationAudience(asked.audience)) {
+        const message = 'Use another audience: this one is reserved for tokens of administrators.'
+        wrong.push({ field: 'audience', message })
       }
-      return { ...to, changed }
-    })
-  }
+      if (!asked.issuer && !asked.audience && wrong.length === 0)
+        wrong.push({ field: 'issuer', message: 'Specify issuer, audience, or both.' })
+      if (wrong.length > 0) wrongFields(wrong)
+      return change(request, async ({ t, record }) => {
+        const from = await tokenIssuers.lock(t)
+        const to = { issuer: asked.issuer ?? from.issuer, audience: asked.audience ?? from.audience }
+        administrator.confirm(to.issuer, request.confirm)
+        const changed = to.issuer !== from.issuer || to.audience !== from.audience
+        if (changed) {
+          await tokenIssuers.change(to, t)
+          await record({ action: 'registry.set-issuer', object: issuerObject(to, from) })
+        }
+        return { ...to, changed }
+      })
+    },
+  } satisfies Partial<AdministrationRpcs>
 }
 
 function readKid(given: string | undefined): string {

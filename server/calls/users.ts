@@ -5,7 +5,7 @@ import type { DescMethodUnary, DescService, Message } from '@bufbuild/protobuf'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Admission } from '../access/admission.js'
 import { auditContext, type Caller, type Callers } from '../access/caller.js'
-import type { Change, Rpc, Steps } from '../access/context.js'
+import type { Change, Rpc, RpcsOf, Steps } from '../access/context.js'
 import { checkAction, isVisible, permit } from '../access/permissions.js'
 import type { Database } from '../database/connection.js'
 import type { Audit } from '../models/audit.js'
@@ -36,16 +36,17 @@ interface TargetFields {
 type AnyRpc = Rpc<DescMethodUnary, OpenPolicy | UserPolicy | ServicePolicy>
 
 /** Puts the RPCs of a service behind their rows. */
-export function bindUserCalls<S extends DescService>(
-  deps: UserCallsDeps,
-  { method }: S,
-  policies: { readonly [K in keyof S['method']]: OpenPolicy | UserPolicy | ServicePolicy },
-  rpcs: { readonly [K in keyof S['method']]: unknown },
-): Map<DescMethodUnary, BoundRpc> {
+export function bindUserCalls<
+  S extends DescService,
+  Rows extends { readonly [K in keyof S['method']]: OpenPolicy | UserPolicy | ServicePolicy },
+>(deps: UserCallsDeps, { method }: S, policies: Rows, rpcs: RpcsOf<S, Rows>): Map<DescMethodUnary, BoundRpc> {
   return new Map(
     Object.keys(method).map(name => [
       method[name] as DescMethodUnary,
-      { policy: policies[name as keyof S['method']], handle: bind(deps, policies[name]!, rpcs[name] as AnyRpc) },
+      {
+        policy: policies[name as keyof S['method']],
+        handle: bind(deps, policies[name]!, rpcs[name as keyof typeof rpcs] as unknown as AnyRpc),
+      },
     ]),
   )
 }

@@ -3,7 +3,7 @@ import { durationMs, timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { ChangeKind, type PollResponseSchema, Restart } from '../../proto/gen/auth/v1/changes_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { tooManyAttempts } from '../access/admission.js'
-import type { ChangesRpc } from '../access/context.js'
+import type { ChangesRpcs } from '../access/context.js'
 import type { ChangeFeed, FeedChange, FeedEnd, Link } from '../models/change-feed.js'
 import { type Call, checkPresence, inTime } from '../requests/call.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
@@ -45,7 +45,7 @@ interface Page extends Pick<FeedEnd, 'asOf' | 'now'> {
 }
 
 /** Returns the changes after a cursor, and waits for one. */
-export function poll({ changeFeed, hub }: { changeFeed: ChangeFeed; hub: Hub }): ChangesRpc<'poll'> {
+export function poll({ changeFeed, hub }: { changeFeed: ChangeFeed; hub: Hub }): ChangesRpcs['poll'] {
   /** Number of calls of each service that wait. */
   const waiting = new Map<string, number>()
 

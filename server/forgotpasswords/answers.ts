@@ -4,7 +4,7 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Answer } from '../../proto/gen/auth/v1/records_pb.js'
 import type { Caller } from '../access/caller.js'
-import type { ForgotPasswordsRpc } from '../access/context.js'
+import type { ForgotPasswordsRpcs } from '../access/context.js'
 import { checkPasswordAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Tokens } from '../access/tokens.js'
@@ -25,53 +25,17 @@ export const answersNeeded = 2
 /** Maximum answers of a sign-in. */
 const maxAnswers = 10
 
-interface Deps {
+/** The RPCs of questions and their answers. */
+export function answerRpcs(deps: {
   readonly database: Database
   readonly questions: Questions
   readonly signIns: SignIns
   readonly tokens: Tokens
   readonly passwords: Passwords
   readonly notifyOwner: NotifyOwner
-}
-
-/**
- * Signs in with correct answers to at least 2 different security questions; returns a token of a session of `kba`. Each
- * request counts as one attempt, regardless of the number of its answers.
- */
-export function loginByUsernameAndAnswers(deps: Deps): ForgotPasswordsRpc<'loginByUsernameAndAnswers'> {
-  const { database, questions, signIns, tokens, passwords, notifyOwner } = deps
-  return async (request, { call }) => {
-    if (request.answers.length > maxAnswers) refuse(Reason.TOO_MANY_ANSWERS)
-    const given = distinct(request.answers)
-    if (given.size === 0) refuse(Reason.INVALID_ANSWERS, { text: 'Give answers to at least 2 questions.' })
-    const { username } = required({ username: request.username })
-    const key = usernameKey(username)
-    if (key === '') refuse(Reason.USER_NOT_FOUND)
-
-    await using attempt = await signIns.begin('session.login-by-answers', key, call, given.size)
-    const { account, waiter } = attempt
-    if (!account) return attempt.fail(Reason.USER_NOT_FOUND)
-    const claims = toClaims(given, await questions.answers(account.id))
-    if (!claims) return attempt.fail(Reason.ANSWER_NOT_FOUND)
-    const verdicts = await passwords.verify(claims, waiter)
-    const correct = verdicts.filter(verdict => verdict.correct).length
-    if (correct < answersNeeded || account.suspended) return attempt.fail(Reason.INVALID_ANSWERS)
-    await database.transact(async t => {
-      await notifyOwner('recovery-login', account, call, t)
-      await attempt.succeed(t)
-    })
-    return { token: await tokens.issue(account, 'kba') }
-  }
-}
-
-/**
- * Saves the answer to a question; it replaces an earlier one: at once with the password once more or on the first day, otherwise
- * a day later.
- */
-export function saveForgotPasswordQuestionsUsersAnswers(
-  deps: Pick<Deps, 'questions' | 'signIns' | 'passwords' | 'notifyOwner'> & { readonly now: () => number },
-): ForgotPasswordsRpc<'saveForgotPasswordQuestionsUsersAnswers'> {
-  const { questions, signIns, passwords, notifyOwner, now } = deps
+  readonly now: () => number
+}) {
+  const { database, questions, signIns, tokens, passwords, notifyOwner, now } = deps
 
   /** Compares the password of the caller, as an attempt. Refuses while it proves too little. */
   async function prove(password: string, { user }: Caller, call: Call): Promise<void> {
@@ -83,32 +47,76 @@ export function saveForgotPasswordQuestionsUsersAnswers(
   }
 
   return {
-    check({ answer: given }) {
-      const text = given?.answer ?? ''
-      const long = tooLong(text, 'text')
-      const questionId = given?.forgotpasswordquestionsid?.toString()
-      // An answer whose key is empty counts as missing: it would compare equal to any other such answer.
-      required({ answer: long ? 'given' : answerKey(text), forgotpasswordquestionsid: questionId })
-      if (!long) return
-      const fields = [{ field: 'answer', message: `Use at most ${limits.text} characters.` }]
-      refuse(Reason.MALFORMED_REQUEST, { fields })
+    /** Lists all security questions in their order, retired ones included. */
+    async findAllForgotPasswordQuestions() {
+      const all = await questions.all()
+      return { questions: all.map(({ id, question, active }) => ({ id, question, active: active ? 1 : 0 })) }
     },
-    async handle({ answer: given, password }, { call, caller, target, transact }) {
-      const id = given!.forgotpasswordquestionsid!
-      const question = (await questions.offered({ id })) ?? refuse(Reason.QUESTION_NOT_FOUND)
-      if (password !== undefined) await prove(password, caller, call)
-      const secret = { context: 'answer', text: given!.answer! } as const
-      const [answerHash = ''] = await passwords.hash([secret], waiterOf(call, target.usernameKey))
-      const by = { userId: caller.user.id, session: caller.session.id }
-      await transact(async ({ t, record }) => {
-        const saved = { userId: target.id, questionId: question.id, answerHash, ...(password === undefined && { by }) }
-        const counts = await questions.saveAnswer(saved, t)
-        await notifyOwner(counts ? 'answer-saved' : 'answer-waits', target, call, t)
-        await record({ action: 'user.save-answer', subject_id: target.id, object: `question:${question.id}` })
+
+    /**
+     * Signs in with correct answers to at least 2 different security questions; returns a token of a session of `kba`. Each
+     * request counts as one attempt, regardless of the number of its answers.
+     */
+    async loginByUsernameAndAnswers(request, { call }) {
+      if (request.answers.length > maxAnswers) refuse(Reason.TOO_MANY_ANSWERS)
+      const given = distinct(request.answers)
+      if (given.size === 0) refuse(Reason.INVALID_ANSWERS, { text: 'Give answers to at least 2 questions.' })
+      const { username } = required({ username: request.username })
+      const key = usernameKey(username)
+      if (key === '') refuse(Reason.USER_NOT_FOUND)
+
+      await using attempt = await signIns.begin('session.login-by-answers', key, call, given.size)
+      const { account, waiter } = attempt
+      if (!account) return attempt.fail(Reason.USER_NOT_FOUND)
+      const claims = toClaims(given, await questions.answers(account.id))
+      if (!claims) return attempt.fail(Reason.ANSWER_NOT_FOUND)
+      const verdicts = await passwords.verify(claims, waiter)
+      const correct = verdicts.filter(verdict => verdict.correct).length
+      if (correct < answersNeeded || account.suspended) return attempt.fail(Reason.INVALID_ANSWERS)
+      await database.transact(async t => {
+        await notifyOwner('recovery-login', account, call, t)
+        await attempt.succeed(t)
       })
-      return {}
+      return { token: await tokens.issue(account, 'kba') }
     },
-  }
+
+    /**
+     * Saves the answer to a question; it replaces an earlier one: at once with the password once more or on the first day, otherwise
+     * a day later.
+     */
+    saveForgotPasswordQuestionsUsersAnswers: {
+      check({ answer: given }) {
+        const text = given?.answer ?? ''
+        const long = tooLong(text, 'text')
+        const questionId = given?.forgotpasswordquestionsid?.toString()
+        // An answer whose key is empty counts as missing: it would compare equal to any other such answer.
+        required({ answer: long ? 'given' : answerKey(text), forgotpasswordquestionsid: questionId })
+        if (!long) return
+        const fields = [{ field: 'answer', message: `Use at most ${limits.text} characters.` }]
+        refuse(Reason.MALFORMED_REQUEST, { fields })
+      },
+      async handle({ answer: given, password }, { call, caller, target, transact }) {
+        const id = given!.forgotpasswordquestionsid!
+        const question = (await questions.offered({ id })) ?? refuse(Reason.QUESTION_NOT_FOUND)
+        if (password !== undefined) await prove(password, caller, call)
+        const secret = { context: 'answer', text: given!.answer! } as const
+        const [answerHash = ''] = await passwords.hash([secret], waiterOf(call, target.usernameKey))
+        const by = { userId: caller.user.id, session: caller.session.id }
+        await transact(async ({ t, record }) => {
+          const saved = {
+            userId: target.id,
+            questionId: question.id,
+            answerHash,
+            ...(password === undefined && { by }),
+          }
+          const counts = await questions.saveAnswer(saved, t)
+          await notifyOwner(counts ? 'answer-saved' : 'answer-waits', target, call, t)
+          await record({ action: 'user.save-answer', subject_id: target.id, object: `question:${question.id}` })
+        })
+        return {}
+      },
+    },
+  } satisfies Partial<ForgotPasswordsRpcs>
 }
 
 /** The answers by question id; of several to one question the first. */

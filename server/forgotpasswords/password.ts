@@ -1,5 +1,5 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { ForgotPasswordsRpc } from '../access/context.js'
+import type { ForgotPasswordsRpcs } from '../access/context.js'
 import { isFreshByKey } from '../access/password-age.js'
 import type { Users } from '../models/user.js'
 import type { NotifyOwner } from '../outbox/notice.js'
@@ -19,7 +19,7 @@ export function passwordUpdateByUsername(deps: {
   policy: PasswordPolicy
   notifyOwner: NotifyOwner
   now: () => number
-}): ForgotPasswordsRpc<'passwordUpdateByUsername'> {
+}): ForgotPasswordsRpcs['passwordUpdateByUsername'] {
   const { users, passwords, policy, notifyOwner, now } = deps
   return {
     check(request, { target }) {

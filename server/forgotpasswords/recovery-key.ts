@@ -2,7 +2,7 @@ import { timingSafeEqual } from 'node:crypto'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Admission } from '../access/admission.js'
 import { auditContext } from '../access/caller.js'
-import type { ForgotPasswordsRpc } from '../access/context.js'
+import type { ForgotPasswordsRpcs } from '../access/context.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Tokens } from '../access/tokens.js'
 import type { Database } from '../database/connection.js'
@@ -17,19 +17,21 @@ import { Refusal, refuse } from '../requests/refusal.js'
 import { emailKey, isEmailAddress, usernameKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 
-/**
- * Queues a request for a recovery key, which is mailed if the address is the one registered for the user. Refuses with
- * TOO_MANY_ATTEMPTS when the bucket of the client address is full. An active account that knows the network is exempt:
- * its quota of e-mails applies.
- */
-export function sendKeyByEmail(deps: {
-  admission: Admission
-  emailRequests: EmailRequests
-  users: Users
-  emails: Emails
-  chooseLocale: ChooseLocale
-}): ForgotPasswordsRpc<'sendKeyByEmail'> {
-  const { admission, emailRequests, users, emails, chooseLocale } = deps
+/** The RPCs of recovery by a mailed key. */
+export function recoveryKeyRpcs(deps: {
+  readonly database: Database
+  readonly mailedKeys: MailedKeys
+  readonly signIns: SignIns
+  readonly tokens: Tokens
+  readonly notifyOwner: NotifyOwner
+  readonly admission: Admission
+  readonly emailRequests: EmailRequests
+  readonly users: Users
+  readonly emails: Emails
+  readonly chooseLocale: ChooseLocale
+}) {
+  const { database, mailedKeys, signIns, tokens, notifyOwner, admission, emailRequests, users, emails } = deps
+  const { chooseLocale } = deps
 
   /**
    * Whether the bucket refuses the request and the account is exempt from it. Rethrows the refusal for other accounts.
@@ -51,55 +53,53 @@ export function sendKeyByEmail(deps: {
     await emails.replaceRequest({ ...request, network: network(request.address), registered }, locale)
   }
 
-  return async (request, { call }) => {
-    const { email: given = '' } = request
-    const email = tooLong(given, 'email') ? '' : given.trim()
-    if (!isEmailAddress(email)) refuse(Reason.INVALID_EMAIL)
-    const { address, requestId } = call
-    const key = usernameKey(request.username ?? '')
-    const known = await admission.knows(address, key)
-    let exempt = await isExempt(known, () => admission.check('recoveryRequests', address))
-    using _turn = await emailRequests.begin(call, known)
-    exempt ||= await isExempt(known, () => admission.take('recoveryRequests', address))
-    // The outbox decides whether an e-mail goes out, so that response times don't show which users exist.
-    const actor = call.service && auditContext(call).actor
-    const parameters = { usernameKey: key, email, address, requestId, ...(actor && { actor }) }
-    const locale = chooseLocale(call.acceptLanguage)
-    if (exempt) await addExempt(parameters, locale)
-    else await emails.add({ kind: 'recovery-request', parameters }, locale)
-    return {}
-  }
-}
+  return {
+    /**
+     * Queues a request for a recovery key, which is mailed if the address is the one registered for the user. Refuses with
+     * TOO_MANY_ATTEMPTS when the bucket of the client address is full. An active account that knows the network is exempt:
+     * its quota of e-mails applies.
+     */
+    async sendKeyByEmail(request, { call }) {
+      const { email: given = '' } = request
+      const email = tooLong(given, 'email') ? '' : given.trim()
+      if (!isEmailAddress(email)) refuse(Reason.INVALID_EMAIL)
+      const { address, requestId } = call
+      const key = usernameKey(request.username ?? '')
+      const known = await admission.knows(address, key)
+      let exempt = await isExempt(known, () => admission.check('recoveryRequests', address))
+      using _turn = await emailRequests.begin(call, known)
+      exempt ||= await isExempt(known, () => admission.take('recoveryRequests', address))
+      // The outbox decides whether an e-mail goes out, so that response times don't show which users exist.
+      const actor = call.service && auditContext(call).actor
+      const parameters = { usernameKey: key, email, address, requestId, ...(actor && { actor }) }
+      const locale = chooseLocale(call.acceptLanguage)
+      if (exempt) await addExempt(parameters, locale)
+      else await emails.add({ kind: 'recovery-request', parameters }, locale)
+      return {}
+    },
 
-/** Signs in with a mailed key, which becomes invalid; returns a token of a session of `otp`. */
-export function loginByUsernameAndKey(deps: {
-  database: Database
-  mailedKeys: MailedKeys
-  signIns: SignIns
-  tokens: Tokens
-  notifyOwner: NotifyOwner
-}): ForgotPasswordsRpc<'loginByUsernameAndKey'> {
-  const { database, mailedKeys, signIns, tokens, notifyOwner } = deps
-  return async (request, { call }) => {
-    const { username = '', key = '' } = request
-    if (tooLong(username, 'text') || tooLong(key, 'key')) refuse(Reason.INVALID_KEY)
-    const normalized = key.trim().toUpperCase()
-    if (username.trim() === '' || normalized === '') refuse(Reason.INVALID_KEY)
+    /** Signs in with a mailed key, which becomes invalid; returns a token of a session of `otp`. */
+    async loginByUsernameAndKey(request, { call }) {
+      const { username = '', key = '' } = request
+      if (tooLong(username, 'text') || tooLong(key, 'key')) refuse(Reason.INVALID_KEY)
+      const normalized = key.trim().toUpperCase()
+      if (username.trim() === '' || normalized === '') refuse(Reason.INVALID_KEY)
 
-    await using attempt = await signIns.begin('session.login-by-key', usernameKey(username), call, 0)
-    const { account } = attempt
-    // No user has the id 0: the steps for an unknown user are the same.
-    const id = account?.id ?? 0
-    const digest = await mailedKeys.attempt(id, 'recovery', call.address)
-    const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'recovery', normalized))
-    if (!account || !digest || !equal || account.suspended) return attempt.fail(Reason.INVALID_KEY)
-    const spent = await database.transact(async t => {
-      if (!(await mailedKeys.spend(id, normalized, t))) return false
-      await notifyOwner('recovery-login', account, call, t)
-      await attempt.succeed(t)
-      return true
-    })
-    if (!spent) return attempt.fail(Reason.INVALID_KEY)
-    return { token: await tokens.issue(account, 'otp') }
-  }
+      await using attempt = await signIns.begin('session.login-by-key', usernameKey(username), call, 0)
+      const { account } = attempt
+      // No user has the id 0: the steps for an unknown user are the same.
+      const id = account?.id ?? 0
+      const digest = await mailedKeys.attempt(id, 'recovery', call.address)
+      const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'recovery', normalized))
+      if (!account || !digest || !equal || account.suspended) return attempt.fail(Reason.INVALID_KEY)
+      const spent = await database.transact(async t => {
+        if (!(await mailedKeys.spend(id, normalized, t))) return false
+        await notifyOwner('recovery-login', account, call, t)
+        await attempt.succeed(t)
+        return true
+      })
+      if (!spent) return attempt.fail(Reason.INVALID_KEY)
+      return { token: await tokens.issue(account, 'otp') }
+    },
+  } satisfies Partial<ForgotPasswordsRpcs>
 }

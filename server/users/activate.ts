@@ -2,7 +2,7 @@ import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { type Admission, tooManyAttempts } from '../access/admission.js'
 import { auditContext, type Caller } from '../access/caller.js'
-import type { UsersRpc } from '../access/context.js'
+import type { UsersRpcs } from '../access/context.js'
 import { failuresThatLock } from '../access/lockout.js'
 import type { Transaction } from '../database/connection.js'
 import { maxEntries } from '../limits/cache-size.js'
@@ -36,7 +36,7 @@ interface ActivateDeps {
 /**
  * Activates a user with an activation key. The key is looked up without locks first, so that wrong keys lock no row.
  */
-export function activate(deps: ActivateDeps): UsersRpc<'activate'> {
+export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
   const { users } = deps
   const wrongKeys = createWrongKeys(deps)
   return {

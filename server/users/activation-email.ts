@@ -2,7 +2,7 @@ import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { SendAdminKeyByEmailPartnerRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import { tooManyAttempts } from '../access/admission.js'
-import type { UsersRpc } from '../access/context.js'
+import type { UsersRpcs } from '../access/context.js'
 import type { Transaction } from '../database/connection.js'
 import type { EmailRequests } from '../limits/email-requests.js'
 import type { Emails } from '../models/email.js'
@@ -30,7 +30,7 @@ export function sendAdminKeyByEmailPartner(deps: {
   quotas: Quotas
   emailRequests: EmailRequests
   chooseLocale: ChooseLocale
-}): UsersRpc<'sendAdminKeyByEmailPartner'> {
+}): UsersRpcs['sendAdminKeyByEmailPartner'] {
   const { organizations, emails, quotas, emailRequests, chooseLocale } = deps
   /** Users and organizations of recent requests, by caller and request. */
   const recent = new LRUCache<string, { userId: number; organizationId: number }>({ max: 1_000, ttl: 60_000 })

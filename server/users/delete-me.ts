@@ -1,5 +1,5 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { UsersRpc } from '../access/context.js'
+import type { UsersRpcs } from '../access/context.js'
 import { checkPasswordAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Users } from '../models/user.js'
@@ -17,7 +17,7 @@ export function deleteMe(deps: {
   signIns: SignIns
   notifyOwner: NotifyOwner
   now: () => number
-}): UsersRpc<'deleteMe'> {
+}): UsersRpcs['deleteMe'] {
   const { users, signIns, notifyOwner, now } = deps
   return async (request, { call, caller: { user }, transact }) => {
     const { password } = required({ password: request.password })

@@ -3,7 +3,7 @@
 import { timingSafeEqual } from 'node:crypto'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { tooManyAttempts } from '../access/admission.js'
-import type { UsersRpc } from '../access/context.js'
+import type { UsersRpcs } from '../access/context.js'
 import { checkPasswordAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Emails } from '../models/email.js'
@@ -16,67 +16,65 @@ import { required } from '../requests/required-fields.js'
 import { isEmailAddress } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 
-interface Deps {
-  readonly users: Users
+/** The RPCs that change the e-mail address of the caller. */
+export function emailRpcs(deps: {
+  readonly users: Pick<Users, 'setEmail'>
   readonly emails: Emails
   readonly mailedKeys: MailedKeys
   readonly quotas: Quotas
   readonly signIns: SignIns
   readonly chooseLocale: ChooseLocale
   readonly now: () => number
-}
+}) {
+  const { users, emails, mailedKeys, quotas, signIns, chooseLocale, now } = deps
+  return {
+    /**
+     * Queues an e-mail with a code to a new e-mail address, if the password is right. Refuses with WRONG_STATE for a day
+     * after a password update.
+     */
+    async setEmail(request, { call, caller: { user }, transact }) {
+      const { email, password } = required({ email: request.email, password: request.password })
+      const to = tooLong(email, 'email') ? '' : email.trim()
+      if (!isEmailAddress(to))
+        refuse(Reason.INVALID_EMAIL, { fields: [{ field: 'email', message: 'Not a valid e-mail address.' }] })
+      if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
+      checkPasswordAge(user, now(), 'The e-mail address can be changed')
 
-/**
- * Queues an e-mail with a code to a new e-mail address, if the password is right. Refuses with WRONG_STATE for a day
- * after a password update.
- */
-export function setEmail(deps: Omit<Deps, 'mailedKeys' | 'users'>): UsersRpc<'setEmail'> {
-  const { emails, quotas, signIns, chooseLocale, now } = deps
-  return async (request, { call, caller: { user }, transact }) => {
-    const { email, password } = required({ email: request.email, password: request.password })
-    const to = tooLong(email, 'email') ? '' : email.trim()
-    if (!isEmailAddress(to))
-      refuse(Reason.INVALID_EMAIL, { fields: [{ field: 'email', message: 'Not a valid e-mail address.' }] })
-    if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
-    checkPasswordAge(user, now(), 'The e-mail address can be changed')
+      await using attempt = await signIns.begin('user.ask-email', user.usernameKey, call, 1)
+      const { account } = attempt
+      const { correct } = await attempt.comparePassword(password)
+      if (account?.id !== user.id || !correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
+      await transact(async ({ t }) => {
+        const wait = await quotas.change(user.id, t)
+        if (wait > 0) throw tooManyAttempts(wait, 'change')
+        const parameters = { userId: user.id, to, generation: user.tokenGeneration }
+        await emails.add({ kind: 'email-request', parameters }, chooseLocale(call.acceptLanguage), t)
+        await attempt.succeed(t)
+      })
+      return {}
+    },
 
-    await using attempt = await signIns.begin('user.ask-email', user.usernameKey, call, 1)
-    const { account } = attempt
-    const { correct } = await attempt.comparePassword(password)
-    if (account?.id !== user.id || !correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
-    await transact(async ({ t }) => {
-      const wait = await quotas.change(user.id, t)
-      if (wait > 0) throw tooManyAttempts(wait, 'change')
-      const parameters = { userId: user.id, to, generation: user.tokenGeneration }
-      await emails.add({ kind: 'email-request', parameters }, chooseLocale(call.acceptLanguage), t)
-      await attempt.succeed(t)
-    })
-    return {}
-  }
-}
+    /** Sets the new e-mail address, with the code that was mailed there. An e-mail notifies the former address. */
+    async confirmEmail(request, { call, caller: { user }, transact }) {
+      const { code } = required({ code: request.code })
+      if (tooLong(code, 'key')) refuse(Reason.INVALID_KEY)
+      const { id, tokenGeneration } = user
+      const normalized = emailCode(code.trim().toUpperCase(), tokenGeneration)
 
-/** Sets the new e-mail address, with the code that was mailed there. An e-mail notifies the former address. */
-export function confirmEmail(deps: Omit<Deps, 'quotas' | 'emails' | 'now'>): UsersRpc<'confirmEmail'> {
-  const { users, mailedKeys, signIns, chooseLocale } = deps
-  return async (request, { call, caller: { user }, transact }) => {
-    const { code } = required({ code: request.code })
-    if (tooLong(code, 'key')) refuse(Reason.INVALID_KEY)
-    const { id, tokenGeneration } = user
-    const normalized = emailCode(code.trim().toUpperCase(), tokenGeneration)
-
-    await using attempt = await signIns.begin('user.change-email', user.usernameKey, call, 0)
-    const digest = await mailedKeys.attempt(id, 'email', call.address)
-    const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'email', normalized))
-    if (!digest || !equal) return attempt.fail(Reason.INVALID_KEY)
-    const changed = await transact(async ({ t }) => {
-      const email = await mailedKeys.spendEmail(id, normalized, t)
-      if (email === undefined) return false
-      await users.setEmail(user, email, { address: call.address, locale: chooseLocale(call.acceptLanguage) }, t)
-      await attempt.succeed(t)
-      return true
-    })
-    // A parallel request spent the code.
-    if (!changed) return attempt.fail(Reason.INVALID_KEY)
-    return {}
-  }
+      await using attempt = await signIns.begin('user.change-email', user.usernameKey, call, 0)
+      const digest = await mailedKeys.attempt(id, 'email', call.address)
+      const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'email', normalized))
+      if (!digest || !equal) return attempt.fail(Reason.INVALID_KEY)
+      const changed = await transact(async ({ t }) => {
+        const email = await mailedKeys.spendEmail(id, normalized, t)
+        if (email === undefined) return false
+        await users.setEmail(user, email, { address: call.address, locale: chooseLocale(call.acceptLanguage) }, t)
+        await attempt.succeed(t)
+        return true
+      })
+      // A parallel request spent the code.
+      if (!changed) return attempt.fail(Reason.INVALID_KEY)
+      return {}
+    },
+  } satisfies Partial<UsersRpcs>
 }

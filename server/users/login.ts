@@ -1,8 +1,8 @@
-// This folder owns the RPCs of the service `auth.v1.Users`, one or a related pair in each file. users.proto documents
+// This folder owns the RPCs of the service `auth.v1.Users`: an object of RPCs for each noun, or one long rule. users.proto documents
 // their meaning and refusals. access/ identifies callers and limits attempts, models/ stores, calls/ dispatches.
 
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { UsersRpc } from '../access/context.js'
+import type { UsersRpcs } from '../access/context.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Tokens } from '../access/tokens.js'
 import type { Renewals } from '../passwords/renewal.js'
@@ -12,7 +12,7 @@ import { usernameKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 
 /** Signs in with username and password; returns a token of a session of `pwd`. */
-export function login(deps: { signIns: SignIns; renewals: Renewals; tokens: Tokens }): UsersRpc<'login'> {
+export function login(deps: { signIns: SignIns; renewals: Renewals; tokens: Tokens }): UsersRpcs['login'] {
   const { signIns, renewals, tokens } = deps
   return async (request, { call, device }) => {
     const { username, password } = required({ username: request.username, password: request.password })

@@ -1,7 +1,7 @@
 // What an active ROLE_INSTITUTION sees and changes of the members of its organization.
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
-import type { UsersRpc } from '../access/context.js'
+import type { UsersRpcs } from '../access/context.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { MasterKey } from '../models/master-key.js'
 import type { Users } from '../models/user.js'
@@ -14,81 +14,74 @@ import { toUserRecord } from './user-record.js'
 /** Default and maximum number of members of a page. */
 const sizes = { usual: 50, max: 500 }
 
-/** Lists the members of the caller's organization by id. */
-export function listMembers({
-  administeredUsers,
-  users,
-  masterKey,
-  openPage,
-}: {
-  administeredUsers: Pick<AdministeredUsers, 'list'>
-  users: Pick<Users, 'findMany'>
-  masterKey: MasterKey
-  openPage: OpenPage
-}): UsersRpc<'listMembers'> {
+/** The RPCs of members. */
+export function memberRpcs(deps: {
+  readonly administeredUsers: Pick<AdministeredUsers, 'list'>
+  readonly users: Pick<Users, 'findMany' | 'deactivate'>
+  readonly notifyOwner: NotifyOwner
+  readonly masterKey: MasterKey
+  readonly openPage: OpenPage
+}) {
+  const { administeredUsers, users, notifyOwner, masterKey, openPage } = deps
+
   /** Usernames by id of those users that are members of the organization. */
   async function usernames(ids: readonly (number | null)[], organizationId: number) {
     const known = await users.findMany([...new Set(ids.filter(id => id !== null))], [])
     return new Map(known.filter(user => user.organizationId === organizationId).map(user => [user.id, user.username]))
   }
 
-  return async (request, { caller }) => {
-    // The row admits members of an organization only.
-    const organizationId = caller.user.organizationId!
-    const owner = `organization:${organizationId}`
-    const page = openPage<number>(UsersService.method.listMembers, request, { sizes, owner })
-    const text = checkText('text', request.text)
-    const rows = await administeredUsers.list({
-      limit: page.limit,
-      organizationId,
-      ...(page.after !== undefined && { afterId: page.after }),
-      // The record doesn't show the e-mail address.
-      ...(text && { text, byEmail: false }),
-    })
-    const { shown, ...next } = page.cut(rows, ({ id }) => id)
-    const names = await usernames(
-      shown.map(({ activatedBy }) => activatedBy),
-      organizationId,
-    )
-    return {
-      members: shown.map(row => {
-        const { suspended, activatedAt, activatedBy } = row
-        const activatedByUsername = activatedBy === null ? undefined : names.get(activatedBy)
-        return {
-          user: toUserRecord(row, caller, masterKey),
-          suspended,
-          ...(activatedAt && { activateTime: timestampFromDate(activatedAt) }),
-          ...(activatedBy !== null && { activatedBy }),
-          ...(activatedByUsername !== undefined && { activatedByUsername }),
-        }
-      }),
-      ...next,
-    }
-  }
-}
-
-/** Deactivates a client of the caller's organization, who is notified by e-mail. */
-export function deactivateMember({
-  users,
-  notifyOwner,
-}: {
-  users: Pick<Users, 'deactivate'>
-  notifyOwner: NotifyOwner
-}): UsersRpc<'deactivateMember'> {
   return {
-    check({ username }) {
-      required({ username })
-    },
-    async handle(_request, { call, target, transact }) {
-      const { id, organizationId } = target
-      await transact(async ({ t, record }) => {
-        await users.deactivate(id, t)
-        // The member can export its e-mails: they omit the client address of the institution.
-        const from = { address: '', acceptLanguage: call.acceptLanguage }
-        await notifyOwner('member-deactivated', target, from, t)
-        await record({ action: 'user.deactivate', subject_id: id, object: `organization:${organizationId}` })
+    /** Lists the members of the caller's organization by id. */
+    async listMembers(request, { caller }) {
+      // The row admits members of an organization only.
+      const organizationId = caller.user.organizationId!
+      const owner = `organization:${organizationId}`
+      const page = openPage<number>(UsersService.method.listMembers, request, { sizes, owner })
+      const text = checkText('text', request.text)
+      const rows = await administeredUsers.list({
+        limit: page.limit,
+        organizationId,
+        afterId: page.after,
+        text,
+        // The record doesn't show the e-mail address.
+        byEmail: false,
       })
-      return {}
+      const { shown, ...next } = page.cut(rows, ({ id }) => id)
+      const names = await usernames(
+        shown.map(({ activatedBy }) => activatedBy),
+        organizationId,
+      )
+      return {
+        members: shown.map(row => {
+          const { suspended, activatedAt, activatedBy } = row
+          return {
+            user: toUserRecord(row, caller, masterKey),
+            suspended,
+            activateTime: activatedAt ? timestampFromDate(activatedAt) : undefined,
+            activatedBy: activatedBy ?? undefined,
+            activatedByUsername: activatedBy === null ? undefined : names.get(activatedBy),
+          }
+        }),
+        ...next,
+      }
     },
-  }
+
+    /** Deactivates a client of the caller's organization, who is notified by e-mail. */
+    deactivateMember: {
+      check({ username }) {
+        required({ username })
+      },
+      async handle(_request, { call, target, transact }) {
+        const { id, organizationId } = target
+        await transact(async ({ t, record }) => {
+          await users.deactivate(id, t)
+          // The member can export its e-mails: they omit the client address of the institution.
+          const from = { address: '', acceptLanguage: call.acceptLanguage }
+          await notifyOwner('member-deactivated', target, from, t)
+          await record({ action: 'user.deactivate', subject_id: id, object: `organization:${organizationId}` })
+        })
+        return {}
+      },
+    },
+  } satisfies Partial<UsersRpcs>
 }

@@ -2,7 +2,7 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { tooManyAttempts } from '../access/admission.js'
-import type { UsersRpc } from '../access/context.js'
+import type { UsersRpcs } from '../access/context.js'
 import type { EventPlace, UserData } from '../models/user-data.js'
 import type { Quotas } from '../outbox/quotas.js'
 import type { OpenPage } from '../requests/paging.js'
@@ -13,41 +13,39 @@ const sizes = { usual: 50, max: 500 }
 /** Maximum number of events in an export, which keep it below 1 MB. */
 const maxExportedEvents = 1_000
 
-/** Returns the data of the caller. It is read in the transaction that counts and records the export. */
-export function exportMe(deps: {
-  userData: Pick<UserData, 'export' | 'ownEvents'>
-  quotas: Pick<Quotas, 'exports'>
-}): UsersRpc<'exportMe'> {
-  const { userData, quotas } = deps
-  return async (_request, { caller, transact }) => {
-    const { id } = caller.user
-    return transact(async ({ t, record }) => {
-      const wait = await quotas.exports(id, t)
-      if (wait > 0) throw tooManyAttempts(wait, 'exports')
-      await record({ action: 'user.export-own', subject_id: id })
-      const data = await userData.export(id, 'owner', t)
-      const events = await userData.ownEvents(id, { before: undefined, limit: maxExportedEvents }, t)
-      return { json: JSON.stringify({ ...data, audit_events: events.map(({ event }) => event) }) }
-    })
-  }
-}
+/** The RPCs of the data stored about the caller. */
+export function myDataRpcs(deps: {
+  readonly userData: Pick<UserData, 'export' | 'ownEvents'>
+  readonly quotas: Pick<Quotas, 'exports'>
+  readonly openPage: OpenPage
+}) {
+  const { userData, quotas, openPage } = deps
+  return {
+    /** Returns the data of the caller. It is read in the transaction that counts and records the export. */
+    async exportMe(_request, { caller, transact }) {
+      const { id } = caller.user
+      return transact(async ({ t, record }) => {
+        const wait = await quotas.exports(id, t)
+        if (wait > 0) throw tooManyAttempts(wait, 'exports')
+        await record({ action: 'user.export-own', subject_id: id })
+        const data = await userData.export(id, 'owner', t)
+        const events = await userData.ownEvents(id, { before: undefined, limit: maxExportedEvents }, t)
+        return { json: JSON.stringify({ ...data, audit_events: events.map(({ event }) => event) }) }
+      })
+    },
 
-/** Returns a page of the caller's events, the newest first. */
-export function listMyEvents(deps: {
-  userData: Pick<UserData, 'ownEvents'>
-  openPage: OpenPage
-}): UsersRpc<'listMyEvents'> {
-  const { userData, openPage } = deps
-  return async (request, { caller }) => {
-    const { id } = caller.user
-    const page = openPage<EventPlace>(Users.method.listMyEvents, request, { sizes, owner: `user:${id}` })
-    const rows = await userData.ownEvents(id, { before: page.after, limit: page.limit })
-    const { shown, ...next } = page.cut(rows, ({ place }) => place)
-    const events = shown.map(({ event: { time, address, ...event } }) => ({
-      ...event,
-      time: timestampFromDate(new Date(time)),
-      ...(address !== null && { address }),
-    }))
-    return { events, ...next }
-  }
+    /** Returns a page of the caller's events, the newest first. */
+    async listMyEvents(request, { caller }) {
+      const { id } = caller.user
+      const page = openPage<EventPlace>(Users.method.listMyEvents, request, { sizes, owner: `user:${id}` })
+      const rows = await userData.ownEvents(id, { before: page.after, limit: page.limit })
+      const { shown, ...next } = page.cut(rows, ({ place }) => place)
+      const events = shown.map(({ event: { time, address, ...event } }) => ({
+        ...event,
+        time: timestampFromDate(new Date(time)),
+        ...(address !== null && { address }),
+      }))
+      return { events, ...next }
+    },
+  } satisfies Partial<UsersRpcs>
 }

@@ -1,7 +1,7 @@
 // Changes of profiles under the rules of sign-up: by the users themselves (UpdateMe), and by administrators.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Admission } from '../access/admission.js'
-import type { UsersRpc } from '../access/context.js'
+import type { UsersRpcs } from '../access/context.js'
 import type { Transaction } from '../database/connection.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { MasterKey } from '../models/master-key.js'
@@ -49,7 +49,7 @@ export function updateMe(deps: {
   readonly timeZone: string
   readonly masterKey: MasterKey
   readonly now: () => number
-}): UsersRpc<'updateMe'> {
+}): UsersRpcs['updateMe'] {
   const { users, administeredUsers, admission, policy, timeZone, masterKey, now } = deps
   return async ({ record, updateMask }, { call, caller, transact }) => {
     const { id } = caller.user

@@ -1,5 +1,5 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { UsersRpc } from '../access/context.js'
+import type { UsersRpcs } from '../access/context.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { MasterKey } from '../models/master-key.js'
 import type { Users } from '../models/user.js'
@@ -18,7 +18,7 @@ export function rotateProviderKey({
   administeredUsers: Pick<AdministeredUsers, 'lock'>
   masterKey: MasterKey
   chooseLocale: ChooseLocale
-}): UsersRpc<'rotateProviderKey'> {
+}): UsersRpcs['rotateProviderKey'] {
   return async (_request, { call, caller, transact }) =>
     transact(async ({ t, record }) => {
       const { id } = caller.user

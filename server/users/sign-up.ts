@@ -2,7 +2,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Admission } from '../access/admission.js'
 import { auditContext } from '../access/caller.js'
-import type { UsersRpc } from '../access/context.js'
+import type { UsersRpcs } from '../access/context.js'
 import type { Tokens } from '../access/tokens.js'
 import { fromNow } from '../database/attributes.js'
 import type { Database } from '../database/connection.js'
@@ -39,7 +39,7 @@ export interface SignUpDeps {
  * Registers an inactive user and returns a token for it. Refuses with INVALID_SIGN_UP and all invalid fields, with
  * TOO_MANY_ATTEMPTS for the client address, and with OVERLOADED when the hash queue is full.
  */
-export function signUp(deps: SignUpDeps): UsersRpc<'signUp'> {
+export function signUp(deps: SignUpDeps): UsersRpcs['signUp'] {
   const { database, users, questions, audit, admission, passwords, tokens } = deps
   return async (request, { call }) => {
     const { form, question } = await prepare(deps, request, call)

@@ -1,7 +1,7 @@
 // How users change their own username: with the password again.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Admission } from '../access/admission.js'
-import type { UsersRpc } from '../access/context.js'
+import type { UsersRpcs } from '../access/context.js'
 import { checkPasswordAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { FormerUsernames } from '../models/former-username.js'
@@ -34,7 +34,7 @@ export function setUsername(deps: {
   readonly chooseLocale: ChooseLocale
   readonly timeZone: string
   readonly now: () => number
-}): UsersRpc<'setUsername'> {
+}): UsersRpcs['setUsername'] {
   const { users, formerUsernames, signIns, admission, policy, chooseLocale, timeZone, now } = deps
   return async (request, { call, caller: { user }, transact }) => {
     const { password } = required({ username: request.username, password: request.password })

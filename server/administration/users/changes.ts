@@ -10,190 +10,175 @@ import type { Settings } from '../../process/settings.js'
 import { refuse } from '../../requests/refusal.js'
 import { checkRole } from '../../requests/texts.js'
 import type { Role } from '../../rules/roles.js'
-import { changeRecord, type Done } from '../change-record.js'
-import type { AdministrationContext, Checked, Handler } from '../context.js'
+import { changing, type Done } from '../change-record.js'
+import type { AdministrationContext, AdministrationRpcs, Checked } from '../context.js'
 import type { References } from '../references.js'
 import { changeBy, type NotifyAdministrators } from '../security-notices.js'
 import { toAdministeredUser } from './record.js'
 
 /** What changes of users are made of. */
 export interface UserChangeDeps {
-  references: References
   users: Users
   administeredUsers: AdministeredUsers
-  organizations: Organizations
-  emails: Pick<Emails, 'notify'>
   notifyAdministrators: NotifyAdministrators
   masterKey: MasterKey
-  settings: Pick<Settings, 'mailLocale'>
 }
 
 type UserDone = Done & { readonly action: Administered }
 
-/** Makes a user active without a key, and a member of an organization. */
-export function activateUser(deps: UserChangeDeps): Handler<'activateUser'> {
-  const { references, users, organizations, emails, settings } = deps
-  return async (request, context) => {
-    const { administrator } = context
-    const by = changeBy(administrator, settings)
-    const id = request.organization ? (await references.organization(request.organization)).id : undefined
-    return changeUser(deps, context, request, { keys: true }, async (row, t) => {
-      const moved = id !== undefined && id !== row.organizationId
-      if (row.active && !moved) return undefined
-      if (row.role === 'ROLE_ADMIN') administrator.confirm(row.username, request.confirm)
-      if (row.suspended) refuse(Reason.WRONG_STATE, { text: `${row.username} is suspended: resume it first.` })
-      if (moved) await checkOrganization(organizations, id, t)
-      // Access through the former organization ends.
-      if (moved && (row.active || row.organizationId !== null)) await users.setOrganization(row, id, by, t)
-      await users.activate(row, id ?? null, t, administrator.user?.id)
-      // security-notices.ts notifies an administrator.
-      if (!row.active && row.role !== 'ROLE_ADMIN') await emails.notify('account-activated', row, by, t)
-      const organization = id ?? row.organizationId
-      const former = moved && row.organizationId !== null ? `${row.organizationId}->` : ''
-      return {
-        action: 'user.activate',
-        ...(organization !== null && { object: `organization:${former}${organization}` }),
-      }
-    })
-  }
-}
-
-/** Suspends a user and revokes its tokens. */
-export function suspendUser(deps: UserChangeDeps): Handler<'suspendUser'> {
-  return (request, context) =>
-    changeUser(deps, context, request, {}, async (row, t) => {
-      if (row.suspended) return undefined
-      await keepAnAdministrator(deps.administeredUsers, row, t)
-      await deps.users.suspend(row.id, t)
-      return { action: 'user.suspend' }
-    })
-}
-
-/** Ends a suspension. */
-export function resumeUser(deps: UserChangeDeps): Handler<'resumeUser'> {
-  return (request, context) =>
-    changeUser(deps, context, request, {}, async (row, t) => {
-      if (!row.suspended) return undefined
-      await deps.users.resume(row.id, t)
-      return { action: 'user.resume' }
-    })
-}
-
-/** Gives a user another role and revokes its tokens. */
-export function setRole(deps: UserChangeDeps): Checked<'setRole', Role> {
+/** The RPCs that change the state of a user. */
+export function userStateRpcs(
+  deps: UserChangeDeps & {
+    references: Pick<References, 'organization'>
+    organizations: Organizations
+    emails: Pick<Emails, 'notify'>
+    settings: Pick<Settings, 'mailLocale'>
+  },
+) {
+  const { references, users, administeredUsers, organizations, emails, settings } = deps
+  const change = changingUser(deps)
   return {
-    check(request, { administrator }) {
-      const role = checkRole('role', request.role)
-      administrator.permitSignIn([role])
-      return role
-    },
-    handle(request, context, role) {
-      return changeUser(deps, context, request, { keys: true }, async (row, t) => {
-        if (row.role === role) return undefined
-        if ([row.role, role].includes('ROLE_ADMIN')) context.administrator.confirm(row.username, request.confirm)
-        await keepAnAdministrator(deps.administeredUsers, row, t)
-        await deps.users.setRole(row, role, t)
-        return { action: 'user.set-role', object: `role:${row.role}->${role}` }
+    /** Makes a user active without a key, and a member of an organization. */
+    async activateUser(request, context) {
+      const { administrator } = context
+      const by = changeBy(administrator, settings)
+      const id = request.organization ? (await references.organization(request.organization)).id : undefined
+      return change(request, context, { keys: true }, async (row, t) => {
+        const moved = id !== undefined && id !== row.organizationId
+        if (row.active && !moved) return undefined
+        if (row.role === 'ROLE_ADMIN') administrator.confirm(row.username, request.confirm)
+        if (row.suspended) refuse(Reason.WRONG_STATE, { text: `${row.username} is suspended: resume it first.` })
+        if (moved) await checkOrganization(organizations, id, t)
+        // Access through the former organization ends.
+        if (moved && (row.active || row.organizationId !== null)) await users.setOrganization(row, id, by, t)
+        await users.activate(row, id ?? null, t, administrator.user?.id)
+        // security-notices.ts notifies an administrator.
+        if (!row.active && row.role !== 'ROLE_ADMIN') await emails.notify('account-activated', row, by, t)
+        const organization = id ?? row.organizationId
+        const former = moved && row.organizationId !== null ? `${row.organizationId}->` : ''
+        return {
+          action: 'user.activate',
+          ...(organization !== null && { object: `organization:${former}${organization}` }),
+        }
       })
     },
-  }
-}
 
-/** Moves a user to another organization, or out of any, and revokes its tokens. */
-export function setOrganization(deps: UserChangeDeps): Handler<'setOrganization'> {
-  const { references, users, organizations, settings } = deps
-  return async (request, context) => {
-    const id = request.organization ? (await references.organization(request.organization)).id : null
-    return changeUser(deps, context, request, {}, async (row, t) => {
-      if (row.organizationId === id) return undefined
-      if (id !== null) await checkOrganization(organizations, id, t)
-      await users.setOrganization(row, id, changeBy(context.administrator, settings), t)
-      return {
-        action: 'user.set-organization',
-        object: `organization:${row.organizationId ?? 'none'}->${id ?? 'none'}`,
-      }
-    })
-  }
-}
+    /** Suspends a user and revokes its tokens. */
+    suspendUser: (request, context) =>
+      change(request, context, {}, async (row, t) => {
+        if (row.suspended) return undefined
+        await keepAnAdministrator(administeredUsers, row, t)
+        await users.suspend(row.id, t)
+        return { action: 'user.suspend' }
+      }),
 
-/** Replaces the provider key of a user, who is notified by e-mail. */
-export function rotateProviderKey(deps: UserChangeDeps): Handler<'rotateProviderKey'> {
-  const { users, settings } = deps
-  return async (request, context) => {
-    const by = changeBy(context.administrator, settings)
-    const { user } = await changeUser(deps, context, request, { keys: true }, async (row, t) => {
-      const text = `${row.username} has no provider key: only an active ROLE_INSTITUTION has one.`
-      if (!(await users.rotateProviderKey(row, by, t))) refuse(Reason.WRONG_STATE, { text })
-      return { action: 'user.rotate-provider-key' }
-    })
-    return { user }
-  }
-}
+    /** Ends a suspension. */
+    resumeUser: (request, context) =>
+      change(request, context, {}, async (row, t) => {
+        if (!row.suspended) return undefined
+        await users.resume(row.id, t)
+        return { action: 'user.resume' }
+      }),
 
-/** Logs a user out everywhere. */
-export function revokeTokens(deps: UserChangeDeps): Handler<'revokeTokens'> {
-  return (request, context) =>
-    changeUser(deps, context, request, {}, async (row, t) => {
-      await deps.users.revokeTokens(row.id, t)
-      return { action: 'user.revoke-tokens' }
-    })
-}
+    /** Gives a user another role and revokes its tokens. */
+    setRole: {
+      check(request, { administrator }) {
+        const role = checkRole('role', request.role)
+        administrator.permitSignIn([role])
+        return role
+      },
+      handle(request, context, role) {
+        return change(request, context, { keys: true }, async (row, t) => {
+          if (row.role === role) return undefined
+          if ([row.role, role].includes('ROLE_ADMIN')) context.administrator.confirm(row.username, request.confirm)
+          await keepAnAdministrator(administeredUsers, row, t)
+          await users.setRole(row, role, t)
+          return { action: 'user.set-role', object: `role:${row.role}->${role}` }
+        })
+      },
+    } satisfies Checked<'setRole', Role>,
 
-/** Deletes a user, who can be undeleted until it is erased. */
-export function deleteUser(deps: UserChangeDeps): Handler<'deleteUser'> {
-  return (request, context) =>
-    changeUser(deps, context, request, { deleted: true }, async (row, t) => {
-      if (row.deletedAt) return undefined
-      await keepAnAdministrator(deps.administeredUsers, row, t)
-      await deps.users.delete(row.id, t)
-      return { action: 'user.delete' }
-    })
-}
+    /** Moves a user to another organization, or out of any, and revokes its tokens. */
+    async setOrganization(request, context) {
+      const id = request.organization ? (await references.organization(request.organization)).id : null
+      return change(request, context, {}, async (row, t) => {
+        if (row.organizationId === id) return undefined
+        if (id !== null) await checkOrganization(organizations, id, t)
+        await users.setOrganization(row, id, changeBy(context.administrator, settings), t)
+        return {
+          action: 'user.set-organization',
+          object: `organization:${row.organizationId ?? 'none'}->${id ?? 'none'}`,
+        }
+      })
+    },
 
-/** Restores a deleted user as it was. */
-export function undeleteUser(deps: UserChangeDeps): Handler<'undeleteUser'> {
-  return (request, context) =>
-    changeUser(deps, context, request, { deleted: true }, async (row, t) => {
-      if (!row.deletedAt) return undefined
-      await deps.users.undelete(row.id, t)
-      return { action: 'user.undelete' }
-    })
+    /** Replaces the provider key of a user, who is notified by e-mail. */
+    async rotateProviderKey(request, context) {
+      const by = changeBy(context.administrator, settings)
+      const { user } = await change(request, context, { keys: true }, async (row, t) => {
+        const text = `${row.username} has no provider key: only an active ROLE_INSTITUTION has one.`
+        if (!(await users.rotateProviderKey(row, by, t))) refuse(Reason.WRONG_STATE, { text })
+        return { action: 'user.rotate-provider-key' }
+      })
+      return { user }
+    },
+
+    /** Logs a user out everywhere. */
+    revokeTokens: (request, context) =>
+      change(request, context, {}, async (row, t) => {
+        await users.revokeTokens(row.id, t)
+        return { action: 'user.revoke-tokens' }
+      }),
+
+    /** Deletes a user, who can be undeleted until it is erased. */
+    deleteUser: (request, context) =>
+      change(request, context, { deleted: true }, async (row, t) => {
+        if (row.deletedAt) return undefined
+        await keepAnAdministrator(administeredUsers, row, t)
+        await users.delete(row.id, t)
+        return { action: 'user.delete' }
+      }),
+
+    /** Restores a deleted user as it was. */
+    undeleteUser: (request, context) =>
+      change(request, context, { deleted: true }, async (row, t) => {
+        if (!row.deletedAt) return undefined
+        await users.undelete(row.id, t)
+        return { action: 'user.undelete' }
+      }),
+  } satisfies Partial<AdministrationRpcs>
 }
 
 /**
- * Changes the user that a request refers to. A change of an administrator or of a password needs a reason on the database
- * itself, and other administrators are notified. Refuses with WRONG_STATE to change a deleted user, unless `deleted`;
- * with `keys` the answer has the user's keys.
+ * Returns a function that changes the user that a request refers to. A change of an administrator or of a password needs a
+ * reason on the database itself, and other administrators are notified. Refuses with WRONG_STATE to change a deleted user,
+ * unless `deleted`; with `keys` the answer has the user's keys.
  */
-export function changeUser(
-  deps: Pick<UserChangeDeps, 'administeredUsers' | 'notifyAdministrators' | 'masterKey'>,
-  context: AdministrationContext<AdministeredUserRow>,
-  request: { readonly etag?: string; readonly validateOnly: boolean },
-  { keys = false, deleted = false }: { readonly keys?: boolean; readonly deleted?: boolean },
-  work: (row: AdministeredUserRow, t: Transaction) => Promise<UserDone | undefined>,
-) {
-  const { administeredUsers, notifyAdministrators, masterKey } = deps
-  return changeRecord(
-    {
+export function changingUser({ administeredUsers, notifyAdministrators, masterKey }: Omit<UserChangeDeps, 'users'>) {
+  const kind = (keys: boolean) =>
+    changing({
       lock: (id, t) => lockUser(administeredUsers, id, t),
-      show: row => toAdministeredUser(row, masterKey),
-      async record({ t, record }, done: UserDone, before, { id, role }) {
+      show: (row: AdministeredUserRow) => toAdministeredUser(row, masterKey),
+      async record({ t, record }, done: UserDone, before, { id, role }, administrator) {
         const { action } = done
         if ([before.role, role].includes('ROLE_ADMIN') || action === 'user.set-password') {
           const deed = { action, subjectId: id, ...(action === 'user.set-role' && { role }) }
-          await notifyAdministrators(context.administrator, deed, t)
+          await notifyAdministrators(administrator, deed, t)
         }
         await record({ ...done, subject_id: id })
       },
       answer: row => ({ user: toAdministeredUser(row, masterKey, { keys }) }),
-    },
-    context,
-    request,
-    async (row, t) => {
+    })
+  return (
+    request: { readonly etag?: string; readonly validateOnly: boolean },
+    context: AdministrationContext<AdministeredUserRow>,
+    { keys = false, deleted = false }: { readonly keys?: boolean; readonly deleted?: boolean },
+    work: (row: AdministeredUserRow, t: Transaction) => Promise<UserDone | undefined>,
+  ) =>
+    kind(keys)(request, context, async (row, t) => {
       if (!deleted) checkPresent(row)
       return work(row, t)
-    },
-  )
+    })
 }
 
 /** A user's row, which no other transaction changes before this one ends. */

@@ -1,6 +1,7 @@
 // Registration of users and edits of their profiles, under the rules of sign-up.
-import { Administration as AdministrationService, type UserForm } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { Administration, type UserForm } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
+import type { Organizations } from '../../models/organization.js'
 import type { Passwords } from '../../passwords/hash.js'
 import type { PasswordPolicy } from '../../passwords/policy.js'
 import { waiterOf } from '../../passwords/pool.js'
@@ -14,12 +15,15 @@ import { profileFields } from '../../rules/profile.js'
 import { editProfile } from '../../users/profile.js'
 import { type CompleteTexts, checkFields, profileOf } from '../../users/sign-up-form.js'
 import { checkFree, isTaken, takenNames } from '../../users/taken-names.js'
-import type { Checked, Handler } from '../context.js'
+import type { AdministrationRpcs, Checked } from '../context.js'
+import type { References } from '../references.js'
 import { changeBy } from '../security-notices.js'
-import { changeUser, checkOrganization, lockUser, type UserChangeDeps } from './changes.js'
+import { changingUser, checkOrganization, lockUser, type UserChangeDeps } from './changes.js'
 import { toAdministeredUser } from './record.js'
 
 interface Deps extends UserChangeDeps {
+  references: Pick<References, 'organization'>
+  organizations: Organizations
   passwords: Passwords
   policy: PasswordPolicy
   settings: Pick<Settings, 'timeZone' | 'mailLocale'>
@@ -29,100 +33,101 @@ interface Deps extends UserChangeDeps {
 /** Fields that can be changed. */
 const editable = ['username', ...profileFields, 'email'] as const
 
-/** Registers a user, active at once or not. */
-export function createUser(deps: Deps): Handler<'createUser'> {
-  const { references, users, administeredUsers, organizations, passwords, masterKey } = deps
-  return async (request, { call, administrator, create }) => {
-    const form: Partial<UserForm> = request.form ?? {}
-    const { password, nickname = form.username } = form
-    const given = { ...form, ...(nickname !== undefined && { nickname }) }
-    const { fields, texts } = checkTexts(deps, given)
-    const needed = fields.filter(({ field }) => field !== 'password' || password !== undefined)
-    if (needed.length > 0) {
-      // Report taken names with all other wrong fields; otherwise they show when the user is added.
-      const taken = await takenNames(users, { username: texts.username ?? '', nickname: texts.nickname ?? '' })
-      refuseForm([...needed, ...taken.filter(({ field }) => needed.every(other => other.field !== field))])
-    }
-    const role = checkRole('form.role', form.role)
-    administrator.permitSignIn([role])
-    const complete = texts as CompleteTexts
-    const { username } = complete
-    if (request.organization && !request.active) {
-      wrongFields([{ field: 'organization', message: 'Only a user that is created active can belong to one.' }])
-    }
-    const organization = request.organization ? (await references.organization(request.organization)).id : null
-    const becomesAdministrator = role === 'ROLE_ADMIN'
-    if (becomesAdministrator && request.active) administrator.confirm(username, request.confirm)
-
-    const key = usernameKey(username)
-    const [passwordHash = ''] =
-      password === undefined
-        ? []
-        : await passwords.hash([{ context: 'password', text: password }], waiterOf(call, key, 'administration'))
-    const row = {
-      ...profileOf(complete),
-      passwordHash,
-      securityQuestion: null,
-      // Only users themselves accept terms.
-      termsOfUsage: false,
-      role,
-    }
-    return create(AdministrationService.method.createUser, request, async ({ t, record }) => {
-      await checkFree(users, row, t)
-      const id = await users.add(row, t)
-      if (request.active) {
-        if (organization !== null) await checkOrganization(organizations, organization, t)
-        const inactive = { ...row, id, active: false, suspended: false, organizationId: null }
-        await users.activate(inactive, organization, t, administrator.user?.id)
-      }
-      if (becomesAdministrator) await deps.notifyAdministrators(administrator, { action: 'user.add', subjectId: id }, t)
-      await record({ action: 'user.add', subject_id: id, object: `role:${row.role}` })
-      return { user: toAdministeredUser(await lockUser(administeredUsers, id, t), masterKey, { keys: true }) }
-    }).catch(error => refuseTaken(error, () => takenNames(users, row)))
-  }
-}
-
 /** The fields that a request changes, and their new values. */
 interface Update {
   readonly mask: readonly (typeof editable)[number][]
   readonly texts: ReturnType<typeof checkTexts>['texts']
 }
 
-/** Changes the username, profile or e-mail address of a user. */
-export function updateUser(deps: Deps): Checked<'updateUser', Update> {
-  const { users } = deps
+/** The RPCs that take the form of a user. */
+export function userFormRpcs(deps: Deps) {
+  const { references, users, administeredUsers, notifyAdministrators, organizations, passwords, masterKey } = deps
+  const change = changingUser(deps)
   return {
-    check({ updateMask, form = {} as UserForm }) {
-      const mask = readMask(updateMask, editable)
-      const { fields, texts } = checkTexts(deps, Object.fromEntries(mask.map(field => [field, form[field]])))
-      refuseForm(fields.filter(({ field }) => (mask as string[]).includes(field)))
-      return { mask, texts }
-    },
-    async handle(request, context, { mask, texts }) {
-      const masked = Object.fromEntries(mask.map(field => [field, texts[field]])) as typeof texts
-      const by = changeBy(context.administrator, deps.settings)
-      return changeUser(deps, context, request, {}, async (row, t) => {
-        const changed = new Set<string>()
-        // The address comes first: the sender holds an e-mail, which this discards, while it waits for a user with another name.
-        if (mask.includes('email') && (texts.email ?? null) !== row.email) {
-          await users.setEmail(row, texts.email ?? null, by, t)
-          changed.add('email')
+    /** Registers a user, active at once or not. */
+    async createUser(request, { call, administrator, create }) {
+      const form: Partial<UserForm> = request.form ?? {}
+      const { password, nickname = form.username } = form
+      const given = { ...form, ...(nickname !== undefined && { nickname }) }
+      const { fields, texts } = checkTexts(deps, given)
+      const needed = fields.filter(({ field }) => field !== 'password' || password !== undefined)
+      if (needed.length > 0) {
+        // Report taken names with all other wrong fields; otherwise they show when the user is added.
+        const taken = await takenNames(users, { username: texts.username ?? '', nickname: texts.nickname ?? '' })
+        refuseForm([...needed, ...taken.filter(({ field }) => needed.every(other => other.field !== field))])
+      }
+      const role = checkRole('form.role', form.role)
+      administrator.permitSignIn([role])
+      const complete = texts as CompleteTexts
+      const { username } = complete
+      if (request.organization && !request.active) {
+        wrongFields([{ field: 'organization', message: 'Only a user that is created active can belong to one.' }])
+      }
+      const organization = request.organization ? (await references.organization(request.organization)).id : null
+      const becomesAdministrator = role === 'ROLE_ADMIN'
+      if (becomesAdministrator && request.active) administrator.confirm(username, request.confirm)
+
+      const key = usernameKey(username)
+      const [passwordHash = ''] =
+        password === undefined
+          ? []
+          : await passwords.hash([{ context: 'password', text: password }], waiterOf(call, key, 'administration'))
+      const row = {
+        ...profileOf(complete),
+        passwordHash,
+        securityQuestion: null,
+        // Only users themselves accept terms.
+        termsOfUsage: false,
+        role,
+      }
+      return create(Administration.method.createUser, request, async ({ t, record }) => {
+        await checkFree(users, row, t)
+        const id = await users.add(row, t)
+        if (request.active) {
+          if (organization !== null) await checkOrganization(organizations, organization, t)
+          const inactive = { ...row, id, active: false, suspended: false, organizationId: null }
+          await users.activate(inactive, organization, t, administrator.user?.id)
         }
-        if (masked.username && masked.username !== row.username) {
-          await checkFree(users, { username: masked.username }, t, row.id)
-          await users.rename(row.id, masked.username, by, t)
-          changed.add('username')
-        }
-        const details = profileFields.filter(field => mask.includes(field))
-        for (const field of await editProfile(users, row, details, texts, t)) changed.add(field)
-        if (changed.size === 0) return undefined
-        const names = mask.filter(field => changed.has(field)).join(',')
-        return names === 'email'
-          ? { action: 'user.set-email', object: `email:${texts.email ? 'set' : 'removed'}` }
-          : { action: 'user.edit', object: `fields:${names}` }
-      }).catch(error => refuseTaken(error, () => takenNames(users, masked, context.target.id)))
+        if (becomesAdministrator) await notifyAdministrators(administrator, { action: 'user.add', subjectId: id }, t)
+        await record({ action: 'user.add', subject_id: id, object: `role:${row.role}` })
+        return { user: toAdministeredUser(await lockUser(administeredUsers, id, t), masterKey, { keys: true }) }
+      }).catch(error => refuseTaken(error, () => takenNames(users, row)))
     },
-  }
+
+    /** Changes the username, profile or e-mail address of a user. */
+    updateUser: {
+      check({ updateMask, form = {} as UserForm }) {
+        const mask = readMask(updateMask, editable)
+        const { fields, texts } = checkTexts(deps, Object.fromEntries(mask.map(field => [field, form[field]])))
+        refuseForm(fields.filter(({ field }) => (mask as string[]).includes(field)))
+        return { mask, texts }
+      },
+      async handle(request, context, { mask, texts }) {
+        const masked = Object.fromEntries(mask.map(field => [field, texts[field]])) as typeof texts
+        const by = changeBy(context.administrator, deps.settings)
+        return change(request, context, {}, async (row, t) => {
+          const changed = new Set<string>()
+          // The address comes first: the sender holds an e-mail, which this discards, while it waits for a user with another name.
+          if (mask.includes('email') && (texts.email ?? null) !== row.email) {
+            await users.setEmail(row, texts.email ?? null, by, t)
+            changed.add('email')
+          }
+          if (masked.username && masked.username !== row.username) {
+            await checkFree(users, { username: masked.username }, t, row.id)
+            await users.rename(row.id, masked.username, by, t)
+            changed.add('username')
+          }
+          const details = profileFields.filter(field => mask.includes(field))
+          for (const field of await editProfile(users, row, details, texts, t)) changed.add(field)
+          if (changed.size === 0) return undefined
+          const names = mask.filter(field => changed.has(field)).join(',')
+          return names === 'email'
+            ? { action: 'user.set-email', object: `email:${texts.email ? 'set' : 'removed'}` }
+            : { action: 'user.edit', object: `fields:${names}` }
+        }).catch(error => refuseTaken(error, () => takenNames(users, masked, context.target.id)))
+      },
+    } satisfies Checked<'updateUser', Update>,
+  } satisfies Partial<AdministrationRpcs>
 }
 
 /** Refuses when a name is taken; else throws the error. */

@@ -15,128 +15,111 @@ import type { Settings } from '../../process/settings.js'
 import { canonicalAddress } from '../../requests/client-address.js'
 import { refuse } from '../../requests/refusal.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
-import type { Checked, Handler } from '../context.js'
+import type { AdministrationRpcs, Checked } from '../context.js'
 import { changeBy } from '../security-notices.js'
 import { checkOwnCodes } from '../session.js'
-import { changeUser, checkPresent, lockUser, type UserChangeDeps } from './changes.js'
+import { changingUser, checkPresent, lockUser, type UserChangeDeps } from './changes.js'
 
-/** Clears the failed sign-ins that count against a user, for all proofs but the caller's own one-time codes. */
-export function unlockUser(
-  deps: Pick<UserChangeDeps, 'administeredUsers'> & {
+/** The RPCs that help a user. */
+export function userSupportRpcs(
+  deps: UserChangeDeps & {
     attempts: Attempts
     buckets: Buckets
     counterKeys: CounterKeys
     totpSecrets: TotpSecrets
-  },
-): Checked<'unlockUser', string | undefined> {
-  const { administeredUsers, attempts, buckets, counterKeys, totpSecrets } = deps
-  return {
-    check: request => checkAddress(request.address),
-    async handle(request, { administrator, change, target: { id, usernameKey } }, address) {
-      const own = await checkOwnCodes(totpSecrets, administrator, id)
-      const cleared = await change(request, async ({ t, record }) => {
-        // Before the counts, as an erasure does.
-        await lockUser(administeredUsers, id, t)
-        const accounts = proofs.map(proof => counterKeys.account(proof, usernameKey))
-        const counts = await attempts.clear(accounts, t)
-        const codes = !own && (await totpSecrets.unlock(id, t))
-        const bucket = address ? [counterKeys.address('failures', address)] : []
-        const all = counts + Number(codes) + (await buckets.clear(bucket, t))
-        // The address itself is personal, and an object can’t be erased.
-        const object = address && { object: 'address' }
-        if (all > 0) await record({ action: 'user.unlock', subject_id: id, ...object })
-        return all
-      })
-      return { cleared }
-    },
-  }
-}
-
-/** Deletes the answers of a user, so that nobody signs in by them, and notifies the user by e-mail. */
-export function clearAnswers(
-  deps: UserChangeDeps & {
     questions: Pick<Questions, 'clear'>
     emails: Emails
-    settings: Pick<Settings, 'mailLocale'>
-  },
-): Handler<'clearAnswers'> {
-  const { questions, emails, settings } = deps
-  return async (request, context) => {
-    let cleared = 0
-    const { user } = await changeUser(deps, context, request, {}, async (row, t) => {
-      cleared = await questions.clear(row.id, t)
-      if (cleared === 0) return undefined
-      const address = context.administrator.auditContext.address ?? 'auth-admin'
-      // security-notices.ts notifies an administrator, without a quota.
-      if (row.role !== 'ROLE_ADMIN')
-        await emails.notify('answers-cleared', row, { address, locale: settings.mailLocale }, t)
-      return { action: 'user.clear-answers' }
-    })
-    return { user, cleared }
-  }
-}
-
-/** Sets a password, revokes the tokens of the user, and notifies the user by e-mail. */
-export function setPassword(
-  deps: UserChangeDeps & {
-    emails: Emails
+    quotas: Quotas
     passwords: Passwords
     policy: PasswordPolicy
     settings: Pick<Settings, 'mailLocale'>
   },
-): Checked<'setPassword'> {
-  const { users, emails, passwords, policy, settings } = deps
-  const handle: Handler<'setPassword'> = async (request, context) => {
-    const { call, administrator, target: user } = context
-    const { password = '' } = request
-    administrator.justify()
-    const problem = checkPassword(password, user, policy)
-    if (problem) refuse(Reason.INVALID_PASSWORD, { text: problem, fields: [{ field: 'password', message: problem }] })
-    const secret = { context: 'password', text: password } as const
-    // With `validateOnly` nothing is stored.
-    const [hash = ''] = request.validateOnly
-      ? []
-      : await passwords.hash([secret], waiterOf(call, user.usernameKey, 'administration'))
-    return changeUser(deps, context, request, {}, async (row, t) => {
-      await users.changePassword(row.id, hash, { byToken: false }, t)
-      // security-notices.ts notifies an administrator, without a quota.
-      if (row.role !== 'ROLE_ADMIN') await emails.notify('password-changed', row, changeBy(administrator, settings), t)
-      return { action: 'user.set-password' }
-    })
-  }
+) {
+  const { users, administeredUsers, attempts, buckets, counterKeys, totpSecrets, questions, emails, quotas } = deps
+  const { passwords, policy, settings } = deps
+  const change = changingUser(deps)
   return {
-    check({ password }) {
-      if (password === undefined) wrongFields([{ field: 'password', message: 'Specify the new password.' }])
-    },
-    handle,
-  }
-}
+    /** Clears the failed sign-ins that count against a user, for all proofs but the caller's own one-time codes. */
+    unlockUser: {
+      check: request => checkAddress(request.address),
+      async handle(request, { administrator, change, target: { id, usernameKey } }, address) {
+        const own = await checkOwnCodes(totpSecrets, administrator, id)
+        const cleared = await change(request, async ({ t, record }) => {
+          // Before the counts, as an erasure does.
+          await lockUser(administeredUsers, id, t)
+          const accounts = proofs.map(proof => counterKeys.account(proof, usernameKey))
+          const counts = await attempts.clear(accounts, t)
+          const codes = !own && (await totpSecrets.unlock(id, t))
+          const bucket = address ? [counterKeys.address('failures', address)] : []
+          const all = counts + Number(codes) + (await buckets.clear(bucket, t))
+          // The address itself is personal, and an object can’t be erased.
+          const object = address && { object: 'address' }
+          if (all > 0) await record({ action: 'user.unlock', subject_id: id, ...object })
+          return all
+        })
+        return { cleared }
+      },
+    } satisfies Checked<'unlockUser', string | undefined>,
 
-/** Mails a recovery key to the user's registered address. */
-export function sendRecoveryKey(
-  deps: Pick<UserChangeDeps, 'administeredUsers'> & {
-    emails: Emails
-    quotas: Quotas
-    settings: Pick<Settings, 'mailLocale'>
-  },
-): Handler<'sendRecoveryKey'> {
-  const { administeredUsers, emails, quotas, settings } = deps
-  return async (request, { change, target: { id } }) => {
-    const email = await change(request, async ({ t, record }) => {
-      const row = await lockUser(administeredUsers, id, t)
-      checkPresent(row)
-      if (row.suspended) refuse(Reason.WRONG_STATE, { text: `${row.username} is suspended: resume it first.` })
-      if (row.email === null) refuse(Reason.WRONG_STATE, { text: `${row.username} has no e-mail address.` })
-      // Counted separately: public requests can't use up this quota.
-      const wait = await quotas.recipient(row.email, true, t)
-      if (wait > 0) throw tooManyAttempts(wait, 'recovery')
-      const parameters = { userId: id, to: row.email }
-      await emails.add({ kind: 'recovery-key', parameters }, settings.mailLocale, t)
-      await record({ action: 'user.send-key', subject_id: id })
-      return row.email
-    })
-    return { email }
-  }
+    /** Deletes the answers of a user, so that nobody signs in by them, and notifies the user by e-mail. */
+    async clearAnswers(request, context) {
+      let cleared = 0
+      const { user } = await change(request, context, {}, async (row, t) => {
+        cleared = await questions.clear(row.id, t)
+        if (cleared === 0) return undefined
+        const by = changeBy(context.administrator, settings)
+        // security-notices.ts notifies an administrator, without a quota.
+        if (row.role !== 'ROLE_ADMIN') await emails.notify('answers-cleared', row, by, t)
+        return { action: 'user.clear-answers' }
+      })
+      return { user, cleared }
+    },
+
+    /** Sets a password, revokes the tokens of the user, and notifies the user by e-mail. */
+    setPassword: {
+      check({ password }) {
+        if (password === undefined) wrongFields([{ field: 'password', message: 'Specify the new password.' }])
+      },
+      async handle(request, context) {
+        const { call, administrator, target: user } = context
+        const { password = '' } = request
+        administrator.justify()
+        const problem = checkPassword(password, user, policy)
+        if (problem)
+          refuse(Reason.INVALID_PASSWORD, { text: problem, fields: [{ field: 'password', message: problem }] })
+        const secret = { context: 'password', text: password } as const
+        // With `validateOnly` nothing is stored.
+        const [hash = ''] = request.validateOnly
+          ? []
+          : await passwords.hash([secret], waiterOf(call, user.usernameKey, 'administration'))
+        return change(request, context, {}, async (row, t) => {
+          await users.changePassword(row.id, hash, { byToken: false }, t)
+          // security-notices.ts notifies an administrator, without a quota.
+          if (row.role !== 'ROLE_ADMIN')
+            await emails.notify('password-changed', row, changeBy(administrator, settings), t)
+          return { action: 'user.set-password' }
+        })
+      },
+    } satisfies Checked<'setPassword'>,
+
+    /** Mails a recovery key to the user's registered address. */
+    async sendRecoveryKey(request, { change, target: { id } }) {
+      const email = await change(request, async ({ t, record }) => {
+        const row = await lockUser(administeredUsers, id, t)
+        checkPresent(row)
+        if (row.suspended) refuse(Reason.WRONG_STATE, { text: `${row.username} is suspended: resume it first.` })
+        if (row.email === null) refuse(Reason.WRONG_STATE, { text: `${row.username} has no e-mail address.` })
+        // Counted separately: public requests can't use up this quota.
+        const wait = await quotas.recipient(row.email, true, t)
+        if (wait > 0) throw tooManyAttempts(wait, 'recovery')
+        const parameters = { userId: id, to: row.email }
+        await emails.add({ kind: 'recovery-key', parameters }, settings.mailLocale, t)
+        await record({ action: 'user.send-key', subject_id: id })
+        return row.email
+      })
+      return { email }
+    },
+  } satisfies Partial<AdministrationRpcs>
 }
 
 /** A client address in canonical form; undefined when none is given. Refuses anything else with INVALID_ARGUMENT. */

@@ -1,0 +1,112 @@
+import { timestampFromDate } from '@bufbuild/protobuf/wkt'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { type UserReference, Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
+import type { Admission } from '../access/admission.js'
+import type { UsersRpcs } from '../access/context.js'
+import { restrictionsOf } from '../access/permissions.js'
+import type { AdministeredUsers } from '../models/administered-user.js'
+import type { MasterKey } from '../models/master-key.js'
+import type { User, Users } from '../models/user.js'
+import type { UserData } from '../models/user-data.js'
+import { network } from '../requests/client-address.js'
+import type { OpenPage } from '../requests/paging.js'
+import { type FieldViolation, refuse } from '../requests/refusal.js'
+import { required } from '../requests/required-fields.js'
+import { checkRole } from '../requests/texts.js'
+import { wrongFields } from '../requests/wrong-fields.js'
+import { usernameKey } from '../rules/names.js'
+import { toUserRecord } from './user-record.js'
+
+/** Maximum users that a service reads in one call. */
+const maxReferences = 500
+
+/** Default and maximum number of users of a page. */
+const sizes = { usual: 500, max: 500 }
+
+/** The RPCs that return records of users. */
+export function recordRpcs(deps: {
+  readonly users: Pick<Users, 'findMany'>
+  readonly administeredUsers: Pick<AdministeredUsers, 'list'>
+  readonly userData: Pick<UserData, 'previousSignIn'>
+  readonly admission: Pick<Admission, 'takeServiceReads' | 'refundServiceReads'>
+  readonly masterKey: MasterKey
+  readonly openPage: OpenPage
+}) {
+  const { users, administeredUsers, userData, admission, masterKey, openPage } = deps
+  return {
+    /** Returns the record of the caller, and its previous sign-in if the request asks for it. */
+    async getMe({ withPreviousSignIn }, { caller }) {
+      const user = toUserRecord(caller.user, caller, masterKey)
+      // Half a credential of an administrator reads its record, and not where it signs in.
+      if (!withPreviousSignIn || restrictionsOf(caller).length > 0) return { user }
+      const signIn = await userData.previousSignIn(caller.user.id, caller.session.startedAt)
+      if (!signIn) return { user }
+      const { at, address } = signIn
+      return {
+        user,
+        previousSignIn: { time: timestampFromDate(at), network: address === null ? undefined : network(address) },
+      }
+    },
+
+    /** Returns the record of a user, for services without activation keys. Only services may use the id. */
+    getUser: {
+      check({ id, username }, { call }) {
+        if (id !== undefined && !call.service) malformed([{ field: 'id', message: 'Only services may use id.' }])
+        if (id !== undefined && username !== undefined)
+          malformed([{ field: 'id', message: 'Give id or username, not both.' }])
+        if (id === undefined) required({ username })
+      },
+      handle: async (_request, { caller, target }) => ({ user: toUserRecord(target, caller, masterKey) }),
+    },
+
+    /**
+     * Returns the records of many users, for services, and the references without a user. Records follow the references.
+     */
+    async batchGetUsers({ references }, { service }) {
+      checkReferences(references)
+      admission.takeServiceReads(service.name, references.length)
+      const ids = references.flatMap(({ user }) => (user.case === 'id' ? [user.value] : []))
+      const keys = references.flatMap(({ user }) => (user.case === 'username' ? [usernameKey(user.value)] : []))
+      const found = await users.findMany(ids, keys)
+      const byId = new Map(found.map(user => [user.id, user]))
+      const byKey = new Map(found.map(user => [user.usernameKey, user]))
+      const find = ({ user }: UserReference): User | undefined =>
+        user.case === 'id' ? byId.get(user.value) : byKey.get(usernameKey(user.value ?? ''))
+      return {
+        users: references.flatMap(reference => {
+          const user = find(reference)
+          return user ? [toUserRecord(user, undefined, masterKey)] : []
+        }),
+        missing: references.filter(reference => !find(reference)),
+      }
+    },
+
+    /** Lists the users of an organization, of a role, or both, by id, for services. Only the users returned count as read. */
+    async listUsers(request, { service: { name } }) {
+      const { organizationId } = request
+      if (organizationId === undefined && !request.role)
+        wrongFields([{ field: 'organization_id', message: 'Give an organization, a role or both.' }])
+      const role = request.role ? checkRole('role', request.role) : undefined
+      const page = openPage<number>(UsersService.method.listUsers, request, { sizes, owner: `service:${name}` })
+      const counted = admission.takeServiceReads(name, page.size)
+      const rows = await administeredUsers.list({ limit: page.limit, afterId: page.after, organizationId, role })
+      const { shown, ...next } = page.cut(rows, ({ id }) => id)
+      admission.refundServiceReads(name, Math.max(0, counted - shown.length))
+      return { users: shown.map(user => toUserRecord(user, undefined, masterKey)), ...next }
+    },
+  } satisfies Partial<UsersRpcs>
+}
+
+function checkReferences(references: readonly UserReference[]): void {
+  if (references.length > maxReferences) {
+    malformed([{ field: 'references', message: `Give at most ${maxReferences} references.` }])
+  }
+  const wrong = references.flatMap(({ user }, index) =>
+    user.case === undefined ? [{ field: `references[${index}]`, message: 'Give an id or a username.' }] : [],
+  )
+  if (wrong.length > 0) malformed(wrong)
+}
+
+function malformed(fields: readonly FieldViolation[]): never {
+  refuse(Reason.MALFORMED_REQUEST, { fields })
+}

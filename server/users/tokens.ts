@@ -1,0 +1,81 @@
+import type { Callers } from '../access/caller.js'
+import type { UsersRpcs } from '../access/context.js'
+import type { Keyring } from '../access/keyring.js'
+import type { Tokens } from '../access/tokens.js'
+import type { Users } from '../models/user.js'
+import { required } from '../requests/required-fields.js'
+
+/** The RPCs that issue, check and revoke tokens, and publish what verifies them. */
+export function tokenRpcs(deps: {
+  readonly tokens: Tokens
+  readonly callers: Pick<Callers, 'introspect'>
+  readonly keyring: Keyring
+  readonly users: Pick<Users, 'revokeTokens'>
+  readonly issuer: string
+}) {
+  const { tokens, callers, keyring, users, issuer } = deps
+  const metadata = JSON.stringify(metadataOf(issuer))
+
+  /** Introspects a token (RFC 7662): returns its claims with the user's present role and state, or `active: false`. */
+  async function introspection(token: string | undefined) {
+    const found = await callers.introspect(token?.trim() ?? '')
+    if (!found) return { active: false } as const
+    const { claims, caller } = found
+    const { sub, exp, iat, iss, aud, jti, auth_time, amr } = claims
+    const { username, role, organizationId, active: user_active } = caller.user
+    const user = { username, roles: [role], org: organizationId ?? undefined, user_active }
+    const of = { sub, exp, iat, iss, aud, jti, auth_time, amr: [...amr] }
+    return { active: true as const, token_type: 'Bearer', ...of, ...user }
+  }
+
+  return {
+    /** Issues a new token for the session of the caller. The former one stays valid. */
+    refresh: async (_request, { caller }) => ({ token: await tokens.issue(caller.user, caller.session) }),
+
+    /** Revokes all tokens of the caller, so that only one of two calls with the same token succeeds. */
+    async revokeMyTokens(_request, { caller, transact }) {
+      const { id } = caller.user
+      await transact(async ({ t, record }) => {
+        await users.revokeTokens(id, t)
+        await record({ action: 'user.revoke-own-tokens', subject_id: id })
+      })
+      return {}
+    },
+
+    /** Returns the claims of a token, or that it is invalid. */
+    async verifyToken({ token }) {
+      const found = await introspection(token)
+      if (!found.active) return found
+      const { token_type: tokenType, auth_time, user_active: userActive, exp, iat, ...claims } = found
+      return { ...claims, tokenType, userActive, exp: BigInt(exp), iat: BigInt(iat), authTime: BigInt(auth_time) }
+    },
+
+    /** The same for services, as JSON of RFC 7662. */
+    async introspect({ token }) {
+      required({ token })
+      return { json: JSON.stringify(await introspection(token)) }
+    },
+
+    /** Clients find the issuer, the keys and the introspection endpoint by the metadata. */
+    getServerMetadata: async () => ({ json: metadata }),
+
+    /** Returns the public keys that verify tokens, as a JWK Set (RFC 7517). */
+    getKeys: async () => ({ keys: await keyring.published() }),
+  } satisfies Partial<UsersRpcs>
+}
+
+/** Metadata of RFC 8414. */
+function metadataOf(issuer: string) {
+  const base = /^https?:/.test(issuer) && URL.canParse(issuer) ? issuer.replace(/\/$/, '') : undefined
+  return {
+    issuer,
+    ...(base !== undefined && {
+      jwks_uri: `${base}/.well-known/jwks.json`,
+      introspection_endpoint: `${base}/introspect`,
+    }),
+    introspection_endpoint_auth_methods_supported: ['Bearer', 'client_secret_basic'],
+    // Required, even if empty.
+    response_types_supported: [],
+    grant_types_supported: [],
+  }
+}
