@@ -22,7 +22,6 @@ import { abortImport, getImport, listImports, startImport } from './administrati
 import { createOrganizationRows } from './administration/imports/organizations.js'
 import { undoImport } from './administration/imports/undo.js'
 import { createUserRows } from './administration/imports/users.js'
-import { createChanges } from './administration/mutations.js'
 import { organizationRpcs } from './administration/organizations.js'
 import { questionRpcs } from './administration/questions.js'
 import { createReferences } from './administration/references.js'
@@ -39,9 +38,8 @@ import { userReadRpcs } from './administration/users/list.js'
 import { listLockouts } from './administration/users/lockouts.js'
 import { userSupportRpcs } from './administration/users/support.js'
 import { eraseUnactivatedUsers } from './administration/users/unactivated.js'
-import { bindAdministration } from './calls/administration.js'
 import { type Calls, type CallsDeps, createCalls } from './calls/dispatch.js'
-import { bindUserCalls } from './calls/users.js'
+import { bindRpcs } from './calls/pipeline.js'
 import { createHub, type Hub } from './changes/hub.js'
 import { poll } from './changes/poll.js'
 import { answerRpcs } from './forgotpasswords/answers.js'
@@ -59,6 +57,7 @@ import { createPasswords } from './passwords/hash.js'
 import { createPasswordPolicy } from './passwords/policy.js'
 import { createPool, type PoolOptions } from './passwords/pool.js'
 import { createRenewals } from './passwords/renewal.js'
+import { administrationPolicies } from './policy/administration.js'
 import { changesPolicies } from './policy/changes.js'
 import { forgotPasswordsPolicies } from './policy/forgotpasswords.js'
 import { usersPolicies } from './policy/users.js'
@@ -162,7 +161,7 @@ export function createApplication(deps: ApplicationDeps): Application {
     notifyAdministrators: createNotifyAdministrators({ ...registry, settings }),
     quotas: createQuotas(emailQuotas, counterKeys, factor, now),
     references: createReferences(registry),
-    changes: createChanges({ ...registry, notifyConcerned: createNotifyConcerned({ ...registry, settings }) }),
+    notifyConcerned: createNotifyConcerned({ emails, settings }),
     timeZone,
     factor,
     now,
@@ -173,7 +172,7 @@ export function createApplication(deps: ApplicationDeps): Application {
   const services: CallsDeps['services'] = [
     [
       Users,
-      bindUserCalls(parts, Users, usersPolicies, {
+      bindRpcs(parts, Users, usersPolicies, {
         signUp: signUp(parts),
         login: login(parts),
         ...tokenRpcs(parts),
@@ -192,18 +191,18 @@ export function createApplication(deps: ApplicationDeps): Application {
     ],
     [
       ForgotPasswords,
-      bindUserCalls(parts, ForgotPasswords, forgotPasswordsPolicies, {
+      bindRpcs(parts, ForgotPasswords, forgotPasswordsPolicies, {
         ...answerRpcs(parts),
         ...recoveryKeyRpcs(parts),
         passwordUpdateByUsername: passwordUpdateByUsername(parts),
       }),
     ],
-    [Changes, bindUserCalls(parts, Changes, changesPolicies, { poll: poll(parts) })],
+    [Changes, bindRpcs(parts, Changes, changesPolicies, { poll: poll(parts) })],
   ]
   const administration: CallsDeps['services'] = [
     [
       Administration,
-      bindAdministration(parts, {
+      bindRpcs(parts, Administration, administrationPolicies, {
         ...sessionRpcs(parts),
         ...userReadRpcs(parts),
         ...userFormRpcs(parts),

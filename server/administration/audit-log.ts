@@ -1,6 +1,8 @@
 import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Administration, type ListAuditEventsRequest } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { References } from '../calls/callers.js'
+import type { AdministrationRpcs } from '../calls/context.js'
 import type { Audit } from '../models/audit.js'
 import type { VerifiedLink } from '../models/audit-chain.js'
 import type { AuditFilter, RecordedEvent } from '../models/audit-list.js'
@@ -9,8 +11,6 @@ import type { OpenPage } from '../requests/paging.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import { checkText } from '../requests/texts.js'
 import { wrongFields } from '../requests/wrong-fields.js'
-import type { AdministrationRpcs } from './context.js'
-import type { References } from './references.js'
 
 interface Deps {
   references: References
@@ -121,7 +121,7 @@ async function follow(audit: Audit, filter: AuditFilter, place: Place | undefine
 /** Returns the id of the user that a reference names. `#id` also names an erased user, whose events stay under its id. */
 async function userIdOf(references: References, reference: string, field: string): Promise<number> {
   try {
-    return (await references.user(reference, field)).id
+    return (await references.user.find(reference, field)).id
   } catch (error) {
     const { sign, id } = /^(?<sign>#?)(?<id>\d{1,9})$/.exec(reference.trim())?.groups ?? {}
     if (id === undefined || !(error instanceof Refusal && error.reason === Reason.USER_NOT_FOUND)) throw error

@@ -1,8 +1,14 @@
+// Changes of a record under its etag: by one transaction, with their events.
+//
+// This folder owns the RPCs of the service `auth.v1.Administration`: an object of RPCs for each noun. administration.proto
+// describes what each RPC does and refuses, policy/administration.ts says who may call it, and calls/ applies its row. The
+// folder models/ stores the data. service.ts serves the RPCs on a separate listener. The command line also runs them through
+// local-application.ts.
+import type { Message } from '@bufbuild/protobuf'
 import type { Administrator } from '../access/administrator.js'
-import type { Change } from '../access/context.js'
+import type { AdministrationContext, Change } from '../calls/context.js'
 import type { Transaction } from '../database/connection.js'
 import type { AuditEvent } from '../models/audit.js'
-import type { AdministrationContext } from './context.js'
 import { checkEtag } from './etag.js'
 
 /** A change that was made, for the audit log. */
@@ -10,7 +16,7 @@ export type Done = Pick<AuditEvent, 'action' | 'object' | 'reason'>
 
 /** A kind of record, as changes need it. */
 interface Kind<Row, D extends Done, Answer> {
-  /** Reads the row, which no other transaction changes before this one ends. Refuses when it is gone. */
+  /** Reads the row, which the transaction has locked. */
   lock(id: number, t: Transaction): Promise<Row>
   /** The record with its etag. */
   show(row: Row): { readonly etag: string }
@@ -21,25 +27,22 @@ interface Kind<Row, D extends Done, Answer> {
 }
 
 /**
- * Returns a function that changes the record that a request refers to, as one transaction: it locks the record, checks the
- * etag, does `work`, which returns undefined when there is nothing to change, records it, and answers with the record as it
- * is then.
+ * Returns a function that changes the record that a request refers to: it checks the etag, does `work`, which returns
+ * undefined when there is nothing to change, records it, and answers with the record as it is then.
  */
 export function changing<Row extends { readonly id: number }, D extends Done, Answer extends object>(
   kind: Kind<Row, D, Answer>,
 ) {
   return (
-    request: { readonly etag?: string; readonly validateOnly: boolean },
-    { administrator, change, target: { id } }: AdministrationContext<Row>,
+    { etag }: Message & { readonly etag?: string },
+    { administrator, transact }: AdministrationContext<Row>,
     work: (row: Row, t: Transaction) => Promise<D | undefined>,
   ): Promise<Answer & { changed: boolean }> =>
-    change(request, async made => {
-      const { t } = made
-      const before = await kind.lock(id, t)
-      checkEtag(request.etag, kind.show(before))
+    transact(async ({ t, record, target: before }) => {
+      checkEtag(etag, kind.show(before))
       const done = await work(before, t)
-      const after = await kind.lock(id, t)
-      if (done) await kind.record(made, done, before, after, administrator)
+      const after = done ? await kind.lock(before.id, t) : before
+      if (done) await kind.record({ t, record }, done, before, after, administrator)
       return { ...(await kind.answer(after, t, administrator)), changed: done !== undefined }
     })
 }

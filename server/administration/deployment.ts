@@ -1,10 +1,10 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { AdministrationRpcs } from '../calls/context.js'
 import type { Database } from '../database/connection.js'
 import { describeDifference, type Migration, readMigrations } from '../database/migrate.js'
 import type { Settings } from '../process/settings.js'
 import { refuse } from '../requests/refusal.js'
-import type { AdministrationRpcs } from './context.js'
 
 /** The RPCs of what is deployed: the migrations of the database, and the settings of this process. */
 export function deploymentRpcs(deps: { database: Database; settings: Pick<Settings, 'origins'> }) {

@@ -1,6 +1,7 @@
 import { X509Certificate } from 'node:crypto'
 import { readdir, readFile } from 'node:fs/promises'
 import { basename } from 'node:path'
+import type { AdministrationRpcs } from '../calls/context.js'
 import { connectionsOfProcess, readCondition } from '../database/condition.js'
 import { adminPasswordFiles } from '../database/database-choice.js'
 import { ConnectionError, causeOf } from '../database/failures.js'
@@ -14,7 +15,6 @@ import { createMailTransport } from '../outbox/transport.js'
 import { measureHashing } from '../passwords/speed.js'
 import { formatAddress, isLocalUrl, type Settings } from '../process/settings.js'
 import { makeAdministrator } from '../rules/roles.js'
-import type { Handler } from './context.js'
 
 /** The result of a check, with a fix unless it is `ok`. */
 type Found = { status: 'ok'; detail: string } | { status: 'warning' | 'failed'; detail: string; fix: string }
@@ -39,7 +39,7 @@ const failed = (detail: string, fix: string): Found => ({ status: 'failed', deta
 const many = (count: number, noun: string, plural = `${noun}s`) => `${count} ${count === 1 ? noun : plural}`
 
 /** Checks the service from this process, and suggests fixes. */
-export function diagnose(deps: Deps): Handler<'diagnose'> {
+export function diagnose(deps: Deps): AdministrationRpcs['diagnose'] {
   return async _request => {
     const run = async ([check, examine]: Examination) => {
       const found = await within(timeout, examine(deps)).catch(error =>

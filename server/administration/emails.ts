@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto'
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { AdministrationRpcs } from '../calls/context.js'
 import type { Transaction } from '../database/connection.js'
 import type { Emails, QueuedEmail } from '../models/email.js'
 import { describe, within } from '../outbox/sender.js'
@@ -11,7 +12,6 @@ import type { OpenPage } from '../requests/paging.js'
 import { refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { isEmailAddress } from '../rules/names.js'
-import type { AdministrationRpcs } from './context.js'
 
 /** Most e-mails that one transaction retries. */
 const batch = 1_000
@@ -44,9 +44,9 @@ export function emailRpcs(deps: {
     },
 
     /** Makes a waiting or failed e-mail due now. */
-    async retryEmail(request, { change }) {
+    async retryEmail(request, { transact }) {
       const id = checkId(request.id)
-      return change(request, async ({ t, record }) => {
+      return transact(async ({ t, record }) => {
         const email = await lock(id, t)
         await emails.retry(id, t)
         await record({ action: 'email.retry', ...about(email) })
@@ -55,11 +55,11 @@ export function emailRpcs(deps: {
     },
 
     /** Makes all permanently failed e-mails due now. */
-    async retryFailedEmails(request, { change }) {
+    async retryFailedEmails(_request, { transact }) {
       let count = 0
       // Ascending ids: an e-mail that fails again meanwhile isn't retried once more. Each transaction is short.
       for (let after = '0'; ; ) {
-        const ids = await change(request, async ({ t, record }) => {
+        const ids = await transact(async ({ t, record }) => {
           const ids = await emails.retryFailed(after, batch, t)
           if (ids.length > 0) await record({ action: 'email.retry', object: `emails:${ids.length}` })
           return ids
@@ -71,9 +71,9 @@ export function emailRpcs(deps: {
     },
 
     /** Discards a queued e-mail. */
-    async discardEmail(request, { change }) {
+    async discardEmail(request, { transact }) {
       const id = checkId(request.id)
-      return change(request, async ({ t, record }) => {
+      return transact(async ({ t, record }) => {
         const email = await lock(id, t)
         await emails.done(id, t)
         await record({ action: 'email.discard', ...about(email) })
@@ -82,11 +82,11 @@ export function emailRpcs(deps: {
     },
 
     /** Sends a test e-mail at once, without the queue, and returns the answer of the mail server. */
-    async sendTestEmail(request, { change }) {
+    async sendTestEmail(request, { transact }) {
       const to = (request.email ?? '').trim()
       if (!isEmailAddress(to)) wrongFields([{ field: 'email', message: 'Not a valid e-mail address.' }])
       // Recorded first: nothing is sent without an event.
-      await change({ validateOnly: false }, ({ record }) => record({ action: 'email.test' }))
+      await transact(({ record }) => record({ action: 'email.test' }))
       const transport = createMailTransport(settings, { error() {} })
       const begun = performance.now()
       const text = 'An administrator sent this e-mail to test the delivery of e-mails.\n'

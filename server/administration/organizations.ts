@@ -6,6 +6,8 @@ import {
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../access/administrator.js'
+import type { References } from '../calls/callers.js'
+import type { AdministrationRpcs, Checked } from '../calls/context.js'
 import type { Transaction } from '../database/connection.js'
 import type { Emails } from '../models/email.js'
 import type { OrganizationDetails, OrganizationRow, Organizations } from '../models/organization.js'
@@ -17,7 +19,6 @@ import { readMask } from '../requests/update-mask.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { nicknameKey } from '../rules/names.js'
 import { changing, type Done, setActive } from './change-record.js'
-import type { AdministrationRpcs, Checked } from './context.js'
 import { checkEtag, withEtag } from './etag.js'
 import {
   type OrganizationField,
@@ -36,11 +37,12 @@ interface Update {
 /** The RPCs of organizations. */
 export function organizationRpcs(deps: {
   organizations: Organizations
+  references: Pick<References, 'organization'>
   emails: Pick<Emails, 'notifyOrganization'>
   settings: Pick<Settings, 'mailLocale'>
   openPage: OpenPage
 }) {
-  const { organizations, emails, settings, openPage } = deps
+  const { organizations, references, emails, settings, openPage } = deps
 
   /** An organization with the number of its members. The etag doesn't cover the key, so a list shows the same one. */
   async function show(row: OrganizationRow, { t, key = false }: { t?: Transaction; key?: boolean } = {}) {
@@ -50,18 +52,13 @@ export function organizationRpcs(deps: {
     return shown
   }
 
-  async function lock(id: number, t: Transaction): Promise<OrganizationRow> {
-    const row = await organizations.lock(id, t)
-    return row ?? refuse(Reason.RECORD_NOT_FOUND, { text: `Organization #${id} no longer exists.` })
-  }
-
   async function checkInepCode({ inepCode }: Partial<OrganizationDetails>, id: number | undefined, t: Transaction) {
     const other = inepCode ? await organizations.withInepCode(inepCode, id, t) : undefined
     if (other !== undefined) refuse(Reason.NAME_TAKEN, { text: `Organization #${other} already has this INEP code.` })
   }
 
   const change = changing({
-    lock,
+    lock: references.organization.lock,
     show: toOrganization,
     record: ({ record }, done: Done, { id }) => record({ ...done, object: `organization:${id}` }),
     answer: async (row, t, { seesKeys }) => ({ organization: await show(row, { t, key: seesKeys }) }),
@@ -83,21 +80,19 @@ export function organizationRpcs(deps: {
       return { organizations: shown.map(toOrganization), ...next }
     },
 
-    async getOrganization({ omitKeys }, { administrator, change, target }) {
+    async getOrganization({ omitKeys }, { administrator, transact, target }) {
       if (omitKeys || !administrator.seesKeys) return { organization: await show(target) }
       // Recorded, because others can activate users with the key.
-      await change({ validateOnly: false }, ({ record }) =>
-        record({ action: 'organization.show-key', object: `organization:${target.id}` }),
-      )
+      await transact(({ record }) => record({ action: 'organization.show-key', object: `organization:${target.id}` }))
       return { organization: await show(target, { key: true }) }
     },
 
-    async createOrganization(request, { administrator, create }) {
+    async createOrganization(request, { administrator, transact }) {
       const form = request.form ?? ({} as Partial<OrganizationForm>)
       if (form.email?.trim()) permitOpening(administrator, ['email'])
       const details = checkForm(form, organizationFields)
       const name = details.name!
-      return create(Administration.method.createOrganization, request, async ({ t, record }) => {
+      return transact(async ({ t, record }) => {
         await checkInepCode(details, undefined, t)
         const row = await organizations.add({ ...details, name, nameKey: nicknameKey(name) }, t)
         await record({ action: 'organization.add', object: `organization:${row.id}` })
@@ -137,10 +132,11 @@ export function organizationRpcs(deps: {
         return { action: 'organization.rotate-key' }
       }),
 
-    async deleteOrganization(request, { administrator, change, target: { id, name } }) {
+    async deleteOrganization(request, { administrator, transact, target: { name } }) {
       administrator.confirm(name, request.confirm)
-      await change(request, async ({ t, record }) => {
-        checkEtag(request.etag, toOrganization(await lock(id, t)))
+      await transact(async ({ t, record, target: row }) => {
+        const { id } = row
+        checkEtag(request.etag, toOrganization(row))
         const members = await organizations.members(id, t)
         if (members > 0) {
           refuse(Reason.WRONG_STATE, { text: `${name} has ${members} members: move them first, or deactivate it.` })

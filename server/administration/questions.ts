@@ -4,7 +4,8 @@ import {
   Administration,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Transaction } from '../database/connection.js'
+import type { References } from '../calls/callers.js'
+import type { AdministrationRpcs, Checked } from '../calls/context.js'
 import { brokenConstraint } from '../database/failures.js'
 import type { QuestionPlace, QuestionRow, Questions, UnmatchedRow } from '../models/question.js'
 import type { OpenPage } from '../requests/paging.js'
@@ -13,9 +14,7 @@ import { wrongFields } from '../requests/wrong-fields.js'
 import { isOneLine, questionKey } from '../rules/names.js'
 import { limits, tooLong } from '../rules/sizes.js'
 import { changing, type Done, setActive } from './change-record.js'
-import type { AdministrationRpcs, Checked } from './context.js'
 import { withEtag } from './etag.js'
-import type { References } from './references.js'
 
 /** Most questions that one call puts first. */
 const maxOrdered = 100
@@ -34,13 +33,8 @@ export function questionRpcs(deps: {
 }) {
   const { questions, references, openPage } = deps
 
-  async function lock(id: number, t: Transaction): Promise<QuestionRow> {
-    const row = await questions.lock(id, t)
-    return row ?? refuse(Reason.RECORD_NOT_FOUND, { text: `Question #${id} no longer exists.` })
-  }
-
   const change = changing({
-    lock,
+    lock: references.question.lock,
     show: toQuestion,
     record: ({ record }, done: Done, { id }) => record({ ...done, object: `question:${id}` }),
     answer: row => ({ question: toQuestion(row) }),
@@ -69,9 +63,9 @@ export function questionRpcs(deps: {
 
     getQuestion: async (_request, { target }) => ({ question: toQuestion(target) }),
 
-    async createQuestion(request, { create }) {
+    async createQuestion(request, { transact }) {
       const text = checkQuestion('question', request.question)
-      const created = create(Administration.method.createQuestion, request, async ({ t, record }) => {
+      const created = transact(async ({ t, record }) => {
         const row = await questions.add(text, t)
         await record({ action: 'question.add', object: `question:${row.id}` })
         return { question: toQuestion(row) }
@@ -97,14 +91,14 @@ export function questionRpcs(deps: {
     retireQuestion: (request, context) => change(request, context, setActive(questions, false, 'question.retire')),
 
     /** Puts questions first, in the given order; the others follow in their present order. */
-    async orderQuestions(request, { change }) {
+    async orderQuestions(request, { transact }) {
       const { questions: named } = request
       if (named.length === 0 || named.length > maxOrdered)
         wrongFields([{ field: 'questions', message: `Name 1 to ${maxOrdered} questions, in their new order.` }])
       const first: number[] = []
-      for (const reference of named) first.push((await references.question(reference, 'questions')).id)
+      for (const reference of named) first.push((await references.question.find(reference, 'questions')).id)
       if (new Set(first).size < first.length) wrongFields([{ field: 'questions', message: 'Name each question once.' }])
-      return change(request, async ({ t, record }) => {
+      return transact(async ({ t, record }) => {
         const changed = await questions.order(first, t)
         if (changed) await record({ action: 'question.order', reason: first.join(',') })
         return { questions: (await questions.all(t)).map(toQuestion), changed }
@@ -123,13 +117,12 @@ export function questionRpcs(deps: {
     /** Links a text of sign-ups to a question: its answers count, now and in later sign-ups. */
     linkQuestion: {
       check: ({ text }) => checkQuestion('text', text),
-      async handle(request, { change, target: { id } }, text) {
+      async handle(request, { transact }, text) {
         const linkSome = () =>
-          change(request, async ({ t, record }) => {
-            const row = await lock(id, t)
-            const { added, more, known } = await questions.link(text.questionKey, id, t)
+          transact(async ({ t, record, target: row }) => {
+            const { added, more, known } = await questions.link(text.questionKey, row.id, t)
             if (!known) refuse(Reason.RECORD_NOT_FOUND, { text: `No sign-up has the question ${text.question}.` })
-            await record({ action: 'question.link', object: `question:${id}` })
+            await record({ action: 'question.link', object: `question:${row.id}` })
             return { question: toQuestion(row), added, more }
           })
         // Each transaction is short. After an interruption, the caller repeats the call for the rest.

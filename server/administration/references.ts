@@ -1,28 +1,21 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { AdministeredUserRow, AdministeredUsers } from '../models/administered-user.js'
-import type { OrganizationRow, Organizations } from '../models/organization.js'
-import type { QuestionRow, Questions } from '../models/question.js'
+import type { References } from '../calls/callers.js'
+import type { AdministeredUsers } from '../models/administered-user.js'
+import type { Organizations } from '../models/organization.js'
+import type { Questions } from '../models/question.js'
 import { refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { nicknameKey, questionKey, usernameKey } from '../rules/names.js'
 import { limits, tooLong } from '../rules/sizes.js'
 
 /**
- * Finds the record that a request refers to: by `#id`, by digits alone, or by name. An ambiguous reference is refused:
- * digits that are an id and another record's name, or `#id` where a record has that name. Refuses with INVALID_ARGUMENT a
- * missing or ambiguous reference, with USER_NOT_FOUND or RECORD_NOT_FOUND one to no record.
+ * Finds the record that a request refers to: by `#id`, by digits alone, or by name (of a user: its username in any spelling,
+ * also when it is deleted; of an organization: also its INEP code). An ambiguous reference is refused: digits that are an id
+ * and another record's name, or `#id` where a record has that name. Refuses with INVALID_ARGUMENT a missing or ambiguous
+ * reference, with USER_NOT_FOUND or RECORD_NOT_FOUND one to no record.
  */
-export interface References {
-  /** A user, also a deleted one, by username in any spelling. */
-  user(reference: string | undefined, field?: string): Promise<AdministeredUserRow>
-  /** An organization, by INEP code or name. */
-  organization(reference: string | undefined, field?: string): Promise<OrganizationRow>
-  /** A question, by its text. */
-  question(reference: string | undefined, field?: string): Promise<QuestionRow>
-}
-
 export function createReferences(deps: {
-  administeredUsers: AdministeredUsers
+  administeredUsers: Pick<AdministeredUsers, 'find' | 'lock'>
   organizations: Organizations
   questions: Questions
 }): References {
@@ -55,39 +48,53 @@ export function createReferences(deps: {
 
   const missing = (what: string, reference: string | undefined): never =>
     refuse(Reason.RECORD_NOT_FOUND, { text: `There is no ${what} ${(reference ?? '').trim()}.` })
+  const gone = (what: string, id: number): never =>
+    refuse(Reason.RECORD_NOT_FOUND, { text: `${what} #${id} no longer exists.` })
 
   return {
-    async user(reference, field = 'user') {
-      const found = await find(reference, field, 'user by username or #id', {
-        id: id => administeredUsers.find({ id }),
-        name: async name => {
-          const user = await administeredUsers.find({ usernameKey: usernameKey(name) })
-          return user ? [user] : []
-        },
-      })
-      return (
-        found ??
-        refuse(Reason.USER_NOT_FOUND, {
-          text: `There is no user ${(reference ?? '').trim()}. To search for a part of a name, run \`auth-admin users list --text\`.`,
+    user: {
+      async find(reference, field = 'user') {
+        const found = await find(reference, field, 'user by username or #id', {
+          id: id => administeredUsers.find({ id }),
+          name: async name => {
+            const user = await administeredUsers.find({ usernameKey: usernameKey(name) })
+            return user ? [user] : []
+          },
         })
-      )
+        return (
+          found ??
+          refuse(Reason.USER_NOT_FOUND, {
+            text: `There is no user ${(reference ?? '').trim()}. To search for a part of a name, run \`auth-admin users list --text\`.`,
+          })
+        )
+      },
+      async lock(id, t) {
+        const row = await administeredUsers.lock(id, t)
+        return row ?? refuse(Reason.USER_NOT_FOUND, { text: `User #${id} no longer exists.` })
+      },
     },
-    async organization(reference, field = 'organization') {
-      const found = await find(reference, field, 'organization by #id, INEP code or name', {
-        id: id => organizations.find(id),
-        name: name => organizations.named(name, nicknameKey(name)),
-      })
-      return found ?? missing('organization', reference)
+    organization: {
+      async find(reference, field = 'organization') {
+        const found = await find(reference, field, 'organization by #id, INEP code or name', {
+          id: id => organizations.find(id),
+          name: name => organizations.named(name, nicknameKey(name)),
+        })
+        return found ?? missing('organization', reference)
+      },
+      lock: async (id, t) => (await organizations.lock(id, t)) ?? gone('Organization', id),
     },
-    async question(reference, field = 'question') {
-      const found = await find(reference, field, 'question by #id or text', {
-        id: id => questions.find({ id }),
-        name: async text => {
-          const question = await questions.find({ key: questionKey(text) })
-          return question ? [question] : []
-        },
-      })
-      return found ?? missing('question', reference)
+    question: {
+      async find(reference, field = 'question') {
+        const found = await find(reference, field, 'question by #id or text', {
+          id: id => questions.find({ id }),
+          name: async text => {
+            const question = await questions.find({ key: questionKey(text) })
+            return question ? [question] : []
+          },
+        })
+        return found ?? missing('question', reference)
+      },
+      lock: async (id, t) => (await questions.lock(id, t)) ?? gone('Question', id),
     },
   }
 }

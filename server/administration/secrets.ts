@@ -1,9 +1,10 @@
 // Secrets of users and organizations, for exports.
+
+import type { AdministrationRpcs } from '../calls/context.js'
 import type { ImportedUsers } from '../models/imported-user.js'
 import type { Organizations } from '../models/organization.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { formatIds } from '../rules/id-ranges.js'
-import type { AdministrationRpcs } from './context.js'
 
 /** Maximum ids of a request. */
 const maxIds = 1_000
@@ -13,10 +14,10 @@ export function secretRpcs(deps: { importedUsers: ImportedUsers; organizations: 
   const { importedUsers, organizations } = deps
   return {
     /** Returns password hashes and provider keys. */
-    async getUserSecrets({ ids }, { change }) {
+    async getUserSecrets({ ids }, { transact }) {
       checkIds(ids)
       const secrets = await importedUsers.secrets(ids)
-      await change({ validateOnly: false }, ({ record }) =>
+      await transact(({ record }) =>
         record({ action: 'user.export-secrets', object: `users:${formatIds(secrets.map(({ id }) => id))}` }),
       )
       return {
@@ -29,10 +30,10 @@ export function secretRpcs(deps: { importedUsers: ImportedUsers; organizations: 
     },
 
     /** Returns activation keys. */
-    async getOrganizationSecrets({ ids }, { change }) {
+    async getOrganizationSecrets({ ids }, { transact }) {
       checkIds(ids)
       const keys = await organizations.keys(ids)
-      await change({ validateOnly: false }, ({ record }) =>
+      await transact(({ record }) =>
         record({
           action: 'organization.export-secrets',
           object: `organizations:${formatIds(keys.map(({ id }) => id))}`,

@@ -1,4 +1,5 @@
 import type { Administrator } from '../access/administrator.js'
+import type { CallersDeps } from '../calls/callers.js'
 import type { Transaction } from '../database/connection.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { Administered, Emails, NotifiedChange } from '../models/email.js'
@@ -39,16 +40,11 @@ export function createNotifyAdministrators({ administeredUsers, emails, settings
  * Notifies a user who is, or was `before`, a ROLE_ADMIN by e-mail of a change of its account, at its former address. A change
  * of the address has its own notice, and an erased user gets none, because its address is erased, too.
  */
-export type NotifyConcerned = (
-  administrator: Administrator,
-  deed: Deed,
-  before: { readonly role: string; readonly email: string | null } | undefined,
-  t: Transaction,
-) => Promise<void>
-
-export function createNotifyConcerned({ administeredUsers, emails, settings }: Deps): NotifyConcerned {
-  return async (administrator, { action, subjectId }, before, t) => {
-    const after = await administeredUsers.lock(subjectId, t)
+export function createNotifyConcerned({
+  emails,
+  settings,
+}: Pick<Deps, 'emails' | 'settings'>): CallersDeps['notifyConcerned'] {
+  return async (administrator, { action, subjectId }, { before, after }, t) => {
     if (!after || ![before?.role, after.role].includes('ROLE_ADMIN')) return
     const to = before?.email ?? after.email
     if (to === null || to !== after.email) return

@@ -9,6 +9,7 @@ import {
   ServiceSchema,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { AdministrationRpcs, Checked } from '../calls/context.js'
 import type { Transaction } from '../database/connection.js'
 import { newServiceKey, type ServiceKeyRow, type ServiceRow, type Services } from '../models/service.js'
 import type { OpenPage } from '../requests/paging.js'
@@ -16,7 +17,6 @@ import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { readMask } from '../requests/update-mask.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { type ScopeName, scopeName, scopeNames, scopeOf } from '../rules/scopes.js'
-import type { AdministrationRpcs, Checked } from './context.js'
 import { checkEtag, withEtag } from './etag.js'
 
 /** Default lifetime of a key, in milliseconds. */
@@ -63,9 +63,9 @@ export function serviceRpcs(deps: { services: Services; openPage: OpenPage; now:
     },
 
     /** Registers a service with its first key. */
-    async createService(request, { create }) {
+    async createService(request, { transact }) {
       const { name, scopes, expiresAt } = checkForm(request, now())
-      return create(Administration.method.createService, request, async ({ t, record }) => {
+      return transact(async ({ t, record }) => {
         const row = await services.add({ name, scopes }, t)
         if (!row) taken(name)
         await record({ action: 'service.add', object: `service:${name}`, reason: scopes.join(',') })
@@ -84,8 +84,8 @@ export function serviceRpcs(deps: { services: Services; openPage: OpenPage; now:
         const changes = { ...(fields.includes('name') && { name: to }), ...(fields.includes('scopes') && { scopes }) }
         return { name: readName(name), changes }
       },
-      handle: (request, { change }, { name, changes }) =>
-        change(request, async ({ t, record }) => {
+      handle: (request, { transact }, { name, changes }) =>
+        transact(async ({ t, record }) => {
           const before = await lock(name, t)
           checkEtag(request.etag, toService(before, []))
           const after = { ...before, ...changes }
@@ -101,10 +101,10 @@ export function serviceRpcs(deps: { services: Services; openPage: OpenPage; now:
     } satisfies Checked<'updateService', Update>,
 
     /** Removes a service with all its keys. */
-    async deleteService(request, { administrator, change }) {
+    async deleteService(request, { administrator, transact }) {
       const { name } = (await services.find(readName(request.name))) ?? missing(request.name)
       administrator.confirm(name, request.confirm)
-      await change(request, async ({ t, record }) => {
+      await transact(async ({ t, record }) => {
         const { id } = await lock(name, t)
         await services.remove(id, t)
         await record({ action: 'service.delete', object: `service:${name}` })
@@ -113,12 +113,12 @@ export function serviceRpcs(deps: { services: Services; openPage: OpenPage; now:
     },
 
     /** Adds a key to a service. */
-    async createServiceKey(request, { create }) {
+    async createServiceKey(request, { transact }) {
       const name = readName(request.name)
       const wrong: FieldViolation[] = []
       const expiresAt = readExpiry(request, now(), wrong)
       if (wrong.length > 0) wrongFields(wrong)
-      return create(Administration.method.createServiceKey, request, async ({ t, record }) => {
+      return transact(async ({ t, record }) => {
         const row = await lock(name, t)
         const answer = await addKey(row, expiresAt, request, t)
         await record({
@@ -131,11 +131,11 @@ export function serviceRpcs(deps: { services: Services; openPage: OpenPage; now:
     },
 
     /** Removes a key of a service. */
-    async deleteServiceKey(request, { change }) {
+    async deleteServiceKey(request, { transact }) {
       const name = readName(request.name)
       const { id } = request
       if (id === undefined) wrongFields([{ field: 'id', message: 'Specify the number of the key.' }])
-      return change(request, async ({ t, record }) => {
+      return transact(async ({ t, record }) => {
         const row = await lock(name, t)
         if (!(await services.removeKey(row.id, id, t))) {
           refuse(Reason.RECORD_NOT_FOUND, { text: `The service ${name} has no key ${id}.` })

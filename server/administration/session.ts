@@ -6,6 +6,7 @@ import { provesFrom } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Tokens } from '../access/tokens.js'
 import { newTotpSecret, secondsToNextCode, totpStep, totpUri } from '../access/totp.js'
+import type { AdministrationRpcs } from '../calls/context.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { MasterKey } from '../models/master-key.js'
 import { adminTokenTtl } from '../models/signing-key.js'
@@ -17,7 +18,6 @@ import { wrongFields } from '../requests/wrong-fields.js'
 import { usernameKey } from '../rules/names.js'
 import { scopeOf } from '../rules/scopes.js'
 import { tooLong } from '../rules/sizes.js'
-import type { AdministrationRpcs } from './context.js'
 import type { NotifyAdministrators } from './security-notices.js'
 import { toAdministeredUser } from './users/record.js'
 
@@ -89,15 +89,15 @@ export function sessionRpcs(deps: {
     },
 
     /** Makes a secret for one-time codes of the caller. */
-    async enrollTotp(_request, { administrator, change }) {
+    async enrollTotp(_request, { administrator, transact }) {
       const { id, username } = signedIn(administrator)
       const secret = newTotpSecret()
-      await change({ validateOnly: false }, ({ t }) => totpSecrets.enroll(id, secret, t))
+      await transact(({ t }) => totpSecrets.enroll(id, secret, t))
       return { secret, uri: totpUri(secret, username, issuer) }
     },
 
     /** Completes an enrolment with a code of the new secret, and ends every session of the caller: they began without a code. */
-    async confirmTotp(request, { administrator, change }) {
+    async confirmTotp(request, { administrator, transact }) {
       const { id } = signedIn(administrator)
       const { pending } = await totpSecrets.find(id)
       if (!pending) refuse(Reason.WRONG_STATE, { text: 'No enrolment has begun. Call EnrollTotp first.' })
@@ -105,7 +105,7 @@ export function sessionRpcs(deps: {
       if (step === undefined) {
         wrongFields([{ field: 'code', message: 'Not the present code of the new secret. Try the next one.' }])
       }
-      await change({ validateOnly: false }, async ({ t, record }) => {
+      await transact(async ({ t, record }) => {
         if (!(await totpSecrets.confirm(id, pending, step, t))) refuse(Reason.STALE_ETAG)
         await users.revokeTokens(id, t)
         await record({ action: 'user.enroll-totp', subject_id: id })
@@ -117,11 +117,11 @@ export function sessionRpcs(deps: {
      * Removes the one-time codes of an administrator who lost the authenticator, and ends its sessions: without codes, public ones
      * would open more than before.
      */
-    async removeTotp(request, { administrator, change, target: user }) {
+    async removeTotp(request, { administrator, transact, target: user }) {
       administrator.confirm(user.username, request.confirm)
       administrator.justify()
       await checkOwnCodes(totpSecrets, administrator, user.id)
-      const changed = await change(request, async ({ t, record }) => {
+      const changed = await transact(async ({ t, record }) => {
         const removed = await totpSecrets.remove(user.id, t)
         if (!removed) return false
         await users.revokeTokens(user.id, t)

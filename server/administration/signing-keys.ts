@@ -1,5 +1,6 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { AdministrationRpcs } from '../calls/context.js'
 import type { Questions } from '../models/question.js'
 import { publishLead, type SigningKey, type SigningKeys } from '../models/signing-key.js'
 import { issuerObject, type TokenIssuers } from '../models/token-issuer.js'
@@ -7,7 +8,6 @@ import { isAdministrationAudience } from '../process/settings.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { limits, tooLong } from '../rules/sizes.js'
-import type { AdministrationRpcs } from './context.js'
 
 /** The RPCs of signing keys, and of issuer and audience of tokens. */
 export function signingKeyRpcs(deps: {
@@ -32,8 +32,8 @@ export function signingKeyRpcs(deps: {
     },
 
     /** Publishes a new signing key. The former key verifies until its last token expires. */
-    async rotateSigningKey(request, { change }) {
-      return change(request, async ({ t, record }) => {
+    async rotateSigningKey(request, { transact }) {
+      return transact(async ({ t, record }) => {
         const lead = request.now ? 0 : publishLead
         const kid = await signingKeys.rotate({ force: true, lead, tokenTtl: settings.tokenTtl }, t)
         await record({ action: 'signing-key.rotate', object: `signing-key:${kid}` })
@@ -43,11 +43,11 @@ export function signingKeyRpcs(deps: {
     },
 
     /** Drops a signing key at once, with every token that it signed, and the answers that such a session may have saved. */
-    async retireSigningKey(request, { administrator, change }) {
+    async retireSigningKey(request, { administrator, transact }) {
       const kid = readKid(request.kid)
       if (!(await signingKeys.all()).some(key => key.kid === kid)) missing(kid)
       administrator.confirm(kid, request.confirm)
-      return change(request, async ({ t, record }) => {
+      return transact(async ({ t, record }) => {
         const retired = (await signingKeys.retire(kid, t)) || missing(kid)
         await questions.endWaiting(t)
         await record({ action: 'signing-key.retire', object: `signing-key:${kid}` })
@@ -63,7 +63,7 @@ export function signingKeyRpcs(deps: {
     },
 
     /** Changes issuer or audience of tokens; processes read them when they start. */
-    async setIssuer(request, { administrator, change }) {
+    async setIssuer(request, { administrator, transact }) {
       const asked = { issuer: request.issuer?.trim(), audience: request.audience?.trim() }
       const wrong: FieldViolation[] = Object.entries(asked).flatMap(([field, text]) =>
         text !== undefined && (text === '' || tooLong(text, 'text') || /\p{C}/u.test(text))
@@ -77,7 +77,7 @@ export function signingKeyRpcs(deps: {
       if (!asked.issuer && !asked.audience && wrong.length === 0)
         wrong.push({ field: 'issuer', message: 'Specify issuer, audience, or both.' })
       if (wrong.length > 0) wrongFields(wrong)
-      return change(request, async ({ t, record }) => {
+      return transact(async ({ t, record }) => {
         const from = await tokenIssuers.lock(t)
         const to = { issuer: asked.issuer ?? from.issuer, audience: asked.audience ?? from.audience }
         administrator.confirm(to.issuer, request.confirm)

@@ -1,9 +1,9 @@
 // Runs every call, at every endpoint, with a deadline, translated errors, the access log and metrics.
 //
 // This folder owns calls: the transports, over gRPC (grpc.ts, peer.ts) and within the process for the gateway and the
-// command line (in-process.ts), the error details of a refusal (error-details.ts), and the steps that apply the row of an
-// RPC in the access policy (users.ts, administration.ts). The folders users/, forgotpasswords/ and administration/
-// implement the RPCs.
+// command line (in-process.ts), the error details of a refusal (error-details.ts), the steps that apply the row of an RPC in
+// the access policy (pipeline.ts), and what an RPC gets of them (context.ts). The folders users/, forgotpasswords/, changes/
+// and administration/ implement the RPCs.
 import { create, type DescMethodUnary, type DescService, type Message, type MessageInitShape } from '@bufbuild/protobuf'
 import { Code } from '@connectrpc/connect'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'

@@ -4,10 +4,10 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Answer } from '../../proto/gen/auth/v1/records_pb.js'
 import type { Caller } from '../access/caller.js'
-import type { ForgotPasswordsRpcs } from '../access/context.js'
 import { checkPasswordAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Tokens } from '../access/tokens.js'
+import type { ForgotPasswordsRpcs } from '../calls/context.js'
 import type { Database } from '../database/connection.js'
 import type { Questions, StoredAnswer } from '../models/question.js'
 import type { NotifyOwner } from '../outbox/notice.js'
@@ -102,7 +102,7 @@ export function answerRpcs(deps: {
         const secret = { context: 'answer', text: given!.answer! } as const
         const [answerHash = ''] = await passwords.hash([secret], waiterOf(call, target.usernameKey))
         const by = { userId: caller.user.id, session: caller.session.id }
-        await transact(async ({ t, record }) => {
+        await transact(async ({ t, record, target }) => {
           const saved = {
             userId: target.id,
             questionId: question.id,

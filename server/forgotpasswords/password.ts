@@ -1,6 +1,6 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { ForgotPasswordsRpcs } from '../access/context.js'
 import { isFreshByKey } from '../access/password-age.js'
+import type { ForgotPasswordsRpcs } from '../calls/context.js'
 import type { Users } from '../models/user.js'
 import type { NotifyOwner } from '../outbox/notice.js'
 import type { Passwords } from '../passwords/hash.js'
@@ -31,7 +31,7 @@ export function passwordUpdateByUsername(deps: {
     async handle({ newPassword = '' }, { call, caller, target, transact }) {
       const waiter = waiterOf(call, target.usernameKey)
       const [hash] = await passwords.hash([{ context: 'password', text: newPassword }], waiter)
-      await transact(async ({ t, record }) => {
+      await transact(async ({ t, record, target }) => {
         const by = { byToken: !isFreshByKey(caller.session, now()), session: caller.session.id }
         await users.changePassword(target.id, hash!, by, t)
         await notifyOwner('password-changed', target, call, t)

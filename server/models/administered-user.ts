@@ -3,7 +3,7 @@ import { advisoryKeys } from '../database/advisory-keys.js'
 import { flag, hasDefault, integer, key, nullable, type Row, selectList, time } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import type { Role } from '../rules/roles.js'
-import { readUser, type User } from './user.js'
+import { type CallerRow, enrolled, readUser, type User } from './user.js'
 
 /** Attributes of a user that only administration reads. */
 const administered = {
@@ -18,6 +18,9 @@ const administered = {
 
 /** A user as administrators see it, including deleted users. */
 export interface AdministeredUserRow extends User, Row<typeof administered> {}
+
+/** A user of a call, as its transaction sees it. */
+interface LockedUser extends AdministeredUserRow, Pick<CallerRow, 'enrolled'> {}
 
 /** Days during which a deleted user can be restored. */
 export const daysUntilPurge = 30
@@ -42,6 +45,15 @@ export interface UserFilter {
 export interface AdministeredUsers {
   /** Returns the user with an id, or with the key of a username. */
   find(wanted: { id: number } | { usernameKey: string }): Promise<AdministeredUserRow | undefined>
+  /**
+   * Locks a caller and the user to change, as far as they are given, until the end of the transaction. Either is undefined if
+   * it doesn't exist.
+   */
+  lockPair(
+    callerId: number | undefined,
+    targetId: number | undefined,
+    t: Transaction,
+  ): Promise<{ caller: LockedUser | undefined; target: LockedUser | undefined }>
   /** Returns a user, and locks its row until the end of the transaction. */
   lock(id: number, t: Transaction): Promise<AdministeredUserRow | undefined>
   /** Returns the users that match the filter, by id. */
@@ -91,6 +103,20 @@ const byUsername: Statement = {
 const locked: Statement = {
   name: 'administered-user-locked',
   text: `${readAdministered} WHERE u.id = $1 FOR NO KEY UPDATE OF u`,
+}
+
+// Shared locks permit each other: a caller may change many users at once.
+const lockToCall: Statement = { name: 'user-lock-to-call', text: 'SELECT FROM users WHERE id = $1 FOR SHARE' }
+
+// Not FOR UPDATE, which would block foreign key checks, such as those of known addresses during a sign-in.
+const lockToChange: Statement = {
+  name: 'user-lock-to-change',
+  text: 'SELECT FROM users WHERE id = $1 FOR NO KEY UPDATE',
+}
+
+const pair: Statement = {
+  name: 'administered-user-pair',
+  text: `${readAdministered.replace(' FROM users u', `, ${enrolled} FROM users u`)} WHERE u.id = ANY($1::int[])`,
 }
 
 const states = {
@@ -210,6 +236,15 @@ export function createAdministeredUsers(database: Database): AdministeredUsers {
   return {
     find: wanted => ('id' in wanted ? one(byId, wanted.id) : one(byUsername, wanted.usernameKey)),
     lock: (id, t) => one(locked, id, t),
+    async lockPair(callerId, targetId, t) {
+      // By id, so that two transactions can't deadlock.
+      const ids = [...new Set([callerId, targetId])].filter(id => id !== undefined).sort((a, b) => a - b)
+      for (const id of ids) await database.run(id === targetId ? lockToChange : lockToCall, [id], t)
+      // Only now: a statement that waits for a lock reads the other tables as they were before the wait.
+      const rows = ids.length > 0 ? await database.run<LockedUser>(pair, [ids], t) : []
+      const find = (id: number | undefined) => rows.find(row => row.id === id)
+      return { caller: find(callerId), target: find(targetId) }
+    },
     list(filter) {
       const { statement, values } = listOf(filter)
       return database.run<AdministeredUserRow>(statement, values)

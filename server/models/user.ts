@@ -144,7 +144,8 @@ const byUsername: Statement = {
   text: `${readUser} WHERE u.username_key = $1 AND u.deleted_at IS NULL`,
 }
 
-const enrolled = `u.role = 'ROLE_ADMIN'
+/** Whether a user is a ROLE_ADMIN with one-time codes. */
+export const enrolled = `u.role = 'ROLE_ADMIN'
   AND coalesce((SELECT c.secret_sealed IS NOT NULL FROM totp_secrets c WHERE c.user_id = u.id), false) AS enrolled`
 
 const readCaller = readUser.replace(' FROM users u', `, ${enrolled} FROM users u`)
@@ -166,42 +167,17 @@ const findMany: Statement = {
     UNION ALL ${readUser} WHERE u.username_key = ANY($2::text[]) AND u.deleted_at IS NULL`,
 }
 
-const selectDeciding = `SELECT u.id, u.username, u.email, u.role, u.active, u.suspended, u.organization_id AS "organizationId",
-    u.token_generation AS "tokenGeneration", u.deleted_at IS NOT NULL AS deleted, o.active AS "organizationActive", ${enrolled}
-  FROM users u LEFT JOIN organizations o ON o.id = u.organization_id WHERE u.id = $1`
-
-/** Statements that lock a row, by strength: `share` permits other shared locks, `change` doesn't. */
-const lockDeciding = {
-  share: { name: 'user-deciding-share', text: `${selectDeciding} FOR SHARE OF u` },
-  change: { name: 'user-deciding-change', text: `${selectDeciding} FOR NO KEY UPDATE OF u` },
-} as const satisfies Record<string, Statement>
-
 /** Names the session whose waiting answers stay in this transaction, for the trigger of `answers`. */
 const keepAnswers: Statement = {
   name: 'user-keep-answers',
   text: `SELECT set_config('auth.keeps_answers_of', $1, true)`,
 }
 
-const administratorAmong: Statement = {
-  name: 'users-administrator-among',
-  text: `SELECT FROM users WHERE id = ANY($1::int[]) AND role = 'ROLE_ADMIN' LIMIT 1`,
-}
-
-/** Attributes on which activation and administration decide. */
-const lockColumns = ['id', 'username', 'role', 'active', 'suspended', 'organizationId'] as const
-
-/** The row of a locked user. */
-export type LockedUser = Pick<User, (typeof lockColumns)[number]>
-
 /** The user of a call. */
 export interface CallerRow extends User {
   /** Whether the user is a ROLE_ADMIN with one-time codes. */
   readonly enrolled: boolean
 }
-
-/** The state of a user that decides its permissions, as a transaction sees it. */
-type DecidingUser = LockedUser &
-  Pick<CallerRow, 'email' | 'tokenGeneration' | 'enrolled' | 'organizationActive'> & { readonly deleted: boolean }
 
 /** The recipient of e-mails about an account. */
 type Owner = Pick<User, 'id' | 'username' | 'email'>
@@ -224,26 +200,18 @@ export interface Users extends UserNames {
     kid: string,
     usernameKey: string,
   ): Promise<{ caller: CallerRow | undefined; target: User | undefined }>
-  /**
-   * Locks a caller and the user to change until the end of the transaction, by id, so that two transactions can't
-   * deadlock. Either is undefined if it no longer exists.
-   */
-  lockPair(
-    callerId: number,
-    targetId: number | undefined,
-    t: Transaction,
-  ): Promise<{ caller: DecidingUser | undefined; target: DecidingUser | undefined }>
-  /** Whether one of the users is a ROLE_ADMIN. */
-  includeAdministrator(ids: readonly number[], t: Transaction): Promise<boolean>
   /** Registers a user. Throws a unique violation of `users_username_key_key` or `users_nickname_key_key`. */
   add(row: NewUser, t: Transaction): Promise<number>
-  /** Locks a user until the end of the transaction. */
-  lock(usernameKey: string, t: Transaction): Promise<LockedUser | undefined>
   /**
    * Activates a user, adds it to the organization, and creates the provider key of a ROLE_INSTITUTION. `by` is the user whose
    * provider key it used, or the administrator.
    */
-  activate(user: LockedUser, organizationId: number | null, t: Transaction, by?: number | null): Promise<void>
+  activate(
+    user: Pick<User, 'id' | 'role'>,
+    organizationId: number | null,
+    t: Transaction,
+    by?: number | null,
+  ): Promise<void>
   /** Creates the provider key of a ROLE_INSTITUTION without one. */
   addProviderKey(id: number, t: Transaction): Promise<void>
   /**
@@ -376,20 +344,6 @@ export function createUsers(
     byUsername: async usernameKey => (await database.read<User>(byUsername, [usernameKey]))[0],
     findMany: (ids, usernameKeys) => database.run<User>(findMany, [ids, usernameKeys]),
     findTokenHolder: async (id, kid) => (await database.read<CallerRow>(caller, [id, kid]))[0],
-    async lockPair(callerId, targetId, t) {
-      const lock = async (id: number, strength: keyof typeof lockDeciding) =>
-        (await database.run<DecidingUser>(lockDeciding[strength], [id], t))[0]
-      if (targetId === undefined) return { caller: await lock(callerId, 'share'), target: undefined }
-      if (targetId === callerId) {
-        const both = await lock(callerId, 'change')
-        return { caller: both, target: both }
-      }
-      const before = targetId < callerId ? await lock(targetId, 'change') : undefined
-      const caller = await lock(callerId, 'share')
-      return { caller, target: targetId < callerId ? before : await lock(targetId, 'change') }
-    },
-    includeAdministrator: async (ids, t) =>
-      ids.length > 0 && (await database.run(administratorAmong, [ids], t)).length > 0,
     async findTokenHolderAndUser(id, kid, usernameKey) {
       const rows = await database.read<CallerRow>(callerWith, [id, kid, usernameKey])
       return {
@@ -402,18 +356,6 @@ export function createUsers(
       const skeletons = { usernameSkeleton: usernameSkeleton(username), nicknameSkeleton: nicknameSkeleton(nickname) }
       const added = await users().create({ ...row, ...skeletons }, { transaction, returning: ['id'] })
       return added.get('id') as number
-    },
-    async lock(usernameKey, transaction) {
-      // Not FOR UPDATE, which would block foreign key checks, such as those of known addresses during a sign-in.
-      const lock = transaction.LOCK.NO_KEY_UPDATE
-      return (
-        await users().findOne({
-          attributes: [...lockColumns],
-          where: { usernameKey, deletedAt: null },
-          transaction,
-          lock,
-        })
-      )?.get()
     },
     async activate({ id, role }, organizationId, transaction, activatedBy = null) {
       const member = organizationId === null ? {} : { organizationId }

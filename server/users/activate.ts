@@ -1,16 +1,15 @@
-import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { type Admission, tooManyAttempts } from '../access/admission.js'
-import { auditContext, type Caller } from '../access/caller.js'
-import type { UsersRpcs } from '../access/context.js'
+import { auditContext } from '../access/caller.js'
 import { failuresThatLock } from '../access/lockout.js'
+import type { UsersRpcs } from '../calls/context.js'
 import type { Transaction } from '../database/connection.js'
-import { maxEntries } from '../limits/cache-size.js'
+import { createFailures } from '../limits/failures.js'
 import type { Attempts, CounterKeys } from '../models/attempt.js'
 import type { Audit } from '../models/audit.js'
 import type { MailedKeys } from '../models/mailed-key.js'
 import type { Organizations } from '../models/organization.js'
-import type { LockedUser, Users } from '../models/user.js'
+import type { User, Users } from '../models/user.js'
 import { lockout } from '../policy/limits.js'
 import type { Call } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
@@ -20,10 +19,10 @@ import { tooLong } from '../rules/sizes.js'
 
 /** Dependencies of `activate`. */
 interface ActivateDeps {
-  readonly users: Users
+  readonly users: Pick<Users, 'activate'>
   readonly organizations: Organizations
   readonly mailedKeys: MailedKeys
-  readonly attempts: Attempts
+  readonly attempts: Pick<Attempts, 'count'>
   readonly counterKeys: CounterKeys
   readonly admission: Admission
   readonly audit: Audit
@@ -34,29 +33,47 @@ interface ActivateDeps {
 }
 
 /**
- * Activates a user with an activation key. The key is looked up without locks first, so that wrong keys lock no row.
+ * Activates a user with an activation key. The key is looked up without locks first, so that wrong keys lock no row. At most 10
+ * keys in 15 minutes may be wrong for the user of the token; they also count as failures of the client address.
  */
 export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
-  const { users } = deps
-  const wrongKeys = createWrongKeys(deps)
+  const { users, attempts, counterKeys, admission, audit, factor, now } = deps
+  const max = failuresThatLock(factor)
+  const count = (userId: number) => attempts.count(counterKeys.activation(userId), lockout.seconds)
+  const wrongKeys = createFailures({ limit: 'activation', max, count, now })
+
+  /** Counts a wrong key. */
+  async function addFailure(call: Call, user: Pick<User, 'id'>): Promise<void> {
+    const failures = await wrongKeys.add(user.id)
+    const ofAddress = await admission.addFailure(call.address)
+    const event = { action: 'user.activate', outcome: 'refused', reason: 'TOO_MANY_ATTEMPTS' } as const
+    const refused = { ...auditContext(call, user), ...event }
+    if (failures === max) await audit.append({ ...refused, subject_id: user.id, object: `failures:${failures}` })
+    if (ofAddress !== undefined) await audit.append({ ...refused, object: `failures:${ofAddress}` })
+  }
+
   return {
-    admit: (_request, { claims, call }) => wrongKeys.check(Number(claims.sub), call),
+    async admit(_request, { claims, call }) {
+      wrongKeys.check(Number(claims.sub))
+      const wait = await admission.blockedFor(call.address)
+      if (wait !== undefined) throw tooManyAttempts(wait, 'failures')
+    },
     check({ username, activationkey }) {
       required({ username, activationkey })
     },
     async handle(request, { call, caller, target, transact }) {
       const given = request.activationkey ?? ''
       const activationkey = tooLong(given, 'key') ? '' : given.trim().toLowerCase()
-      using _key = wrongKeys.begin(caller, call)
+      using _ofUser = wrongKeys.begin(caller.user.id)
+      using _ofAddress = { [Symbol.dispose]: admission.begin(call.address) }
       if (!canBeActivated(target)) refuse(Reason.ACTIVATION_REFUSED)
       if (!isUuid(activationkey) || !(await findOrganization(deps, target, activationkey))) {
-        await wrongKeys.add(caller, call)
+        await addFailure(call, caller.user)
         refuse(Reason.ACTIVATION_REFUSED)
       }
-      return transact(async ({ t, record }) => {
-        const user = await users.lock(target.usernameKey, t)
-        const found = user && canBeActivated(user) && (await findOrganization(deps, user, activationkey, t))
-        if (!user || !found) return refuse(Reason.ACTIVATION_REFUSED)
+      return transact(async ({ t, record, target: user }) => {
+        const found = canBeActivated(user) && (await findOrganization(deps, user, activationkey, t))
+        if (!found) return refuse(Reason.ACTIVATION_REFUSED)
         await users.activate(user, found.id, t, found.providerId)
         await record({ action: 'user.activate', subject_id: user.id, object: `organization:${found.id}` })
         return { username: user.username }
@@ -65,7 +82,7 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
   }
 }
 
-function canBeActivated(user: Pick<LockedUser, 'active' | 'suspended' | 'role'>): boolean {
+function canBeActivated(user: Pick<User, 'active' | 'suspended' | 'role'>): boolean {
   return !user.active && !user.suspended && user.role !== 'ROLE_ADMIN'
 }
 
@@ -76,63 +93,11 @@ function canBeActivated(user: Pick<LockedUser, 'active' | 'suspended' | 'role'>)
  */
 async function findOrganization(
   { organizations, mailedKeys }: ActivateDeps,
-  user: Pick<LockedUser, 'id' | 'role'>,
+  user: Pick<User, 'id' | 'role'>,
   key: string,
   t?: Transaction,
 ): Promise<{ id: number; providerId?: number } | undefined> {
   if (user.role === 'ROLE_CLIENT') return organizations.byProviderKey(key, t)
   const id = (await organizations.byActivationKey(key, t)) ?? (await mailedKeys.organizationOf(user.id, key, t))
   return id === undefined ? undefined : { id }
-}
-
-/** Counts wrong keys: at most 10 in 15 minutes for the user of the token, and as failures of the client address. */
-function createWrongKeys({ attempts, counterKeys, admission, audit, factor, now }: ActivateDeps) {
-  const maxFailures = failuresThatLock(factor)
-  /** Cached counts of wrong keys by user id, with the end of their window in ms since 1970. */
-  const counts = new LRUCache<number, { count: number; until: number }>(maxEntries(100_000))
-  /** Attempts in flight by user id. */
-  const inFlight = new Map<number, number>()
-
-  function countOf(userId: number): { count: number; until: number } {
-    const cached = counts.get(userId)
-    return cached && cached.until > now() ? cached : { count: 0, until: 0 }
-  }
-
-  return {
-    /** Refuses with TOO_MANY_ATTEMPTS, from the cache, when the user or the client address reached its limit. */
-    async check(userId: number, { address }: Call): Promise<void> {
-      const { count, until } = countOf(userId)
-      if (count >= maxFailures) throw tooManyAttempts((until - now()) / 1000, 'activation')
-      const wait = await admission.blockedFor(address)
-      if (wait !== undefined) throw tooManyAttempts(wait, 'failures')
-    },
-    /**
-     * Counts an attempt as in flight until the result is disposed of. Refuses with TOO_MANY_ATTEMPTS when failures and
-     * attempts in flight reach the limit.
-     */
-    begin({ user }: Caller, { address }: Call): Disposable {
-      const others = inFlight.get(user.id) ?? 0
-      if (countOf(user.id).count + others >= maxFailures) throw tooManyAttempts(1, 'activation')
-      inFlight.set(user.id, others + 1)
-      const leave = admission.begin(address)
-      return {
-        [Symbol.dispose]() {
-          leave()
-          const left = inFlight.get(user.id)! - 1
-          if (left > 0) inFlight.set(user.id, left)
-          else inFlight.delete(user.id)
-        },
-      }
-    },
-    /** Counts a wrong key. */
-    async add({ user }: Caller, call: Call): Promise<void> {
-      const { count, seconds } = await attempts.count(counterKeys.activation(user.id), lockout.seconds)
-      if (count > countOf(user.id).count) counts.set(user.id, { count, until: now() + seconds * 1000 })
-      const ofAddress = await admission.addFailure(call.address)
-      const event = { action: 'user.activate', outcome: 'refused', reason: 'TOO_MANY_ATTEMPTS' } as const
-      const refused = { ...auditContext(call, user), ...event }
-      if (count === maxFailures) await audit.append({ ...refused, subject_id: user.id, object: `failures:${count}` })
-      if (ofAddress !== undefined) await audit.append({ ...refused, object: `failures:${ofAddress}` })
-    },
-  }
 }

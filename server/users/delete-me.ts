@@ -1,7 +1,7 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { UsersRpcs } from '../access/context.js'
 import { checkPasswordAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
+import type { UsersRpcs } from '../calls/context.js'
 import type { Users } from '../models/user.js'
 import type { NotifyOwner } from '../outbox/notice.js'
 import { refuse } from '../requests/refusal.js'
@@ -33,11 +33,11 @@ export function deleteMe(deps: {
     if (attempt.account?.id !== user.id) refuse(Reason.INVALID_TOKEN)
     const { correct } = await attempt.comparePassword(password)
     if (!correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
-    await transact(async ({ t }) => {
+    await transact(async ({ t, target }) => {
       // Before the deletion: it refuses for a deleted user. Its event is that of the deletion.
       await attempt.succeed(t)
       await users.delete(user.id, t)
-      await notifyOwner('account-deleted', user, call, t)
+      await notifyOwner('account-deleted', target, call, t)
     })
     return {}
   }

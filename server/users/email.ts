@@ -3,9 +3,9 @@
 import { timingSafeEqual } from 'node:crypto'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { tooManyAttempts } from '../access/admission.js'
-import type { UsersRpcs } from '../access/context.js'
 import { checkPasswordAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
+import type { UsersRpcs } from '../calls/context.js'
 import type { Emails } from '../models/email.js'
 import { emailCode, type MailedKeys } from '../models/mailed-key.js'
 import type { Users } from '../models/user.js'
@@ -65,10 +65,10 @@ export function emailRpcs(deps: {
       const digest = await mailedKeys.attempt(id, 'email', call.address)
       const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'email', normalized))
       if (!digest || !equal) return attempt.fail(Reason.INVALID_KEY)
-      const changed = await transact(async ({ t }) => {
+      const changed = await transact(async ({ t, target }) => {
         const email = await mailedKeys.spendEmail(id, normalized, t)
         if (email === undefined) return false
-        await users.setEmail(user, email, { address: call.address, locale: chooseLocale(call.acceptLanguage) }, t)
+        await users.setEmail(target, email, { address: call.address, locale: chooseLocale(call.acceptLanguage) }, t)
         await attempt.succeed(t)
         return true
       })

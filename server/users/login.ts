@@ -2,9 +2,9 @@
 // their meaning and refusals. access/ identifies callers and limits attempts, models/ stores, calls/ dispatches.
 
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { UsersRpcs } from '../access/context.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Tokens } from '../access/tokens.js'
+import type { UsersRpcs } from '../calls/context.js'
 import type { Renewals } from '../passwords/renewal.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'

@@ -1,7 +1,7 @@
 // What an active ROLE_INSTITUTION sees and changes of the members of its organization.
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
-import type { UsersRpcs } from '../access/context.js'
+import type { UsersRpcs } from '../calls/context.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { MasterKey } from '../models/master-key.js'
 import type { Users } from '../models/user.js'
@@ -71,9 +71,9 @@ export function memberRpcs(deps: {
       check({ username }) {
         required({ username })
       },
-      async handle(_request, { call, target, transact }) {
-        const { id, organizationId } = target
-        await transact(async ({ t, record }) => {
+      async handle(_request, { call, transact }) {
+        await transact(async ({ t, record, target }) => {
+          const { id, organizationId } = target
           await users.deactivate(id, t)
           // The member can export its e-mails: they omit the client address of the institution.
           const from = { address: '', acceptLanguage: call.acceptLanguage }

@@ -2,7 +2,7 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { tooManyAttempts } from '../access/admission.js'
-import type { UsersRpcs } from '../access/context.js'
+import type { UsersRpcs } from '../calls/context.js'
 import type { EventPlace, UserData } from '../models/user-data.js'
 import type { Quotas } from '../outbox/quotas.js'
 import type { OpenPage } from '../requests/paging.js'

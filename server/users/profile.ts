@@ -1,7 +1,7 @@
 // Changes of profiles under the rules of sign-up: by the users themselves (UpdateMe), and by administrators.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Admission } from '../access/admission.js'
-import type { UsersRpcs } from '../access/context.js'
+import type { UsersRpcs } from '../calls/context.js'
 import type { Transaction } from '../database/connection.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { MasterKey } from '../models/master-key.js'
@@ -62,13 +62,11 @@ export function updateMe(deps: {
 
     const names = { nickname: mask.includes('nickname') ? texts.nickname : undefined }
     if (names.nickname) admission.check('lookUps', call.address)
-    const user = await transact(async ({ t, record: append }) => {
-      const lock = async () => (await administeredUsers.lock(id, t))!
-      const before = await lock()
+    const user = await transact(async ({ t, record: append, target: before }) => {
       const changed = await editProfile(users, before, mask, texts, t)
       if (changed.length === 0) return before
       await append({ action: 'user.edit-own', subject_id: id, object: `fields:${changed.join(',')}` })
-      return lock()
+      return (await administeredUsers.lock(id, t))!
     }).catch(async error => {
       if (isTaken(error)) refuseFields(await revealTaken(deps, call.address, names, id))
       throw error

@@ -1,5 +1,5 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { UsersRpcs } from '../access/context.js'
+import type { UsersRpcs } from '../calls/context.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { MasterKey } from '../models/master-key.js'
 import type { Users } from '../models/user.js'
@@ -19,11 +19,11 @@ export function rotateProviderKey({
   masterKey: MasterKey
   chooseLocale: ChooseLocale
 }): UsersRpcs['rotateProviderKey'] {
-  return async (_request, { call, caller, transact }) =>
-    transact(async ({ t, record }) => {
-      const { id } = caller.user
+  return async (_request, { call, transact }) =>
+    transact(async ({ t, record, target }) => {
+      const { id } = target
       const change = { address: call.address, locale: chooseLocale(call.acceptLanguage) }
-      const rotated = await users.rotateProviderKey(caller.user, change, t)
+      const rotated = await users.rotateProviderKey(target, change, t)
       if (!rotated) refuse(Reason.WRONG_STATE, { text: 'There is no provider key. An activation brings one.' })
       await record({ action: 'user.rotate-provider-key', subject_id: id })
       const user = (await administeredUsers.lock(id, t))!

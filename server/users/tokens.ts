@@ -1,7 +1,7 @@
 import type { Callers } from '../access/caller.js'
-import type { UsersRpcs } from '../access/context.js'
 import type { Keyring } from '../access/keyring.js'
 import type { Tokens } from '../access/tokens.js'
+import type { UsersRpcs } from '../calls/context.js'
 import type { Users } from '../models/user.js'
 import { required } from '../requests/required-fields.js'
 

@@ -7,10 +7,10 @@ type Transaction = Parameters<Models['organizations']['rotateKey']>[1]
 
 /** An organization, its key, and a provider of it with a provider key. */
 async function scene(models: Models) {
-  const { database, masterKey, organizations, users } = models
+  const { administeredUsers, database, masterKey, organizations, users } = models
   const organization = await database.transact(t => organizations.add({ name: 'Escola', nameKey: 'escola' }, t))
   const provider = await addUser(models, 'ana', 'ROLE_INSTITUTION')
-  await database.transact(async t => users.activate((await users.lock('ana', t))!, organization.id, t))
+  await database.transact(async t => users.activate((await administeredUsers.lock(provider, t))!, organization.id, t))
   const { providerKeySealed } = (await users.byId(provider))!
   return {
     id: organization.id,

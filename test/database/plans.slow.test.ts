@@ -131,7 +131,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'a use of a key of a service': [['service_keys_pkey'], m => m.services.touch(9)],
   'keys of services': [['service_keys_service'], m => m.services.keys([8, 9])],
   'services by name': [['services_name_key'], m => m.services.list({ limit: 10 })],
-  'a caller who changes itself': [['users_pkey', 'organizations_pkey'], m => m.users.lockPair(9, 9, none)],
+  'a caller who changes itself': [['users_pkey', 'organizations_pkey'], m => m.administeredUsers.lockPair(9, 9, none)],
   'caller and user in one': [
     ['users_pkey', 'users_username_key_key'],
     m => m.users.findTokenHolderAndUser(9, 'kid', 'u8'),
@@ -151,7 +151,6 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     m => m.users.lookalikes({ username: 'u9', nickname: 'n9' }),
   ],
   'free nicknames': [['users_nickname_key_key'], m => m.users.takenNicknames(['n1', 'n2'])],
-  'a user to be changed': [['users_username_key_key'], m => m.users.lock('u9', none)],
   'a new password': [['users_pkey'], m => m.users.changePassword(9, '', { byToken: true }, none)],
   'a new e-mail address': [
     ['users_pkey', 'users_pkey', 'mailed_keys_pkey', 'emails_owner'],
@@ -215,8 +214,10 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   ],
   'the end of a sign-in': [['attempts_pkey'], m => m.attempts.succeed(key, '192.0.2.1', 9, event)],
   'a renewed hash': [['users_pkey'], m => m.users.renewPassword(9, '', '')],
-  'a caller who changes another user': [['users_pkey', 'organizations_pkey'], m => m.users.lockPair(9, 8, none)],
-  'whether users include an administrator': [['users_role'], m => m.users.includeAdministrator([8, 9], none)],
+  'a caller who changes another user': [
+    ['users_pkey', 'organizations_pkey'],
+    m => m.administeredUsers.lockPair(9, 8, none),
+  ],
   'whether a network is known': [['known_addresses_pkey'], m => m.attempts.knownNetwork(9, '192.0.2.1', 30)],
   'accounts that know a network': [
     ['known_addresses_address', 'users_pkey'],

@@ -92,14 +92,14 @@ test.serial('idle connections that died are discarded together when the first is
 
 test.serial('closing the database doesn’t wait for responses that never arrive', async t => {
   const { registry, relay } = await scene(t)
-  const { users, database } = registry
-  await users.byUsername('ana')
+  const { users, administeredUsers, database } = registry
+  const { id } = (await users.byUsername('ana'))!
   let asked: Promise<unknown> | undefined
   await new Promise<void>(resolve => {
     asked = database.transact(async transaction => {
       relay.goDark()
       resolve()
-      await users.lock('ana', transaction)
+      await administeredUsers.lock(id, transaction)
     })
   })
   t.true(await within(4_000, database.close()))

@@ -206,7 +206,8 @@ test('a sign-in neither waits for a concurrent change of the account nor fails b
   const { username } = await service.signUp('ROLE_CLIENT', signUpForm())
   await service.registry.database.transact(
     async transaction => {
-      await service.registry.users.lock(username, transaction)
+      const { users, administeredUsers } = service.registry
+      await administeredUsers.lock((await users.byUsername(username.toLowerCase()))!.id, transaction)
       const { status } = await service.request('POST', '/users/login', { query: { username, password } })
       t.is(status, 200)
     },

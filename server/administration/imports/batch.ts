@@ -12,7 +12,7 @@ import {
 } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../../access/administrator.js'
-import type { Change } from '../../access/context.js'
+import type { AdministrationRpcs, Change } from '../../calls/context.js'
 import type { ImportRow, Imports, Outcomes } from '../../models/import.js'
 import type { MasterKey } from '../../models/master-key.js'
 import type { Locale } from '../../outbox/texts.js'
@@ -20,7 +20,6 @@ import type { Pool } from '../../passwords/pool.js'
 import { refuse } from '../../requests/refusal.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
 import { nameImported } from '../../rules/id-ranges.js'
-import type { Handler } from '../context.js'
 import { changeBy } from '../security-notices.js'
 import { checkId, checkStarter, missing, toImport } from './imports.js'
 import { createTouched, type Judged, type ReadRows, type Rows } from './rows.js'
@@ -49,9 +48,9 @@ interface Deps {
 const stagedUse = 'import-rows'
 
 /** Validates the next rows of an import, and applies those that aren't rejected. */
-export function importBatch(deps: Deps): Handler<'importBatch'> {
+export function importBatch(deps: Deps): AdministrationRpcs['importBatch'] {
   const { imports } = deps
-  return async (request, { call, administrator, change }) => {
+  return async (request, { call, administrator, transact }) => {
     const id = checkId(request.id)
     const { firstRow } = request
     const of = (await imports.find(id)) ?? missing(id)
@@ -62,7 +61,7 @@ export function importBatch(deps: Deps): Handler<'importBatch'> {
     // The rows of a repeated batch aren't needed.
     const given = of.nextRow > firstRow ? undefined : await rows.read()
     const hashes = (await given?.hash(of)) ?? new Map<number, string>()
-    return change({ validateOnly: false }, async ({ t, record }) => {
+    return transact(async ({ t, record }) => {
       const row = (await imports.lock(id, t)) ?? missing(id)
       checkStarter(row, administrator)
       const before = row.nextRow > firstRow ? await imports.findBatch(id, firstRow, t) : undefined
@@ -119,9 +118,9 @@ async function waitWhileHashing(pool: Pick<Pool, 'stats'>): Promise<void> {
 }
 
 /** Ends an import when all its rows are processed. */
-export function finishImport(deps: Deps): Handler<'finishImport'> {
+export function finishImport(deps: Deps): AdministrationRpcs['finishImport'] {
   const { imports } = deps
-  return async (request, { administrator, change }) => {
+  return async (request, { administrator, transact }) => {
     const id = checkId(request.id)
     const work = async ({ t, record }: Change) => {
       const row = (await imports.lock(id, t)) ?? missing(id)
@@ -138,7 +137,7 @@ export function finishImport(deps: Deps): Handler<'finishImport'> {
       }
       return applyStaged(deps, row, administrator, { t, record })
     }
-    return change({ validateOnly: false }, work, { unlimited: true })
+    return transact(work, { unlimited: true })
   }
 }
 

@@ -10,13 +10,13 @@ import {
 } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../../access/administrator.js'
+import type { AdministrationRpcs } from '../../calls/context.js'
 import type { ImportRow, Imports, ImportKind as KindName } from '../../models/import.js'
 import type { Pool } from '../../passwords/pool.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { refuse } from '../../requests/refusal.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
 import { changeableAccounts } from '../../rules/changeable-accounts.js'
-import type { Handler } from '../context.js'
 
 const kinds: Readonly<Record<KindName, ImportKind>> = {
   organizations: ImportKind.ORGANIZATIONS,
@@ -31,9 +31,9 @@ const states: Readonly<Record<ImportRow['state'], ImportState>> = {
 }
 
 /** Starts or resumes an import. */
-export function startImport(deps: { imports: Imports; pool: Pick<Pool, 'stats'> }): Handler<'startImport'> {
+export function startImport(deps: { imports: Imports; pool: Pick<Pool, 'stats'> }): AdministrationRpcs['startImport'] {
   const { imports, pool } = deps
-  return async (request, { administrator, change }) => {
+  return async (request, { administrator, transact }) => {
     const kind = (Object.keys(kinds) as KindName[]).find(name => kinds[name] === request.kind)
     const sourceDigest = request.sourceDigest ?? ''
     const { dryRun, allOrNothing, afterDryRun = null, keepIds, highestId } = request
@@ -63,7 +63,7 @@ export function startImport(deps: { imports: Imports; pool: Pick<Pool, 'stats'> 
     const by = { actor, actorId: administrator.user?.id ?? null }
     const tokenGeneration = administrator.user?.tokenGeneration ?? null
     const numbered = keepIds && kind !== 'predecessor' ? kind : undefined
-    const { row, reach } = await change({ validateOnly: false }, async ({ t, record }) => {
+    const { row, reach } = await transact(async ({ t, record }) => {
       const row = await imports.start({ ...of, ...by, tokenGeneration }, t)
       await record({ action: 'import.start', object: `import:${row.id}` })
       return { row, reach: numbered && (await imports.ids.reserve(numbered, dryRun ? 0 : highestId, t)) }
@@ -75,10 +75,10 @@ export function startImport(deps: { imports: Imports; pool: Pick<Pool, 'stats'> 
 }
 
 /** Ends an import before all its rows are judged. */
-export function abortImport({ imports }: { imports: Imports }): Handler<'abortImport'> {
-  return async (request, { change }) => {
+export function abortImport({ imports }: { imports: Imports }): AdministrationRpcs['abortImport'] {
+  return async (request, { transact }) => {
     const id = checkId(request.id)
-    return change(request, async ({ t, record }) => {
+    return transact(async ({ t, record }) => {
       const row = (await imports.lock(id, t)) ?? missing(id)
       if (row.state !== 'running') return { import: toImport(row), changed: false }
       await imports.discardStaged(id, t)
@@ -89,7 +89,7 @@ export function abortImport({ imports }: { imports: Imports }): Handler<'abortIm
 }
 
 /** Returns an import. */
-export function getImport({ imports }: { imports: Imports }): Handler<'getImport'> {
+export function getImport({ imports }: { imports: Imports }): AdministrationRpcs['getImport'] {
   return async request => {
     const id = checkId(request.id)
     return { import: toImport((await imports.find(id)) ?? missing(id)) }
@@ -97,7 +97,7 @@ export function getImport({ imports }: { imports: Imports }): Handler<'getImport
 }
 
 /** Lists imports, the newest first. */
-export function listImports(deps: { imports: Imports; openPage: OpenPage }): Handler<'listImports'> {
+export function listImports(deps: { imports: Imports; openPage: OpenPage }): AdministrationRpcs['listImports'] {
   const { imports, openPage } = deps
   return async request => {
     const page = openPage<number>(AdministrationService.method.listImports, request)
@@ -129,7 +129,8 @@ export function checkStarter(row: ImportRow, { user }: Administrator): void {
 /** An import as a message. */
 export function toImport(row: ImportRow): Import {
   const { id, kind, state, sourceDigest, nextRow, created, updated, unchanged, rejected } = row
-  const { dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds, createdAt, updatedAt, undoneAt, actor, actorId } = row
+  const { dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds, createdAt, updatedAt, undoneAt, actor, actorId } =
+    row
   return create(ImportSchema, {
     id,
     kind: kinds[kind],

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto'
 import { setImmediate } from 'node:timers/promises'
 import type { ImportProblem } from '../../../proto/gen/auth/v1/administration_pb.js'
-import type { Change } from '../../access/context.js'
+import type { Change } from '../../calls/context.js'
 import type { NotifiedChange } from '../../models/email.js'
 import { type ImportRow, type Imports, seenBytes } from '../../models/import.js'
 import type { ReasonName } from '../../policy/policy.js'

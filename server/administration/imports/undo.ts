@@ -1,7 +1,7 @@
 // The undo of an import: removes the records that it created and that nothing else has touched since.
 import { Administration as AdministrationService } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
-import type { Change } from '../../access/context.js'
+import type { AdministrationRpcs, Change } from '../../calls/context.js'
 import type { AdministeredUsers } from '../../models/administered-user.js'
 import type { Audit } from '../../models/audit.js'
 import type { Erasure } from '../../models/erasure.js'
@@ -10,7 +10,6 @@ import type { ImportedPlace, ImportedRecords, Touch } from '../../models/importe
 import type { Organizations } from '../../models/organization.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { refuse } from '../../requests/refusal.js'
-import type { Handler } from '../context.js'
 import { checkId, missing, toImport } from './imports.js'
 
 /** Records of a call: to erase one takes up to 20 ms, and another undo waits for at most 2 s. And of a call that only looks. */
@@ -38,9 +37,9 @@ interface Undone {
 class Touched extends Error {}
 
 /** Removes what an import created, or says what would become of it. */
-export function undoImport(deps: Deps): Handler<'undoImport'> {
+export function undoImport(deps: Deps): AdministrationRpcs['undoImport'] {
   const { imports, importedRecords, audit, openPage } = deps
-  return async (request, { administrator, change }) => {
+  return async (request, { administrator, transact }) => {
     const id = checkId(request.id)
     const { confirm, validateOnly } = request
     if (!validateOnly) administrator.confirm(String(id), confirm)
@@ -58,7 +57,7 @@ export function undoImport(deps: Deps): Handler<'undoImport'> {
     const limit = validateOnly ? most.looked : most.removed
     const { ids, next } = await importedRecords.created(id, page.after ?? { event: 0, id: 0 }, limit)
     const undo = () =>
-      change(request, async made => {
+      transact(async made => {
         let row = (await imports.lock(id, made.t)) ?? missing(id)
         if (!validateOnly && page.after === undefined) {
           row = await imports.undo(id, made.t)

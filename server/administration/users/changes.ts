@@ -1,5 +1,8 @@
 // Changes of a user's state.
+import type { Message } from '@bufbuild/protobuf'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
+import type { References } from '../../calls/callers.js'
+import type { AdministrationContext, AdministrationRpcs, Checked } from '../../calls/context.js'
 import type { Transaction } from '../../database/connection.js'
 import type { AdministeredUserRow, AdministeredUsers } from '../../models/administered-user.js'
 import type { Administered, Emails } from '../../models/email.js'
@@ -11,13 +14,12 @@ import { refuse } from '../../requests/refusal.js'
 import { checkRole } from '../../requests/texts.js'
 import type { Role } from '../../rules/roles.js'
 import { changing, type Done } from '../change-record.js'
-import type { AdministrationContext, AdministrationRpcs, Checked } from '../context.js'
-import type { References } from '../references.js'
 import { changeBy, type NotifyAdministrators } from '../security-notices.js'
 import { toAdministeredUser } from './record.js'
 
 /** What changes of users are made of. */
 export interface UserChangeDeps {
+  references: References
   users: Users
   administeredUsers: AdministeredUsers
   notifyAdministrators: NotifyAdministrators
@@ -29,7 +31,6 @@ type UserDone = Done & { readonly action: Administered }
 /** The RPCs that change the state of a user. */
 export function userStateRpcs(
   deps: UserChangeDeps & {
-    references: Pick<References, 'organization'>
     organizations: Organizations
     emails: Pick<Emails, 'notify'>
     settings: Pick<Settings, 'mailLocale'>
@@ -42,7 +43,7 @@ export function userStateRpcs(
     async activateUser(request, context) {
       const { administrator } = context
       const by = changeBy(administrator, settings)
-      const id = request.organization ? (await references.organization(request.organization)).id : undefined
+      const id = request.organization ? (await references.organization.find(request.organization)).id : undefined
       return change(request, context, { keys: true }, async (row, t) => {
         const moved = id !== undefined && id !== row.organizationId
         if (row.active && !moved) return undefined
@@ -100,7 +101,7 @@ export function userStateRpcs(
 
     /** Moves a user to another organization, or out of any, and revokes its tokens. */
     async setOrganization(request, context) {
-      const id = request.organization ? (await references.organization(request.organization)).id : null
+      const id = request.organization ? (await references.organization.find(request.organization)).id : null
       return change(request, context, {}, async (row, t) => {
         if (row.organizationId === id) return undefined
         if (id !== null) await checkOrganization(organizations, id, t)
@@ -154,10 +155,11 @@ export function userStateRpcs(
  * reason on the database itself, and other administrators are notified. Refuses with WRONG_STATE to change a deleted user,
  * unless `deleted`; with `keys` the answer has the user's keys.
  */
-export function changingUser({ administeredUsers, notifyAdministrators, masterKey }: Omit<UserChangeDeps, 'users'>) {
+export function changingUser(deps: Pick<UserChangeDeps, 'references' | 'notifyAdministrators' | 'masterKey'>) {
+  const { references, notifyAdministrators, masterKey } = deps
   const kind = (keys: boolean) =>
     changing({
-      lock: (id, t) => lockUser(administeredUsers, id, t),
+      lock: references.user.lock,
       show: (row: AdministeredUserRow) => toAdministeredUser(row, masterKey),
       async record({ t, record }, done: UserDone, before, { id, role }, administrator) {
         const { action } = done
@@ -170,7 +172,7 @@ export function changingUser({ administeredUsers, notifyAdministrators, masterKe
       answer: row => ({ user: toAdministeredUser(row, masterKey, { keys }) }),
     })
   return (
-    request: { readonly etag?: string; readonly validateOnly: boolean },
+    request: Message & { readonly etag?: string },
     context: AdministrationContext<AdministeredUserRow>,
     { keys = false, deleted = false }: { readonly keys?: boolean; readonly deleted?: boolean },
     work: (row: AdministeredUserRow, t: Transaction) => Promise<UserDone | undefined>,
@@ -179,17 +181,6 @@ export function changingUser({ administeredUsers, notifyAdministrators, masterKe
       if (!deleted) checkPresent(row)
       return work(row, t)
     })
-}
-
-/** A user's row, which no other transaction changes before this one ends. */
-export async function lockUser(
-  administeredUsers: Pick<AdministeredUsers, 'lock'>,
-  id: number,
-  t: Transaction,
-): Promise<AdministeredUserRow> {
-  return (
-    (await administeredUsers.lock(id, t)) ?? refuse(Reason.USER_NOT_FOUND, { text: `User #${id} no longer exists.` })
-  )
 }
 
 /** Refuses with LAST_ADMINISTRATOR when this is the last active one; no other one goes before the transaction ends. */

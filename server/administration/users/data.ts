@@ -2,49 +2,53 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Administration } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
-import type { Change } from '../../access/context.js'
+import type { AdministrationRpcs } from '../../calls/context.js'
 import type { Erasure } from '../../models/erasure.js'
 import type { EventPlace, UserData } from '../../models/user-data.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { refuse } from '../../requests/refusal.js'
-import type { AdministrationRpcs } from '../context.js'
-import { keepAnAdministrator, lockUser, type UserChangeDeps } from './changes.js'
+import { keepAnAdministrator, type UserChangeDeps } from './changes.js'
 
 /** The RPCs of the data stored about a user. */
 export function userDataRpcs(
-  deps: Omit<UserChangeDeps, 'users'> & { userData: UserData; erasure: Erasure; openPage: OpenPage },
+  deps: Pick<UserChangeDeps, 'administeredUsers' | 'notifyAdministrators'> & {
+    userData: UserData
+    erasure: Erasure
+    openPage: OpenPage
+  },
 ) {
   const { administeredUsers, notifyAdministrators, userData, erasure, openPage } = deps
   return {
     /** Returns a page of all data stored about a user, without secrets. The first page records the event. */
-    async exportUser(request, { change, target: { id } }) {
+    async exportUser(request, { transact, target: { id } }) {
       const page = openPage<EventPlace>(Administration.method.exportUser, request)
       const isFirst = page.after === undefined
       const data = isFirst ? await userData.export(id, 'administrator') : {}
       if (!data) refuse(Reason.USER_NOT_FOUND, { text: `User #${id} no longer exists.` })
       const rows = await userData.events(id, { before: page.after, limit: page.limit })
       const { shown, ...next } = page.cut(rows, ({ place }) => place)
-      if (isFirst)
-        await change({ validateOnly: false }, ({ record }) => record({ action: 'user.export', subject_id: id }))
+      if (isFirst) await transact(({ record }) => record({ action: 'user.export', subject_id: id }))
       const events = (sealed: boolean) =>
         shown.filter(({ place }) => 'id' in place === sealed).map(({ event }) => event)
       return { json: JSON.stringify({ ...data, audit_events: events(true), audit_staged: events(false) }), ...next }
     },
 
     /** Erases all data stored about a user. */
-    async eraseUser(request, { administrator, change, target: { id, username } }) {
+    async eraseUser(request, { administrator, transact, target: { username } }) {
       administrator.confirm(username, request.confirm)
-      const erase = async ({ t, record }: Change) => {
-        const row = await lockUser(administeredUsers, id, t)
-        await keepAnAdministrator(administeredUsers, row, t)
-        const receipt = (await erasure.erase(id, t))!
-        if (row.role === 'ROLE_ADMIN')
-          await notifyAdministrators(administrator, { action: 'user.erase', subjectId: id }, t)
-        await record({ action: 'user.erase', subject_id: id })
-        return receipt
-      }
-      // It reads the whole audit log.
-      const { user, eraseTime, rows } = await change(request, erase, { unlimited: true })
+      const { user, eraseTime, rows } = await transact(
+        async ({ t, record, target: row }) => {
+          const { id } = row
+          await keepAnAdministrator(administeredUsers, row, t)
+          const receipt = (await erasure.erase(id, t))!
+          if (row.role === 'ROLE_ADMIN')
+            await notifyAdministrators(administrator, { action: 'user.erase', subjectId: id }, t)
+          await record({ action: 'user.erase', subject_id: id })
+          return receipt
+        },
+        // It reads the whole audit log.
+        { unlimited: true },
+      )
       return { user, eraseTime: timestampFromDate(new Date(eraseTime)), rows: { ...rows } }
     },
   } satisfies Partial<AdministrationRpcs>

@@ -1,6 +1,7 @@
 // Registration of users and edits of their profiles, under the rules of sign-up.
-import { Administration, type UserForm } from '../../../proto/gen/auth/v1/administration_pb.js'
+import type { UserForm } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
+import type { AdministrationRpcs, Checked } from '../../calls/context.js'
 import type { Organizations } from '../../models/organization.js'
 import type { Passwords } from '../../passwords/hash.js'
 import type { PasswordPolicy } from '../../passwords/policy.js'
@@ -15,14 +16,11 @@ import { profileFields } from '../../rules/profile.js'
 import { editProfile } from '../../users/profile.js'
 import { type CompleteTexts, checkFields, profileOf } from '../../users/sign-up-form.js'
 import { checkFree, isTaken, takenNames } from '../../users/taken-names.js'
-import type { AdministrationRpcs, Checked } from '../context.js'
-import type { References } from '../references.js'
 import { changeBy } from '../security-notices.js'
-import { changingUser, checkOrganization, lockUser, type UserChangeDeps } from './changes.js'
+import { changingUser, checkOrganization, type UserChangeDeps } from './changes.js'
 import { toAdministeredUser } from './record.js'
 
 interface Deps extends UserChangeDeps {
-  references: Pick<References, 'organization'>
   organizations: Organizations
   passwords: Passwords
   policy: PasswordPolicy
@@ -41,11 +39,11 @@ interface Update {
 
 /** The RPCs that take the form of a user. */
 export function userFormRpcs(deps: Deps) {
-  const { references, users, administeredUsers, notifyAdministrators, organizations, passwords, masterKey } = deps
+  const { references, users, notifyAdministrators, organizations, passwords, masterKey } = deps
   const change = changingUser(deps)
   return {
     /** Registers a user, active at once or not. */
-    async createUser(request, { call, administrator, create }) {
+    async createUser(request, { call, administrator, transact }) {
       const form: Partial<UserForm> = request.form ?? {}
       const { password, nickname = form.username } = form
       const given = { ...form, ...(nickname !== undefined && { nickname }) }
@@ -63,7 +61,7 @@ export function userFormRpcs(deps: Deps) {
       if (request.organization && !request.active) {
         wrongFields([{ field: 'organization', message: 'Only a user that is created active can belong to one.' }])
       }
-      const organization = request.organization ? (await references.organization(request.organization)).id : null
+      const organization = request.organization ? (await references.organization.find(request.organization)).id : null
       const becomesAdministrator = role === 'ROLE_ADMIN'
       if (becomesAdministrator && request.active) administrator.confirm(username, request.confirm)
 
@@ -80,7 +78,7 @@ export function userFormRpcs(deps: Deps) {
         termsOfUsage: false,
         role,
       }
-      return create(Administration.method.createUser, request, async ({ t, record }) => {
+      return transact(async ({ t, record }) => {
         await checkFree(users, row, t)
         const id = await users.add(row, t)
         if (request.active) {
@@ -90,7 +88,7 @@ export function userFormRpcs(deps: Deps) {
         }
         if (becomesAdministrator) await notifyAdministrators(administrator, { action: 'user.add', subjectId: id }, t)
         await record({ action: 'user.add', subject_id: id, object: `role:${row.role}` })
-        return { user: toAdministeredUser(await lockUser(administeredUsers, id, t), masterKey, { keys: true }) }
+        return { user: toAdministeredUser(await references.user.lock(id, t), masterKey, { keys: true }) }
       }).catch(error => refuseTaken(error, () => takenNames(users, row)))
     },
 

@@ -1,12 +1,12 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { Administration, UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
 import type { Admission } from '../../access/admission.js'
+import type { References } from '../../calls/callers.js'
+import type { AdministrationRpcs } from '../../calls/context.js'
 import type { AdministeredUsers, UserFilter } from '../../models/administered-user.js'
 import type { MasterKey } from '../../models/master-key.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { checkRole, checkText } from '../../requests/texts.js'
-import type { AdministrationRpcs } from '../context.js'
-import type { References } from '../references.js'
 import { toAdministeredUser } from './record.js'
 
 const states: Record<UserState, UserFilter['state']> = {
@@ -34,7 +34,7 @@ export function userReadRpcs(deps: {
       const role = request.role ? checkRole('role', request.role) : undefined
 
       const text = checkText('text', request.text)
-      const organizationId = organization ? (await references.organization(organization)).id : undefined
+      const organizationId = organization ? (await references.organization.find(organization)).id : undefined
       const counted = service ? admission.takeServiceReads(service.name, page.size) : 0
       const rows = await administeredUsers.list({
         limit: page.limit,
@@ -52,14 +52,12 @@ export function userReadRpcs(deps: {
     },
 
     /** Returns a user as administrators see it. */
-    async getUser({ omitKeys }, { administrator, change, target }) {
+    async getUser({ omitKeys }, { administrator, transact, target }) {
       const shown = toAdministeredUser(target, masterKey, { keys: !omitKeys && administrator.seesKeys })
       const { partnerOrganization, providerActivationKey } = shown.record!
       // Recorded, because others can activate users with a key.
       if (partnerOrganization?.activationkey || providerActivationKey)
-        await change({ validateOnly: false }, ({ record }) =>
-          record({ action: 'user.show-key', subject_id: target.id }),
-        )
+        await transact(({ record }) => record({ action: 'user.show-key', subject_id: target.id }))
       return { user: shown }
     },
   } satisfies Partial<AdministrationRpcs>

@@ -1,12 +1,12 @@
 // Which users are locked now. A counter's name is a keyed digest, which names no user: the audit log has an event for each
 // lock, and the counters then tell whether it still holds.
 import { Administration as AdministrationService } from '../../../proto/gen/auth/v1/administration_pb.js'
+import type { AdministrationRpcs } from '../../calls/context.js'
 import type { AdministeredUsers } from '../../models/administered-user.js'
 import type { Audit } from '../../models/audit.js'
 import { lockout } from '../../policy/limits.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { disorder, stretch } from '../audit-log.js'
-import type { Handler } from '../context.js'
 import { type FailureDeps, readFailures } from './explain.js'
 
 /** Default and maximum number of users of a page: each takes several queries. */
@@ -20,7 +20,7 @@ export function listLockouts(
     openPage: OpenPage
     now: () => number
   },
-): Handler<'listLockouts'> {
+): AdministrationRpcs['listLockouts'] {
   const { administeredUsers, audit, openPage, now, totpSecrets } = deps
   return async request => {
     const page = openPage<number>(AdministrationService.method.listLockouts, request, { sizes })

@@ -2,6 +2,7 @@
 // answers deleted.
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import { tooManyAttempts } from '../../access/admission.js'
+import type { AdministrationRpcs, Checked } from '../../calls/context.js'
 import { type Attempts, type CounterKeys, proofs } from '../../models/attempt.js'
 import type { Buckets } from '../../models/bucket.js'
 import type { Emails } from '../../models/email.js'
@@ -15,10 +16,9 @@ import type { Settings } from '../../process/settings.js'
 import { canonicalAddress } from '../../requests/client-address.js'
 import { refuse } from '../../requests/refusal.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
-import type { AdministrationRpcs, Checked } from '../context.js'
 import { changeBy } from '../security-notices.js'
 import { checkOwnCodes } from '../session.js'
-import { changingUser, checkPresent, lockUser, type UserChangeDeps } from './changes.js'
+import { changingUser, checkPresent, type UserChangeDeps } from './changes.js'
 
 /** The RPCs that help a user. */
 export function userSupportRpcs(
@@ -35,18 +35,16 @@ export function userSupportRpcs(
     settings: Pick<Settings, 'mailLocale'>
   },
 ) {
-  const { users, administeredUsers, attempts, buckets, counterKeys, totpSecrets, questions, emails, quotas } = deps
+  const { users, attempts, buckets, counterKeys, totpSecrets, questions, emails, quotas } = deps
   const { passwords, policy, settings } = deps
   const change = changingUser(deps)
   return {
     /** Clears the failed sign-ins that count against a user, for all proofs but the caller's own one-time codes. */
     unlockUser: {
       check: request => checkAddress(request.address),
-      async handle(request, { administrator, change, target: { id, usernameKey } }, address) {
+      async handle(_request, { administrator, transact, target: { id, usernameKey } }, address) {
         const own = await checkOwnCodes(totpSecrets, administrator, id)
-        const cleared = await change(request, async ({ t, record }) => {
-          // Before the counts, as an erasure does.
-          await lockUser(administeredUsers, id, t)
+        const cleared = await transact(async ({ t, record }) => {
           const accounts = proofs.map(proof => counterKeys.account(proof, usernameKey))
           const counts = await attempts.clear(accounts, t)
           const codes = !own && (await totpSecrets.unlock(id, t))
@@ -103,18 +101,17 @@ export function userSupportRpcs(
     } satisfies Checked<'setPassword'>,
 
     /** Mails a recovery key to the user's registered address. */
-    async sendRecoveryKey(request, { change, target: { id } }) {
-      const email = await change(request, async ({ t, record }) => {
-        const row = await lockUser(administeredUsers, id, t)
+    async sendRecoveryKey(_request, { transact }) {
+      const email = await transact(async ({ t, record, target: row }) => {
         checkPresent(row)
         if (row.suspended) refuse(Reason.WRONG_STATE, { text: `${row.username} is suspended: resume it first.` })
         if (row.email === null) refuse(Reason.WRONG_STATE, { text: `${row.username} has no e-mail address.` })
         // Counted separately: public requests can't use up this quota.
         const wait = await quotas.recipient(row.email, true, t)
         if (wait > 0) throw tooManyAttempts(wait, 'recovery')
-        const parameters = { userId: id, to: row.email }
+        const parameters = { userId: row.id, to: row.email }
         await emails.add({ kind: 'recovery-key', parameters }, settings.mailLocale, t)
-        await record({ action: 'user.send-key', subject_id: id })
+        await record({ action: 'user.send-key', subject_id: row.id })
         return row.email
       })
       return { email }

@@ -1,12 +1,12 @@
 // Erases all accounts of a network that were never activated, as a wave of sign-ups leaves them.
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { Administration as AdministrationService } from '../../../proto/gen/auth/v1/administration_pb.js'
+import type { AdministrationRpcs } from '../../calls/context.js'
 import type { AdministeredUsers } from '../../models/administered-user.js'
 import type { Erasure } from '../../models/erasure.js'
 import { canonicalBlock } from '../../requests/client-address.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
-import type { Handler } from '../context.js'
 
 /** Accounts that a call looks at, and that it erases, at most: about a second each. */
 const stretch = 10_000
@@ -17,9 +17,9 @@ export function eraseUnactivatedUsers(deps: {
   administeredUsers: Pick<AdministeredUsers, 'signedUpFrom' | 'lockUnactivated'>
   erasure: Erasure
   openPage: OpenPage
-}): Handler<'eraseUnactivatedUsers'> {
+}): AdministrationRpcs['eraseUnactivatedUsers'] {
   const { administeredUsers, erasure, openPage } = deps
-  return async (request, { administrator, change }) => {
+  return async (request, { administrator, transact }) => {
     const { network: given = '', createTimeFrom, createTimeTo, confirm, validateOnly } = request
     const network = canonicalBlock(given.trim())
     if (network === undefined)
@@ -35,8 +35,7 @@ export function eraseUnactivatedUsers(deps: {
       stretch,
     })
     const erase = (id: number) =>
-      change(
-        request,
+      transact(
         async ({ t, record }) => {
           // It may have been activated since.
           if (!(await administeredUsers.lockUnactivated(id, t))) return false

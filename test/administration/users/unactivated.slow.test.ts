@@ -179,7 +179,8 @@ test('concurrent calls erase each account once, and none that is activated meanw
   let erasing: ReturnType<typeof erase> | undefined
   await database.transact(
     async transaction => {
-      const user = (await users.lock(activated, transaction))!
+      const { id } = (await users.byUsername(activated))!
+      const user = (await registry.administeredUsers.lock(id, transaction))!
       erasing = erase()
       await waitFor(() => waits(database))
       await users.activate(user, null, transaction)

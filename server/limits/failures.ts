@@ -1,0 +1,61 @@
+// Failures in a window of time that all replicas count together, as far as this process knows them: a refusal needs no
+// statement.
+import { LRUCache } from 'lru-cache'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { type Limit, Refusal } from '../requests/refusal.js'
+import { maxEntries } from './cache-size.js'
+
+/** The failures of subjects, such as users, by id. */
+export type Failures = ReturnType<typeof createFailures>
+
+/** Creates the failures of a process. `max` failures in a window reach the limit; `now` is a clock in ms since 1970. */
+export function createFailures(deps: {
+  readonly limit: Limit
+  readonly max: number
+  /** Counts a failure for all replicas. Returns the failures of the window, and the seconds until it ends. */
+  readonly count: (id: number) => Promise<{ readonly count: number; readonly seconds: number }>
+  readonly now: () => number
+}) {
+  const { limit, max, count, now } = deps
+  /** Counts by id, with the end of their window in ms since 1970. */
+  const counts = new LRUCache<number, { readonly count: number; readonly until: number }>(maxEntries(100_000))
+  /** Attempts in flight by id. */
+  const inFlight = new Map<number, number>()
+
+  function countOf(id: number): { readonly count: number; readonly until: number } {
+    const cached = counts.get(id)
+    return cached && cached.until > now() ? cached : { count: 0, until: 0 }
+  }
+
+  const reached = (retryAfter: number) => new Refusal(Reason.TOO_MANY_ATTEMPTS, { retryAfter, limit })
+
+  return {
+    /** Refuses with TOO_MANY_ATTEMPTS when the failures have reached the limit. */
+    check(id: number): void {
+      const { count, until } = countOf(id)
+      if (count >= max) throw reached((until - now()) / 1000)
+    },
+    /**
+     * Counts an attempt as in flight until the result is disposed of. Refuses with TOO_MANY_ATTEMPTS when failures and
+     * attempts in flight reach the limit.
+     */
+    begin(id: number): Disposable {
+      const others = inFlight.get(id) ?? 0
+      if (countOf(id).count + others >= max) throw reached(1)
+      inFlight.set(id, others + 1)
+      return {
+        [Symbol.dispose]() {
+          const left = inFlight.get(id)! - 1
+          if (left > 0) inFlight.set(id, left)
+          else inFlight.delete(id)
+        },
+      }
+    },
+    /** Counts a failure, and returns the failures of the window. */
+    async add(id: number): Promise<number> {
+      const { count: failures, seconds } = await count(id)
+      if (failures > countOf(id).count) counts.set(id, { count: failures, until: now() + seconds * 1000 })
+      return failures
+    },
+  }
+}
