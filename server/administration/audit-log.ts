@@ -47,7 +47,7 @@ export function auditLogRpcs(deps: Deps) {
         ? await follow(audit, filter, page.after)
         : await listNewest(audit, filter, page.after ?? {})
       const names = await namesIn(users, events)
-      return { events: events.map(event => toEvent(event, names)), ...(next && { nextPageToken: page.next(next) }) }
+      return { events: events.map(event => toEvent(event, names)), nextPageToken: next && page.next(next) }
     },
 
     /** Returns a sealed event. */
@@ -70,7 +70,7 @@ export function auditLogRpcs(deps: Deps) {
         ...found,
         events: BigInt(events),
         staged: BigInt(staged),
-        ...(next && { nextPageToken: page.next(next) }),
+        nextPageToken: next && page.next(next),
       }
     },
   } satisfies Partial<AdministrationRpcs>
@@ -91,9 +91,9 @@ async function listNewest(audit: Audit, filter: AuditFilter, place: Place) {
   const rows = await audit.list(
     { ...filter, limit: filter.limit + 1 },
     {
-      ...(beforeId !== undefined && { beforeId }),
-      ...(beforeSeq !== undefined && { beforeSeq }),
-      ...(!indexed && { fromId }),
+      beforeId,
+      beforeSeq,
+      fromId: indexed ? undefined : fromId,
     },
   )
   const events = rows.reverse().slice(0, filter.limit)
@@ -142,30 +142,28 @@ async function readFilter(
     wrongFields([{ field: 'outcome', message: 'Use ok or refused.' }])
   return {
     limit,
-    ...(user && { subjectId: await userIdOf(references, user, 'user') }),
-    ...(actor && { actorId: await userIdOf(references, actor, 'actor') }),
-    ...(action && { action }),
-    ...(outcome && { outcome }),
-    ...(timeFrom && { since: timestampDate(timeFrom) }),
-    ...(timeTo && { until: timestampDate(timeTo) }),
+    subjectId: user ? await userIdOf(references, user, 'user') : undefined,
+    actorId: actor ? await userIdOf(references, actor, 'actor') : undefined,
+    action,
+    outcome: outcome || undefined,
+    since: timeFrom && timestampDate(timeFrom),
+    until: timeTo && timestampDate(timeTo),
   }
 }
 
 function toEvent({ id, at, seq: _, ...event }: RecordedEvent, names: ReadonlyMap<number, string>) {
   const { actor_id, subject_id, request_id, reason, object, address, ...rest } = event
-  const actorUsername = names.get(actor_id ?? 0)
-  const subjectUsername = names.get(subject_id ?? 0)
   return {
     ...rest,
-    ...(id !== null && { id: BigInt(id) }),
+    id: id === null ? undefined : BigInt(id),
     time: timestampFromDate(at),
-    ...(reason !== null && { reason }),
-    ...(actor_id !== null && { actorId: actor_id }),
-    ...(subject_id !== null && { subjectId: subject_id }),
-    ...(object !== null && { object }),
-    ...(address !== null && { address }),
-    ...(request_id !== null && { requestId: request_id }),
-    ...(actorUsername !== undefined && { actorUsername }),
-    ...(subjectUsername !== undefined && { subjectUsername }),
+    reason: reason ?? undefined,
+    actorId: actor_id ?? undefined,
+    subjectId: subject_id ?? undefined,
+    object: object ?? undefined,
+    address: address ?? undefined,
+    requestId: request_id ?? undefined,
+    actorUsername: names.get(actor_id ?? 0),
+    subjectUsername: names.get(subject_id ?? 0),
   }
 }

@@ -107,7 +107,7 @@ function toSigningKey({ kid, signsAt, verifiesUntil, tokenTtl }: SigningKey, sig
     kid,
     signs: kid === signer,
     signTime: timestampFromDate(signsAt),
-    ...(verifiesUntil && { expireTime: timestampFromDate(verifiesUntil) }),
+    expireTime: verifiesUntil ? timestampFromDate(verifiesUntil) : undefined,
     tokenTtl,
   }
 }

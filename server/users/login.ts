@@ -1,5 +1,6 @@
-// This folder owns the RPCs of the service `auth.v1.Users`: an object of RPCs for each noun, or one long rule. users.proto documents
-// their meaning and refusals. access/ identifies callers and limits attempts, models/ stores, calls/ dispatches.
+// This folder owns the RPCs of the service `auth.v1.Users`: an object of RPCs for each noun, and a file for each long rule.
+// users.proto documents their meaning and refusals. access/ identifies callers and limits attempts, models/ stores, calls/
+// applies the rows.
 
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { SignIns } from '../access/sign-in.js'

@@ -43,7 +43,7 @@ export function myDataRpcs(deps: {
       const events = shown.map(({ event: { time, address, ...event } }) => ({
         ...event,
         time: timestampFromDate(new Date(time)),
-        ...(address !== null && { address }),
+        address: address ?? undefined,
       }))
       return { events, ...next }
     },

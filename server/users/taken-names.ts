@@ -24,7 +24,7 @@ export async function checkFree(
   t: Transaction,
   userId?: number,
 ): Promise<void> {
-  const { username, nickname } = await users.lookalikes(names, { t, ...(userId !== undefined && { userId }) })
+  const { username, nickname } = await users.lookalikes(names, { t, userId })
   if (username || nickname) throw new Taken()
 }
 
@@ -47,7 +47,7 @@ export async function takenNames(
 ): Promise<FieldViolation[]> {
   const [taken, alike] = await Promise.all([
     users.taken(usernameKey(username), nicknameKey(nickname), userId),
-    users.lookalikes({ username, nickname }, { ...(userId !== undefined && { userId }) }),
+    users.lookalikes({ username, nickname }, { userId }),
   ])
   const problemOf = (field: 'username' | 'nickname'): NameProblem | undefined =>
     taken[field] ? 'taken' : alike[field] ? 'alike' : undefined

@@ -57,10 +57,8 @@ export function userStateRpcs(
         if (!row.active && row.role !== 'ROLE_ADMIN') await emails.notify('account-activated', row, by, t)
         const organization = id ?? row.organizationId
         const former = moved && row.organizationId !== null ? `${row.organizationId}->` : ''
-        return {
-          action: 'user.activate',
-          ...(organization !== null && { object: `organization:${former}${organization}` }),
-        }
+        const object = organization === null ? undefined : `organization:${former}${organization}`
+        return { action: 'user.activate', object }
       })
     },
 

@@ -78,7 +78,7 @@ function withReason<O extends { readonly command?: string }>(obstacle: O, { role
 
 /** An obstacle to several things. */
 function inTheWay(of: readonly Obstacle['prevents'][], reason: string, command: string, seconds?: number): Obstacle[] {
-  return of.map(prevents => ({ prevents, reason, command, ...(seconds !== undefined && { seconds }) }))
+  return of.map(prevents => ({ prevents, reason, command, seconds }))
 }
 
 /** The command of a verb for a user, by id, so that no name needs quoting in a shell. */

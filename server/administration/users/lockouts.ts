@@ -50,7 +50,7 @@ async function refusedSince(audit: Pick<Audit, 'list' | 'ends'>, since: Date): P
   for (;;) {
     const fromId = Math.max(0, (beforeId ?? (await audit.ends(0)).newest + 1) - stretch)
     const filter = { action: 'session.*', outcome: 'refused', since, limit: stretch }
-    const events = await audit.list(filter, { fromId, ...(beforeId !== undefined && { beforeId }) })
+    const events = await audit.list(filter, { fromId, beforeId })
     for (const { reason, subject_id: id } of events) if (reason === 'TOO_MANY_ATTEMPTS' && id !== null) ids.add(id)
     const { oldest, from } = await audit.ends(fromId)
     if (fromId <= oldest || (from && from.getTime() < since.getTime() - disorder)) return ids

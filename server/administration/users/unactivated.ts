@@ -28,9 +28,9 @@ export function eraseUnactivatedUsers(deps: {
     const rpc = AdministrationService.method.eraseUnactivatedUsers
     const page = openPage<number>(rpc, { ...request, pageSize: 0 })
     const { ids, next } = await administeredUsers.signedUpFrom(network, {
-      ...(page.after !== undefined && { afterId: page.after }),
-      ...(createTimeFrom && { createdFrom: timestampDate(createTimeFrom) }),
-      ...(createTimeTo && { createdTo: timestampDate(createTimeTo) }),
+      afterId: page.after,
+      createdFrom: createTimeFrom && timestampDate(createTimeFrom),
+      createdTo: createTimeTo && timestampDate(createTimeTo),
       limit: validateOnly ? stretch : mostErased,
       stretch,
     })
@@ -48,6 +48,6 @@ export function eraseUnactivatedUsers(deps: {
     let users = 0
     if (validateOnly) users = ids.length
     else for (const id of ids) if (await erase(id)) users++
-    return { users, ...(next !== undefined && { nextPageToken: page.next(next) }) }
+    return { users, nextPageToken: next === undefined ? undefined : page.next(next) }
   }
 }
