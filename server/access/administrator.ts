@@ -38,16 +38,10 @@ export interface Administrator {
 }
 
 /** Identifies administrators. */
-export interface Administrators {
-  /**
-   * Returns the caller of an RPC. Refuses with ACCESS_DENIED without a token and a service without a scope of the row,
-   * and with INVALID_TOKEN unless the token is for this audience and its user is an active ROLE_ADMIN.
-   */
-  identify(policy: AdministrationPolicy, call: IncomingCall): Promise<Administrator>
-}
+export type Administrators = ReturnType<typeof createAdministrators>
 
 /** Identifies administrators by tokens that `callers` verifies; `now` is a clock in ms since 1970. */
-export function createAdministrators({ callers, now }: { callers: Callers; now: () => number }): Administrators {
+export function createAdministrators({ callers, now }: { callers: Callers; now: () => number }) {
   const confirm: Administrator['confirm'] = (name, confirm) => {
     if (confirm?.trim() === name.trim()) return
     refuse(Reason.CONFIRMATION_NEEDED, {
@@ -56,7 +50,11 @@ export function createAdministrators({ callers, now }: { callers: Callers; now: 
     })
   }
   return {
-    async identify(policy, call) {
+    /**
+     * Returns the caller of an RPC. Refuses with ACCESS_DENIED without a token and a service without a scope of the row,
+     * and with INVALID_TOKEN unless the token is for this audience and its user is an active ROLE_ADMIN.
+     */
+    async identify(policy: AdministrationPolicy, call: IncomingCall): Promise<Administrator> {
       const { local } = call
       if (local) {
         return {

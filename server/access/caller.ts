@@ -19,39 +19,17 @@ export interface Caller {
   readonly enrolled: boolean
 }
 
-/** A caller, with the claims of its token. */
-interface Identified {
-  readonly caller: Caller
-  readonly claims: Verified
-}
-
 /** Identifies callers: the first two checks of every RPC with a caller. */
-export interface Callers {
-  /**
-   * Verifies the token of a call without the database: the token may be revoked and its user gone. Refuses with
-   * ACCESS_DENIED without a token, and with INVALID_TOKEN for one that isn't genuine.
-   */
-  claimsOf(call: IncomingCall): Promise<Verified>
-  /**
-   * The device that a call comes from, by the token of an earlier session, which may be expired or revoked (a device
-   * cookie, as OWASP describes it). Undefined without such a token; never refuses.
-   */
-  deviceOf(call: IncomingCall): Promise<Device | undefined>
-  /** The user of a token. Refuses with INVALID_TOKEN when the token is revoked, or its user gone or suspended. */
-  identify(call: Call, claims: Verified): Promise<Caller>
-  /** Like `identify`; reads the user with a username in the same statement, undefined when there is none. */
-  identifyWith(call: Call, claims: Verified, usernameKey: string): Promise<{ caller: Caller; target: User | undefined }>
-  /** The caller of a token from a request's body; undefined when the token isn't valid now. */
-  introspect(token: string): Promise<Identified | undefined>
-}
+export type Callers = ReturnType<typeof createCallers>
 
 /** Identifies callers among `users` by `tokens`. */
-export function createCallers(
-  tokens: Tokens,
-  users: Pick<Users, 'findTokenHolder' | 'findTokenHolderAndUser'>,
-): Callers {
+export function createCallers(tokens: Tokens, users: Pick<Users, 'findTokenHolder' | 'findTokenHolderAndUser'>) {
   return {
-    claimsOf(call) {
+    /**
+     * Verifies the token of a call without the database: the token may be revoked and its user gone. Refuses with
+     * ACCESS_DENIED without a token, and with INVALID_TOKEN for one that isn't genuine.
+     */
+    claimsOf(call: IncomingCall): Promise<Verified> {
       // RPCs for services don't get here: this one takes tokens of users only.
       if (call.service) refuse(Reason.ACCESS_DENIED)
       const token = tokenIn(call)
@@ -61,7 +39,11 @@ export function createCallers(
       }
       return tokens.verify(token)
     },
-    async deviceOf(call) {
+    /**
+     * The device that a call comes from, by the token of an earlier session, which may be expired or revoked (a device
+     * cookie, as OWASP describes it). Undefined without such a token; never refuses.
+     */
+    async deviceOf(call: IncomingCall): Promise<Device | undefined> {
       const token = tokenIn(call)
       // The device is optional: neither a bad token nor a failure to read the keys fails the sign-in.
       const claims = token && (await tokens.recognize(token).catch(() => undefined))
@@ -69,14 +51,17 @@ export function createCallers(
       const { sub, username, active, amr, auth_time } = claims
       return { userId: Number(sub), usernameKey: usernameKey(username), active, session: `${amr[0]} ${auth_time}` }
     },
-    async identify(call, claims) {
+    /** The user of a token. Refuses with INVALID_TOKEN when the token is revoked, or its user gone or suspended. */
+    async identify(call: Call, claims: Verified): Promise<Caller> {
       return recordCaller(call, toCaller(claims, await users.findTokenHolder(Number(claims.sub), claims.kid)))
     },
-    async identifyWith(call, claims, usernameKey) {
+    /** Like `identify`; reads the user with a username in the same statement, undefined when there is none. */
+    async identifyWith(call: Call, claims: Verified, usernameKey: string) {
       const { caller, target } = await users.findTokenHolderAndUser(Number(claims.sub), claims.kid, usernameKey)
       return { caller: recordCaller(call, toCaller(claims, caller)), target }
     },
-    async introspect(token) {
+    /** The caller of a token from a request's body, and its claims; undefined when the token isn't valid now. */
+    async introspect(token: string) {
       const claims = await tokens.verify(token).catch(error => {
         if (error?.reason === Reason.INVALID_TOKEN) return undefined
         throw error

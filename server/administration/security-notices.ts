@@ -19,14 +19,14 @@ interface Deed {
   readonly role?: string
 }
 
+export type NotifyAdministrators = ReturnType<typeof createNotifyAdministrators>
+
 /**
  * Notifies all active administrators, except the one concerned, by e-mail of a change of an administrator or of a password
  * on the database itself, which needs no sign-in. Refuses with JUSTIFICATION_NEEDED without a reason.
  */
-export type NotifyAdministrators = (administrator: Administrator, deed: Deed, t: Transaction) => Promise<void>
-
-export function createNotifyAdministrators({ administeredUsers, emails, settings }: Deps): NotifyAdministrators {
-  return async (administrator, deed, t) => {
+export function createNotifyAdministrators({ administeredUsers, emails, settings }: Deps) {
+  return async (administrator: Administrator, deed: Deed, t: Transaction): Promise<void> => {
     administrator.justify()
     if (administrator.user) return
     const about = aboutOf(administrator, deed)

@@ -9,7 +9,7 @@ import { openAdministration, reasonOf, signedInForFile } from '../_helpers/admin
 import { ask } from '../_helpers/database.js'
 import { grpcForFile } from '../_helpers/grpc.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
-import { lockWaiters } from '../_helpers/models.js'
+import { endsOrWaits, lockWaiters } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
 import { type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { stopEvents } from '../_helpers/stopped.js'
@@ -227,6 +227,23 @@ test('a provider key ends with the role, with deactivation and with the membersh
   const deactivate = (user: string) =>
     ask(service.env.DATABASE_URL!, `UPDATE users SET active = false WHERE username = '${user}'`)
   t.is(await refusedAfter(deactivate, join), 422)
+})
+
+test('a change of the profile that waited for a new provider key answers with that key', async t => {
+  const { token } = await institution()
+  const { database, users, administeredUsers } = service.registry
+  const [id, former] = [idOf(token), await keyOf(token)]
+  let answer: ReturnType<typeof service.request> | undefined
+  await database.transact(async transaction => {
+    const owner = (await administeredUsers.lock(id, transaction))!
+    await users.rotateProviderKey(owner, { address: '192.0.2.1', locale: 'en' }, transaction)
+    answer = service.request('PATCH', '/users/me', { token, body: { record: { nickname: owner.nickname } } })
+    await endsOrWaits(database, answer)
+  })
+  const { status, json } = (await answer)!
+  t.is(status, 200)
+  t.not(json.providerActivationKey.activationkey, former)
+  t.is(json.providerActivationKey.activationkey, await keyOf(token))
 })
 
 test('no table has a provider key in the clear', async t => {
