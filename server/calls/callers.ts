@@ -67,8 +67,8 @@ export interface Changes {
   readonly auditContext: Pick<AuditEvent, 'actor' | 'actor_id' | 'address' | 'request_id' | 'reason'>
   /** Locks caller and target until the end of a transaction, permits the caller again, and returns the target as it is. */
   lock(target: unknown, t: Transaction): Promise<unknown>
-  /** Permits an event that it recorded by the user that it concerns, and sends the notices that it entails. */
-  recorded?(event: Pick<AuditEvent, 'action' | 'subject_id'>, before: unknown, t: Transaction): Promise<void>
+  /** Sends the notices that an event entails. */
+  notify?(event: Pick<AuditEvent, 'action' | 'subject_id'>, before: unknown, t: Transaction): Promise<void>
 }
 
 /** A call before its caller is known. */
@@ -217,10 +217,9 @@ async function enterAsAdministrator(
         }
         return kind && permitOn(now.target ?? (await references[kind].lock(id!, t)))
       },
-      async recorded({ action, subject_id: subjectId }, before, t) {
+      async notify({ action, subject_id: subjectId }, before, t) {
         if (subjectId === undefined || signIn === 'session') return
         const after = await administeredUsers.lock(subjectId, t)
-        if (after) administrator.permitSignIn([after.role])
         const target = before as AdministeredUserRow | undefined
         const user = { before: subjectId === target?.id && kind === 'user' ? target : undefined, after }
         // RPCs that require more than a session record only these actions on users.

@@ -65,7 +65,7 @@ export function transactFor(deps: TransactionDeps, known: KnownCall): Transact<u
             checkAction(policy, event.action)
             events.push(event)
             await deps.audit.append({ ...changes.auditContext, ...event, outcome: 'ok' }, t)
-            await changes.recorded?.(event, target, t)
+            await changes.notify?.(event, target, t)
           },
         })
       const result = requestId ? await once(deps, known, requestId, { t, events }, doIt) : await doIt()

@@ -229,7 +229,8 @@ test('a provider key ends with the role, with deactivation and with the membersh
   t.is(await refusedAfter(deactivate, join), 422)
 })
 
-test('a change of the profile that waited for a new provider key answers with that key', async t => {
+// Before the concurrent tests, whose locks others wait for.
+test.serial('a change of the profile that waited for a new provider key answers with that key', async t => {
   const { token } = await institution()
   const { database, users, administeredUsers } = service.registry
   const [id, former] = [idOf(token), await keyOf(token)]

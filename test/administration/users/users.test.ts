@@ -12,7 +12,7 @@ import {
   wrongFieldsOf,
 } from '../../_helpers/administration.js'
 import { mailboxForFile } from '../../_helpers/mailbox.js'
-import { endsOrWaits } from '../../_helpers/models.js'
+import { changeTokens, endsOrWaits } from '../../_helpers/models.js'
 import {
   password,
   serviceForFile,
@@ -419,6 +419,24 @@ test('the last active administrator can’t be suspended, deleted, erased or giv
   await ana.resumeUser({ user: 'admin' })
   t.is(await reasonOf(ana.suspendUser({ user: 'ana' })), 'none')
   t.is(await reasonOf(admin.listUsers({})), 'INVALID_TOKEN')
+})
+
+test('a change that an administrator began before its session was revoked changes nothing', async t => {
+  const { own, admin, id } = await withTwo(t)
+  const { database, users } = own.registry
+  const { username } = await own.signUp('ROLE_CLIENT')
+  for (const revoke of ['revokeTokens', 'suspend'] as const) {
+    const { token } = await openAdministration(t, own).signIn({ username: 'ana', password })
+    const ana = openAdministration(t, own, token)
+    let outcome: Promise<string> | undefined
+    await changeTokens(own.registry, id, async transaction => {
+      await users[revoke](id, transaction)
+      outcome = reasonOf(ana.suspendUser({ user: username }))
+      await endsOrWaits(database, outcome)
+    })
+    t.is(await outcome, 'INVALID_TOKEN', revoke)
+    t.false((await admin.getUser({ user: username })).user!.suspended)
+  }
 })
 
 test('if two replicas suspend one each of the last two administrators, only one succeeds', async t => {
