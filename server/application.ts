@@ -18,7 +18,7 @@ import { deploymentRpcs } from './administration/deployment.js'
 import { diagnose } from './administration/doctor.js'
 import { emailRpcs as queuedEmailRpcs } from './administration/emails.js'
 import { finishImport, importBatch } from './administration/imports/batch.js'
-import { abortImport, getImport, listImports, startImport } from './administration/imports/imports.js'
+import { importRpcs } from './administration/imports/imports.js'
 import { createOrganizationRows } from './administration/imports/organizations.js'
 import { undoImport } from './administration/imports/undo.js'
 import { createUserRows } from './administration/imports/users.js'
@@ -170,66 +170,54 @@ export function createApplication(deps: ApplicationDeps): Application {
   const rowsOf = { organizations: createOrganizationRows(parts), users: createUserRows(parts) }
 
   const services: CallsDeps['services'] = [
-    [
-      Users,
-      bindRpcs(parts, Users, usersPolicies, {
-        signUp: signUp(parts),
-        login: login(parts),
-        ...tokenRpcs(parts),
-        ...recordRpcs(parts),
-        updateMe: updateMe(parts),
-        ...emailRpcs(parts),
-        setUsername: setUsername(parts),
-        deleteMe: deleteMe(parts),
-        ...myDataRpcs(parts),
-        activate: activate(parts),
-        sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner(parts),
-        rotateProviderKey: rotateProviderKey(parts),
-        ...memberRpcs(parts),
-        ...existsRpcs(parts),
-      }),
-    ],
-    [
-      ForgotPasswords,
-      bindRpcs(parts, ForgotPasswords, forgotPasswordsPolicies, {
-        ...answerRpcs(parts),
-        ...recoveryKeyRpcs(parts),
-        passwordUpdateByUsername: passwordUpdateByUsername(parts),
-      }),
-    ],
-    [Changes, bindRpcs(parts, Changes, changesPolicies, { poll: poll(parts) })],
+    bindRpcs(parts, Users, usersPolicies, {
+      signUp: signUp(parts),
+      login: login(parts),
+      ...tokenRpcs(parts),
+      ...recordRpcs(parts),
+      updateMe: updateMe(parts),
+      ...emailRpcs(parts),
+      setUsername: setUsername(parts),
+      deleteMe: deleteMe(parts),
+      ...myDataRpcs(parts),
+      activate: activate(parts),
+      sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner(parts),
+      rotateProviderKey: rotateProviderKey(parts),
+      ...memberRpcs(parts),
+      ...existsRpcs(parts),
+    }),
+    bindRpcs(parts, ForgotPasswords, forgotPasswordsPolicies, {
+      ...answerRpcs(parts),
+      ...recoveryKeyRpcs(parts),
+      passwordUpdateByUsername: passwordUpdateByUsername(parts),
+    }),
+    bindRpcs(parts, Changes, changesPolicies, { poll: poll(parts) }),
   ]
   const administration: CallsDeps['services'] = [
-    [
-      Administration,
-      bindRpcs(parts, Administration, administrationPolicies, {
-        ...sessionRpcs(parts),
-        ...userReadRpcs(parts),
-        ...userFormRpcs(parts),
-        ...userStateRpcs(parts),
-        ...userSupportRpcs(parts),
-        ...userDataRpcs(parts),
-        explainUser: explainUser(parts),
-        listLockouts: listLockouts(parts),
-        eraseUnactivatedUsers: eraseUnactivatedUsers(parts),
-        ...organizationRpcs(parts),
-        ...questionRpcs(parts),
-        ...serviceRpcs(parts),
-        ...signingKeyRpcs(parts),
-        ...queuedEmailRpcs(parts),
-        startImport: startImport(parts),
-        importBatch: importBatch({ ...parts, rowsOf }),
-        finishImport: finishImport({ ...parts, rowsOf }),
-        abortImport: abortImport(parts),
-        undoImport: undoImport(parts),
-        getImport: getImport(parts),
-        listImports: listImports(parts),
-        ...secretRpcs(parts),
-        ...auditLogRpcs(parts),
-        ...deploymentRpcs(parts),
-        diagnose: diagnose(parts),
-      }),
-    ],
+    bindRpcs(parts, Administration, administrationPolicies, {
+      ...sessionRpcs(parts),
+      ...userReadRpcs(parts),
+      ...userFormRpcs(parts),
+      ...userStateRpcs(parts),
+      ...userSupportRpcs(parts),
+      ...userDataRpcs(parts),
+      explainUser: explainUser(parts),
+      listLockouts: listLockouts(parts),
+      eraseUnactivatedUsers: eraseUnactivatedUsers(parts),
+      ...organizationRpcs(parts),
+      ...questionRpcs(parts),
+      ...serviceRpcs(parts),
+      ...signingKeyRpcs(parts),
+      ...queuedEmailRpcs(parts),
+      ...importRpcs(parts),
+      importBatch: importBatch({ ...parts, rowsOf }),
+      finishImport: finishImport({ ...parts, rowsOf }),
+      undoImport: undoImport(parts),
+      ...secretRpcs(parts),
+      ...auditLogRpcs(parts),
+      ...deploymentRpcs(parts),
+      diagnose: diagnose(parts),
+    }),
   ]
   const serviceKeys = createServiceKeys({ ...registry, ...settings, admission, log: common.log, now: processNow })
   return {

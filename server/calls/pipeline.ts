@@ -12,15 +12,15 @@ import { type TransactionDeps, transactFor } from './transaction.js'
 /** An RPC whose row isn't known to the compiler. */
 type AnyRpc = Steps<DescMethodUnary, Policy> | Steps<DescMethodUnary, Policy>['handle']
 
-/** Puts the RPCs of a service behind their rows. */
+/** Puts the RPCs of a service behind their rows, for `createCalls`. */
 export function bindRpcs<S extends DescService, Rows extends { readonly [K in keyof S['method']]: Policy }>(
   deps: CallersDeps & TransactionDeps,
-  { methods }: S,
+  service: S,
   rows: Rows,
   rpcs: RpcsOf<S, Rows>,
-): Map<DescMethodUnary, BoundRpc> {
-  return new Map(
-    methods.map(each => {
+): readonly [DescService, ReadonlyMap<DescMethodUnary, BoundRpc>] {
+  const bound = new Map(
+    service.methods.map(each => {
       const method = each as DescMethodUnary
       const policy = rows[method.localName as keyof Rows]
       const rpc = rpcs[method.localName as keyof typeof rpcs] as unknown as AnyRpc
@@ -28,6 +28,7 @@ export function bindRpcs<S extends DescService, Rows extends { readonly [K in ke
       return [method, { policy, handle: bind(deps, method, policy, steps) }]
     }),
   )
+  return [service, bound]
 }
 
 function bind(

@@ -2,7 +2,7 @@
 import { create } from '@bufbuild/protobuf'
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import {
-  Administration as AdministrationService,
+  Administration,
   type Import,
   ImportKind,
   ImportSchema,
@@ -30,84 +30,77 @@ const states: Readonly<Record<ImportRow['state'], ImportState>> = {
   aborted: ImportState.ABORTED,
 }
 
-/** Starts or resumes an import. */
-export function startImport(deps: { imports: Imports; pool: Pick<Pool, 'stats'> }): AdministrationRpcs['startImport'] {
-  const { imports, pool } = deps
-  return async (request, { administrator, transact }) => {
-    const kind = (Object.keys(kinds) as KindName[]).find(name => kinds[name] === request.kind)
-    const sourceDigest = request.sourceDigest ?? ''
-    const { dryRun, allOrNothing, afterDryRun = null, keepIds, highestId } = request
-    // With the ids of a file, no existing record changes.
-    const changeAccounts = keepIds ? [] : [...new Set(request.changeAccounts)].sort()
-    if (!kind) wrongFields([{ field: 'kind', message: 'Specify what the import reads.' }])
-    if (!/^[0-9a-f]{64}$/.test(sourceDigest))
-      wrongFields([{ field: 'source_digest', message: 'Use a SHA-256 digest, 64 lower-case hexadecimal digits.' }])
-    if (dryRun && (allOrNothing || afterDryRun !== null))
-      wrongFields([{ field: 'dry_run', message: 'A dry run applies nothing: leave out the other options.' }])
-    const changeable: readonly string[] = kind === 'predecessor' ? [] : changeableAccounts[kind]
-    if (keepIds && kind === 'predecessor')
-      wrongFields([{ field: 'keep_ids', message: 'Leave it out: this import keeps ids.' }])
-    if (!changeAccounts.every(column => changeable.includes(column))) {
-      const message = changeable.length > 0 ? `Use columns among ${changeable.join(', ')}.` : 'Leave it out.'
-      wrongFields([{ field: 'change_accounts', message }])
-    }
-    if (changeAccounts.includes('password') && !dryRun) administrator.justify()
-    if (afterDryRun !== null) {
-      const before = (await imports.find(afterDryRun)) ?? missing(afterDryRun)
-      const isSame = before.kind === kind && before.sourceDigest === sourceDigest && before.dryRun
-      if (!isSame || before.state !== 'finished')
-        refuse(Reason.WRONG_STATE, { text: `Import ${afterDryRun} is not a finished dry run of the same source.` })
-    }
-    const of = { kind, sourceDigest, dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds }
-    const { actor } = administrator.auditContext
-    const by = { actor, actorId: administrator.user?.id ?? null }
-    const tokenGeneration = administrator.user?.tokenGeneration ?? null
-    const numbered = keepIds && kind !== 'predecessor' ? kind : undefined
-    const { row, reach } = await transact(async ({ t, record }) => {
-      const row = await imports.start({ ...of, ...by, tokenGeneration }, t)
-      await record({ action: 'import.start', object: `import:${row.id}` })
-      return { row, reach: numbered && (await imports.ids.reserve(numbered, dryRun ? 0 : highestId, t)) }
-    })
-    if (numbered && !dryRun && highestId <= reach!) await imports.ids.advance(numbered, highestId)
-    const { averageMs, threads } = pool.stats()
-    return { import: toImport(row), hashMilliseconds: Math.ceil(averageMs / threads), highestId: reach ?? 0 }
-  }
-}
+/** The RPCs of imports, but for their rows. */
+export function importRpcs(deps: { imports: Imports; pool: Pick<Pool, 'stats'>; openPage: OpenPage }) {
+  const { imports, pool, openPage } = deps
+  return {
+    /** Starts or resumes an import. */
+    async startImport(request, { administrator, transact }) {
+      const kind = (Object.keys(kinds) as KindName[]).find(name => kinds[name] === request.kind)
+      const sourceDigest = request.sourceDigest ?? ''
+      const { dryRun, allOrNothing, afterDryRun = null, keepIds, highestId } = request
+      // With the ids of a file, no existing record changes.
+      const changeAccounts = keepIds ? [] : [...new Set(request.changeAccounts)].sort()
+      if (!kind) wrongFields([{ field: 'kind', message: 'Specify what the import reads.' }])
+      if (!/^[0-9a-f]{64}$/.test(sourceDigest))
+        wrongFields([{ field: 'source_digest', message: 'Use a SHA-256 digest, 64 lower-case hexadecimal digits.' }])
+      if (dryRun && (allOrNothing || afterDryRun !== null))
+        wrongFields([{ field: 'dry_run', message: 'A dry run applies nothing: leave out the other options.' }])
+      const changeable: readonly string[] = kind === 'predecessor' ? [] : changeableAccounts[kind]
+      if (keepIds && kind === 'predecessor')
+        wrongFields([{ field: 'keep_ids', message: 'Leave it out: this import keeps ids.' }])
+      if (!changeAccounts.every(column => changeable.includes(column))) {
+        const message = changeable.length > 0 ? `Use columns among ${changeable.join(', ')}.` : 'Leave it out.'
+        wrongFields([{ field: 'change_accounts', message }])
+      }
+      if (changeAccounts.includes('password') && !dryRun) administrator.justify()
+      if (afterDryRun !== null) {
+        const before = (await imports.find(afterDryRun)) ?? missing(afterDryRun)
+        const isSame = before.kind === kind && before.sourceDigest === sourceDigest && before.dryRun
+        if (!isSame || before.state !== 'finished')
+          refuse(Reason.WRONG_STATE, { text: `Import ${afterDryRun} is not a finished dry run of the same source.` })
+      }
+      const of = { kind, sourceDigest, dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds }
+      const { actor } = administrator.auditContext
+      const by = { actor, actorId: administrator.user?.id ?? null }
+      const tokenGeneration = administrator.user?.tokenGeneration ?? null
+      const numbered = keepIds && kind !== 'predecessor' ? kind : undefined
+      const { row, reach } = await transact(async ({ t, record }) => {
+        const row = await imports.start({ ...of, ...by, tokenGeneration }, t)
+        await record({ action: 'import.start', object: `import:${row.id}` })
+        return { row, reach: numbered && (await imports.ids.reserve(numbered, dryRun ? 0 : highestId, t)) }
+      })
+      if (numbered && !dryRun && highestId <= reach!) await imports.ids.advance(numbered, highestId)
+      const { averageMs, threads } = pool.stats()
+      return { import: toImport(row), hashMilliseconds: Math.ceil(averageMs / threads), highestId: reach ?? 0 }
+    },
 
-/** Ends an import before all its rows are judged. */
-export function abortImport({ imports }: { imports: Imports }): AdministrationRpcs['abortImport'] {
-  return async (request, { transact }) => {
-    const id = checkId(request.id)
-    return transact(async ({ t, record }) => {
-      const row = (await imports.lock(id, t)) ?? missing(id)
-      if (row.state !== 'running') return { import: toImport(row), changed: false }
-      await imports.discardStaged(id, t)
-      await record({ action: 'import.abort', object: `import:${id}` })
-      return { import: toImport(await imports.end(id, 'aborted', t)), changed: true }
-    })
-  }
-}
+    /** Ends an import before all its rows are judged. */
+    async abortImport(request, { transact }) {
+      const id = checkId(request.id)
+      return transact(async ({ t, record }) => {
+        const row = (await imports.lock(id, t)) ?? missing(id)
+        if (row.state !== 'running') return { import: toImport(row), changed: false }
+        await imports.discardStaged(id, t)
+        await record({ action: 'import.abort', object: `import:${id}` })
+        return { import: toImport(await imports.end(id, 'aborted', t)), changed: true }
+      })
+    },
 
-/** Returns an import. */
-export function getImport({ imports }: { imports: Imports }): AdministrationRpcs['getImport'] {
-  return async request => {
-    const id = checkId(request.id)
-    return { import: toImport((await imports.find(id)) ?? missing(id)) }
-  }
-}
+    /** Returns an import. */
+    async getImport(request) {
+      const id = checkId(request.id)
+      return { import: toImport((await imports.find(id)) ?? missing(id)) }
+    },
 
-/** Lists imports, the newest first. */
-export function listImports(deps: { imports: Imports; openPage: OpenPage }): AdministrationRpcs['listImports'] {
-  const { imports, openPage } = deps
-  return async request => {
-    const page = openPage<number>(AdministrationService.method.listImports, request)
-    const rows = await imports.list({
-      limit: page.limit,
-      ...(page.after !== undefined && { beforeId: page.after }),
-    })
-    const { shown, ...next } = page.cut(rows, ({ id }) => id)
-    return { imports: shown.map(toImport), ...next }
-  }
+    /** Lists imports, the newest first. */
+    async listImports(request) {
+      const page = openPage<number>(Administration.method.listImports, request)
+      const rows = await imports.list({ limit: page.limit, beforeId: page.after })
+      const { shown, ...next } = page.cut(rows, ({ id }) => id)
+      return { imports: shown.map(toImport), ...next }
+    },
+  } satisfies Partial<AdministrationRpcs>
 }
 
 /** Returns the id that a request must have. */
@@ -145,11 +138,11 @@ export function toImport(row: ImportRow): Import {
     allOrNothing,
     changeAccounts,
     keepIds,
-    ...(afterDryRun !== null && { afterDryRun }),
+    afterDryRun: afterDryRun ?? undefined,
     createTime: timestampFromDate(createdAt),
     updateTime: timestampFromDate(updatedAt),
     actor,
-    ...(actorId !== null && { actorId }),
-    ...(undoneAt && { undoTime: timestampFromDate(undoneAt) }),
+    actorId: actorId ?? undefined,
+    undoTime: undoneAt ? timestampFromDate(undoneAt) : undefined,
   })
 }
