@@ -32,8 +32,8 @@ export async function meetObstacles(
     ['no data folder', { AUTH_DATA_DIR }, 5, /`auth-admin login`.*`auth-admin install`/],
     ['no tables', at(empty), 5, /auth-admin install/],
     ['no server', at(`postgres://u:${secret}@127.0.0.1:1/x`), 7, /can’t be reached/],
-    ['no database', at(empty, { pathname: '/there_is_none' }), 7, /does not exist/],
-    ['a wrong password', at(empty, { password: secret }), 7, /refuses the user or password/],
+    ['no database', at(empty, { pathname: '/there_is_none' }), 1, /does not exist/],
+    ['a wrong password', at(empty, { password: secret }), 1, /refuses the user or password/],
     ['no rights', at(ready, { username, password: secret }), 1, /lacks the rights.*`GRANT SELECT, /],
   ]
   for (const [what, env, expected, says] of obstacles) {

@@ -91,8 +91,10 @@ test('each call has 15 seconds, or more if it reads or changes much or waits for
     'ExportUser 600000',
     'LinkQuestion 600000',
     'SendTestEmail 30000',
+    'StartImport 600000',
     'ImportBatch 600000',
     'FinishImport 600000',
+    'UndoImport 600000',
     'VerifyAuditLog 600000',
     'Diagnose 600000',
   ]

@@ -13,9 +13,15 @@ const json = async (...args: string[]) => {
 
 test('create, list, retire, offer and edit print the contract’s fields of a question', async t => {
   const { id, etag, ...added } = await json('create', '--question', 'Qual é a cor do mar?')
-  t.deepEqual(added, { question: 'Qual é a cor do mar?', active: 1 })
+  t.deepEqual(added, { question: 'Qual é a cor do mar?', active: 1, status: 'offered' })
   t.like(await json('retire', String(id)), { id, question: 'Qual é a cor do mar?', active: 0 })
-  t.deepEqual(await json('offer', 'qual e a COR do mar?'), { id, question: 'Qual é a cor do mar?', active: 1, etag })
+  t.deepEqual(await json('offer', 'qual e a COR do mar?'), {
+    id,
+    question: 'Qual é a cor do mar?',
+    active: 1,
+    status: 'offered',
+    etag,
+  })
   const edited = await json('edit', `#${id}`, '--question', 'Qual era?')
   t.like(edited, { id, question: 'Qual era?', active: 1 })
   t.not(edited.etag, etag)
@@ -27,7 +33,7 @@ test('create, list, retire, offer and edit print the contract’s fields of a qu
   t.false((await json('list', '--retired')).questions.some((row: { id: number }) => row.id === id))
   t.true((await json('list', '--offered')).questions.some((row: { id: number }) => row.id === id))
   const served = await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')
-  t.deepEqual([...Object.keys(served.json[0]), 'etag'].sort(), Object.keys(all[0]).sort())
+  t.deepEqual([...Object.keys(served.json[0]), 'status', 'etag'].sort(), Object.keys(all[0]).sort())
 })
 
 test('show prints one question, and order puts questions first', async t => {

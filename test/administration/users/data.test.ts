@@ -123,7 +123,7 @@ test('an export of an account with 20,000 events has each once, in pages of at m
   const document = JSON.parse(stdout)
   t.like(document.users, { id, username })
   t.deepEqual(
-    document.audit_events.map(({ id }: { id: number }) => id).filter((id: number) => id < 0),
+    document.auditEvents.map(({ id }: { id: number }) => id).filter((id: number) => id < 0),
     [...given].reverse(),
   )
 })
