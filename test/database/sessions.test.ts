@@ -36,7 +36,7 @@ async function use(t: ExecutionContext, service: TestService): Promise<void> {
   t.is((await request('POST', '/forgotpasswords/sendkeybyemail', { body: { username, email } })).status, 200)
   const mail = join(env.AUTH_DATA_DIR ?? service.settings.dataDir, 'mail')
   const [file] = await waitFor(async () => {
-    const files = await readdir(mail).catch(() => [])
+    const files = (await readdir(mail).catch(() => [])).filter(name => name.endsWith('.eml'))
     return files.length > 0 && files
   })
   const key = /: ([2-9A-HJ-NP-Z]{8})/.exec(await readFile(join(mail, file!), 'utf8'))?.[1]
