@@ -1,32 +1,22 @@
 /** Files as spreadsheets, databases and scripts leave them are read as meant, or refused with file, line and remedy. */
+
 import { execFile } from 'node:child_process'
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { randomUUID } from 'node:crypto'
+import { readFile } from 'node:fs/promises'
 import { promisify } from 'node:util'
 import test from 'ava'
 import fc from 'fast-check'
 import iconv from 'iconv-lite'
 import { runCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
+import { folderForFile } from '../_helpers/files.js'
 import { serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()
 const cli = (...args: string[]) => runCli(service.env, args)
 const sql = (text: string) => ask(service.env.DATABASE_URL!, text)
 
-let folder: string
-test.before(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
-})
-test.after.always(() => rm(folder, { recursive: true, force: true }))
-
-let files = 0
-async function file(content: string | Buffer, extension = 'csv'): Promise<string> {
-  const path = join(folder, `${++files}.${extension}`)
-  await writeFile(path, content)
-  return path
-}
+const { at, file } = folderForFile()
 
 const utf16 = (text: string, encoding: 'utf-16le' | 'utf-16be', addBOM: boolean) =>
   iconv.encode(text, encoding, { addBOM })
@@ -211,7 +201,7 @@ const rejected: Record<string, [row: string, says: RegExp]> = {
 
 for (const [title, [row, says]] of Object.entries(rejected)) {
   test.serial(`a row is rejected with its line, and the others are read: ${title}`, async t => {
-    const [path, report] = [await file(`name;type\n\nbefore;E\n${row}\nafter;E\n`), join(folder, `${++files}.report`)]
+    const [path, report] = [await file(`name;type\n\nbefore;E\n${row}\nafter;E\n`), at(`${randomUUID()}.report`)]
     const { code, stdout, stderr } = await cli('organizations', 'import', path, '--json', '--report', report)
     t.is(code, 6, stderr)
     t.like(JSON.parse(stdout), { created: 2, rejected: 1 })
@@ -227,9 +217,9 @@ const head = 'username;state;city;role;termsofusage;active'
 const users = (...names: string[]) => `${[head, ...names.map(name => `${name};SP;Bauru;ROLE_CLIENT;1;1`)].join('\n')}\n`
 
 test.serial('what can be read only once is refused with a sentence that says why', async t => {
-  const pipe = join(folder, 'pipe')
+  const pipe = at('pipe')
   await promisify(execFile)('mkfifo', [pipe])
-  for (const path of [pipe, '/dev/null', folder]) {
+  for (const path of [pipe, '/dev/null', at('.')]) {
     const { code, stderr } = await cli('users', 'import', path)
     t.is(code, 2)
     t.regex(stderr, /^error: \S+ is not a regular file, which an import reads more than once\.[^\n]+\n$/)
@@ -259,7 +249,7 @@ test.serial('telephone numbers that a spreadsheet changed are rejected as userna
         extension === 'csv'
           ? users(...damaged.map(name => `"${name.replaceAll('"', '""')}"`))
           : damaged.map(username => JSON.stringify({ username, ...row })).join('\n')
-      const report = join(folder, `${++files}.report.${extension}`)
+      const report = at(`${randomUUID()}.report.${extension}`)
       const path = await file(content, extension)
       const { code, stdout } = await cli('users', 'import', path, '--json', '--report', report, ...more)
       t.is(code, 6)
@@ -308,7 +298,7 @@ test.serial('dates of files are read as spreadsheets and programs write them', a
   const all = [...Object.keys(days), ...wrong]
   const rows = all.map((day, n) => `dia-${n};SP;Bauru;ROLE_CLIENT;1;"${day}"`)
   const path = await file(['username;state;city;role;termsofusage;dateofborn', ...rows].join('\n'))
-  const report = join(folder, 'days.report')
+  const report = at('days.report')
   const { code, stdout } = await cli('users', 'import', path, '--json', '--report', report)
   t.is(code, 6)
   t.like(JSON.parse(stdout), { created: Object.keys(days).length, rejected: wrong.length })
@@ -398,7 +388,7 @@ test.serial('no cell of an export for spreadsheets is a formula, whatever separa
   ]
   const rows = texts.map((address, n) => JSON.stringify({ name: 'Fórmula', inep_code: `formula-${n}`, address }))
   t.is((await cli('organizations', 'import', await file(rows.join('\n'), 'jsonl'))).code, 0)
-  const out = join(folder, 'guarded.csv')
+  const out = at('guarded.csv')
   t.is((await cli('organizations', 'export', out, '--spreadsheet')).code, 0)
   const written = await readFile(out, 'utf8')
   t.regex(written, /^"id","name",/)
@@ -431,7 +421,7 @@ test.serial('exports, for spreadsheets or not, are imported unchanged whatever t
   const stored = () => sql(`SELECT name, address, phone FROM organizations WHERE inep_code LIKE 'any-%' ORDER BY id`)
   const before = await stored()
   for (const more of [['--spreadsheet'], []]) {
-    const out = join(folder, `any-${more.length}.csv`)
+    const out = at(`any-${more.length}.csv`)
     t.is((await cli('organizations', 'export', out, ...more)).code, 0)
     const again = JSON.parse((await cli('organizations', 'import', out, '--json')).stdout)
     t.like(again, { created: 0, updated: 0, rejected: 0, changes: {} })
@@ -446,7 +436,7 @@ test.serial('passwords of a file are read as they are, and reported as they were
   const path = await file(
     ['username;state;city;role;termsofusage;password', ...rows].join('\n').replaceAll(';SP;', ';SPX;'),
   )
-  const report = join(folder, 'passwords.report')
+  const report = at('passwords.report')
   t.is((await cli('users', 'import', path, '--report', report)).code, 6)
   const mended = await file((await readFile(report, 'utf8')).replaceAll(';SPX;', ';SP;'))
   t.is((await cli('users', 'import', mended)).code, 0)

@@ -1,7 +1,7 @@
 /** Import and export of organizations and users are lossless, with any encoding, separator and text. */
-import { mkdtemp, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { basename, join } from 'node:path'
+import { randomUUID } from 'node:crypto'
+import { readFile, stat, symlink, writeFile } from 'node:fs/promises'
+import { basename } from 'node:path'
 import test from 'ava'
 import bcrypt from 'bcrypt'
 import fc from 'fast-check'
@@ -11,6 +11,7 @@ import { openSink } from '../../cli/files/sink.js'
 import { openSource, readRows } from '../../cli/files/source.js'
 import { installedRegistry, runCli, spawnCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
+import { folderForFile } from '../_helpers/files.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 import { waitForValue } from '../_helpers/wait.js'
 
@@ -18,19 +19,7 @@ const service = serviceForFile()
 const cli = (...args: string[]) => runCli(service.env, args)
 const sql = (text: string) => ask(service.env.DATABASE_URL!, text)
 
-let folder: string
-test.before(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
-})
-test.after.always(() => rm(folder, { recursive: true, force: true }))
-
-let files = 0
-/** Writes a file with a new name. */
-async function file(content: string | Buffer, extension = 'csv'): Promise<string> {
-  const path = join(folder, `${++files}.${extension}`)
-  await writeFile(path, content)
-  return path
-}
+const { at, file } = folderForFile()
 
 /** Imports a file, and returns the document with the exit code. */
 async function imported(noun: string, path: string, ...options: string[]) {
@@ -88,7 +77,7 @@ test.serial(
     const dates = await sql(`SELECT DISTINCT creation_date::text AS day FROM organizations`)
     t.deepEqual(dates, [{ day: '2001-03-04' }])
 
-    const out = join(folder, 'organizations.csv')
+    const out = at('organizations.csv')
     t.is((await cli('organizations', 'export', out)).code, 0)
     const [head, ...lines] = (await readFile(out, 'utf8')).split('\r\n')
     t.is(head, 'id,name,active,address,creation_date,inep_code,login,phone,responsible,type,website,email')
@@ -113,7 +102,7 @@ test.serial(
       email: 'a@example.org',
     })
     for (const extension of ['csv', 'jsonl']) {
-      const out = join(folder, `users.${extension}`)
+      const out = at(`users.${extension}`)
       t.is((await cli('users', 'export', out)).code, 0)
       const { users } = JSON.parse((await cli('users', 'list', '--all', '--json')).stdout)
       const result = await imported('users', out)
@@ -128,7 +117,7 @@ test.serial('exports hold secrets only on request, in a file that only its owner
   const count = async () =>
     (await sql(`SELECT count(*)::int AS n FROM audit_events WHERE action LIKE '%.export-secrets'`))[0]!.n
   const before = Number(await count())
-  const out = join(folder, 'secrets.csv')
+  const out = at('secrets.csv')
   t.is((await cli('users', 'export', out, '--with-secrets')).code, 0)
   const text = await readFile(out, 'utf8')
   t.regex(text.split('\r\n')[0]!, /password_hash,provider_key$/)
@@ -159,7 +148,7 @@ test.serial('rejected rows are counted, reported unchanged, and can be imported 
       'rep-eva;SP;Bauru;ROLE_KING;d',
     ].join('\n'),
   )
-  const report = join(folder, 'report.csv')
+  const report = at('report.csv')
   const { code, ...rest } = await imported('users', source, '--report', report)
   t.like({ code, ...rest }, { code: 6, created: 1, rejected: 4, nextRow: 5 })
   t.is(rest.stderr, `Ignored columns: nota.\n${withoutTerms}Line breaks became spaces in username: 1 cells.\n`)
@@ -195,7 +184,7 @@ test.serial(
       /^Dry run \d+, nothing is changed: 0 created, 2 updated, 0 unchanged, 0 rejected\.\nChanges by field: gender 2, city 2\.\n/,
     )
     await cli('users', 'edit', 'dry-bia', '--city', 'Assis')
-    const report = join(folder, 'stale.csv')
+    const report = at('stale.csv')
     const after = await imported('users', source, '--after-dry-run', String(dry.id), '--report', report)
     t.is(after.stderr, '')
     t.like(after, { code: 6, updated: 1, rejected: 1, afterDryRun: dry.id })
@@ -215,7 +204,7 @@ test.serial(
       row('Twice-ANA', 'Assis'),
     ]
     const source = await file(lines.join('\n'))
-    const report = join(folder, 'twice.csv')
+    const report = at('twice.csv')
     for (const options of [['--dry-run'], []]) {
       t.like(await imported('users', source, '--report', report, ...options), {
         code: 6,
@@ -238,7 +227,7 @@ test.serial(
   async t => {
     await service.signUp('ROLE_CLIENT', { username: 'opens-ana' })
     const source = await file('username,email,active\nopens-ana,ladra@example.org,1\n')
-    const report = join(folder, 'opens.csv')
+    const report = at('opens.csv')
     for (const options of [['--dry-run'], ['--change-accounts', 'organization'], []]) {
       t.like(await imported('users', source, '--report', report, ...options), { code: 6, updated: 0, rejected: 1 })
       const text = await readFile(report, 'utf8')
@@ -290,7 +279,7 @@ test.serial('--report refuses to overwrite the file to import, in any spelling o
   const before = await readFile(source, 'utf8')
   const linked = `${source}.link`
   await symlink(source, linked)
-  for (const report of [source, `${folder}/./${basename(source)}`, linked]) {
+  for (const report of [source, `${at('.')}/./${basename(source)}`, linked]) {
     const { code, stderr } = await cli('users', 'import', source, '--report', report)
     t.is(code, 2, report)
     t.regex(stderr, /^error: --report names the file to import, and would overwrite it/)
@@ -299,7 +288,7 @@ test.serial('--report refuses to overwrite the file to import, in any spelling o
 })
 
 test.serial('an all-or-nothing import applies no row if one is rejected, and reports it', async t => {
-  const report = join(folder, 'all.csv')
+  const report = at('all.csv')
   const wrong = await file('username,state,city,role\nall-a,SP,Bauru,ROLE_CLIENT\nall-b,SPX,Bauru,ROLE_CLIENT\n')
   t.like(await imported('users', wrong, '--all-or-nothing', '--report', report), {
     code: 1,
@@ -334,7 +323,7 @@ test.serial('an import reports hashes by cost, and in advance the time to hash p
 test.serial('a formula is exported unchanged, or prefixed with `--spreadsheet`', async t => {
   const formula = '=HYPERLINK("http://example.org","x")'
   await service.organization({ name: formula })
-  const out = join(folder, 'formulas.csv')
+  const out = at('formulas.csv')
   await cli('organizations', 'export', out)
   t.true((await readFile(out, 'utf8')).includes(',"=HYPERLINK(""http://example.org"",""x"")",'))
   await cli('organizations', 'export', out, '--spreadsheet')
@@ -416,7 +405,7 @@ test.serial('any texts written to a file are read back unchanged, with every sep
     fc.constantFrom(',', ';', '\t'),
     fc.boolean(),
     async (rows, delimiter, hasMark) => {
-      const path = join(folder, `property-${++files}.csv`)
+      const path = at(`property-${randomUUID()}.csv`)
       const columns = ['a', 'b', 'c']
       const sink = await openSink(path, { format: 'csv', columns, delimiter, cells: 'verbatim' })
       await sink.write(rows.map(([a, b, c]) => ({ a, b, c })))
@@ -454,7 +443,7 @@ test.serial(
     const property = fc.asyncProperty(
       fc.array(fc.dictionary(fc.constantFrom('a', 'b', 'c'), fc.option(texts)), { minLength: 1, maxLength: 10 }),
       async rows => {
-        const path = join(folder, `property-${++files}.jsonl`)
+        const path = at(`property-${randomUUID()}.jsonl`)
         const sink = await openSink(path, { format: 'jsonl', columns: [] })
         await sink.write(rows)
         await sink.close()
@@ -501,7 +490,7 @@ test.serial('organizations with arbitrary texts survive import, export and impor
     rows.map(({ name, login, ...rest }) => ({ ...rest, name: name.trim(), login: login.trim() })),
   )
   for (const extension of ['csv', 'jsonl']) {
-    const out = join(folder, `arbitrary.${extension}`)
+    const out = at(`arbitrary.${extension}`)
     await cli('organizations', 'export', out)
     t.like(await imported('organizations', out), { code: 0, created: 0, updated: 0, rejected: 0 })
   }
@@ -540,7 +529,7 @@ test.serial(
       return Number(/"id": (\d+)/.exec(stdout)?.[1])
     }
     const list = await file(olderList())
-    const report = join(folder, 'ids.csv')
+    const report = at('ids.csv')
     t.like(await run('organizations', list, '--report', report), { code: 6, created: 0, rejected: 207 })
     t.regex((await readFile(report, 'utf8')).split('\r\n')[1]!, /id,.*--keep-ids/)
     t.like(await run('organizations', list, '--keep-ids', '--dry-run'), { code: 0, created: 207, keepIds: true })
@@ -599,7 +588,7 @@ test.serial(
       { id: 60, organization_id: 3 },
     ])
     for (const noun of ['organizations', 'users']) {
-      const out = join(folder, `kept-${noun}.csv`)
+      const out = at(`kept-${noun}.csv`)
       t.is((await runCli(env, [noun, 'export', out])).code, 0)
       for (const options of [[], ['--keep-ids']])
         t.like(await run(noun, out, ...options), { code: 0, created: 0, updated: 0, rejected: 0 })

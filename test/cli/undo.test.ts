@@ -1,25 +1,20 @@
 /** A mistaken import: `imports undo` removes what it created, `users delete` deletes several users, and the audit log shows both. */
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { writeFile } from 'node:fs/promises'
 import test from 'ava'
 import { runCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
+import { folderForFile } from '../_helpers/files.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()
 const cli = (...args: string[]) => runCli(service.env, args)
 const sql = (text: string) => ask(service.env.DATABASE_URL!, text)
 
-let folder: string
-test.before(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
-})
-test.after.always(() => rm(folder, { recursive: true, force: true }))
+const { at } = folderForFile()
 
 /** Imports users with a password, and returns the import and their ids. */
 async function imported(...names: string[]): Promise<{ id: number; ids: number[] }> {
-  const path = join(folder, `${names[0]}.csv`)
+  const path = at(`${names[0]}.csv`)
   const rows = names.map(name => `${name},SP,Bauru,ROLE_CLIENT,${password},false`)
   await writeFile(path, `username,state,city,role,password,termsofusage\n${rows.join('\n')}\n`)
   const { stdout } = await cli('users', 'import', path, '--json')
@@ -67,7 +62,7 @@ test.serial(
 test.serial(
   'an undo of everything ends with 0, also of organizations and as JSON, and the file can be imported again',
   async t => {
-    const path = join(folder, 'schools.csv')
+    const path = at('schools.csv')
     await writeFile(path, 'name,inep_code\nEscola Um,11111111\nEscola Dois,22222222\n')
     const { id } = JSON.parse((await cli('organizations', 'import', path, '--json')).stdout)
     const { code, stdout } = await cli('imports', 'undo', `${id}`, '--confirm', `${id}`, '--json')
@@ -143,7 +138,7 @@ test.serial('`users delete --from-import` deletes all users that the import crea
 
 test.serial('`audit list --user` shows the imports that created and changed the user, and its undo', async t => {
   const { id, ids } = await imported('audited-a', 'audited-b')
-  const path = join(folder, 'audited-change.csv')
+  const path = at('audited-change.csv')
   await writeFile(path, 'username,city\naudited-a,Jaú\n')
   const changed = JSON.parse((await cli('users', 'import', path, '--json')).stdout).id
   const events = async (user: string) =>

@@ -6458,7 +6458,7 @@ export const Administration: GenService<{
   },
   /**
    * Deletes all answers of a user to security questions, those that don’t count yet and the one to the text of its sign-up
-   * included, so that nobody signs in by them. The user is notified by e-mail. Sessions stay; RevokeTokens ends them.
+   * included, so that no one signs in by them. The user is notified by e-mail. Sessions stay; RevokeTokens ends them.
    *
    * Errors: WRONG_STATE (FAILED_PRECONDITION), JUSTIFICATION_NEEDED (INVALID_ARGUMENT), ACCESS_DENIED (PERMISSION_DENIED),
    * INVALID_TOKEN (UNAUTHENTICATED), INVALID_ARGUMENT (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND), SIGN_IN_AGAIN
