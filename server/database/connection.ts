@@ -1,9 +1,9 @@
 /**
- * This folder owns the choice of the database (database-choice.ts), its schema (migrate.ts), its connections, and the
- * description of tables (attributes.ts). The folders that import it own the content of the tables.
+ * This folder owns the choice of the database (database-choice.ts), its schema (migrate.ts), its connections, its statements
+ * (sql.ts), and the description of tables (attributes.ts). The folders that import it own the content of the tables.
  *
- * The models write single rows through Sequelize. A statement is written by hand, and prepared once on each connection, for
- * one of these reasons:
+ * The models write single rows through Sequelize. A statement is written by hand (sql.ts), and prepared once on each connection
+ * if calls run it, for one of these reasons:
  *
  * - Most calls run it: the reads of users, answers and questions (user.ts, question.ts), and the start and end of an attempt
  *   to sign in (attempt.ts). A prepared join has 2.5 times the throughput of the same SQL through Sequelize, and a pipelined
@@ -34,9 +34,18 @@ import {
   wrongSettings,
 } from './session-settings.js'
 import { inStatementSpan, traceSequelize } from './spans.js'
-import { createRunner, type Statement } from './statement.js'
+import type { Query } from './sql.js'
+import { createRunner } from './statement.js'
 
-export type { Statement, Transaction }
+export type { Transaction }
+
+/** A statement in the former form, whose values follow. Write new ones with `sql` (sql.ts). */
+export interface Statement {
+  readonly name: string
+  readonly text: string
+  /** Runs without a time limit. */
+  readonly slow?: true
+}
 
 /** The only access to PostgreSQL. A statement without a response fails after 6 s, so that no caller waits forever. */
 export interface Database {
@@ -44,10 +53,14 @@ export interface Database {
   readonly sequelize: Sequelize
   /** Describes a table. Returns a function that returns its model, and creates it at the first use. */
   define(table: string, columns: () => ModelAttributes): () => ModelStatic<Model>
-  /** Runs a prepared statement, alone or in a transaction, and returns its rows. */
+  /** Runs a statement, alone or in a transaction, and returns its rows. */
+  run<Row>(query: Query, transaction?: Transaction): Promise<Row[]>
   run<Row>(statement: Statement, values: readonly unknown[], transaction?: Transaction): Promise<Row[]>
-  /** Runs a prepared statement that only reads, waits for no lock and is fast, because statements share a connection. */
+  /** Runs a statement that only reads, waits for no lock and is fast, because statements share a connection. */
+  read<Row>(query: Query): Promise<Row[]>
   read<Row>(statement: Statement, values: readonly unknown[]): Promise<Row[]>
+  /** Runs a statement without time limits: no caller waits for it, and it holds no lock that others need. */
+  runUnlimited<Row>(query: Query): Promise<Row[]>
   /**
    * Runs statements as one transaction (READ COMMITTED). Keep it short, unless it is `unlimited`, which removes the time
    * limits of its statements, for example for migrations. In a `snapshot`, all statements see the state at the first one
@@ -152,19 +165,22 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
     return opened.models[table] ?? opened.define(table, tables.get(table)!())
   }
 
-  const run: Database['run'] = async (statement, values, transaction) => {
-    if (transaction) return runner.run(clientOf(transaction), statement, values)
-    if (statement.slow) return database.transact(t => run(statement, values, t), { unlimited: true })
+  async function run<Row>(query: Query, transaction?: Transaction): Promise<Row[]> {
+    if (transaction) return runner.run(clientOf(transaction), query)
     return repeatOnConflict(async () => {
       const client = await acquire()
       try {
-        return await runner.runAlone(client, statement, values)
+        return await runner.runAlone<Row>(client, query)
       } finally {
         release(client)
       }
     })
   }
+  const runUnlimited = <Row>(query: Query) => transact(t => run<Row>(query, t), { unlimited: true })
   const pipeline = createPipeline(connections, runner, run)
+
+  const transact: Database['transact'] = (work, options = {}) =>
+    options.unlimited ? transactOnce(work, options) : repeatOnConflict(() => transactOnce(work, options))
 
   const transactOnce: Database['transact'] = async (work, { unlimited = false, snapshot = false } = {}) => {
     const client = await acquire()
@@ -196,10 +212,15 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
       tables.set(table, columns)
       return () => modelOf(table)
     },
-    run,
-    read: pipeline.read,
-    transact: (work, options = {}) =>
-      options.unlimited ? transactOnce(work, options) : repeatOnConflict(() => transactOnce(work, options)),
+    run<Row>(statement: Query | Statement, values?: readonly unknown[] | Transaction, transaction?: Transaction) {
+      if (!isValues(values)) return run<Row>(statement as Query, values)
+      const query = { ...statement, values } as unknown as Query
+      return 'slow' in statement ? runUnlimited<Row>(query) : run<Row>(query, transaction)
+    },
+    read: <Row>(statement: Query | Statement, values?: readonly unknown[]) =>
+      pipeline.read<Row>(values ? ({ ...statement, values } as unknown as Query) : (statement as Query)),
+    runUnlimited,
+    transact,
     copyOut(query, transaction) {
       const client = clientOf(transaction)
       return copyOut(client, query, () => void connections.end(client))
@@ -253,6 +274,8 @@ async function repeatOnConflict<T>(work: () => Promise<T>): Promise<T> {
     }
   }
 }
+
+const isValues = (given: unknown): given is readonly unknown[] => Array.isArray(given)
 
 /** Row locks, as a Sequelize transaction names them. */
 const locks = { UPDATE: 'UPDATE', SHARE: 'SHARE', KEY_SHARE: 'KEY SHARE', NO_KEY_UPDATE: 'NO KEY UPDATE' } as const

@@ -1,11 +1,12 @@
 import type pg from 'pg'
 import type { Connections } from './connections.js'
-import type { Runner, Statement } from './statement.js'
+import type { Query } from './sql.js'
+import type { Runner } from './statement.js'
 
 /** Connections that read-only statements share. */
 export interface Pipeline {
   /** Runs a prepared statement and returns its rows. It must be fast and wait for no lock: later statements wait for it. */
-  read<Row>(statement: Statement, values: readonly unknown[]): Promise<Row[]>
+  read<Row>(query: Query): Promise<Row[]>
   /** Closes each connection when its statements have completed. */
   close(): Promise<void>
 }
@@ -55,15 +56,15 @@ export function createPipeline(
   }
 
   return {
-    async read<Row>(statement: Statement, values: readonly unknown[]) {
-      if (!namesHold()) return run<Row>(statement, values)
+    async read<Row>(query: Query) {
+      if (!namesHold()) return run<Row>(query)
       const connection = choose()
       connection.inFlight++
       try {
         const client = await connection.client
         // The first connection may have detected a pooler.
-        if (!namesHold()) return await run<Row>(statement, values)
-        return await runAlone<Row>(client, statement, values)
+        if (!namesHold()) return await run<Row>(query)
+        return await runAlone<Row>(client, query)
       } finally {
         connection.inFlight--
         if (connection.inFlight === 0 && !connections.includes(connection)) void connection.client.then(end, () => {})

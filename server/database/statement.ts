@@ -4,14 +4,7 @@ import type { Log } from '../observability/log.js'
 import { tracing } from '../observability/tracing.js'
 import type { Connections } from './connections.js'
 import { inStatementSpan } from './spans.js'
-
-/** A statement that is prepared once on each connection, under its name. */
-export interface Statement {
-  readonly name: string
-  readonly text: string
-  /** Runs without a time limit: no caller waits for the statement, and it holds no lock that others need. */
-  readonly slow?: true
-}
+import type { Query } from './sql.js'
 
 /** Runs statements on a connection. */
 export interface Runner {
@@ -20,9 +13,9 @@ export interface Runner {
   /** Detects on the first connection whether prepared statements persist. Never throws. */
   tryNames(client: pg.Client): Promise<void>
   /** Runs a statement in a transaction. */
-  run<Row>(client: pg.Client, statement: Statement, values: readonly unknown[]): Promise<Row[]>
+  run<Row>(client: pg.Client, query: Query): Promise<Row[]>
   /** Runs a statement outside transactions, and repeats it unprepared if only its name caused the error. */
-  runAlone<Row>(client: pg.Client, statement: Statement, values: readonly unknown[]): Promise<Row[]>
+  runAlone<Row>(client: pg.Client, query: Query): Promise<Row[]>
 }
 
 /**
@@ -53,17 +46,12 @@ export function createRunner(connections: Connections, log: Pick<Log, 'warn'> | 
     }
   }
 
-  async function runPlain<Row>(
-    client: pg.Client,
-    { name, text }: Statement,
-    values: readonly unknown[],
-  ): Promise<Row[]> {
-    const query = named ? { name, text, values: values as unknown[] } : { text, values: values as unknown[] }
-    return (await client.query(query)).rows as Row[]
+  async function runPlain<Row>(client: pg.Client, { name, text, values }: Query): Promise<Row[]> {
+    return (await client.query({ text, values: values as unknown[], ...(named && { name }) })).rows as Row[]
   }
 
   const run: typeof runPlain = tracing
-    ? (client, statement, values) => inStatementSpan(statement.name, () => runPlain(client, statement, values))
+    ? (client, query) => inStatementSpan(query.name || 'unnamed', () => runPlain(client, query))
     : runPlain
 
   return {
@@ -75,21 +63,21 @@ export function createRunner(connections: Connections, log: Pick<Log, 'warn'> | 
       })
       return tried
     },
-    async run(client, statement, values) {
+    async run(client, query) {
       try {
-        return await run(client, statement, values)
+        return await run(client, query)
       } catch (error) {
         if (isAboutNames(error)) disableNames()
         throw error
       }
     },
-    async runAlone(client, statement, values) {
+    async runAlone(client, query) {
       try {
-        return await run(client, statement, values)
+        return await run(client, query)
       } catch (error) {
         if (!isAboutNames(error)) throw error
         disableNames()
-        return run(client, statement, values)
+        return run(client, query)
       }
     },
   }

@@ -82,7 +82,8 @@ async function plansOf(use: (models: Models) => Promise<unknown>): Promise<Plan[
     nodes.push(plan)
     for (const inner of plan.Plans ?? []) collect(inner)
   }
-  const explain = async <Row>({ name, text }: { name?: string; text: string }, values: readonly unknown[]) => {
+  type Explained = { readonly name?: string; readonly text: string; readonly values?: readonly unknown[] }
+  const explain = async <Row>({ name, text, values }: Explained, later?: unknown) => {
     await database.transact(async t => {
       const ask = async (options: string, given: readonly unknown[]) =>
         (
@@ -93,7 +94,7 @@ async function plansOf(use: (models: Models) => Promise<unknown>): Promise<Plan[
           )
         )[0]!['QUERY PLAN'][0].Plan
       // For the values given, and for any; without a name it is planned each time.
-      collect(await ask('', values))
+      collect(await ask('', values ?? (later as unknown[])))
       if (name !== '') collect(await ask('GENERIC_PLAN, ', []))
     })
     return [] as Row[]
@@ -101,7 +102,7 @@ async function plansOf(use: (models: Models) => Promise<unknown>): Promise<Plan[
   const own = openDatabase(service.env.DATABASE_URL!, 1)
   own.sequelize.query = (async (sql: string | { query: string; bind?: unknown[] }, options: { bind?: unknown[] }) => {
     const { query, bind = [] } = typeof sql === 'string' ? { query: sql, ...options } : sql
-    return explain({ text: query }, bind)
+    return explain({ text: query, values: bind })
   }) as never
   const models = defineModels({ ...own, transact: work => work(none), run: explain, read: explain }, masterKey)
   // The result of a model without rows doesn't matter here.
