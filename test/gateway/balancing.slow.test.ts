@@ -15,7 +15,7 @@ import { freshDatabase } from '../_helpers/database.js'
 import { callsOf, type Load, login, readsOf, retriesOf, usesAll, writesOf } from '../_helpers/load.js'
 import { scrape } from '../_helpers/metrics.js'
 import { startNames } from '../_helpers/names.js'
-import { freePort } from '../_helpers/relay.js'
+import { freePort, startRelay } from '../_helpers/relay.js'
 import { createRequest, startTestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { idOf } from '../_helpers/tokens.js'
@@ -128,6 +128,28 @@ test.serial('a server that reports not ready gets no calls while another is read
   await other.ended
   t.is((await request('GET', '/users/me', { token })).status, 200)
   t.true((await callsOf(draining)) > before)
+})
+
+test.serial('one server loses its database: no call fails, and the gateway is ready', async t => {
+  const DATABASE_URL = await freshDatabase(t)
+  const relay = await startRelay(t, DATABASE_URL)
+  const servers = [await spawnServer(t, { DATABASE_URL: relay.url }), await spawnServer(t, { DATABASE_URL })] as const
+  const gateway = await spawnGateway(t, servers.map(({ grpc }) => grpc).join(','))
+  const request = createRequest(gateway.http)
+  const token = await login(request)
+  await usesAll(request, token, servers)
+  relay.goDark()
+  await waitFor(() => servers[0].output().includes('not ready'), servers[0].output)
+  const [reads, writes] = [readsOf(t, request, token), writesOf(t, request)]
+  for (let index = 0; index < 10; index++) {
+    t.is((await fetch(new URL('/readyz', gateway.metrics))).status, 200)
+    await Promise.all([reads.more(20), writes.more(5)])
+  }
+  await Promise.all([reads.end(), writes.end()])
+  t.log(`reads: ${reads.summary()}; sign-ups: ${writes.summary()}`)
+  t.deepEqual([...new Set([...reads.statuses, ...writes.statuses])], [200])
+  relay.lightUp()
+  await usesAll(request, token, servers)
 })
 
 test.serial('during a rolling restart of the servers no call fails, read or write', async t => {
