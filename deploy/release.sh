@@ -2,11 +2,22 @@
 # Makes the files of a release in dist/release: both packages, the bill of materials, and their checksums.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+npm run build
 rm -rf dist/release
 mkdir -p dist/release
-npm pack --silent --pack-destination dist/release
+npm pack --silent --ignore-scripts --pack-destination dist/release
 npm run --silent pack:client
 mv dist/auth-registry-client-*.tgz dist/release
-node deploy/sbom.mjs >dist/release/auth-registry.cdx.json
+# `npm sbom --omit=dev` would also omit what tools share with the programs.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/auth-registry"
+cp package.json package-lock.json .npmrc "$work/auth-registry"
+(
+  cd "$work/auth-registry"
+  npm pkg delete devDependencies scripts
+  npm install --silent --package-lock-only
+  npm sbom --package-lock-only --sbom-format=cyclonedx
+) >dist/release/auth-registry.cdx.json
 cd dist/release
 sha256sum -- * | tee SHA256SUMS

@@ -225,7 +225,7 @@ const probes: readonly Route[] = [
 ]
 
 const file = { method: 'GET', revisions: [], cache: 'public, max-age=300', refusals: [] } as const
-// Asks each time: a page, its script and its style belong to one version.
+// Asks each time: a page, its scripts and its style belong to one version.
 const page = { ...file, mediaType: 'text/html; charset=utf-8', cache: 'no-cache' } as const
 
 /** Paths of the definitions of the RPCs that this port has. */
@@ -256,7 +256,12 @@ const files: readonly Route[] = [
     })),
   ),
   { ...page, path: '/docs/reference.css', file: '#pages/reference.css', mediaType: 'text/css' },
-  { ...page, path: '/docs/reference.js', file: '#pages/reference.js', mediaType: 'text/javascript' },
+  ...['reference', 'call'].map(script => ({
+    ...page,
+    path: `/docs/${script}.js`,
+    file: `#pages/${script}.js`,
+    mediaType: 'text/javascript',
+  })),
   ...definitions.map(path => ({ ...file, path, file: `#pages${path}`, mediaType: 'text/plain; charset=utf-8' })),
 ]
 

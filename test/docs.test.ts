@@ -54,7 +54,7 @@ test('docs/settings.md describes every setting, and README.md ten of them', t =>
 })
 
 test('what the code determines is up to date; `npm run docs` regenerates it', t => {
-  const { status, stderr } = spawnSync(process.execPath, [`${root}/deploy/reference.mjs`, '--check'], {
+  const { status, stderr } = spawnSync(process.execPath, [`${root}/deploy/build/reference.mjs`, '--check'], {
     encoding: 'utf8',
   })
   t.is(status, 0, stderr)

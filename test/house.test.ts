@@ -31,7 +31,7 @@ test.before(async () => {
       if (!name.endsWith('.ts')) continue
       const file = `${folder}/${name.replaceAll('\\', '/')}`
       const text = await readFile(join(root, file), 'utf8')
-      const given = text.matchAll(/(?:\bfrom|\bimport|\bimport\(|createRequire\(import\.meta\.url\)\()\s*'([^']+)'/g)
+      const given = text.matchAll(/(?:\bfrom|\bimport|\bimport\(|\brequire\()\s*'([\w@#./:-]+)'/g)
       imports.set(
         file,
         [...given].map(([, target = '']) =>
@@ -78,6 +78,15 @@ test('the client address module imports no other module of the project, and no o
     if (file !== 'server/requests/client-address.ts' && /\b(BlockList|SocketAddress)\b/.test(text)) others.push(file)
   }
   t.deepEqual(others, [])
+})
+
+test('the programs import exactly the packages in `dependencies`', async t => {
+  const { dependencies } = JSON.parse(await readFile(join(root, 'package.json'), 'utf8'))
+  const packages = [...imports.values()]
+    .flat()
+    .filter(target => !/^(node:|#|server\/|gateway\/|cli\/|proto\/)/.test(target))
+  const names = packages.map(target => /^(?:@[^/]+\/)?[^/]+/.exec(target)![0])
+  t.deepEqual([...new Set(names)].sort(), Object.keys(dependencies).sort())
 })
 
 test('only the build and tests load what describes the interface', t => {

@@ -18,8 +18,8 @@ import { makeTemplate } from './_helpers/database.js'
 import { makeInstalled } from './_helpers/installed.js'
 import { searchOutput } from './_helpers/secrets.js'
 
-const ava = fileURLToPath(new URL('node_modules/ava/cli.js', import.meta.url))
-const bundles = fileURLToPath(new URL('.', import.meta.url))
+const ava = fileURLToPath(new URL('../../node_modules/ava/entrypoints/cli.mjs', import.meta.url))
+const folder = fileURLToPath(new URL('.', import.meta.url))
 
 const given = process.argv.slice(2)
 const kinds = ['fast', 'slow', 'long', 'deploy']
@@ -65,9 +65,9 @@ async function roomInMemory(): Promise<string> {
   return bavail * bsize > 2 * 2 ** 30 ? '/dev/shm' : tmpdir()
 }
 
-/** The bundles of all tests of the chosen kinds (deploy/test-bundles.mjs). */
+/** All tests of the chosen kinds. */
 async function testFiles(): Promise<string[]> {
-  const names = await readdir(bundles, { recursive: true })
+  const names = await readdir(folder, { recursive: true })
   return names
     .filter(name => name.endsWith('.test.js'))
     .filter(name => chosen.includes(kinds.find(kind => name.endsWith(`.${kind}.test.js`)) ?? 'fast'))

@@ -1,7 +1,7 @@
 /**
  * The OpenAPI 3.1 document of a revision. It owns nothing that it says: paths, parameters and results are those of
  * `routes.ts`, callers, reasons and limits those of the access policy, texts the comments in proto/ and an introduction. The
- * build makes it (deploy/openapi.mjs).
+ * build makes it (deploy/build/openapi.mjs).
  */
 import { type DescField, type JsonValue, ScalarType } from '@bufbuild/protobuf'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'

@@ -1,7 +1,7 @@
 /**
  * Health checking (grpc.health.v1). Check asks now, Watch and List report the status that was set last. The package
  * grpc-health-check doesn't do: it can't end its Watch calls, which would hold up each stop for the whole grace period, and
- * it reads its definition from a file, which a bundle doesn't have.
+ * it loads a second protobuf library.
  */
 import { create } from '@bufbuild/protobuf'
 import { type ServerUnaryCall, type ServerWritableStream, status as Status, type sendUnaryData } from '@grpc/grpc-js'

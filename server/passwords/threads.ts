@@ -69,7 +69,7 @@ interface Thread {
 /** Initial average duration of a job, in ms, divided by 2 to the power of its cost, until jobs are measured. */
 const initialUnitMs = 0.06
 
-const program = new URL('dist/server/passwords/hash-thread.js', import.meta.resolve('#package'))
+const program = new URL('./hash-thread.js', import.meta.url)
 
 /** Creates the threads of a pool. */
 export function createThreads({ cost, count = availableParallelism(), onFault }: ThreadsOptions): Threads {

@@ -1,4 +1,4 @@
-// Made by deploy/lookalikes.mjs from Unicode's confusables.txt, version 17.0.0. Don't edit.
+// Made by deploy/build/lookalikes.mjs from Unicode's confusables.txt, version 17.0.0. Don't edit.
 //
 // © 2025 Unicode®, Inc. The list is used under the Unicode License v3:
 //

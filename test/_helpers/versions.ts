@@ -1,4 +1,4 @@
-/** Other versions of the programs: copies of the bundle whose migrations differ. */
+/** Other versions of the programs: copies of the build whose migrations differ. */
 import { execFile } from 'node:child_process'
 import { cp, mkdir, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -15,7 +15,14 @@ export async function nextVersion(t: Teardown, given: string | Readonly<Record<s
   const migrations = typeof given === 'string' ? { '9999-next.sql': given } : given
   const folder = await temporaryFolder(t)
   await mkdir(join(folder, 'server/database'), { recursive: true })
-  for (const part of ['package.json', 'dist/cli', 'dist/server', 'dist/chunks', 'server/database/migrations'])
+  for (const part of [
+    'package.json',
+    'dist/cli',
+    'dist/gateway',
+    'dist/proto',
+    'dist/server',
+    'server/database/migrations',
+  ])
     await cp(join(root, part), join(folder, part), { recursive: true })
   await symlink(join(root, 'node_modules'), join(folder, 'node_modules'))
   for (const [name, text] of Object.entries(migrations))

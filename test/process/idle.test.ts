@@ -8,7 +8,7 @@ import { waitForValue } from '../_helpers/wait.js'
 
 /** Modules that only calls need, each by one of its files. */
 const brought = {
-  sequelize: /node_modules\/sequelize(\.js|\/lib\/)/,
+  sequelize: /node_modules\/sequelize\//,
   'a second protobuf library': /node_modules\/protobufjs\//,
   nodemailer: /\/nodemailer/,
   'the dictionary of passwords': /node_modules\/@zxcvbn-ts\//,

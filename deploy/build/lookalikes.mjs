@@ -2,7 +2,7 @@
  * Generates server/rules/look-alikes-table.ts from Unicode's list of confusables (UTS 39), published for each version of Unicode
  * as https://www.unicode.org/Public/security/17.0.0/confusables.txt:
  *
- *     node deploy/lookalikes.mjs < confusables.txt > server/rules/look-alikes-table.ts
+ *     node deploy/build/lookalikes.mjs < confusables.txt > server/rules/look-alikes-table.ts
  *
  * The database stores skeletons that were computed with the table. With a new table, add a migration that sets them to NULL;
  * the next start of the service computes them again.
@@ -68,7 +68,7 @@ for (const [target, sources] of groups) {
   lines[lines.length - 1] += group
 }
 
-process.stdout.write(`// Made by deploy/lookalikes.mjs from Unicode's confusables.txt, version ${version}. Don't edit.
+process.stdout.write(`// Made by deploy/build/lookalikes.mjs from Unicode's confusables.txt, version ${version}. Don't edit.
 //
 // ${copyright} The list is used under the Unicode License v3:
 //

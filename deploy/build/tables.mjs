@@ -1,19 +1,19 @@
 /** The tables of the documentation, in Markdown, from the code: routes, access policy, reasons, settings and metrics. */
 import { readFile } from 'node:fs/promises'
 import { ScalarType } from '@bufbuild/protobuf'
-import { createGatewayMetrics } from '../dist/gateway/metrics.js'
-import { firstSentence } from '../dist/gateway/openapi/comments.js'
-import { grpcCode } from '../dist/gateway/openapi/rpc-comments.js'
-import { gatewayReasons, statuses } from '../dist/gateway/problem.js'
-import { refusalsOf, routes, rowOf } from '../dist/gateway/routes.js'
-import { Reason } from '../dist/proto/gen/auth/v1/reason_pb.js'
-import { createMetrics } from '../dist/server/observability/metrics.js'
-import { createMetricsEndpoint } from '../dist/server/observability/metrics-endpoint.js'
-import { createUndeclaredProxies } from '../dist/server/observability/undeclared-proxy.js'
-import { describeSettings } from '../dist/server/process/settings.js'
-import { limits } from '../dist/server/requests/refusal.js'
+import { createGatewayMetrics } from '../../dist/gateway/metrics.js'
+import { firstSentence } from '../../dist/gateway/openapi/comments.js'
+import { grpcCode } from '../../dist/gateway/openapi/rpc-comments.js'
+import { gatewayReasons, statuses } from '../../dist/gateway/problem.js'
+import { refusalsOf, routes, rowOf } from '../../dist/gateway/routes.js'
+import { Reason } from '../../dist/proto/gen/auth/v1/reason_pb.js'
+import { createMetrics } from '../../dist/server/observability/metrics.js'
+import { createMetricsEndpoint } from '../../dist/server/observability/metrics-endpoint.js'
+import { createUndeclaredProxies } from '../../dist/server/observability/undeclared-proxy.js'
+import { describeSettings } from '../../dist/server/process/settings.js'
+import { limits } from '../../dist/server/requests/refusal.js'
 
-const read = name => readFile(new URL(`../${name}`, import.meta.url), 'utf8')
+const read = name => readFile(new URL(`../../${name}`, import.meta.url), 'utf8')
 
 /** A table with these titles. */
 function table(titles, rows) {

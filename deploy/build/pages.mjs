@@ -1,16 +1,15 @@
 /**
  * Generates the pages that the gateway serves, in dist/pages: the reference of each revision in each language, the start page,
- * their script and style, and the definitions. Part of `npm run build`, after deploy/openapi.mjs.
+ * their scripts and style, and the definitions. Part of `npm run build`, after deploy/build/openapi.mjs.
  */
 import { cp, mkdir, readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { build } from 'esbuild'
-import { renderReference, renderStart } from '../dist/gateway/reference/page.js'
-import { locales } from '../dist/gateway/reference/texts.js'
-import { definitions, revisions } from '../dist/gateway/routes.js'
+import { renderReference, renderStart } from '../../dist/gateway/reference/page.js'
+import { locales } from '../../dist/gateway/reference/texts.js'
+import { definitions, revisions } from '../../dist/gateway/routes.js'
 
-const root = fileURLToPath(new URL('..', import.meta.url))
+const root = fileURLToPath(new URL('../..', import.meta.url))
 const pages = `${root}/dist/pages`
 
 await mkdir(pages, { recursive: true })
@@ -24,17 +23,6 @@ for (const locale of locales) {
   }
 }
 for (const path of definitions) await cp(join(root, path), join(pages, path))
-await build({
-  absWorkingDir: root,
-  entryPoints: [
-    { in: 'gateway/reference/client.ts', out: 'reference' },
-    { in: 'gateway/reference/reference.css', out: 'reference' },
-  ],
-  outdir: pages,
-  bundle: true,
-  minify: true,
-  format: 'esm',
-  // Browsers of the last years.
-  target: 'es2022',
-  logLevel: 'warning',
-})
+await cp(`${root}/gateway/reference/reference.css`, `${pages}/reference.css`)
+await cp(`${root}/dist/gateway/reference/client.js`, `${pages}/reference.js`)
+await cp(`${root}/dist/gateway/reference/call.js`, `${pages}/call.js`)

@@ -5,12 +5,12 @@
 import { execFileSync } from 'node:child_process'
 import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { fileURLToPath } from 'node:url'
-import { readComments } from '../dist/gateway/openapi/comments.js'
-import { createDocument } from '../dist/gateway/openapi/document.js'
-import { revisions } from '../dist/gateway/routes.js'
-import { version } from '../dist/server/process/version.js'
+import { readComments } from '../../dist/gateway/openapi/comments.js'
+import { createDocument } from '../../dist/gateway/openapi/document.js'
+import { revisions } from '../../dist/gateway/routes.js'
+import { version } from '../../dist/server/process/version.js'
 
-const root = fileURLToPath(new URL('..', import.meta.url))
+const root = fileURLToPath(new URL('../..', import.meta.url))
 const buf = `${root}/node_modules/@bufbuild/buf/bin/buf`
 const image = execFileSync(process.execPath, [buf, 'build', '-o', '-'], { cwd: root })
 const comments = readComments(image)

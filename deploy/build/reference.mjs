@@ -3,9 +3,9 @@
  * the files that are out of date, and exits with 1.
  */
 import { readFile, writeFile } from 'node:fs/promises'
-import { createProgram } from '../dist/cli/program.js'
-import { toMarkdown } from '../dist/cli/reference.js'
-import { definitions, withLastParagraphs } from '../dist/gateway/openapi/rpc-comments.js'
+import { createProgram } from '../../dist/cli/program.js'
+import { toMarkdown } from '../../dist/cli/reference.js'
+import { definitions, withLastParagraphs } from '../../dist/gateway/openapi/rpc-comments.js'
 import { endpoints, limitTable, metrics, reasons, reasonsByStatus, settings } from './tables.mjs'
 
 /** The settings that people set first. */
@@ -59,7 +59,7 @@ const files = [
 
 const isCheck = process.argv.includes('--check')
 for (const [file, refresh] of files) {
-  const url = new URL(`../${file}`, import.meta.url)
+  const url = new URL(`../../${file}`, import.meta.url)
   const text = await readFile(url, 'utf8')
   const fresh = refresh(text)
   if (fresh === text) continue
