@@ -1,8 +1,8 @@
 /**
- * Generates server/rules/look-alikes-table.ts from Unicode's list of confusables (UTS 39), published for each version of Unicode
+ * Generates server/rules/look-alikes.json from Unicode's list of confusables (UTS 39), published for each version of Unicode
  * as https://www.unicode.org/Public/security/17.0.0/confusables.txt:
  *
- *     node deploy/build/lookalikes.mjs < confusables.txt > server/rules/look-alikes-table.ts
+ *     node deploy/build/lookalikes.mjs < confusables.txt > server/rules/look-alikes.json
  *
  * The database stores skeletons that were computed with the table. With a new table, add a migration that sets them to NULL;
  * the next start of the service computes them again.
@@ -47,8 +47,8 @@ function skeletonOf(character) {
   return text
 }
 
-/** Sources by target; both are code points in hexadecimal. */
-const groups = new Map()
+/** Sources by target, code points in hexadecimal, those of a target joined by +. */
+const groups = {}
 const toHex = text => [...text].map(character => character.codePointAt(0).toString(16)).join('+')
 for (let point = 0; point <= 0x10ffff; point++) {
   const character = String.fromCodePoint(point)
@@ -58,38 +58,16 @@ for (let point = 0; point <= 0x10ffff; point++) {
   const skeleton = skeletonOf(character)
   if (skeleton === fold(character)) continue
   const target = toHex(skeleton)
-  groups.set(target, [...(groups.get(target) ?? []), toHex(character)])
+  groups[target] = [...(groups[target] ?? []), toHex(character)]
 }
 
-const lines = ['']
-for (const [target, sources] of groups) {
-  const group = `${target}=${sources.join(' ')};`
-  if (lines.at(-1).length + group.length > 118) lines.push('')
-  lines[lines.length - 1] += group
+const table = {
+  source: `Made by deploy/build/lookalikes.mjs from Unicode's confusables.txt, version ${version}. Don't edit.`,
+  license: [
+    `${copyright} The list is used under the Unicode License v3:`,
+    'Permission is hereby granted, free of charge, to any person obtaining a copy of data files and any associated documentation (the "Data Files") or software and any associated documentation (the "Software") to deal in the Data Files or Software without restriction, including without limitation the rights to use, copy, modify, merge, publish, distribute, and/or sell copies of the Data Files or Software, and to permit persons to whom the Data Files or Software are furnished to do so, provided that either (a) this copyright and permission notice appear with all copies of the Data Files or Software, or (b) this copyright and permission notice appear in associated Documentation.',
+    'THE DATA FILES AND SOFTWARE ARE PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT OF THIRD PARTY RIGHTS. IN NO EVENT SHALL THE COPYRIGHT HOLDER OR HOLDERS INCLUDED IN THIS NOTICE BE LIABLE FOR ANY CLAIM, OR ANY SPECIAL INDIRECT OR CONSEQUENTIAL DAMAGES, OR ANY DAMAGES WHATSOEVER RESULTING FROM LOSS OF USE, DATA OR PROFITS, WHETHER IN AN ACTION OF CONTRACT, NEGLIGENCE OR OTHER TORTIOUS ACTION, ARISING OUT OF OR IN CONNECTION WITH THE USE OR PERFORMANCE OF THE DATA FILES OR SOFTWARE. Except as contained in this notice, the name of a copyright holder shall not be used in advertising or otherwise to promote the sale, use or other dealings in these Data Files or Software without prior written authorization of the copyright holder.',
+  ],
+  prototypes: Object.fromEntries(Object.entries(groups).map(([target, sources]) => [target, sources.join(' ')])),
 }
-
-process.stdout.write(`// Made by deploy/build/lookalikes.mjs from Unicode's confusables.txt, version ${version}. Don't edit.
-//
-// ${copyright} The list is used under the Unicode License v3:
-//
-// Permission is hereby granted, free of charge, to any person obtaining a copy of data files and any associated
-// documentation (the "Data Files") or software and any associated documentation (the "Software") to deal in the Data
-// Files or Software without restriction, including without limitation the rights to use, copy, modify, merge, publish,
-// distribute, and/or sell copies of the Data Files or Software, and to permit persons to whom the Data Files or Software
-// are furnished to do so, provided that either (a) this copyright and permission notice appear with all copies of the
-// Data Files or Software, or (b) this copyright and permission notice appear in associated Documentation.
-//
-// THE DATA FILES AND SOFTWARE ARE PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING BUT NOT
-// LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT OF THIRD PARTY
-// RIGHTS. IN NO EVENT SHALL THE COPYRIGHT HOLDER OR HOLDERS INCLUDED IN THIS NOTICE BE LIABLE FOR ANY CLAIM, OR ANY
-// SPECIAL INDIRECT OR CONSEQUENTIAL DAMAGES, OR ANY DAMAGES WHATSOEVER RESULTING FROM LOSS OF USE, DATA OR PROFITS,
-// WHETHER IN AN ACTION OF CONTRACT, NEGLIGENCE OR OTHER TORTIOUS ACTION, ARISING OUT OF OR IN CONNECTION WITH THE USE OR
-// PERFORMANCE OF THE DATA FILES OR SOFTWARE. Except as contained in this notice, the name of a copyright holder shall not
-// be used in advertising or otherwise to promote the sale, use or other dealings in these Data Files or Software without
-// prior written authorization of the copyright holder.
-
-/** What characters stand for in a skeleton: \`target=sources;\`, code points in hexadecimal, those of a target joined by +. */
-export const table = \`
-${lines.join('\n')}
-\`
-`)
+process.stdout.write(`${JSON.stringify(table, null, 2)}\n`)

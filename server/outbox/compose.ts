@@ -16,10 +16,9 @@ import type { Log } from '../observability/log.js'
 import type { Settings } from '../process/settings.js'
 import type { Limit } from '../requests/refusal.js'
 import { emailKey } from '../rules/names.js'
-import type { Contents } from './catalogue.js'
 import { createQuotas } from './quotas.js'
 import { type Composed, type Sender, startSender } from './sender.js'
-import { type Locale, writeEmail } from './texts.js'
+import { type Contents, type Locale, writeEmail } from './texts.js'
 import { createMailTransport } from './transport.js'
 
 /** Starts to process the queue of e-mails. `onRefusal` is called with the limit that an e-mail exceeds. */

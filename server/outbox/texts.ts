@@ -1,8 +1,12 @@
-// Writes e-mails: plain text in Brazilian Portuguese and English. Subjects are fixed, so no user input gets into a header.
+/**
+ * Writes e-mails: plain text in Brazilian Portuguese and English. Subjects are fixed, so no user input gets into a header.
+ * portuguese.json and english.json have the texts, with values of `Content` in braces.
+ */
+import { daysUntilPurge } from '../models/administered-user.js'
+import type { Administered, Notice } from '../models/email.js'
 import { visible } from '../rules/names.js'
-import { type Catalogue, type Contents, withId } from './catalogue.js'
-import { english } from './english.js'
-import { portuguese } from './portuguese.js'
+import english from './english.json' with { type: 'json' }
+import portuguese from './portuguese.json' with { type: 'json' }
 
 /** Languages of the e-mails. */
 export type Locale = 'pt-BR' | 'en'
@@ -10,7 +14,45 @@ export type Locale = 'pt-BR' | 'en'
 /** Chooses the language for a value of `Accept-Language` (RFC 9110). */
 export type ChooseLocale = (acceptLanguage: string | undefined) => Locale
 
-const catalogues: Record<Locale, Catalogue> = { 'pt-BR': portuguese, en: english }
+/** What e-mails say. */
+interface Content {
+  readonly username: string
+  readonly organization: string
+  readonly key: string
+  /** Number of events, with time (ISO 8601) and client address of the last. */
+  readonly times: number
+  readonly at: string
+  readonly address: string
+  /** A change to the user with this id, and the role that it gave. */
+  readonly id: number
+  readonly action: Administered
+  readonly role?: string
+  /** With `actorId` a username, otherwise the actor of the audit log. */
+  readonly actor: string
+  readonly actorId?: number
+  readonly reason?: string
+}
+
+/** The content of each kind of e-mail. */
+export type Contents = Record<'recovery-key' | 'email-code' | 'activation-key', Pick<Content, 'username' | 'key'>> &
+  Record<Notice, Pick<Content, 'username' | 'times' | 'at' | 'address'>> &
+  Record<'organization-email-changed', Pick<Content, 'organization' | 'at' | 'address'>> &
+  Record<
+    'administration' | 'administered',
+    Pick<Content, 'username' | 'id' | 'action' | 'role' | 'actor' | 'actorId' | 'at' | 'reason'>
+  >
+
+/** The texts in a language. */
+interface Texts {
+  /** A line without a value is left out, such as that of a reason that isn't given. */
+  readonly emails: Record<keyof Contents, { readonly subject: string; readonly text: readonly string[] }>
+  /** Stands before the time of the last of several events. */
+  readonly times: string
+  /** Predicates of a sentence that begins with the user. */
+  readonly changes: Record<Administered, string>
+}
+
+const texts: Record<Locale, Texts> = { 'pt-BR': portuguese, en: english }
 
 /** Returns the subject and body of an e-mail. User input appears only in the body, without links and addresses. */
 export function writeEmail<K extends keyof Contents>(
@@ -18,25 +60,37 @@ export function writeEmail<K extends keyof Contents>(
   locale: Locale,
   content: Contents[K],
 ): { subject: string; text: string } {
-  const when = (at: string) => {
-    const format = new Intl.DateTimeFormat(locale, { dateStyle: 'long', timeStyle: 'short', timeZone: 'UTC' })
-    return `${format.format(new Date(at))} (UTC)`
+  const { emails, times, changes } = texts[locale]
+  const given: Partial<Content> = content
+  const { organization, action, role, actor = '', actorId, reason } = given
+  const username = shownUsername(given.username ?? '')
+  const format = new Intl.DateTimeFormat(locale, { dateStyle: 'long', timeStyle: 'short', timeZone: 'UTC' })
+  /** The time of the last event, or days after it. */
+  const when = (days = 0) => given.at && `${format.format(Date.parse(given.at) + days * 86_400_000)} (UTC)`
+  const values: Readonly<Record<string, string | undefined>> = {
+    username,
+    user: given.id === undefined ? undefined : withId(username, given.id),
+    organization: organization && shownUsername(organization),
+    key: given.key,
+    times: (given.times ?? 1) === 1 ? '' : times.replace('{times}', String(given.times)),
+    at: when(),
+    countsAt: when(1),
+    erasedAt: when(daysUntilPurge),
+    address: given.address,
+    change: action && `${changes[action]}${role ? `: ${role}` : ''}`,
+    actor:
+      actorId === undefined ? plain(actor.replace(/^cli:(.*)@/, '$1, '), ',') : withId(shownUsername(actor), actorId),
+    reason: reason && plain(reason, ',;:!?'),
   }
-  const { subject, text } = catalogues[locale][kind]
-  const shown =
-    'organization' in content
-      ? { ...content, organization: shownUsername(content.organization) }
-      : { ...content, username: shownUsername(content.username) }
-  if ('actor' in shown) {
-    const { actor, actorId, reason } = shown
-    Object.assign(shown, {
-      actor:
-        actorId === undefined ? plain(actor.replace(/^cli:(.*)@/, '$1, '), ',') : withId(shownUsername(actor), actorId),
-      ...(reason !== undefined && { reason: plain(reason, ',;:!?') }),
-    })
-  }
-  return { subject, text: `${text(shown, when)}\n` }
+  const { subject, text } = emails[kind]
+  const lines = text
+    .filter(line => !line.includes('{reason}') || values.reason)
+    .map(line => line.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? ''))
+  return { subject, text: `${lines.join('\n')}\n` }
 }
+
+/** A username with the id. The username of an erased user is empty. */
+const withId = (username: string, id: number) => (username === '' ? `(id ${id})` : `${username} (id ${id})`)
 
 /** Maximum characters of a username in an e-mail. */
 const maxShown = 40

@@ -2,12 +2,18 @@
 // common script, or that differ only in marks that don't show. `аdmin` with a Cyrillic letter looks like `admin`, and so does
 // `admi̇n` with a dot above its i; `maria1` and `marial` share a script, so they don't look alike here, and `joão` and `joao`
 // have different skeletons.
-import { table } from './look-alikes-table.js'
+import table from './look-alikes.json' with { type: 'json' }
 import { fold, nicknameKey, visible } from './names.js'
 import { readTelephone } from './telephone.js'
 
+const read = (points: string) => String.fromCodePoint(...points.split('+').map(point => Number.parseInt(point, 16)))
+
 /** The prototype (UTS 39) of each confusable character. */
-const prototypes = readTable(table)
+const prototypes = new Map(
+  Object.entries(table.prototypes).flatMap(([target, sources]) =>
+    sources.split(' ').map((source): [string, string] => [read(source), read(target)]),
+  ),
+)
 
 /** The recommended scripts (UAX 31, table 5), and those that are written together (UTS 39, 5.1). */
 const scripts = [
@@ -77,13 +83,4 @@ export function shareScript(one: string, other: string): boolean {
     const script = new RegExp(`^(?:[ -\`{-~]|(?!\\p{S})[\\p{scx=Zyyy}\\p{scx=Zinh}]|${letters})*$`, 'u')
     return script.test(a) && script.test(b)
   })
-}
-
-function readTable(text: string): Map<string, string> {
-  const read = (points: string) => String.fromCodePoint(...points.split('+').map(point => Number.parseInt(point, 16)))
-  return new Map(
-    [...text.matchAll(/([^=;\n]+)=([^;]+);/g)].flatMap(([, target = '', sources = '']) =>
-      sources.split(' ').map((source): [string, string] => [read(source), read(target)]),
-    ),
-  )
 }
