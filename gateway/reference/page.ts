@@ -6,8 +6,7 @@
 import { definitions, type Revision, revisions } from '../routes.js'
 import { callOf, toCurl } from './call.js'
 import { type Html, html, inline, markdown, paragraphs } from './html.js'
-import { portugueseGroups, portugueseReasons, portugueseSummaries } from './portuguese.js'
-import { type Locale, localeNames, locales, type Texts, texts } from './texts.js'
+import { type Locale, localeNames, locales, type Texts, texts, translated } from './texts.js'
 
 /** A JSON Schema, as far as the pages show it. */
 interface Schema {
@@ -138,7 +137,7 @@ export function renderReference(document: OpenApi, locale: Locale, introduction:
 ${groups.map(
   ({ name, description, operations }) => html`<section id="tag-${name}">
 <h2>${text.tags[name]}</h2>
-<p>${inThe(locale, description, portugueseGroups[name])}</p>
+<p>${inThe(locale, description, translated.groups[name])}</p>
 ${operations.map(each => article(each, context))}</section>
 `,
 )}
@@ -255,7 +254,7 @@ function article(
   })
   return html`<article id="${operationId}">
 <h3><span class="method">${method}</span> <code>${breakable(path)}</code>${needsToken && html` <small>${text.token}</small>`}</h3>
-<p>${inline(inThe(locale, `${summary}.`, portugueseSummaries[operationId]), reasonLink(context))}</p>
+<p>${inline(inThe(locale, `${summary}.`, translated.summaries[operationId]), reasonLink(context))}</p>
 ${details && html`<div lang="en">${paragraphs(details, reasonLink(context))}</div>`}
 ${parameters.length > 0 && html`<h4>${text.parameters}</h4><dl>${parameters.map(parameter => parameterItem(parameter, { isRequired: isRequired(parameter), inForm: form !== undefined }, context))}</dl>`}
 ${json && !form && html`<h4>${text.body}</h4><p><code>application/json</code>: ${typeOf(list ?? json.schema, context)}</p>${list && html`<p lang="en">${requestBody!.description}</p>`}`}
@@ -320,14 +319,14 @@ function answerItem(status: string, given: Response, context: Context) {
 }
 
 function reasonItem(name: string, { status, code, meaning, remedy }: Reason, { locale, text }: Context) {
-  const said = inThe(locale, { meaning, remedy }, portugueseReasons[name])
+  const said = inThe(locale, { meaning, remedy }, translated.reasons[name])
   return html`<dt id="reason-${name}"><code>${name}</code> <small>HTTP ${status}${code && `, gRPC ${code}`}</small></dt><dd>${inline(said.meaning)}<br>${text.remedy} ${inline(said.remedy)}</dd>`
 }
 
 /** What an OpenAPI document says in English, in the language of a page. */
 function inThe<T>(locale: Locale, english: T, portuguese: T | undefined): T {
   if (portuguese === undefined)
-    throw new Error(`No Portuguese text, to be added to gateway/reference/portuguese.ts: ${JSON.stringify(english)}`)
+    throw new Error(`No Portuguese text, to be added to gateway/reference/portuguese.json: ${JSON.stringify(english)}`)
   return locale === 'en' ? english : portuguese
 }
 
