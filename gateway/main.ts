@@ -8,7 +8,7 @@ import { createUndeclaredProxies } from '../server/observability/undeclared-prox
 import { followCertificates } from '../server/process/certificates.js'
 import { checkPorts } from '../server/process/ports.js'
 import { httpUrl, metricsUrl, readSettings } from '../server/process/settings.js'
-import { grace, pause, runSteps, stopOnSignals } from '../server/process/stopping.js'
+import { createStop, grace, pause, stopOnSignals } from '../server/process/stopping.js'
 import { answerArguments } from '../server/process/usage.js'
 import { createGateway } from './http.js'
 import { createGatewayMetrics } from './metrics.js'
@@ -60,7 +60,7 @@ async function main(): Promise<void> {
     transport,
     scheduler,
     address,
-    ...(httpCertificates && { secure: httpCertificates.secure }),
+    secure: httpCertificates?.secure,
     defaultRevision,
     compatibility,
     trustedProxies,
@@ -95,7 +95,9 @@ async function main(): Promise<void> {
     const onFault = (err: unknown) => log.error({ err }, 'the stop failed')
     // Waiting requests begin now, to finish in the remaining time.
     scheduler.open()
-    const hung = await runSteps([{ what: 'calls in progress', run: () => gateway.close(grace) }], { hurry, onFault })
+    const { onStop, stop } = createStop(onFault)
+    onStop('calls in progress', () => gateway.close(grace))
+    const hung = await stop(hurry)
     transport.close()
     await endpoint.close()
     return hung

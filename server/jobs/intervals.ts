@@ -1,47 +1,50 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Log } from '../observability/log.js'
 
-/**
- * Runs `round` after `first` ms, and repeats it after the ms that each round returns. A round must not throw. Returns a
- * function that stops the loop: it aborts `signal` and waits for the round in progress.
- */
-export function startLoop(first: number, round: (signal: AbortSignal) => Promise<number>): () => Promise<void> {
-  const stopping = new AbortController()
-  const { signal } = stopping
-  async function run() {
-    for (let delay = first; ; delay = await round(signal)) await sleep(delay, undefined, { signal, ref: false })
-  }
-  // The promise rejects only when the loop is aborted.
-  const running = run().catch(() => {})
-  return () => {
-    stopping.abort()
-    return running
-  }
-}
+/** Milliseconds that the last work of a job may take. */
+const lastTime = 2_000
 
-/** What a job does when a round fails: it logs the first failure of each outage, and repeats the round after some ms. */
-interface OnFailure {
+/** How a job reports failures, and how it ends. */
+interface JobOptions {
   readonly log: Pick<Log, 'warn'>
+  /** For the log, at the first failure of each outage. */
   readonly message: string
+  /** Milliseconds after a failed round. */
   readonly delay: number
+  /** Done once the job is stopped, within two seconds. */
+  readonly last?: () => Promise<unknown>
 }
 
-/** As `startLoop`, for a round that may throw. */
+/**
+ * Runs `round` after `first` ms, and repeats it after the ms that each round returns. Returns a function that stops the job: it
+ * aborts `signal` and waits for the round in progress.
+ */
 export function startJob(
   first: number,
   round: (signal: AbortSignal) => Promise<number>,
-  { log, message, delay }: OnFailure,
+  { log, message, delay: afterFailure, last }: JobOptions,
 ): () => Promise<void> {
-  let failing = false
-  return startLoop(first, async signal => {
-    try {
-      const next = await round(signal)
-      failing = false
-      return next
-    } catch (error) {
-      if (!failing) log.warn({ err: error }, message)
-      failing = true
-      return delay
+  const stopping = new AbortController()
+  const { signal } = stopping
+  async function run() {
+    let failing = false
+    for (let delay = first; ; ) {
+      await sleep(delay, undefined, { signal, ref: false })
+      try {
+        delay = await round(signal)
+        failing = false
+      } catch (error) {
+        if (!failing) log.warn({ err: error }, message)
+        failing = true
+        delay = afterFailure
+      }
     }
-  })
+  }
+  // The promise rejects only when the job is stopped.
+  const running = run().catch(() => {})
+  return async () => {
+    stopping.abort()
+    const ended = last ? running.then(last).catch(() => {}) : running
+    await (last ? Promise.race([ended, sleep(lastTime, undefined, { ref: false })]) : ended)
+  }
 }

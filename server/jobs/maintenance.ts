@@ -10,15 +10,7 @@ import { publishLead } from '../models/signing-key.js'
 import type { Log } from '../observability/log.js'
 import { pruneFiles } from '../outbox/transport.js'
 import type { Settings } from '../process/settings.js'
-import { startLoop } from './intervals.js'
-
-/** Maintenance of the registry. Replicas can run it concurrently. */
-export interface Maintenance {
-  /** Deletes expired data, and rotates the signing key if it is due. */
-  round(): Promise<void>
-  /** Starts no more rounds, and waits for the round in progress. */
-  stop(): Promise<void>
-}
+import { startJob } from './intervals.js'
 
 const rounds = {
   /** Delays in ms. The first round runs soon, because a process may not run for long, but doesn't slow startup. */
@@ -28,34 +20,18 @@ const rounds = {
   maxErasures: 1_000,
 }
 
-/** Starts the rounds. A round completes the work of a failed previous round. */
+/**
+ * Starts rounds, which delete expired data, and rotate the signing key if it is due. Replicas can run them concurrently; a round
+ * completes the work of a failed previous one.
+ */
 export function startMaintenance(
-  {
-    database,
-    administeredUsers,
-    attempts,
-    audit,
-    buckets,
-    creationRequests,
-    emailQuotas,
-    emails,
-    erasure,
-    formerUsernames,
-    imports,
-    mailedKeys,
-    masterKey,
-    processes,
-    signingKeys,
-  }: Models,
-  {
-    tokenTtl,
-    auditRetention,
-    unactivatedRetention,
-    dataDir,
-  }: Pick<Settings, 'tokenTtl' | 'auditRetention' | 'unactivatedRetention' | 'dataDir'>,
+  models: Models,
+  settings: Pick<Settings, 'tokenTtl' | 'auditRetention' | 'unactivatedRetention' | 'dataDir'>,
   log: Log,
   limits: Partial<typeof rounds> = {},
-): Maintenance {
+) {
+  const { database, administeredUsers, audit, erasure, signingKeys } = models
+  const { tokenTtl, auditRetention, unactivatedRetention, dataDir } = settings
   const { first, interval, maxErasures } = { ...rounds, ...limits }
 
   /** Erases the user that `lock` finds, and records the erasure. Returns false when there is none. */
@@ -79,15 +55,10 @@ export function startMaintenance(
   }
 
   async function round(signal?: AbortSignal) {
-    await attempts.prune(knownAddressDays)
-    await buckets.prune()
-    await mailedKeys.prune()
-    await creationRequests.prune()
-    await emails.prune()
-    await emailQuotas.prune()
-    await formerUsernames.prune()
-    await imports.prune()
-    await processes.prune()
+    await models.attempts.prune(knownAddressDays)
+    const { buckets, mailedKeys, creationRequests, emails, emailQuotas, formerUsernames, imports, processes } = models
+    const pruned = [buckets, mailedKeys, creationRequests, emails, emailQuotas, formerUsernames, imports, processes]
+    for (const table of pruned) await table.prune()
     while (await eraseOne('deleted', administeredUsers.lockForPurge));
     await signingKeys.prune()
     await database.transact(async t => {
@@ -101,12 +72,18 @@ export function startMaintenance(
       log.error({ at: broken }, 'the audit log is broken; what is older than that is not deleted')
     if (unactivatedRetention !== undefined) await eraseUnactivated(unactivatedRetention, signal)
     // Processes can have folders of their own, but another process, or a command on the database itself, can erase a user.
-    await pruneFiles({ dataDir, registry: registryTag(masterKey) }, erasure.erased)
+    await pruneFiles({ dataDir, registry: registryTag(models.masterKey) }, erasure.erased)
   }
 
-  const stop = startLoop(first, async signal => {
-    await round(signal).catch(error => log.warn({ err: error }, 'maintenance failed; the next round repeats it'))
+  const next = async (signal: AbortSignal) => {
+    await round(signal)
     return interval
-  })
-  return { round, stop }
+  }
+  const message = 'maintenance failed; the next round repeats it'
+  return {
+    /** Runs a round now. */
+    round,
+    /** Starts no more rounds, and waits for the round in progress. */
+    stop: startJob(first, next, { log, message, delay: interval }),
+  }
 }

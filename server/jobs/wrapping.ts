@@ -7,15 +7,6 @@ import type { Log } from '../observability/log.js'
 import type { Passwords } from '../passwords/hash.js'
 import { startJob } from './intervals.js'
 
-/**
- * Hashes answers that were imported from the older implementation, which are stored as keyed digests until then. Every replica
- * runs it; two that take the same answer store one hash.
- */
-interface Wrapping {
-  /** Starts no more hashes, and waits for those in progress. */
-  stop(): Promise<void>
-}
-
 /** Delays in ms: before the first round, between two rounds, and after a failed one. A round ends when no answer is left. */
 const times = { first: 5_000, interval: 10 * 60_000, afterFailure: 10_000 }
 
@@ -31,13 +22,16 @@ const atOnce = Math.max(1, availableParallelism() - 1)
  */
 const busy = { share: 0.25, pause: 4 }
 
-/** Starts the rounds. */
+/**
+ * Hashes answers that were imported from the older implementation, which are stored as keyed digests until then. Every replica
+ * runs it; two that take the same answer store one hash. Returns a function that stops, and waits for the hashes in progress.
+ */
 export function startWrapping(
   { questions }: Pick<Models, 'questions'>,
   passwords: Pick<Passwords, 'wrap'>,
   log: Pick<Log, 'warn'>,
   { first, interval, afterFailure }: typeof times = times,
-): Wrapping {
+) {
   /** Hashes some answers of users from an id on. Returns whether the hash threads took them. */
   async function wrapFrom(userId: number, signal: AbortSignal): Promise<boolean> {
     const waiting = await questions.keyed(userId, batch)
@@ -67,5 +61,5 @@ export function startWrapping(
   }
 
   const message = 'imported answers can’t be hashed; the next round goes on'
-  return { stop: startJob(first, round, { log, message, delay: afterFailure }) }
+  return startJob(first, round, { log, message, delay: afterFailure })
 }

@@ -13,6 +13,14 @@ export interface MetricsEndpoint {
   readonly registry: Registry
   /** Runs `collect` before each scrape is answered. */
   beforeScrape(collect: () => Promise<void>): void
+  /** Exports a number that `read` returns at each scrape, or a number for each value of a label. */
+  expose(
+    type: typeof Gauge | typeof Counter,
+    name: string,
+    help: string,
+    label: string | undefined,
+    read: () => number | Readonly<Record<string, number>>,
+  ): void
   /** Exports when a certificate ends, in ms since 1970; `of` names the endpoint that presents it. */
   watchCertificate(of: 'grpc' | 'http' | 'servers', endsAt: () => number | undefined): void
   /** Exports how many requests wait, are in progress, and were shed. */
@@ -78,33 +86,34 @@ export function createMetricsEndpoint(): MetricsEndpoint {
     else response.writeHead(404).end()
   })
   http.timeout = idleTimeout
+  const expose: MetricsEndpoint['expose'] = (type, name, help, label, read) => {
+    new type({
+      name,
+      help,
+      labelNames: label ? [label] : [],
+      registers,
+      collect() {
+        this.reset()
+        const value = read()
+        if (typeof value === 'number') this.inc(value)
+        else for (const [key, number] of Object.entries(value)) this.inc({ [label!]: key }, number)
+      },
+    })
+  }
   const connections = new Set<Socket>()
   const port = createPort()
   return {
     registry,
     beforeScrape: collect => void collectors.push(collect),
     watchCertificate: (of, endsAt) => void certificates.set(of, endsAt),
+    expose,
     watchScheduler(stats) {
-      new Gauge({
-        name: 'auth_requests',
-        help: 'Requests that wait to begin, and requests in progress.',
-        labelNames: ['state'],
-        registers,
-        collect() {
-          const { waiting, running } = stats()
-          this.set({ state: 'waiting' }, waiting)
-          this.set({ state: 'running' }, running)
-        },
+      expose(Gauge, 'auth_requests', 'Requests that wait to begin, and requests in progress.', 'state', () => {
+        const { waiting, running } = stats()
+        return { waiting, running }
       })
-      new Counter({
-        name: 'auth_requests_shed_total',
-        help: 'Requests refused because too many waited, or because they waited too long.',
-        registers,
-        collect() {
-          this.reset()
-          this.inc(stats().shed)
-        },
-      })
+      const help = 'Requests refused because too many waited, or because they waited too long.'
+      expose(Counter, 'auth_requests_shed_total', help, undefined, () => stats().shed)
     },
     watchReady(isReady) {
       ready = isReady

@@ -10,22 +10,7 @@ import { type Limit, limits } from '../requests/refusal.js'
 import type { MetricsEndpoint } from './metrics-endpoint.js'
 
 /** The metrics of a server. */
-export interface Metrics {
-  /** Counts a call by its outcome. */
-  observe(method: DescMethodUnary, outcome: string, seconds: number): void
-  /** Counts a refusal by the limit that was reached. */
-  refused(limit: Limit): void
-  /** Records how long a hash waited for its turn, in ms. */
-  observeWait(ms: number): void
-  /** Exports the state of the hash queue. */
-  watchHashing(stats: () => { readonly waiting: number; readonly running: number; readonly shed: number }): void
-  /** Exports the number of calls that wait for changes. */
-  watchFeed(waiting: () => number): void
-  /** Exports the state of the database and of its queues, and whether the process is ready. */
-  watchDatabase(registry: Watched, ready: () => Promise<boolean>): void
-  /** Exports the size and the free bytes of the volume of a folder, which has the embedded database. */
-  watchVolume(folder: string): void
-}
+export type Metrics = ReturnType<typeof createMetrics>
 
 /** The database and its queues. */
 interface Watched {
@@ -54,9 +39,9 @@ interface Watched {
 const timeout = 2_500
 
 /** Creates the metrics of a server. No label holds a user, an address or a caller's text. */
-export function createMetrics({ registry, beforeScrape }: Pick<MetricsEndpoint, 'registry' | 'beforeScrape'>): Metrics {
+export function createMetrics(endpoint: Pick<MetricsEndpoint, 'registry' | 'beforeScrape' | 'expose'>) {
+  const { registry, beforeScrape, expose } = endpoint
   const registers = [registry]
-  const gauge = (name: string, help: string) => new Gauge({ name, help, registers })
   const calls = new Counter({
     name: 'auth_calls_total',
     help: 'Calls by RPC and outcome: OK, the reason of the refusal, or CANCELLED if the caller disconnected.',
@@ -85,156 +70,97 @@ export function createMetrics({ registry, beforeScrape }: Pick<MetricsEndpoint, 
     registers,
   })
 
+  /** Exports numbers that are read before each scrape, in gauges by name; those that can't be read in time aren't exported. */
+  function expect<T>(
+    read: () => Promise<T>,
+    gauges: Record<string, [help: string, of: (value: T) => number | undefined]>,
+  ) {
+    const all = Object.entries(gauges).map(([name, [help, of]]) => [new Gauge({ name, help, registers }), of] as const)
+    const set = (value: T | undefined) => {
+      for (const [gauge, of] of all) {
+        const number = value === undefined ? undefined : of(value)
+        if (number === undefined) gauge.remove()
+        else gauge.set(number)
+      }
+    }
+    beforeScrape(latest(read, set))
+  }
+
   return {
-    observe(method, outcome, seconds) {
+    /** Counts a call by its outcome. */
+    observe(method: DescMethodUnary, outcome: string, seconds: number) {
       calls.inc({ rpc: method.name, outcome })
       duration.observe({ rpc: method.name }, seconds)
     },
-    refused: limit => refusals.inc({ limit }),
-    observeWait: ms => wait.observe(ms / 1000),
-    watchHashing(stats) {
-      new Gauge({
-        name: 'auth_hash_queue',
-        help: 'Hashes that calls wait for, waiting and running.',
-        labelNames: ['state'],
-        registers,
-        collect() {
-          const { waiting, running } = stats()
-          this.set({ state: 'waiting' }, waiting)
-          this.set({ state: 'running' }, running)
-        },
+    /** Counts a refusal by the limit that was reached. */
+    refused: (limit: Limit) => refusals.inc({ limit }),
+    /** Records how long a hash waited for its turn, in ms. */
+    observeWait: (ms: number) => wait.observe(ms / 1000),
+    /** Exports the state of the hash queue. */
+    watchHashing(stats: () => { readonly waiting: number; readonly running: number; readonly shed: number }) {
+      expose(Gauge, 'auth_hash_queue', 'Hashes that calls wait for, waiting and running.', 'state', () => {
+        const { waiting, running } = stats()
+        return { waiting, running }
       })
-      new Counter({
-        name: 'auth_hash_shed_total',
-        help: 'Calls refused because their hash would have been too late.',
+      const shed = 'Calls refused because their hash would have been too late.'
+      expose(Counter, 'auth_hash_shed_total', shed, undefined, () => stats().shed)
+    },
+    /** Exports the number of calls that wait for changes. */
+    watchFeed: (waiting: () => number) =>
+      expose(Gauge, 'auth_feed_waiting', 'Calls of services that wait for changes.', undefined, waiting),
+    /** Exports the state of the database and of its queues, and whether the process is ready. */
+    watchDatabase({ database, emails, audit, signingKeys }: Watched, isReady: () => Promise<boolean>) {
+      const connections = 'Connections of the pool: in use, idle, and maximum.'
+      expose(Gauge, 'auth_database_connections', connections, 'state', () => {
+        const { inUse, idle, most } = database.stats()
+        return { 'in use': inUse, idle, most }
+      })
+      const waiting = 'Callers that wait for a connection of the pool.'
+      expose(Gauge, 'auth_database_waiting', waiting, undefined, () => database.stats().waiting)
+      const timeouts = 'Callers that got no connection of the pool within 10 seconds.'
+      expose(Counter, 'auth_database_timeouts_total', timeouts, undefined, () => database.stats().timeouts)
+      const errors = 'Errors of the database, by class of SQLSTATE; connect, lost and silent for connections.'
+      // Class 53 is exported from the start, so that the first error of a full disk is an increase.
+      expose(Counter, 'auth_database_errors_total', errors, 'class', () => {
+        return { 53: 0, ...Object.fromEntries(database.stats().errors) }
+      })
+      const ready = new Gauge({
+        name: 'auth_ready',
+        help: 'Whether this process is ready: 1, or 0, as at /readyz.',
         registers,
-        collect() {
-          this.reset()
-          this.inc(stats().shed)
-        },
+      })
+      beforeScrape(latest(isReady, is => ready.set(Number(is ?? false))))
+      expect(() => emails.backlog(), {
+        auth_outbox_waiting: ['E-mails waiting to be sent, up to 10,000.', ({ waiting }) => waiting],
+        auth_outbox_oldest_seconds: ['Age of the oldest waiting e-mail, in seconds.', each => each.oldestSeconds],
+        auth_outbox_failed: ['E-mails that failed permanently in the last 7 days.', ({ failed }) => failed],
+      })
+      expect(() => audit.backlog(), {
+        auth_audit_staged: ['Events of the audit log not sealed yet, up to 10,000.', ({ staged }) => staged],
+        auth_audit_oldest_seconds: [
+          'Age of the oldest event that is not sealed, in seconds.',
+          each => each.oldestSeconds,
+        ],
+      })
+      expect(() => audit.lastBackup(), {
+        auth_backup_timestamp_seconds: ['Time of the last backup, in seconds since 1970; 0 without one.', at => at],
+      })
+      expect(async () => ({ age: await signingKeys.signerAge() }), {
+        auth_signing_key_age_seconds: ['Time since the signing key began to sign, in seconds.', ({ age }) => age],
       })
     },
-    watchFeed(waiting) {
-      new Gauge({
-        name: 'auth_feed_waiting',
-        help: 'Calls of services that wait for changes.',
-        registers,
-        collect() {
-          this.set(waiting())
-        },
-      })
-    },
-    watchDatabase({ database, emails, audit, signingKeys }, isReady) {
-      new Gauge({
-        name: 'auth_database_connections',
-        help: 'Connections of the pool: in use, idle, and maximum.',
-        labelNames: ['state'],
-        registers,
-        collect() {
-          const { inUse, idle, most } = database.stats()
-          this.set({ state: 'in use' }, inUse)
-          this.set({ state: 'idle' }, idle)
-          this.set({ state: 'most' }, most)
-        },
-      })
-      new Gauge({
-        name: 'auth_database_waiting',
-        help: 'Callers that wait for a connection of the pool.',
-        registers,
-        collect() {
-          this.set(database.stats().waiting)
-        },
-      })
-      new Counter({
-        name: 'auth_database_timeouts_total',
-        help: 'Callers that got no connection of the pool within 10 seconds.',
-        registers,
-        collect() {
-          this.reset()
-          this.inc(database.stats().timeouts)
-        },
-      })
-      new Counter({
-        name: 'auth_database_errors_total',
-        help: 'Errors of the database, by class of SQLSTATE; connect, lost and silent for connections.',
-        labelNames: ['class'],
-        registers,
-        collect() {
-          this.reset()
-          // Exported from the start, so that the first error of a full disk is an increase.
-          this.inc({ class: '53' }, 0)
-          for (const [kind, count] of database.stats().errors) this.inc({ class: kind }, count)
-        },
-      })
-
-      const ready = gauge('auth_ready', 'Whether this process is ready: 1, or 0, as at /readyz.')
-      for (const collect of [
-        latest(isReady, is => ready.set(Number(is ?? false))),
-        latest(
-          () => emails.backlog(),
-          setAll(
-            [gauge('auth_outbox_waiting', 'E-mails waiting to be sent, up to 10,000.'), ({ waiting }) => waiting],
-            [
-              gauge('auth_outbox_oldest_seconds', 'Age of the oldest waiting e-mail, in seconds.'),
-              ({ oldestSeconds }) => oldestSeconds,
-            ],
-            [
-              gauge('auth_outbox_failed', 'E-mails that failed permanently in the last 7 days.'),
-              ({ failed }) => failed,
-            ],
-          ),
-        ),
-        latest(
-          () => audit.backlog(),
-          setAll(
-            [
-              gauge('auth_audit_staged', 'Events of the audit log not sealed yet, up to 10,000.'),
-              ({ staged }) => staged,
-            ],
-            [
-              gauge('auth_audit_oldest_seconds', 'Age of the oldest event that is not sealed, in seconds.'),
-              ({ oldestSeconds }) => oldestSeconds,
-            ],
-          ),
-        ),
-        latest(
-          async () => ({ at: await audit.lastBackup() }),
-          setAll([
-            gauge('auth_backup_timestamp_seconds', 'Time of the last backup, in seconds since 1970; 0 without one.'),
-            ({ at }) => at,
-          ]),
-        ),
-        latest(
-          async () => ({ age: await signingKeys.signerAge() }),
-          setAll([
-            gauge('auth_signing_key_age_seconds', 'Time since the signing key began to sign, in seconds.'),
-            ({ age }) => age,
-          ]),
-        ),
-      ])
-        beforeScrape(collect)
-    },
-    watchVolume(folder) {
-      const read = async () => {
-        const { bsize, blocks, bavail } = await statfs(folder)
-        return { size: blocks * bsize, free: bavail * bsize }
-      }
-      beforeScrape(
-        latest(
-          read,
-          setAll(
-            [
-              gauge('auth_data_volume_size_bytes', 'Size of the volume that has the embedded database.'),
-              ({ size }) => size,
-            ],
-            [
-              gauge('auth_data_volume_free_bytes', 'Free bytes of the volume that has the embedded database.'),
-              ({ free }) => free,
-            ],
-          ),
-        ),
-      )
-    },
+    /** Exports the size and the free bytes of the volume of a folder, which has the embedded database. */
+    watchVolume: (folder: string) =>
+      expect(() => statfs(folder), {
+        auth_data_volume_size_bytes: [
+          'Size of the volume that has the embedded database.',
+          ({ bsize, blocks }) => blocks * bsize,
+        ],
+        auth_data_volume_free_bytes: [
+          'Free bytes of the volume that has the embedded database.',
+          ({ bsize, bavail }) => bavail * bsize,
+        ],
+      }),
   }
 }
 
@@ -256,16 +182,5 @@ function latest<T>(read: () => Promise<T>, set: (value: T | undefined) => void):
     })
     set(await Promise.race([reading, late]))
     clearTimeout(timer)
-  }
-}
-
-/** Returns a function that sets gauges to numbers of a value; gauges without a number aren't exported. */
-function setAll<T>(...gauges: [Gauge, (value: T) => number | undefined][]): (value: T | undefined) => void {
-  return value => {
-    for (const [gauge, pick] of gauges) {
-      const number = value === undefined ? undefined : pick(value)
-      if (number === undefined) gauge.remove()
-      else gauge.set(number)
-    }
   }
 }

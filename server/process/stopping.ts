@@ -12,15 +12,6 @@ export const grace = 10_000
 /** Milliseconds that each step has at least, when the steps before it have used up the grace period. */
 const minimum = 1_000
 
-/** A step of a stop. */
-export interface Step {
-  /** What it waits for, as in "Stopped without waiting for …". */
-  readonly what: string
-  readonly run: () => Promise<unknown>
-  /** Milliseconds that it has at least, 1,000 by default. */
-  readonly least?: number
-}
-
 /** How a stop was requested. */
 export interface StopRequest {
   /** Whether to report not ready first, and keep working meanwhile. */
@@ -30,32 +21,47 @@ export interface StopRequest {
 }
 
 /**
- * Runs the steps one after another, and returns those that did not end in their time. The later steps run nevertheless. A
- * step that fails has ended; `onFault` receives its error.
+ * Creates a stop: the steps that undo a start, also one that fails. A step that fails has ended; `onFault` receives its error.
  */
-export async function runSteps(
-  steps: readonly Step[],
-  { hurry, onFault }: { hurry?: AbortSignal | undefined; onFault: (error: unknown, what: string) => void },
-): Promise<string[]> {
-  const hung: string[] = []
-  const end = performance.now() + grace
-  for (const { what, run, least: own = minimum } of steps) {
-    const done = new AbortController()
-    const left = (ms: number) => sleep(ms, true, { signal: done.signal }).catch(() => true)
-    const ended = run().then(
-      () => false,
-      error => {
-        onFault(error, what)
-        return false
-      },
-    )
-    // Connections that the endpoints cut at the end of the grace period need a moment to close.
-    const late = left(Math.max(end - performance.now() + minimum, own))
-    const hurried = hurry && aborted(hurry, done.signal).then(() => left(own))
-    if (await Promise.race([ended, late, ...(hurried ? [hurried] : [])])) hung.push(what)
-    done.abort()
+export function createStop(onFault: (error: unknown, what: string) => void) {
+  const steps: { what: string; run: () => Promise<unknown>; least: number }[] = []
+  const closing: (() => Promise<unknown>)[] = []
+  return {
+    /**
+     * Adds a step, which runs before those added earlier, and has at least `least` milliseconds. `what` it waits for is what
+     * "Stopped without waiting for …" names.
+     */
+    onStop: (what: string, run: () => Promise<unknown>, least = minimum) => void steps.unshift({ what, run, least }),
+    /** Adds what closes an endpoint or ends a job: the first step runs all of them at once. */
+    onClose: (close: () => Promise<unknown>) => void closing.push(close),
+    /**
+     * Runs the steps one after another, and returns those that did not end in their time, or before `hurry`. The later steps
+     * run nevertheless.
+     */
+    async stop(hurry?: AbortSignal): Promise<readonly string[]> {
+      const all = closing.splice(0)
+      const first = {
+        what: 'calls and jobs in flight',
+        run: () => Promise.all(all.map(close => close())),
+        least: minimum,
+      }
+      const hung: string[] = []
+      const end = performance.now() + grace
+      for (const { what, run, least } of [first, ...steps.splice(0)]) {
+        const done = new AbortController()
+        const left = (ms: number) => sleep(ms, true, { signal: done.signal }).catch(() => true)
+        const ended = run()
+          .catch(error => onFault(error, what))
+          .then(() => false)
+        // Connections that the endpoints cut at the end of the grace period need a moment to close.
+        const late = left(Math.max(end - performance.now() + minimum, least))
+        const hurried = hurry ? aborted(hurry, done.signal).then(() => left(least)) : late
+        if (await Promise.race([ended, late, hurried])) hung.push(what)
+        done.abort()
+      }
+      return hung
+    },
   }
-  return hung
 }
 
 /** Resolves when the signal is aborted, unless `done` is aborted before. */

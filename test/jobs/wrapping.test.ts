@@ -40,7 +40,7 @@ test('imported answers work before and after idle threads of two replicas have h
       )
     )[0]!.n
   await waitForValue(left, 0)
-  for (const { stop } of replicas) await stop()
+  for (const stop of replicas) await stop()
   const hashes = await database.run<{ hash: string }>({ name: '', text: 'SELECT answer_hash AS hash FROM answers' }, [])
   t.is(hashes.length, 60)
   t.true(hashes.every(({ hash }) => /^hmac1:\$2b\$04\$/.test(hash)))
@@ -59,7 +59,7 @@ test('a sign-in doesn’t wait behind answers that are to be hashed, and a stop 
     keyed: async () => Array.from({ length: 20 }, () => answer),
     wrap: async () => void hashed++,
   }
-  const { stop } = startWrapping({ questions }, passwords, createLog('silent'), {
+  const stop = startWrapping({ questions }, passwords, createLog('silent'), {
     first: 0,
     interval: 1e9,
     afterFailure: 1e9,
