@@ -3,40 +3,20 @@
  * `GET /readyz`. It has its own port, so that no client delays a probe. It owns the metrics of every program: Node.js and
  * process, build, scheduler, and certificates. Others register theirs in its registry.
  */
+import { once } from 'node:events'
 import { createServer, type ServerResponse } from 'node:http'
 import { type AddressInfo, createServer as createPort, type Socket } from 'node:net'
 import { Counter, collectDefaultMetrics, Gauge, Registry } from 'prom-client'
 import { version } from '../process/version.js'
 
 /** The endpoint of a process. */
-export interface MetricsEndpoint {
-  readonly registry: Registry
-  /** Runs `collect` before each scrape is answered. */
-  beforeScrape(collect: () => Promise<void>): void
-  /** Exports a number that `read` returns at each scrape, or a number for each value of a label. */
-  expose(
-    type: typeof Gauge | typeof Counter,
-    name: string,
-    help: string,
-    label: string | undefined,
-    read: () => number | Readonly<Record<string, number>>,
-  ): void
-  /** Exports when a certificate ends, in ms since 1970; `of` names the endpoint that presents it. */
-  watchCertificate(of: 'grpc' | 'http' | 'servers', endsAt: () => number | undefined): void
-  /** Exports how many requests wait, are in progress, and were shed. */
-  watchScheduler(stats: () => { readonly waiting: number; readonly running: number; readonly shed: number }): void
-  /** Makes `/readyz` call `isReady`. Before this, and when that rejects, the process is not ready. */
-  watchReady(isReady: () => Promise<boolean>): void
-  /** Listens, with TLS if `secure` is given, and returns the real port. */
-  listen(address: { host: string; port: number }, secure?: (socket: Socket) => Socket): Promise<number>
-  close(): Promise<void>
-}
+export type MetricsEndpoint = ReturnType<typeof createMetricsEndpoint>
 
 /** Milliseconds after which an idle connection is closed: longer than the intervals of Prometheus and of probes. */
 const idleTimeout = 65_000
 
 /** Creates an endpoint. It listens once `listen` is called. */
-export function createMetricsEndpoint(): MetricsEndpoint {
+export function createMetricsEndpoint() {
   const registry = new Registry()
   const registers = [registry]
   const collectors: (() => Promise<void>)[] = []
@@ -47,46 +27,15 @@ export function createMetricsEndpoint(): MetricsEndpoint {
     labelNames: ['version', 'node'],
     registers,
   }).set({ version, node: process.versions.node }, 1)
-  new Gauge({
-    name: 'auth_certificate_end_timestamp_seconds',
-    help: 'Expiry time of the presented certificate, in seconds since 1970.',
-    labelNames: ['of'],
-    registers,
-    collect() {
-      for (const [of, endsAt] of certificates) {
-        const end = endsAt()
-        if (end !== undefined) this.set({ of }, end / 1000)
-      }
-    },
-  })
 
-  let ready = async () => false
-  const plain = { 'content-type': 'text/plain', 'cache-control': 'no-store' }
-  const answers = new Map<string | undefined, (response: ServerResponse) => Promise<unknown>>([
-    [
-      '/metrics',
-      async response => {
-        await Promise.all(collectors.map(collect => collect()))
-        const text = await registry.metrics()
-        response.writeHead(200, { 'content-type': registry.contentType }).end(text)
-      },
-    ],
-    ['/healthz', async response => response.writeHead(200, plain).end('ok')],
-    [
-      '/readyz',
-      async response => {
-        const is = await ready().catch(() => false)
-        response.writeHead(is ? 200 : 503, plain).end(is ? 'ok' : 'not ready')
-      },
-    ],
-  ])
-  const http = createServer(({ method, url }, response) => {
-    const answer = method === 'GET' || method === 'HEAD' ? answers.get(url) : undefined
-    if (answer) answer(response).catch(() => response.writeHead(500).end())
-    else response.writeHead(404).end()
-  })
-  http.timeout = idleTimeout
-  const expose: MetricsEndpoint['expose'] = (type, name, help, label, read) => {
+  /** Exports a number that `read` returns at each scrape, or a number for each value of a label. */
+  function expose(
+    type: typeof Gauge | typeof Counter,
+    name: string,
+    help: string,
+    label: string | undefined,
+    read: () => number | Readonly<Record<string, number>>,
+  ) {
     new type({
       name,
       help,
@@ -100,39 +49,71 @@ export function createMetricsEndpoint(): MetricsEndpoint {
       },
     })
   }
+
+  const expiry = 'Expiry time of the presented certificate, in seconds since 1970.'
+  expose(Gauge, 'auth_certificate_end_timestamp_seconds', expiry, 'of', () => {
+    const ends = [...certificates].map(([of, endsAt]) => [of, endsAt()] as const)
+    return Object.fromEntries(ends.flatMap(([of, end]) => (end === undefined ? [] : [[of, end / 1000]])))
+  })
+
+  let ready = async () => false
+  const plain = { 'content-type': 'text/plain', 'cache-control': 'no-store' }
+  const answers: Readonly<Record<string, (response: ServerResponse) => Promise<unknown>>> = {
+    async '/metrics'(response) {
+      await Promise.all(collectors.map(collect => collect()))
+      const text = await registry.metrics()
+      response.writeHead(200, { 'content-type': registry.contentType }).end(text)
+    },
+    '/healthz': async response => response.writeHead(200, plain).end('ok'),
+    async '/readyz'(response) {
+      const is = await ready().catch(() => false)
+      response.writeHead(is ? 200 : 503, plain).end(is ? 'ok' : 'not ready')
+    },
+  }
+  const http = createServer(({ method, url = '' }, response) => {
+    const answer = (method === 'GET' || method === 'HEAD') && Object.hasOwn(answers, url) ? answers[url] : undefined
+    if (answer) answer(response).catch(() => response.writeHead(500).end())
+    else response.writeHead(404).end()
+  })
+  http.timeout = idleTimeout
   const connections = new Set<Socket>()
   const port = createPort()
   return {
     registry,
-    beforeScrape: collect => void collectors.push(collect),
-    watchCertificate: (of, endsAt) => void certificates.set(of, endsAt),
     expose,
-    watchScheduler(stats) {
+    /** Runs `collect` before each scrape is answered. */
+    beforeScrape: (collect: () => Promise<void>) => void collectors.push(collect),
+    /** Exports when a certificate ends, in ms since 1970; `of` names the endpoint that presents it. */
+    watchCertificate: (of: 'grpc' | 'http' | 'servers', endsAt: () => number | undefined) =>
+      void certificates.set(of, endsAt),
+    /** Exports how many requests wait, are in progress, and were shed. */
+    watchScheduler(stats: () => { readonly waiting: number; readonly running: number; readonly shed: number }) {
       expose(Gauge, 'auth_requests', 'Requests that wait to begin, and requests in progress.', 'state', () => {
         const { waiting, running } = stats()
         return { waiting, running }
       })
-      const help = 'Requests refused because too many waited, or because they waited too long.'
-      expose(Counter, 'auth_requests_shed_total', help, undefined, () => stats().shed)
+      const shed = 'Requests refused because too many waited, or because they waited too long.'
+      expose(Counter, 'auth_requests_shed_total', shed, undefined, () => stats().shed)
     },
-    watchReady(isReady) {
+    /** Makes `/readyz` call `isReady`. Before this, and when that rejects, the process is not ready. */
+    watchReady(isReady: () => Promise<boolean>) {
       ready = isReady
     },
-    listen: (address, secure) =>
-      new Promise((resolve, reject) => {
-        collectDefaultMetrics({ register: registry })
-        port.on('connection', socket => {
-          connections.add(socket)
-          socket.once('close', () => connections.delete(socket))
-          http.emit('connection', secure ? secure(socket) : socket)
-        })
-        port.once('error', reject)
-        port.listen(address, () => resolve((port.address() as AddressInfo).port))
-      }),
-    close: () =>
-      new Promise(resolve => {
-        port.close(() => resolve())
-        for (const connection of connections) connection.destroy()
-      }),
+    /** Listens, with TLS if `secure` is given, and returns the real port. */
+    async listen(address: { host: string; port: number }, secure?: (socket: Socket) => Socket) {
+      collectDefaultMetrics({ register: registry })
+      port.on('connection', socket => {
+        connections.add(socket)
+        socket.once('close', () => connections.delete(socket))
+        http.emit('connection', secure ? secure(socket) : socket)
+      })
+      await once(port.listen(address), 'listening')
+      return (port.address() as AddressInfo).port
+    },
+    async close() {
+      const closed = new Promise(resolve => port.close(resolve))
+      for (const connection of connections) connection.destroy()
+      await closed
+    },
   }
 }

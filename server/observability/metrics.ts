@@ -9,21 +9,11 @@ import { Counter, Gauge, Histogram } from 'prom-client'
 import { type Limit, limits } from '../requests/refusal.js'
 import type { MetricsEndpoint } from './metrics-endpoint.js'
 
-/** The metrics of a server. */
-export type Metrics = ReturnType<typeof createMetrics>
-
 /** The database and its queues. */
 interface Watched {
   readonly database: {
-    stats(): {
-      /** Connections of the pool: in use, idle, and the maximum. */
-      readonly inUse: number
-      readonly idle: number
-      readonly most: number
-      /** How many statements wait for a connection, and how many got none in time. */
-      readonly waiting: number
-      readonly timeouts: number
-      /** By class of SQLSTATE. */
+    /** Connections, callers that wait for one and that got none in time, and errors by class of SQLSTATE. */
+    stats(): Readonly<Record<'inUse' | 'idle' | 'most' | 'waiting' | 'timeouts', number>> & {
       readonly errors: ReadonlyMap<string, number>
     }
   }

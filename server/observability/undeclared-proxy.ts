@@ -37,19 +37,10 @@ interface UndeclaredProxy {
 export type OnSender = (sender: Pick<Sender, 'address' | 'proxied'>, forwardedFor: string | undefined) => void
 
 /** Detects undeclared proxies at the endpoints of a process. */
-export interface UndeclaredProxies {
-  /** Watches an endpoint. The function that it returns takes less than a microsecond, and keeps at most 64 peers. */
-  watch(endpoint: Endpoint): OnSender
-  /** The latest finding of each endpoint in the last hour. */
-  found(): readonly UndeclaredProxy[]
-}
+export type UndeclaredProxies = ReturnType<typeof createUndeclaredProxies>
 
 /** Warns in the log, once an hour for each endpoint, and exports a metric. `now` is a clock in milliseconds. */
-export function createUndeclaredProxies(deps: {
-  registry: Registry
-  log: Pick<Log, 'warn'>
-  now: () => number
-}): UndeclaredProxies {
+export function createUndeclaredProxies(deps: { registry: Registry; log: Pick<Log, 'warn'>; now: () => number }) {
   const { registry, log, now } = deps
   const watched = new Map<Endpoint, () => UndeclaredProxy | undefined>()
 
@@ -64,7 +55,8 @@ export function createUndeclaredProxies(deps: {
   })
 
   return {
-    watch(endpoint) {
+    /** Watches an endpoint. The function that it returns takes less than a microsecond, and keeps at most 64 peers. */
+    watch(endpoint: Endpoint): OnSender {
       let began = now()
       let requests = 0
       const peers = new Map<string, number>()
@@ -104,7 +96,8 @@ export function createUndeclaredProxies(deps: {
         if (count !== undefined || peers.size < maxPeers) peers.set(address, (count ?? 0) + 1)
       }
     },
-    found: () => [...watched.values()].flatMap(found => found() ?? []),
+    /** The latest finding of each endpoint in the last hour. */
+    found: (): readonly UndeclaredProxy[] => [...watched.values()].flatMap(found => found() ?? []),
   }
 }
 
