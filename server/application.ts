@@ -20,6 +20,7 @@ import { emailRpcs as queuedEmailRpcs } from './administration/emails.js'
 import { finishImport, importBatch } from './administration/imports/batch.js'
 import { importRpcs } from './administration/imports/imports.js'
 import { createOrganizationRows } from './administration/imports/organizations.js'
+import { createRows } from './administration/imports/rows.js'
 import { undoImport } from './administration/imports/undo.js'
 import { createUserRows } from './administration/imports/users.js'
 import { organizationRpcs } from './administration/organizations.js'
@@ -62,6 +63,8 @@ import { changesPolicies } from './policy/changes.js'
 import { forgotPasswordsPolicies } from './policy/forgotpasswords.js'
 import { usersPolicies } from './policy/users.js'
 import { administrationAudience, type Settings } from './process/settings.js'
+import { createOrganizationRegistrar } from './registration/organizations.js'
+import { createRegistrar } from './registration/registrar.js'
 import { createPaging } from './requests/paging.js'
 import { activate } from './users/activate.js'
 import { sendAdminKeyByEmailPartner } from './users/activation-email.js'
@@ -161,13 +164,18 @@ export function createApplication(deps: ApplicationDeps): Application {
     notifyAdministrators: createNotifyAdministrators({ ...registry, settings }),
     quotas: createQuotas(emailQuotas, counterKeys, factor, now),
     references: createReferences(registry),
+    registrar: createRegistrar(registry),
+    organizationRegistrar: createOrganizationRegistrar(registry),
     notifyConcerned: createNotifyConcerned({ emails, settings }),
     timeZone,
     factor,
     now,
     issuer,
   }
-  const rowsOf = { organizations: createOrganizationRows(parts), users: createUserRows(parts) }
+  const rowsOf = {
+    organizations: createRows(createOrganizationRows(parts)),
+    users: createRows(createUserRows(parts)),
+  }
 
   const services: CallsDeps['services'] = [
     bindRpcs(parts, Users, usersPolicies, {

@@ -11,7 +11,8 @@ import type { Registry } from './models/define-models.js'
 import { registryTag } from './models/master-key.js'
 import { publishLead, rotateAfter } from './models/signing-key.js'
 import { issuerObject, type TokenIssuer } from './models/token-issuer.js'
-import { emptyUser, type NewUser } from './models/user.js'
+import { emptyUser } from './models/user.js'
+import type { Registration } from './models/user-batch.js'
 import type { Passwords } from './passwords/hash.js'
 import { checkPassword, createPasswordPolicy, preparePassword } from './passwords/policy.js'
 import type { AuditAction } from './policy/audit-actions.js'
@@ -19,6 +20,7 @@ import { openDataFolder } from './process/data-folder.js'
 import { ignoreMissing } from './process/errno.js'
 import { readPrivateFile, writePrivateFile } from './process/private-file.js'
 import { firstAudience, firstIssuer, isAdministrationAudience, type Settings } from './process/settings.js'
+import { createRegistrar } from './registration/registrar.js'
 import { nicknameKey, questionKey, usernameKey } from './rules/names.js'
 import { quote } from './rules/shell.js'
 
@@ -121,7 +123,7 @@ export async function install(
     let made = false
     // `migrate` may have run without an installation, and users may exist.
     if (issuerMade && hash && !(await users.taken(key, '')).username) {
-      const id = await users.add({ ...administrator(username, key), passwordHash: hash }, t)
+      const id = await createRegistrar(registry).add({ ...administrator(username, key), passwordHash: hash }, t)
       events.push({ ...event('user.add', 'default-administrator'), subject_id: id })
       made = true
       // Once, even if the transaction is repeated.
@@ -196,7 +198,7 @@ async function hashFor(
   return { hash: hash!, weakness: checkPassword(password, { username }, policy) }
 }
 
-function administrator(username: string, key: string): Omit<NewUser, 'passwordHash'> {
+function administrator(username: string, key: string): Omit<Registration, 'passwordHash'> {
   return {
     ...emptyUser,
     username,
@@ -208,6 +210,7 @@ function administrator(username: string, key: string): Omit<NewUser, 'passwordHa
     termsOfUsage: true,
     role: 'ROLE_ADMIN',
     active: true,
+    activatedAt: null,
   }
 }
 
@@ -231,7 +234,7 @@ async function keep(dataDir: string, registry: string, password: string): Promis
  * set since, or the file is of another registry.
  */
 export async function findKeptPassword(
-  { masterKey, users, importedUsers }: Pick<Registry, 'masterKey' | 'users' | 'importedUsers'>,
+  { masterKey, users, userBatches }: Pick<Registry, 'masterKey' | 'users' | 'userBatches'>,
   { dataDir, adminUsername }: Pick<Settings, 'dataDir' | 'adminUsername'>,
   passwords: Pick<Passwords, 'verify'>,
 ): Promise<string | undefined> {
@@ -239,7 +242,7 @@ export async function findKeptPassword(
     const text = await readPrivateFile(file).catch(() => undefined)
     if (text === undefined) continue
     const user = await users.byUsername(usernameKey(adminUsername.trim()))
-    const [secrets] = user ? await importedUsers.secrets([user.id]) : []
+    const [secrets] = user ? await userBatches.secrets([user.id]) : []
     const claim = { context: 'password', text, stored: secrets?.passwordHash } as const
     const waiter = { kind: 'other', networks: [], account: adminUsername, deadline: Number.POSITIVE_INFINITY } as const
     const [verdict] = await passwords.verify([claim], waiter)

@@ -6,10 +6,11 @@ import {
   OrganizationSchema,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { PartnerOrganizationSchema } from '../../proto/gen/auth/v1/records_pb.js'
+import { type OrganizationAttribute, organizationFields } from '../../server/rules/organization.js'
 import { type Api, administering, withSignIn } from '../administration.js'
 import { withReference } from '../arguments.js'
 import { misuse } from '../exit-codes.js'
-import { canAsk, confirm, confirmName, emailProblem, given, readText, yesOption } from '../terminal/ask.js'
+import { canAsk, confirm, confirmName, given, readText, yesOption } from '../terminal/ask.js'
 import { askEdits, askFields, type Field, filled, type Values, withFields } from '../terminal/form.js'
 import { jsonOption, printFields, printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages, withPages } from '../terminal/pages.js'
@@ -18,29 +19,18 @@ import { addImport } from './lists/import.js'
 import { listedFields, userList } from './users/output.js'
 
 /** The fields of an organization. */
-const fields = [
-  { field: 'name', key: 'name', about: 'name; need not be unique', needed: 'always' },
-  {
-    field: 'email',
-    key: 'email',
-    about: 'e-mail address that activation keys are sent to (RFC 5321)',
-    check: emailProblem,
-  },
-  { field: 'address', key: 'address', about: 'postal address' },
-  { field: 'inep_code', key: 'inepCode', about: 'INEP code of a school; unique' },
-  { field: 'login', key: 'login', about: 'login name in its own systems' },
-  { field: 'phone', key: 'phone', about: 'telephone number' },
-  { field: 'responsible', key: 'responsible', about: 'person responsible' },
-  {
-    field: 'type',
-    key: 'type',
-    about: 'kind, such as E school, D civil defense, N non-governmental, O others',
-    read: readType,
-  },
-  { field: 'website', key: 'website', about: 'URL of the website' },
-] as const satisfies readonly Field<string>[]
+const fields: readonly Field<OrganizationAttribute>[] = organizationFields.map(
+  ({ field, attribute: key, about, required, check }) => ({
+    field,
+    key,
+    about,
+    needed: required && 'always',
+    check,
+    read: key === 'type' ? readType : undefined,
+  }),
+)
 
-type OrganizationFields = Values<(typeof fields)[number]['key']>
+type OrganizationFields = Values<OrganizationAttribute>
 interface Options {
   readonly json?: boolean
 }

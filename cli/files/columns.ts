@@ -12,7 +12,8 @@ import {
   OrganizationFormSchema,
   UserFormSchema,
 } from '../../proto/gen/auth/v1/administration_pb.js'
-import { profileFields } from '../../server/rules/profile.js'
+import { organizationFields } from '../../server/rules/organization.js'
+import { profile, profileFields } from '../../server/rules/profile.js'
 import { readCell } from './guard.js'
 import type { CellValue } from './source.js'
 
@@ -27,37 +28,43 @@ interface Column {
 }
 
 const text = (field: string) => ({ kind: 'text', field, inForm: true }) as const
+const number = (field: string) => ({ kind: 'number', field }) as const
+const flag = (field: string) => ({ kind: 'flag', field }) as const
+const secret = (field: string) => ({ kind: 'secret', field }) as const
 
-/** The columns of files of organizations. */
+const { name, address, email, ...details } = Object.fromEntries(
+  organizationFields.map(({ field, attribute, lines }) => [
+    field,
+    { ...text(attribute), kind: lines ? 'lines' : 'text' } as Column,
+  ]),
+) as Record<string, Column>
+
+/** The columns of files of organizations, in the order of exports. */
 export const organizationColumns: Readonly<Record<string, Column>> = {
-  id: { kind: 'number', field: 'id' },
-  name: text('name'),
-  active: { kind: 'flag', field: 'active' },
-  address: { kind: 'lines', field: 'address', inForm: true },
+  id: number('id'),
+  name: name!,
+  active: flag('active'),
+  address: address!,
   creation_date: { kind: 'day', field: 'creationDate' },
-  inep_code: text('inepCode'),
-  login: text('login'),
-  phone: text('phone'),
-  responsible: text('responsible'),
-  type: text('type'),
-  website: text('website'),
-  email: text('email'),
+  ...details,
+  email: email!,
 }
 
 /** The columns of files of users. */
 export const userColumns: Readonly<Record<string, Column>> = {
-  id: { kind: 'number', field: 'id' },
+  id: number('id'),
   username: text('username'),
-  ...Object.fromEntries(profileFields.map(field => [field, text(field)])),
-  dateofborn: { kind: 'day', field: 'dateofborn', inForm: true },
+  ...Object.fromEntries(
+    profileFields.map(field => [field, { ...text(field), kind: profile[field].isDay ? 'day' : 'text' } as const]),
+  ),
   email: text('email'),
-  termsofusage: { kind: 'flag', field: 'termsofusage' },
+  termsofusage: flag('termsofusage'),
   role: text('role'),
-  active: { kind: 'flag', field: 'active' },
-  organization_id: { kind: 'number', field: 'organizationId' },
+  active: flag('active'),
+  organization_id: number('organizationId'),
   organization_inep_code: { kind: 'text', field: 'organizationInepCode' },
-  password: { kind: 'secret', field: 'password', inForm: true },
-  password_hash: { kind: 'secret', field: 'passwordHash' },
+  password: { ...secret('password'), inForm: true },
+  password_hash: secret('passwordHash'),
 }
 
 /** The cells of a row by column; a missing column has none. */
@@ -155,12 +162,11 @@ export function toUserRow(cells: Cells, how: Reading): ImportedUser {
 
 /** The cells of an organization. */
 export function organizationCells({ record }: Organization, activationkey?: string): Cells {
-  const { id, name, active, address, creationDate, inepCode, login, phone, responsible, type, website, email } = record!
+  const { id, active, creationDate } = record!
   return {
-    ...{ id, name, active: active === 'true', address, creation_date: creationDate, inep_code: inepCode, login },
-    ...{ phone, responsible, type, website, email },
-    ...(activationkey !== undefined && { activationkey }),
-  } as Cells
+    ...{ id, active: active === 'true', creation_date: creationDate, activationkey },
+    ...Object.fromEntries(organizationFields.map(({ field, attribute }) => [field, record![attribute]])),
+  }
 }
 
 /** The cells of a user. */
@@ -172,8 +178,8 @@ export function userCells(
   return {
     ...{ id, username, email, termsofusage, role, active: active === 1, organization_id: partnerOrganization?.id },
     ...Object.fromEntries(profileFields.map(field => [field, record![field]])),
-    ...(secrets && { password_hash: secrets.passwordHash, provider_key: secrets.providerKey }),
-  } as Cells
+    ...{ password_hash: secrets?.passwordHash, provider_key: secrets?.providerKey },
+  }
 }
 
 /** The columns of an export; secrets at the end. */

@@ -9,40 +9,28 @@ import type { Administrator } from '../access/administrator.js'
 import type { References } from '../calls/callers.js'
 import type { AdministrationRpcs, Checked } from '../calls/context.js'
 import type { Transaction } from '../database/connection.js'
-import type { Emails } from '../models/email.js'
 import type { OrganizationDetails, OrganizationRow, Organizations } from '../models/organization.js'
 import type { Settings } from '../process/settings.js'
+import { changedDetails, type OrganizationRegistrar, readOrganization } from '../registration/organizations.js'
 import type { OpenPage } from '../requests/paging.js'
 import { refuse } from '../requests/refusal.js'
 import { checkText } from '../requests/texts.js'
 import { readMask } from '../requests/update-mask.js'
 import { wrongFields } from '../requests/wrong-fields.js'
-import { nicknameKey } from '../rules/names.js'
+import { type OrganizationField, organizationFields } from '../rules/organization.js'
 import { changing, type Done, setActive } from './change-record.js'
 import { checkEtag, withEtag } from './etag.js'
-import {
-  type OrganizationField,
-  organizationAttributes,
-  organizationFields,
-  readOrganization,
-} from './organization-form.js'
 import { changeBy } from './security-notices.js'
-
-/** The fields that a request changes, and their new values. */
-interface Update {
-  readonly fields: readonly OrganizationField[]
-  readonly details: Partial<OrganizationDetails>
-}
 
 /** The RPCs of organizations. */
 export function organizationRpcs(deps: {
   organizations: Organizations
   references: Pick<References, 'organization'>
-  emails: Pick<Emails, 'notifyOrganization'>
+  organizationRegistrar: OrganizationRegistrar
   settings: Pick<Settings, 'mailLocale'>
   openPage: OpenPage
 }) {
-  const { organizations, references, emails, settings, openPage } = deps
+  const { organizations, references, organizationRegistrar: registrar, settings, openPage } = deps
 
   /** An organization with the number of its members. The etag doesn't cover the key, so a list shows the same one. */
   async function show(row: OrganizationRow, { t, key = false }: { t?: Transaction; key?: boolean } = {}) {
@@ -52,9 +40,10 @@ export function organizationRpcs(deps: {
     return shown
   }
 
-  async function checkInepCode({ inepCode }: Partial<OrganizationDetails>, id: number | undefined, t: Transaction) {
-    const other = inepCode ? await organizations.withInepCode(inepCode, id, t) : undefined
-    if (other !== undefined) refuse(Reason.NAME_TAKEN, { text: `Organization #${other} already has this INEP code.` })
+  /** Refuses with NAME_TAKEN what another organization has. */
+  async function check(details: OrganizationDetails, id: number | undefined, t: Transaction) {
+    const problem = await registrar.problemOf(details, id, t)
+    if (problem) refuse(Reason.NAME_TAKEN, { text: problem.message })
   }
 
   const change = changing({
@@ -93,8 +82,8 @@ export function organizationRpcs(deps: {
       const details = checkForm(form, organizationFields)
       const name = details.name!
       return transact(async ({ t, record }) => {
-        await checkInepCode(details, undefined, t)
-        const row = await organizations.add({ ...details, name, nameKey: nicknameKey(name) }, t)
+        await check(details, undefined, t)
+        const row = await registrar.add({ ...details, name }, t)
         await record({ action: 'organization.add', object: `organization:${row.id}` })
         return { organization: await show(row, { t, key: administrator.seesKeys }) }
       })
@@ -102,23 +91,25 @@ export function organizationRpcs(deps: {
 
     updateOrganization: {
       check({ updateMask, form }) {
-        const fields = readMask(updateMask, organizationFields)
-        return { fields, details: checkForm(form ?? {}, fields) }
+        const paths = readMask(
+          updateMask,
+          organizationFields.map(({ field }) => field),
+        )
+        return checkForm(
+          form ?? {},
+          organizationFields.filter(({ field }) => paths.includes(field)),
+        )
       },
-      handle: (request, context, { fields, details }) =>
+      handle: (request, context, details) =>
         change(request, context, async (row, t) => {
-          const isChanged = (name: keyof OrganizationDetails) => details[name] !== row[name]
-          const changed = fields.filter(field => isChanged(organizationAttributes[field]))
+          const changed = changedDetails(row, details)
           if (changed.length === 0) return undefined
           permitOpening(context.administrator, changed)
-          await checkInepCode(details, row.id, t)
-          const { name } = details
-          await organizations.edit(row.id, { ...details, ...(name && { nameKey: nicknameKey(name) }) }, t)
-          if (changed.includes('email'))
-            await emails.notifyOrganization(row, changeBy(context.administrator, settings), t)
+          await check(details, row.id, t)
+          await registrar.change(row, details, changeBy(context.administrator, settings), t)
           return { action: 'organization.edit', reason: changed.join(',') }
         }),
-    } satisfies Checked<'updateOrganization', Update>,
+    } satisfies Checked<'updateOrganization', OrganizationDetails>,
 
     activateOrganization: (request, context) =>
       change(request, context, setActive(organizations, true, 'organization.activate')),
@@ -150,10 +141,7 @@ export function organizationRpcs(deps: {
 }
 
 /** The named fields of a form as attributes. Refuses with every wrong one. */
-function checkForm(
-  form: Partial<OrganizationForm>,
-  fields: readonly OrganizationField[],
-): Partial<OrganizationDetails> {
+function checkForm(form: Partial<OrganizationForm>, fields: readonly OrganizationField[]): OrganizationDetails {
   const { wrong, details } = readOrganization(form, fields)
   if (wrong.length > 0) wrongFields(wrong.map(({ field, message }) => ({ field: `form.${field}`, message })))
   return details
@@ -163,18 +151,17 @@ function checkForm(
  * Refuses with ACCESS_DENIED a service that changes by what an organization gives access: its e-mail address, which gets activation
  * keys, or the INEP code, by which imports add users to it.
  */
-function permitOpening({ service }: Administrator, changed: readonly OrganizationField[]): void {
-  const field = (['email', 'inep_code'] as const).find(each => changed.includes(each))
-  if (!service || !field) return
-  const name = { email: 'e-mail address', inep_code: 'INEP code' }[field]
+function permitOpening({ service }: Administrator, changed: readonly string[]): void {
+  const opening = organizationFields.find(({ field, opens }) => opens && changed.includes(field))
+  if (!service || !opening) return
   refuse(Reason.ACCESS_DENIED, {
-    text: `No service may change the ${name} of an organization: sign in as an administrator.`,
+    text: `No service may change the ${opening.opens} of an organization: sign in as an administrator.`,
   })
 }
 
 /** An organization as administrators see it, without its key. */
 function toOrganization(row: OrganizationRow): Organization {
-  const texts = Object.values(organizationAttributes).flatMap(name => (row[name] === null ? [] : [[name, row[name]]]))
+  const texts = organizationFields.map(({ attribute }) => [attribute, row[attribute] ?? undefined])
   return withEtag(OrganizationSchema, {
     record: {
       id: row.id,

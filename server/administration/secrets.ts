@@ -1,8 +1,8 @@
 // Secrets of users and organizations, for exports.
 
 import type { AdministrationRpcs } from '../calls/context.js'
-import type { ImportedUsers } from '../models/imported-user.js'
 import type { Organizations } from '../models/organization.js'
+import type { UserBatches } from '../models/user-batch.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { formatIds } from '../rules/id-ranges.js'
 
@@ -10,13 +10,13 @@ import { formatIds } from '../rules/id-ranges.js'
 const maxIds = 1_000
 
 /** The RPCs that export secrets. */
-export function secretRpcs(deps: { importedUsers: ImportedUsers; organizations: Organizations }) {
-  const { importedUsers, organizations } = deps
+export function secretRpcs(deps: { userBatches: UserBatches; organizations: Organizations }) {
+  const { userBatches, organizations } = deps
   return {
     /** Returns password hashes and provider keys. */
     async getUserSecrets({ ids }, { transact }) {
       checkIds(ids)
-      const secrets = await importedUsers.secrets(ids)
+      const secrets = await userBatches.secrets(ids)
       await transact(({ record }) =>
         record({ action: 'user.export-secrets', object: `users:${formatIds(secrets.map(({ id }) => id))}` }),
       )

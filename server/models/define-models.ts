@@ -21,7 +21,6 @@ import { createErasure } from './erasure.js'
 import { createFormerUsernames } from './former-username.js'
 import { createImports } from './import.js'
 import { createImportedRecords } from './imported-record.js'
-import { createImportedUsers } from './imported-user.js'
 import { createMailedKeys } from './mailed-key.js'
 import { createOrganizations } from './organization.js'
 import { createPredecessor } from './predecessor.js'
@@ -32,6 +31,7 @@ import { createSigningKeys } from './signing-key.js'
 import { createTokenIssuers } from './token-issuer.js'
 import { createTotpSecrets } from './totp-secret.js'
 import { createUsers } from './user.js'
+import { createUserBatches } from './user-batch.js'
 import { createUserData } from './user-data.js'
 
 /** The models of a database. */
@@ -54,13 +54,13 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     counterKeys,
     formerUsernames,
     users: createUsers(database, masterKey, mailedKeys, emails, attempts, formerUsernames),
+    userBatches: createUserBatches(database, masterKey),
     administeredUsers: createAdministeredUsers(database),
     totpSecrets: createTotpSecrets(database, masterKey),
     creationRequests: createCreationRequests(database),
     organizations: createOrganizations(database, masterKey),
     imports: createImports(database, masterKey),
     importedRecords: createImportedRecords(database),
-    importedUsers: createImportedUsers(database, masterKey),
     questions: createQuestions(database),
     predecessor: createPredecessor(database),
     mailedKeys,

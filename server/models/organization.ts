@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto'
 import type { Transaction } from 'sequelize'
 import { advisoryKeys } from '../database/advisory-keys.js'
 import {
+  type Attribute,
   bytes,
   column,
   day,
@@ -16,21 +17,18 @@ import {
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
 import { orm } from '../database/sequelize.js'
+import { nicknameKey } from '../rules/names.js'
+import { type OrganizationAttribute, type OrganizationValues, organizationFields } from '../rules/organization.js'
 import type { MasterKey } from './master-key.js'
 
-const detail = hasDefault(nullable(text))
-
 /** Attributes of an organization that can be edited. */
-const details = {
-  name: text,
-  address: detail,
-  inepCode: detail,
-  login: detail,
-  phone: detail,
-  responsible: detail,
-  type: detail,
-  website: detail,
-  email: detail,
+const details = Object.fromEntries(
+  organizationFields.map(({ attribute, required }) => [attribute, required ? text : hasDefault(nullable(text))]),
+) as {
+  readonly [A in OrganizationAttribute]: Attribute<
+    OrganizationValues[A],
+    null extends OrganizationValues[A] ? true : false
+  >
 }
 
 /** Attributes of an organization that the record of its users shows. The activation key is sealed. */
@@ -48,17 +46,17 @@ const attributes = {
   keyDigest: column('activation_key_digest', bytes),
 }
 
-/** Attributes of an organization that can be edited. */
-export interface OrganizationDetails extends Row<typeof details> {}
+/** What can be set of an organization: by imports, also whether and since when it is active. */
+export type OrganizationDetails = Partial<OrganizationValues & Pick<OrganizationRow, 'active' | 'creationDate'>>
 
-/** Attributes that only imports set. */
-type Registration = Pick<OrganizationRow, 'active' | 'creationDate'>
-
-/** A new organization. Only imports choose its id, among those that are reserved. */
-interface NewOrganization extends Partial<OrganizationDetails & Registration & Pick<OrganizationRow, 'id'>> {
+/** A new organization. Only imports choose its id, among those that are reserved, and its key, by default a new one. */
+export interface NewOrganization extends OrganizationDetails, Partial<Pick<OrganizationRow, 'id'>> {
   readonly name: string
-  readonly nameKey: string
+  readonly activationKey?: string
 }
+
+/** The id of an organization that takes a member: server/registration/membership.ts finds out. */
+export type Place = number & { readonly isPlace: true }
 
 /** The row of an organization. */
 export interface OrganizationRow extends Row<typeof attributes> {}
@@ -66,9 +64,11 @@ export interface OrganizationRow extends Row<typeof attributes> {}
 /** The `use` under which activation keys and provider keys are sealed and digested. */
 export const activationKeyUse = 'activation-key'
 
-/** Generates an activation key, with the two forms that are stored. The key is reusable until it is rotated. */
-export function newActivationKey(masterKey: MasterKey): { key: string; digest: Buffer; sealed: Buffer } {
-  const key = randomUUID()
+/** Returns an activation key, by default a new one, with the two forms that are stored. It is reusable until it is rotated. */
+export function newActivationKey(
+  masterKey: MasterKey,
+  key: string = randomUUID(),
+): { key: string; digest: Buffer; sealed: Buffer } {
   return { key, digest: masterKey.digest(activationKeyUse, key), sealed: masterKey.seal(activationKeyUse, key) }
 }
 
@@ -101,11 +101,7 @@ export interface Organizations {
   /** Registers an organization, active and of today unless the details say otherwise, with a new activation key. */
   add(details: NewOrganization, t: Transaction): Promise<OrganizationRow>
   /** Changes attributes of an organization. */
-  edit(
-    id: number,
-    details: Partial<OrganizationDetails & Registration> & { nameKey?: string },
-    t?: Transaction,
-  ): Promise<void>
+  edit(id: number, details: OrganizationDetails, t?: Transaction): Promise<void>
   /** Returns another organization with the INEP code. Locks the code, so the result holds until the transaction ends. */
   withInepCode(inepCode: string, id: number | undefined, t: Transaction): Promise<number | undefined>
   /** Deletes an organization, which must have no members. */
@@ -132,8 +128,8 @@ export interface Organizations {
    * likewise.
    */
   byProviderKey(key: string, t?: Transaction): Promise<{ id: number; providerId: number } | undefined>
-  /** Whether an organization is active. Locks likewise. */
-  isActive(id: number, t: Transaction): Promise<boolean>
+  /** Returns those of the organizations that exist, which stay as they are until the transaction ends. */
+  hold(ids: readonly number[], t: Transaction): Promise<Pick<OrganizationRow, 'id' | 'active'>[]>
 }
 
 /** Maximum number of organizations that `named` returns. */
@@ -168,9 +164,15 @@ const byProviderKey: Statement = {
     WHERE k.key_digest = $1 AND u.active AND NOT u.suspended AND u.role = 'ROLE_INSTITUTION' AND o.active`,
 }
 
-const isActive: Statement = {
-  name: 'organization-is-active',
-  text: 'SELECT o.id FROM organizations o WHERE o.id = $1 AND o.active',
+// In the order of ids, so that two transactions can't deadlock.
+const hold: Statement = {
+  name: 'organizations-hold',
+  text: 'SELECT id, active FROM organizations WHERE id = ANY($1::int[]) ORDER BY id FOR SHARE',
+}
+
+/** Details with the key of a new name. */
+function withNameKey<D extends OrganizationDetails>(details: D): D & { nameKey?: string } {
+  return details.name === undefined ? details : { ...details, nameKey: nicknameKey(details.name) }
 }
 
 /** Creates the organizations in a database. */
@@ -235,13 +237,14 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
     },
     lock: async (id, transaction) =>
       (await table().findByPk(id, { transaction, lock: transaction.LOCK.UPDATE }))?.get(),
-    async add(details, transaction) {
-      const { digest, sealed } = newActivationKey(masterKey)
-      const row = { active: true, ...details, keyDigest: digest, keySealed: sealed }
+    async add({ activationKey, active = true, creationDate, ...details }, transaction) {
+      const { digest, sealed } = newActivationKey(masterKey, activationKey)
+      const key = { nameKey: nicknameKey(details.name), keyDigest: digest, keySealed: sealed }
+      const row = { ...details, ...key, active, ...(creationDate && { creationDate }) }
       return (await table().create(row, { transaction })).get()
     },
     async edit(id, details, transaction) {
-      await table().update(details, { where: { id }, transaction })
+      await table().update(withNameKey(details), { where: { id }, transaction })
     },
     async setActive(id, active, transaction) {
       await table().update({ active }, { where: { id }, transaction })
@@ -258,6 +261,6 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
     },
     byActivationKey: async (key, t) => (await byKey<{ id: number }>(byActivationKey, key, t))?.id,
     byProviderKey: (key, t) => byKey(byProviderKey, key, t),
-    isActive: async (id, t) => (await findLocked(isActive, [id], t)) !== undefined,
+    hold: (ids, t) => database.run(hold, [ids], t),
   }
 }

@@ -96,7 +96,7 @@ export type Questions = ReturnType<typeof createQuestions>
 export function createQuestions(database: Database) {
   const questions = defineTable(database, 'questions', questionAttributes)
   defineTable(database, 'answers', answerAttributes)
-  const unmatchedAnswers = defineTable(database, 'unmatched_answers', unmatchedAttributes)
+  defineTable(database, 'unmatched_answers', unmatchedAttributes)
   defineTable(database, 'question_aliases', { questionKey: key(text), questionId: integer })
 
   /** Returns all questions in their order, including retired ones. */
@@ -239,10 +239,6 @@ export function createQuestions(database: Database) {
         UPDATE answers SET answer_hash = ${hash}
         WHERE user_id = ${userId} AND question_id = ${questionId} AND answer_hash = ${keyed}`
       await database.run(questionId === null ? unmatched : known)
-    },
-    /** Stores the answer of a new user to a question that isn't in the registry. */
-    async keepUnmatched(userId: number, text: QuestionText, answerHash: string, transaction: Transaction) {
-      await unmatchedAnswers().create({ userId, ...text, answerHash }, { transaction })
     },
     /** Returns texts that match no question of the registry, by descending number of users. */
     unmatched({ after, limit }: { after?: Pick<UnmatchedRow, 'questionKey' | 'users'>; limit: number }) {

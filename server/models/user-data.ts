@@ -2,6 +2,7 @@
 import { snakeCase } from '../database/attributes.js'
 import type { Database, Statement, Transaction } from '../database/connection.js'
 import type { AuditAction } from '../policy/audit-actions.js'
+import { organizationFields } from '../rules/organization.js'
 import { profile, profileFields } from '../rules/profile.js'
 
 /** Metadata of a user's answer to a question. */
@@ -186,12 +187,18 @@ interface ExportedTable {
   readonly order: string
 }
 
+/** Columns of organizations: with personal data of the people who run it, or without. */
+function organizationColumns(personal: boolean): string[] {
+  return organizationFields
+    .filter(field => (field.personal ?? false) === personal)
+    .map(({ attribute }) => snakeCase(attribute))
+}
+
 const exportedTables: Readonly<Record<string, ExportedTable>> = {
   organizations: {
     from: 'organizations WHERE id = u.organization_id',
-    columns: 'id, active, name, address, creation_date, inep_code, type, website',
-    // Personal data of the people who run it.
-    more: 'login, phone, responsible, email',
+    columns: ['id', 'active', 'creation_date', ...organizationColumns(false)].join(', '),
+    more: organizationColumns(true).join(', '),
     order: 't.id',
   },
   former_usernames: {

@@ -13,29 +13,11 @@ interface Names {
 /** Why a user can't have a name: another one has it, or has one that it looks like. */
 export type NameProblem = 'taken' | 'alike'
 
+/** Why a user can't have its names; undefined for one that it can have. */
+export type NameProblems = { readonly [N in 'username' | 'nickname']: NameProblem | undefined }
+
 /** Looks names up. */
-export interface UserNames {
-  /** Whether the names are taken by another user than `userId`; a former username is, while it is reserved. */
-  taken(usernameKey: string, nicknameKey: string, userId?: number): Promise<{ username: boolean; nickname: boolean }>
-  /** Returns the usernames of those of the users that exist, by id. */
-  usernames(ids: readonly number[]): Promise<Map<number, string>>
-  /** Returns the nicknames that are taken. */
-  takenNicknames(keys: readonly string[]): Promise<Set<string>>
-  /**
-   * Whether the names are taken by another user than `userId`, or look like such names in other letters (see
-   * look-alikes.ts). In a transaction, the result holds until the transaction ends: check again there before `add`, `edit`
-   * and `rename`.
-   */
-  lookalikes(
-    names: Names,
-    by?: { readonly t?: Transaction; readonly userId?: number },
-  ): Promise<{ username: boolean; nickname: boolean }>
-  /** The same for many users, in order, and how a name can't be had. */
-  lookalikesMany(
-    all: readonly (Names & { readonly userId?: number })[],
-    t?: Transaction,
-  ): Promise<{ readonly username: NameProblem | undefined; readonly nickname: NameProblem | undefined }[]>
-}
+export type UserNames = ReturnType<typeof createUserNames>
 
 const exists: Statement = {
   name: 'user-exists',
@@ -95,39 +77,45 @@ function problemOf(key: string, others: readonly string[]): NameProblem | undefi
 }
 
 /** Creates the look-up of names in a database. */
-export function createUserNames(database: Database): UserNames {
-  type Problems = Awaited<ReturnType<UserNames['lookalikesMany']>>[number]
-
-  const lookalikesMany: UserNames['lookalikesMany'] = async (all, t) => {
-    const usernames = all.map(({ username }) => (username ? usernameSkeleton(username) : null))
-    const nicknames = all.map(({ nickname }) => (nickname ? nicknameSkeleton(nickname) : null))
-    if (t) await database.run(lockLooks, [usernames, nicknames], t)
-    const keys = all.map(({ username = '', nickname = '' }) => [usernameKey(username), nicknameKey(nickname)] as const)
-    const ids = all.map(({ userId = 0 }) => userId)
-    const values = [usernames, nicknames, keys.map(([username]) => username), keys.map(([, nickname]) => nickname), ids]
-    const rows = await database.run<{ usernames: string[]; nicknames: string[] }>(alike, values, t)
-    return rows.map(({ usernames, nicknames }, index) => ({
-      username: problemOf(keys[index]![0], usernames),
-      nickname: problemOf(keys[index]![1], nicknames),
-    }))
-  }
-
+export function createUserNames(database: Database) {
   return {
-    async taken(usernameKey, nicknameKey, userId = 0) {
+    /** Whether the names are taken by another user than `userId`; a former username is, while it is reserved. */
+    async taken(usernameKey: string, nicknameKey: string, userId = 0) {
       const values = [usernameKey, nicknameKey, userId]
       return (await database.read<{ username: boolean; nickname: boolean }>(exists, values))[0]!
     },
-    async usernames(ids) {
+
+    /** Returns the usernames of those of the users that exist, by id. */
+    async usernames(ids: readonly number[]): Promise<Map<number, string>> {
       const rows = await database.read<{ id: number; username: string }>(usernames, [ids])
       return new Map(rows.map(({ id, username }) => [id, username]))
     },
-    async takenNicknames(keys) {
+
+    /** Returns the nicknames that are taken. */
+    async takenNicknames(keys: readonly string[]): Promise<Set<string>> {
       return new Set((await database.read<{ key: string }>(takenNicknames, [keys])).map(row => row.key))
     },
-    async lookalikes(names, { t, userId = 0 } = {}) {
-      const [{ username, nickname }] = (await lookalikesMany([{ ...names, userId }], t)) as [Problems]
-      return { username: username !== undefined, nickname: nickname !== undefined }
+
+    /**
+     * Returns, in order, which of their names users can't have: other users than `userId` have them, or look-alikes of them in
+     * other letters (see look-alikes.ts). In a transaction, the result holds until the transaction ends: check there before users are
+     * added, edited and renamed.
+     */
+    async nameProblems(
+      all: readonly (Names & { readonly userId?: number | undefined })[],
+      t?: Transaction,
+    ): Promise<NameProblems[]> {
+      const usernames = all.map(({ username }) => (username ? usernameSkeleton(username) : null))
+      const nicknames = all.map(({ nickname }) => (nickname ? nicknameSkeleton(nickname) : null))
+      if (t) await database.run(lockLooks, [usernames, nicknames], t)
+      const usernameKeys = all.map(({ username = '' }) => usernameKey(username))
+      const nicknameKeys = all.map(({ nickname = '' }) => nicknameKey(nickname))
+      const values = [usernames, nicknames, usernameKeys, nicknameKeys, all.map(({ userId = 0 }) => userId)]
+      const rows = await database.run<{ usernames: string[]; nicknames: string[] }>(alike, values, t)
+      return rows.map(({ usernames, nicknames }, index) => ({
+        username: problemOf(usernameKeys[index]!, usernames),
+        nickname: problemOf(nicknameKeys[index]!, nicknames),
+      }))
     },
-    lookalikesMany,
   }
 }

@@ -23,27 +23,23 @@ import type { Database, Statement } from '../database/connection.js'
 import { orm } from '../database/sequelize.js'
 import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'
-import type { ProfileValues } from '../rules/profile.js'
+import { profile as fields, type ProfileValues } from '../rules/profile.js'
 import type { Role } from '../rules/roles.js'
 import type { Attempts } from './attempt.js'
 import type { Emails, NotifiedChange } from './email.js'
 import type { FormerUsernames } from './former-username.js'
 import type { MailedKeys, Purpose } from './mailed-key.js'
 import type { MasterKey } from './master-key.js'
-import { newActivationKey, shownOfOrganization } from './organization.js'
+import { newActivationKey, type Place, shownOfOrganization } from './organization.js'
 import { createUserNames, type UserNames } from './user-names.js'
 
-/** Attributes of a profile. */
-const profile = {
-  nickname: text,
-  /** Written as yyyy-MM-dd, read as dd/MM/yyyy. */
-  dateOfBirth: nullable(day('DD/MM/YYYY')),
-  gender: nullable(text),
-  state: text,
-  city: text,
-  institutionType: nullable(text),
-  institution: nullable(text),
-} satisfies { readonly [A in keyof ProfileValues]: Attribute<ProfileValues[A]> }
+/** Attributes of a profile. A day is written as yyyy-MM-dd, and read as dd/MM/yyyy. */
+const profile = Object.fromEntries(
+  Object.values(fields).map(({ attribute, required, isDay }) => {
+    const type = isDay ? day('DD/MM/YYYY') : text
+    return [attribute, required ? type : nullable(type)]
+  }),
+) as { readonly [A in keyof ProfileValues]: Attribute<ProfileValues[A], false> }
 
 /** Attributes of a user that queries read. */
 const shown = {
@@ -200,15 +196,13 @@ export interface Users extends UserNames {
     kid: string,
     usernameKey: string,
   ): Promise<{ caller: CallerRow | undefined; target: User | undefined }>
-  /** Registers a user. Throws a unique violation of `users_username_key_key` or `users_nickname_key_key`. */
-  add(row: NewUser, t: Transaction): Promise<number>
   /**
    * Activates a user, adds it to the organization, and creates the provider key of a ROLE_INSTITUTION. `by` is the user whose
    * provider key it used, or the administrator.
    */
   activate(
     user: Pick<User, 'id' | 'role'>,
-    organizationId: number | null,
+    organizationId: Place | null,
     t: Transaction,
     by?: number | null,
   ): Promise<void>
@@ -261,8 +255,6 @@ export interface Users extends UserNames {
    * sign-ins remain. Throws a unique violation of `users_username_key_key`.
    */
   rename(id: number, username: string, change: NotifiedChange, t: Transaction): Promise<void>
-  /** Changes the profile of a user. Throws a unique violation of `users_nickname_key_key`. */
-  edit(id: number, details: Partial<ProfileValues>, t: Transaction): Promise<void>
   /**
    * Changes the role of a user, ends its provider key, revokes every token and voids mailed activation keys. Only an active
    * ROLE_INSTITUTION has a provider key.
@@ -274,7 +266,7 @@ export interface Users extends UserNames {
    */
   setOrganization(
     user: Pick<User, 'id' | 'active' | 'role' | 'email'>,
-    organizationId: number | null,
+    organizationId: Place | null,
     change: NotifiedChange,
     t: Transaction,
   ): Promise<void>
@@ -351,12 +343,6 @@ export function createUsers(
         target: rows.find(row => row.usernameKey === usernameKey),
       }
     },
-    async add(row, transaction) {
-      const { username, nickname } = row
-      const skeletons = { usernameSkeleton: usernameSkeleton(username), nicknameSkeleton: nicknameSkeleton(nickname) }
-      const added = await users().create({ ...row, ...skeletons }, { transaction, returning: ['id'] })
-      return added.get('id') as number
-    },
     async activate({ id, role }, organizationId, transaction, activatedBy = null) {
       const member = organizationId === null ? {} : { organizationId }
       const activated = { active: true, unactivatedSeenAt: null, activatedAt: fromNow(0), activatedBy }
@@ -409,9 +395,6 @@ export function createUsers(
       }
       await users().update(next, { where: { id }, transaction })
       await emails.notify('username-changed', { id, email: before.email }, change, transaction)
-    },
-    async edit(id, details, transaction) {
-      await users().update(withNicknameKeys(details), { where: { id }, transaction })
     },
     async setRole({ id, active }, role, transaction) {
       await revoke(id, { role }, allPurposes, transaction)

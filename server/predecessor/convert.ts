@@ -2,10 +2,10 @@
 import type { MovedRow } from '../models/predecessor.js'
 import { isImportableHash } from '../passwords/hash.js'
 import type { PasswordPolicy } from '../passwords/policy.js'
+import { accountFields, checkForm } from '../registration/form.js'
 import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { answerKey, isOneLine, nicknameKey, questionKey, usernameKey } from '../rules/names.js'
 import type { Role } from '../rules/roles.js'
-import { checkFields } from '../users/sign-up-form.js'
 import type { Membership, SourceUser } from './source.js'
 
 /** What an operator decides about a user that can't be imported as it is. */
@@ -101,7 +101,8 @@ export function createConversion({
       ...optional('dateofborn', user.dateofborn),
       ...optional('securityquestion', user.securityquestion),
     }
-    const { fields, texts } = checkFields(given, noPolicy, clock)
+    const rules = { policy: noPolicy, timeZone: clock.timeZone, now: () => clock.now.getTime() }
+    const { wrong: fields, texts } = checkForm(given, [...accountFields, 'securityquestion'], rules)
     for (const { field, message } of fields) {
       if (field === 'username' || field === 'nickname') problems.push({ field, problem: 'refused', message })
       else if (field === 'state' || field === 'city') changed(field, `${message} It is kept on one line.`)
@@ -175,8 +176,7 @@ export type Convert = ReturnType<typeof createConversion>
 
 /** Whether our rules refuse a name. */
 export function isRefused(field: 'username' | 'nickname', name: string): boolean {
-  const { fields } = checkFields({ [field]: name }, noPolicy, { now: new Date(), timeZone: 'UTC' })
-  return fields.some(each => each.field === field)
+  return checkForm({ [field]: name }, [field], { policy: noPolicy, now: Date.now, timeZone: 'UTC' }).wrong.length > 0
 }
 
 /** Institution and its type: a blank, or what clients send for none, is none. */

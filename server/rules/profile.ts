@@ -13,6 +13,8 @@ interface Row<A extends string> {
   readonly about: string
   /** Whether every user has it. */
   readonly required?: true
+  /** Whether it is a day, which files can write in several ways. */
+  readonly isDay?: true
   /** Returns what is wrong with a text that isn't blank, as a sentence. */
   readonly check?: (text: string) => string | undefined
 }
@@ -35,6 +37,7 @@ const rows = {
   dateofborn: {
     attribute: 'dateOfBirth',
     about: 'date of birth, dd/MM/yyyy',
+    isDay: true,
     check: text => (readDateOfBirth(text, 'UTC') ? undefined : 'Give a day of the calendar as dd/MM/yyyy.'),
   },
   gender: { attribute: 'gender', about: 'gender: M, F or N (not informed)', check: oneOf('M', 'F', 'N') },

@@ -11,6 +11,7 @@ import type { MailedKeys } from '../models/mailed-key.js'
 import type { Organizations } from '../models/organization.js'
 import type { User, Users } from '../models/user.js'
 import { lockout } from '../policy/limits.js'
+import { takePlace } from '../registration/membership.js'
 import type { Call } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
@@ -37,7 +38,7 @@ interface ActivateDeps {
  * keys in 15 minutes may be wrong for the user of the token; they also count as failures of the client address.
  */
 export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
-  const { users, attempts, counterKeys, admission, audit, factor, now } = deps
+  const { users, organizations, attempts, counterKeys, admission, audit, factor, now } = deps
   const max = failuresThatLock(factor)
   const count = (userId: number) => attempts.count(counterKeys.activation(userId), lockout.seconds)
   const wrongKeys = createFailures({ limit: 'activation', max, count, now })
@@ -74,7 +75,7 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
       return transact(async ({ t, record, target: user }) => {
         const found = canBeActivated(user) && (await findOrganization(deps, user, activationkey, t))
         if (!found) return refuse(Reason.ACTIVATION_REFUSED)
-        await users.activate(user, found.id, t, found.providerId)
+        await users.activate(user, await takePlace(organizations, found.id, t), t, found.providerId)
         await record({ action: 'user.activate', subject_id: user.id, object: `organization:${found.id}` })
         return { username: user.username }
       })

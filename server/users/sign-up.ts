@@ -4,35 +4,31 @@ import type { Admission } from '../access/admission.js'
 import { auditContext } from '../access/caller.js'
 import type { Tokens } from '../access/tokens.js'
 import type { UsersRpcs } from '../calls/context.js'
-import { fromNow } from '../database/attributes.js'
 import type { Database } from '../database/connection.js'
 import type { Audit } from '../models/audit.js'
 import type { Questions } from '../models/question.js'
 import type { Users } from '../models/user.js'
+import { now as atOnce } from '../models/user-batch.js'
 import type { Passwords, Secret } from '../passwords/hash.js'
-import type { PasswordPolicy } from '../passwords/policy.js'
 import { type Pool, waiterOf } from '../passwords/pool.js'
+import { attributesOfForm, checkSignUp, type FormRules, type SignUpForm } from '../registration/form.js'
+import { isTaken, takenNames } from '../registration/names.js'
+import type { Registrar } from '../registration/registrar.js'
 import type { Call } from '../requests/call.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import { questionKey } from '../rules/names.js'
-import { checkSignUp, profileOf, type SignUpForm } from './sign-up-form.js'
-import { checkFree, isTaken, takenNames } from './taken-names.js'
 
 /** Dependencies of `signUp`. */
-export interface SignUpDeps {
+export interface SignUpDeps extends FormRules {
   readonly database: Database
   readonly users: Users
+  readonly registrar: Registrar
   readonly questions: Questions
   readonly audit: Audit
   readonly admission: Admission
   readonly pool: Pick<Pool, 'check'>
   readonly passwords: Passwords
-  readonly policy: PasswordPolicy
   readonly tokens: Tokens
-  /** IANA time zone of a date-time of birth. */
-  readonly timeZone: string
-  /** The clock, in ms since 1970. */
-  readonly now: () => number
 }
 
 /**
@@ -40,7 +36,7 @@ export interface SignUpDeps {
  * TOO_MANY_ATTEMPTS for the client address, and with OVERLOADED when the hash queue is full.
  */
 export function signUp(deps: SignUpDeps): UsersRpcs['signUp'] {
-  const { database, users, questions, audit, admission, passwords, tokens } = deps
+  const { database, users, registrar, audit, admission, passwords, tokens } = deps
   return async (request, { call }) => {
     const { form, question } = await prepare(deps, request, call)
     // A client may send its own question. An administrator can link it to an offered question later.
@@ -55,13 +51,19 @@ export function signUp(deps: SignUpDeps): UsersRpcs['signUp'] {
       throw error
     })
     admission.countSignUp(call.address)
-    const row = toRow(form, passwordHash!, question?.question)
+    const user = {
+      ...attributesOfForm(form),
+      passwordHash: passwordHash!,
+      securityQuestion: question?.question ?? form.securityquestion ?? null,
+      termsOfUsage: true,
+      role: form.role,
+      unactivatedSeenAt: atOnce,
+      answers: question && answerHash ? [{ questionId: question.id, answerHash }] : [],
+      unmatched: unmatched && answerHash ? { ...unmatched, answerHash } : undefined,
+    }
     const id = await database
       .transact(async t => {
-        await checkFree(users, form, t)
-        const userId = await users.add(row, t)
-        if (question && answerHash) await questions.saveAnswer({ userId, questionId: question.id, answerHash }, t)
-        if (unmatched && answerHash) await questions.keepUnmatched(userId, unmatched, answerHash, t)
+        const userId = await registrar.add(user, t)
         await audit.append({ ...auditContext(call), action: 'user.sign-up', outcome: 'ok', subject_id: userId }, t)
         return userId
       })
@@ -93,8 +95,9 @@ async function prepare(deps: SignUpDeps, request: SignUpRequest, call: Call) {
  * Returns the valid form, or refuses with all invalid fields. The fields include taken names, unless the limit of look-ups
  * is reached.
  */
-async function readForm({ policy, users, admission, timeZone, now }: SignUpDeps, request: SignUpRequest, call: Call) {
-  const { fields, form } = checkSignUp(request, policy, { now: new Date(now()), timeZone })
+async function readForm(deps: SignUpDeps, request: SignUpRequest, call: Call) {
+  const { users, admission } = deps
+  const { fields, form } = checkSignUp(request, deps)
   if (form && call.malformedFields.length === 0) return form
   const malformed = new Set(call.malformedFields.map(({ field }) => field))
   const invalid = [...fields.filter(({ field }) => !malformed.has(field)), ...call.malformedFields]
@@ -114,15 +117,4 @@ async function chosenQuestion(questions: Questions, { securityquestion: text }: 
 function unmatchedText({ securityquestion: question = '' }: SignUpForm) {
   const key = questionKey(question)
   return key === '' ? undefined : { question, questionKey: key }
-}
-
-function toRow(form: SignUpForm, passwordHash: string, question: string | undefined) {
-  return {
-    ...profileOf(form),
-    passwordHash,
-    securityQuestion: question ?? form.securityquestion ?? null,
-    termsOfUsage: true,
-    role: form.role,
-    unactivatedSeenAt: fromNow(0),
-  }
 }

@@ -1,13 +1,30 @@
 import type { MessageInitShape } from '@bufbuild/protobuf'
-import type { UserSchema } from '../../proto/gen/auth/v1/records_pb.js'
+import type { PartnerOrganizationSchema, UserSchema } from '../../proto/gen/auth/v1/records_pb.js'
 import type { Caller } from '../access/caller.js'
 import type { MasterKey } from '../models/master-key.js'
 import { activationKeyUse } from '../models/organization.js'
 import type { User } from '../models/user.js'
+import { organizationFields } from '../rules/organization.js'
 import { profile, profileFields } from '../rules/profile.js'
 
 /** Each field of a profile with its attribute, read once: a call has some microseconds for a record. */
 const profilePairs = profileFields.map(field => [field, profile[field].attribute] as const)
+
+/** The same for its organization. */
+const organizationPairs = organizationFields.map(
+  ({ attribute }) =>
+    [attribute, `organization${attribute[0]!.toUpperCase()}${attribute.slice(1)}` as keyof User] as const,
+)
+
+function organizationOf(user: User): MessageInitShape<typeof PartnerOrganizationSchema> {
+  const record: Record<string, unknown> = {
+    id: user.organizationId!,
+    active: String(user.organizationActive),
+    creationDate: user.organizationCreationDate ?? undefined,
+  }
+  for (const [field, attribute] of organizationPairs) record[field] = user[attribute] ?? undefined
+  return record
+}
 
 /**
  * Returns the record of a user, with absent fields where there is no value. Active ROLE_INSTITUTION members and
@@ -36,18 +53,7 @@ export function toUserRecord(
       user.organizationId === null
         ? undefined
         : {
-            id: user.organizationId,
-            active: String(user.organizationActive),
-            address: user.organizationAddress ?? undefined,
-            creationDate: user.organizationCreationDate ?? undefined,
-            inepCode: user.organizationInepCode ?? undefined,
-            login: user.organizationLogin ?? undefined,
-            name: user.organizationName ?? undefined,
-            phone: user.organizationPhone ?? undefined,
-            responsible: user.organizationResponsible ?? undefined,
-            type: user.organizationType ?? undefined,
-            website: user.organizationWebsite ?? undefined,
-            email: user.organizationEmail ?? undefined,
+            ...organizationOf(user),
             activationkey: open(user.organizationKeySealed, admin || colleague),
           },
     providerActivationKey:

@@ -7,13 +7,14 @@ import type { UsersRpcs } from '../calls/context.js'
 import type { FormerUsernames } from '../models/former-username.js'
 import type { Users } from '../models/user.js'
 import type { ChooseLocale } from '../outbox/texts.js'
-import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
+import { checkPassword } from '../passwords/policy.js'
+import { checkForm, type FormRules } from '../registration/form.js'
+import { isTaken, revealTaken } from '../registration/names.js'
+import type { Registrar } from '../registration/registrar.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
-import { checkFields } from './sign-up-form.js'
-import { checkFree, isTaken, revealTaken } from './taken-names.js'
 
 /**
  * Maximum former usernames that are reserved for a user who changes the username again: one account can't keep any number of
@@ -25,21 +26,21 @@ const maxReserved = 10
  * Changes the username of the caller, if the password is right. Refuses with WRONG_STATE after too many changes, and for a
  * day after a password update.
  */
-export function setUsername(deps: {
-  readonly users: Users
-  readonly formerUsernames: Pick<FormerUsernames, 'reserved'>
-  readonly signIns: SignIns
-  readonly admission: Pick<Admission, 'check' | 'takeLookUp'>
-  readonly policy: PasswordPolicy
-  readonly chooseLocale: ChooseLocale
-  readonly timeZone: string
-  readonly now: () => number
-}): UsersRpcs['setUsername'] {
-  const { users, formerUsernames, signIns, admission, policy, chooseLocale, timeZone, now } = deps
+export function setUsername(
+  deps: FormRules & {
+    readonly users: Users
+    readonly registrar: Registrar
+    readonly formerUsernames: Pick<FormerUsernames, 'reserved'>
+    readonly signIns: SignIns
+    readonly admission: Pick<Admission, 'check' | 'takeLookUp'>
+    readonly chooseLocale: ChooseLocale
+  },
+): UsersRpcs['setUsername'] {
+  const { registrar, formerUsernames, signIns, admission, policy, chooseLocale, now } = deps
   return async (request, { call, caller: { user }, transact }) => {
     const { password } = required({ username: request.username, password: request.password })
-    const { fields, texts } = checkFields({ username: request.username! }, policy, { now: new Date(now()), timeZone })
-    refuseUsername(fields.filter(({ field }) => field === 'username'))
+    const { wrong, texts } = checkForm({ username: request.username! }, ['username'], deps)
+    refuseUsername(wrong)
     const username = texts.username!
     if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
     checkPasswordAge(user, now(), 'The username can be changed')
@@ -53,13 +54,12 @@ export function setUsername(deps: {
     if (checkPassword(password, { username }, policy) !== checkPassword(password, {}, policy)) {
       refuseUsername([{ field: 'username', message: 'Choose another username: this one reveals your password.' }])
     }
-    const change = { address: call.address, locale: chooseLocale(call.acceptLanguage) }
+    const notice = { address: call.address, locale: chooseLocale(call.acceptLanguage) }
     // The attempt doesn't end with a success, which would remember the network in this transaction: a sign-in from there that
     // holds the user's row would wait for it, and the change of a unique column waits for the sign-in.
-    await transact(async ({ t, record }) => {
+    await transact(async ({ t, record, target }) => {
       checkReserved(await formerUsernames.reserved(user.id, usernameKey(username), t))
-      await checkFree(users, { username }, t, user.id)
-      await users.rename(user.id, username, change, t)
+      await registrar.change({ user: target, username }, { notice }, t)
       await record({ action: 'user.set-own-username', subject_id: user.id })
     }).catch(async error => {
       if (isTaken(error))

@@ -52,10 +52,16 @@ export function suspend(models: Pick<Models, 'database' | 'audit' | 'users'>, id
 }
 
 /** Registers a user of that name, and returns its id. */
-export function addUser({ database, users }: Models, name: string, role: Role = 'ROLE_CLIENT', email?: string) {
+export async function addUser(
+  { database, userBatches }: Models,
+  name: string,
+  role: Role = 'ROLE_CLIENT',
+  email?: string,
+) {
   const names = { username: name, usernameKey: name, nickname: name, nicknameKey: name }
   const rest = { passwordHash: '', state: 'SP', city: 'Bauru', termsOfUsage: true, role, email: email ?? null }
-  return database.transact(t => users.add({ ...emptyUser, ...names, ...rest }, t))
+  const [id] = await database.transact(t => userBatches.add([{ ...emptyUser, ...names, ...rest }], t))
+  return id!
 }
 
 /** The number of statements LIKE a pattern that wait for a lock in a database. */

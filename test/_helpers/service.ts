@@ -9,7 +9,6 @@ import { openRegistry, type Registry } from '../../server/models/define-models.j
 import { createLog, type Log } from '../../server/observability/log.js'
 import type { Revision } from '../../server/policy/policy.js'
 import { readSettings, type Settings } from '../../server/process/settings.js'
-import { nicknameKey } from '../../server/rules/names.js'
 import { type Service, startService } from '../../server/service.js'
 import { type Clock, createStoppedClock } from './clock.js'
 import { clocked, freshDatabase, type Teardown, withConnectTimeout } from './database.js'
@@ -211,7 +210,7 @@ export async function startTestService(
       const name = fields.name ?? `Defesa Civil ${randomInt(1e9)}`
       const email = fields.email ?? `org${randomInt(1e9)}@example.org`
       const row = await registry.database.transact(transaction =>
-        registry.organizations.add({ name, nameKey: nicknameKey(name), email }, transaction),
+        registry.organizations.add({ name, email }, transaction),
       )
       return { id: row.id, activationkey: plantSecret(registry.organizations.activationKey(row)), email }
     },

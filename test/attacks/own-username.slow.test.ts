@@ -188,7 +188,7 @@ test.serial('a change waits for another one that is about to take a look-alike, 
   const name = newName()
   let answer: Promise<Answer> | undefined
   await database.transact(async transaction => {
-    await users.lookalikes({ username: name }, { t: transaction })
+    await users.nameProblems([{ username: name }], transaction)
     answer = setUsername(one.token, name.replace('a', 'а'))
     t.is(await endsOrWaits(database, answer), 'waits')
     await users.rename(idOf(other.token), name, { address: '192.0.2.1', locale: 'en' }, transaction)

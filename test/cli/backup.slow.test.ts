@@ -265,9 +265,7 @@ test('a backup is a consistent snapshot, even if users sign up meanwhile', async
 test('a backup can’t be read without its key, and neither command prints a secret', async t => {
   const { env, file, folder, models } = await backedUp(t)
   const planted = ['ana0', 'ana0@example.org', env.AUTH_MASTER_KEY, 'Escola Plantada']
-  await models.database.transact(transaction =>
-    models.organizations.add({ name: planted[3]!, nameKey: 'escola plantada' }, transaction),
-  )
+  await models.database.transact(transaction => models.organizations.add({ name: planted[3]! }, transaction))
   const words = join(folder, 'passphrase')
   const other = join(folder, 'other.age')
   const ran = await spawnCli(env, ['backup', other, '--passphrase-file', words])

@@ -1,6 +1,7 @@
 /** A transaction locks the rows that it depends on until it ends, and skips rows locked by others if possible. */
 import test from 'ava'
 import type { Models } from '../../server/models/define-models.js'
+import type { Place } from '../../server/models/organization.js'
 import { addUser, endsOrWaits, openModels } from '../_helpers/models.js'
 
 type Transaction = Parameters<Models['organizations']['rotateKey']>[1]
@@ -8,9 +9,11 @@ type Transaction = Parameters<Models['organizations']['rotateKey']>[1]
 /** An organization, its key, and a provider of it with a provider key. */
 async function scene(models: Models) {
   const { administeredUsers, database, masterKey, organizations, users } = models
-  const organization = await database.transact(t => organizations.add({ name: 'Escola', nameKey: 'escola' }, t))
+  const organization = await database.transact(t => organizations.add({ name: 'Escola' }, t))
   const provider = await addUser(models, 'ana', 'ROLE_INSTITUTION')
-  await database.transact(async t => users.activate((await administeredUsers.lock(provider, t))!, organization.id, t))
+  await database.transact(async t =>
+    users.activate((await administeredUsers.lock(provider, t))!, organization.id as Place, t),
+  )
   const { providerKeySealed } = (await users.byId(provider))!
   return {
     id: organization.id,
@@ -36,7 +39,7 @@ const uses: Record<string, Use> = {
     change: ({ organizations }, { id }, t) => organizations.setActive(id, false, t),
   },
   'an organization isn’t deactivated while a key mailed to it activates a user': {
-    find: ({ organizations }, { id }, t) => organizations.isActive(id, t),
+    find: async ({ organizations }, { id }, t) => (await organizations.hold([id], t)).some(({ active }) => active),
     change: ({ organizations }, { id }, t) => organizations.setActive(id, false, t),
   },
   'a provider isn’t suspended while its key activates a user': {

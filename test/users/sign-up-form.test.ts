@@ -1,13 +1,14 @@
 import test from 'ava'
 import fc from 'fast-check'
 import { createPasswordPolicy } from '../../server/passwords/policy.js'
+import { checkSignUp } from '../../server/registration/form.js'
 import { dayIn, formatDateOfBirth, readDateOfBirth } from '../../server/rules/dates.js'
-import { checkSignUp } from '../../server/users/sign-up-form.js'
 import { anyCharacter } from '../_helpers/characters.js'
 
 const policy = createPasswordPolicy({ minLength: 8 })
 const timeZone = 'America/Sao_Paulo'
-const today = { now: new Date('2026-11-21T12:00:00Z'), timeZone }
+const rules = (time: string) => ({ policy, timeZone, now: () => Date.parse(time) })
+const today = rules('2026-11-21T12:00:00Z')
 const good = {
   username: '(11)98765-4321',
   nickname: 'Maria',
@@ -17,7 +18,7 @@ const good = {
   termsofusage: true,
   roles: ['ROLE_CLIENT'],
 }
-const check = (changes: object) => checkSignUp({ ...good, ...changes }, policy, today)
+const check = (changes: object) => checkSignUp({ ...good, ...changes }, today)
 const wrongFields = (changes: object) => check(changes).fields.map(({ field }) => field)
 
 test('a form with the required fields alone is accepted', t => {
@@ -68,7 +69,7 @@ test('a complete form is returned trimmed and otherwise unchanged', t => {
 })
 
 test('every wrong field is listed once, not only the first', t => {
-  const { fields, form } = checkSignUp({ roles: [] }, policy, today)
+  const { fields, form } = checkSignUp({ roles: [] }, today)
   t.is(form, undefined)
   t.deepEqual(fields.map(({ field }) => field).sort(), [
     'city',
@@ -388,12 +389,12 @@ test('the day of a moment depends on the time zone', t => {
   t.is(dayIn('UTC', new Date('2026-11-21T02:59:59Z')), '2026-11-21')
   t.is(dayIn('UTC', new Date('0099-05-05T12:00:00Z')), '0099-05-05')
   const form = { ...good, dateofborn: '21/11/2026' }
-  const atNight = { now: new Date('2026-11-21T02:00:00Z'), timeZone }
+  const atNight = rules('2026-11-21T02:00:00Z')
   t.deepEqual(
-    checkSignUp(form, policy, atNight).fields.map(({ field }) => field),
+    checkSignUp(form, atNight).fields.map(({ field }) => field),
     ['dateofborn'],
   )
-  t.deepEqual(checkSignUp(form, policy, { ...atNight, timeZone: 'UTC' }).fields, [])
+  t.deepEqual(checkSignUp(form, { ...atNight, timeZone: 'UTC' }).fields, [])
 })
 
 test('every form is either refused with fields or complete', t => {
@@ -416,7 +417,7 @@ test('every form is either refused with fields or complete', t => {
   })
   fc.assert(
     fc.property(request, each => {
-      const { fields, form } = checkSignUp(each, policy, today)
+      const { fields, form } = checkSignUp(each, today)
       return (form === undefined) === fields.length > 0
     }),
     { numRuns: 300 },

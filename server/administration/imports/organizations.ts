@@ -1,145 +1,105 @@
 // The rows of a file of organizations.
 import type { ImportedOrganization } from '../../../proto/gen/auth/v1/administration_pb.js'
-import type { Transaction } from '../../database/connection.js'
-import type { Emails } from '../../models/email.js'
-import type { OrganizationRow, Organizations } from '../../models/organization.js'
+import type { NewOrganization, OrganizationDetails, OrganizationRow, Organizations } from '../../models/organization.js'
 import type { Settings } from '../../process/settings.js'
-import { changeableAccounts } from '../../rules/changeable-accounts.js'
-import { readDateOfBirth } from '../../rules/dates.js'
-import { nicknameKey } from '../../rules/names.js'
-import { organizationAttributes, organizationFields, readOrganization } from '../organization-form.js'
 import {
-  type Batch,
-  checkRowId,
-  differs,
-  digestOf,
-  type Judged,
-  type Outcome,
-  type Problem,
-  type Rows,
-  rejected,
-  stale,
-  withheld,
-} from './rows.js'
+  changedDetails,
+  detailsOf,
+  type OrganizationRegistrar,
+  readOrganization,
+} from '../../registration/organizations.js'
+import { readDateOfBirth } from '../../rules/dates.js'
+import { type OrganizationField, organizationFields } from '../../rules/organization.js'
+import { type Batch, type Decision, differs, type Kind, type Problem, rejected, withheld } from './rows.js'
 
 /** First date of registration that is accepted; an earlier one is a typing error. */
 const firstDate = '1500'
 
+/** A row, read by the rules of its fields. */
+interface Read {
+  readonly row: ImportedOrganization
+  readonly index: number
+  readonly wrong: readonly Problem[]
+  readonly details: OrganizationDetails
+  /** The INEP code by which the row means an organization. */
+  readonly code: string | null | undefined
+}
+
+/** A row to apply. */
+interface Entry {
+  readonly found: OrganizationRow | undefined
+  readonly details: OrganizationDetails
+}
+
 /** Creates the rows of organizations. */
 export function createOrganizationRows({
   organizations,
-  emails,
+  organizationRegistrar: registrar,
   settings,
 }: {
   organizations: Organizations
-  emails: Pick<Emails, 'notifyOrganization'>
+  organizationRegistrar: OrganizationRegistrar
   settings: Pick<Settings, 'timeZone'>
-}): Rows<ImportedOrganization> {
-  /** Locks the organization that a row means. Its INEP code stays free, or its own, until the transaction ends. */
-  async function find({ id, form }: ImportedOrganization, t: Transaction): Promise<OrganizationRow | undefined> {
-    if (id !== undefined) return organizations.lock(id, t)
-    const code = codeOf(form)
-    const known = code ? await organizations.withInepCode(code, undefined, t) : undefined
-    return known === undefined ? undefined : organizations.lock(known, t)
-  }
-
-  /** Applies a row, unless its own errors or `refused` reject it. */
-  async function apply(
-    row: ImportedOrganization,
+}): Kind<ImportedOrganization, Read, OrganizationRow, Entry> {
+  async function decide(
+    { row, wrong, details }: Read,
     found: OrganizationRow | undefined,
-    refused: Outcome | undefined,
-    { t, of, by, free }: Batch & { readonly free: ReadonlySet<number> },
-  ): Promise<Outcome> {
-    const { form } = row
-    const wrongId = checkRowId(row.id, found, 'organization', { of, free })
-    if (wrongId) return wrongId
-    const given = organizationFields.filter(field => form?.[organizationAttributes[field]] !== undefined)
-    const fields = found ? given : [...new Set(['name' as const, ...given])]
-    const { wrong, details } = readOrganization(form ?? {}, fields)
-    const creationDate = row.creationDate ? readDateOfBirth(row.creationDate, settings.timeZone) : undefined
-    if (row.creationDate !== undefined && (!creationDate || creationDate < firstDate))
-      wrong.push({ field: 'creation_date', message: 'Use yyyy-MM-dd or dd/MM/yyyy.' })
-    if (wrong.length > 0) return rejected('INVALID_ARGUMENT', ...wrong)
-    if (refused) return refused
-    const { inepCode, name } = details
-    const other = inepCode ? await organizations.withInepCode(inepCode, found?.id, t) : undefined
-    if (other !== undefined) wrong.push(taken(other))
-    for (const field of changeableAccounts.organizations) {
-      const attribute = organizationAttributes[field]
-      const isChanged = found && !of.keepIds && given.includes(field) && details[attribute] !== found[attribute]
-      if (isChanged && !of.changeAccounts.includes(field)) wrong.push(withheld(field, field, 'organization'))
-    }
-    if (wrong.length > 0) return rejected('INVALID_ARGUMENT', ...wrong)
-
-    const all = {
-      ...details,
-      ...(creationDate && { creationDate }),
-      ...(row.active !== undefined && { active: row.active }),
-      ...(name && { nameKey: nicknameKey(name) }),
-    }
-    if (!found) {
-      const own = { ...(row.id !== undefined && { id: row.id }), name: name!, nameKey: nicknameKey(name!) }
-      const { id } = await organizations.add({ ...all, ...own }, t)
-      return { kind: 'created', id }
-    }
-    const changed = [
-      ...given.filter(field => details[organizationAttributes[field]] !== found[organizationAttributes[field]]),
-      ...(creationDate && creationDate !== found.creationDate ? ['creation_date'] : []),
-      ...(row.active !== undefined && row.active !== found.active ? ['active'] : []),
-    ]
+    { of, t }: Batch,
+  ): Promise<Decision<Entry>> {
+    const isMissing = !found && details.name === undefined
+    const problems = [...wrong, ...(isMissing ? [{ field: 'name', message: 'Required.' }] : [])]
+    if (problems.length > 0) return rejected('INVALID_ARGUMENT', ...problems)
+    const taken = await registrar.problemOf(details, found?.id, t)
+    const changed = found ? changedDetails(found, details) : []
+    const opening = (field: OrganizationField) => field.opens && changed.includes(field.field)
+    const held = organizationFields.filter(field => opening(field) && !of.changeAccounts.includes(field.field))
+    const refused = of.keepIds ? [] : held.map(({ field }) => withheld(field, field, 'organization'))
+    const all = [...(taken ? [taken] : []), ...refused]
+    if (all.length > 0) return rejected('INVALID_ARGUMENT', ...all)
+    if (!found) return { entry: { found, details: row.id === undefined ? details : { ...details, ...{ id: row.id } } } }
     if (changed.length === 0) return { kind: 'unchanged' }
     if (of.keepIds) return differs(found.id, 'organization', changed)
-    await organizations.edit(found.id, all, t)
-    if (changed.includes('email')) await emails.notifyOrganization(found, by, t)
-    return { kind: 'updated', id: found.id, fields: changed }
+    return { entry: { found, details }, fields: changed }
   }
 
-  return async rows => ({
-    hash: async () => new Map(),
-    async apply(batch: Batch) {
-      const { t, seen: before, touched } = batch
-      const judged: Judged[] = []
-      const free = await batch.freeIds(rows.flatMap(({ id }) => id ?? []))
-      await touched.read(rows.flatMap(({ id, form }) => namesOf(id, id === undefined && codeOf(form))))
-      for (const [index, row] of rows.entries()) {
-        const { id, form, problems } = row
-        const found = await find(row, t)
-        const seen = digestOf(found && seenOf(found))
-        const isStale = before && !before[index]!.equals(seen)
-        const code = codeOf(form)
-        const field = id === undefined ? 'inep_code' : 'id'
-        const names = namesOf(id, id === undefined && code)
-        const refused =
-          touched.reject(row, index, names, { field, what: 'organization' }) ?? (isStale ? stale : undefined)
-        const outcome =
-          problems.length > 0
-            ? rejected('INVALID_ARGUMENT', ...problems)
-            : await apply(row, found, refused, { ...batch, free })
-        if (outcome.kind === 'created' || outcome.kind === 'updated')
-          touched.add(row, index, [...namesOf(outcome.id, code), ...namesOf(undefined, found?.inepCode)])
-        judged.push({ seen, outcome })
-      }
-      return judged
+  return {
+    what: 'organization',
+    key: 'inep_code',
+    read(row, index) {
+      const form = row.form ?? {}
+      const given = organizationFields.filter(({ attribute }) => form[attribute as keyof typeof form] !== undefined)
+      const { wrong, details } = readOrganization(form, given)
+      const date = row.creationDate
+      const creationDate = date ? readDateOfBirth(date, settings.timeZone) : undefined
+      if (date !== undefined && (!creationDate || creationDate < firstDate))
+        wrong.push({ field: 'creation_date', message: 'Use yyyy-MM-dd or dd/MM/yyyy.' })
+      const hasCode = row.id === undefined && wrong.every(({ field }) => field !== 'inep_code')
+      const code = hasCode ? details.inepCode : undefined
+      return { row, index, wrong, code, details: { ...details, creationDate, active: row.active } }
     },
-  })
-}
-
-/** The INEP code of a row. */
-function codeOf(form: ImportedOrganization['form']): string | null | undefined {
-  const { wrong, details } = readOrganization(form ?? {}, ['inep_code'])
-  return wrong.length === 0 ? details.inepCode : undefined
+    // One by one: a row can take the INEP code that the one before gives up.
+    keysOf: () => ['each'],
+    namesOf: ({ row, code }) => namesOf(row.id, code),
+    namesAfter: ({ details }, found, id) => [...namesOf(id, details.inepCode), ...namesOf(undefined, found?.inepCode)],
+    isWrong: ({ wrong }) => wrong.length > 0,
+    seenOf: detailsOf,
+    hash: async () => new Map(),
+    async open(reads, batch) {
+      const { row, code } = reads[0]!
+      // The INEP code stays free, or its own, until the transaction ends.
+      const id = row.id ?? (code ? await organizations.withInepCode(code, undefined, batch.t) : undefined)
+      const found = id === undefined ? undefined : await organizations.lock(id, batch.t)
+      return { find: () => found, decide: read => decide(read, found, batch) }
+    },
+    async apply([entry], { by, t }) {
+      const { found, details } = entry!
+      if (found) await registrar.change(found, details, by, t)
+      return [found ? found.id : (await registrar.add(details as NewOrganization, t)).id]
+    },
+  }
 }
 
 /** The names of an organization among touched records. */
-function namesOf(id: number | undefined, code: string | null | undefined | false): string[] {
+function namesOf(id: number | undefined, code: string | null | undefined): string[] {
   return [...(id === undefined ? [] : [`#${id}`]), ...(code ? [`inep ${code}`] : [])]
-}
-
-function taken(other: number): Problem {
-  return { field: 'inep_code', message: `Organization #${other} already has this INEP code.` }
-}
-
-/** What a change of an organization changes. */
-function seenOf(row: OrganizationRow): unknown[] {
-  return [row.active, row.creationDate, ...organizationFields.map(field => row[organizationAttributes[field]])]
 }

@@ -10,12 +10,19 @@ import type { ReasonName } from '../../policy/policy.js'
 /** Why a field of a row is rejected. */
 export type Problem = Pick<ImportProblem, 'field' | 'message'>
 
-/** The outcome of a row. */
-export type Outcome =
-  | { readonly kind: 'created'; readonly id: number }
-  | { readonly kind: 'updated'; readonly id: number; readonly fields: readonly string[] }
+/** The outcome of a row that changes nothing. */
+type Unapplied =
   | { readonly kind: 'unchanged' }
   | { readonly kind: 'rejected'; readonly reason: ReasonName; readonly problems: readonly Problem[] }
+
+/** The outcome of a row. */
+export type Outcome =
+  | Unapplied
+  | { readonly kind: 'created'; readonly id: number }
+  | { readonly kind: 'updated'; readonly id: number; readonly fields: readonly string[] }
+
+/** What is to be done for a row: an entry to apply, with the fields that it changes of an existing record. */
+export type Decision<Entry> = Unapplied | { readonly entry: Entry; readonly fields?: readonly string[] }
 
 /** A judged row. */
 export interface Judged {
@@ -42,6 +49,50 @@ export interface Batch extends Change {
   freeIds(ids: readonly number[]): Promise<ReadonlySet<number>>
 }
 
+/** A row of a request. */
+interface AnyRow {
+  readonly id?: number
+  readonly line?: number
+  readonly problems: readonly Problem[]
+}
+
+/** What is read of a row, by the rules of its fields. */
+interface AnyRead<Row> {
+  readonly row: Row
+  /** Its number in the batch. */
+  readonly index: number
+}
+
+/** A kind of rows: how they are read, what they mean, and how they are applied. */
+export interface Kind<Row extends AnyRow, Read extends AnyRead<Row>, Found extends { readonly id: number }, Entry> {
+  readonly what: 'organization' | 'user'
+  /** The field that means a record in a row without an id. */
+  readonly key: string
+  read(row: Row, index: number): Read
+  /** What a row has in common with rows that depend on it: those are judged one after the other, others at once. */
+  keysOf(read: Read): readonly string[]
+  /** Whether fields that the row gives are wrong. */
+  isWrong(read: Read): boolean
+  /** Hashes the clear passwords that rows will need, by the index of the row. */
+  hash(reads: readonly Read[], of: ImportRow): Promise<ReadonlyMap<number, string>>
+  /** Locks the records that rows mean. */
+  open(reads: readonly Read[], batch: Batch): Promise<Opened<Read, Found, Entry>>
+  /** The names of the record that a row means among touched ones. */
+  namesOf(read: Read, found: Found | undefined): readonly string[]
+  /** Its names once the row is applied. */
+  namesAfter(read: Read, found: Found | undefined, id: number): readonly string[]
+  /** What a change of a record changes. */
+  seenOf(found: Found): readonly unknown[]
+  /** Applies entries, in order, and returns their ids, or why one is rejected. */
+  apply(entries: readonly Entry[], batch: Batch): Promise<(number | readonly Problem[])[]>
+}
+
+/** The records that rows mean. */
+interface Opened<Read, Found, Entry> {
+  find(read: Read): Found | undefined
+  decide(read: Read, found: Found | undefined): Decision<Entry> | Promise<Decision<Entry>>
+}
+
 /** The rows of a batch, read by the rules of their fields. */
 export interface ReadRows {
   /** Hashes the clear passwords that rows will need. Takes long, so it precedes the transaction. */
@@ -53,6 +104,71 @@ export interface ReadRows {
 /** Reads rows of a kind of file. */
 export type Rows<Row> = (rows: readonly Row[]) => Promise<ReadRows>
 
+/** Creates the rows of a kind. */
+export function createRows<Row extends AnyRow, Read extends AnyRead<Row>, Found extends { readonly id: number }, Entry>(
+  kind: Kind<Row, Read, Found, Entry>,
+): Rows<Row> {
+  /** Rejects a row for what it has in common with others, or with a dry run. */
+  function refusalOf(read: Read, found: Found | undefined, seen: Buffer, batch: Batch): Unapplied | undefined {
+    const { row, index } = read
+    if (row.problems.length > 0) return rejected('INVALID_ARGUMENT', ...row.problems)
+    // Its own errors come first.
+    if (kind.isWrong(read)) return undefined
+    const field = row.id === undefined ? kind.key : 'id'
+    const repeats = batch.touched.reject(row, index, kind.namesOf(read, found), { field, what: kind.what })
+    return repeats ?? (batch.seen && !batch.seen[index]!.equals(seen) ? stale : undefined)
+  }
+
+  /** Judges rows that don't depend on each other. */
+  async function applyGroup(group: readonly Read[], batch: Batch): Promise<Judged[]> {
+    const { find, decide } = await kind.open(group, batch)
+    // After the locks, behind which a record may have been erased.
+    const free = await batch.freeIds(group.flatMap(({ row: { id } }) => id ?? []))
+    const found = group.map(find)
+    // One row can mean a record by its id, and another one by its name.
+    const ids = found.map(record => record?.id)
+    const again = ids.findIndex((id, index) => id !== undefined && ids.indexOf(id) < index)
+    if (again > 0)
+      return [...(await applyGroup(group.slice(0, again), batch)), ...(await applyGroup(group.slice(again), batch))]
+    await batch.touched.read(group.flatMap((read, index) => kind.namesOf(read, found[index])))
+    const seen = found.map(record => digestOf(record && kind.seenOf(record)))
+    const decisions: Decision<Entry>[] = []
+    for (const [index, read] of group.entries()) {
+      const refused = refusalOf(read, found[index], seen[index]!, batch)
+      const wrongId = refused ?? checkRowId(read.row.id, found[index], kind.what, { of: batch.of, free })
+      decisions.push(wrongId ?? (await decide(read, found[index])))
+    }
+    const entries = decisions.flatMap(decision => ('entry' in decision ? [decision.entry] : []))
+    const applied = entries.length > 0 ? await kind.apply(entries, batch) : []
+    return decisions.map((decision, index) => {
+      const outcome = 'entry' in decision ? outcomeOf(decision.fields, applied.shift()!) : decision
+      const { row, index: at } = group[index]!
+      if (outcome.kind === 'created' || outcome.kind === 'updated') {
+        const names = kind.namesAfter(group[index]!, found[index], outcome.id)
+        batch.touched.add(row, at, [...kind.namesOf(group[index]!, found[index]), ...names])
+      }
+      return { outcome, seen: seen[index]! }
+    })
+  }
+
+  return async rows => {
+    const reads = await readInSlices(rows, kind.read)
+    return {
+      hash: of => kind.hash(reads, of),
+      async apply(batch) {
+        const judged: Judged[] = []
+        for (const group of groupsOf(reads, kind.keysOf)) judged.push(...(await applyGroup(group, batch)))
+        return judged
+      },
+    }
+  }
+}
+
+function outcomeOf(fields: readonly string[] | undefined, applied: number | readonly Problem[]): Outcome {
+  if (typeof applied !== 'number') return rejected('INVALID_SIGN_UP', ...applied)
+  return fields ? { kind: 'updated', id: applied, fields } : { kind: 'created', id: applied }
+}
+
 /** The records that the import has created or changed, by names that rows have for them. */
 export interface Touched {
   /** Reads which of these records earlier batches touched. */
@@ -63,7 +179,7 @@ export interface Touched {
     index: number,
     names: readonly string[],
     problem: { field: string; what: string },
-  ): Outcome | undefined
+  ): Unapplied | undefined
   /** Notes that a row touched a record. */
   add(row: Placed, index: number, names: readonly string[]): void
   /** Stores what was noted. */
@@ -114,12 +230,12 @@ export function withheld(field: string, column: string, what: string): Problem {
 }
 
 /** Rejects a row whose id is missing, or that no record has and the import can’t give to a new one. */
-export function checkRowId(
+function checkRowId(
   id: number | undefined,
   found: object | undefined,
   what: 'organization' | 'user',
   { of, free }: { readonly of: Pick<ImportRow, 'keepIds'>; readonly free: ReadonlySet<number> },
-): Outcome | undefined {
+): Unapplied | undefined {
   if (id === undefined && of.keepIds)
     return rejected('INVALID_ARGUMENT', { field: 'id', message: 'With --keep-ids, each row needs an id.' })
   if (found || id === undefined || free.has(id)) return undefined
@@ -130,7 +246,7 @@ export function checkRowId(
 }
 
 /** Rejects a row with the id of a record that differs in these fields, which `keep_ids` doesn’t change. */
-export function differs(id: number, what: 'organization' | 'user', fields: readonly string[]): Outcome {
+export function differs(id: number, what: 'organization' | 'user', fields: readonly string[]): Unapplied {
   const message = `There is another ${what} with this id, ${id}. Different: ${fields.join(', ')}. With --keep-ids, an import changes no record.`
   return rejected('WRONG_STATE', { field: 'id', message })
 }
@@ -139,10 +255,7 @@ export function differs(id: number, what: 'organization' | 'user', fields: reado
 const slice = 25
 
 /** Reads rows without keeping the process from other work for more than some milliseconds. */
-export async function readInSlices<Row, Read>(
-  rows: readonly Row[],
-  read: (row: Row, index: number) => Read,
-): Promise<Read[]> {
+async function readInSlices<Row, Read>(rows: readonly Row[], read: (row: Row, index: number) => Read): Promise<Read[]> {
   const all: Read[] = []
   for (const [index, row] of rows.entries()) {
     if (index % slice === slice - 1) await setImmediate()
@@ -152,24 +265,24 @@ export async function readInSlices<Row, Read>(
 }
 
 /** Rejects a row. */
-export function rejected(reason: ReasonName, ...problems: readonly Problem[]): Outcome {
+export function rejected(reason: ReasonName, ...problems: readonly Problem[]): Unapplied {
   return { kind: 'rejected', reason, problems }
 }
 
 /** A row whose record differs from what the dry run saw. */
-export const stale = rejected('STALE_ETAG', {
+const stale = rejected('STALE_ETAG', {
   field: '',
   message: 'STALE: the record has changed since the dry run. Run it again.',
 })
 
 /** Digest of a record; without one, zeros. */
-export function digestOf(record: readonly unknown[] | undefined): Buffer {
+function digestOf(record: readonly unknown[] | undefined): Buffer {
   if (!record) return Buffer.alloc(seenBytes)
   return createHash('sha256').update(JSON.stringify(record)).digest().subarray(0, seenBytes)
 }
 
 /** Cuts rows into groups without common keys, in order: the rows of a group don't depend on each other. */
-export function groupsOf<Row>(rows: readonly Row[], keysOf: (row: Row) => readonly string[]): Row[][] {
+function groupsOf<Row>(rows: readonly Row[], keysOf: (row: Row) => readonly string[]): Row[][] {
   const groups: Row[][] = [[]]
   let taken = new Set<string>()
   for (const row of rows) {

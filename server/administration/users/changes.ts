@@ -1,15 +1,18 @@
 // Changes of a user's state.
 import type { Message } from '@bufbuild/protobuf'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
+import type { Administrator } from '../../access/administrator.js'
 import type { References } from '../../calls/callers.js'
 import type { AdministrationContext, AdministrationRpcs, Checked } from '../../calls/context.js'
 import type { Transaction } from '../../database/connection.js'
 import type { AdministeredUserRow, AdministeredUsers } from '../../models/administered-user.js'
-import type { Administered, Emails } from '../../models/email.js'
+import type { Administered } from '../../models/email.js'
 import type { MasterKey } from '../../models/master-key.js'
 import type { Organizations } from '../../models/organization.js'
 import type { Users } from '../../models/user.js'
 import type { Settings } from '../../process/settings.js'
+import { takePlace } from '../../registration/membership.js'
+import { moveObject, type Registrar } from '../../registration/registrar.js'
 import { refuse } from '../../requests/refusal.js'
 import { checkRole } from '../../requests/texts.js'
 import type { Role } from '../../rules/roles.js'
@@ -21,6 +24,7 @@ import { toAdministeredUser } from './record.js'
 export interface UserChangeDeps {
   references: References
   users: Users
+  registrar: Registrar
   administeredUsers: AdministeredUsers
   notifyAdministrators: NotifyAdministrators
   masterKey: MasterKey
@@ -31,30 +35,28 @@ type UserDone = Done & { readonly action: Administered }
 /** The RPCs that change the state of a user. */
 export function userStateRpcs(
   deps: UserChangeDeps & {
-    organizations: Organizations
-    emails: Pick<Emails, 'notify'>
+    organizations: Pick<Organizations, 'hold'>
     settings: Pick<Settings, 'mailLocale'>
   },
 ) {
-  const { references, users, administeredUsers, organizations, emails, settings } = deps
+  const { references, users, registrar, administeredUsers, organizations, settings } = deps
+  const byOf = (administrator: Administrator) => ({
+    notice: changeBy(administrator, settings),
+    id: administrator.user?.id,
+  })
   const change = changingUser(deps)
   return {
     /** Makes a user active without a key, and a member of an organization. */
     async activateUser(request, context) {
       const { administrator } = context
-      const by = changeBy(administrator, settings)
       const id = request.organization ? (await references.organization.find(request.organization)).id : undefined
       return change(request, context, { keys: true }, async (row, t) => {
         const moved = id !== undefined && id !== row.organizationId
         if (row.active && !moved) return undefined
         if (row.role === 'ROLE_ADMIN') administrator.confirm(row.username, request.confirm)
         if (row.suspended) refuse(Reason.WRONG_STATE, { text: `${row.username} is suspended: resume it first.` })
-        if (moved) await checkOrganization(organizations, id, t)
-        // Access through the former organization ends.
-        if (moved && (row.active || row.organizationId !== null)) await users.setOrganization(row, id, by, t)
-        await users.activate(row, id ?? null, t, administrator.user?.id)
-        // security-notices.ts notifies an administrator.
-        if (!row.active && row.role !== 'ROLE_ADMIN') await emails.notify('account-activated', row, by, t)
+        const place = moved ? await takePlace(organizations, id, t) : undefined
+        await registrar.change({ user: row, place, activate: true }, byOf(administrator), t)
         const organization = id ?? row.organizationId
         const former = moved && row.organizationId !== null ? `${row.organizationId}->` : ''
         const object = organization === null ? undefined : `organization:${former}${organization}`
@@ -102,12 +104,9 @@ export function userStateRpcs(
       const id = request.organization ? (await references.organization.find(request.organization)).id : null
       return change(request, context, {}, async (row, t) => {
         if (row.organizationId === id) return undefined
-        if (id !== null) await checkOrganization(organizations, id, t)
-        await users.setOrganization(row, id, changeBy(context.administrator, settings), t)
-        return {
-          action: 'user.set-organization',
-          object: `organization:${row.organizationId ?? 'none'}->${id ?? 'none'}`,
-        }
+        const place = id === null ? null : await takePlace(organizations, id, t)
+        await registrar.change({ user: row, place }, byOf(context.administrator), t)
+        return { action: 'user.set-organization', object: moveObject(row, id) }
       })
     },
 
@@ -194,14 +193,4 @@ export async function keepAnAdministrator(
 /** Refuses with WRONG_STATE to change a deleted user. */
 export function checkPresent(row: Pick<AdministeredUserRow, 'username' | 'deletedAt'>): void {
   if (row.deletedAt) refuse(Reason.WRONG_STATE, { text: `${row.username} is deleted: undelete it first.` })
-}
-
-/** Refuses with WRONG_STATE unless the organization is active; it stays so until the transaction ends. */
-export async function checkOrganization(
-  organizations: Pick<Organizations, 'isActive'>,
-  id: number,
-  t: Transaction,
-): Promise<void> {
-  if (await organizations.isActive(id, t)) return
-  refuse(Reason.WRONG_STATE, { text: `Organization #${id} is inactive: activate it first.` })
 }

@@ -4,55 +4,58 @@ import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs, Checked } from '../../calls/context.js'
 import type { Organizations } from '../../models/organization.js'
 import type { Passwords } from '../../passwords/hash.js'
-import type { PasswordPolicy } from '../../passwords/policy.js'
 import { waiterOf } from '../../passwords/pool.js'
 import type { Settings } from '../../process/settings.js'
+import {
+  type AccountField,
+  accountFields,
+  attributesOfForm,
+  type CompleteTexts,
+  checkForm,
+  type FormRules,
+  type FormTexts,
+} from '../../registration/form.js'
+import { takePlace } from '../../registration/membership.js'
+import { isTaken, takenNames } from '../../registration/names.js'
+import { profileChange } from '../../registration/registrar.js'
 import { type FieldViolation, refuse } from '../../requests/refusal.js'
 import { checkRole } from '../../requests/texts.js'
 import { readMask } from '../../requests/update-mask.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
 import { usernameKey } from '../../rules/names.js'
 import { profileFields } from '../../rules/profile.js'
-import { editProfile } from '../../users/profile.js'
-import { type CompleteTexts, checkFields, profileOf } from '../../users/sign-up-form.js'
-import { checkFree, isTaken, takenNames } from '../../users/taken-names.js'
 import { changeBy } from '../security-notices.js'
-import { changingUser, checkOrganization, type UserChangeDeps } from './changes.js'
+import { changingUser, type UserChangeDeps } from './changes.js'
 import { toAdministeredUser } from './record.js'
 
-interface Deps extends UserChangeDeps {
-  organizations: Organizations
+interface Deps extends UserChangeDeps, FormRules {
+  organizations: Pick<Organizations, 'hold'>
   passwords: Passwords
-  policy: PasswordPolicy
-  settings: Pick<Settings, 'timeZone' | 'mailLocale'>
-  now: () => number
+  settings: Pick<Settings, 'mailLocale'>
 }
-
-/** Fields that can be changed. */
-const editable = ['username', ...profileFields, 'email'] as const
 
 /** The fields that a request changes, and their new values. */
 interface Update {
-  readonly mask: readonly (typeof editable)[number][]
-  readonly texts: ReturnType<typeof checkTexts>['texts']
+  readonly mask: readonly AccountField[]
+  readonly texts: FormTexts
 }
 
 /** The RPCs that take the form of a user. */
 export function userFormRpcs(deps: Deps) {
-  const { references, users, notifyAdministrators, organizations, passwords, masterKey } = deps
+  const { references, users, registrar, notifyAdministrators, organizations, passwords, masterKey } = deps
   const change = changingUser(deps)
   return {
     /** Registers a user, active at once or not. */
     async createUser(request, { call, administrator, transact }) {
       const form: Partial<UserForm> = request.form ?? {}
-      const { password, nickname = form.username } = form
-      const given = { ...form, ...(nickname !== undefined && { nickname }) }
-      const { fields, texts } = checkTexts(deps, given)
-      const needed = fields.filter(({ field }) => field !== 'password' || password !== undefined)
-      if (needed.length > 0) {
+      const { password, role: givenRole = '', nickname = form.username } = form
+      const fields = [...accountFields, ...(password === undefined ? [] : ['password' as const]), 'roles' as const]
+      const given = { ...form, nickname, roles: givenRole === '' ? [] : [givenRole] }
+      const { wrong, texts } = checkForm(given, fields, deps)
+      if (wrong.length > 0) {
         // Report taken names with all other wrong fields; otherwise they show when the user is added.
-        const taken = await takenNames(users, { username: texts.username ?? '', nickname: texts.nickname ?? '' })
-        refuseForm([...needed, ...taken.filter(({ field }) => needed.every(other => other.field !== field))])
+        const taken = await takenNames(users, texts)
+        refuseForm([...wrong, ...taken.filter(({ field }) => wrong.every(other => other.field !== field))])
       }
       const role = checkRole('form.role', form.role)
       administrator.permitSignIn([role])
@@ -70,59 +73,56 @@ export function userFormRpcs(deps: Deps) {
         password === undefined
           ? []
           : await passwords.hash([{ context: 'password', text: password }], waiterOf(call, key, 'administration'))
-      const row = {
-        ...profileOf(complete),
+      const user = {
+        ...attributesOfForm(complete),
         passwordHash,
         securityQuestion: null,
         // Only users themselves accept terms.
         termsOfUsage: false,
         role,
+        active: request.active,
+        activatedBy: request.active ? (administrator.user?.id ?? null) : null,
       }
       return transact(async ({ t, record }) => {
-        await checkFree(users, row, t)
-        const id = await users.add(row, t)
-        if (request.active) {
-          if (organization !== null) await checkOrganization(organizations, organization, t)
-          const inactive = { ...row, id, active: false, suspended: false, organizationId: null }
-          await users.activate(inactive, organization, t, administrator.user?.id)
-        }
+        const organizationId = organization === null ? null : await takePlace(organizations, organization, t)
+        const id = await registrar.add({ ...user, organizationId }, t)
         if (becomesAdministrator) await notifyAdministrators(administrator, { action: 'user.add', subjectId: id }, t)
-        await record({ action: 'user.add', subject_id: id, object: `role:${row.role}` })
+        await record({ action: 'user.add', subject_id: id, object: `role:${role}` })
         return { user: toAdministeredUser(await references.user.lock(id, t), masterKey, { keys: true }) }
-      }).catch(error => refuseTaken(error, () => takenNames(users, row)))
+      }).catch(error => refuseTaken(error, () => takenNames(users, complete)))
     },
 
     /** Changes the username, profile or e-mail address of a user. */
     updateUser: {
-      check({ updateMask, form = {} as UserForm }) {
-        const mask = readMask(updateMask, editable)
-        const { fields, texts } = checkTexts(deps, Object.fromEntries(mask.map(field => [field, form[field]])))
-        refuseForm(fields.filter(({ field }) => (mask as string[]).includes(field)))
+      check({ updateMask, form }) {
+        const mask = readMask(updateMask, accountFields)
+        const { wrong, texts } = checkForm(form ?? {}, mask, deps)
+        refuseForm(wrong)
         return { mask, texts }
       },
       async handle(request, context, { mask, texts }) {
-        const masked = Object.fromEntries(mask.map(field => [field, texts[field]])) as typeof texts
-        const by = changeBy(context.administrator, deps.settings)
-        return change(request, context, {}, async (row, t) => {
-          const changed = new Set<string>()
-          // The address comes first: the sender holds an e-mail, which this discards, while it waits for a user with another name.
-          if (mask.includes('email') && (texts.email ?? null) !== row.email) {
-            await users.setEmail(row, texts.email ?? null, by, t)
-            changed.add('email')
-          }
-          if (masked.username && masked.username !== row.username) {
-            await checkFree(users, { username: masked.username }, t, row.id)
-            await users.rename(row.id, masked.username, by, t)
-            changed.add('username')
-          }
-          const details = profileFields.filter(field => mask.includes(field))
-          for (const field of await editProfile(users, row, details, texts, t)) changed.add(field)
-          if (changed.size === 0) return undefined
-          const names = mask.filter(field => changed.has(field)).join(',')
+        const { administrator, target } = context
+        return change(request, context, {}, async (user, t) => {
+          const { changed, details } = profileChange(
+            user,
+            profileFields.filter(field => mask.includes(field)),
+            texts,
+          )
+          const username = texts.username === user.username ? undefined : texts.username
+          const email =
+            mask.includes('email') && (texts.email ?? null) !== user.email ? (texts.email ?? null) : undefined
+          const fields = [...(username ? ['username'] : []), ...changed, ...(email === undefined ? [] : ['email'])]
+          if (fields.length === 0) return undefined
+          await registrar.change(
+            { user, username, details, email },
+            { notice: changeBy(administrator, deps.settings) },
+            t,
+          )
+          const names = mask.filter(field => fields.includes(field)).join(',')
           return names === 'email'
             ? { action: 'user.set-email', object: `email:${texts.email ? 'set' : 'removed'}` }
             : { action: 'user.edit', object: `fields:${names}` }
-        }).catch(error => refuseTaken(error, () => takenNames(users, masked, context.target.id)))
+        }).catch(error => refuseTaken(error, () => takenNames(users, texts, target.id)))
       },
     } satisfies Checked<'updateUser', Update>,
   } satisfies Partial<AdministrationRpcs>
@@ -133,12 +133,6 @@ async function refuseTaken(error: unknown, taken: () => Promise<FieldViolation[]
   if (!isTaken(error)) throw error
   refuseForm(await taken())
   throw error
-}
-
-/** Checks a form by the rules of sign-up. */
-function checkTexts({ policy, settings, now }: Deps, { role, ...form }: Partial<UserForm>) {
-  const { timeZone } = settings
-  return checkFields({ ...form, roles: role === undefined ? [] : [role] }, policy, { now: new Date(now()), timeZone })
 }
 
 /** Refuses with INVALID_SIGN_UP when there are wrong fields. */

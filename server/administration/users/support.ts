@@ -35,7 +35,7 @@ export function userSupportRpcs(
     settings: Pick<Settings, 'mailLocale'>
   },
 ) {
-  const { users, attempts, buckets, counterKeys, totpSecrets, questions, emails, quotas } = deps
+  const { registrar, attempts, buckets, counterKeys, totpSecrets, questions, emails, quotas } = deps
   const { passwords, policy, settings } = deps
   const change = changingUser(deps)
   return {
@@ -91,10 +91,7 @@ export function userSupportRpcs(
           ? []
           : await passwords.hash([secret], waiterOf(call, user.usernameKey, 'administration'))
         return change(request, context, {}, async (row, t) => {
-          await users.changePassword(row.id, hash, { byToken: false }, t)
-          // security-notices.ts notifies an administrator, without a quota.
-          if (row.role !== 'ROLE_ADMIN')
-            await emails.notify('password-changed', row, changeBy(administrator, settings), t)
+          await registrar.change({ user: row, passwordHash: hash }, { notice: changeBy(administrator, settings) }, t)
           return { action: 'user.set-password' }
         })
       },

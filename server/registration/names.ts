@@ -1,12 +1,11 @@
-// Names that a user can't have, because they are taken, reserved or look-alikes: for sign-up, users and administrators.
+// Names that a user can't have, because others have them, or have look-alikes of them.
 import { randomInt } from 'node:crypto'
 import { type Admission, tooManyAttempts } from '../access/admission.js'
-import type { Transaction } from '../database/connection.js'
 import { brokenConstraint } from '../database/failures.js'
 import type { Users } from '../models/user.js'
-import type { NameProblem } from '../models/user-names.js'
+import type { NameProblems } from '../models/user-names.js'
 import type { FieldViolation } from '../requests/refusal.js'
-import { nicknameKey, usernameKey } from '../rules/names.js'
+import { nicknameKey } from '../rules/names.js'
 
 /** Names that a form gives. */
 interface Names {
@@ -15,51 +14,35 @@ interface Names {
 }
 
 /** A name is taken, as a transaction sees it. When the transaction has ended, `takenNames` returns which. */
-class Taken extends Error {}
-
-/** Throws `Taken` unless a user, which may be new, can have the names; it can until the transaction ends. */
-export async function checkFree(
-  users: Pick<Users, 'lookalikes'>,
-  names: Names,
-  t: Transaction,
-  userId?: number,
-): Promise<void> {
-  const { username, nickname } = await users.lookalikes(names, { t, userId })
-  if (username || nickname) throw new Taken()
-}
+export class Taken extends Error {}
 
 /** Whether an error of a transaction says that a name is taken. */
 export function isTaken(error: unknown): boolean {
   return error instanceof Taken || brokenConstraint(error)?.startsWith('users_') === true
 }
 
-/** Says why a user can't have a name. */
-export function nameMessage(field: 'username' | 'nickname', problem: NameProblem): string {
-  const why = { taken: 'is taken', alike: 'looks like one that is taken' }[problem]
-  return `Choose another ${field}: this one ${why}.`
+/** Returns problems of names as wrong fields. */
+export function nameViolations(problems: NameProblems): FieldViolation[] {
+  return (['username', 'nickname'] as const).flatMap(field => {
+    const problem = problems[field]
+    const why = problem && { taken: 'is taken', alike: 'looks like one that is taken' }[problem]
+    return why ? [{ field, message: `Choose another ${field}: this one ${why}.` }] : []
+  })
 }
 
-/** Returns as invalid fields the names that users other than `userId` have, or that look like such names. */
+/** Returns as wrong fields the names that users other than `userId` have, or that look like such names, with a free nickname. */
 export async function takenNames(
-  users: Pick<Users, 'taken' | 'lookalikes' | 'takenNicknames'>,
-  { username = '', nickname = '' }: Names,
+  users: Pick<Users, 'nameProblems' | 'takenNicknames'>,
+  { username, nickname }: Names,
   userId?: number,
 ): Promise<FieldViolation[]> {
-  const [taken, alike] = await Promise.all([
-    users.taken(usernameKey(username), nicknameKey(nickname), userId),
-    users.lookalikes({ username, nickname }, { userId }),
-  ])
-  const problemOf = (field: 'username' | 'nickname'): NameProblem | undefined =>
-    taken[field] ? 'taken' : alike[field] ? 'alike' : undefined
-  const fields: FieldViolation[] = []
-  const [usernameProblem, nicknameProblem] = [problemOf('username'), problemOf('nickname')]
-  if (usernameProblem) fields.push({ field: 'username', message: nameMessage('username', usernameProblem) })
-  if (nicknameProblem) {
-    const free = await freeNickname(users, nickname.trim())
-    const message = nameMessage('nickname', nicknameProblem).replace(/\.$/, `, ${free} is free.`)
-    fields.push({ field: 'nickname', message })
-  }
-  return fields
+  const [problems] = await users.nameProblems([{ username, nickname, userId }])
+  const fields = nameViolations(problems!)
+  if (!problems!.nickname) return fields
+  const free = await freeNickname(users, nickname!.trim())
+  return fields.map(each =>
+    each.field === 'nickname' ? { ...each, message: each.message.replace(/\.$/, `, ${free} is free.`) } : each,
+  )
 }
 
 /**

@@ -1,0 +1,91 @@
+// Organizations: their form, and how they are added and changed.
+import type { OrganizationForm } from '../../proto/gen/auth/v1/administration_pb.js'
+import type { Transaction } from '../database/connection.js'
+import type { Emails, NotifiedChange } from '../models/email.js'
+import type { OrganizationDetails, OrganizationRow, Organizations } from '../models/organization.js'
+import type { FieldViolation } from '../requests/refusal.js'
+import { isOneLine, nicknameKey } from '../rules/names.js'
+import { type OrganizationField, type OrganizationValues, organizationFields } from '../rules/organization.js'
+import { limits, tooLong } from '../rules/sizes.js'
+
+/** Returns the fields of a form as attributes, null where they are cleared, and every wrong one. */
+export function readOrganization(
+  form: Partial<OrganizationForm>,
+  fields: readonly OrganizationField[],
+): { wrong: FieldViolation[]; details: Partial<OrganizationValues> } {
+  const wrong: FieldViolation[] = []
+  const details = fields.map(({ field, attribute, required, lines, check }) => {
+    const given = form[attribute] ?? ''
+    const text = (lines ? given.replace(/\r\n?/g, '\n') : given).trim()
+    const problem = tooLong(text, 'text')
+      ? `Use at most ${limits.text} characters.`
+      : !isOneLine(lines ? text.replaceAll('\n', ' ') : text)
+        ? 'Leave out line breaks and other control characters.'
+        : required && nicknameKey(text) === ''
+          ? 'Required.'
+          : text === ''
+            ? undefined
+            : check?.(text)
+    if (problem) wrong.push({ field, message: problem })
+    return [attribute, text || null]
+  })
+  return { wrong, details: Object.fromEntries(details) }
+}
+
+/** The registrar of organizations. */
+export type OrganizationRegistrar = ReturnType<typeof createOrganizationRegistrar>
+
+/** Creates the registrar of the organizations of a database. */
+export function createOrganizationRegistrar({
+  organizations,
+  emails,
+}: {
+  readonly organizations: Organizations
+  readonly emails: Pick<Emails, 'notifyOrganization'>
+}) {
+  return {
+    add: organizations.add,
+
+    /** Changes an organization, and notifies its former e-mail address if it gets another one. */
+    async change(
+      row: OrganizationRow,
+      details: OrganizationDetails,
+      by: NotifiedChange,
+      t: Transaction,
+    ): Promise<void> {
+      await organizations.edit(row.id, details, t)
+      if (changedDetails(row, details).includes('email')) await emails.notifyOrganization(row, by, t)
+    },
+
+    /** Returns why others prevent these details of an organization. Otherwise nothing does until the transaction ends. */
+    async problemOf(
+      { inepCode }: OrganizationDetails,
+      id: number | undefined,
+      t: Transaction,
+    ): Promise<FieldViolation | undefined> {
+      const other = inepCode ? await organizations.withInepCode(inepCode, id, t) : undefined
+      return other === undefined
+        ? undefined
+        : { field: 'inep_code', message: `Organization #${other} already has this INEP code.` }
+    },
+  }
+}
+
+/** What can be set of an organization, by the name of the field. */
+const settable: readonly (readonly [field: string, attribute: keyof OrganizationDetails])[] = [
+  ...organizationFields.map(({ field, attribute }) => [field, attribute] as const),
+  ['creation_date', 'creationDate'],
+  ['active', 'active'],
+]
+
+/** Returns the names of the given details that differ from an organization’s. */
+export function changedDetails(row: OrganizationRow, details: OrganizationDetails): string[] {
+  return settable.flatMap(([field, attribute]) =>
+    details[attribute] === undefined || details[attribute] === row[attribute] ? [] : [field],
+  )
+}
+
+/** Returns all details of an organization. */
+export function detailsOf(row: OrganizationRow): unknown[] {
+  return settable.map(([, attribute]) => row[attribute])
+}

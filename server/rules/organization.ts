@@ -1,0 +1,63 @@
+// The fields of an organization, a row for each. Its attributes, forms, records, changes, imports, exports, and the flags and
+// columns of files of the command line derive from it.
+import type { OrganizationForm } from '../../proto/gen/auth/v1/administration_pb.js'
+import { isEmailAddress } from './names.js'
+
+/** A field of an organization: a text as long as sizes.ts allows. */
+interface Row {
+  /** Its name in JSON, masks and files; by default that of its attribute. */
+  readonly field?: string
+  /** What it is, for the help of commands. */
+  readonly about: string
+  /** Whether every organization has it. */
+  readonly required?: true
+  /** Whether its text can have lines. */
+  readonly lines?: true
+  /** Whether it is about the people who run the organization: members don’t get it in the export of their data. */
+  readonly personal?: true
+  /** What it is called, if others join the organization by it: then only administrators change it. */
+  readonly opens?: string
+  /** Returns what is wrong with a text that isn't blank, as a sentence. */
+  readonly check?: (text: string) => string | undefined
+}
+
+/** By attribute, which a form has, too: without a row, a field of the form is a compile error. */
+const rows = {
+  name: { about: 'name; need not be unique', required: true },
+  email: {
+    about: 'e-mail address that activation keys are sent to (RFC 5321)',
+    personal: true,
+    opens: 'e-mail address',
+    check: text => (isEmailAddress(text) ? undefined : 'Not a valid e-mail address.'),
+  },
+  address: { about: 'postal address', lines: true },
+  inepCode: { field: 'inep_code', about: 'INEP code of a school; unique', opens: 'INEP code' },
+  login: { about: 'login name in its own systems', personal: true },
+  phone: { about: 'telephone number', personal: true },
+  responsible: { about: 'person responsible', personal: true },
+  type: { about: 'kind, such as E school, D civil defense, N non-governmental, O others' },
+  website: { about: 'URL of the website' },
+} as const satisfies Record<Exclude<keyof OrganizationForm, '$typeName' | '$unknown'>, Row>
+
+type Rows = typeof rows
+
+/** An attribute of an organization. */
+export type OrganizationAttribute = keyof Rows
+
+/** The values of an organization by attribute: null where an optional field is empty. */
+export type OrganizationValues = {
+  readonly [A in OrganizationAttribute]: Rows[A] extends { required: true } ? string : string | null
+}
+
+/** A field of a form. */
+export interface OrganizationField extends Row {
+  readonly field: string
+  readonly attribute: OrganizationAttribute
+}
+
+/** All fields. */
+export const organizationFields: readonly OrganizationField[] = Object.entries<Row>(rows).map(([attribute, row]) => ({
+  ...row,
+  field: row.field ?? attribute,
+  attribute: attribute as OrganizationAttribute,
+}))
