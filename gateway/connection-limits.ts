@@ -1,8 +1,8 @@
 /** Limits on the connections of client networks. */
 
 import { LRUCache } from 'lru-cache'
+import { type Bucket, createBucket } from '../server/limits/bucket.js'
 import { maxEntries } from '../server/limits/cache-size.js'
-import { createTokenBucket, type TokenBucket } from '../server/limits/token-bucket.js'
 import { canonicalAddress, networksOf } from '../server/requests/client-address.js'
 import type { Connection } from './connection.js'
 
@@ -36,7 +36,7 @@ export function createConnectionLimits(
   { perAddress, perNetwork, newPerSecond, newAtOnce }: typeof connectionLimits,
   isTrusted: (address: string) => boolean,
 ): ConnectionLimits {
-  const opened = new LRUCache<string, TokenBucket>(maxEntries(trackedAddresses))
+  const opened = new LRUCache<string, Bucket>(maxEntries(trackedAddresses))
   const open = new Map<string, Set<Connection>>()
 
   return {
@@ -46,7 +46,7 @@ export function createConnectionLimits(
       const network = networksOf(address)[0]!
       let bucket = opened.get(network)
       if (!bucket) {
-        bucket = createTokenBucket(newAtOnce, newPerSecond)
+        bucket = createBucket({ capacity: newAtOnce, perSecond: newPerSecond })
         opened.set(network, bucket)
       }
       return bucket.acquire(1)

@@ -80,10 +80,10 @@ export interface SignIns {
   /**
    * Counts an attempt as in flight before any comparison. Refuses with TOO_MANY_ATTEMPTS when the failures and attempts
    * in flight of the client address, or of the proof of the account, reach their limit; with OVERLOADED when the hash
-   * queue can't compute that many `hashes` in time. A refused attempt doesn't count. An attempt from a `device` of the
+   * queue has no room. A refused attempt doesn't count. An attempt from a `device` of the
    * account counts for that device only.
    */
-  begin(action: SignInAction, usernameKey: string, call: Call, hashes: number, device?: Device): Promise<Attempt>
+  begin(action: SignInAction, usernameKey: string, call: Call, device?: Device): Promise<Attempt>
 }
 
 /** Milliseconds for which a lock is cached, so that repeated attempts cost few statements. */
@@ -115,23 +115,23 @@ export function createSignIns(deps: {
    * Refuses when the client address is blocked or the hash queue is full. An account that knows the device or network
    * is exempt: only its own counts apply.
    */
-  async function admit(waiter: Waiter, call: Call, hashes: number, device: Device | undefined): Promise<void> {
+  async function admit(waiter: Waiter, call: Call, hashes: boolean, device: Device | undefined): Promise<void> {
     const seconds = await admission.blockedFor(call.address)
-    const busy = seconds === undefined && hashes > 0 ? refusalOf(() => pool.check(waiter, hashes)) : undefined
+    const busy = seconds === undefined && hashes ? refusalOf(() => pool.check(waiter)) : undefined
     const refusal = seconds === undefined ? busy : tooManyAttempts(seconds, 'failures')
     if (!refusal || (device?.active && device.usernameKey === waiter.account)) return
     if (!(await admission.knows(call.address, waiter.account))) throw refusal
   }
 
   return {
-    async begin(action, usernameKey, call, hashes, device) {
+    async begin(action, usernameKey, call, device) {
       const { address } = call
       const { proof, unknown } = ways[action]
       const waiter = waiterOf(call, usernameKey, proof === 'administration' ? proof : 'other')
       const lockKey = [proof, usernameKey, network(address), device?.userId, device?.session].join('\0')
       const lockedFor = locks.get(lockKey)
       if (lockedFor !== undefined) throw tooManyAttempts(lockedFor, 'account')
-      await admit(waiter, call, hashes, device)
+      await admit(waiter, call, proof !== undefined, device)
 
       const leave = admission.begin(address)
       let open = true

@@ -56,7 +56,7 @@ export function sessionRpcs(deps: {
       const key = usernameKey(username)
       if (key === '' || tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
 
-      await using attempt = await signIns.begin('session.admin-login', key, call, 1)
+      await using attempt = await signIns.begin('session.admin-login', key, call)
       const { account } = attempt
       const { correct } = await attempt.comparePassword(password)
       const administers = account?.role === 'ROLE_ADMIN' && account.active && !account.suspended

@@ -41,7 +41,7 @@ export function answerRpcs(deps: {
   async function prove(password: string, { user }: Caller, call: Call): Promise<void> {
     if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
     checkPasswordAge(user, now(), 'An answer can replace the former one at once', Reason.ACCESS_DENIED)
-    await using attempt = await signIns.begin('user.save-answer', user.usernameKey, call, 2)
+    await using attempt = await signIns.begin('user.save-answer', user.usernameKey, call)
     const { correct } = await attempt.comparePassword(password)
     if (attempt.account?.id !== user.id || !correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
   }
@@ -65,7 +65,7 @@ export function answerRpcs(deps: {
       const key = usernameKey(username)
       if (key === '') refuse(Reason.USER_NOT_FOUND)
 
-      await using attempt = await signIns.begin('session.login-by-answers', key, call, given.size)
+      await using attempt = await signIns.begin('session.login-by-answers', key, call)
       const { account, waiter } = attempt
       if (!account) return attempt.fail(Reason.USER_NOT_FOUND)
       const claims = toClaims(given, await questions.answers(account.id))

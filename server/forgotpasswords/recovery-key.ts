@@ -85,7 +85,7 @@ export function recoveryKeyRpcs(deps: {
       const normalized = key.trim().toUpperCase()
       if (username.trim() === '' || normalized === '') refuse(Reason.INVALID_KEY)
 
-      await using attempt = await signIns.begin('session.login-by-key', usernameKey(username), call, 0)
+      await using attempt = await signIns.begin('session.login-by-key', usernameKey(username), call)
       const { account } = attempt
       // No user has the id 0: the steps for an unknown user are the same.
       const id = account?.id ?? 0

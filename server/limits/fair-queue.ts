@@ -1,14 +1,14 @@
-// Start-time fair queuing (Goyal, Vin and Cheng, 1996), hierarchical by network.
+// Start-time fair queuing (Goyal, Vin and Cheng, 1996), hierarchical, with ranks.
 
 /** An entry of the queue. */
 export interface Entry {
-  /** Its networks, innermost first. */
+  /** Names of its lines, innermost first, such as the networks of a client. */
   readonly networks: readonly string[]
   /** Its cost, in the same unit for all entries. */
   readonly cost: number
 }
 
-/** Maximum entries of an innermost network, of an outermost network, and in all. */
+/** Maximum entries of an innermost line, of an outermost line, and in all. */
 export interface QueueBounds {
   readonly innermost: number
   readonly outermost: number
@@ -16,50 +16,76 @@ export interface QueueBounds {
 }
 
 /** Entries in fair order. */
-export interface FairQueue<T extends Entry> {
-  /** Adds an entry. When that exceeds a bound, removes and returns the newest entry of the longest line. */
-  add(entry: T): T | undefined
-  /** Returns the next entry without removing it. */
-  peek(): T | undefined
-  /** Removes and returns the next entry. */
-  take(): T | undefined
-  /** Removes an entry; false when it isn't in the queue. */
-  remove(entry: T): boolean
-  /** Removes and returns all entries that match the predicate. */
-  removeIf(matches: (entry: T) => boolean): T[]
-  readonly size: number
-}
+export type FairQueue<T extends Entry> = ReturnType<typeof createFairQueue<T>>
 
-/**
- * The line of a network: its entries, or the lines of the networks inside it. The tags of the algorithm: `start` of the
- * next entry, `finish` of the last entry taken, `virtual` time, the start tag of the inner line that was served last.
- */
+/** The line of a network: its entries, or the lines inside it. */
 interface Line<T> {
   readonly parent: Line<T> | undefined
+  rank: number
+  /** The start tag of the next entry. An empty line keeps it. */
   start: number
-  finish: number
+  /** Virtual time: the greatest start tag of an inner line that was served. */
   virtual: number
+  /** Entries in it and inside it. */
   size: number
-  /** Whether the heap of its parent holds it. A line that becomes empty stays in the heap until it is first there. */
-  queued: boolean
-  /** Breaks ties between lines with the same tag: the one that entered the heap first is next. */
-  order: number
-  /** Number of insertions into its heap. */
-  insertions: number
+  /** Turns since an inner line above the lowest rank had one. */
+  turns: number
   readonly lines: Map<string, Line<T>>
-  heap: Line<T>[]
+  /** The inner lines that have entries, by rank and start tag. */
+  readonly waiting: Line<T>[]
   readonly entries: T[]
 }
+
+/** One of this many turns in a line goes to an inner line above the lowest rank. */
+const cycle = 10
 
 /** Inner lines that a line may have, beyond twice its entries, before it removes empty ones with their tags. */
 const maxEmptyLines = 64
 
 /**
- * Creates a queue in which waiting networks get equal shares of cost, and the networks inside each of them, too. The
- * shares of two networks that wait all the time differ by at most the sum of their greatest costs.
+ * Creates a queue in which lines of the same rank get equal shares of cost, and the lines inside each of them, too: the
+ * shares of two lines that wait all the time differ by at most the sum of their greatest costs. While lines of the lowest
+ * rank wait, those of higher ranks together get one of ten turns, in the order of their last turns. `rankOf` returns the
+ * rank of a line by its name, each time that the line begins to wait.
  */
-export function createFairQueue<T extends Entry>(bounds: QueueBounds): FairQueue<T> {
-  let root = createLine<T>(undefined)
+export function createFairQueue<T extends Entry>(bounds: QueueBounds, rankOf: (name: string) => number = () => 0) {
+  let root = createLine<T>()
+
+  /** The inner line that is next. */
+  function next({ waiting, turns }: Line<T>): Line<T> {
+    const [first, last] = [waiting[0]!, waiting.at(-1)!]
+    if (turns < cycle - 1 || last.rank === first.rank) return first
+    const passedOver = waiting.filter(({ rank }) => rank > first.rank)
+    return passedOver.reduce((earliest, each) => (each.start < earliest.start ? each : earliest))
+  }
+
+  function nextLeaf(): Line<T> | undefined {
+    if (root.size === 0) return undefined
+    let line = root
+    while (line.waiting.length > 0) line = next(line)
+    return line
+  }
+
+  /** Adds an entry, and returns its innermost line. */
+  function insert(entry: T): Line<T> {
+    root.size++
+    let line = root
+    for (let level = entry.networks.length - 1; level >= 0; level--) {
+      const name = entry.networks[level]!
+      const inner = line.lines.get(name) ?? addLine(line, name)
+      if (inner.size++ === 0) wait(inner, Math.max(line.virtual, inner.start), rankOf(name))
+      line = inner
+    }
+    line.entries.push(entry)
+    return line
+  }
+
+  /** Removes an entry that isn't served: the tags of its lines stay. */
+  function removeAt(leaf: Line<T>, index: number): void {
+    leaf.entries.splice(index, 1)
+    for (let line = leaf; line.parent; line = line.parent) if (--line.size === 0) leave(line)
+    if (--root.size === 0) root = createLine<T>()
+  }
 
   function lineOf({ networks }: T): Line<T> | undefined {
     let line: Line<T> | undefined = root
@@ -67,157 +93,102 @@ export function createFairQueue<T extends Entry>(bounds: QueueBounds): FairQueue
     return line
   }
 
-  /** The next inner line; removes empty lines before it from the heap. */
-  function first(line: Line<T>): Line<T> {
-    while (line.heap[0]!.size === 0) dequeue(line)
-    return line.heap[0]!
+  function remove(entry: T): boolean {
+    const leaf = lineOf(entry)
+    const index = leaf?.entries.lastIndexOf(entry) ?? -1
+    if (index >= 0) removeAt(leaf!, index)
+    return index >= 0
   }
 
-  function firstLeaf(): Line<T> | undefined {
-    if (root.size === 0) return undefined
-    let line = root
-    while (line.heap.length > 0 && line.entries.length === 0) line = first(line)
-    return line
-  }
-
-  /** Removes an entry that isn't served: the tags of its lines stay. */
-  function removeAt(leaf: Line<T>, index: number): T {
-    const [entry] = leaf.entries.splice(index, 1)
-    for (let line: Line<T> | undefined = leaf; line; line = line.parent) line.size--
-    if (root.size === 0) root = createLine<T>(undefined)
-    return entry!
-  }
-
-  function takeNewest(from: Line<T>): T {
-    let line = from
-    while (line.lines.size > 0) {
-      let longest: Line<T> | undefined
-      for (const each of line.lines.values())
-        if (each.size > 0 && (!longest || isEvictedFirst(each, longest))) longest = each
-      line = longest!
-    }
-    return removeAt(line, line.entries.length - 1)
+  /** The newest entry of the longest line, which leaves when the entries with one in a leaf exceed a bound. */
+  function excess(leaf: Line<T>, networks: readonly string[]): T | undefined {
+    const outermost = root.lines.get(networks.at(-1)!)!
+    if (leaf.size > bounds.innermost) return leaf.entries.at(-1)
+    if (outermost.size > bounds.outermost) return newestOfLongest(outermost)
+    if (root.size <= bounds.all) return undefined
+    const { waiting } = root
+    return newestOfLongest(longest(waiting.filter(({ rank }) => rank === waiting.at(-1)!.rank)))
   }
 
   return {
-    add(entry) {
-      const { networks } = entry
-      root.size++
-      let line = root
-      for (let level = networks.length - 1; level >= 0; level--) {
-        line = enter(line, networks[level]!)
-        line.size++
-      }
-      line.entries.push(entry)
-      if (line.size > bounds.innermost) return takeNewest(line)
-      const outermost = root.lines.get(networks.at(-1)!)!
-      if (outermost.size > bounds.outermost) return takeNewest(outermost)
-      return root.size > bounds.all ? takeNewest(root) : undefined
+    /**
+     * Adds an entry. When that exceeds a bound, removes and returns the newest entry of the longest line; of the outermost
+     * lines, only those of the highest rank lose entries.
+     */
+    add(entry: T): T | undefined {
+      const evicted = excess(insert(entry), entry.networks)
+      if (evicted) remove(evicted)
+      return evicted
     },
-    peek: () => firstLeaf()?.entries[0],
-    take() {
-      const leaf = firstLeaf()
+    /** Whether `add` would keep such an entry now. */
+    hasRoom(like: Entry): boolean {
+      const entry = { ...like } as T
+      const evicted = excess(insert(entry), entry.networks)
+      remove(entry)
+      return evicted !== entry
+    },
+    /** Returns the next entry without removing it. */
+    peek: (): T | undefined => nextLeaf()?.entries[0],
+    /** Removes and returns the next entry. */
+    take(): T | undefined {
+      const leaf = nextLeaf()
       if (!leaf) return undefined
       const entry = leaf.entries.shift()!
-      for (let line = leaf; line.parent; line = line.parent) {
-        line.parent.virtual = line.start
-        line.size--
-        dequeue(line.parent)
-        line.finish = line.start + entry.cost
-        line.start = line.finish
-        if (line.size > 0) enqueue(line.parent, line)
+      for (let [line, level] = [leaf, 0]; line.parent; line = line.parent) {
+        const { parent } = line
+        parent.turns = line.rank > parent.waiting[0]!.rank ? 0 : parent.turns + 1
+        leave(line)
+        // A line of a higher rank falls behind; that gives it no right to what it didn't get.
+        parent.virtual = Math.max(parent.virtual, line.start)
+        line.start = parent.virtual + entry.cost
+        if (--line.size > 0) wait(line, line.start, rankOf(entry.networks[level]!))
+        level++
       }
-      root.size--
-      if (root.size === 0) root = createLine<T>(undefined)
+      if (--root.size === 0) root = createLine<T>()
       return entry
     },
-    remove(entry) {
-      const leaf = lineOf(entry)
-      const index = leaf?.entries.indexOf(entry) ?? -1
-      if (index < 0) return false
-      removeAt(leaf!, index)
-      return true
-    },
-    removeIf(matches) {
-      const found: T[] = []
-      const search = (line: Line<T>) => {
-        for (const entry of line.entries) if (matches(entry)) found.push(entry)
-        for (const inner of line.lines.values()) if (inner.size > 0) search(inner)
-      }
-      search(root)
-      for (const entry of found) this.remove(entry)
-      return found
-    },
+    /** Removes an entry; false when it isn't in the queue. */
+    remove,
     get size() {
       return root.size
     },
   }
 }
 
-function createLine<T>(parent: Line<T> | undefined): Line<T> {
-  const tags = { start: 0, finish: 0, virtual: 0 }
-  return { parent, ...tags, size: 0, queued: false, order: 0, insertions: 0, lines: new Map(), heap: [], entries: [] }
+function createLine<T>(parent?: Line<T>): Line<T> {
+  return { parent, rank: 0, start: 0, virtual: 0, size: 0, turns: 0, lines: new Map(), waiting: [], entries: [] }
 }
 
-/** Returns the line of a network inside another, in the heap of its parent. Creates it if needed. */
-function enter<T>(parent: Line<T>, key: string): Line<T> {
-  let line = parent.lines.get(key)
-  if (!line) {
-    if (parent.lines.size > 2 * parent.size + maxEmptyLines) removeEmpty(parent)
-    line = createLine(parent)
-    parent.lines.set(key, line)
+function addLine<T>(parent: Line<T>, name: string): Line<T> {
+  // The number of empty lines is unbounded. Those that are removed lose their tags, so a recent one may be served again too
+  // soon.
+  if (parent.lines.size > 2 * parent.size + maxEmptyLines) {
+    for (const [name, line] of parent.lines) if (line.size === 0) parent.lines.delete(name)
   }
-  if (!line.queued) {
-    line.start = Math.max(parent.virtual, line.finish)
-    enqueue(parent, line)
-  }
+  const line = createLine(parent)
+  parent.lines.set(name, line)
   return line
 }
 
-/**
- * Removes empty lines, whose number is unbounded. They lose their tags, so a recent one may be served again too soon.
- */
-function removeEmpty<T>(parent: Line<T>): void {
-  for (const [key, line] of parent.lines) if (line.size === 0) parent.lines.delete(key)
-  parent.heap = parent.heap.filter(({ size }) => size > 0).sort((one, other) => (isBefore(one, other) ? -1 : 1))
+/** Adds a line to the waiting ones of its parent, behind those with the same rank and tag. */
+function wait<T>(line: Line<T>, start: number, rank: number): void {
+  const { waiting } = line.parent!
+  const isAfter = (other: Line<T>) => other.rank < rank || (other.rank === rank && other.start <= start)
+  waiting.splice(waiting.findLastIndex(isAfter) + 1, 0, Object.assign(line, { start, rank }))
 }
 
-/** Whether a line is longer than another; of equally long ones the one that is served later loses an entry. */
-function isEvictedFirst<T>(one: Line<T>, other: Line<T>): boolean {
-  return one.size === other.size ? isBefore(other, one) : one.size > other.size
+function leave<T>(line: Line<T>): void {
+  const { waiting } = line.parent!
+  waiting.splice(waiting.indexOf(line), 1)
 }
 
-function isBefore<T>(one: Line<T>, other: Line<T>): boolean {
-  return one.start < other.start || (one.start === other.start && one.order < other.order)
+function newestOfLongest<T>(from: Line<T>): T {
+  let line = from
+  while (line.waiting.length > 0) line = longest(line.waiting)
+  return line.entries.at(-1)!
 }
 
-/** Adds a line to the binary heap of its parent. */
-function enqueue<T>(parent: Line<T>, line: Line<T>): void {
-  const { heap } = parent
-  line.queued = true
-  line.order = parent.insertions++
-  let place = heap.length
-  for (; place > 0; place = (place - 1) >> 1) {
-    const above = heap[(place - 1) >> 1]!
-    if (isBefore(above, line)) break
-    heap[place] = above
-  }
-  heap[place] = line
-}
-
-/** Removes the first line from the heap. */
-function dequeue<T>({ heap }: Line<T>): void {
-  heap[0]!.queued = false
-  const last = heap.pop()!
-  if (heap.length === 0) return
-  let place = 0
-  for (;;) {
-    let below = 2 * place + 1
-    if (below >= heap.length) break
-    if (below + 1 < heap.length && isBefore(heap[below + 1]!, heap[below]!)) below++
-    if (!isBefore(heap[below]!, last)) break
-    heap[place] = heap[below]!
-    place = below
-  }
-  heap[place] = last
+/** The longest line; of equally long ones the one that is served last. */
+function longest<T>(lines: readonly Line<T>[]): Line<T> {
+  return lines.reduce((longest, each) => (each.size >= longest.size ? each : longest))
 }

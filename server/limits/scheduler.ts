@@ -7,9 +7,9 @@ import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Turn } from '../requests/call.js'
 import { Refusal } from '../requests/refusal.js'
+import { type Bucket, createBucket } from './bucket.js'
 import { maxEntries } from './cache-size.js'
 import { createFairQueue, type QueueBounds } from './fair-queue.js'
-import { createTokenBucket, type TokenBucket } from './token-bucket.js'
 
 /**
  * Limits of a scheduler. Costs are in ms of main thread and database. Shares are fractions of the time of all cores.
@@ -21,11 +21,11 @@ export interface SchedulerLimits {
   readonly peer: number
   /** Burst of a share: the number of seconds that an empty share takes to refill. */
   readonly burst: number
-  /** Common share of all requests that exceed the shares of their networks, while `isHashing`. */
+  /** Rate at which `overShareBudget` refills while `isHashing`. */
   readonly overShare: number
   /**
-   * Budget for requests that exceed their shares: while `isHashing`, the burst of `overShare`; otherwise, the cost at which
-   * no more of them begin in one turn of the event loop.
+   * Budget of all requests that exceed the shares of their networks. It is full again in the next turn of the event loop,
+   * except while `isHashing`.
    */
   readonly overShareBudget: number
   /** Maximum running requests. Requests that exceed their shares use at most half of these slots. */
@@ -63,31 +63,14 @@ interface Entry extends TurnRequest, Turn {
   /** Whether it exceeded the share of a network when it asked. */
   readonly isOverShare: boolean
   /** Ends the wait: with its turn, or with a refusal. */
-  settle: ((refusal?: Refusal) => void) | undefined
+  settle: ((refusal?: Reason) => void) | undefined
 }
 
 /** Passes the turn of a request to a Transport in the same process. */
 export const turnKey = createContextKey<Turn | undefined>(undefined)
 
-/** State of a scheduler, for metrics. */
-interface SchedulerStats {
-  readonly waiting: number
-  readonly running: number
-  /** Number of requests shed since the start. */
-  readonly shed: number
-}
-
 /** Decides when requests begin. */
-export interface Scheduler {
-  /**
-   * Returns the turn of a request, at once if possible. Refuses with OVERLOADED when too many wait, and with
-   * DEADLINE_EXCEEDED when the deadline passes or the signal is aborted.
-   */
-  take(request: TurnRequest, caller: { readonly signal: AbortSignal }): Turn | Promise<Turn>
-  stats(): SchedulerStats
-  /** Removes all limits: waiting and new requests begin at once. */
-  open(): void
-}
+export type Scheduler = ReturnType<typeof createScheduler>
 
 /** Maximum cached networks. An evicted network starts again with a full burst. */
 const maxNetworks = 50_000
@@ -98,49 +81,44 @@ const maxNetworks = 50_000
  */
 const drainInterval = 20
 
-/** Milliseconds between two checks of the deadlines in the queues. */
-const sweepInterval = 100
+/** Maximum delay of a timer. */
+const maxDelay = 2 ** 31 - 1
 
 /**
  * Creates a scheduler. Requests within the shares of all their networks begin as soon as a slot is free. Requests over a
- * share begin after them. Both wait in fair order by network, outermost first. While `isHashing`, requests over a share
- * leave most of the cores to the hash threads.
+ * share begin after them, from a common budget. Both wait in fair order by network, outermost first. While `isHashing`, the
+ * budget refills slowly, which leaves most of the cores to the hash threads.
  */
 export function createScheduler(
   { networkShares, peer, burst, overShare, overShareBudget, slots, waiting }: SchedulerLimits,
   isHashing: () => boolean,
   cores = availableParallelism(),
-): Scheduler {
+) {
   const withinShareQueue = createFairQueue<Entry>(waiting)
   const overShareQueue = createFairQueue<Entry>(waiting)
-  const overShareBucket = createTokenBucket(overShareBudget, overShare * cores * 1000)
-  const shares = new LRUCache<string, TokenBucket>(maxEntries(maxNetworks))
-  let [running, overShareRunning, shed, spentInTurn] = [0, 0, 0, 0]
-  let [isOpen, turnEnds] = [false, false]
-  let drainTimer: NodeJS.Timeout | undefined
-  let sweepTimer: NodeJS.Timeout | undefined
+  const budget = createBucket({ capacity: overShareBudget, perSecond: overShare * cores * 1000 })
+  const shares = new LRUCache<string, Bucket>(maxEntries(maxNetworks))
+  let [running, overShareRunning, shed] = [0, 0, 0]
+  let [isOpen, turnEnds, timerRuns] = [false, false, false]
 
   const queueOf = ({ isOverShare }: Entry) => (isOverShare ? overShareQueue : withinShareQueue)
-  const waitingSize = () => withinShareQueue.size + overShareQueue.size
-
-  function shareOf(network: string, rate: number): TokenBucket {
-    let bucket = shares.get(network)
-    if (!bucket) {
-      bucket = createTokenBucket(rate * burst, rate)
-      shares.set(network, bucket)
-    }
-    return bucket
-  }
 
   /** Takes the cost of a request from the shares of all its networks; false, without taking it, when one has too little. */
   function takeShares({ networks, cost }: TurnRequest): boolean {
     const now = performance.now()
-    const isPeer = networks.length === 1
+    const buckets: Bucket[] = []
     for (let level = networks.length - 1; level >= 0; level--) {
-      const rate = (isPeer ? peer : networkShares[level]!) * cores * 1000
-      if (shareOf(networks[level]!, rate).blockedFor(cost, now) > 0) return false
+      const network = networks[level]!
+      let bucket = shares.get(network)
+      if (!bucket) {
+        const perSecond = (networks.length === 1 ? peer : networkShares[level]!) * cores * 1000
+        bucket = createBucket({ capacity: perSecond * burst, perSecond })
+        shares.set(network, bucket)
+      }
+      if (bucket.blockedFor(cost, now) > 0) return false
+      buckets.push(bucket)
     }
-    for (const network of networks) shares.get(network)!.acquire(cost, now)
+    for (const bucket of buckets) bucket.spend(cost, now)
     return true
   }
 
@@ -150,33 +128,32 @@ export function createScheduler(
     if (running >= slots) return false
     if (!isOverShare) return true
     if (overShareRunning >= slots / 2) return false
-    if (!isHashing()) {
-      if (spentInTurn >= overShareBudget) return false
-      spentInTurn += cost
-      if (!turnEnds) {
-        turnEnds = true
-        setImmediate(() => {
-          turnEnds = false
-          spentInTurn = 0
-          drain()
-        })
-      }
-      return true
-    }
-    // A cost that exceeds the capacity of the bucket takes a full bucket.
+    // A cost that exceeds the budget takes all of it.
     const tokens = Math.min(cost, overShareBudget)
-    if (overShareBucket.acquire(tokens)) return true
-    if (!drainTimer) {
-      const delay = Math.max(overShareBucket.blockedFor(tokens), drainInterval)
-      // Timers use whole milliseconds. Rounds up, so that the tokens are available.
-      drainTimer = setTimeout(onDrainTimer, Math.floor(delay) + 1)
-    }
+    if (budget.acquire(tokens)) return true
+    if (!isHashing()) wakeAtTurnEnd()
+    // Timers use whole milliseconds. Rounds up, so that the tokens are available.
+    else wakeAfter(Math.floor(Math.max(budget.blockedFor(tokens), drainInterval)) + 1)
     return false
   }
 
-  function onDrainTimer(): void {
-    drainTimer = undefined
-    drain()
+  function wakeAtTurnEnd(): void {
+    if (turnEnds) return
+    turnEnds = true
+    setImmediate(() => {
+      turnEnds = false
+      budget.fill()
+      drain()
+    })
+  }
+
+  function wakeAfter(ms: number): void {
+    if (timerRuns) return
+    timerRuns = true
+    setTimeout(() => {
+      timerRuns = false
+      drain()
+    }, ms)
   }
 
   function begin(entry: Entry): void {
@@ -201,13 +178,8 @@ export function createScheduler(
   }
 
   function refuse(entry: Entry, reason: Reason): void {
-    entry.state = 'ended'
-    entry.settle!(new Refusal(reason, { retryAfter: 1 }))
-  }
-
-  function shedNow(entry: Entry, reason: Reason): void {
     shed++
-    refuse(entry, reason)
+    entry.settle!(reason)
   }
 
   // Shared by all entries: closures for each would take as long as the rest of a turn.
@@ -225,39 +197,35 @@ export function createScheduler(
       stop(this, 'ended')
     },
   }
-
-  function createEntry({ networks, cost, deadline }: TurnRequest, isOverShare: boolean): Entry {
-    const { pause, [Symbol.dispose]: dispose } = methods
-    return {
-      networks,
-      cost,
-      deadline,
-      isOverShare,
-      state: 'waiting',
-      settle: undefined,
-      pause,
-      [Symbol.dispose]: dispose,
-    }
-  }
+  const { pause, [Symbol.dispose]: dispose } = methods
 
   function wait(entry: Entry, { signal }: { readonly signal: AbortSignal }): Promise<Turn> {
     return new Promise((resolve, reject) => {
       const queue = queueOf(entry)
+      const leave = (reason: Reason) => {
+        entry.state = 'ended'
+        reject(new Refusal(reason, { retryAfter: 1 }))
+      }
+      if (signal.aborted) return leave(Reason.DEADLINE_EXCEEDED)
       const onAbort = () => {
+        queue.remove(entry)
+        entry.settle!(Reason.DEADLINE_EXCEEDED)
+      }
+      const onDeadline = () => {
         queue.remove(entry)
         refuse(entry, Reason.DEADLINE_EXCEEDED)
       }
-      entry.settle = refusal => {
-        entry.settle = undefined
-        signal.removeEventListener('abort', onAbort)
-        if (refusal) reject(refusal)
-        else resolve(entry)
-      }
-      if (signal.aborted) return onAbort()
+      const timer = setTimeout(onDeadline, Math.min(entry.deadline - Date.now(), maxDelay))
       signal.addEventListener('abort', onAbort)
+      entry.settle = reason => {
+        entry.settle = undefined
+        clearTimeout(timer)
+        signal.removeEventListener('abort', onAbort)
+        if (reason === undefined) resolve(entry)
+        else leave(reason)
+      }
       const evicted = queue.add(entry)
-      if (evicted) shedNow(evicted, Reason.OVERLOADED)
-      startSweepTimer()
+      if (evicted) refuse(evicted, Reason.OVERLOADED)
     })
   }
 
@@ -265,35 +233,37 @@ export function createScheduler(
     for (const queue of [withinShareQueue, overShareQueue]) {
       for (let next = queue.peek(); next && admit(next); next = queue.peek()) {
         queue.take()
-        if (next.deadline <= Date.now()) shedNow(next, Reason.DEADLINE_EXCEEDED)
+        if (next.deadline <= Date.now()) refuse(next, Reason.DEADLINE_EXCEEDED)
         else begin(next)
       }
     }
-    startSweepTimer()
-  }
-
-  function startSweepTimer(): void {
-    if (!sweepTimer && waitingSize() > 0) sweepTimer = setTimeout(sweep, sweepInterval)
-  }
-
-  /** Sheds the waiting requests whose deadline has passed. */
-  function sweep(): void {
-    sweepTimer = undefined
-    const now = Date.now()
-    for (const queue of [withinShareQueue, overShareQueue]) {
-      for (const entry of queue.removeIf(({ deadline }) => deadline <= now)) shedNow(entry, Reason.DEADLINE_EXCEEDED)
-    }
-    drain()
   }
 
   return {
-    take(request, caller) {
-      const entry = createEntry(request, !takeShares(request))
+    /**
+     * Returns the turn of a request, at once if possible. Refuses with OVERLOADED when too many wait, and with
+     * DEADLINE_EXCEEDED when the deadline passes or the signal is aborted.
+     */
+    take(request: TurnRequest, caller: { readonly signal: AbortSignal }): Turn | Promise<Turn> {
+      const { networks, cost, deadline } = request
+      const isOverShare = !takeShares(request)
+      const entry: Entry = {
+        networks,
+        cost,
+        deadline,
+        isOverShare,
+        state: 'waiting',
+        settle: undefined,
+        pause,
+        [Symbol.dispose]: dispose,
+      }
       if (queueOf(entry).size > 0 || !admit(entry)) return wait(entry, caller)
       begin(entry)
       return entry
     },
-    stats: () => ({ waiting: waitingSize(), running, shed }),
+    /** Its state, for metrics: waiting and running requests, and those that it refused or shed since the start. */
+    stats: () => ({ waiting: withinShareQueue.size + overShareQueue.size, running, shed }),
+    /** Removes all limits: waiting and new requests begin at once. */
     open() {
       isOpen = true
       drain()

@@ -7,8 +7,8 @@
  */
 import { availableParallelism } from 'node:os'
 import { isUnreachable } from '../database/failures.js'
+import { createBucket } from '../limits/bucket.js'
 import { emailRate } from '../limits/email-requests.js'
-import { createTokenBucket } from '../limits/token-bucket.js'
 import { notComposed } from '../models/email.js'
 import type { Mail } from './transport.js'
 
@@ -82,7 +82,10 @@ export function startSender<L extends Queued>(parts: {
 }): Sender {
   const { queue, compose, transport, log, factor = 1, now = Date.now } = parts
   // Only sent e-mails take a token. Otherwise, many unwanted entries would delay e-mails to owners.
-  const rateLimit = createTokenBucket(emailRate.burst, emailRate.perSecond * availableParallelism() * factor)
+  const rateLimit = createBucket({
+    capacity: emailRate.burst,
+    perSecond: emailRate.perSecond * availableParallelism() * factor,
+  })
   const inFlight = new Set<Promise<void>>()
   let retries = 0
   let closed = false

@@ -1,15 +1,59 @@
-// Runs bcrypt on threads behind a queue that is no longer than what the threads can do in the time that a job may wait.
-// queue.ts owns the order, threads.ts the threads.
+// Runs bcrypt on threads behind a fair queue that is no longer than what the threads can do in the time that a job may wait.
+// threads.ts owns the threads.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { createFairQueue, type Entry } from '../limits/fair-queue.js'
 import { activeContext, type Context, inSpan, spanSince, tracing } from '../observability/tracing.js'
 import type { Call } from '../requests/call.js'
 import { networksOf } from '../requests/client-address.js'
 import { Refusal } from '../requests/refusal.js'
-import { createQueue, type Place } from './queue.js'
 import { type CompareJob, createThreads, type HashJob, type Job, type Result, type ThreadsOptions } from './threads.js'
 
 /** The result of a job: the hash, or whether text and hash match. */
 export type Outcome<J extends Job> = J extends HashJob ? string : J extends CompareJob ? boolean : Result
+
+/** The attributes of a job that decide its place in the queue. */
+export interface Place {
+  /** A sign-in of an active account that knows the network; a call of Administration; any other. */
+  readonly kind: 'known' | 'administration' | 'other'
+  /** Networks of the client address, innermost first. Jobs other than known ones are queued by network. */
+  readonly networks: readonly string[]
+  /** Username key of the account. Known jobs are queued by account, others by account within the innermost network. */
+  readonly account: string
+}
+
+/** Ranks of the lines other than networks and accounts. */
+const ranks = new Map([
+  ['known', 0],
+  ['rest', 1],
+  ['other', 0],
+  ['administration', 1],
+])
+
+/**
+ * Creates the queue of a pool: known sign-ins rank before the rest, other calls before those of Administration, and networks
+ * by the binary logarithm of `recentCount`, their recent failures, sign-ups and refusals. A client gets no more turns by more
+ * jobs, accounts, or networks inside its network. `room` returns the maximum of jobs.
+ */
+export function createJobQueue<T extends Entry>(
+  room: () => number,
+  recentCount: (network: string) => number = () => 0,
+) {
+  const rankOf = (name: string) =>
+    ranks.get(name) ?? (name.startsWith('@') ? 0 : Math.round(Math.log2(1 + recentCount(name))))
+  const bounds = {
+    innermost: Number.POSITIVE_INFINITY,
+    outermost: Number.POSITIVE_INFINITY,
+    get all() {
+      return room()
+    },
+  }
+  return createFairQueue<T>(bounds, rankOf)
+}
+
+/** The names of the lines of a job, innermost first. `@` keeps accounts and networks apart. */
+export function linesOf({ kind, networks, account }: Place): string[] {
+  return kind === 'known' ? [`@${account}`, kind] : [`@${account}`, ...networks, kind, 'rest']
+}
 
 /** A caller in the queue. */
 export interface Waiter extends Place {
@@ -32,20 +76,6 @@ export function waiterOf(
   return { kind, networks: networksOf(address), account, deadline, signal, turn }
 }
 
-/** State of the pool. */
-interface PoolStats {
-  /** Jobs in the queue. */
-  readonly waiting: number
-  /** Jobs on a thread, without those of `whenIdle`: no caller waits for them. */
-  readonly running: number
-  /** Calls refused for lack of time or room since the start. */
-  readonly shed: number
-  /** Moving average duration of a job of the configured cost, in ms. */
-  readonly averageMs: number
-  /** Number of threads. */
-  readonly threads: number
-}
-
 /** Settings of a pool. */
 export interface PoolOptions extends ThreadsOptions {
   /** Maximum waiting jobs, however fast the threads are. Default 1000. */
@@ -64,24 +94,11 @@ export interface PoolOptions extends ThreadsOptions {
 }
 
 /** Hash threads behind a queue. */
-export interface Pool {
-  /**
-   * Runs jobs and returns their results in order. Refuses with OVERLOADED (and seconds to wait) when they are too many for
-   * their network or their time expires in the queue; with DEADLINE_EXCEEDED when the caller has disconnected.
-   */
-  run<J extends Job>(jobs: readonly J[], waiter: Waiter): Promise<Outcome<J>[]>
-  /** Throws the refusal that `run` would throw now for lack of room. Costs little: call it before other work. */
-  check(waiter: Waiter, jobs: number): void
-  /** Runs a job when no other job waits and a thread is idle; undefined when too many such jobs wait. */
-  whenIdle(job: HashJob): Promise<string | undefined>
-  /** State of the pool, for metrics. */
-  stats(): PoolStats
-  /** Refuses all jobs with UNAVAILABLE from now on and ends the threads. */
-  close(): Promise<void>
-}
+export type Pool = ReturnType<typeof createPool>
 
-interface Task {
+interface Task extends Entry {
   readonly job: Job
+  readonly waiter: Waiter | undefined
   readonly since: number
   /** The parent span, where there is a tracer. */
   readonly parent: Context | undefined
@@ -94,14 +111,14 @@ interface Task {
 const jitter = 0.25
 
 /** Creates a pool. Its threads start with the first jobs. */
-export function createPool(options: PoolOptions): Pool {
+export function createPool(options: PoolOptions) {
   const { limit = 1000, maxWaitMs = 8_000, recentCount, onRefused, onWait } = options
   const threads = createThreads(options)
-  const queue = createQueue<Task & { readonly place: Place }>(recentCount)
+  /** Maximum of waiting jobs. */
+  const room = () => Math.floor(Math.max(1, Math.min(limit, (maxWaitMs * threads.count) / threads.averageMs)))
+  const queue = createJobQueue<Task>(room, recentCount)
   const idleTasks: Task[] = []
-  let running = 0
-  let shed = 0
-  let closed = false
+  let [running, shed, closed] = [0, 0, false]
 
   function start(): void {
     while (threads.free > 0) {
@@ -126,11 +143,6 @@ export function createPool(options: PoolOptions): Pool {
     return inSpan({ name: 'hash', attributes, parent }, () => threads.run(job))
   }
 
-  /** Maximum waiting jobs. */
-  function room(): number {
-    return Math.floor(Math.min(limit, (maxWaitMs * threads.count) / threads.averageMs))
-  }
-
   function overloaded({ networks }: Place): Refusal {
     shed++
     onRefused?.(networks)
@@ -145,37 +157,35 @@ export function createPool(options: PoolOptions): Pool {
     return time
   }
 
-  /** Whether the queue has no room for more jobs. Idle threads take the first at once. */
-  function isFull(jobs: number): boolean {
-    return queue.size + jobs - threads.free > room()
-  }
-
   return {
-    check(waiter, jobs) {
+    /** Throws the refusal that `run` would throw now for lack of room. Costs little: call it before other work. */
+    check(waiter: Waiter): void {
       timeFor(waiter)
-      if (isFull(jobs) && queue.isLongest(waiter)) throw overloaded(waiter)
+      if (threads.free === 0 && !queue.hasRoom({ networks: linesOf(waiter), cost: 1 })) throw overloaded(waiter)
     },
-    async run<J extends Job>(jobs: readonly J[], waiter: Waiter) {
+    /**
+     * Runs jobs and returns their results in order. Refuses with OVERLOADED (and seconds to wait) when they are too many for
+     * their network or their time expires in the queue; with DEADLINE_EXCEEDED when the caller has disconnected.
+     */
+    async run<J extends Job>(jobs: readonly J[], waiter: Waiter): Promise<Outcome<J>[]> {
       const time = timeFor(waiter, maxWaitMs * (1 + jitter * Math.random()))
       const { signal } = waiter
-      const tasks = jobs.map(job => ({ ...createTask(job), place: waiter }))
+      const tasks = jobs.map(job => createTask(job, waiter))
       // A running hash can't be cancelled; its result is ignored.
       const refuse = (refusal: Refusal) => {
         for (const task of tasks) task.reject(refusal)
       }
       const onAbort = () => refuse(new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 }))
       const onTimeout = () => {
-        if (tasks.some(task => queue.remove(task))) refuse(overloaded(waiter))
+        if (tasks.some(queue.remove)) refuse(overloaded(waiter))
       }
       const timer = setTimeout(onTimeout, time).unref()
       signal?.addEventListener('abort', onAbort, { once: true })
-      for (const task of tasks) queue.add(task)
-      while (isFull(0)) {
-        const evicted = queue.longest()!
-        queue.remove(evicted)
-        evicted.reject(overloaded(evicted.place))
+      for (const task of tasks) {
+        const evicted = queue.add(task)
+        if (evicted) evicted.reject(overloaded(evicted.waiter!))
+        start()
       }
-      start()
       try {
         const all = () => Promise.all(tasks.map(({ result }) => result))
         return (await (waiter.turn?.pause(all) ?? all())) as Outcome<J>[]
@@ -186,18 +196,24 @@ export function createPool(options: PoolOptions): Pool {
         for (const task of tasks) queue.remove(task)
       }
     },
-    async whenIdle(job) {
+    /** Runs a job when no other job waits and a thread is idle; undefined when too many such jobs wait. */
+    async whenIdle(job: HashJob): Promise<string | undefined> {
       if (closed || idleTasks.length >= limit) return undefined
       const task = createTask(job)
       idleTasks.push(task)
       start()
       return task.result as Promise<string>
     },
+    /**
+     * State of the pool, for metrics: waiting jobs; running ones without those of `whenIdle`, for which no caller waits; jobs
+     * refused for lack of time or room since the start; the average time of a job of the configured cost; the threads.
+     */
     stats() {
       const { averageMs, count } = threads
       return { waiting: queue.size, running, shed, averageMs, threads: count }
     },
-    async close() {
+    /** Refuses all jobs with UNAVAILABLE from now on and ends the threads. */
+    async close(): Promise<void> {
       closed = true
       const gone = new Refusal(Reason.UNAVAILABLE, { retryAfter: 1 })
       for (let task = queue.take(); task; task = queue.take()) task.reject(gone)
@@ -207,12 +223,21 @@ export function createPool(options: PoolOptions): Pool {
   }
 }
 
-function createTask(job: Job): Task {
+function createTask(job: Job, waiter?: Waiter): Task {
   let settle!: Pick<Task, 'resolve' | 'reject'>
   const result = new Promise<Result>((resolve, reject) => {
     settle = { resolve, reject }
   })
   // `run` handles the first rejection only; this handles those of the other jobs.
   result.catch(() => {})
-  return { job, since: performance.now(), parent: tracing ? activeContext() : undefined, result, ...settle }
+  const entry = { networks: waiter ? linesOf(waiter) : [], cost: 1 }
+  return {
+    ...entry,
+    job,
+    waiter,
+    since: performance.now(),
+    parent: tracing ? activeContext() : undefined,
+    result,
+    ...settle,
+  }
 }

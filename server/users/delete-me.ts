@@ -28,7 +28,7 @@ export function deleteMe(deps: {
     if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
     checkPasswordAge(user, now(), 'The account can be deleted')
 
-    await using attempt = await signIns.begin('user.delete-own', user.usernameKey, call, 1)
+    await using attempt = await signIns.begin('user.delete-own', user.usernameKey, call)
     // Another call has deleted it since this one identified its caller.
     if (attempt.account?.id !== user.id) refuse(Reason.INVALID_TOKEN)
     const { correct } = await attempt.comparePassword(password)

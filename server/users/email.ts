@@ -40,7 +40,7 @@ export function emailRpcs(deps: {
       if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
       checkPasswordAge(user, now(), 'The e-mail address can be changed')
 
-      await using attempt = await signIns.begin('user.ask-email', user.usernameKey, call, 1)
+      await using attempt = await signIns.begin('user.ask-email', user.usernameKey, call)
       const { account } = attempt
       const { correct } = await attempt.comparePassword(password)
       if (account?.id !== user.id || !correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
@@ -61,7 +61,7 @@ export function emailRpcs(deps: {
       const { id, tokenGeneration } = user
       const normalized = emailCode(code.trim().toUpperCase(), tokenGeneration)
 
-      await using attempt = await signIns.begin('user.change-email', user.usernameKey, call, 0)
+      await using attempt = await signIns.begin('user.change-email', user.usernameKey, call)
       const digest = await mailedKeys.attempt(id, 'email', call.address)
       const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'email', normalized))
       if (!digest || !equal) return attempt.fail(Reason.INVALID_KEY)

@@ -20,7 +20,7 @@ export function login(deps: { signIns: SignIns; renewals: Renewals; tokens: Toke
     const key = usernameKey(username)
     if (key === '' || tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
 
-    await using attempt = await signIns.begin('session.login', key, call, 1, device)
+    await using attempt = await signIns.begin('session.login', key, call, device)
     const { account } = attempt
     const { correct, renew } = await attempt.comparePassword(password)
     if (!account || !correct || account.suspended) return attempt.fail(Reason.INVALID_CREDENTIALS)

@@ -83,7 +83,7 @@ async function prepare(deps: SignUpDeps, request: SignUpRequest, call: Call) {
   const { users, questions, admission, pool } = deps
   // These checks come first, because it takes time to validate the form.
   admission.check('signUps', call.address)
-  pool.check(waiterOf(call, ''), 1)
+  pool.check(waiterOf(call, ''))
   const form = await readForm(deps, request, call)
   await admission.take('signUps', call.address)
   const taken = await takenNames(users, request)

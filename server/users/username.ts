@@ -46,7 +46,7 @@ export function setUsername(
     checkPasswordAge(user, now(), 'The username can be changed')
     admission.check('lookUps', call.address)
 
-    await using attempt = await signIns.begin('user.set-own-username', user.usernameKey, call, 1)
+    await using attempt = await signIns.begin('user.set-own-username', user.usernameKey, call)
     const { account } = attempt
     const { correct } = await attempt.comparePassword(password)
     if (account?.id !== user.id || !correct) return attempt.fail(Reason.INVALID_CREDENTIALS)

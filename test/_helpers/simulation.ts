@@ -50,6 +50,9 @@ export async function simulate(run: (loop: Simulation) => Promise<void>): Promis
       timers.push(timer)
       return timer
     }) as unknown as typeof setTimeout),
+    mock.method(globalThis, 'clearTimeout', ((timer: object) => {
+      timers = timers.filter(each => each !== timer)
+    }) as unknown as typeof clearTimeout),
   ]
   try {
     await run({

@@ -1,12 +1,14 @@
 import test from 'ava'
 import fc from 'fast-check'
-import { createQueue, type Place } from '../../server/passwords/queue.js'
+import type { Entry } from '../../server/limits/fair-queue.js'
+import { createJobQueue, linesOf, type Place } from '../../server/passwords/pool.js'
 import { networksOf } from '../../server/requests/client-address.js'
 
-interface Job {
+interface Job extends Entry {
   readonly place: Place
   readonly name: string
 }
+const jobOf = (place: Place, name = ''): Job => ({ networks: linesOf(place), cost: 1, place, name })
 
 const at = (kind: Place['kind'], address: string, account = 'a'): Place => ({
   kind,
@@ -17,16 +19,17 @@ const known = (account: string) => at('known', '192.0.2.1', account)
 const admin = (address = '192.0.2.2', account = 'admin') => at('administration', address, account)
 const other = (address: string, account = 'a') => at('other', address, account)
 
-const queueOf = (recentCount?: (network: string) => number) => createQueue<Job>(recentCount)
+/** A queue, whose room can be lessened. */
+function queueOf(recentCount?: (network: string) => number) {
+  let room = Number.POSITIVE_INFINITY
+  return Object.assign(
+    createJobQueue<Job>(() => room, recentCount),
+    { limit: (size: number) => (room = size) },
+  )
+}
 type Queue = ReturnType<typeof queueOf>
 const add = (queue: Queue, place: Place, name: string, times = 1) => {
-  for (let i = 0; i < times; i++) queue.add({ place, name })
-}
-/** Removes the newest job of the longest line, and returns its name. */
-function evict(queue: Queue): string | undefined {
-  const job = queue.longest()
-  if (job) queue.remove(job)
-  return job?.name
+  for (let i = 0; i < times; i++) queue.add(jobOf(place, name))
 }
 
 /** The names of the next jobs, by default of all. */
@@ -156,7 +159,9 @@ test('during a flood from a /48 a new network waits for a few jobs, and isn’t 
     for (let i = 0; i < 900; i++) add(queue, other(`2001:db8:0:${i.toString(16)}::1`, `${i}`), 'flood')
     take(queue, 300)
     for (const place of [other('203.0.113.1'), other('2001:db8:1::1'), known('a'), admin()]) {
-      t.false(queue.isLongest(place), place.kind)
+      queue.limit(queue.size)
+      t.true(queue.hasRoom(jobOf(place)), place.kind)
+      queue.limit(Number.POSITIVE_INFINITY)
       add(queue, place, 'newcomer')
       t.true(take(queue, 4).includes('newcomer'))
       take(queue, 20)
@@ -197,7 +202,7 @@ test('each added job leaves exactly once: taken, removed or evicted', t => {
       const leave = (job: Job | undefined) => t.is(job === undefined, waiting.size === 0 || !waiting.delete(job!))
       for (const step of steps) {
         if (step.kind === 'add') {
-          const job = { place: step.place, name: '' }
+          const job = jobOf(step.place)
           queue.add(job)
           waiting.add(job)
         } else if (step.kind === 'remove') {
@@ -220,11 +225,10 @@ test('a known job is evicted only if no other waits, and never one from a line s
   fc.assert(
     fc.property(fc.array(turns, { minLength: 1, maxLength: 60 }), waiting => {
       const queue = queueOf()
-      waiting.forEach((place, index) => {
-        add(queue, place, `${index}`)
-      })
+      for (const place of waiting.slice(0, -1)) add(queue, place, 'waits')
       const rest = waiting.filter(({ kind }) => kind !== 'known')
-      const evicted = queue.longest()!
+      queue.limit(queue.size)
+      const evicted = queue.add(jobOf(waiting.at(-1)!))!
       if (rest.length === 0) return
       t.not(evicted.place.kind, 'known')
       const outer = ({ networks }: Place) => networks.at(-1)
@@ -236,18 +240,16 @@ test('a known job is evicted only if no other waits, and never one from a line s
   )
 })
 
-test('a new job would be in the longest line exactly if it or one of its network would be evicted', t => {
+test('there is room for a new job exactly if another one would be evicted', t => {
   fc.assert(
     fc.property(fc.array(turns, { maxLength: 40 }), turns, failures, (waiting, place, used) => {
       const queue = queueOf(network => used[network] ?? 0)
       for (const each of waiting) add(queue, each, 'waits')
-      const isLongest = queue.isLongest(place)
-      const own = { place, name: 'own' }
-      queue.add(own)
-      const evicted = queue.longest()!
-      // Of lines that are equally long any may lose one.
-      if (evicted === own) t.true(isLongest)
-      if (!isLongest) t.not(evicted, own)
+      queue.limit(queue.size)
+      const own = jobOf(place)
+      const hasRoom = queue.hasRoom(jobOf(place))
+      t.is(queue.size, waiting.length)
+      t.is(queue.add(own) !== own, hasRoom)
     }),
     { numRuns: 500 },
   )
@@ -255,15 +257,17 @@ test('a new job would be in the longest line exactly if it or one of its network
 
 test('the newest job of the longest line is evicted, or the new job itself if all lines are equally long', t => {
   const queue = queueOf()
+  const evictedBy = (place: Place, name: string) => {
+    queue.limit(queue.size)
+    return queue.add(jobOf(place, name))?.name
+  }
   for (let i = 0; i < 3; i++) add(queue, other(`2001:db8:0:${i}::1`), `flood ${i}`)
   add(queue, other('2001:db8:1::1'), 'single')
-  add(queue, known('owner'), 'owner')
-  t.is(evict(queue), 'flood 2')
-  t.is(evict(queue), 'flood 1')
-  add(queue, other('203.0.113.1'), 'newcomer')
-  t.is(evict(queue), 'newcomer')
+  t.is(evictedBy(known('owner'), 'owner'), 'flood 2')
+  t.is(evictedBy(known('owner'), 'owner'), 'flood 1')
+  t.is(evictedBy(other('203.0.113.1'), 'newcomer'), 'newcomer')
   // In the /48 with the most entries, the /64 with the most.
+  queue.limit(Number.POSITIVE_INFINITY)
   add(queue, other('2001:db8:1:0::1'), 'second', 2)
-  add(queue, other('2001:db8:1:1::1'), 'neighbour')
-  t.is(evict(queue), 'second')
+  t.is(evictedBy(other('2001:db8:1:1::1'), 'neighbour'), 'second')
 })
