@@ -1,12 +1,12 @@
 // Authenticates services, by the key that they send as `Authorization: Bearer` instead of a token.
 import { LRUCache } from 'lru-cache'
+import type { Admission } from '../limits/admission.js'
 import { maxEntries } from '../limits/cache-size.js'
 import { type KeyHolder, keyPrefix, type Services } from '../models/service.js'
 import type { Log } from '../observability/log.js'
 import type { CallingService, IncomingCall } from '../requests/call.js'
 import { createSenderOf, forwardedEntries } from '../requests/client-address.js'
 import { tooLong } from '../rules/sizes.js'
-import type { Admission } from './admission.js'
 
 /** Authenticates services by their keys. */
 export interface ServiceKeys {

@@ -1,14 +1,22 @@
 // Attempts to sign in. An attempt is admitted and counted as in flight; it then succeeds, fails, or is undone.
 //
-// This folder owns authentication and authorization: limits of client addresses (admission.ts) and accounts
-// (lockout.ts), tokens and their keys (tokens.ts, keyring.ts), callers (caller.ts, service-keys.ts) and permissions
-// (permissions.ts). models/ stores counters and keys, passwords/ computes hashes.
+// This folder owns authentication and authorization: sign-ins, tokens and their keys (tokens.ts, keyring.ts), callers
+// (caller.ts, service-keys.ts) and permissions (permissions.ts). limits/ counts failures, models/ stores counters and keys,
+// passwords/ computes hashes.
 
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Transaction } from '../database/connection.js'
+import { type Admission, failuresThatLock, limitsOf, tooManyAttempts } from '../limits/admission.js'
 import { maxEntries } from '../limits/cache-size.js'
-import type { Account, AttemptStart, Attempts, CounterKeys, Device, Proof } from '../models/attempt.js'
+import {
+  type Account,
+  type Attempts,
+  type CounterKeys,
+  type Device,
+  obstacleOf,
+  type Proof,
+} from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { Passwords, Verdict } from '../passwords/hash.js'
 import { type Pool, type Waiter, waiterOf } from '../passwords/pool.js'
@@ -16,9 +24,7 @@ import { lockout } from '../policy/limits.js'
 import type { Call } from '../requests/call.js'
 import { network } from '../requests/client-address.js'
 import { Refusal, refuse } from '../requests/refusal.js'
-import { type Admission, limitsOf, tooManyAttempts } from './admission.js'
 import { auditContext } from './caller.js'
-import { failuresThatLock, inFlightSeconds, knownAddressDays } from './lockout.js'
 
 /**
  * Actions that require authentication, by audit action. `proof`: the proof whose failures lock the account. An action
@@ -76,15 +82,7 @@ export interface Attempt extends AsyncDisposable {
 }
 
 /** Begins attempts to sign in. */
-export interface SignIns {
-  /**
-   * Counts an attempt as in flight before any comparison. Refuses with TOO_MANY_ATTEMPTS when the failures and attempts
-   * in flight of the client address, or of the proof of the account, reach their limit; with OVERLOADED when the hash
-   * queue has no room. A refused attempt doesn't count. An attempt from a `device` of the
-   * account counts for that device only.
-   */
-  begin(action: SignInAction, usernameKey: string, call: Call, device?: Device): Promise<Attempt>
-}
+export type SignIns = ReturnType<typeof createSignIns>
 
 /** Milliseconds for which a lock is cached, so that repeated attempts cost few statements. */
 const lockCachedFor = 100
@@ -98,12 +96,13 @@ export function createSignIns(deps: {
   passwords: Pick<Passwords, 'verify'>
   /** Multiplies the limits. */
   factor: number
-}): SignIns {
+}) {
   const { attempts, counterKeys, admission, pool, passwords, factor } = deps
-  const maxFailures = failuresThatLock(factor)
-  const bucket = limitsOf(factor).failures
+  const limits = { max: failuresThatLock(factor), bucket: limitsOf(factor).failures }
   /** Seconds to wait, by proof, account, address and device. */
   const locks = new LRUCache<string, number>({ ...maxEntries(10_000), ttl: lockCachedFor })
+
+  const secondsToRoom = (level: number) => (level + 1 - limits.bucket.capacity) / limits.bucket.perSecond
 
   /** The counter of an account's wrong mailed keys, from all addresses. It refuses no attempt. */
   const wrongKeysOf = (usernameKey: string) => ({
@@ -124,7 +123,13 @@ export function createSignIns(deps: {
   }
 
   return {
-    async begin(action, usernameKey, call, device) {
+    /**
+     * Counts an attempt as in flight before any comparison. Refuses with TOO_MANY_ATTEMPTS when the failures and attempts
+     * in flight of the client address, or of the proof of the account, reach their limit; with OVERLOADED when the hash
+     * queue has no room. A refused attempt doesn't count. An attempt from a `device` of the account counts for that device
+     * only.
+     */
+    async begin(action: SignInAction, usernameKey: string, call: Call, device?: Device): Promise<Attempt> {
       const { address } = call
       const { proof, unknown } = ways[action]
       const waiter = waiterOf(call, usernameKey, proof === 'administration' ? proof : 'other')
@@ -133,18 +138,26 @@ export function createSignIns(deps: {
       if (lockedFor !== undefined) throw tooManyAttempts(lockedFor, 'account')
       await admit(waiter, call, proof !== undefined, device)
 
-      const leave = admission.begin(address)
+      const inFlight = admission.begin(address)
       let open = true
-      const limits = { knownDays: knownAddressDays, max: maxFailures, inFlightSeconds, bucket }
-      const start = await attempts.begin({ usernameKey, proof, address, device, ...limits }).catch(error => {
-        leave()
+      // A transaction that is repeated ends the attempt again.
+      function end() {
+        if (open) inFlight[Symbol.dispose]()
+        open = false
+      }
+      const start = await attempts.begin({ usernameKey, proof, address, device, limits }).catch(error => {
+        end()
         throw error
       })
       admission.observe(address, start.addressLevel)
       call.user ??= start.account?.id
       if (!start.begun) {
-        leave()
-        throw refusalOfStart(start)
+        end()
+        const obstacle = obstacleOf(start, limits)
+        if (obstacle === 'failures') locks.set(lockKey, start.seconds)
+        if (obstacle === 'address') throw tooManyAttempts(secondsToRoom(start.addressLevel), 'failures')
+        // Attempts in flight end soon.
+        throw tooManyAttempts(obstacle === 'failures' ? start.seconds : 1, 'account')
       }
 
       const { account, known, counter } = start
@@ -157,20 +170,15 @@ export function createSignIns(deps: {
         ...(reason !== undefined && { reason: typeof reason === 'string' ? reason : Reason[reason]! }),
         ...(account && { subject_id: account.id }),
       })
-      // A transaction that is repeated ends the attempt again.
-      function end() {
-        if (open) leave()
-        open = false
-      }
-      // An attempt that can't be undone expires after `inFlightSeconds`.
+      // An attempt that can't be undone expires.
       const undo = async () => counter && attempts.undo(counter.subject).catch(() => {})
       const record: Attempt['record'] = (reason, t) => attempts.record(event('refused', reason), t)
       const limitReached = (failures: number): AuditEvent => ({
         ...event('refused', Reason.TOO_MANY_ATTEMPTS),
         object: `failures:${failures}`,
       })
-      async function addFailureOfAddress(): Promise<void> {
-        const failures = await admission.addFailure(address)
+      async function addFailureOfAddress(level?: number): Promise<void> {
+        const failures = await admission.addFailure(address, level)
         if (failures === undefined) return
         // The block concerns the address, so its event has no account.
         const { subject_id: _, ...ofAddress } = limitReached(failures)
@@ -199,10 +207,14 @@ export function createSignIns(deps: {
         async fail(reason) {
           // Before the first await: `return attempt.fail(…)` ends the caller's scope before this promise settles.
           end()
-          const failures = { max: maxFailures, seconds: lockout.seconds, last: limitReached(maxFailures) }
-          if (counter) await attempts.fail(counter, { ...failures, first: event('refused', reason) }, account?.id)
-          else await attempts.fail(wrongKeysOf(usernameKey), failures, account?.id)
-          await addFailureOfAddress()
+          const failures = {
+            max: limits.max,
+            seconds: lockout.seconds,
+            ...(counter && { first: event('refused', reason) }),
+            last: limitReached(limits.max),
+          }
+          const of = { userId: account?.id, address, bucket: limits.bucket }
+          await addFailureOfAddress(await attempts.fail(counter ?? wrongKeysOf(usernameKey), failures, of))
           return refuse(reason)
         },
         async [Symbol.asyncDispose]() {
@@ -210,16 +222,6 @@ export function createSignIns(deps: {
           end()
           await undo()
         },
-      }
-
-      function refusalOfStart({ known, addressLevel, failed, seconds }: AttemptStart): Refusal {
-        if (!known && addressLevel + 1 > bucket.capacity) {
-          return tooManyAttempts((addressLevel + 1 - bucket.capacity) / bucket.perSecond, 'failures')
-        }
-        // Only attempts in flight exceed the limit, and they end soon.
-        if (failed < maxFailures) return tooManyAttempts(1, 'account')
-        locks.set(lockKey, seconds)
-        return tooManyAttempts(seconds, 'account')
       }
     },
   }

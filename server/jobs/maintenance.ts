@@ -2,7 +2,6 @@
  * This folder owns the periodic jobs of every replica (intervals.ts): maintenance of the registry (here) and sealing of the
  * audit log (sealing.ts). Several replicas can run a step concurrently. Models own the statements of the steps.
  */
-import { knownAddressDays } from '../access/lockout.js'
 import type { Transaction } from '../database/connection.js'
 import type { Models } from '../models/define-models.js'
 import { registryTag } from '../models/master-key.js'
@@ -55,7 +54,7 @@ export function startMaintenance(
   }
 
   async function round(signal?: AbortSignal) {
-    await models.attempts.prune(knownAddressDays)
+    await models.attempts.prune()
     const { buckets, mailedKeys, creationRequests, emails, emailQuotas, formerUsernames, imports, processes } = models
     const pruned = [buckets, mailedKeys, creationRequests, emails, emailQuotas, formerUsernames, imports, processes]
     for (const table of pruned) await table.prune()

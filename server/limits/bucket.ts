@@ -1,8 +1,4 @@
-/** Capacity of a bucket, and what refills it (or drains from it, where it counts what was taken) per second. */
-export interface BucketLimit {
-  readonly capacity: number
-  readonly perSecond: number
-}
+import type { BucketLimit } from '../models/bucket.js'
 
 /** A token bucket (RFC 2697). Tokens have any unit, and fractions count. */
 export type Bucket = ReturnType<typeof createBucket>

@@ -45,7 +45,7 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
   const counterKeys = createCounterKeys(masterKey)
   const audit = createAudit(database, masterKey)
   const attempts = createAttempts(database, audit, counterKeys)
-  const mailedKeys = createMailedKeys(database, masterKey, attempts, counterKeys)
+  const mailedKeys = createMailedKeys(database, masterKey, counterKeys)
   const emails = createEmails(database)
   const formerUsernames = createFormerUsernames(database)
   return {

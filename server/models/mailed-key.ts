@@ -12,7 +12,9 @@ import {
   time,
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
-import type { Attempts, CounterKeys } from './attempt.js'
+import { sql } from '../database/sql.js'
+import { type CounterKeys, countTry } from './attempt.js'
+import { relaxed } from './bucket.js'
 import type { MasterKey } from './master-key.js'
 
 /** Maximum attempts of a mailed key from each client address. */
@@ -53,11 +55,6 @@ const store: Statement = {
     VALUES ($1, $2, $3, $4, $5, now() + make_interval(secs => $6))
     ON CONFLICT (user_id, purpose) DO UPDATE SET key_digest = excluded.key_digest,
       organization_id = excluded.organization_id, email = excluded.email, expires_at = excluded.expires_at`,
-}
-
-const current: Statement = {
-  name: 'mailed-key-current',
-  text: `SELECT key_digest AS digest FROM mailed_keys WHERE user_id = $1 AND purpose = $2 AND expires_at > now()`,
 }
 
 const spend: Statement = {
@@ -120,12 +117,7 @@ export interface MailedKeys {
 const prune: Statement = { name: 'mailed-keys-prune', text: 'DELETE FROM mailed_keys WHERE expires_at < now()' }
 
 /** Creates the mailed keys in a database. */
-export function createMailedKeys(
-  database: Database,
-  masterKey: MasterKey,
-  attempts: Pick<Attempts, 'count'>,
-  counterKeys: CounterKeys,
-): MailedKeys {
+export function createMailedKeys(database: Database, masterKey: MasterKey, counterKeys: CounterKeys): MailedKeys {
   const table = defineTable(database, 'mailed_keys', attributes)
   const digest: MailedKeys['digest'] = (userId, purpose, key) =>
     masterKey.digest(`mailed-key ${purpose} ${userId}`, key)
@@ -146,11 +138,16 @@ export function createMailedKeys(
       replace(userId, purpose, key, organizationId ?? null, null, t),
     replaceEmail: (userId, code, email, t) => replace(userId, 'email', code, null, email, t),
     async attempt(userId, purpose, address) {
-      const digest = (await database.read<{ digest: Buffer }>(current, [userId, purpose]))[0]?.digest
       // Without a key, the same work is done, so that the response time doesn't reveal it.
-      const subject = counterKeys.mailedKey(digest ?? Buffer.alloc(32), address)
-      const { count } = await attempts.count(subject, validity[purpose])
-      return count <= mostAttempts ? digest : undefined
+      const [row] = await database.run<{ digest: Buffer | null; count: number }>(sql(
+        'mailed-key-attempt',
+      )`WITH ${relaxed},
+        current AS MATERIALIZED (
+          SELECT key_digest FROM mailed_keys
+          WHERE user_id = ${userId} AND purpose = ${purpose} AND expires_at > now()
+        ), tried AS (${countTry('current', counterKeys.mailedKeys(address), validity[purpose])})
+        SELECT count, (SELECT key_digest FROM current) AS digest FROM tried`)
+      return row!.count <= mostAttempts ? (row!.digest ?? undefined) : undefined
     },
     spend: async (userId, key, transaction) =>
       (await database.run(spend, [userId, digest(userId, 'recovery', key)], transaction)).length > 0,

@@ -4,7 +4,6 @@
  * queue. No request waits for the outbox.
  */
 import { randomUUID } from 'node:crypto'
-import { knownAddressDays } from '../access/lockout.js'
 import type { Transaction } from '../database/connection.js'
 import type { AdministeredUserRow } from '../models/administered-user.js'
 import type { Models } from '../models/define-models.js'
@@ -89,7 +88,7 @@ export function createComposer(
     const registered = user.email !== null && emailKey(user.email) === emailKey(email)
     if (!registered && settings.recoveryEmail !== 'any') return 'unwanted'
     const to = registered ? user.email! : email
-    const known = await attempts.knownNetwork(user.id, address, knownAddressDays)
+    const known = await attempts.knownNetwork(user.id, address)
     const event = { action: 'recovery.send-key', outcome: 'ok', actor, subject_id: user.id } as const
     const unlimited = known !== undefined && registered && user.active
     const wait = async (t?: Transaction) =>

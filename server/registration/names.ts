@@ -1,7 +1,7 @@
 // Names that a user can't have, because others have them, or have look-alikes of them.
 import { randomInt } from 'node:crypto'
-import { type Admission, tooManyAttempts } from '../access/admission.js'
 import { brokenConstraint } from '../database/failures.js'
+import { type Admission, tooManyAttempts } from '../limits/admission.js'
 import type { Users } from '../models/user.js'
 import type { NameProblems } from '../models/user-names.js'
 import type { FieldViolation } from '../requests/refusal.js'

@@ -1,9 +1,8 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { type Admission, tooManyAttempts } from '../access/admission.js'
 import { auditContext } from '../access/caller.js'
-import { failuresThatLock } from '../access/lockout.js'
 import type { UsersRpcs } from '../calls/context.js'
 import type { Transaction } from '../database/connection.js'
+import { type Admission, failuresThatLock, tooManyAttempts } from '../limits/admission.js'
 import { createFailures } from '../limits/failures.js'
 import type { Attempts, CounterKeys } from '../models/attempt.js'
 import type { Audit } from '../models/audit.js'
@@ -66,7 +65,7 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
       const given = request.activationkey ?? ''
       const activationkey = tooLong(given, 'key') ? '' : given.trim().toLowerCase()
       using _ofUser = wrongKeys.begin(caller.user.id)
-      using _ofAddress = { [Symbol.dispose]: admission.begin(call.address) }
+      using _ofAddress = admission.begin(call.address)
       if (!canBeActivated(target)) refuse(Reason.ACTIVATION_REFUSED)
       if (!isUuid(activationkey) || !(await findOrganization(deps, target, activationkey))) {
         await addFailure(call, caller.user)

@@ -2,10 +2,10 @@
 
 import { timingSafeEqual } from 'node:crypto'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { tooManyAttempts } from '../access/admission.js'
 import { checkPasswordAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { UsersRpcs } from '../calls/context.js'
+import { tooManyAttempts } from '../limits/admission.js'
 import type { Emails } from '../models/email.js'
 import { emailCode, type MailedKeys } from '../models/mailed-key.js'
 import type { Users } from '../models/user.js'

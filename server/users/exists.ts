@@ -1,5 +1,5 @@
-import { type Admission, tooManyAttempts } from '../access/admission.js'
 import type { UsersRpcs } from '../calls/context.js'
+import { type Admission, tooManyAttempts } from '../limits/admission.js'
 import type { Users } from '../models/user.js'
 import type { Call } from '../requests/call.js'
 import { required } from '../requests/required-fields.js'

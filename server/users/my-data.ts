@@ -1,8 +1,8 @@
 // What users read of the data stored about them (LGPD, article 18): an export, and their events of the audit log.
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { tooManyAttempts } from '../access/admission.js'
 import type { UsersRpcs } from '../calls/context.js'
+import { tooManyAttempts } from '../limits/admission.js'
 import type { EventPlace, UserData } from '../models/user-data.js'
 import type { Quotas } from '../outbox/quotas.js'
 import type { OpenPage } from '../requests/paging.js'

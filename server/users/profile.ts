@@ -1,7 +1,7 @@
 // Changes of profiles by the users themselves, under the rules of sign-up.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Admission } from '../access/admission.js'
 import type { UsersRpcs } from '../calls/context.js'
+import type { Admission } from '../limits/admission.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { MasterKey } from '../models/master-key.js'
 import type { Users } from '../models/user.js'

@@ -1,9 +1,9 @@
 // How users change their own username: with the password again.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Admission } from '../access/admission.js'
 import { checkPasswordAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { UsersRpcs } from '../calls/context.js'
+import type { Admission } from '../limits/admission.js'
 import type { FormerUsernames } from '../models/former-username.js'
 import type { Users } from '../models/user.js'
 import type { ChooseLocale } from '../outbox/texts.js'

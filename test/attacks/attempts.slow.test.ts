@@ -25,10 +25,7 @@ function begin({ registry: { attempts } }: TestService, username: string, addres
     proof: 'password',
     address,
     device: undefined,
-    knownDays: 30,
-    max: 10,
-    inFlightSeconds: 30,
-    bucket: { capacity: 300, perSecond: 1 },
+    limits: { max: 10, bucket: { capacity: 300, perSecond: 1 } },
   })
 }
 
@@ -244,10 +241,11 @@ test.serial('an attempt counts even if its counter is pruned while the attempt i
   await begin(service, username, anyAddress())
   // So long ago that its process may have ended.
   await service.clock.pass(31)
-  await attempts.prune(30)
+  await attempts.prune()
   const counter = { subject: counterKeys.account('password', usernameKey(username)), account: null }
   const last = { action: 'session.login', outcome: 'refused', actor: 'anonymous' } as const
-  await attempts.fail(counter, { max: 10, seconds: 900, last }, undefined)
+  const of = { userId: undefined, address: '192.0.2.1', bucket: { capacity: 300, perSecond: 1 } }
+  await attempts.fail(counter, { max: 10, seconds: 900, last }, of)
   for (let index = 0; index < 9; index++) t.is((await guess(service, username, anyAddress())).status, 404)
   refused(t, await guess(service, username, anyAddress(), password), 429, 'TOO_MANY_ATTEMPTS')
 })

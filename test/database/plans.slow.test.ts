@@ -202,16 +202,18 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
         proof: 'password',
         address: '192.0.2.1',
         device: undefined,
-        knownDays: 30,
-        max: 10,
-        inFlightSeconds: 30,
-        bucket: { capacity: 300, perSecond: 1 },
+        limits: { max: 10, bucket: { capacity: 300, perSecond: 1 } },
       }),
   ],
   'an attempt taken back': [['attempts_pkey'], m => m.attempts.undo(key)],
   'an attempt that failed': [
-    ['attempts_pkey'],
-    m => m.attempts.fail(counter, { max: 10, seconds: 900, last: event }, 9),
+    ['attempts_pkey', 'buckets_pkey'],
+    m =>
+      m.attempts.fail(
+        counter,
+        { max: 10, seconds: 900, last: event },
+        { userId: 9, address: '192.0.2.1', bucket: { capacity: 300, perSecond: 1 } },
+      ),
   ],
   'the end of a sign-in': [['attempts_pkey'], m => m.attempts.succeed(key, '192.0.2.1', 9, event)],
   'a renewed hash': [['users_pkey'], m => m.users.renewPassword(9, '', '')],
@@ -219,10 +221,10 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     ['users_pkey', 'organizations_pkey'],
     m => m.administeredUsers.lockPair(9, 8, none),
   ],
-  'whether a network is known': [['known_addresses_pkey'], m => m.attempts.knownNetwork(9, '192.0.2.1', 30)],
+  'whether a network is known': [['known_addresses_pkey'], m => m.attempts.knownNetwork(9, '192.0.2.1')],
   'accounts that know a network': [
     ['known_addresses_address', 'users_pkey'],
-    m => m.attempts.accountsKnowing('192.0.2.1', 30, 5000),
+    m => m.attempts.accountsKnowing('192.0.2.1', 5000),
   ],
   'a bucket': [['buckets_pkey'], m => m.buckets.take(key, { capacity: 3, perSecond: 1 })],
   'an organization by its key': [
@@ -349,7 +351,7 @@ test('the due e-mail is found without reading e-mails that aren’t due', async 
 })
 
 test('expired addresses are found by index', async t => {
-  const nodes = await plansOf(m => m.attempts.prune(30))
+  const nodes = await plansOf(m => m.attempts.prune())
   t.true(nodes.some(node => node['Index Name'] === 'known_addresses_seen'))
 })
 

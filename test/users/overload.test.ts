@@ -1,7 +1,7 @@
 /** A sign-up while too many hashes wait, on real buckets. */
 import test from 'ava'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { createAdmission } from '../../server/access/admission.js'
+import { createAdmission } from '../../server/limits/admission.js'
 import { createPasswordPolicy } from '../../server/passwords/policy.js'
 import { Refusal } from '../../server/requests/refusal.js'
 import { type SignUpDeps, signUp } from '../../server/users/sign-up.js'

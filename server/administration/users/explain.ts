@@ -1,10 +1,9 @@
 // Why a user can't sign in, activate or recover: every obstacle, with the command that fixes it.
 import type { MessageInitShape } from '@bufbuild/protobuf'
 import type { FailureCountSchema, ObstacleSchema } from '../../../proto/gen/auth/v1/administration_pb.js'
-import { limitsOf } from '../../access/admission.js'
-import { failuresThatLock, knownAddressDays } from '../../access/lockout.js'
 import type { Checked } from '../../calls/context.js'
 import { answersNeeded } from '../../forgotpasswords/answers.js'
+import { failuresThatLock, limitsOf } from '../../limits/admission.js'
 import type { AdministeredUserRow } from '../../models/administered-user.js'
 import { type Attempts, type CounterKeys, type Proof, proofs } from '../../models/attempt.js'
 import type { Buckets } from '../../models/bucket.js'
@@ -209,7 +208,7 @@ export async function readFailures(
 ): Promise<Count[]> {
   const { attempts, counterKeys, totpSecrets, settings } = deps
   const most = failuresThatLock(settings.limitFactor)
-  const here = address === undefined ? undefined : await attempts.knownNetwork(id, address, knownAddressDays)
+  const here = address === undefined ? undefined : await attempts.knownNetwork(id, address)
   const account: Count[] = []
   const known: Count[] = []
   for (const proof of proofs) {

@@ -1,8 +1,8 @@
 // Help for a user who can't sign in, or whom others could sign in as: a new password, a recovery key by e-mail, an unlock,
 // answers deleted.
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
-import { tooManyAttempts } from '../../access/admission.js'
 import type { AdministrationRpcs, Checked } from '../../calls/context.js'
+import { tooManyAttempts } from '../../limits/admission.js'
 import { type Attempts, type CounterKeys, proofs } from '../../models/attempt.js'
 import type { Buckets } from '../../models/bucket.js'
 import type { Emails } from '../../models/email.js'

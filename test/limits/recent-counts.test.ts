@@ -1,6 +1,6 @@
 import test from 'ava'
 import fc from 'fast-check'
-import { createRecentCounts } from '../../server/access/recent-counts.js'
+import { createRecentCounts } from '../../server/limits/recent-counts.js'
 
 test('the count of an outer network always equals the sum of the counts inside it', t => {
   const inner = ['2001:db8:1:0', '2001:db8:1:1', '2001:db8:1:100', '2001:db8:1:ffff']

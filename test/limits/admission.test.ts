@@ -1,6 +1,6 @@
 /** Admission by client address, on real buckets. */
 import test from 'ava'
-import { createAdmission } from '../../server/access/admission.js'
+import { createAdmission } from '../../server/limits/admission.js'
 import { openModels } from '../_helpers/models.js'
 
 test('a network’s failures and sign-ups share one count, of which an outer network’s is the sum, and refusals are half', async t => {
