@@ -57,7 +57,6 @@ import { chooseLocale } from './outbox/texts.js'
 import { createPasswords } from './passwords/hash.js'
 import { createPasswordPolicy } from './passwords/policy.js'
 import { createPool, type PoolOptions } from './passwords/pool.js'
-import { createRenewals } from './passwords/renewal.js'
 import { administrationPolicies } from './policy/administration.js'
 import { changesPolicies } from './policy/changes.js'
 import { forgotPasswordsPolicies } from './policy/forgotpasswords.js'
@@ -155,7 +154,7 @@ export function createApplication(deps: ApplicationDeps): Application {
     signIns: createSignIns({ attempts, counterKeys, admission, pool, passwords, factor }),
     oneTimeCodes: createOneTimeCodes({ ...registry, settings, now }),
     emailRequests: createEmailRequests(factor),
-    renewals: createRenewals({ passwords, users, log: common.log }),
+    log: common.log,
     policy: createPasswordPolicy({ minLength, denylistFile }),
     openPage: createPaging(registry.masterKey),
     hub: createHub(registry.changeFeed),

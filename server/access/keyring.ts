@@ -19,25 +19,12 @@ const maxPublishedAge = 5_000
 const minForcedInterval = 5_000
 
 /** The signing keys, as this process caches them. */
-export interface Keyring {
-  /** The key that signs now. Queries the database each time, so that a dropped key signs no further token. */
-  signer(): Promise<SigningKey>
-  /**
-   * The key that verifies tokens with this key id; undefined when there is none. `lifetime` is that of the token in
-   * seconds: when it exceeds the key's cached `tokenTtl`, which may have been raised, the keys are read again.
-   */
-  find(kid: string, lifetime: number): Promise<SigningKey | undefined>
-  /**
-   * The keys that verify tokens, for publication (RFC 7517), at most 5 seconds old; at most 5 minutes while the
-   * database is unavailable.
-   */
-  published(): Promise<MessageInitShape<typeof KeySchema>[]>
-}
+export type Keyring = ReturnType<typeof createKeyring>
 
 /**
  * Caches the keys of the database; reads them again each minute and for an unknown key id. `now` is in ms since 1970.
  */
-export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: () => number = Date.now): Keyring {
+export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: () => number = Date.now) {
   let cached: SigningKey[] = []
   let readAt = Number.NEGATIVE_INFINITY
   let last: Promise<void> = Promise.resolve()
@@ -74,7 +61,8 @@ export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: ()
   }
 
   return {
-    async signer() {
+    /** The key that signs now. Queries the database each time, so that a dropped key signs no further token. */
+    async signer(): Promise<SigningKey> {
       const kid = await keys.signer()
       const known = cached.find(each => each.kid === kid)
       if (!known) await read()
@@ -82,7 +70,11 @@ export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: ()
       if (!key) throw new Error('No signing key is active: run `auth-admin install`.')
       return key
     },
-    async find(kid, lifetime) {
+    /**
+     * The key that verifies tokens with this key id; undefined when there is none. `lifetime` is that of the token in
+     * seconds: when it exceeds the key's cached `tokenTtl`, which may have been raised, the keys are read again.
+     */
+    async find(kid: string, lifetime: number): Promise<SigningKey | undefined> {
       const known = (await fresh()).find(key => key.kid === kid)
       if (known && lifetime <= known.tokenTtl) return known
       if (now() - forcedAt >= minForcedInterval) {
@@ -92,7 +84,11 @@ export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: ()
       await forced
       return cached.find(key => key.kid === kid)
     },
-    async published() {
+    /**
+     * The keys that verify tokens, for publication (RFC 7517), at most 5 seconds old; at most 5 minutes while the
+     * database is unavailable.
+     */
+    async published(): Promise<MessageInitShape<typeof KeySchema>[]> {
       if (now() - readAt > maxPublishedAge)
         await read().catch(error => {
           if (now() - readAt > maxAge) throw error

@@ -1,5 +1,7 @@
-// One-time codes (RFC 6238) as the second factor of a sign-in of Administration, after the password. A code has 6
-// digits only, so wrong ones count for the account from any address, and lead to a lock without an end (RFC 4226, 7.3).
+// One-time codes (RFC 6238) as the second factor of a sign-in of Administration, after the password. They have the parameters
+// that all authenticators support: 6 digits, SHA-1. So few digits can be guessed: wrong codes count for the account from any
+// address, and lead to a lock without an end (RFC 4226, 7.3).
+import { Secret, TOTP } from 'otpauth'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Database } from '../database/connection.js'
 import type { Account } from '../models/attempt.js'
@@ -9,19 +11,9 @@ import type { Settings } from '../process/settings.js'
 import type { Call } from '../requests/call.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import type { Attempt } from './sign-in.js'
-import { secondsToNextCode, totpStep } from './totp.js'
 
 /** Checks one-time codes. */
-export interface OneTimeCodes {
-  /**
-   * Checks the code of an attempt whose password was right. Returns whether the account has one-time codes enrolled.
-   * Refuses with TOO_MANY_ATTEMPTS, without a comparison, when they are locked; with CODE_NEEDED without a code; with
-   * INVALID_CREDENTIALS for a wrong or used code, which counts as a failure; their audit events have the reasons WRONG_CODE
-   * and CODE_USED. 10 failures in 15 minutes or 30 in a day
-   * lock; the 5th in 15 minutes sends an e-mail to the owner.
-   */
-  check(attempt: Attempt, account: Account, code: string | undefined, call: Call): Promise<boolean>
-}
+export type OneTimeCodes = ReturnType<typeof createOneTimeCodes>
 
 /** Creates the check; `now` is a clock in ms since 1970. */
 export function createOneTimeCodes(deps: {
@@ -30,7 +22,7 @@ export function createOneTimeCodes(deps: {
   emails: Pick<Emails, 'add'>
   settings: Pick<Settings, 'mailLocale'>
   now: () => number
-}): OneTimeCodes {
+}) {
   const { database, totpSecrets, emails, settings, now } = deps
 
   /** Compares a code in a transaction that locks the secret: parallel attempts compare and count one after another. */
@@ -53,7 +45,14 @@ export function createOneTimeCodes(deps: {
   }
 
   return {
-    async check(attempt, account, code, call) {
+    /**
+     * Checks the code of an attempt whose password was right. Returns whether the account has one-time codes enrolled.
+     * Refuses with TOO_MANY_ATTEMPTS, without a comparison, when they are locked; with CODE_NEEDED without a code; with
+     * INVALID_CREDENTIALS for a wrong or used code, which counts as a failure; their audit events have the reasons
+     * WRONG_CODE and CODE_USED. 10 failures in 15 minutes or 30 in a day lock; the 5th in 15 minutes sends an e-mail to the
+     * owner.
+     */
+    async check(attempt: Attempt, account: Account, code: string | undefined, call: Call): Promise<boolean> {
       const state = await totpSecrets.failures(account.id)
       if (!state) return false
       if (state.locked) throw codesLocked(account)
@@ -79,4 +78,40 @@ const usedCode = (seconds: number) => `This one-time code was already used. The 
 function codesLocked({ id }: Account): Refusal {
   const text = `Too many wrong one-time codes. Ask another administrator to run \`auth-admin users unlock ${id}\`.`
   return new Refusal(Reason.TOO_MANY_ATTEMPTS, { text, limit: 'account' })
+}
+
+/** Seconds of a time step. `totpStep` accepts also the steps before and after, as clocks differ (RFC 6238, 5.2). */
+const period = 30
+
+/** Bytes of a secret: the output length of SHA-1 (RFC 4226, 4). */
+const secretBytes = 20
+
+/** Returns a new random secret, in base32 (RFC 4648). */
+export function newTotpSecret(): string {
+  return new Secret({ size: secretBytes }).base32
+}
+
+/**
+ * Returns the URI of a secret for authenticators, `otpauth://totp/…`. `issuer` and `username` label the entry there.
+ */
+export function totpUri(secret: string, username: string, issuer: string): string {
+  return new TOTP({ secret, label: username, issuer, period }).toString()
+}
+
+/** Returns the seconds, rounded up, until an authenticator shows a code after the one of time step `used`. */
+export function secondsToNextCode(used: number, now: number): number {
+  return Math.ceil((Math.max(used, stepAt(now)) + 1) * period - now / 1000)
+}
+
+const stepAt = (now: number) => Math.floor(now / 1000 / period)
+
+/**
+ * Returns the time step (RFC 6238) that a code belongs to; undefined for a wrong code. White space in the code doesn't
+ * matter; `now` is in ms since 1970.
+ */
+export function totpStep(secret: string, code: string, now: number): number | undefined {
+  const token = code.replace(/\s/g, '')
+  if (!/^\d{6}$/.test(token)) return undefined
+  const delta = new TOTP({ secret, period }).validate({ token, timestamp: now, window: 1 })
+  return delta === null ? undefined : stepAt(now) + delta
 }

@@ -9,17 +9,7 @@ import { createSenderOf, forwardedEntries } from '../requests/client-address.js'
 import { tooLong } from '../rules/sizes.js'
 
 /** Authenticates services by their keys. */
-export interface ServiceKeys {
-  /** The service key in a call; undefined when the call has a token or no credentials. */
-  read(call: Pick<IncomingCall, 'authorization'>): string | undefined
-  /** The name of the service whose key an `authorization` header holds, from the cache alone; else undefined. */
-  cachedName(authorization: string | undefined): string | undefined
-  /**
-   * Sets the call's service and, for a service with the scope `clients.forward`, the client address that it forwards.
-   * A call with an unknown key stays unchanged: protected RPCs refuse it as a bad token.
-   */
-  authenticate(call: IncomingCall, key: string): Promise<void>
-}
+export type ServiceKeys = ReturnType<typeof createServiceKeys>
 
 /** Milliseconds for which a good key is cached: all processes refuse a removed key after this time. */
 const cachedFor = 1_000
@@ -50,7 +40,7 @@ export function createServiceKeys(deps: {
   trustedProxies: readonly string[]
   log: Pick<Log, 'warn'>
   now: () => number
-}): ServiceKeys {
+}) {
   const { services, admission, log, now } = deps
   const senderOf = createSenderOf(deps.trustedProxies)
   const cache = new LRUCache<string, Cached>(maxEntries(maxCached))
@@ -99,13 +89,19 @@ export function createServiceKeys(deps: {
     authorization === undefined ? undefined : bearer.exec(authorization)?.[1]
 
   return {
-    cachedName(authorization) {
+    /** The name of the service whose key an `authorization` header holds, from the cache alone; else undefined. */
+    cachedName(authorization: string | undefined): string | undefined {
       const key = read(authorization)
       if (key === undefined || tooLong(key, 'key')) return undefined
       return cache.get(services.digest(key).toString('base64'))?.holder?.name
     },
-    read: ({ authorization }) => read(authorization),
-    async authenticate(call, key) {
+    /** The service key in a call; undefined when the call has a token or no credentials. */
+    read: ({ authorization }: Pick<IncomingCall, 'authorization'>) => read(authorization),
+    /**
+     * Sets the call's service and, for a service with the scope `clients.forward`, the client address that it forwards.
+     * A call with an unknown key stays unchanged: protected RPCs refuse it as a bad token.
+     */
+    async authenticate(call: IncomingCall, key: string): Promise<void> {
       const holder = await holderOf(key, call.address)
       if (!holder) return
       call.service = { name: holder.name, scopes: holder.scopes }

@@ -73,23 +73,7 @@ export function sessionIdOf({ jti }: Pick<Claims, 'jti'>): string {
 }
 
 /** Issues and verifies tokens. */
-export interface Tokens {
-  /**
-   * Issues a token for the holder, signed with ES256: for a session, or for a new one with the given method. Refuses
-   * with INVALID_TOKEN when the session has expired.
-   */
-  issue(holder: Holder, session: Session | Method): Promise<string>
-  /**
-   * Returns the claims of a genuine, unexpired token; refuses any other with INVALID_TOKEN. Doesn't check revocation of
-   * the token or, when the token is cached, of its key: the statement that reads the caller checks both.
-   */
-  verify(token: string): Promise<Verified>
-  /**
-   * Returns the claims of a genuine token, which may be expired or revoked, as long as its key is kept; refuses any
-   * other with INVALID_TOKEN. Such a token gives no access: it only proves an earlier sign-in.
-   */
-  recognize(token: string): Promise<Claims>
-}
+export type Tokens = ReturnType<typeof createTokens>
 
 /** Maximum verified tokens in the cache, so that most signatures are verified once. */
 const maxCached = 20_000
@@ -109,7 +93,7 @@ export function createTokens(deps: {
   /** Methods whose sessions are accepted. Default all. */
   methods?: readonly Method[]
   now?: () => number
-}): Tokens {
+}) {
   const { keyring, issuer, audience, ttl, ownTtl = false, methods = everyMethod, now = Date.now } = deps
   const verified = new LRUCache<string, Verified>(maxEntries(maxCached))
   const seconds = () => Math.floor(now() / 1000)
@@ -147,7 +131,11 @@ export function createTokens(deps: {
   }
 
   return {
-    async issue(holder, session) {
+    /**
+     * Issues a token for the holder, signed with ES256: for a session, or for a new one with the given method. Refuses
+     * with INVALID_TOKEN when the session has expired.
+     */
+    async issue(holder: Holder, session: Session | Method): Promise<string> {
       const iat = seconds()
       const start: Session = typeof session === 'string' ? { method: session, startedAt: iat } : session
       const { method, second, startedAt } = start
@@ -172,15 +160,23 @@ export function createTokens(deps: {
       }
       return jwt.sign(claims, privateKey, { algorithm: 'ES256', header: { alg: 'ES256', typ: 'at+jwt', kid } })
     },
-    async verify(token) {
+    /**
+     * Returns the claims of a genuine, unexpired token; refuses any other with INVALID_TOKEN. Doesn't check revocation of
+     * the token or, when the token is cached, of its key: the statement that reads the caller checks both.
+     */
+    async verify(token: string): Promise<Verified> {
       const cached = verified.get(token)
       if (cached && cached.exp > seconds()) return cached
       const claims = await check(token, { expired: false })
       verified.set(token, claims)
       return claims
     },
-    // Not from the cache: tokens of a dropped key don't count as devices.
-    recognize: token => check(token, { expired: true }),
+    /**
+     * Returns the claims of a genuine token, which may be expired or revoked, as long as its key is kept; refuses any
+     * other with INVALID_TOKEN. Such a token gives no access: it only proves an earlier sign-in. It isn't taken from the cache:
+     * tokens of a dropped key don't count as devices.
+     */
+    recognize: (token: string): Promise<Claims> => check(token, { expired: true }),
   }
 }
 

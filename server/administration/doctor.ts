@@ -12,7 +12,7 @@ import { rotateAfter } from '../models/signing-key.js'
 import type { UndeclaredProxies } from '../observability/undeclared-proxy.js'
 import { describe, within } from '../outbox/sender.js'
 import { createMailTransport } from '../outbox/transport.js'
-import { measureHashing } from '../passwords/speed.js'
+import { measureHashing } from '../passwords/threads.js'
 import { formatAddress, isLocalUrl, type Settings } from '../process/settings.js'
 import { makeAdministrator } from '../rules/roles.js'
 

@@ -7,15 +7,7 @@ import { createScheduler, type SchedulerLimits } from './scheduler.js'
 export const emailRate = { burst: 50, perSecond: 2 }
 
 /** Schedules requests for e-mails. */
-export interface EmailRequests {
-  /**
-   * Waits until the request of a call may begin; disposing of the result ends it. Networks get equal shares; the
-   * networks `known` to the recipient's account together get half of the rate while they wait. Refuses with
-   * DEADLINE_EXCEEDED when the deadline passes or the caller disconnects, and with OVERLOADED when too many requests
-   * wait.
-   */
-  begin(call: Pick<Call, 'address' | 'deadline' | 'signal' | 'turn'>, known: boolean): Promise<Disposable>
-}
+export type EmailRequests = ReturnType<typeof createEmailRequests>
 
 /** One slot: requests finish faster one at a time than e-mails are sent. */
 const limits: SchedulerLimits = {
@@ -29,11 +21,16 @@ const limits: SchedulerLimits = {
 }
 
 /** Creates the schedule; `factor` multiplies the e-mails per second. */
-export function createEmailRequests(factor: number): EmailRequests {
+export function createEmailRequests(factor: number) {
   // `true` applies the rate at all times; the main scheduler applies its rate while threads hash.
   const scheduler = createScheduler({ ...limits, overShare: (emailRate.perSecond * factor) / 1000 }, () => true)
   return {
-    async begin(call, known) {
+    /**
+     * Waits until the request of a call may begin; disposing of the result ends it. Networks get equal shares; the networks
+     * `known` to the recipient's account together get half of the rate while they wait. Refuses with DEADLINE_EXCEEDED when
+     * the deadline passes or the caller disconnects, and with OVERLOADED when too many requests wait.
+     */
+    async begin(call: Pick<Call, 'address' | 'deadline' | 'signal' | 'turn'>, known: boolean): Promise<Disposable> {
       const { address, deadline, turn } = call
       const networks = [...networksOf(address), known ? 'known' : 'others']
       const take = async () => scheduler.take({ networks, cost: 1, deadline }, call)

@@ -1,6 +1,6 @@
 // Passwords and answers are stored as bcrypt hashes of keyed digests (OWASP Password Storage Cheat Sheet: peppering).
-// This folder owns the password policy (policy.ts, denylist.ts), the stored form (here, renewal.ts), and the threads
-// that compute it (pool.ts, queue.ts, threads.ts). access/ limits attempts.
+// This folder owns the password policy (policy.ts), the stored form (here), and the threads that compute it
+// (pool.ts, threads.ts). limits/ orders their queue and counts failures.
 import { createHmac, timingSafeEqual } from 'node:crypto'
 import { answerKey } from '../rules/names.js'
 import { preparePassword } from './policy.js'
@@ -28,28 +28,7 @@ export interface Verdict {
 }
 
 /** Hashes and compares passwords and answers. The texts of one call wait, and are refused, together. */
-export interface Passwords {
-  /**
-   * Returns hashes to store, in the order of `secrets`. Throws for a text that `preparePassword` doesn't accept, or an
-   * answer without a letter or digit; refuses as `Pool.run` does.
-   */
-  hash(secrets: readonly Secret[], waiter: Waiter): Promise<string[]>
-  /**
-   * Compares texts with stored hashes; returns the results in the order of `claims`. A claim without a hash, with an
-   * unreadable one, or with a text that can't be correct takes the time of a comparison and isn't correct. All failures
-   * take the same time; only a hash of a greater cost than configured takes longer, until it is renewed.
-   */
-  verify(claims: readonly Claim[], waiter: Waiter): Promise<Verdict[]>
-  /** Returns a new hash, computed when no other job waits; undefined when too many renewals wait. */
-  renew(secret: Secret): Promise<string | undefined>
-  /**
-   * Returns the keyed digest of an imported answer, to store until `wrap` has hashed it: a million hashes take hours. It
-   * compares like a hash. Undefined for an answer without a letter or digit.
-   */
-  key(answer: string): string | undefined
-  /** Returns the hash of a keyed digest, computed like that of `renew`. */
-  wrap(keyed: string): Promise<string | undefined>
-}
+export type Passwords = ReturnType<typeof createPasswords>
 
 const scheme = 'hmac1:'
 
@@ -62,7 +41,7 @@ const keyedScheme = 'keyed1:'
  * Bare bcrypt hashes (`$2a$`, `$2b$`, `$2y$`), which imports from other systems bring, compare by the first 72 bytes of
  * the text.
  */
-export function createPasswords(deps: { pepper: () => Buffer; cost: number; pool: Pool }): Passwords {
+export function createPasswords(deps: { pepper: () => Buffer; cost: number; pool: Pool }) {
   const { pepper, cost, pool } = deps
 
   /** Returns 64 ASCII characters: bcrypt reads at most 72 bytes, and stops at NUL. */
@@ -93,11 +72,20 @@ export function createPasswords(deps: { pepper: () => Buffer; cost: number; pool
   }
 
   return {
-    async hash(secrets, waiter) {
+    /**
+     * Returns hashes to store, in the order of `secrets`. Throws for a text that `preparePassword` doesn't accept, or an
+     * answer without a letter or digit; refuses as `Pool.run` does.
+     */
+    async hash(secrets: readonly Secret[], waiter: Waiter): Promise<string[]> {
       const hashes = await pool.run(secrets.map(hashJob), waiter)
       return hashes.map(hash => scheme + hash)
     },
-    async verify(claims, waiter) {
+    /**
+     * Compares texts with stored hashes; returns the results in the order of `claims`. A claim without a hash, with an
+     * unreadable one, or with a text that can't be correct takes the time of a comparison and isn't correct. All failures
+     * take the same time; only a hash of a greater cost than configured takes longer, until it is renewed.
+     */
+    async verify(claims: readonly Claim[], waiter: Waiter): Promise<Verdict[]> {
       const outcomes = await pool.run(claims.map(compareJob), waiter)
       return outcomes.map((correct, index) => {
         const { stored, text, context } = claims[index]!
@@ -107,15 +95,21 @@ export function createPasswords(deps: { pepper: () => Buffer; cost: number; pool
         return { correct, renew: correct && outdated }
       })
     },
-    key(answer) {
+    /**
+     * Returns the keyed digest of an imported answer, to store until `wrap` has hashed it: a million hashes take hours. It
+     * compares like a hash. Undefined for an answer without a letter or digit.
+     */
+    key(answer: string): string | undefined {
       const prepared = prepare(answer, 'answer')
       return prepared === undefined ? undefined : keyedScheme + digest(prepared, 'answer')
     },
-    async wrap(keyed) {
+    /** Returns the hash of a keyed digest, computed like that of `renew`. */
+    async wrap(keyed: string): Promise<string | undefined> {
       const hash = await pool.whenIdle({ kind: 'hash', text: keyed.slice(keyedScheme.length), cost })
       return hash && scheme + hash
     },
-    async renew(secret) {
+    /** Returns a new hash, computed when no other job waits; undefined when too many renewals wait. */
+    async renew(secret: Secret): Promise<string | undefined> {
       const hash = await pool.whenIdle(hashJob(secret))
       return hash && scheme + hash
     },

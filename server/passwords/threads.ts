@@ -37,22 +37,6 @@ export interface ThreadsOptions {
   readonly onFault?: ((error: unknown) => void) | undefined
 }
 
-/** Threads that start with the first jobs. Idle threads don't keep the process alive. */
-interface Threads {
-  readonly count: number
-  /** Idle or unstarted threads. */
-  readonly free: number
-  /** Moving average duration of a job of the configured cost, in ms. */
-  readonly averageMs: number
-  /**
-   * Runs a job; `free` must not be 0. Refuses with INTERNAL when the thread crashes, and with UNAVAILABLE when `close`
-   * ends it.
-   */
-  run(job: Job): Promise<Result>
-  /** Terminates the threads and their jobs. */
-  close(): Promise<void>
-}
-
 interface Task {
   readonly job: Job
   readonly startedAt: number
@@ -71,8 +55,8 @@ const initialUnitMs = 0.06
 
 const program = new URL('./hash-thread.js', import.meta.url)
 
-/** Creates the threads of a pool. */
-export function createThreads({ cost, count = availableParallelism(), onFault }: ThreadsOptions): Threads {
+/** Creates the threads of a pool. They start with the first jobs; idle ones don't keep the process alive. */
+export function createThreads({ cost, count = availableParallelism(), onFault }: ThreadsOptions) {
   const threads = new Set<Thread>()
   let averageMs = initialUnitMs * 2 ** cost
   let closed = false
@@ -104,13 +88,19 @@ export function createThreads({ cost, count = availableParallelism(), onFault }:
 
   return {
     count,
+    /** Idle or unstarted threads. */
     get free() {
       return closed ? 0 : count - tasks().length
     },
+    /** Moving average duration of a job of the configured cost, in ms. */
     get averageMs() {
       return averageMs
     },
-    run(job) {
+    /**
+     * Runs a job; `free` must not be 0. Refuses with INTERNAL when the thread crashes, and with UNAVAILABLE when `close`
+     * ends it.
+     */
+    run(job: Job): Promise<Result> {
       return new Promise<Result>((resolve, reject) => {
         const thread = [...threads].find(({ task }) => !task) ?? startThread()
         thread.task = { job, startedAt: performance.now(), resolve, reject }
@@ -118,9 +108,24 @@ export function createThreads({ cost, count = availableParallelism(), onFault }:
         thread.worker.postMessage(job)
       })
     },
-    async close() {
+    /** Terminates the threads and their jobs. */
+    async close(): Promise<void> {
       closed = true
       await Promise.all([...threads].map(({ worker }) => worker.terminate()))
     },
+  }
+}
+
+/** Measures a hash of a work factor on this machine: its duration in ms, and the number of hash threads. */
+export async function measureHashing(cost: number): Promise<{ milliseconds: number; atOnce: number }> {
+  const threads = createThreads({ cost })
+  try {
+    // The first job includes the start of the thread.
+    await threads.run({ kind: 'hash', text: 'x', cost: 4 })
+    const startedAt = performance.now()
+    await threads.run({ kind: 'hash', text: 'x', cost })
+    return { milliseconds: performance.now() - startedAt, atOnce: threads.count }
+  } finally {
+    await threads.close()
   }
 }

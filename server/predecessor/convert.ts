@@ -74,7 +74,7 @@ export interface Names {
 const roleNumbers: readonly Role[] = ['ROLE_ADMIN', 'ROLE_INSTITUTION', 'ROLE_CLIENT']
 
 /** The policy for passwords isn't asked: passwords come as hashes. */
-const noPolicy: PasswordPolicy = { minLength: 0, denylist: { has: () => false } }
+const noPolicy: PasswordPolicy = { minLength: 0, isCommon: () => false }
 
 /** Creates the conversion of users into a registry with these organizations. */
 export function createConversion({
