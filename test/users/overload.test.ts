@@ -3,6 +3,7 @@ import test from 'ava'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { createAdmission } from '../../server/limits/admission.js'
 import { createPasswordPolicy } from '../../server/passwords/policy.js'
+import { createRegistrar } from '../../server/registration/registrar.js'
 import { Refusal } from '../../server/requests/refusal.js'
 import { type SignUpDeps, signUp } from '../../server/users/sign-up.js'
 import { openModels } from '../_helpers/models.js'
@@ -14,6 +15,7 @@ test('a sign-up without time to hash is refunded to the bucket of its address, a
   let hash: () => Promise<string[]> = async () => ['hash']
   const deps = {
     ...models,
+    registrar: createRegistrar(models),
     admission: createAdmission({ ...models, factor: 1, now: Date.now }),
     turns: { begin: async () => ({ [Symbol.dispose]() {} }) },
     pool: { check() {} },
