@@ -21,20 +21,3 @@ export async function copyIn(client: pg.Client, query: string, rows: AsyncIterab
   await pipeline(Readable.from(rows, { objectMode: false }), stream)
   return stream.rowCount
 }
-
-/** Returns a row as a line in the text format of COPY, from values as statements take them. */
-export function copyLine(values: readonly CopyValue[]): string {
-  return `${values.map(copyField).join('\t')}\n`
-}
-
-/** A value of a row; null and undefined are NULL. */
-export type CopyValue = string | number | boolean | Buffer | null | undefined
-
-function copyField(value: CopyValue): string {
-  if (value === null || value === undefined) return '\\N'
-  if (Buffer.isBuffer(value)) return `\\\\x${value.toString('hex')}`
-  if (typeof value !== 'string') return String(value)
-  return /[\\\t\n\r]/.test(value) ? value.replace(/[\\\t\n\r]/g, each => escapes[each]!) : value
-}
-
-const escapes: Readonly<Record<string, string>> = { '\\': '\\\\', '\t': '\\t', '\n': '\\n', '\r': '\\r' }

@@ -108,8 +108,8 @@ export interface Organizations {
   remove(id: number, t: Transaction): Promise<void>
   /** Activates or deactivates an organization. The keys of an inactive organization are rejected. */
   setActive(id: number, active: boolean, t?: Transaction): Promise<void>
-  /** Replaces the activation key, and returns the new key. The former key is invalid at once. */
-  rotateKey(id: number, t: Transaction): Promise<string>
+  /** Replaces the activation key, by default by a new one, and returns it. The former key is invalid at once. */
+  rotateKey(id: number, t: Transaction, activationKey?: string): Promise<string>
   /** Decrypts the activation key. */
   activationKey(row: Pick<OrganizationRow, 'keySealed'>): string
   /**
@@ -249,8 +249,8 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
     async setActive(id, active, transaction) {
       await table().update({ active }, { where: { id }, transaction })
     },
-    async rotateKey(id, transaction) {
-      const { key, digest, sealed } = newActivationKey(masterKey)
+    async rotateKey(id, transaction, activationKey) {
+      const { key, digest, sealed } = newActivationKey(masterKey, activationKey)
       await table().update({ keyDigest: digest, keySealed: sealed }, { where: { id }, transaction })
       return key
     },

@@ -206,8 +206,6 @@ export interface Users extends UserNames {
     t: Transaction,
     by?: number | null,
   ): Promise<void>
-  /** Creates the provider key of a ROLE_INSTITUTION without one. */
-  addProviderKey(id: number, t: Transaction): Promise<void>
   /**
    * Makes a user inactive and a member of no organization, ends its provider key, revokes every token and voids mailed
    * activation keys.
@@ -349,7 +347,6 @@ export function createUsers(
       await users().update({ ...activated, ...member }, { where: { id }, transaction })
       if (role === 'ROLE_INSTITUTION') await addProviderKey(id, transaction)
     },
-    addProviderKey,
     async deactivate(id, transaction) {
       const inactive = { active: false, organizationId: null, activatedAt: null, activatedBy: null }
       await revoke(id, inactive, allPurposes, transaction)

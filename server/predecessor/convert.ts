@@ -1,12 +1,16 @@
-// What a user of the older implementation becomes here, by the rules of sign-up, and what of it needs a decision or a note.
-import type { MovedRow } from '../models/predecessor.js'
+// What rows of the older implementation become here, by the rules of sign-up, and what of them needs a decision or a note.
+import { randomUUID } from 'node:crypto'
+import type { NewOrganization } from '../models/organization.js'
+import { emptyUser } from '../models/user.js'
+import type { Registration } from '../models/user-batch.js'
 import { isImportableHash } from '../passwords/hash.js'
 import type { PasswordPolicy } from '../passwords/policy.js'
-import { accountFields, checkForm } from '../registration/form.js'
-import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
-import { answerKey, isOneLine, nicknameKey, questionKey, usernameKey } from '../rules/names.js'
+import { accountFields, attributesOfForm, checkForm } from '../registration/form.js'
+import { readDateOfBirth } from '../rules/dates.js'
+import { answerKey, isOneLine, questionKey } from '../rules/names.js'
+import { organizationFields } from '../rules/organization.js'
 import type { Role } from '../rules/roles.js'
-import type { Membership, SourceUser } from './source.js'
+import type { Membership, SourceOrganization, SourceQuestion, SourceUser } from './source.js'
 
 /** What an operator decides about a user that can't be imported as it is. */
 export interface Decision {
@@ -24,13 +28,11 @@ export interface Decision {
 /** Why a user can't be imported without a decision. */
 export interface Problem {
   readonly field: 'id' | 'username' | 'nickname' | 'role' | 'organization'
-  readonly problem: ProblemName
+  readonly problem: 'administrator’s' | 'taken' | 'look-alike' | 'refused' | 'none' | 'several' | 'missing'
   /** Ids of the users that have the name, or the ids of organizations. */
   readonly by?: readonly number[]
   readonly message?: string
 }
-
-type ProblemName = 'administrator’s' | 'taken' | 'look-alike' | 'refused' | 'none' | 'several' | 'missing'
 
 /** What is imported otherwise than it was there, or needs the attention of an administrator. */
 export interface Note {
@@ -45,29 +47,23 @@ export interface Note {
   readonly message: string
 }
 
+/** What is noted of an organization or a question. */
+export interface RowNote {
+  readonly organization?: number
+  readonly question?: number
+  readonly message: string
+}
+
 /** A user as it is imported. */
 export interface Converted {
-  readonly names: Names
   readonly problems: readonly Problem[]
   readonly notes: readonly Note[]
-  /** The row, if no name is refused. */
-  readonly row: MovedRow<'users'>
+  readonly user: Omit<Registration, 'organizationId' | 'answers' | 'unmatched'> & { readonly id: number }
+  readonly organization: number | null
   /** Answers by the id of their question. */
   readonly answers: ReadonlyMap<number, string>
   /** Question and answer of the sign-up. */
   readonly own: { readonly question: string; readonly answer: string } | undefined
-  /** Provider keys; the first one is shown. */
-  readonly keys: readonly { readonly id: number; readonly key: string }[]
-}
-
-/** The names of a user, and the forms in which they are compared. */
-export interface Names {
-  readonly username: string
-  readonly usernameKey: string
-  readonly usernameSkeleton: string
-  readonly nickname: string
-  readonly nicknameKey: string
-  readonly nicknameSkeleton: string
 }
 
 /** Roles by their number there. */
@@ -76,12 +72,12 @@ const roleNumbers: readonly Role[] = ['ROLE_ADMIN', 'ROLE_INSTITUTION', 'ROLE_CL
 /** The policy for passwords isn't asked: passwords come as hashes. */
 const noPolicy: PasswordPolicy = { minLength: 0, isCommon: () => false }
 
+/** The conversion of users. */
+export type Convert = ReturnType<typeof createConversion>
+
 /** Creates the conversion of users into a registry with these organizations. */
-export function createConversion({
-  organizationIds,
-  ...clock
-}: {
-  readonly now: Date
+export function createConversion(rules: {
+  readonly now: () => number
   readonly timeZone: string
   readonly organizationIds: ReadonlySet<number>
 }) {
@@ -90,106 +86,80 @@ export function createConversion({
     const problems: Problem[] = []
     const changed = (field: string, message: string) => void notes.push({ note: 'changed', field, message })
 
-    const given = {
+    const given: Parameters<typeof checkForm>[0] = {
       username: decision.username ?? user.username ?? '',
       nickname: decision.nickname ?? user.nickname ?? '',
       state: user.state ?? '',
       city: user.city ?? '',
-      ...optional('gender', user.gender),
-      ...optional('institutiontype', noneOf(user.institutiontype)),
-      ...optional('institution', noneOf(user.institution)),
-      ...optional('dateofborn', user.dateofborn),
-      ...optional('securityquestion', user.securityquestion),
+      gender: trimmed(user.gender),
+      institutiontype: noneOf(user.institutiontype),
+      institution: noneOf(user.institution),
+      dateofborn: trimmed(user.dateofborn),
+      securityquestion: trimmed(user.securityquestion),
     }
-    const rules = { policy: noPolicy, timeZone: clock.timeZone, now: () => clock.now.getTime() }
-    const { wrong: fields, texts } = checkForm(given, [...accountFields, 'securityquestion'], rules)
-    for (const { field, message } of fields) {
+    const { wrong, texts } = checkForm(given, [...accountFields, 'securityquestion'], { ...rules, policy: noPolicy })
+    for (const { field, message } of wrong) {
       if (field === 'username' || field === 'nickname') problems.push({ field, problem: 'refused', message })
-      else if (field === 'state' || field === 'city') changed(field, `${message} It is kept on one line.`)
-      else if (field in given) changed(field, `${message} It is left out.`)
+      else
+        changed(
+          field,
+          `${message} ${field === 'state' || field === 'city' ? 'It is kept on one line.' : 'It is left out.'}`,
+        )
     }
+    const kept = (field: 'username' | 'nickname' | 'state' | 'city') => texts[field] ?? oneLine(given[field] ?? '')
+    const names = { username: kept('username'), nickname: kept('nickname') }
 
     const role = roleOf(user, decision, problems)
-    const { organization } = decision
-    const isChosen = organization === null || (organization !== undefined && organizationIds.has(organization))
-    const chosen = isChosen ? organization : undefined
-    const organizationId = organizationOf(user.memberships ?? [], chosen, problems, notes)
-    const wasActive = user.active === 1
+    const isChosen = decision.organization == null || rules.organizationIds.has(decision.organization)
+    const chosen = isChosen ? decision.organization : undefined
+    const organization = organizationOf(user.memberships ?? [], chosen, problems, notes)
     if (user.active !== 1 && user.active !== 0) changed('active', `It was ${user.active}, and is 0.`)
-    const active = wasActive && role !== 'ROLE_ADMIN'
+    const active = user.active === 1 && role !== 'ROLE_ADMIN'
     if (role === 'ROLE_ADMIN')
       notes.push({ note: 'administrator, inactive', message: 'Activate this administrator with the command line.' })
-    else if (active && organizationId === null)
+    else if (active && organization === null)
       notes.push({ note: 'active without organization', message: `Institution: ${texts.institution ?? 'none'}.` })
     const hash = user.password?.trim() ?? ''
-    const passwordHash = isImportableHash(hash) ? hash : ''
-    if (passwordHash === '')
+    if (!isImportableHash(hash))
       notes.push({ note: 'no password', message: 'The password there is no bcrypt hash: set one.' })
 
-    const { username = oneLine(given.username), nickname = oneLine(given.nickname) } = texts
-    const names: Names = {
-      username,
-      usernameKey: usernameKey(username),
-      usernameSkeleton: usernameSkeleton(username),
-      nickname,
-      nicknameKey: nicknameKey(nickname),
-      nicknameSkeleton: nicknameSkeleton(nickname),
-    }
     return {
-      names,
       problems,
       notes,
-      row: {
+      user: {
+        ...emptyUser,
+        ...attributesOfForm({ ...texts, ...names, state: kept('state'), city: kept('city') }),
         id: user.id,
-        username: names.username,
-        username_key: names.usernameKey,
-        username_skeleton: names.usernameSkeleton,
-        nickname: names.nickname,
-        nickname_key: names.nicknameKey,
-        nickname_skeleton: names.nicknameSkeleton,
-        password_hash: passwordHash,
-        date_of_birth: texts.dateofborn,
-        gender: texts.gender,
-        state: texts.state ?? oneLine(given.state),
-        city: texts.city ?? oneLine(given.city),
-        institution_type: texts.institutiontype,
-        institution: texts.institution,
-        security_question: fields.some(({ field }) => field === 'securityquestion')
-          ? null
-          : blankToNull(user.securityquestion),
-        terms_of_usage: user.termsofusage === true,
+        passwordHash: isImportableHash(hash) ? hash : '',
+        securityQuestion: texts.securityquestion ?? null,
+        termsOfUsage: user.termsofusage === true,
         role,
         active,
-        organization_id: organizationId,
-        activated_by: active ? (user.memberships?.find(({ provider }) => provider !== null)?.provider ?? null) : null,
+        // When is not known.
+        activatedAt: null,
+        activatedBy: active ? (user.memberships?.find(({ provider }) => provider !== null)?.provider ?? null) : null,
         avatar: user.avatar,
+        providerKeys: keysOf(user, role, notes),
       },
+      organization,
       answers: answersOf(user, notes),
       own: ownAnswer(user),
-      keys: keysOf(user, role, notes),
     }
   }
 }
-
-/** The conversion of users. */
-export type Convert = ReturnType<typeof createConversion>
 
 /** Whether our rules refuse a name. */
 export function isRefused(field: 'username' | 'nickname', name: string): boolean {
   return checkForm({ [field]: name }, [field], { policy: noPolicy, now: Date.now, timeZone: 'UTC' }).wrong.length > 0
 }
 
+function trimmed(text: string | null): string | undefined {
+  return text?.trim() || undefined
+}
+
 /** Institution and its type: a blank, or what clients send for none, is none. */
-function noneOf(text: string | null): string | null {
-  return text?.trim() === 'X' ? null : text
-}
-
-function optional<K extends string>(name: K, text: string | null): { readonly [N in K]?: string } {
-  return (blankToNull(text) === null ? {} : { [name]: text!.trim() }) as { readonly [N in K]?: string }
-}
-
-function blankToNull(text: string | null): string | null {
-  return text?.trim() || null
+function noneOf(text: string | null): string | undefined {
+  return text?.trim() === 'X' ? undefined : trimmed(text)
 }
 
 /** A text without control characters, trimmed. */
@@ -217,12 +187,10 @@ function organizationOf(
   if (chosen !== undefined) return chosen
   const owners = [...new Set(memberships.flatMap(({ keyOf }) => keyOf ?? []))]
   if (first !== undefined) problems.push({ field: 'organization', problem: 'several', by: [first, ...others] })
-  else problems.push({ field: 'organization', problem: 'missing', ...(owners.length > 0 && { by: owners }) })
+  else problems.push({ field: 'organization', problem: 'missing', by: owners.length > 0 ? owners : undefined })
   const taken = first ?? owners[0] ?? null
-  notes.push({
-    note: 'organization',
-    message: taken === null ? 'Taken without organization.' : `Organization ${taken}.`,
-  })
+  const message = taken === null ? 'Taken without organization.' : `Organization ${taken}.`
+  notes.push({ note: 'organization', message })
   return taken
 }
 
@@ -230,13 +198,9 @@ function organizationOf(
 function answersOf({ answers }: SourceUser, notes: Note[]): Map<number, string> {
   const all = new Map<number, string>()
   for (const { question, answer } of answers ?? []) {
-    if (answerKey(answer ?? '') !== '') all.set(question, answer!)
-    else
-      notes.push({
-        note: 'changed',
-        field: 'answer',
-        message: `The answer to question ${question} has no letter or digit.`,
-      })
+    const message = `The answer to question ${question} has no letter or digit.`
+    if (answerKey(answer ?? '') === '') notes.push({ note: 'changed', field: 'answer', message })
+    else all.set(question, answer!)
   }
   return all
 }
@@ -247,13 +211,65 @@ function ownAnswer({ securityquestion, securityanswer }: SourceUser): Converted[
 }
 
 /** The newest key is shown; the others go on working beside it. */
-function keysOf({ keys }: SourceUser, role: Role, notes: Note[]): Converted['keys'] {
+function keysOf({ keys }: SourceUser, role: Role, notes: Note[]): NonNullable<Registration['providerKeys']> {
   const all = [...(keys ?? [])].reverse()
-  if (all.length === 0) return []
-  if (role !== 'ROLE_INSTITUTION') {
+  if (all.length > 0 && role !== 'ROLE_INSTITUTION') {
     notes.push({ note: 'provider key', message: `Left out: a ${role} has none.` })
     return []
   }
   if (all.length > 1) notes.push({ note: 'provider key', message: `${all.length} keys: the newest one is shown.` })
   return all
+}
+
+/** Converts an organization. `today` is the creation date of one without. */
+export function toOrganization(
+  given: SourceOrganization,
+  today: string,
+  notes: RowNote[],
+): NewOrganization & { id: number } {
+  const { id } = given
+  const note = (message: string) => void notes.push({ organization: id, message })
+  const text = (value: string | null) => {
+    const line = oneLine(value ?? '')
+    return line === '' || line.toUpperCase() === 'NULL' ? null : line
+  }
+  const details = organizationFields.flatMap(({ field, attribute }) =>
+    field in given ? [[attribute, text(given[field as keyof SourceOrganization] as string | null)]] : [],
+  )
+  const [name, flag] = [text(given.name), text(given.active) ?? '']
+  const active = !/^(?:false|f|0)$/i.test(flag)
+  const creationDate = readDateOfBirth(text(given.creation_date)?.split(/[ T]/)[0] ?? '', 'UTC')
+  if (given.activationkey === null) note('It had no activation key, and gets one.')
+  if (active && !/^(?:true|t|1)$/i.test(flag)) note(`active was ${JSON.stringify(given.active)}: it is active.`)
+  if (!creationDate) note(`creation_date was ${JSON.stringify(given.creation_date)}: it is ${today}.`)
+  if (name === null) note(`It had no name: it is Organization ${id}.`)
+  return {
+    ...Object.fromEntries(details),
+    id,
+    name: name ?? `Organization ${id}`,
+    active,
+    creationDate: creationDate ?? today,
+    activationKey: given.activationkey ?? randomUUID(),
+  }
+}
+
+/** A question with its id. */
+export interface MovedQuestion {
+  readonly id: number
+  readonly question: string
+  readonly questionKey: string
+  readonly active: boolean
+}
+
+/** Converts questions: their keys differ, because of equal ones the later ones get their id. */
+export function toQuestions(questions: readonly SourceQuestion[], notes: RowNote[]): MovedQuestion[] {
+  const keys = new Set<string>()
+  return questions.map(({ id, question, active }) => {
+    const given = oneLine(question ?? '')
+    const isNew = questionKey(given) !== '' && !keys.has(questionKey(given))
+    const text = isNew ? given : `${given || 'Question'} (${id})`
+    if (!isNew) notes.push({ question: id, message: `Its text is empty or that of another question: it is ${text}` })
+    keys.add(questionKey(text))
+    return { id, question: text, questionKey: questionKey(text), active: active === 1 }
+  })
 }

@@ -87,22 +87,20 @@ async function analyzeWithin(
   let done = 0
   const read = async (users: readonly SourceUser[], isOurs: (user: SourceUser, key: string) => boolean) => {
     const named: Named[] = []
-    for (const user of users) {
-      const decision = given.get(user.id)
+    for (const there of users) {
+      const decision = given.get(there.id)
       if (decision?.skip) continue
-      const converted = convert(user, decision)
-      if (isOurs(user, converted.names.usernameKey)) continue
-      const problems = [...converted.problems]
-      if (user.id === administrator?.id)
-        problems.push({ field: 'id', problem: 'administrator’s', by: [administrator.id] })
-      const { role, organization_id: organization } = converted.row
-      if (problems.length > 0) troubles.set(user.id, { problems, suggested: { role, organization } as Decision })
-      for (const note of converted.notes) {
+      const { user, organization, notes, problems: found } = convert(there, decision)
+      const { id, username, nickname, role, active = false } = user
+      if (isOurs(there, user.usernameKey)) continue
+      const problems = [...found]
+      if (id === administrator?.id) problems.push({ field: 'id', problem: 'administrator’s', by: [id] })
+      if (problems.length > 0) troubles.set(id, { problems, suggested: { role, organization } })
+      for (const note of notes) {
         count(note.note)
-        report({ id: user.id, username: converted.names.username, ...note })
+        report({ id, username, ...note })
       }
-      const active = converted.row.active === true
-      named.push({ id: user.id, names: converted.names, active, troubled: problems.length > 0 })
+      named.push({ id, username, nickname, active, troubled: problems.length > 0 })
     }
     await names.add(named)
   }
@@ -126,24 +124,18 @@ async function analyzeWithin(
   const decisions = new Map(given)
   if (choice === 'skip') for (const { id } of listings) decisions.set(id, { skip: true })
   if (choice === 'suffix') {
-    const renamed = {
-      username: await rename('username', listings, names),
-      nickname: await rename('nickname', listings, names),
-    }
+    const usernames = await rename('username', listings, names)
+    const nicknames = await rename('nickname', listings, names)
     for (const { id, problems } of listings) {
       const has = (field: Problem['field']) => problems.some(problem => problem.field === field)
       const { role, organization } = troubles.get(id)!.suggested
-      decisions.set(
-        id,
-        has('id')
-          ? { skip: true }
-          : {
-              ...(has('username') && { username: renamed.username.get(id)! }),
-              ...(has('nickname') && { nickname: renamed.nickname.get(id)! }),
-              ...(has('role') && role && { role }),
-              ...(has('organization') && organization !== undefined && { organization }),
-            },
-      )
+      const settled = {
+        username: usernames.get(id),
+        nickname: nicknames.get(id),
+        role: has('role') ? role : undefined,
+        organization: has('organization') ? organization : undefined,
+      }
+      decisions.set(id, has('id') ? { skip: true } : settled)
     }
   }
   const settled = choice === 'skip' || choice === 'suffix'
@@ -153,7 +145,7 @@ async function analyzeWithin(
   for (const listing of listings) {
     for (const what of new Set(listing.problems.map(({ field, problem }) => `${field} ${problem}`))) count(what)
     const decision = decisions.get(listing.id)
-    report({ ...listing, ...(decision && { decision }) })
+    report({ ...listing, decision })
   }
   return {
     administratorThere: ours?.id,

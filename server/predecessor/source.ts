@@ -1,28 +1,31 @@
 // Reads the database of the older implementation, in one snapshot of a read-only transaction.
 import { createHash } from 'node:crypto'
-import { type Database, openDatabase, type Statement, type Transaction } from '../database/connection.js'
+import { openDatabase, type Transaction } from '../database/connection.js'
 import { type Meaning, meaningOf } from '../database/failures.js'
+import { type Query, sql } from '../database/sql.js'
+
+type Text = string | null
 
 /** An organization there; all but id and key are free text. */
 export interface SourceOrganization {
   readonly id: number
-  readonly active: string | null
-  readonly name: string | null
-  readonly creation_date: string | null
-  readonly inep_code: string | null
-  readonly phone: string | null
-  readonly type: string | null
-  readonly website: string | null
-  readonly login: string | null
-  readonly address: string | null
-  readonly responsible: string | null
-  readonly activationkey: string | null
+  readonly active: Text
+  readonly name: Text
+  readonly creation_date: Text
+  readonly inep_code: Text
+  readonly phone: Text
+  readonly type: Text
+  readonly website: Text
+  readonly login: Text
+  readonly address: Text
+  readonly responsible: Text
+  readonly activationkey: Text
 }
 
 /** A security question there. */
 export interface SourceQuestion {
   readonly id: number
-  readonly question: string | null
+  readonly question: Text
   readonly active: number | null
 }
 
@@ -40,25 +43,25 @@ export interface Membership {
 /** A user there, with the rows of other tables that belong to it, each in the order of ids. */
 export interface SourceUser {
   readonly id: number
-  readonly username: string | null
-  readonly nickname: string | null
-  readonly password: string | null
-  readonly dateofborn: string | null
-  readonly gender: string | null
-  readonly state: string | null
-  readonly city: string | null
-  readonly institutiontype: string | null
-  readonly institution: string | null
-  readonly securityquestion: string | null
-  readonly securityanswer: string | null
+  readonly username: Text
+  readonly nickname: Text
+  readonly password: Text
+  readonly dateofborn: Text
+  readonly gender: Text
+  readonly state: Text
+  readonly city: Text
+  readonly institutiontype: Text
+  readonly institution: Text
+  readonly securityquestion: Text
+  readonly securityanswer: Text
   readonly termsofusage: boolean | null
-  readonly avatar: string | null
+  readonly avatar: Text
   readonly active: number | null
   /** Different ones. */
   readonly roles: readonly number[] | null
   readonly memberships: readonly Membership[] | null
   readonly keys: readonly { readonly id: number; readonly key: string }[] | null
-  readonly answers: readonly { readonly question: number; readonly answer: string | null }[] | null
+  readonly answers: readonly { readonly question: number; readonly answer: Text }[] | null
 }
 
 /** The greatest ids there, also of rows that are gone. */
@@ -70,42 +73,18 @@ export interface LastIds {
 }
 
 /** A snapshot. */
-export interface Source {
-  /** Digest of what distinguishes this database from others, in hexadecimal. */
-  readonly digest: string
-  readonly lastIds: LastIds
-  readonly organizations: readonly SourceOrganization[]
-  readonly questions: readonly SourceQuestion[]
-  /** Number of users. */
-  readonly userCount: number
-  /** Reads the names of users. */
-  names(ids: readonly number[]): Promise<Pick<SourceUser, 'id' | 'username' | 'nickname'>[]>
-  /** Reads users with ids above `afterId`, in batches by id. */
-  users(afterId: number): AsyncGenerator<readonly SourceUser[]>
-}
+export type Source = Awaited<ReturnType<typeof openSource>>
 
 /** Users of a batch. */
 const batch = 1_000
 
-const identity = unnamed(`SELECT oid::text AS oid, datname AS name FROM pg_database WHERE datname = current_database()`)
-
-const count = unnamed('SELECT count(*)::int AS count FROM auth.users')
-
-const last = (table: string) => `(SELECT greatest(coalesce(max(id), 0), coalesce(CASE
-  WHEN has_sequence_privilege(pg_get_serial_sequence('auth.${table}', 'id'), 'USAGE, SELECT')
-  THEN pg_sequence_last_value(pg_get_serial_sequence('auth.${table}', 'id')) END, 0))::int FROM auth.${table})`
-
-const lastIds = unnamed(`SELECT ${last('users')} AS users, ${last('forgotpassword_questions')} AS questions,
-  (SELECT greatest(coalesce(max(id), 0), 0) FROM auth.educemaden_organizations) AS organizations,
-  ${last('users_provider_activationkey')} AS provider_keys`)
-
-const organizations = unnamed(`SELECT id, active, name, creation_date, inep_code, phone, type, website, login, address,
-  responsible, activationkey::text AS activationkey FROM auth.educemaden_organizations ORDER BY id`)
-
-const questions = unnamed('SELECT id, question, active FROM auth.forgotpassword_questions ORDER BY id')
+const last = (table: string) =>
+  sql.text(`(SELECT greatest(coalesce(max(id), 0), coalesce(CASE
+    WHEN has_sequence_privilege(pg_get_serial_sequence('auth.${table}', 'id'), 'USAGE, SELECT')
+    THEN pg_sequence_last_value(pg_get_serial_sequence('auth.${table}', 'id')) END, 0))::int FROM auth.${table})`)
 
 // Grouped before they are joined: those tables have no index by user. `char` columns come with their blanks.
-const users = `SELECT u.id, u.username, u.nickname, u.password, u.dateofborn::text AS dateofborn, u.gender::text AS gender,
+const users = sql`SELECT u.id, u.username, u.nickname, u.password, u.dateofborn::text AS dateofborn, u.gender::text AS gender,
     u.state::text AS state, u.city, u.institutiontype::text AS institutiontype, u.institution, u.securityquestion,
     u.securityanswer, u.termsofusage, u.avatar, u.active, r.roles, m.memberships, k.keys, a.answers
   FROM auth.users u
@@ -135,15 +114,18 @@ const users = `SELECT u.id, u.username, u.nickname, u.password, u.dateofborn::te
       GROUP BY users_id
     ) provided ON provided.users_id = p.users_id
     GROUP BY given.users_id
-  ) m ON m.users_id = u.id
-  ORDER BY u.id`
+  ) m ON m.users_id = u.id`
 
 /** Opens a snapshot of the database at a URL for `work`. Throws an Error that says what is wrong with the database. */
 export async function withSource<T>(url: string, work: (source: Source) => Promise<T>): Promise<T> {
   const database = openDatabase(url, 1)
+  const reader =
+    (t?: Transaction) =>
+    <Row>(query: Query): Promise<Row[]> =>
+      database.run<Row>(query, t).catch(refuse)
   try {
-    await database.run(unnamed('SELECT 1'), []).catch(refuse)
-    return await database.transact(async t => work(await openSource(database, t)), { snapshot: true, unlimited: true })
+    await reader()(sql`SELECT 1`)
+    return await database.transact(async t => work(await openSource(reader(t))), { snapshot: true, unlimited: true })
   } finally {
     await database.close()
   }
@@ -154,63 +136,63 @@ class SourceError extends Error {
   override readonly name = 'Error'
 }
 
-function refuse(error: unknown): never {
-  throw new SourceError(problemOf(error), { cause: error })
-}
-
-async function openSource(database: Database, t: Transaction): Promise<Source> {
-  const all = <Row>(statement: Statement) => database.run<Row>(statement, [], t).catch(refuse)
-  await all(unnamed('SET TRANSACTION READ ONLY'))
-  // A cursor is planned for its first rows otherwise.
-  await all(unnamed('SET LOCAL cursor_tuple_fraction = 1'))
-  await all(unnamed('SET LOCAL jit = off'))
-  const [database_] = await all<{ oid: string; name: string }>(identity)
-  const [ids] = await all<LastIds>(lastIds)
-  const [counted] = await all<{ count: number }>(count)
-  return {
-    digest: createHash('sha256').update(`${database_!.oid} ${database_!.name}`).digest('hex'),
-    lastIds: ids!,
-    organizations: await all<SourceOrganization>(organizations),
-    questions: await all<SourceQuestion>(questions),
-    userCount: counted!.count,
-    names: ids =>
-      database
-        .run<Pick<SourceUser, 'id' | 'username' | 'nickname'>>(
-          unnamed('SELECT id, username, nickname FROM auth.users WHERE id = ANY($1::int[]) ORDER BY id'),
-          [ids],
-          t,
-        )
-        .catch(refuse),
-    async *users(afterId) {
-      const where = `WHERE u.id > ${Math.trunc(afterId)}`
-      await all(
-        unnamed(`DECLARE moving NO SCROLL CURSOR FOR ${users.replace('ORDER BY u.id', `${where} ORDER BY u.id`)}`),
-      )
-      try {
-        for (;;) {
-          const rows = await all<SourceUser>(unnamed(`FETCH ${batch} FROM moving`))
-          if (rows.length > 0) yield rows
-          if (rows.length < batch) return
-        }
-      } finally {
-        await all(unnamed('CLOSE moving')).catch(() => {})
-      }
-    },
-  }
-}
-
-function unnamed(text: string): Statement {
-  return { name: '', text }
-}
-
 /** What is wrong with the other database. */
-function problemOf(error: unknown): string {
-  const meaning = meaningOf(error)
-  return `The other database can’t be read: ${(meaning && problems[meaning]) ?? (error as Error).message}.`
-}
-
 const problems: { readonly [M in Meaning]?: string } = {
   'not installed': 'it has no schema `auth` with the tables of the older implementation',
   outdated: 'its tables aren’t those of the older implementation',
   'no rights': 'its user may not read the tables of schema `auth`',
+}
+
+function refuse(error: unknown): never {
+  const meaning = meaningOf(error)
+  const problem = (meaning && problems[meaning]) ?? (error as Error).message
+  throw new SourceError(`The other database can’t be read: ${problem}.`, { cause: error })
+}
+
+async function openSource(all: <Row>(query: Query) => Promise<Row[]>) {
+  await all(sql`SET TRANSACTION READ ONLY`)
+  // A cursor is planned for its first rows otherwise.
+  await all(sql`SET LOCAL cursor_tuple_fraction = 1`)
+  await all(sql`SET LOCAL jit = off`)
+  const [database] = await all<{ oid: string; name: string }>(
+    sql`SELECT oid::text AS oid, datname AS name FROM pg_database WHERE datname = current_database()`,
+  )
+  const [lastIds] = await all<LastIds>(sql`SELECT ${last('users')} AS users,
+    ${last('forgotpassword_questions')} AS questions, ${last('users_provider_activationkey')} AS provider_keys,
+    (SELECT greatest(coalesce(max(id), 0), 0) FROM auth.educemaden_organizations) AS organizations`)
+  const [counted] = await all<{ count: number }>(sql`SELECT count(*)::int AS count FROM auth.users`)
+  return {
+    /** Digest of what distinguishes this database from others, in hexadecimal. */
+    digest: createHash('sha256').update(`${database!.oid} ${database!.name}`).digest('hex'),
+    lastIds: lastIds!,
+    organizations: await all<SourceOrganization>(sql`SELECT id, active, name, creation_date, inep_code, phone, type,
+      website, login, address, responsible, activationkey::text AS activationkey
+      FROM auth.educemaden_organizations ORDER BY id`),
+    questions: await all<SourceQuestion>(
+      sql`SELECT id, question, active FROM auth.forgotpassword_questions ORDER BY id`,
+    ),
+    /** Number of users. */
+    userCount: counted!.count,
+
+    /** Reads the names of users. */
+    names: (ids: readonly number[]) =>
+      all<Pick<SourceUser, 'id' | 'username' | 'nickname'>>(
+        sql`SELECT id, username, nickname FROM auth.users WHERE id = ANY(${ids}::int[]) ORDER BY id`,
+      ),
+
+    /** Reads users with ids above `afterId`, in batches by id. */
+    async *users(afterId: number): AsyncGenerator<readonly SourceUser[]> {
+      const after = sql.text(String(Math.trunc(afterId)))
+      await all(sql`DECLARE moving NO SCROLL CURSOR FOR ${users} WHERE u.id > ${after} ORDER BY u.id`)
+      try {
+        for (;;) {
+          const rows = await all<SourceUser>(sql`FETCH ${sql.text(String(batch))} FROM moving`)
+          if (rows.length > 0) yield rows
+          if (rows.length < batch) return
+        }
+      } finally {
+        await all(sql`CLOSE moving`).catch(() => {})
+      }
+    },
+  }
 }

@@ -118,6 +118,19 @@ export function createRegistrar({
     /** Registers a user, and returns its id. Throws `Taken` if others have one of its names. */
     add: async (user: Registration, t: Transaction): Promise<number> => one(await apply([user], undefined, t)),
 
+    /**
+     * Adds and replaces users of another system, whose names have been settled against each other and all users here. Nobody is
+     * notified. Throws `Taken` if others have one of the names after all.
+     */
+    async adopt(
+      { added, replaced }: Readonly<Record<'added' | 'replaced', readonly (Registration & { readonly id: number })[]>>,
+      t: Transaction,
+    ): Promise<void> {
+      const ids = added.length > 0 ? await userBatches.add(added, t) : []
+      if (ids.includes(undefined)) throw new Taken('Names collide with those of users here: run the command again.')
+      if (replaced.length > 0) await userBatches.replace(replaced, t)
+    },
+
     /** Changes a user. Throws `Taken` if others have one of its new names. */
     async change(change: UserChange, by: By, t: Transaction): Promise<void> {
       one(await apply([change], by, t))
