@@ -1,8 +1,7 @@
 /**
  * Follows README.md on a new machine: types its shell blocks as printed, in a fresh clone of this
  * checkout, with an empty home and an empty npm cache, and checks their output. Then ends the service by SIGTERM to npm
- * and by Ctrl-C, and checks for remaining processes. The default ports must be free. Its last line is
- * `N passed, N failed`.
+ * and by Ctrl-C, and checks for remaining processes. The default ports must be free. It reports as TAP.
  */
 import assert from 'node:assert/strict'
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
@@ -101,10 +100,10 @@ async function step(title: string, work: () => unknown): Promise<void> {
   try {
     await work()
     passed++
-    console.log(`  ✔ README › ${title}`)
+    console.log(`ok - README › ${title}`)
   } catch (error) {
     failed++
-    console.log(`  ✘ [fail]: README › ${title}\n${error}`)
+    console.log(`not ok - README › ${title}\n  ${error}`)
   }
 }
 
@@ -198,5 +197,5 @@ try {
 } finally {
   rmSync(folder, { recursive: true, force: true })
 }
-console.log(`${passed} passed, ${failed} failed`)
+console.log(`# pass ${passed}\n# fail ${failed}`)
 process.exitCode = failed > 0 ? 1 : 0

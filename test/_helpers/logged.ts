@@ -1,8 +1,9 @@
 /**
- * The output of the services of a test file: shown with each failed test, and stored for run.ts, which searches it for
- * secrets. Importing this is enough.
+ * The output of the services of a test file: shown with each failed test, with the load of the machine, and stored for run.ts,
+ * which searches it for secrets. Importing this is enough.
  */
 import { writeFileSync } from 'node:fs'
+import { availableParallelism, loadavg } from 'node:os'
 import { join } from 'node:path'
 import test from 'ava'
 import { outputFolder } from './secrets.js'
@@ -38,9 +39,8 @@ function show(t: { log(text: string): void }): void {
     .trimEnd()
     .split('\n')
     .filter(line => line !== '' && !/^\{"level":"info".*"msg":"(call|request)"\}$/.test(line))
-  if (lines.length === 0) return
-  const last = lines.slice(-shown.lines)
-  t.log(last.map(line => line.slice(0, shown.characters)).join('\n'))
+  const last = lines.slice(-shown.lines).map(line => line.slice(0, shown.characters))
+  t.log([...last, `load ${loadavg()[0]!.toFixed(1)} on ${availableParallelism()} processors`].join('\n'))
 }
 
 test.afterEach.always('log of the services', t => {

@@ -1,6 +1,6 @@
 /**
  * The port itself: the limits of connections, and how it closes. Run on every supported version of Node.js, and
- * within TLS as well (listener-tls.alone.test.ts).
+ * within TLS as well (listener-tls.test.ts).
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createSecureContext } from 'node:tls'
