@@ -2,7 +2,7 @@
 import pg from 'pg'
 import type { Teardown } from './database.js'
 import type { TestService } from './service.js'
-import { waitFor } from './wait.js'
+import { waitForValue } from './wait.js'
 
 /** An advisory lock that nothing else in the database uses. */
 const stop = 4_711
@@ -34,7 +34,7 @@ export async function stopEvents<T>(
   const begun: Promise<{ readonly status: T }>[] = []
   for (const call of calls) {
     begun.push(call())
-    await waitFor(async () => (await waiting()) >= begun.length)
+    await waitForValue(waiting, value => value >= begun.length)
   }
   await holder.query(`SELECT pg_advisory_unlock(${stop})`)
   return (await Promise.all(begun)).map(({ status }) => status)

@@ -25,14 +25,20 @@ export function waitFor<T>(
   return poll(String(look), look, saw)
 }
 
-/** Waits until `read` returns `expected`, compared deeply. Rejects as `waitFor` does, and says what it returned last. */
-export async function waitForValue<T>(read: () => T | Promise<T>, expected: T): Promise<void> {
+/**
+ * Waits until `read` returns `expected`, compared deeply, or a value for which `expected` returns true. Rejects as `waitFor` does,
+ * and says what it returned last.
+ */
+export async function waitForValue<T>(
+  read: () => T | Promise<T>,
+  expected: T | ((value: T) => boolean),
+): Promise<void> {
   let value: T | undefined
   const look = async () => {
     value = await read()
-    return isDeepStrictEqual(value, expected)
+    return expected instanceof Function ? expected(value) : isDeepStrictEqual(value, expected)
   }
-  await poll(`${inspect(expected)} from ${read}`, look, () => value)
+  await poll(`${expected instanceof Function ? expected : inspect(expected)} from ${read}`, look, () => value)
 }
 
 async function poll<T>(

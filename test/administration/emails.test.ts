@@ -6,7 +6,7 @@ import test, { type ExecutionContext } from 'ava'
 import { openSignedIn, reasonOf } from '../_helpers/administration.js'
 import { ask } from '../_helpers/database.js'
 import { startTestService } from '../_helpers/service.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
 
@@ -61,7 +61,10 @@ test('the queue shows kind, user, attempts and codes, and no content of an e-mai
   t.is((await api.getEmail({ id: first!.id })).email!.dueTime, undefined)
   const { attempts } = first!
   t.truthy((await api.retryEmail({ id: first!.id })).email!.dueTime)
-  await waitFor(async () => (await api.getEmail({ id: first!.id })).email!.attempts > attempts)
+  await waitForValue(
+    async () => (await api.getEmail({ id: first!.id })).email,
+    value => value!.attempts > attempts,
+  )
 
   await api.discardEmail({ id: second!.id })
   t.is(await reasonOf(api.getEmail({ id: second!.id })), 'RECORD_NOT_FOUND')

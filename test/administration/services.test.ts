@@ -9,7 +9,7 @@ import { BadRequestSchema, ErrorInfoSchema } from '../../proto/gen/google/rpc/er
 import { type AdministrationClient, openAdministration, openSignedIn } from '../_helpers/administration.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { password, serviceForFile } from '../_helpers/service.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 let open: AdministrationClient
@@ -112,7 +112,7 @@ test('keys rotate without downtime: a service has two keys until the first is re
     left.service?.keys.map(({ id }) => id),
     [both!.keys[1]!.id],
   )
-  await waitFor(async () => (await ask(first)) === 'INVALID_TOKEN')
+  await waitForValue(() => ask(first), 'INVALID_TOKEN')
   t.is(await ask(second), 'OK')
   // A key can't be deleted through another service.
   const other = newName()
@@ -176,7 +176,7 @@ test('deleting a service deletes its keys, and needs its name as confirmation', 
   t.is(await outcome(open.deleteService({ name, confirm: 'another' })), 'CONFIRMATION_NEEDED confirm')
   t.is(await ask(key), 'OK')
   await open.deleteService({ name, confirm: name })
-  await waitFor(async () => (await ask(key)) === 'INVALID_TOKEN')
+  await waitForValue(() => ask(key), 'INVALID_TOKEN')
   t.is(await outcome(open.deleteService({ name, confirm: name })), 'RECORD_NOT_FOUND')
   t.deepEqual(await events(name), ['service.add user', 'service.delete user'])
 })

@@ -228,7 +228,7 @@ test.serial(
     const answers = await registry.database.transact(async transaction => {
       await registry.database.sequelize.query('LOCK TABLE emails IN EXCLUSIVE MODE', { transaction })
       const asked = users.flatMap(user => [ask(user), forget()])
-      await waitFor(async () => (await waiting()) >= 1)
+      await waitForValue(waiting, value => value >= 1)
       await sleep(200)
       t.is(await waiting(), 1)
       return asked

@@ -25,7 +25,7 @@ import { mailboxForFile } from '../_helpers/mailbox.js'
 import { changeTokens, endsOrWaits, lockWaiters } from '../_helpers/models.js'
 import { password, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
 import { claimsOf, forge, idOf, nowInSeconds } from '../_helpers/tokens.js'
-import { waitFor, waitForValue } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const settings = () => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url, AUTH_LIMIT_FACTOR: '1000' })
@@ -397,7 +397,10 @@ for (const [how, leave] of Object.entries(leaving)) {
       const { options, leave: go } = leave(started)
       const call = client.call(rpc as DescMethodUnary, request, { token, started: given, once: true, ...options })
       const left = t.throwsAsync(call)
-      await waitFor(async () => (await lockWaiters(database)) > 0)
+      await waitForValue(
+        () => lockWaiters(database),
+        value => value > 0,
+      )
       await go()
       await left
       // A later request on the same connection is answered once the service has noticed.

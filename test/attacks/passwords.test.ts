@@ -5,7 +5,7 @@ import bcrypt from 'bcrypt'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { password, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 
@@ -89,7 +89,10 @@ test('a login renews a hash of another cost, once', async t => {
   t.is(await storedHash(token), first)
   t.is(await loginStatus(username, password, dearer), 200)
   // After the response, when a thread is idle.
-  await waitFor(async () => (await storedHash(token)) !== first)
+  await waitForValue(
+    () => storedHash(token),
+    value => value !== first,
+  )
   const second = await storedHash(token)
   t.regex(second, /^hmac1:\$2b\$05\$/)
   t.is(await loginStatus(username, password, dearer), 200)

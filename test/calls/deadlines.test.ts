@@ -16,7 +16,7 @@ import type { Policy } from '../../server/policy/policy.js'
 import { usersPolicies } from '../../server/policy/users.js'
 import type { Call } from '../../server/requests/call.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 /** The rows of the access policy. */
 const rows: Record<string, Record<string, Policy>> = {
@@ -123,9 +123,16 @@ test('a call that waits in the scheduler never starts once it is canceled or pas
   const client = await serverOf(t, [Users], handle, { scheduler, observe })
   const ask = (username: string, options = {}) =>
     codeOf(client.call(Users.method.existsByUsername, { username }, options))
-  const waiting = (count: number) => waitFor(() => scheduler.stats().waiting === count)
+  const waiting = (count: number) =>
+    waitForValue(
+      () => scheduler.stats().waiting,
+      value => value === count,
+    )
   const working = ask('working')
-  await waitFor(() => worked.length === 1)
+  await waitForValue(
+    () => worked,
+    value => value.length === 1,
+  )
   let cancel = () => {}
   const leaving = ask('leaving', { started: (call: { cancel(): void }) => (cancel = () => call.cancel()) })
   await waiting(1)

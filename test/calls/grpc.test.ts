@@ -10,7 +10,7 @@ import { startGrpcServer } from '../../server/calls/grpc.js'
 import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { password, serviceForFile, startTestService } from '../_helpers/service.js'
 import { claimsOf, forge, idOf, nowInSeconds } from '../_helpers/tokens.js'
-import { waitFor, within } from '../_helpers/wait.js'
+import { waitFor, waitForValue, within } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 const users = Users.method
@@ -335,16 +335,25 @@ test('the health check reports NOT_SERVING while the database is unavailable', a
       field(1, service),
     )
     watch.on('error', () => {}).on('data', (bytes: Buffer) => states.push(bytes[1]!))
-    await waitFor(() => states.length > 0)
+    await waitForValue(
+      () => states,
+      value => value.length > 0,
+    )
   }
   await database.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS false`)
   await database.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [name])
   await waitFor(() => says(2))
   // Watchers receive the change at the next check.
-  await waitFor(() => received['']!.length >= 2)
+  await waitForValue(
+    () => received[''],
+    value => value!.length >= 2,
+  )
   await database.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS true`)
   await waitFor(() => says(1))
-  await waitFor(() => received['']!.length >= 3)
+  await waitForValue(
+    () => received[''],
+    value => value!.length >= 3,
+  )
   // SERVING, NOT_SERVING and SERVING; SERVICE_UNKNOWN.
   t.deepEqual(received, { '': [1, 2, 1], 'other.Service': [3] })
   const listed = (await ask('/grpc.health.v1.Health/List', Buffer.alloc(0), probe)).toString('latin1')
@@ -372,7 +381,10 @@ test('a client that watches health is notified when the service stops, and doesn
       })
     })
     stream.on('data', (bytes: Buffer) => states.push(bytes[1]!))
-    await waitFor(() => states.length > 0)
+    await waitForValue(
+      () => states,
+      value => value.length > 0,
+    )
     return { ended }
   }
   const watched = [await watch(''), await watch('other.Service')]
@@ -395,7 +407,10 @@ async function heldServer(t: ExecutionContext) {
     () => 'OK',
     error => status[error.code],
   )
-  await waitFor(() => ends.length === 1)
+  await waitForValue(
+    () => ends,
+    value => value.length === 1,
+  )
   return { server, held, call, end: ends[0]! }
 }
 

@@ -86,7 +86,7 @@ test('a waiting call that its client cancels is logged and counted as CANCELLED,
   gone.abort()
   await Promise.all(calls)
   const logged = () => lines.filter(({ msg, rpc }) => msg === 'call' && rpc === 'Poll')
-  await waitFor(() => logged().length === 2)
+  await waitForValue(logged, value => value.length === 2)
   t.deepEqual(
     logged()
       .map(({ endpoint, status, reason }) => `${endpoint} ${status} ${reason}`)

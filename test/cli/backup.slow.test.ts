@@ -10,7 +10,7 @@ import { password, signUpForm, startTestService, type TestService } from '../_he
 import { spawnService } from '../_helpers/spawned.js'
 import { idOf } from '../_helpers/tokens.js'
 import { nextVersion, runVersion } from '../_helpers/versions.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 /** All tables: those in a backup, and those that are excluded. */
 const tables = {
@@ -244,7 +244,10 @@ test('a backup is a consistent snapshot, even if users sign up meanwhile', async
   const backup = spawnCli(service.env, ['backup', file, '--recipient', recipient, '--json'])
   const stuck = `SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
     WHERE l.relation = 'answers'::regclass AND NOT l.granted AND a.query LIKE 'COPY%'`
-  await waitFor(async () => (await ask(service.env.DATABASE_URL!, stuck)).length === 1)
+  await waitForValue(
+    () => ask(service.env.DATABASE_URL!, stuck),
+    value => value.length === 1,
+  )
   for (let n = 0; n < 3; n++) await service.signUp('ROLE_CLIENT')
   await holder.query('COMMIT')
   const made = JSON.parse(done(await backup))
@@ -620,7 +623,10 @@ test('a backup deletes partial files of killed backups, and none of a running on
   await killed.ended
   const running = await started('running.age')
   for (const { path } of [killed, running]) await utimes(path, longAgo, longAgo)
-  await waitFor(async () => (await stat(running.path)).mtimeMs > Date.now() - 60_000)
+  await waitForValue(
+    () => stat(running.path),
+    value => value.mtimeMs > Date.now() - 60_000,
+  )
   done(await later())
   t.deepEqual(
     (await partials()).map(name => join(folder, name)),

@@ -5,7 +5,7 @@ import { installedRegistry, runCli } from '../_helpers/cli.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { serviceForFile } from '../_helpers/service.js'
 import { serviceEnv, spawnService } from '../_helpers/spawned.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 const services = (...args: string[]) => runCli(service.env, ['services', ...args])
@@ -70,10 +70,10 @@ test('a key is valid at once, until it or its service is deleted', async t => {
   t.is(keys[1].expireTime, '2099-01-31T00:00:00.000Z')
   t.deepEqual([await ask(first), await ask(second)], ['OK', 'OK'])
   t.is((await json('keys', 'delete', 'rotating', String(keys[0].id), '--yes')).keys.length, 1)
-  await waitFor(async () => (await ask(first)) === 'INVALID_TOKEN')
+  await waitForValue(() => ask(first), 'INVALID_TOKEN')
   t.is(await ask(second), 'OK')
   t.deepEqual(await json('delete', 'rotating', '--confirm', 'rotating'), { name: 'rotating', deleted: true })
-  await waitFor(async () => (await ask(second)) === 'INVALID_TOKEN')
+  await waitForValue(() => ask(second), 'INVALID_TOKEN')
   t.is((await services('show', 'rotating')).code, 3)
 })
 
@@ -148,7 +148,7 @@ test('a service that may forward addresses and sends none is logged at a limited
   const lines = () => other.output().match(/^.*"service":"silent".*$/gm) ?? []
   t.deepEqual(lines(), [])
   for (let index = 0; index < 5; index++) await look({})
-  await waitFor(() => lines().length > 0)
+  await waitForValue(lines, value => value.length > 0)
   t.is(lines().length, 1)
   t.false(other.output().includes(key))
 })

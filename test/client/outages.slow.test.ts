@@ -123,7 +123,10 @@ serial('if keys can’t be refreshed, they are used for a minute beyond their ma
     withClocks({ wall: ms, monotonic: ms }, async () => {
       // Ends the poll, whose answer makes the revocations recent.
       await revoke(issuer, revoked.pop()!)
-      await waitFor(() => verifier.ageMs < 20_000)
+      await waitForValue(
+        () => verifier.ageMs,
+        value => value < 20_000,
+      )
       await work()
     })
   // The registry says 300 s.
@@ -133,7 +136,7 @@ serial('if keys can’t be refreshed, they are used for a minute beyond their ma
   })
   await after(390_000, async () => {
     for (const token of [seen, unseen]) t.is(await outcome(verifier, token), 'registry')
-    await waitFor(() => reads() > before)
+    await waitForValue(reads, value => value > before)
     network.broken.clear()
     await waitFor(async () => /cache|signature/.test(await outcome(verifier, unseen)))
   })

@@ -8,7 +8,7 @@ import { serviceForFile } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { claimsOf, createForger, forge, headerOf, nowInSeconds } from '../_helpers/tokens.js'
 import { createNetwork, outcome, paths, revoke, verifierOf } from '../_helpers/verifiers.js'
-import { waitFor, waitForValue } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const service = serviceForFile(() => ({ AUTH_LIMIT_FACTOR: '1000' }))
 
@@ -75,7 +75,7 @@ test('a cached token expires by the clock of the registry', async t => {
   const short = await forge(service, token, { exp: nowInSeconds() + 10 })
   t.is(await outcome(verifier, short), 'signature')
   t.is(await outcome(verifier, short), 'cache')
-  await waitFor(async () => (await outcome(verifier, short)) === 'INVALID_TOKEN')
+  await waitForValue(() => outcome(verifier, short), 'INVALID_TOKEN')
 })
 
 test('a revoked token is refused before a poll would end, even if it was accepted before', async t => {
@@ -86,7 +86,7 @@ test('a revoked token is refused before a poll would end, even if it was accepte
   for (const { token } of users) t.is(await outcome(verifier, token), 'signature')
   await revoke(service.http, revoked.token)
   const startedAt = performance.now()
-  await waitFor(async () => (await outcome(verifier, revoked.token)) === 'INVALID_TOKEN')
+  await waitForValue(() => outcome(verifier, revoked.token), 'INVALID_TOKEN')
   t.true(performance.now() - startedAt < 5_000)
   t.is(await outcome(verifier, unseen), 'INVALID_TOKEN')
   t.is(await outcome(verifier, other.token), 'cache')

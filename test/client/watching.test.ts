@@ -5,7 +5,7 @@ import { openLocal } from '../_helpers/administration.js'
 import { type SignedUp, serviceForFile, serviceWithClock } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 import { createNetwork, move, paths, registryOf } from '../_helpers/verifiers.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 const service = serviceForFile(() => ({ AUTH_LIMIT_FACTOR: '1000' }))
 
@@ -13,7 +13,10 @@ test('the first change asks for all users, and each later one has the ids that c
   const registry = await registryOf(service)
   const changes: UsersChange[] = []
   const watch = registry.watchUsers(change => void changes.push(change))
-  await waitFor(() => changes.length > 0)
+  await waitForValue(
+    () => changes,
+    value => value.length > 0,
+  )
   t.true(changes[0]!.all)
   const user = await service.signUp('ROLE_CLIENT')
   await waitFor(() => changes.some(({ ids }) => ids.includes(idOf(user.token))))
@@ -55,12 +58,18 @@ test('failed polls are repeated, and no change is lost', async t => {
   const ids: number[] = []
   const watch = registry.watchUsers(change => void ids.push(...change.ids))
   t.teardown(() => watch.close())
-  await waitFor(() => network.calls.length > 1)
+  await waitForValue(
+    () => network.calls,
+    value => value.length > 1,
+  )
   network.away(true)
   network.broken.add(paths.poll)
   network.away(false)
   const { token } = await service.signUp('ROLE_CLIENT')
-  await waitFor(() => network.calls.length > 4)
+  await waitForValue(
+    () => network.calls,
+    value => value.length > 4,
+  )
   t.false(ids.includes(idOf(token)))
   network.broken.clear()
   await waitFor(() => ids.includes(idOf(token)))
@@ -77,7 +86,10 @@ test('a watcher that was offline for a day misses no change, suspension or erasu
     cursor = change.cursor
     seen.push(...change.ids)
   })
-  await waitFor(() => cursor !== '')
+  await waitForValue(
+    () => cursor,
+    value => value !== '',
+  )
   for (const name of names) users[name] = await clocked.signUp('ROLE_CLIENT')
   await waitFor(() => names.every(name => seen.includes(idOf(users[name].token))))
   await first.close()

@@ -5,7 +5,7 @@ import test, { type ExecutionContext } from 'ava'
 import { runCli } from '../_helpers/cli.js'
 import { ask, databaseOfRole, freshDatabase } from '../_helpers/database.js'
 import { startTestService, type TestService } from '../_helpers/service.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 /** Settings that an administrator may prefer, by their names in PostgreSQL. */
 const preferences: readonly Readonly<Record<string, string>>[] = [
@@ -215,7 +215,7 @@ test('doctor warns of e-mails that can’t be made', async t => {
   // The key can't be stored.
   await ask(env.DATABASE_URL!, failing('mailed_keys', 'INSERT OR UPDATE', 'XX000', 1_000_000))
   await request('POST', '/forgotpasswords/sendkeybyemail', { body: { username, email } })
-  await waitFor(async () => (await check()).status !== 'ok')
+  await waitForValue(check, value => value.status !== 'ok')
   const { status, detail, fix } = await check()
   t.is(status, 'warning')
   t.regex(detail, /can’t be made/)

@@ -10,7 +10,7 @@ import { adapted, authority, type Front, folderOf, servername, startProxy } from
 import { openHttp2 } from '../_helpers/http2.js'
 import { freePort } from '../_helpers/relay.js'
 import { spawnService } from '../_helpers/spawned.js'
-import { waitFor, waitForValue } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 import { testFront } from './proxied.js'
 
 /** Its limit of public connections: lower than in the file, because tests open all of them. */
@@ -69,7 +69,10 @@ test.serial('connections beyond the limit are closed at once, and services keep 
     })
     await once(socket, 'connect')
   }
-  await waitFor(() => refused >= 20)
+  await waitForValue(
+    () => refused,
+    value => value >= 20,
+  )
   await t.throwsAsync(openHttp2(front.https))
   const service = await openHttp2(front.grpc)
   service.close()

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import test from 'ava'
 import { ask } from '../_helpers/database.js'
 import { ended, folder, spawnMember, start, urlFrom } from '../_helpers/members.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 async function postmaster(dataDir: string): Promise<number> {
   return Number.parseInt(await readFile(join(dataDir, 'postgres/postmaster.pid'), 'utf8'), 10)
@@ -51,7 +51,10 @@ test.serial('a database that dies while it is in use restarts at the same URL', 
 test.serial('an interrupted set-up doesn’t prevent the next one', async t => {
   const dataDir = await folder(t)
   const member = spawnMember(t, dataDir)
-  await waitFor(async () => (await drafts(dataDir)).length > 0)
+  await waitForValue(
+    () => drafts(dataDir),
+    value => value.length > 0,
+  )
   member.kill('SIGKILL')
   await ended(member)
   t.false(existsSync(join(dataDir, 'postgres')))

@@ -14,7 +14,7 @@ import { ask, type Teardown } from '../_helpers/database.js'
 import { freePort, startRelay, withPort } from '../_helpers/relay.js'
 import { startTestService } from '../_helpers/service.js'
 import { addressesOf, launch, serviceEnv } from '../_helpers/spawned.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 /** Database URLs of the two. */
 interface Pair {
@@ -171,13 +171,19 @@ for (const [name, start] of Object.entries(ways)) {
       }
     }
     const load = [write(), write(), write(), read(), read()]
-    await waitFor(() => acknowledged.length > 50)
+    await waitForValue(
+      () => acknowledged,
+      value => value.length > 50,
+    )
 
     relay.goDark()
     const darkSince = performance.now()
     const before = acknowledged.length
     await ask(standby, 'SELECT pg_promote()')
-    await waitFor(() => acknowledged.length > before)
+    await waitForValue(
+      () => acknowledged,
+      value => value.length > before,
+    )
     const first = ((performance.now() - darkSince) / 1000).toFixed(1)
     await waitFor(
       () => acknowledged.length > before + 50,

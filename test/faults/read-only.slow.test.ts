@@ -3,7 +3,7 @@ import test from 'ava'
 import pg from 'pg'
 import { refused } from '../_helpers/problem.js'
 import { password, startTestService } from '../_helpers/service.js'
-import { waitFor, waitForValue } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 import { startWitness } from '../_helpers/witness.js'
 
 test('while the database is read-only writes are answered with 503 and the service is not ready; reads work, and writes work again afterwards', async t => {
@@ -27,7 +27,7 @@ test('while the database is read-only writes are answered with 503 and the servi
     refused(t, answer, 503, 'UNAVAILABLE')
     t.is(answer.headers.get('retry-after'), '1')
   }
-  await waitFor(async () => (await ready()).status !== 200)
+  await waitForValue(ready, value => value.status !== 200)
   refused(t, await ready(), 503, 'UNAVAILABLE')
   t.is((await request('GET', '/users/me', { token })).status, 200)
 

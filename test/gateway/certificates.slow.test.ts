@@ -88,13 +88,19 @@ test('an unusable certificate is logged once and leaves the previous one in use;
     const next = authority.issue({ name: 'auth-gateway' })
     await replace(files.own.key, next.key)
     await replace(files.own.cert, next.cert)
-    await waitFor(() => gateway.output().split('certificates were replaced').length > round)
+    await waitForValue(
+      () => gateway.output().split('certificates were replaced'),
+      value => value.length > round,
+    )
   }
   t.is(await serialAt(t, port), before)
   const mended = issue()
   await replace(files.outer.key, mended.key)
   await replace(files.outer.cert, mended.cert)
-  await waitFor(async () => (await serialAt(t, port)) !== before)
+  await waitForValue(
+    () => serialAt(t, port),
+    value => value !== before,
+  )
   t.is(gateway.output().split('certificates can’t be used').length, 2)
   t.true(server.alive())
   for (const { output } of [gateway, server]) {

@@ -204,7 +204,10 @@ test('a client that reads none of many small responses is disconnected', async t
   const connection = await connect('127.0.0.2')
   connection.pause()
   connection.write(get().repeat(5_000))
-  await waitFor(() => cut.length > 0)
+  await waitForValue(
+    () => cut,
+    value => value.length > 0,
+  )
   await use(idle!)
   t.is(listener.connections(), 1)
   t.deepEqual(cut, ['unread'])

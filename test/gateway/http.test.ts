@@ -16,7 +16,7 @@ import {
 } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { spawnService } from '../_helpers/spawned.js'
-import { waitFor, waitForValue } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 const request: typeof service.request = (...all) => service.request(...all)
@@ -461,7 +461,7 @@ test('an internal error is answered with 503 and logged once, with its request i
       .output()
       .split('\n')
       .filter(line => line.startsWith('{'))
-  await waitFor(() => lines().length >= 2)
+  await waitForValue(lines, value => value.length >= 2)
   t.deepEqual(
     lines().map(line => {
       const { level, requestId, rpc } = JSON.parse(line)

@@ -187,7 +187,10 @@ test('no further requests are read from a client that reads no responses, and it
   connection.pause()
   // With so many lines few are parsed at a time: Node.js pauses even while more would fit.
   connection.write(`GET / HTTP/1.1\r\n${'A: b\r\n'.repeat(10)}\r\n`.repeat(5000))
-  await waitFor(() => begun > 30)
+  await waitForValue(
+    () => begun,
+    value => value > 30,
+  )
   let before = -1
   while (before !== begun) {
     before = begun
@@ -196,7 +199,10 @@ test('no further requests are read from a client that reads no responses, and it
   t.true(begun < 5000, String(begun))
   connection.resume()
   await waitForValue(() => begun, 5000)
-  await waitFor(() => connection.text().length > 5000 * 20_000)
+  await waitForValue(
+    () => connection.text().length,
+    value => value > 5000 * 20_000,
+  )
 })
 
 test('bytes that aren’t a request are answered once, also after a request, and close the connection', async t => {

@@ -86,7 +86,11 @@ const padding = `X-Padding: ${'x'.repeat(1_500)}\r\n`
 const statusesOf = (connection: RawConnection) =>
   [...connection.text().matchAll(/HTTP\/1\.1 (\d+)/g)].map(([, status]) => Number(status))
 
-const answered = (connection: RawConnection, count: number) => waitFor(() => statusesOf(connection).length >= count)
+const answered = (connection: RawConnection, count: number) =>
+  waitForValue(
+    () => statusesOf(connection),
+    value => value.length >= count,
+  )
 
 for (const [what, ask] of [
   ['JSON', exists],
@@ -202,7 +206,10 @@ for (const [what, ask] of [
       // Of the requests after the first waiting one, some are parsed with it and some are not.
       several.write(ask('several').repeat(20))
       unfinished.write(ask('unfinished').slice(0, -3))
-      await waitFor(() => scheduler.stats().waiting >= 3)
+      await waitForValue(
+        () => scheduler.stats().waiting,
+        value => value >= 3,
+      )
       await sleep(50)
       const other = await connect()
       other.write(ask('other'))
@@ -351,7 +358,10 @@ test('a request’s cost depends on its operation, and grows with the actual or 
     const connection = await openRaw(port)
     const before = works.length
     connection.write(bytes)
-    await waitFor(() => works.length > before)
+    await waitForValue(
+      () => works,
+      value => value.length > before,
+    )
     connection.destroy()
     return works.at(-1)!.cost
   }

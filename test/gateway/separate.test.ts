@@ -186,7 +186,7 @@ test.serial('a call ends at its deadline even if the server would wait longer', 
     await database.sequelize.query('LOCK TABLE questions, migrations', { transaction })
     const ask = () => request('GET', '/readyz', { once: true })
     // The last result is cached for a moment.
-    await waitFor(async () => (await ask()).status !== 200)
+    await waitForValue(ask, value => value.status !== 200)
     const answer = await ask()
     refused(t, answer, 503, 'UNAVAILABLE')
     t.is(answer.headers.get('retry-after'), '1')
@@ -196,7 +196,10 @@ test.serial('a call ends at its deadline even if the server would wait longer', 
       headers: { 'connect-timeout-ms': String(patience) },
       once: true,
     })
-    await waitFor(async () => (await lockWaiters(database, '%FROM questions%')) > 0)
+    await waitForValue(
+      () => lockWaiters(database, '%FROM questions%'),
+      value => value > 0,
+    )
     // The service, which is in this process, is frozen until after the deadline: only the gateway can answer.
     Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, patience + 500)
     t.is((await late).json.code, 'deadline_exceeded')
@@ -263,7 +266,7 @@ test('an unreachable server is logged by the gateway, without the request’s co
   const options = { query: { username: 'ana', password: 'secret word' }, headers, once: true }
   refused(t, await alone.request('POST', '/users/login', options), 503, 'UNAVAILABLE')
   const log = () => alone.log().filter(({ server }) => server === undefined)
-  await waitFor(() => log().length > 1)
+  await waitForValue(log, value => value.length > 1)
   const [line, access, ...more] = log()
   t.deepEqual(more, [])
   t.like(access, { msg: 'request', requestId: 'lost-1', path: '/users/login', status: 503, reason: 'UNAVAILABLE' })

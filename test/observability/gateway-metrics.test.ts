@@ -15,7 +15,7 @@ import { openGateway } from '../_helpers/gateway.js'
 import { scrape } from '../_helpers/metrics.js'
 import { freePort } from '../_helpers/relay.js'
 import { createRequest, password, startTestService } from '../_helpers/service.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 test('a separate gateway counts each request once by route and status, without user input in labels', async t => {
   const server = await spawnServer(t)
@@ -51,7 +51,7 @@ test('a separate gateway counts each request once by route and status, without u
     'other 404 2',
   ]
   // A request counts once its response is sent.
-  await waitFor(async () => (await counts()).length >= expected.length)
+  await waitForValue(counts, value => value.length >= expected.length)
   t.deepEqual(await counts(), expected)
   const { text: all, value, samples } = await scrape(gateway.metrics)
   t.notRegex(all, /planted|secret|admin|127\.0\.0\.1/i)

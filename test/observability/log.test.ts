@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import { createLog } from '../../server/observability/log.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 test('texts that an error or a field may quote stay out of the log', t => {
   const lines: string[] = []
@@ -38,10 +38,16 @@ test('of entries with the same message and error one is written a second, with t
     ['mail failed', 1, undefined],
     ['call failed', 1, undefined],
   ])
-  await waitFor(() => lines.length > 0)
+  await waitForValue(
+    () => lines,
+    value => value.length > 0,
+  )
   t.deepEqual(written(), [['call failed', 300, 298]])
   outage(301, 302)
-  await waitFor(() => lines.length > 0)
+  await waitForValue(
+    () => lines,
+    value => value.length > 0,
+  )
   t.deepEqual(written(), [['call failed', 302, 1]])
   // A quiet second ends it.
   await sleep(1_500)

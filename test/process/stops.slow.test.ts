@@ -14,7 +14,7 @@ import { ask, freshDatabase } from '../_helpers/database.js'
 import { startRelay } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
 import { launch, type Spawned, serviceEnv, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 /** Longer than the time limit of a stop that doesn't wait for it, on any machine. */
 const longDrain = '10m'
@@ -85,7 +85,10 @@ async function heldLogin(t: ExecutionContext, { http, databaseUrl }: Spawned) {
   const waiting = `SELECT FROM pg_stat_activity
     WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE 'WITH relaxed%'`
   // On a separate connection: within a transaction the view never changes.
-  await waitFor(async () => (await ask(databaseUrl, waiting)).length > 0)
+  await waitForValue(
+    () => ask(databaseUrl, waiting),
+    value => value.length > 0,
+  )
   return { answer, release: () => client.query('COMMIT') }
 }
 
@@ -181,7 +184,10 @@ test('a mail server that doesn’t answer doesn’t keep a process from ending, 
   const form = { username, nickname: 'Ana', password, state: 'SP', city: 'Bauru', termsofusage: true, email }
   await request('POST', '/users/signup', { body: { ...form, roles: ['ROLE_CLIENT'] } })
   await request('POST', '/forgotpasswords/sendkeybyemail', { body: { username, email } })
-  await waitFor(() => connections > 0)
+  await waitForValue(
+    () => connections,
+    value => value > 0,
+  )
   service.child.kill('SIGTERM')
   t.is(await service.ended, 1)
   t.regex(service.output(), /\nStopped without waiting any longer for e-mails in flight\.\n/)

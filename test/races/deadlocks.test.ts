@@ -7,7 +7,7 @@ import { isUnreachable } from '../../server/database/failures.js'
 import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { stopEvents } from '../_helpers/stopped.js'
 import { idOf } from '../_helpers/tokens.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 const login = (username: string, secret = password) =>
@@ -46,7 +46,10 @@ test.serial('renewing a hash never restores a password that was updated in the m
   t.deepEqual(await stopEvents(t, service, [update, () => login(username)]), [200, 200])
   // Hashes are renewed one after the other, after the responses.
   t.is((await login(later.username)).status, 200)
-  await waitFor(async () => (await hashOf(later)) !== old)
+  await waitForValue(
+    () => hashOf(later),
+    value => value !== old,
+  )
   t.is((await login(username, query.newPassword)).status, 200)
   t.is((await login(username)).status, 404)
 })

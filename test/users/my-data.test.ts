@@ -12,7 +12,7 @@ import { refused, wrongFields } from '../_helpers/problem.js'
 import { password, type SignedUp, serviceForFile, serviceWithClock, startTestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { idOf } from '../_helpers/tokens.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url }))
@@ -61,7 +61,10 @@ async function fillEveryTable(t: { teardown(work: () => Promise<void>): void }) 
   await service.registry.audit.append({ action: 'user.send-key', outcome: 'ok', actor: 'service', subject_id: id })
   const token = (await login(password, home)).text
   const waiting = 'SELECT FROM emails WHERE next_attempt_at IS NOT NULL'
-  await waitFor(async () => (await service.registry.database.run({ name: '', text: waiting }, [])).length === 0)
+  await waitForValue(
+    () => service.registry.database.run({ name: '', text: waiting }, []),
+    value => value.length === 0,
+  )
   const requested = { email: 'outro@example.com', address: strange, requestId: 'pedido-alheio' }
   const parameters = { userId: id, subjectId: chiefId, actor: chiefName, actorId: chiefId, reason: 'motivo sigiloso' }
   await run(`UPDATE organizations SET responsible = 'Dona Responsável', phone = '0800-1', login = 'login-alheio'

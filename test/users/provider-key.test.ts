@@ -14,7 +14,7 @@ import { refused } from '../_helpers/problem.js'
 import { type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { stopEvents } from '../_helpers/stopped.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url }))
@@ -135,7 +135,10 @@ test('an activation locks the provider before its key, as a rotation does, so th
   const id = idOf(owner.token)
   await rotation.query(`BEGIN; SET lock_timeout = '1s'; SELECT FROM users WHERE id = ${id} FOR NO KEY UPDATE`)
   const activation = activate(await service.signUp('ROLE_CLIENT'), owner.providerKey)
-  await waitFor(async () => (await lockWaiters(service.registry.database, '%provider_keys%')) > 0)
+  await waitForValue(
+    () => lockWaiters(service.registry.database, '%provider_keys%'),
+    value => value > 0,
+  )
   await t.notThrowsAsync(rotation.query(`UPDATE provider_keys SET key_digest = key_digest WHERE user_id = ${id}`))
   await rotation.query('ROLLBACK')
   t.is((await activation).status, 200)

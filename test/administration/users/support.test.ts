@@ -16,7 +16,7 @@ import {
   type TestService,
 } from '../../_helpers/service.js'
 import { idOf } from '../../_helpers/tokens.js'
-import { waitFor } from '../../_helpers/wait.js'
+import { waitForValue } from '../../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const settings = () => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
@@ -137,7 +137,7 @@ test('a lock appears exactly where sign-in is refused, with its seconds, and unl
   t.is((await admin.unlockUser({ user: username })).cleared, 0)
   // A process caches a lock for a moment.
   for (const address of [home, elsewhere]) {
-    await waitFor(async () => (await login(service, username, password, address)) === 200)
+    await waitForValue(() => login(service, username, password, address), 200)
   }
   t.deepEqual(await why(username, home), [])
   t.deepEqual(await wrongFieldsOf(admin.explainUser({ user: username, address: 'here' })), ['address'])

@@ -5,7 +5,7 @@ import { openLocal, openSignedIn, reasonOf, wrongFieldsOf } from '../../_helpers
 import { runCli } from '../../_helpers/cli.js'
 import { waits } from '../../_helpers/models.js'
 import { signUpForm, startTestService, type TestService } from '../../_helpers/service.js'
-import { waitFor } from '../../_helpers/wait.js'
+import { waitFor, waitForValue } from '../../_helpers/wait.js'
 
 const start = (t: ExecutionContext) => startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
 
@@ -208,7 +208,7 @@ test('the network of a sign-up is known at once, and as long as the audit log ke
     },
     { unlimited: true },
   )
-  await waitFor(async () => (await audit.backlog()).staged === 0)
+  await waitForValue(async () => (await audit.backlog()).staged, 0)
   t.is(await count(), 1)
   await database.run({ name: 'pruned', text: `DELETE FROM audit_events WHERE action = 'user.sign-up'` }, [])
   t.is(await count(), 0)
