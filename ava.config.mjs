@@ -5,9 +5,7 @@ const tests = readdirSync('test', { recursive: true }).filter(name => name.endsW
 
 export default {
   files: tests.map(name => `dist/test/${name.replace(/ts$/, 'js')}`),
-  // One test of a file at a time, so that this is also the number of tests.
-  serial: true,
-  concurrency: 6,
+  concurrency: 4,
   timeout: '3m',
   workerThreads: false,
 }

@@ -7,6 +7,7 @@ import type { Command } from 'commander'
 import { run } from '../../cli/program.js'
 import type { Teardown } from './database.js'
 import { databaseFor, ownSettings } from './installed.js'
+import './turns.js'
 
 /** The program that users start. */
 export const program = fileURLToPath(new URL('../../cli/main.js', import.meta.url))

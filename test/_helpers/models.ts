@@ -7,6 +7,7 @@ import { emptyUser } from '../../server/models/user.js'
 import type { Role } from '../../server/rules/roles.js'
 import { freshDatabase, type Teardown } from './database.js'
 import { waitFor } from './wait.js'
+import './turns.js'
 
 /** Opens models that close with the test, on a new database unless one is given. */
 export async function openModels(t: Teardown, url?: string): Promise<Models> {

@@ -17,6 +17,7 @@ import { keepLog, plantSecret } from './logged.js'
 import { checkAnswer } from './openapi.js'
 import { password } from './secrets.js'
 import { patience } from './wait.js'
+import './turns.js'
 
 export { password }
 
