@@ -9,6 +9,8 @@ import { done, newIdentity, temporaryFolder } from '../_helpers/backups.js'
 import { runCli } from '../_helpers/cli.js'
 import { createStoppedClock, stopClock } from '../_helpers/clock.js'
 import { freshDatabase } from '../_helpers/database.js'
+import { mailboxForFile } from '../_helpers/mailbox.js'
+import { startTestService } from '../_helpers/service.js'
 import {
   answers,
   beginHolding,
@@ -32,9 +34,7 @@ import {
   send,
   signIn,
   useAll,
-} from '../_helpers/holdings.js'
-import { mailboxForFile } from '../_helpers/mailbox.js'
-import { startTestService } from '../_helpers/service.js'
+} from './holdings.js'
 import { notes, readTakingAway } from './taking-away.matrix.js'
 
 const mailbox = mailboxForFile()

@@ -2,14 +2,14 @@
 import { randomUUID } from 'node:crypto'
 import { TOTP } from 'otpauth'
 import { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
-import type { Credential } from '../access/taking-away.matrix.js'
-import { type AdministrationClient, openAdministration, reasonOf } from './administration.js'
-import type { Clock } from './clock.js'
-import { anyAddress, from } from './crowd.js'
-import type { Teardown } from './database.js'
-import type { Mailbox } from './mailbox.js'
-import { type Answer, password, serviceWithClock, signUpForm, type TestService } from './service.js'
-import { forge, idOf } from './tokens.js'
+import { type AdministrationClient, openAdministration, reasonOf } from '../_helpers/administration.js'
+import type { Clock } from '../_helpers/clock.js'
+import { anyAddress, from } from '../_helpers/crowd.js'
+import type { Teardown } from '../_helpers/database.js'
+import type { Mailbox } from '../_helpers/mailbox.js'
+import { type Answer, password, serviceWithClock, signUpForm, type TestService } from '../_helpers/service.js'
+import { forge, idOf } from '../_helpers/tokens.js'
+import type { Credential } from './taking-away.matrix.js'
 
 export const day = 86_400
 
