@@ -16,18 +16,18 @@ import type { Settings } from '../process/settings.js'
 import type { Limit } from '../requests/refusal.js'
 import { emailKey } from '../rules/names.js'
 import { createQuotas } from './quotas.js'
-import { type Composed, type Sender, startSender } from './sender.js'
+import { type Composed, startSender } from './sender.js'
 import { type Contents, type Locale, writeEmail } from './texts.js'
 import { createMailTransport } from './transport.js'
 
 /** Starts to process the queue of e-mails. `onRefusal` is called with the limit that an e-mail exceeds. */
 export function startMail(
-  models: ComposerModels,
+  models: Models,
   settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir' | 'recoveryEmail' | 'limitFactor'>,
   log: Log,
   now: () => number,
   onRefusal?: (limit: Limit) => void,
-): Sender {
+) {
   const compose = createComposer(models, settings, now, onRefusal)
   const transport = createMailTransport(settings, log, registryTag(models.masterKey))
   return startSender({ queue: models.emails, compose, transport, log, factor: settings.limitFactor, now })
@@ -36,28 +36,12 @@ export function startMail(
 /** Milliseconds after which a request for a recovery key is dropped. */
 const recoveryMaxAge = 3_600_000
 
-/** The models that the composer uses. */
-type ComposerModels = Pick<
-  Models,
-  | 'database'
-  | 'users'
-  | 'administeredUsers'
-  | 'organizations'
-  | 'mailedKeys'
-  | 'emails'
-  | 'emailQuotas'
-  | 'attempts'
-  | 'counterKeys'
-  | 'audit'
-  | 'masterKey'
->
-
 /**
  * Creates the function that composes the e-mail of a queue entry from the current state of its user: a suspended user
  * receives none. Keys are created at this point, and the database stores only their digests.
  */
 export function createComposer(
-  models: ComposerModels,
+  models: Models,
   settings: Pick<Settings, 'recoveryEmail' | 'limitFactor'>,
   now: () => number,
   onRefusal?: (limit: Limit) => void,
@@ -236,21 +220,6 @@ export function createComposer(
         return sendCode(email)
       case 'activation-key':
         return sendActivationKey(email)
-      case 'password-changed':
-      case 'recovery-login':
-      case 'answer-saved':
-      case 'answer-waits':
-      case 'answers-cleared':
-      case 'email-changed':
-      case 'username-changed':
-      case 'wrong-codes':
-      case 'account-deleted':
-      case 'provider-key-rotated':
-      case 'account-activated':
-      case 'organization-changed':
-      case 'member-deactivated':
-      case 'held-notice':
-        return decideNotice(email)
       case 'notice':
         return sendNotice(email)
       case 'organization-email-changed':
@@ -258,6 +227,8 @@ export function createComposer(
       case 'administration':
       case 'administered':
         return sendAdministrationNotice(email)
+      default:
+        return decideNotice(email)
     }
   }
 }

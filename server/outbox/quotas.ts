@@ -10,35 +10,16 @@ import { emailKey } from '../rules/names.js'
 /** Milliseconds for which a refusal is cached. */
 const cachedFor = 60_000
 
-/**
- * Counts e-mails, exports and wrong addresses by limit. Each function counts one and returns 0; when the limit is reached, it returns the
- * seconds until the next one is permitted. After a refusal the caller rolls the transaction back, which reverts other
- * counts. Without a transaction the functions only read the refusals that this process has cached, otherwise return 0.
- */
-export interface Quotas {
-  /** A recovery key for an account. Each network that the account knows has a separate count. */
-  recovery(userId: number, knownNetwork: string | undefined, t?: Transaction): Promise<number>
-  /** A code for another e-mail address of an account. */
-  change(userId: number, t: Transaction): Promise<number>
-  /** A security notice of an activated account to an address. */
-  notice(userId: number, email: string, t: Transaction): Promise<number>
-  /** Any other e-mail to an address. Requests from a network that the account knows (`known`) have a separate count. */
-  recipient(email: string, known: boolean, t?: Transaction): Promise<number>
-  /** Returns the seconds until an account may request a recovery key from a network that it doesn't know. */
-  recoveryWait(userId: number): Promise<number>
-  /** An activation key for an account. */
-  partner(userId: number, t?: Transaction): Promise<number>
-  /** An address that no organization has, given by an account. */
-  partnerAddress(userId: number, t?: Transaction): Promise<number>
-  /** An activation key to an organization. */
-  organization(organizationId: number, t?: Transaction): Promise<number>
-  /** An export of an account by its user. */
-  exports(userId: number, t: Transaction): Promise<number>
-}
+/** Counts e-mails, exports and wrong addresses by limit. */
+export type Quotas = ReturnType<typeof createQuotas>
 
 /**
  * Creates the quotas. `factor` multiplies the limits; each allows at least one e-mail. `now` is a clock in ms since
  * 1970; `onRefusal` is called with the limit of each refusal.
+ *
+ * Each function counts one and returns 0; when the limit is reached, it returns the seconds until the next one is permitted.
+ * After a refusal the caller rolls the transaction back, which reverts other counts. Without a transaction the functions only
+ * read the refusals that this process has cached, otherwise return 0.
  */
 export function createQuotas(
   counts: EmailQuotas,
@@ -46,7 +27,7 @@ export function createQuotas(
   factor: number,
   now: () => number,
   onRefusal: (limit: keyof typeof quotaLimits) => void = () => {},
-): Quotas {
+) {
   const limitsOf = (limit: keyof typeof quotaLimits) =>
     quotaLimits[limit].map(({ max, seconds }) => ({ max: Math.ceil(max * factor), seconds }))
   const refused = new LRUCache<string, { from: number; until: number }>(maxEntries(100_000))
@@ -67,15 +48,25 @@ export function createQuotas(
     return wait
   }
   return {
-    recovery: (userId, knownNetwork, t) =>
+    /** A recovery key for an account. Each network that the account knows has a separate count. */
+    recovery: (userId: number, knownNetwork: string | undefined, t?: Transaction) =>
       take('recovery', knownNetwork === undefined ? [userId] : [userId, knownNetwork], t),
-    change: (userId, t) => take('change', [userId], t),
-    recoveryWait: userId => counts.wait(counterKeys.emails('recovery', String(userId)), limitsOf('recovery')),
-    recipient: (email, known, t) => take('recipient', known ? [emailKey(email), 'known'] : [emailKey(email)], t),
-    notice: (userId, email, t) => take('notices', [userId, emailKey(email)], t),
-    partner: (userId, t) => take('partner', [userId], t),
-    partnerAddress: (userId, t) => take('partnerAddresses', [userId], t),
-    organization: (organizationId, t) => take('organization', [organizationId], t),
-    exports: (userId, t) => take('exports', [userId], t),
+    /** Returns the seconds until an account may request a recovery key from a network that it doesn't know. */
+    recoveryWait: (userId: number) => counts.wait(counterKeys.emails('recovery', String(userId)), limitsOf('recovery')),
+    /** A code for another e-mail address of an account. */
+    change: (userId: number, t: Transaction) => take('change', [userId], t),
+    /** A security notice of an activated account to an address. */
+    notice: (userId: number, email: string, t: Transaction) => take('notices', [userId, emailKey(email)], t),
+    /** Any other e-mail to an address. Requests from a network that the account knows (`known`) have a separate count. */
+    recipient: (email: string, known: boolean, t?: Transaction) =>
+      take('recipient', known ? [emailKey(email), 'known'] : [emailKey(email)], t),
+    /** An activation key for an account. */
+    partner: (userId: number, t?: Transaction) => take('partner', [userId], t),
+    /** An address that no organization has, given by an account. */
+    partnerAddress: (userId: number, t?: Transaction) => take('partnerAddresses', [userId], t),
+    /** An activation key to an organization. */
+    organization: (organizationId: number, t?: Transaction) => take('organization', [organizationId], t),
+    /** An export of an account by its user. */
+    exports: (userId: number, t: Transaction) => take('exports', [userId], t),
   }
 }

@@ -9,46 +9,17 @@ import { availableParallelism } from 'node:os'
 import { isUnreachable } from '../database/failures.js'
 import { createBucket } from '../limits/bucket.js'
 import { emailRate } from '../limits/email-requests.js'
-import { notComposed } from '../models/email.js'
-import type { Mail } from './transport.js'
+import { type Email, type Emails, notComposed } from '../models/email.js'
+import type { Mail, MailTransport } from './transport.js'
 
-/** The attributes of a leased entry that the sender uses. */
-interface Queued {
-  readonly id: string
-  readonly kind: string
-  /** Number of attempts, including the current one. */
-  readonly attempts: number
-  /** 0 for a first attempt; others are retries. */
-  readonly priority: number
-  readonly createdAt: Date
-}
-
-/** The part of the queue that the sender uses. */
-interface Queue<L> {
-  /**
-   * Leases a due entry for `lease` seconds, first attempts before retries. Without `retries`, leases only first attempts.
-   * Concurrent callers receive different entries.
-   */
-  claim(lease: number, retries: boolean): Promise<L | undefined>
-  /** Deletes an entry. */
-  done(id: string): Promise<void>
-  /** Delays an entry by `delay` seconds; without a delay, keeps it as failed. */
-  failed(id: string, error: string, delay: number | undefined): Promise<void>
-}
+/** An entry of the queue, as the sender needs it. */
+type Entry = Pick<Email, 'id' | 'attempts' | 'priority' | 'createdAt'> & { readonly kind: string }
 
 /**
  * The result of composing an entry: an e-mail; `unwanted`, when the entry no longer applies and is deleted; `expired`,
  * when it is too old and is deleted with a warning in the log; or `held`, when the entry stays in the queue.
  */
 export type Composed = Mail | 'unwanted' | 'expired' | 'held'
-
-/** The sender of e-mails. */
-export interface Sender {
-  /** Reads the queue now, without waiting for the next interval. */
-  wake(): void
-  /** Claims no further entries, waits for those in flight, and closes the transport. */
-  close(): Promise<void>
-}
 
 /** Maximum e-mails in flight. */
 const maxInFlight = 4
@@ -70,16 +41,18 @@ const refusedAttempts = 3
 const refusedAfter = 3600
 
 /** Starts the sender. `compose` runs at each attempt, and creates a new key each time. */
-export function startSender<L extends Queued>(parts: {
-  readonly queue: Queue<L>
+export function startSender<L extends Entry>(parts: {
+  readonly queue: Pick<Emails, 'done' | 'failed'> & {
+    claim(...args: Parameters<Emails['claim']>): Promise<L | undefined>
+  }
   readonly compose: (entry: L) => Promise<Composed>
-  readonly transport: { send(mail: Mail): Promise<unknown>; close(): void }
+  readonly transport: Pick<MailTransport, 'close'> & { send(mail: Mail): Promise<unknown> }
   readonly log: { warn(fields: object, text: string): void; info(fields: object, text: string): void }
   /** Multiplies the rate. */
   readonly factor?: number
   /** The clock, in ms since 1970. */
   readonly now?: () => number
-}): Sender {
+}) {
   const { queue, compose, transport, log, factor = 1, now = Date.now } = parts
   // Only sent e-mails take a token. Otherwise, many unwanted entries would delay e-mails to owners.
   const rateLimit = createBucket({
@@ -162,7 +135,9 @@ export function startSender<L extends Queued>(parts: {
   const timer = setInterval(wake, readInterval)
   wake()
   return {
+    /** Reads the queue now, without waiting for the next interval. */
     wake,
+    /** Claims no further entries, waits for those in flight, and closes the transport. */
     async close() {
       closed = true
       clearInterval(timer)
