@@ -1,8 +1,6 @@
 // The connection to Administration: remote, by a context that `auth-admin login` made, or local, on the database itself.
 import type { Client, Transport } from '@connectrpc/connect'
-import type { Command } from 'commander'
 import type { AdministeredUser, Administration } from '../proto/gen/auth/v1/administration_pb.js'
-import { administrationPolicies } from '../server/policy/administration.js'
 import type { AdministrationPolicy } from '../server/policy/policy.js'
 import type { NamedContext } from './contexts.js'
 import { explain } from './exit-codes.js'
@@ -25,28 +23,6 @@ export interface GlobalOptions {
   readonly json?: boolean
 }
 
-/** What help says about the sign-in that an RPC requires. */
-const signIns = {
-  session: '',
-  recent: `
-On a server, this requires that you signed in within the last 15 minutes, with a
-one-time code if you enrolled an authenticator. To sign in again, run
-\`auth-admin login\`.`,
-  'recent for administrators': `
-On a server, if the user is a ROLE_ADMIN, this requires that you signed in
-within the last 15 minutes, with a one-time code if you enrolled an
-authenticator. To sign in again, run \`auth-admin login\`.`,
-} as const satisfies Record<AdministrationPolicy['signIn'], string>
-
-/** The rows of the RPCs that need more than a session, by the commands that call them. */
-const policies = new WeakMap<Command, AdministrationPolicy>()
-
-/** Ends the help of a command with the sign-in that its RPC requires, unless any session suffices. */
-export function withSignIn(command: Command, rpc: Exclude<keyof typeof administrationPolicies, 'signIn'>): Command {
-  policies.set(command, administrationPolicies[rpc])
-  return command.addHelpText('afterAll', signIns[administrationPolicies[rpc].signIn])
-}
-
 /** A connection, and how it ends. */
 interface Connection {
   readonly transport: Transport
@@ -58,53 +34,48 @@ interface Connection {
 }
 
 /**
- * The action of a command that administers: `work` gets the RPCs, then arguments, options (those of every command, too) and
- * command. The connection is made with the first call, so that questions and mistakes on the command line cost nothing,
- * and ends with the command. `opening` is for commands that work on a database that isn't installed.
+ * Does `work` with the RPCs. The connection is made with the first call, so that questions and mistakes on the command line
+ * cost nothing, and ends with the work.
  *
  * At a terminal it prompts for a recent sign-in as soon as it is known to be necessary, and for a missing reason.
  */
-export function administering<A extends readonly unknown[]>(
-  work: (api: Api, ...args: A) => Promise<void>,
-  opening: Opening = {},
-): (...args: unknown[]) => Promise<void> {
-  return async (...args) => {
-    const command = args.at(-1) as Command
-    const options = command.optsWithGlobals<GlobalOptions>()
-    const [{ createClient }, { Administration }] = await Promise.all([
-      import('@connectrpc/connect'),
-      import('../proto/gen/auth/v1/administration_pb.js'),
-    ])
-    const asks = canAsk(options)
-    const signIn = asks ? policies.get(command)?.signIn : undefined
-    let connecting: Promise<Connection> | undefined
-    const transport: Transport = {
-      async unary(...call) {
-        connecting ??= connect(options, opening)
-        const connection = await connecting
-        const answer = await connection.transport.unary(...call).catch(async error => {
-          if (!asks) throw error
-          const { reason } = await explain(error)
-          if (!(await interruptProgress(() => connection.remedy(reason)))) throw error
-          return connection.transport.unary(...call)
-        })
-        const { user } = answer.message as { user?: AdministeredUser }
-        if (signIn === 'recent for administrators' && user?.record?.role === 'ROLE_ADMIN')
-          await interruptProgress(() => connection.refresh())
-        return answer
-      },
-      stream: () => Promise.reject(new Error('There are no streams.')),
+export async function administer(
+  options: GlobalOptions,
+  { needs, opening = {} }: { needs: AdministrationPolicy['signIn']; opening?: Opening | undefined },
+  work: (api: Api) => Promise<unknown>,
+): Promise<void> {
+  const [{ createClient }, { Administration }] = await Promise.all([
+    import('@connectrpc/connect'),
+    import('../proto/gen/auth/v1/administration_pb.js'),
+  ])
+  const asks = canAsk(options)
+  const signIn = asks ? needs : undefined
+  let connecting: Promise<Connection> | undefined
+  const transport: Transport = {
+    async unary(...call) {
+      connecting ??= connect(options, opening)
+      const connection = await connecting
+      const answer = await connection.transport.unary(...call).catch(async error => {
+        if (!asks) throw error
+        const { reason } = await explain(error)
+        if (!(await interruptProgress(() => connection.remedy(reason)))) throw error
+        return connection.transport.unary(...call)
+      })
+      const { user } = answer.message as { user?: AdministeredUser }
+      if (signIn === 'recent for administrators' && user?.record?.role === 'ROLE_ADMIN')
+        await interruptProgress(() => connection.refresh())
+      return answer
+    },
+    stream: () => Promise.reject(new Error('There are no streams.')),
+  }
+  try {
+    if (signIn === 'recent') {
+      connecting = connect(options, opening)
+      await (await connecting).refresh()
     }
-    try {
-      if (signIn === 'recent') {
-        connecting = connect(options, opening)
-        await (await connecting).refresh()
-      }
-      const given = [...args.slice(0, -2), options, command]
-      await work(createClient(Administration, transport), ...(given as unknown as A))
-    } finally {
-      await (await connecting?.catch(() => undefined))?.close()
-    }
+    await work(createClient(Administration, transport))
+  } finally {
+    await (await connecting?.catch(() => undefined))?.close()
   }
 }
 

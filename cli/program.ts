@@ -2,8 +2,9 @@
  * The command line owns its words: commands, questions, output and exit codes. What a command changes, and whether it
  * may, is decided by the models and rules of the server. Nothing imports it but its main.ts.
  */
-import { Command, Option } from 'commander'
+import { Option } from 'commander'
 import { version } from '../server/process/version.js'
+import { Command } from './command.js'
 import { addAudit } from './commands/audit.js'
 import { addBackup } from './commands/backup.js'
 import { addCompletion } from './commands/completion.js'
@@ -63,25 +64,22 @@ export function createProgram(): Command {
     .configureHelp({ showGlobalOptions: true, subcommandTerm: command => command.name() })
     // `help` of every depth is below.
     .helpCommand(false)
-    .addOption(new Option('--local', 'connect directly to the database, with the settings of the service'))
+    .option('--local', 'connect directly to the database, with the settings of the service')
     .addOption(
       new Option(
         '--context <name>',
         'use the server of this context; overrides AUTH_CONTEXT and the current context',
       ).conflicts('local'),
     )
-    .addOption(
-      new Option(
-        '--reason <text>',
-        'reason for the audit log; required to change administrators or passwords directly in the database',
-      ).argParser(readText),
+    .option(
+      '--reason <text>',
+      'reason for the audit log; required to change administrators or passwords directly in the database',
+      readText,
     )
     // `run` prints it, as any failure.
     .configureOutput({ outputError() {} })
     .exitOverride()
-    .addHelpText(
-      'after',
-      `
+    .remarks(`
 It reads the settings of the service from the environment (DATABASE_URL,
 AUTH_DATA_DIR, AUTH_MASTER_KEY, …) and may run while the service runs. After
 \`auth-admin login\` it works on that server instead: in the context of --context,
@@ -92,13 +90,12 @@ precedence. At a terminal it prompts for missing arguments, unless you pass
 
 Exit codes: 0 done, 1 failed or declined, 2 usage or a wrong field, 3 not found,
 4 not signed in or not allowed, 5 refused by the current state, 6 done in part,
-7 try again later, 130 stopped by Ctrl-C.
-
-Examples:
-  $ auth-admin install
-  $ auth-admin organizations create --name 'Escola Azul' --type E
-  $ auth-admin users activate '(11)98765-4321' --organization 'Escola Azul'
-  $ auth-admin users list --role ROLE_INSTITUTION --json`,
+7 try again later, 130 stopped by Ctrl-C.`)
+    .examples(
+      'install',
+      "organizations create --name 'Escola Azul' --type E",
+      "users activate '(11)98765-4321' --organization 'Escola Azul'",
+      'users list --role ROLE_INSTITUTION --json',
     )
   program.commandsGroup('Session:')
   addLogin(program)

@@ -1,10 +1,9 @@
 import { existsSync } from 'node:fs'
 import { hostname, userInfo } from 'node:os'
 import { join, resolve } from 'node:path'
-import type { Command } from 'commander'
 import type { LocalApplication } from '../server/local-application.js'
 import type { Settings } from '../server/process/settings.js'
-import { fail, misuse } from './exit-codes.js'
+import { fail } from './exit-codes.js'
 import { say } from './terminal/output.js'
 import { withProgress } from './terminal/progress.js'
 
@@ -24,23 +23,6 @@ export interface Opening {
   readonly create?: boolean
   /** False for a registry whose tables may be missing: its data keys aren't loaded. */
   readonly installed?: boolean
-}
-
-/** Marks a command that always works on the database itself: `--context` is refused. AUTH_CONTEXT is a default only. */
-export function worksLocally(command: Command): Command {
-  return command.hook('preAction', (_, called) => {
-    const { context } = called.optsWithGlobals<{ context?: string }>()
-    if (context !== undefined)
-      misuse(
-        `\`${pathOf(called)}\` works on the database that the settings of this environment name, never on a server: omit --context.`,
-      )
-  })
-}
-
-/** The words of a command, without the program. */
-function pathOf(command: Command): string {
-  const { parent } = command
-  return parent?.parent ? `${pathOf(parent)} ${command.name()}` : command.name()
 }
 
 /**

@@ -1,5 +1,5 @@
 // Suggestions for unknown commands: words of other command lines, in addition to the similar words of commander.
-import type { Command } from 'commander'
+import type { Command } from './command.js'
 
 /** Words of other command lines, and ours in their place: the first that a command has. */
 const words: Readonly<Record<string, readonly string[]>> = {

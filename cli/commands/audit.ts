@@ -1,12 +1,13 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
-import { type Command, InvalidArgumentError, Option } from 'commander'
+import { InvalidArgumentError, Option } from 'commander'
 import type { AuditLogEvent } from '../../proto/gen/auth/v1/administration_pb.js'
-import { type Api, administering } from '../administration.js'
+import type { Api } from '../administration.js'
+import type { Command } from '../command.js'
 import { end, fail } from '../exit-codes.js'
 import { readNumber, readText, readTime } from '../terminal/ask.js'
-import { jsonOption, jsonText, printable, printFields, printJson, say, timeText, warn } from '../terminal/output.js'
-import { type List, type ListOptions, printPages, readPages, withPages } from '../terminal/pages.js'
+import { jsonText, printable, printFields, printJson, say, timeText, warn } from '../terminal/output.js'
+import { type List, type ListOptions, printPages, readPages } from '../terminal/pages.js'
 import { withProgress } from '../terminal/progress.js'
 
 /** Milliseconds between two polls for new events. */
@@ -28,125 +29,107 @@ interface Filter {
 export function addAudit(program: Command): void {
   const audit = program.command('audit').description('Read and verify the audit log: events of sign-ins and changes.')
 
-  withPages(withFilter(audit.command('list')), eventList)
+  withFilter(audit.command('list'))
+    .pages(eventList)
     .description('List events, newest first.')
-    .addHelpText(
-      'after',
-      `
+    .remarks(`
 Events that aren't sealed into the chain yet have no id. A change is shown as
-before->after, and a user who was erased by id alone.
-
-Examples:
-  $ auth-admin audit list --user '(11)98765-4321' --since 7d
-  $ auth-admin audit list --action 'session.*' --outcome refused --json`,
+before->after, and a user who was erased by id alone.`)
+    .examples(
+      "audit list --user '(11)98765-4321' --since 7d",
+      "audit list --action 'session.*' --outcome refused --json",
     )
-    .action(
-      administering((api, options: Filter & ListOptions) => printPages(eventList, options, readEvents(api, options))),
-    )
+    .administers((api, options: Filter & ListOptions) => printPages(eventList, options, readEvents(api, options)))
 
   audit
     .command('show')
     .description('Show an event.')
     .argument('<id>', 'id of the event, as `audit list` shows it', readEventId)
-    .addOption(jsonOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin audit show 12')
-    .action(
-      administering(async (api, id: number, options: { json?: boolean }) => {
-        const event = (await api.getAuditEvent({ id: BigInt(id) })).event!
-        if (options.json) return printJson(toOutput(event))
-        const { time, action, outcome, reason, address, requestId } = event
-        printFields({
-          id,
-          time: timestampDate(time!),
-          what: action,
-          outcome,
-          reason,
-          by: by(event),
-          whom: whom(event) || undefined,
-          from: address,
-          request: requestId,
-        })
-      }),
-    )
+    .json()
+    .examples('audit show 12')
+    .administers(async (api, id: number, options: { json?: boolean }) => {
+      const event = (await api.getAuditEvent({ id: BigInt(id) })).event!
+      if (options.json) return printJson(toOutput(event))
+      const { time, action, outcome, reason, address, requestId } = event
+      printFields({
+        id,
+        time: timestampDate(time!),
+        what: action,
+        outcome,
+        reason,
+        by: by(event),
+        whom: whom(event) || undefined,
+        from: address,
+        request: requestId,
+      })
+    })
 
   withFilter(audit.command('tail'))
     .description('Print the newest matching events, oldest first, then each new one, until Ctrl-C.')
-    .addOption(new Option('--limit <number>', 'maximum number of earlier events').argParser(readNumber(1)).default(10))
-    .addOption(new Option('--jsonl', 'print each event as a JSON document on its own line'))
-    .addHelpText('after', "\nExample:\n  $ auth-admin audit tail --action 'user.*'")
-    .action(
-      administering(async (api, options: Filter & { limit: number; jsonl?: boolean }) => {
-        const filter = { ...toRequest(options), pageSize }
-        const ended = new AbortController()
-        const stop = () => ended.abort()
-        // What is sealed after this comes with the token, so that nothing falls between the two lists.
-        let { nextPageToken: pageToken } = await api.listAuditEvents({ ...filter, follow: true })
-        // Replaces the handlers of a connection: Ctrl-C is how this command is meant to end.
-        process.removeAllListeners('SIGINT').on('SIGINT', stop)
-        const newest: AuditLogEvent[] = []
-        for await (const { rows } of readPages({ limit: options.limit }, readEvents(api, options))) newest.push(...rows)
-        let last = 0n
-        const report = (events: readonly AuditLogEvent[]) => {
-          for (const event of events) {
-            // What isn't sealed yet follows once it is.
-            if (event.id === undefined || event.id <= last) continue
-            last = event.id
-            process.stdout.write(`${options.jsonl ? jsonText(toOutput(event)) : line(event)}\n`)
-          }
+    .option('--limit <number>', 'maximum number of earlier events', readNumber(1), 10)
+    .option('--jsonl', 'print each event as a JSON document on its own line')
+    .examples("audit tail --action 'user.*'")
+    .administers(async (api, options: Filter & { limit: number; jsonl?: boolean }) => {
+      const filter = { ...toRequest(options), pageSize }
+      const ended = new AbortController()
+      const stop = () => ended.abort()
+      // What is sealed after this comes with the token, so that nothing falls between the two lists.
+      let { nextPageToken: pageToken } = await api.listAuditEvents({ ...filter, follow: true })
+      // Replaces the handlers of a connection: Ctrl-C is how this command is meant to end.
+      process.removeAllListeners('SIGINT').on('SIGINT', stop)
+      const newest: AuditLogEvent[] = []
+      for await (const { rows } of readPages(eventList, { limit: options.limit }, readEvents(api, options)))
+        newest.push(...rows)
+      let last = 0n
+      const report = (events: readonly AuditLogEvent[]) => {
+        for (const event of events) {
+          // What isn't sealed yet follows once it is.
+          if (event.id === undefined || event.id <= last) continue
+          last = event.id
+          process.stdout.write(`${options.jsonl ? jsonText(toOutput(event)) : line(event)}\n`)
         }
-        report(newest.toReversed())
-        while (!ended.signal.aborted) {
-          const { events, nextPageToken } = await api.listAuditEvents({ ...filter, follow: true, pageToken })
-          report(events)
-          pageToken = nextPageToken
-          if (events.length < pageSize) await sleep(pollEvery, undefined, { signal: ended.signal }).catch(() => {})
-        }
-        process.off('SIGINT', stop)
-      }),
-    )
+      }
+      report(newest.toReversed())
+      while (!ended.signal.aborted) {
+        const { events, nextPageToken } = await api.listAuditEvents({ ...filter, follow: true, pageToken })
+        report(events)
+        pageToken = nextPageToken
+        if (events.length < pageSize) await sleep(pollEvery, undefined, { signal: ended.signal }).catch(() => {})
+      }
+      process.off('SIGINT', stop)
+    })
 
   withFilter(audit.command('export'))
     .description('Print all matching events, newest first, as JSON: one event per line; with --json, one document.')
-    .addOption(jsonOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin audit export --since 2026-01-01 --until 2026-02-01')
-    .action(
-      administering((api, options: Filter & { json?: boolean }) => {
-        const form = { all: true, ...(options.json ? { json: true } : { jsonl: true }) }
-        return printPages(eventList, form, readEvents(api, options))
-      }),
-    )
+    .json()
+    .examples('audit export --since 2026-01-01 --until 2026-02-01')
+    .administers((api, options: Filter & { json?: boolean }) => {
+      const form = { all: true, ...(options.json ? { json: true } : { jsonl: true }) }
+      return printPages(eventList, form, readEvents(api, options))
+    })
 
   audit
     .command('verify')
     .description('Check that no event was altered, removed or inserted. If one was, print the first and exit with 1.')
-    .addOption(
-      new Option('--known <link>', 'newest link of an earlier check, id:hash, kept elsewhere').argParser(readLink),
-    )
-    .addOption(jsonOption())
-    .addHelpText(
-      'after',
-      `
+    .option('--known <link>', 'newest link of an earlier check, id:hash, kept elsewhere', readLink)
+    .json()
+    .remarks(`
 Events are sealed shortly after they are written. Until then, the check covers
 only their MACs. Events older than AUTH_AUDIT_RETENTION are deleted behind a
-signed checkpoint, where the check begins.
-
-Example:
-  $ auth-admin audit verify`,
-    )
-    .action(
-      administering(async (api, options: { json?: boolean; known?: string }) => {
-        const found = await withProgress('Checking', report => verify(api, options.known, report))
-        const { events, staged, newest, forgotten, broken } = found
-        if (options.json) printJson(found)
-        if (broken !== undefined) {
-          if (options.json) end(1)
-          fail(`The audit log is broken at ${place(broken)} (${events} events before it are intact).`)
-        }
-        if (forgotten) warn('The event of --known is older than the audit log: --known was not checked.')
-        const waiting = staged > 0 ? `, ${staged} not sealed yet` : ''
-        if (!options.json) say(`${events} events${waiting}, all intact. Keep the newest link elsewhere: ${newest}`)
-      }),
-    )
+signed checkpoint, where the check begins.`)
+    .examples('audit verify')
+    .administers(async (api, options: { json?: boolean; known?: string }) => {
+      const found = await withProgress('Checking', report => verify(api, options.known, report))
+      const { events, staged, newest, forgotten, broken } = found
+      if (options.json) printJson(found)
+      if (broken !== undefined) {
+        if (options.json) end(1)
+        fail(`The audit log is broken at ${place(broken)} (${events} events before it are intact).`)
+      }
+      if (forgotten) warn('The event of --known is older than the audit log: --known was not checked.')
+      const waiting = staged > 0 ? `, ${staged} not sealed yet` : ''
+      if (!options.json) say(`${events} events${waiting}, all intact. Keep the newest link elsewhere: ${newest}`)
+    })
 }
 
 /** Checks stretch by stretch, with the events that are written meanwhile. */
@@ -180,25 +163,12 @@ function readLink(text: string): string {
 
 function withFilter(command: Command): Command {
   return command
-    .addOption(
-      new Option('--user <name>', 'only events about this user: username or #id; of an erased user, #id').argParser(
-        readText,
-      ),
-    )
-    .addOption(
-      new Option(
-        '--actor <name>',
-        'only events caused by this user: username or #id; of an erased user, #id',
-      ).argParser(readText),
-    )
-    .addOption(new Option('--action <name>', 'only this action; * matches any text, as in user.*').argParser(readText))
+    .option('--user <name>', 'only events about this user: username or #id; of an erased user, #id', readText)
+    .option('--actor <name>', 'only events caused by this user: username or #id; of an erased user, #id', readText)
+    .option('--action <name>', 'only this action; * matches any text, as in user.*', readText)
     .addOption(new Option('--outcome <outcome>', 'only events with this outcome').choices(['ok', 'refused']))
-    .addOption(
-      new Option('--since <time>', 'only events since this time: 90s, 15m, 2h, 7d ago, or ISO 8601').argParser(
-        readTime,
-      ),
-    )
-    .addOption(new Option('--until <time>', 'only events before this time').argParser(readTime))
+    .option('--since <time>', 'only events since this time: 90s, 15m, 2h, 7d ago, or ISO 8601', readTime)
+    .option('--until <time>', 'only events before this time', readTime)
 }
 
 function toRequest({ user, actor, action, outcome, since, until }: Filter) {
@@ -214,10 +184,7 @@ function toRequest({ user, actor, action, outcome, since, until }: Filter) {
 
 function readEvents(api: Api, filter: Filter) {
   const request = toRequest(filter)
-  return async (page: { pageSize: number; pageToken: string }) => {
-    const { events, nextPageToken } = await api.listAuditEvents({ ...request, ...page })
-    return { rows: events, nextPageToken }
-  }
+  return (page: { pageSize: number; pageToken: string }) => api.listAuditEvents({ ...request, ...page })
 }
 
 /** An event as documents have it; what is absent is left out. */
@@ -225,7 +192,7 @@ function toOutput({ $typeName: _, $unknown: __, id, time, ...rest }: AuditLogEve
   return { ...(id !== undefined && { id: Number(id) }), time: timestampDate(time!), ...rest }
 }
 
-const eventList: List<AuditLogEvent> = {
+const eventList: List<AuditLogEvent, 'events'> = {
   name: 'events',
   fields: [
     ...['id', 'time', 'action', 'outcome', 'reason', 'actor', 'actorId', 'actorUsername', 'subjectId'],

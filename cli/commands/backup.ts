@@ -3,12 +3,12 @@
 import { existsSync } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { join } from 'node:path'
-import { type Command, Option } from 'commander'
 import type { Lock } from '../../server/backup/envelope.js'
+import type { Command } from '../command.js'
 import { fail, misuse } from '../exit-codes.js'
-import { withRegistry, worksLocally } from '../session.js'
+import { withRegistry } from '../session.js'
 import { readNumber, readSecret } from '../terminal/ask.js'
-import { camelCased, jsonOption, printJson, say } from '../terminal/output.js'
+import { camelCased, printJson, say } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
 interface Options {
@@ -20,27 +20,19 @@ interface Options {
 
 /** Adds `auth-admin backup`. */
 export function addBackup(program: Command): void {
-  worksLocally(program.command('backup'))
+  program
+    .command('backup')
+    .local()
     .description('Write the registry, with its master key, to one encrypted file. The service can keep running.')
     .argument('<file>', 'file to create, never overwritten; in an existing folder, its name is the time')
-    .addOption(
-      new Option('--recipient <key>', 'public key of age (age1…) that can open it; can be repeated').argParser(
-        addRecipient,
-      ),
-    )
+    .option('--recipient <key>', 'public key of age (age1…) that can open it; can be repeated', addRecipient)
     .option(
       '--passphrase-file <file>',
       'file with the passphrase, created with a new one if missing; - for standard input',
     )
-    .addOption(
-      new Option('--keep <number>', 'if <file> is a folder, keep only this many of the newest backups').argParser(
-        readNumber(1),
-      ),
-    )
-    .addOption(jsonOption())
-    .addHelpText(
-      'after',
-      `
+    .option('--keep <number>', 'if <file> is a folder, keep only this many of the newest backups', readNumber(1))
+    .json()
+    .remarks(`
 The file has the format of age (https://age-encryption.org). The age command can
 also open it. Keep the key or passphrase apart from the file. Without
 --recipient and --passphrase-file, a new passphrase of 128 bits is shown once,
@@ -49,12 +41,8 @@ mailed keys and queued e-mails.
 
 In a folder, the name of the file is registry-2026-11-22T030000Z.age, in UTC.
 --keep deletes only files with such names: use one folder for each registry. It
-deletes them only after the new backup is complete.
-
-Examples:
-  $ auth-admin backup registry.age
-  $ auth-admin backup backups --recipient "$(cat backup.pub)" --keep 30`,
-    )
+deletes them only after the new backup is complete.`)
+    .examples('backup registry.age', 'backup backups --recipient "$(cat backup.pub)" --keep 30')
     .action(async (target: string, options: Options) => {
       if (options.recipient && options.passphraseFile !== undefined)
         misuse('Pass --recipient or --passphrase-file, not both.')

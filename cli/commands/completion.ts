@@ -1,7 +1,8 @@
 // Completion of a command line. The shell passes the words and gets candidates, one per line. Nothing typed is evaluated,
 // nothing prompts, and no embedded database starts.
-import type { Argument, Command, Option } from 'commander'
+import type { Argument, Option } from 'commander'
 import type { Api } from '../administration.js'
+import type { Command } from '../command.js'
 
 /** Milliseconds for which a shell waits for names. */
 const timeout = 1_500
@@ -15,14 +16,11 @@ export function addCompletion(program: Command): void {
     .command('completion')
     .description('Print a script that completes commands, options, and names of users and organizations.')
     .argument('<shell>', 'bash, zsh or fish')
-    .addHelpText(
-      'after',
-      `
-Examples:
-  $ auth-admin completion bash \\
-      > ~/.local/share/bash-completion/completions/auth-admin
-  $ auth-admin completion zsh > "\${fpath[1]}/_auth-admin"
-  $ auth-admin completion fish > ~/.config/fish/completions/auth-admin.fish`,
+    .examples(
+      `completion bash \\
+      > ~/.local/share/bash-completion/completions/auth-admin`,
+      `completion zsh > "\${fpath[1]}/_auth-admin"`,
+      'completion fish > ~/.config/fish/completions/auth-admin.fish',
     )
     .action((shell: string, _options: unknown, command: Command) => {
       const script = Object.hasOwn(scripts, shell) ? scripts[shell as keyof typeof scripts] : undefined

@@ -1,11 +1,11 @@
 // The process that answers runs most checks (server/administration/doctor.ts). This file adds those of the machine of the
 // command line: whether it gets an answer, its settings, and who may read the files that they name.
 import { stat } from 'node:fs/promises'
-import type { Command } from 'commander'
-import { type Api, administering, type GlobalOptions } from '../administration.js'
+import type { Api, GlobalOptions } from '../administration.js'
+import type { Command } from '../command.js'
 import { contextOf } from '../contexts.js'
 import { end, explain } from '../exit-codes.js'
-import { jsonOption, printJson, say } from '../terminal/output.js'
+import { printJson, say } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
 /** What was examined, and what was found. */
@@ -23,29 +23,21 @@ export function addDoctor(program: Command): void {
   program
     .command('doctor')
     .description('Check the service and suggest fixes. Exits with 1 if a check fails.')
-    .addOption(jsonOption())
-    .addHelpText(
-      'after',
-      `
-Warnings don't change the exit code. An unreachable database is a failed check.
-
-Example:
-  $ auth-admin doctor`,
-    )
-    .action(
-      administering(
-        async (api, options: GlobalOptions) => {
-          const here = !(await contextOf(options)) ? await examineHere() : []
-          // The service needs them.
-          const isReady = here.every(({ check, status }) => check !== 'settings' || status !== 'failed')
-          const there = isReady ? await withProgress('Checking the service', () => examineService(api)) : []
-          const checks = [...here, ...there]
-          if (options.json) printJson({ checks })
-          else for (const check of checks) print(check)
-          if (checks.some(({ status }) => status === 'failed')) end(1)
-        },
-        { installed: false },
-      ),
+    .json()
+    .remarks("Warnings don't change the exit code. An unreachable database is a failed check.")
+    .examples('doctor')
+    .administers(
+      async (api, options: GlobalOptions) => {
+        const here = !(await contextOf(options)) ? await examineHere() : []
+        // The service needs them.
+        const isReady = here.every(({ check, status }) => check !== 'settings' || status !== 'failed')
+        const there = isReady ? await withProgress('Checking the service', () => examineService(api)) : []
+        const checks = [...here, ...there]
+        if (options.json) printJson({ checks })
+        else for (const check of checks) print(check)
+        if (checks.some(({ status }) => status === 'failed')) end(1)
+      },
+      { installed: false },
     )
 }
 

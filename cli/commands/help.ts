@@ -1,4 +1,4 @@
-import type { Command } from 'commander'
+import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
 
 /** Adds `auth-admin help`, which finds commands at any depth. */

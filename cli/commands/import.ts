@@ -1,13 +1,13 @@
 // `auth-admin import database` runs on the machine itself, never on a remote service: it reads one database and fills another.
 import { readFile } from 'node:fs/promises'
-import type { Command } from 'commander'
 import type { Choice } from '../../server/predecessor/decide.js'
 import type { Found, Imported, ReportLine } from '../../server/predecessor/import.js'
 import { openPrivateFile } from '../../server/process/private-file.js'
+import type { Command } from '../command.js'
 import { type ExitCode, end, fail, misuse } from '../exit-codes.js'
-import { announce, withRegistry, worksLocally } from '../session.js'
-import { askText, canAsk, confirm, missingYes, readSecret, yesOption } from '../terminal/ask.js'
-import { jsonOption, printFields, printJson, say, warn } from '../terminal/output.js'
+import { announce, withRegistry } from '../session.js'
+import { askText, canAsk, confirm, missingYes, readSecret } from '../terminal/ask.js'
+import { printFields, printJson, say, warn } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
 interface Options {
@@ -25,14 +25,16 @@ const maxPrinted = 20
 /** Adds `auth-admin import`. */
 export function addImport(program: Command): void {
   const group = program.command('import').description('Import a whole registry from another system.')
-  worksLocally(group.command('database'))
+  group
+    .command('database')
+    .local()
     .description('Import the database of the older implementation. It connects directly to the database.')
     .argument('<url>', 'database to read, postgres://user@host/name; - for standard input. PGPASSWORD has its password')
     .option('--on-collision <choice>', 'skip, suffix, or a file with a decision for each user')
     .option('--dry-run', 'analyze and compare only')
     .option('--report <file>', 'file for everything that is omitted or listed, one JSON document per line')
-    .addOption(yesOption())
-    .addOption(jsonOption())
+    .yes()
+    .json()
     .addHelpText(
       'after',
       `

@@ -1,15 +1,17 @@
-import type { Command } from 'commander'
-import { announce, type Session, withRegistry, worksLocally } from '../session.js'
+import type { Command } from '../command.js'
+import { announce, type Session, withRegistry } from '../session.js'
 import { canAsk, confirm } from '../terminal/ask.js'
-import { jsonOption, printFields, printJson, say, warn } from '../terminal/output.js'
+import { printFields, printJson, say, warn } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
 /** Adds `auth-admin install`. */
 export function addInstall(program: Command): void {
-  worksLocally(program.command('install'))
+  program
+    .command('install')
+    .local()
     .description('Install the registry, or update its tables. It keeps existing data, and you can run it again.')
     .option('--yes', 'don’t ask at a terminal')
-    .addOption(jsonOption())
+    .json()
     .addHelpText(
       'after',
       `

@@ -1,8 +1,7 @@
-import { type Command, Option } from 'commander'
-import { administering, withSignIn } from '../administration.js'
+import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
 import { askText, canAsk, confirmAtServer, readText } from '../terminal/ask.js'
-import { jsonOption, printFields, printJson, say, warn } from '../terminal/output.js'
+import { printFields, printJson, say, warn } from '../terminal/output.js'
 
 /** Adds `auth-admin issuer`. */
 export function addIssuer(program: Command): void {
@@ -11,22 +10,22 @@ export function addIssuer(program: Command): void {
   issuer
     .command('show')
     .description('Show the issuer and the audience of the registry.')
-    .addOption(jsonOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin issuer show')
-    .action(
-      administering(async (api, options: { json?: boolean }) => {
-        const { issuer, audience } = await api.getIssuer({})
-        if (options.json) printJson({ issuer, audience })
-        else printFields({ issuer, audience })
-      }),
-    )
+    .json()
+    .examples('issuer show')
+    .administers(async (api, options: { json?: boolean }) => {
+      const { issuer, audience } = await api.getIssuer({})
+      if (options.json) printJson({ issuer, audience })
+      else printFields({ issuer, audience })
+    })
 
-  withSignIn(issuer.command('set'), 'setIssuer')
+  issuer
+    .command('set')
+    .signIn('setIssuer')
     .description('Change the issuer, the audience, or both. All tokens in use become invalid.')
     .option('--issuer <issuer>', '`iss` of tokens, usually the public URL of the service', readText)
     .option('--audience <audience>', '`aud` of tokens', readText)
-    .addOption(new Option('--confirm <issuer>', 'the issuer again; a terminal prompts for it'))
-    .addOption(jsonOption())
+    .option('--confirm <issuer>', 'the issuer again; a terminal prompts for it')
+    .json()
     .addHelpText(
       'after',
       `
@@ -42,26 +41,24 @@ Example:
   $ URL=https://auth.example.org
   $ auth-admin issuer set --issuer $URL --confirm $URL`,
     )
-    .action(
-      administering(async (api, options: Chosen & { confirm?: string; json?: boolean }) => {
-        if (!options.issuer && !options.audience && !canAsk(options)) misuse('Pass --issuer, --audience, or both.')
-        const now = await api.getIssuer({})
-        const asked = await choose(options, now)
-        const issuer = asked.issuer || now.issuer
-        const sentence =
-          'After all processes restart, all tokens in use are invalid, and all users have to sign in again.'
-        const request = { issuer, ...(asked.audience && { audience: asked.audience }) }
-        const validate = (confirm: string) => api.setIssuer({ ...request, confirm, validateOnly: true })
-        const confirm = await confirmAtServer(sentence, issuer, options, validate)
-        const set = await api.setIssuer({ ...request, confirm })
-        if (set.changed && !options.json)
-          warn(
-            'Restart all processes of the service: then earlier tokens are invalid, and all users have to sign in again.',
-          )
-        if (options.json) return printJson({ issuer: set.issuer, audience: set.audience })
-        say(`The issuer is ${set.issuer}, the audience ${set.audience}${set.changed ? '' : ' already'}.`)
-      }),
-    )
+    .administers(async (api, options: Chosen & { confirm?: string; json?: boolean }) => {
+      if (!options.issuer && !options.audience && !canAsk(options)) misuse('Pass --issuer, --audience, or both.')
+      const now = await api.getIssuer({})
+      const asked = await choose(options, now)
+      const issuer = asked.issuer || now.issuer
+      const sentence =
+        'After all processes restart, all tokens in use are invalid, and all users have to sign in again.'
+      const request = { issuer, ...(asked.audience && { audience: asked.audience }) }
+      const validate = (confirm: string) => api.setIssuer({ ...request, confirm, validateOnly: true })
+      const confirm = await confirmAtServer(sentence, issuer, options, validate)
+      const set = await api.setIssuer({ ...request, confirm })
+      if (set.changed && !options.json)
+        warn(
+          'Restart all processes of the service: then earlier tokens are invalid, and all users have to sign in again.',
+        )
+      if (options.json) return printJson({ issuer: set.issuer, audience: set.audience })
+      say(`The issuer is ${set.issuer}, the audience ${set.audience}${set.changed ? '' : ' already'}.`)
+    })
 }
 
 interface Chosen {

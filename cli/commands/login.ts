@@ -1,9 +1,10 @@
 import { isIP } from 'node:net'
 import { resolve } from 'node:path'
 import { timestampDate } from '@bufbuild/protobuf/wkt'
-import { type Command, InvalidArgumentError, Option } from 'commander'
+import { InvalidArgumentError, Option } from 'commander'
 import { scopeName } from '../../server/rules/scopes.js'
-import { administering, type GlobalOptions } from '../administration.js'
+import type { GlobalOptions } from '../administration.js'
+import type { Command } from '../command.js'
 import {
   type Context,
   chooseContext,
@@ -20,8 +21,8 @@ import { explain, fail, misuse } from '../exit-codes.js'
 import { openRemote, readUrl } from '../remote.js'
 import { checkServer, type Secrets, signIn } from '../sign-in.js'
 import { canAsk, given, readSecret } from '../terminal/ask.js'
-import { jsonOption, printFields, printJson, say, timeText, warn } from '../terminal/output.js'
-import { type List, type ListOptions, pagesOf, printPages, withPages } from '../terminal/pages.js'
+import { printFields, printJson, say, timeText, warn } from '../terminal/output.js'
+import { type List, type ListOptions, pagesOf, printPages } from '../terminal/pages.js'
 import { userOutput } from './users/output.js'
 
 type LoginOptions = GlobalOptions &
@@ -38,37 +39,33 @@ export function addLogin(program: Command): void {
     .command('login')
     .description('Sign in to a server as an administrator. The session lasts 12 hours.')
     .argument('[url]', 'https://host:port of its administration listener; by default that of the context', parseUrl)
-    .addOption(new Option('--ca <file>', 'PEM file of the certificate authority of the server'))
-    .addOption(
-      new Option(
-        '--server-name <name>',
-        'name to verify the certificate of the server for, instead of the host of the URL',
-      ).argParser(parseServerName),
+    .option('--ca <file>', 'PEM file of the certificate authority of the server')
+    .option(
+      '--server-name <name>',
+      'name to verify the certificate of the server for, instead of the host of the URL',
+      parseServerName,
     )
-    .addOption(new Option('--username <name>', 'username of the administrator; by default that of the context'))
-    .addOption(new Option('--password-file <file>', 'file with the password; - for standard input'))
-    .addOption(new Option('--code-file <file>', 'file with the one-time code, if you enrolled an authenticator'))
+    .option('--username <name>', 'username of the administrator; by default that of the context')
+    .option('--password-file <file>', 'file with the password; - for standard input')
+    .option('--code-file <file>', 'file with the one-time code, if you enrolled an authenticator')
     .addOption(
       new Option(
         '--service-key-file <file>',
         'sign in as a service: file with its key; - for standard input',
       ).conflicts(['username', 'passwordFile', 'codeFile']),
     )
-    .addOption(jsonOption())
-    .addHelpText(
-      'after',
-      `
+    .json()
+    .remarks(`
 A terminal prompts for the URL, the username, the password and the one-time
 code. The token is kept in a file of your configuration folder, and all commands
 use it from then on. Pass --local to work on the database itself.
 
 Machines, such as a CI job, sign in with the key of a service that has the scope
-administration.read or organizations.write. It is valid until it expires.
-
-Examples:
-  $ auth-admin login https://auth.example.org:50052 --context production
-  $ auth-admin login --context production
-  $ auth-admin login https://auth.example.org:50052 \\
+administration.read or organizations.write. It is valid until it expires.`)
+    .examples(
+      'login https://auth.example.org:50052 --context production',
+      'login --context production',
+      `login https://auth.example.org:50052 \\
       --service-key-file /run/secrets/auth-key`,
     )
     .action(async (url: string | undefined, _options: LoginOptions, command: Command) => {
@@ -91,69 +88,67 @@ Examples:
     .command('logout')
     .description('End the session of a context.')
     .option('--everywhere', 'also revoke all tokens of this administrator')
-    .addOption(jsonOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin logout --everywhere')
-    .action(
-      administering(async (api, options: GlobalOptions & { everywhere?: boolean }) => {
-        const chosen = await contextOf(options)
-        if (!chosen) return fail('You are not signed in: run `auth-admin login`.', 4)
-        if (options.everywhere) {
-          const { user } = await api.getSession({})
-          if (!user) fail('Only administrators have sessions. Delete the key with `auth-admin services keys delete`.')
-          await api.revokeTokens({ user: `#${user.record!.id}` })
-        }
-        const there = await removeToken(chosen.context)
-        if (options.json) printJson({ context: chosen.name, signedOut: there })
-        else say(there ? `You are signed out of ${chosen.name}.` : `You were not signed in to ${chosen.name}.`)
-      }),
-    )
+    .json()
+    .examples('logout --everywhere')
+    .administers(async (api, options: GlobalOptions & { everywhere?: boolean }) => {
+      const chosen = await contextOf(options)
+      if (!chosen) return fail('You are not signed in: run `auth-admin login`.', 4)
+      if (options.everywhere) {
+        const { user } = await api.getSession({})
+        if (!user) fail('Only administrators have sessions. Delete the key with `auth-admin services keys delete`.')
+        await api.revokeTokens({ user: `#${user.record!.id}` })
+      }
+      const there = await removeToken(chosen.context)
+      if (options.json) printJson({ context: chosen.name, signedOut: there })
+      else say(there ? `You are signed out of ${chosen.name}.` : `You were not signed in to ${chosen.name}.`)
+    })
 
   program
     .command('whoami')
     .description('Show who you are, where commands run, and when the session ends.')
-    .addOption(jsonOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin whoami --json')
-    .action(
-      administering(async (api, options: GlobalOptions) => {
-        const chosen = await contextOf(options)
-        const { user, actor, signInTime, expireTime, totp, scopes } = await api.getSession({})
-        const may = scopes.length > 0 ? { scopes: scopes.map(scope => scopeName(scope) ?? String(scope)) } : {}
-        const where = chosen ? { context: chosen.name, url: chosen.context.url } : { context: 'local' }
-        const times = {
-          ...(signInTime && { signInTime: timestampDate(signInTime) }),
-          ...(expireTime && { expireTime: timestampDate(expireTime) }),
-        }
-        if (options.json)
-          return printJson({ ...where, actor, ...(user && { user: userOutput(user), totp }), ...may, ...times })
-        const who = user ? `${user.record!.username} (#${user.record!.id})` : actor
-        const { signInTime: signedIn, expireTime: expires } = times
-        printFields({
-          who,
-          ...where,
-          'signed in': signedIn,
-          expires,
-          ...(user && { 'one-time codes': totp }),
-          ...(may.scopes && { scopes: may.scopes.join(', ') }),
-        })
-      }),
-    )
+    .json()
+    .examples('whoami --json')
+    .administers(async (api, options: GlobalOptions) => {
+      const chosen = await contextOf(options)
+      const { user, actor, signInTime, expireTime, totp, scopes } = await api.getSession({})
+      const may = scopes.length > 0 ? { scopes: scopes.map(scope => scopeName(scope) ?? String(scope)) } : {}
+      const where = chosen ? { context: chosen.name, url: chosen.context.url } : { context: 'local' }
+      const times = {
+        ...(signInTime && { signInTime: timestampDate(signInTime) }),
+        ...(expireTime && { expireTime: timestampDate(expireTime) }),
+      }
+      if (options.json)
+        return printJson({ ...where, actor, ...(user && { user: userOutput(user), totp }), ...may, ...times })
+      const who = user ? `${user.record!.username} (#${user.record!.id})` : actor
+      const { signInTime: signedIn, expireTime: expires } = times
+      printFields({
+        who,
+        ...where,
+        'signed in': signedIn,
+        expires,
+        ...(user && { 'one-time codes': totp }),
+        ...(may.scopes && { scopes: may.scopes.join(', ') }),
+      })
+    })
 
   const contexts = program.command('contexts').description('Manage the servers that you signed in to.')
-  withPages(contexts.command('list'), contextList)
+  contexts
+    .command('list')
+    .pages(contextList)
     .description('List the contexts; * marks the current one.')
-    .addHelpText('after', '\nExample:\n  $ auth-admin contexts list')
+    .examples('contexts list')
     .action(async (options: ListOptions) => {
       const { current, contexts } = await readContexts()
       const used = contextOfEnvironment() ?? current
       const rows = Object.entries(contexts).map(([name, { url, ca }]) => ({ name, url, ca, current: name === used }))
-      await printPages(contextList, options, pagesOf(rows))
+      await printPages(contextList, options, pagesOf(contextList, rows))
     })
   contexts
     .command('show')
     .description('Show a context; by default the current one.')
     .argument('[name]', 'name of the context')
-    .addOption(jsonOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin contexts show production')
+    .json()
+    .examples('contexts show production')
     .action(async (wanted: string | undefined, options: GlobalOptions) => {
       const used = contextOfEnvironment() ?? (await readContexts()).current
       const chosen = await chooseContext(wanted)
@@ -167,8 +162,8 @@ Examples:
     .command('use')
     .description('Select the current context; `local` is the database itself.')
     .argument('<name>', 'name of the context')
-    .addOption(jsonOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin contexts use production')
+    .json()
+    .examples('contexts use production')
     .action(async (name: string, options: GlobalOptions) => {
       const { contexts } = await readContexts()
       await chooseContext(name)
@@ -181,8 +176,8 @@ Examples:
     .command('delete')
     .description('Delete a context and its session.')
     .argument('<name>', 'name of the context')
-    .addOption(jsonOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin contexts delete production')
+    .json()
+    .examples('contexts delete production')
     .action(async (name: string, options: GlobalOptions) => {
       const chosen = (await chooseContext(name)) ?? misuse('`local` is the database itself, and can’t be deleted.')
       await removeToken(chosen.context)
@@ -200,7 +195,7 @@ function warnOfEnvironment(current: string): void {
   if (used !== undefined && used !== current) warn(`AUTH_CONTEXT is set: commands still work at ${used}.`)
 }
 
-const contextList: List<{ name: string; url: string; ca: string | undefined; current: boolean }> = {
+const contextList: List<{ name: string; url: string; ca: string | undefined; current: boolean }, 'contexts'> = {
   name: 'contexts',
   fields: ['name', 'url', 'ca', 'current'],
   toOutput: context => context,

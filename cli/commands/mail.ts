@@ -1,11 +1,11 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
-import { type Command, Option } from 'commander'
+import { Option } from 'commander'
 import type { QueuedEmail } from '../../proto/gen/auth/v1/administration_pb.js'
-import { administering } from '../administration.js'
+import type { Command } from '../command.js'
 import { fail, misuse } from '../exit-codes.js'
-import { confirm, readId, yesOption } from '../terminal/ask.js'
-import { jsonOption, printFields, printJson, say } from '../terminal/output.js'
-import { type List, type ListOptions, printPages, withPages } from '../terminal/pages.js'
+import { confirm, readId } from '../terminal/ask.js'
+import { printFields, printJson, say } from '../terminal/output.js'
+import { type List, type ListOptions, printPages } from '../terminal/pages.js'
 import { withProgress } from '../terminal/progress.js'
 
 interface Options {
@@ -16,97 +16,81 @@ interface Options {
 export function addMail(program: Command): void {
   const mail = program.command('mail').description('Manage queued and failed e-mails.')
 
-  withPages(mail.command('list'), emailList)
+  mail
+    .command('list')
+    .pages(emailList)
     .description('List queued e-mails, oldest first. Texts, keys and addresses are never shown.')
     .addOption(new Option('--failed', 'only those that failed permanently').conflicts('waiting'))
     .option('--waiting', 'only those that are still to be sent or retried')
-    .addHelpText('after', '\nExample:\n  $ auth-admin mail list --failed')
-    .action(
-      administering(async (api, options: ListOptions & { failed?: boolean; waiting?: boolean }) => {
-        const { failed, waiting } = options
-        const filter = (failed || waiting) && { failed: !waiting }
-        await printPages(emailList, options, async page => {
-          const { emails, nextPageToken } = await api.listEmails({ ...filter, ...page })
-          return { rows: emails, nextPageToken }
-        })
-      }),
-    )
+    .examples('mail list --failed')
+    .administers(async (api, options: ListOptions & { failed?: boolean; waiting?: boolean }) => {
+      const { failed, waiting } = options
+      const filter = (failed || waiting) && { failed: !waiting }
+      await printPages(emailList, options, page => api.listEmails({ ...filter, ...page }))
+    })
 
   withId(mail.command('show'))
     .description('Show a queued e-mail, without its text.')
-    .addHelpText('after', '\nExample:\n  $ auth-admin mail show 12')
-    .action(
-      administering(async (api, id: number, options: Options) => {
-        const email = toOutput((await api.getEmail({ id: BigInt(id) })).email!)
-        if (options.json) return printJson(email)
-        const { createTime, dueTime, ...rest } = email
-        printFields({ ...rest, queued: createTime, due: dueTime ?? 'failed permanently' })
-      }),
-    )
+    .examples('mail show 12')
+    .administers(async (api, id: number, options: Options) => {
+      const email = toOutput((await api.getEmail({ id: BigInt(id) })).email!)
+      if (options.json) return printJson(email)
+      const { createTime, dueTime, ...rest } = email
+      printFields({ ...rest, queued: createTime, due: dueTime ?? 'failed permanently' })
+    })
 
   mail
     .command('retry')
     .argument('[id]', 'id of the e-mail, as `mail list` shows it', readId)
     .description('Make a waiting or failed e-mail due now, or all that failed permanently.')
     .option('--failed', 'all that failed permanently, as after an outage of the mail server')
-    .addOption(jsonOption())
-    .addHelpText('after', '\nExamples:\n  $ auth-admin mail retry 12\n  $ auth-admin mail retry --failed')
-    .action(
-      administering(async (api, id: number | undefined, options: Options & { failed?: boolean }) => {
-        if (options.failed && id === undefined) {
-          const { emails } = await withProgress('Retrying', () => api.retryFailedEmails({}))
-          if (options.json) return printJson({ retried: emails })
-          return say(emails === 0 ? 'No e-mail has failed permanently.' : `E-mails that are due now: ${emails}.`)
-        }
-        if (options.failed || id === undefined) misuse('Pass the id of an e-mail, or --failed.')
-        const { email } = await api.retryEmail({ id: BigInt(id) })
-        if (options.json) printJson(toOutput(email!))
-        else say(`E-mail ${id} is due now: the service sends it.`)
-      }),
-    )
+    .json()
+    .examples('mail retry 12', 'mail retry --failed')
+    .administers(async (api, id: number | undefined, options: Options & { failed?: boolean }) => {
+      if (options.failed && id === undefined) {
+        const { emails } = await withProgress('Retrying', () => api.retryFailedEmails({}))
+        if (options.json) return printJson({ retried: emails })
+        return say(emails === 0 ? 'No e-mail has failed permanently.' : `E-mails that are due now: ${emails}.`)
+      }
+      if (options.failed || id === undefined) misuse('Pass the id of an e-mail, or --failed.')
+      const { email } = await api.retryEmail({ id: BigInt(id) })
+      if (options.json) printJson(toOutput(email!))
+      else say(`E-mail ${id} is due now: the service sends it.`)
+    })
 
   withId(mail.command('delete'))
     .description('Delete a queued e-mail: it is never sent.')
-    .addOption(yesOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin mail delete 12')
-    .action(
-      administering(async (api, id: number, options: Options & { yes?: boolean }) => {
-        const request = { id: BigInt(id) }
-        await confirm(`E-mail ${id} is never sent. Delete it?`, options, () =>
-          api.discardEmail({ ...request, validateOnly: true }),
-        )
-        await api.discardEmail(request)
-        if (options.json) printJson({ id, deleted: true })
-        else say(`E-mail ${id} is deleted.`)
-      }),
-    )
+    .yes()
+    .examples('mail delete 12')
+    .administers(async (api, id: number, options: Options & { yes?: boolean }) => {
+      const request = { id: BigInt(id) }
+      await confirm(`E-mail ${id} is never sent. Delete it?`, options, () =>
+        api.discardEmail({ ...request, validateOnly: true }),
+      )
+      await api.discardEmail(request)
+      if (options.json) printJson({ id, deleted: true })
+      else say(`E-mail ${id} is deleted.`)
+    })
 
   mail
     .command('test')
     .description('Send a test e-mail at once, and show what the mail server answers. Exits with 1 if it fails.')
     .argument('<address>', 'e-mail address (RFC 5321)')
-    .addOption(jsonOption())
-    .addHelpText(
-      'after',
-      `
+    .json()
+    .remarks(`
 It uses the mail server of the process that answers: that of the server if you
-use a context, otherwise SMTP_URL of this environment.
-
-Example:
-  $ auth-admin mail test ana@example.org`,
-    )
-    .action(
-      administering(async (api, email: string, options: Options) => {
-        const { sent, answer, milliseconds } = await api.sendTestEmail({ email })
-        if (!sent) fail(`The mail server didn’t accept the e-mail after ${milliseconds} ms: ${answer}.`)
-        if (options.json) printJson({ sent, answer, milliseconds })
-        else say(`The mail server accepted the e-mail in ${milliseconds} ms: ${answer}`)
-      }),
-    )
+use a context, otherwise SMTP_URL of this environment.`)
+    .examples('mail test ana@example.org')
+    .administers(async (api, email: string, options: Options) => {
+      const { sent, answer, milliseconds } = await api.sendTestEmail({ email })
+      if (!sent) fail(`The mail server didn’t accept the e-mail after ${milliseconds} ms: ${answer}.`)
+      if (options.json) printJson({ sent, answer, milliseconds })
+      else say(`The mail server accepted the e-mail in ${milliseconds} ms: ${answer}`)
+    })
 }
 
 function withId(command: Command): Command {
-  return command.argument('<id>', 'id of the e-mail, as `mail list` shows it', readId).addOption(jsonOption())
+  return command.argument('<id>', 'id of the e-mail, as `mail list` shows it', readId).json()
 }
 
 /** An e-mail of the queue; what is absent is left out. */
@@ -122,7 +106,7 @@ function toOutput({ id, kind, user, createTime, attempts, dueTime, error }: Queu
   }
 }
 
-const emailList: List<QueuedEmail> = {
+const emailList: List<QueuedEmail, 'emails'> = {
   name: 'emails',
   fields: ['id', 'kind', 'user', 'createTime', 'attempts', 'dueTime', 'error'],
   toOutput,

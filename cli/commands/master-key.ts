@@ -1,9 +1,9 @@
-import type { Command } from 'commander'
 import { readMasterKey } from '../../server/process/settings.js'
+import type { Command } from '../command.js'
 import { fail, misuse } from '../exit-codes.js'
-import { announce, withRegistry, worksLocally } from '../session.js'
+import { announce, withRegistry } from '../session.js'
 import { askSecret, canAsk, confirm, readSecret } from '../terminal/ask.js'
-import { jsonOption, printJson, say } from '../terminal/output.js'
+import { printJson, say } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
 /** Adds `auth-admin master-key`. */
@@ -12,11 +12,13 @@ export function addMasterKey(program: Command): void {
     .command('master-key')
     .description('Manage the key that wraps the data keys of the registry.')
 
-  worksLocally(masterKey.command('rotate'))
+  masterKey
+    .command('rotate')
+    .local()
     .description('Wrap the data keys with a new master key. All users stay signed in; no hash or seal changes.')
     .option('--new-key-file <file>', 'file with the new key; - for standard input')
     .option('--yes', 'don’t ask at a terminal')
-    .addOption(jsonOption())
+    .json()
     .addHelpText(
       'after',
       `

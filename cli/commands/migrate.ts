@@ -1,9 +1,9 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
-import type { Command } from 'commander'
-import { type Api, administering } from '../administration.js'
+import type { Api } from '../administration.js'
+import type { Command } from '../command.js'
 import { fail } from '../exit-codes.js'
-import { announce, withRegistry, worksLocally } from '../session.js'
-import { jsonOption, printJson, printTable, say, warn } from '../terminal/output.js'
+import { announce, withRegistry } from '../session.js'
+import { printJson, printTable, say, warn } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
 interface Options {
@@ -18,68 +18,52 @@ export function addMigrate(program: Command): void {
   const migrate = program
     .command('migrate')
     .description('Show and run the migrations of the tables.')
-    .addHelpText(
-      'after',
-      `
+    .remarks(`
 Without a command it runs \`migrate up\`. The service does the same at its start,
 unless AUTH_MIGRATE=off: then it refuses a database that \`migrate up\` would change.
-After all processes are updated, run \`migrate up --contract\`.
-
-Examples:
-  $ auth-admin migrate plan
-  $ auth-admin migrate up
-  $ auth-admin migrate up --contract`,
-    )
+After all processes are updated, run \`migrate up --contract\`.`)
+    .examples('migrate plan', 'migrate up', 'migrate up --contract')
 
   migrate
     .command('status')
     .description('Show the migrations that ran and those that are pending.')
-    .addOption(jsonOption())
-    .addHelpText(
-      'after',
-      `
+    .json()
+    .remarks(`
 States: done, pending, newer (run by a newer version; this version starts after
-an \`expand\`, and refuses to start after a \`contract\`).
-
-Example:
-  $ auth-admin migrate status`,
-    )
-    .action(
-      administering(async (api, { json }: Options) => {
-        const found = await read(api)
-        if (json) return printJson(found)
-        const cells = Object.entries(found).flatMap(([state, migrations]) =>
-          migrations.map(({ name, kind, runTime }) => [name, kind, state, runTime]),
-        )
-        printTable({ titles: ['migration', 'kind', 'state', 'run at'] }, cells, 'There are no migrations.')
-      }, opening),
-    )
+an \`expand\`, and refuses to start after a \`contract\`).`)
+    .examples('migrate status')
+    .administers(async (api, { json }: Options) => {
+      const found = await read(api)
+      if (json) return printJson(found)
+      const cells = Object.entries(found).flatMap(([state, migrations]) =>
+        migrations.map(({ name, kind, runTime }) => [name, kind, state, runTime]),
+      )
+      printTable({ titles: ['migration', 'kind', 'state', 'run at'] }, cells, 'There are no migrations.')
+    }, opening)
 
   migrate
     .command('plan')
     .description('Show the pending migrations, and which command runs them.')
-    .addOption(jsonOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin migrate plan')
-    .action(
-      administering(async (api, { json }: Options) => {
-        const { pending } = await read(api)
-        if (json) return printJson({ pending })
-        const cells = pending.map(({ name, kind }) => [
-          name,
-          kind,
-          kind === 'expand' ? 'migrate up, before the update' : 'migrate up --contract, after the update',
-        ])
-        printTable({ titles: ['migration', 'kind', 'run by'] }, cells, 'The tables are up to date.')
-      }, opening),
-    )
+    .json()
+    .examples('migrate plan')
+    .administers(async (api, { json }: Options) => {
+      const { pending } = await read(api)
+      if (json) return printJson({ pending })
+      const cells = pending.map(({ name, kind }) => [
+        name,
+        kind,
+        kind === 'expand' ? 'migrate up, before the update' : 'migrate up --contract, after the update',
+      ])
+      printTable({ titles: ['migration', 'kind', 'run by'] }, cells, 'The tables are up to date.')
+    }, opening)
 
-  worksLocally(migrate.command('up', { isDefault: true }))
+  migrate
+    .command('up', { isDefault: true })
+    .local()
     .description('Run pending migrations. It works on the database itself.')
     .option('--contract', 'also those that processes of the previous version can’t work with')
-    .addOption(jsonOption())
-    .addHelpText(
-      'after',
-      `
+    .json()
+    .remarks(`
 It names the database first. It uses no context, because a service doesn't start
 with pending migrations. It applies all migrations or none. If you run it
 several times at once, only one run applies them. While a long transaction holds
@@ -89,12 +73,8 @@ Without --contract it runs only \`expand\` migrations, during which processes of
 the previous version continue. Run it with --contract after you have updated all
 processes: it runs the rest, and refuses with exit code 5, naming them, while
 processes that don't know these migrations run or have run in the last 30 s.
-In an empty database it runs all migrations.
-
-Examples:
-  $ auth-admin migrate up
-  $ auth-admin migrate up --contract`,
-    )
+In an empty database it runs all migrations.`)
+    .examples('migrate up', 'migrate up --contract')
     .action(bringUp)
 }
 

@@ -1,13 +1,13 @@
 // `auth-admin restore` runs on the machine itself, never on a remote service: no service may run meanwhile, and the backup and
 // its key are local files.
 import { readFile } from 'node:fs/promises'
-import type { Command } from 'commander'
 import type { Key } from '../../server/backup/envelope.js'
 import type { Erased } from '../../server/backup/restore.js'
+import type { Command } from '../command.js'
 import { fail, misuse } from '../exit-codes.js'
-import { announce, withRegistry, worksLocally } from '../session.js'
-import { askKnownSecret, canAsk, confirm, readSecret, yesOption } from '../terminal/ask.js'
-import { camelCased, jsonOption, printJson, say } from '../terminal/output.js'
+import { announce, withRegistry } from '../session.js'
+import { askKnownSecret, canAsk, confirm, readSecret } from '../terminal/ask.js'
+import { camelCased, printJson, say } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
 interface Options {
@@ -21,7 +21,9 @@ interface Options {
 
 /** Adds `auth-admin restore`. */
 export function addRestore(program: Command): void {
-  worksLocally(program.command('restore'))
+  program
+    .command('restore')
+    .local()
     .description('Restore the registry from a backup, completely or not at all. Stop the service first.')
     .argument('<file>', 'backup, as `auth-admin backup` made it')
     .option('--identity <file>', 'age identity file that opens the backup; - for standard input')
@@ -31,11 +33,9 @@ export function addRestore(program: Command): void {
       'receipts that `users erase --json` printed since the backup; these users are erased again',
     )
     .option('--replace', 'replace an existing registry that has users')
-    .addOption(yesOption())
-    .addOption(jsonOption())
-    .addHelpText(
-      'after',
-      `
+    .yes()
+    .json()
+    .remarks(`
 It restores into the database of the settings, and creates an embedded one if
 needed. It creates and fills the tables as they were, and migrates them. It
 refuses backups of newer versions. An incomplete or altered backup changes
@@ -43,11 +43,10 @@ nothing.
 
 Afterwards the current AUTH_MASTER_KEY wraps the data keys. Earlier tokens and
 mailed keys are invalid. Passwords, roles, suspensions and activation keys are
-as they were in the backup.
-
-Examples:
-  $ auth-admin restore registry.age
-  $ auth-admin restore registry.age --identity backup.key \\
+as they were in the backup.`)
+    .examples(
+      'restore registry.age',
+      `restore registry.age --identity backup.key \\
       --erasures erasures.jsonl --replace --yes`,
     )
     .action(async (file: string, options: Options) => {

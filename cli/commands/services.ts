@@ -1,16 +1,15 @@
 import { create } from '@bufbuild/protobuf'
 import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
-import { type Command, InvalidArgumentError, Option } from 'commander'
+import { InvalidArgumentError } from 'commander'
 import { type Service, ServiceFormSchema } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
 import { scopeName, scopeNames, scopeOf } from '../../server/rules/scopes.js'
-import { administering, withSignIn } from '../administration.js'
-import { withReference } from '../arguments.js'
+import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
-import { askChoices, canAsk, confirm, confirmName, given, readId, readTime, yesOption } from '../terminal/ask.js'
-import { askEdits, type Field, type Values, withFields } from '../terminal/form.js'
-import { jsonOption, printFields, printJson, printTable, say } from '../terminal/output.js'
-import { type List, type ListOptions, pagesOf, printPages, withPages } from '../terminal/pages.js'
+import { askChoices, canAsk, confirm, confirmName, given, readId, readTime } from '../terminal/ask.js'
+import { askEdits, type Field, type Values } from '../terminal/form.js'
+import { printFields, printJson, printTable, say } from '../terminal/output.js'
+import { type List, type ListOptions, pagesOf, printPages } from '../terminal/pages.js'
 
 /** The fields of a service that can change. */
 const fields = [
@@ -37,128 +36,109 @@ export function addServices(program: Command): void {
     .command('services')
     .description('Manage services that call with their own keys, and what they may do.')
 
-  withExpiry(withName(withSignIn(services.command('create'), 'createService')))
+  withExpiry(withName(services.command('create').signIn('createService')))
     .description('Register a service, and print its first key, which is shown only once.')
-    .addOption(new Option('--may <scopes>', fields[1].about).argParser(readScopes))
-    .addHelpText('after', '\nExample:\n  $ auth-admin services create grades --may users.read --expires 90d')
-    .action(
-      administering(async (api, given: string | undefined, options: Options & { may?: Scope[]; expires?: Date }) => {
-        const name = await nameOf(given, options)
-        const form = { name, scopes: options.may ?? (await askScopes(options)), ...expiry(options.expires) }
-        const { service, key } = await api.createService(form)
-        showKey(service!, key, options, `Service ${service!.name} is registered.`)
-      }),
-    )
+    .option('--may <scopes>', fields[1].about, readScopes)
+    .examples('services create grades --may users.read --expires 90d')
+    .administers(async (api, given: string | undefined, options: Options & { may?: Scope[]; expires?: Date }) => {
+      const name = await nameOf(given, options)
+      const form = { name, scopes: options.may ?? (await askScopes(options)), ...expiry(options.expires) }
+      const { service, key } = await api.createService(form)
+      showKey(service!, key, options, `Service ${service!.name} is registered.`)
+    })
 
-  withPages(services.command('list'), serviceList)
+  services
+    .command('list')
+    .pages(serviceList)
     .description('List services by name. Only --json shows their keys, each by its first characters.')
-    .addHelpText('after', '\nExample:\n  $ auth-admin services list --json')
-    .action(
-      administering(async (api, options: ListOptions) => {
-        await printPages(serviceList, options, async page => {
-          const { services, nextPageToken } = await api.listServices(page)
-          return { rows: services, nextPageToken }
-        })
-      }),
-    )
+    .examples('services list --json')
+    .administers(async (api, options: ListOptions) => {
+      await printPages(serviceList, options, page => api.listServices(page))
+    })
 
   withName(services.command('show'))
     .description('Show a service and its keys, without the keys themselves.')
-    .addHelpText('after', '\nExample:\n  $ auth-admin services show grades')
-    .action(
-      administering(async (api, name: string | undefined, options: Options) => {
-        show((await api.getService({ name: await nameOf(name, options) })).service!, options)
-      }),
-    )
+    .examples('services show grades')
+    .administers(async (api, name: string | undefined, options: Options) => {
+      show((await api.getService({ name: await nameOf(name, options) })).service!, options)
+    })
 
-  withFields(withName(withSignIn(services.command('edit'), 'updateService')), fields)
+  withName(services.command('edit').signIn('updateService'))
+    .fields(fields)
     .description('Change the name or the scopes of a service. Its keys stay valid; processes follow within a second.')
-    .addHelpText(
-      'after',
-      `
-Events that are already in the audit log keep the former name.
+    .remarks('Events that are already in the audit log keep the former name.')
+    .examples('services edit grades --may users.read,tokens.verify')
+    .administers(async (api, given: string | undefined, options: Values<'name' | 'may'> & Options) => {
+      const name = await nameOf(given, options)
+      const read = async () => {
+        const service = (await api.getService({ name })).service!
+        return { etag: service.etag, now: { name: service.name, may: toOutput(service).scopes.join(',') } }
+      }
+      const { values, updateMask, etag } = await askEdits(fields, options, read)
+      const form = create(ServiceFormSchema, {
+        ...(values.name && { name: values.name }),
+        scopes: values.may ? readScopes(values.may) : [],
+      })
+      const paths = updateMask.paths.map(path => (path === 'may' ? 'scopes' : path))
+      const { service, changed } = await api.updateService({ name, form, updateMask: { paths }, etag })
+      if (options.json) printJson(toOutput(service!))
+      else say(`Service ${service!.name} ${changed ? 'is saved' : 'is up to date already'}.`)
+    })
 
-Example:
-  $ auth-admin services edit grades --may users.read,tokens.verify`,
-    )
-    .action(
-      administering(async (api, given: string | undefined, options: Values<'name' | 'may'> & Options) => {
-        const name = await nameOf(given, options)
-        const read = async () => {
-          const service = (await api.getService({ name })).service!
-          return { etag: service.etag, now: { name: service.name, may: toOutput(service).scopes.join(',') } }
-        }
-        const { values, updateMask, etag } = await askEdits(fields, options, read)
-        const form = create(ServiceFormSchema, {
-          ...(values.name && { name: values.name }),
-          scopes: values.may ? readScopes(values.may) : [],
-        })
-        const paths = updateMask.paths.map(path => (path === 'may' ? 'scopes' : path))
-        const { service, changed } = await api.updateService({ name, form, updateMask: { paths }, etag })
-        if (options.json) printJson(toOutput(service!))
-        else say(`Service ${service!.name} ${changed ? 'is saved' : 'is up to date already'}.`)
-      }),
-    )
-
-  withName(withSignIn(services.command('delete'), 'deleteService'))
+  withName(services.command('delete').signIn('deleteService'))
     .description('Delete a service with all its keys. This can’t be undone.')
-    .addOption(new Option('--confirm <name>', 'the name again; a terminal prompts for it'))
-    .addHelpText('after', '\nExample:\n  $ auth-admin services delete grades --confirm grades')
-    .action(
-      administering(async (api, given: string | undefined, options: Options & { confirm?: string }) => {
-        const { name } = (await api.getService({ name: await nameOf(given, options) })).service!
-        const sentence = `This permanently deletes service ${name} and its keys.`
-        const validate = (confirm: string) => api.deleteService({ name, confirm, validateOnly: true })
-        await api.deleteService({ name, confirm: await confirmName(sentence, name, options, validate) })
-        if (options.json) printJson({ name, deleted: true })
-        else say(`Service ${name} is deleted.`)
-      }),
-    )
+    .option('--confirm <name>', 'the name again; a terminal prompts for it')
+    .examples('services delete grades --confirm grades')
+    .administers(async (api, given: string | undefined, options: Options & { confirm?: string }) => {
+      const { name } = (await api.getService({ name: await nameOf(given, options) })).service!
+      const sentence = `This permanently deletes service ${name} and its keys.`
+      const validate = (confirm: string) => api.deleteService({ name, confirm, validateOnly: true })
+      await api.deleteService({ name, confirm: await confirmName(sentence, name, options, validate) })
+      if (options.json) printJson({ name, deleted: true })
+      else say(`Service ${name} is deleted.`)
+    })
 
   const keys = services.command('keys').description('Manage the keys of a service, each with its own expiry.')
 
-  withPages(withReference(keys.command('list'), 'service', reference), keyList)
+  keys
+    .command('list')
+    .reference('service', reference)
+    .pages(keyList)
     .description('List the keys of a service, each by its first characters.')
-    .addHelpText('after', '\nExample:\n  $ auth-admin services keys list grades')
-    .action(
-      administering(async (api, given: string | undefined, options: ListOptions) => {
-        const { service } = await api.getService({ name: await nameOf(given, options) })
-        await printPages(keyList, options, pagesOf(toOutput(service!).keys))
-      }),
-    )
+    .examples('services keys list grades')
+    .administers(async (api, given: string | undefined, options: ListOptions) => {
+      const { service } = await api.getService({ name: await nameOf(given, options) })
+      await printPages(keyList, options, pagesOf(keyList, toOutput(service!).keys))
+    })
 
-  withExpiry(withName(withSignIn(keys.command('create'), 'createServiceKey')))
+  withExpiry(withName(keys.command('create').signIn('createServiceKey')))
     .description('Add a key to a service, and print it. It is shown only once.')
-    .addHelpText('after', '\nExample:\n  $ auth-admin services keys create grades --expires 90d')
-    .action(
-      administering(async (api, name: string | undefined, options: Options & { expires?: Date }) => {
-        const form = { name: await nameOf(name, options), ...expiry(options.expires) }
-        const { service, key } = await api.createServiceKey(form)
-        showKey(service!, key, options, `Service ${service!.name} has a new key.`)
-      }),
-    )
+    .examples('services keys create grades --expires 90d')
+    .administers(async (api, name: string | undefined, options: Options & { expires?: Date }) => {
+      const form = { name: await nameOf(name, options), ...expiry(options.expires) }
+      const { service, key } = await api.createServiceKey(form)
+      showKey(service!, key, options, `Service ${service!.name} has a new key.`)
+    })
 
-  withName(withSignIn(keys.command('delete'), 'deleteServiceKey'))
+  withName(keys.command('delete').signIn('deleteServiceKey'))
     .argument('[id]', 'id of the key, as `services keys list` shows it', readId)
     .description('Delete a key of a service: all processes refuse it within a second.')
-    .addOption(yesOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin services keys delete grades 7 --yes')
-    .action(
-      administering(
-        async (api, name: string | undefined, id: number | undefined, options: Options & { yes?: boolean }) => {
-          const service = await nameOf(name, options)
-          const missing = 'Name the key: pass its id.'
-          const check = (text: string) => (/^#?\d{1,9}$/.test(text) ? undefined : 'Use an id, such as 7.')
-          const key = id ?? readId(await given(undefined, 'Which key (its id)?', missing, options, check))
-          const request = { name: service, id: key }
-          await confirm(`Calls with key ${key} are refused from now on. Delete it?`, options, () =>
-            api.deleteServiceKey({ ...request, validateOnly: true }),
-          )
-          const left = await api.deleteServiceKey(request)
-          if (options.json) printJson(toOutput(left.service!))
-          else say(`Key ${key} of service ${service} is deleted. Keys left: ${left.service!.keys.length}.`)
-        },
-      ),
+    .yes()
+    .examples('services keys delete grades 7 --yes')
+    .administers(
+      async (api, name: string | undefined, id: number | undefined, options: Options & { yes?: boolean }) => {
+        const service = await nameOf(name, options)
+        const missing = 'Name the key: pass its id.'
+        const check = (text: string) => (/^#?\d{1,9}$/.test(text) ? undefined : 'Use an id, such as 7.')
+        const key = id ?? readId(await given(undefined, 'Which key (its id)?', missing, options, check))
+        const request = { name: service, id: key }
+        await confirm(`Calls with key ${key} are refused from now on. Delete it?`, options, () =>
+          api.deleteServiceKey({ ...request, validateOnly: true }),
+        )
+        const left = await api.deleteServiceKey(request)
+        if (options.json) printJson(toOutput(left.service!))
+        else say(`Key ${key} of service ${service} is deleted. Keys left: ${left.service!.keys.length}.`)
+      },
     )
 }
 
@@ -166,12 +146,12 @@ Example:
 const reference = 'name: lower-case letters, digits and hyphens'
 
 function withName(command: Command): Command {
-  return withReference(command, 'service', reference).addOption(jsonOption())
+  return command.reference('service', reference).json()
 }
 
 function withExpiry(command: Command): Command {
   const about = 'expiry of the key: in days (90d) or hours (12h), or a time in ISO 8601; by default a year'
-  return command.addOption(new Option('--expires <time>', about).argParser(readExpiry))
+  return command.option('--expires <time>', about, readExpiry)
 }
 
 /** Reads a time that is to come. */
@@ -221,7 +201,7 @@ function toOutput({ name, scopes, keys, createTime }: Service) {
   }
 }
 
-const serviceList: List<Service> = {
+const serviceList: List<Service, 'services'> = {
   name: 'services',
   fields: ['name', 'scopes', 'createTime', 'keys'],
   toOutput,
@@ -237,7 +217,7 @@ const serviceList: List<Service> = {
 
 type Key = ReturnType<typeof toOutput>['keys'][number]
 
-const keyList: List<Key> = {
+const keyList: List<Key, 'keys'> = {
   name: 'keys',
   fields: ['id', 'beginning', 'createTime', 'expireTime', 'lastUsed'],
   toOutput: key => key,

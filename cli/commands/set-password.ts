@@ -1,14 +1,13 @@
-import { type Command, Option } from 'commander'
-import { administering, withSignIn } from '../administration.js'
+import type { Command } from '../command.js'
 import { explain, misuse } from '../exit-codes.js'
 import { askSecret, canAsk, readSecret } from '../terminal/ask.js'
 import { type Named, printUser, userName, withUser } from './users/name.js'
 
 /** Adds `auth-admin users set-password`. */
 export function addSetPassword(users: Command): void {
-  withUser(withSignIn(users.command('set-password'), 'setPassword'))
+  withUser(users.command('set-password').signIn('setPassword'))
     .description('Set a password and sign the user out everywhere. The user gets an e-mail about it.')
-    .addOption(new Option('--password-file <file>', 'file with the password; - for standard input'))
+    .option('--password-file <file>', 'file with the password; - for standard input')
     .addHelpText(
       'after',
       `
@@ -21,29 +20,27 @@ Examples:
   $ auth-admin users set-password admin --password-file /run/secrets/admin
   $ generate-password | auth-admin users set-password admin --password-file -`,
     )
-    .action(
-      administering(async (api, name: string | undefined, options: Named & { passwordFile?: string }) => {
-        const { passwordFile: file } = options
-        if (file === undefined && !canAsk(options)) {
-          misuse('Without a terminal, pass --password-file; - is standard input.')
-        }
-        const user = await userName(name, options)
-        let password: string
-        if (file === undefined) {
-          // What no password could change is refused, or asked, before the prompt.
-          await api.setPassword({ user, password: '', validateOnly: true }).catch(async error => {
-            if ((await explain(error)).reason !== 'INVALID_PASSWORD') throw error
-          })
-          password = await askSecret('password', text =>
-            problemOf(api.setPassword({ user, password: text, validateOnly: true })),
-          )
-        } else {
-          password = await readSecret(file, '--password-file')
-        }
-        const { user: after } = await api.setPassword({ user, password })
-        printUser(after!, options, 'has the new password.')
-      }),
-    )
+    .administers(async (api, name: string | undefined, options: Named & { passwordFile?: string }) => {
+      const { passwordFile: file } = options
+      if (file === undefined && !canAsk(options)) {
+        misuse('Without a terminal, pass --password-file; - is standard input.')
+      }
+      const user = await userName(name, options)
+      let password: string
+      if (file === undefined) {
+        // What no password could change is refused, or asked, before the prompt.
+        await api.setPassword({ user, password: '', validateOnly: true }).catch(async error => {
+          if ((await explain(error)).reason !== 'INVALID_PASSWORD') throw error
+        })
+        password = await askSecret('password', text =>
+          problemOf(api.setPassword({ user, password: text, validateOnly: true })),
+        )
+      } else {
+        password = await readSecret(file, '--password-file')
+      }
+      const { user: after } = await api.setPassword({ user, password })
+      printUser(after!, options, 'has the new password.')
+    })
 }
 
 /** What a call is refused for, as a sentence; undefined when it isn't. */

@@ -1,87 +1,76 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
-import { type Command, Option } from 'commander'
 import type { SigningKey } from '../../proto/gen/auth/v1/administration_pb.js'
-import { administering, withSignIn } from '../administration.js'
+import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
-import { confirm, confirmAtServer, yesOption } from '../terminal/ask.js'
-import { jsonOption, printFields, printJson, say, timeText, warn } from '../terminal/output.js'
-import { type List, type ListOptions, pagesOf, printPages, withPages } from '../terminal/pages.js'
+import { confirm, confirmAtServer } from '../terminal/ask.js'
+import { printFields, printJson, say, timeText, warn } from '../terminal/output.js'
+import { type List, type ListOptions, pagesOf, printPages } from '../terminal/pages.js'
 
 /** Adds `auth-admin keys`. */
 export function addSigningKeys(program: Command): void {
   const keys = program.command('keys').description('Manage the keys that sign tokens.')
 
-  withPages(keys.command('list'), keyList)
+  keys
+    .command('list')
+    .pages(keyList)
     .description('List the keys that verify tokens, newest first. Private keys are never shown.')
-    .addHelpText(
-      'after',
-      `
+    .remarks(`
 States: published (known to verifiers, doesn't sign yet), signing, retiring
-(verifies the tokens it signed).
-
-Example:
-  $ auth-admin keys list`,
-    )
-    .action(
-      administering(async (api, options: ListOptions) => {
-        const { keys } = await api.listSigningKeys({})
-        await printPages(keyList, options, pagesOf(keys))
-      }),
-    )
+(verifies the tokens it signed).`)
+    .examples('keys list')
+    .administers(async (api, options: ListOptions) => {
+      const { keys } = await api.listSigningKeys({})
+      await printPages(keyList, options, pagesOf(keyList, keys))
+    })
 
   keys
     .command('show')
     .description('Show a key that verifies tokens, without its private key.')
     .argument('<kid>', 'id of the key, as `keys list` shows it')
-    .addOption(jsonOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin keys show iPEMZ8dz3Yl1pTtBxhYvYbDlN6CmTkUHzLzwP1zEYDU')
-    .action(
-      administering(async (api, kid: string, options: { json?: boolean }) => {
-        const key = toOutput((await api.getSigningKey({ kid })).key!)
-        if (options.json) return printJson(key)
-        const { state, signTime, expireTime } = key
-        printFields({ kid: key.kid, state, 'signs from': signTime, 'verifies until': expireTime })
-      }),
-    )
+    .json()
+    .examples('keys show iPEMZ8dz3Yl1pTtBxhYvYbDlN6CmTkUHzLzwP1zEYDU')
+    .administers(async (api, kid: string, options: { json?: boolean }) => {
+      const key = toOutput((await api.getSigningKey({ kid })).key!)
+      if (options.json) return printJson(key)
+      const { state, signTime, expireTime } = key
+      printFields({ kid: key.kid, state, 'signs from': signTime, 'verifies until': expireTime })
+    })
 
-  withSignIn(keys.command('rotate'), 'rotateSigningKey')
+  keys
+    .command('rotate')
+    .signIn('rotateSigningKey')
     .description('Publish a new signing key. All users stay signed in.')
     .option('--now', 'sign with the key at once; verifiers with an older key set refuse new tokens for some minutes')
-    .addOption(yesOption())
-    .addOption(jsonOption())
-    .addHelpText(
-      'after',
-      `
+    .yes()
+    .json()
+    .remarks(`
 The new key starts to sign 600 seconds after it is published, when all verifiers
 know it. The old key verifies until its last token expires. Use --now only if
-you can't wait: verifiers may then refuse new tokens.
-
-Example:
-  $ auth-admin keys rotate`,
-    )
-    .action(
-      administering(async (api, { now = false, ...options }: { now?: boolean; yes?: boolean; json?: boolean }) => {
-        const { json } = options
-        if (now) await confirm('Verifiers may refuse new tokens for some minutes. Rotate at once?', options)
-        const { kid, signTime } = (await api.rotateSigningKey({ now })).key!
-        const time = timestampDate(signTime!)
-        if (now) warn('Verifiers with an older key set may refuse new tokens for some minutes.')
-        if (json) return printJson({ kid, signTime: time })
-        const from = now ? 'from now on' : `from ${timeText(time)} on`
-        say(`Key ${kid} is published and signs ${from}.`)
-      }),
-    )
+you can't wait: verifiers may then refuse new tokens.`)
+    .examples('keys rotate')
+    .administers(async (api, { now = false, ...options }: { now?: boolean; yes?: boolean; json?: boolean }) => {
+      const { json } = options
+      if (now) await confirm('Verifiers may refuse new tokens for some minutes. Rotate at once?', options)
+      const { kid, signTime } = (await api.rotateSigningKey({ now })).key!
+      const time = timestampDate(signTime!)
+      if (now) warn('Verifiers with an older key set may refuse new tokens for some minutes.')
+      if (json) return printJson({ kid, signTime: time })
+      const from = now ? 'from now on' : `from ${timeText(time)} on`
+      say(`Key ${kid} is published and signs ${from}.`)
+    })
   addRetire(keys)
 }
 
 /** Adds `auth-admin keys retire`. */
 function addRetire(keys: Command): void {
-  withSignIn(keys.command('retire'), 'retireSigningKey')
+  keys
+    .command('retire')
+    .signIn('retireSigningKey')
     .description('Drop a leaked key at once, with all tokens that it signed.')
     .argument('<kid>', 'id of the key, as `keys list` shows it')
     .option('--now', 'required; users whose tokens the key signed have to sign in again')
-    .addOption(new Option('--confirm <kid>', 'the id of the key again; a terminal prompts for it'))
-    .addOption(jsonOption())
+    .option('--confirm <kid>', 'the id of the key again; a terminal prompts for it')
+    .json()
     .addHelpText(
       'after',
       `
@@ -93,17 +82,15 @@ Example:
   $ KID=iPEMZ8dz3Yl1pTtBxhYvYbDlN6CmTkUHzLzwP1zEYDU
   $ auth-admin keys retire $KID --now --confirm $KID`,
     )
-    .action(
-      administering(async (api, kid: string, options: { now?: boolean; confirm?: string; json?: boolean }) => {
-        if (!options.now) misuse('Keys expire after `keys rotate`. To drop one at once, pass --now.')
-        const sentence = 'All users whose tokens the key signed have to sign in again.'
-        const validate = (confirm: string) => api.retireSigningKey({ kid, confirm, validateOnly: true })
-        const confirm = await confirmAtServer(sentence, kid, options, validate)
-        const { successor } = await api.retireSigningKey({ kid, confirm })
-        if (options.json) return printJson({ kid, successor })
-        say(`Key ${kid} is dropped${successor ? `; key ${successor} signs from now on` : ''}.`)
-      }),
-    )
+    .administers(async (api, kid: string, options: { now?: boolean; confirm?: string; json?: boolean }) => {
+      if (!options.now) misuse('Keys expire after `keys rotate`. To drop one at once, pass --now.')
+      const sentence = 'All users whose tokens the key signed have to sign in again.'
+      const validate = (confirm: string) => api.retireSigningKey({ kid, confirm, validateOnly: true })
+      const confirm = await confirmAtServer(sentence, kid, options, validate)
+      const { successor } = await api.retireSigningKey({ kid, confirm })
+      if (options.json) return printJson({ kid, successor })
+      say(`Key ${kid} is dropped${successor ? `; key ${successor} signs from now on` : ''}.`)
+    })
 }
 
 function toOutput({ kid, signs, signTime, expireTime }: SigningKey) {
@@ -116,7 +103,7 @@ function toOutput({ kid, signs, signTime, expireTime }: SigningKey) {
   }
 }
 
-const keyList: List<SigningKey> = {
+const keyList: List<SigningKey, 'keys'> = {
   name: 'keys',
   fields: ['kid', 'state', 'signTime', 'expireTime'],
   toOutput,

@@ -1,83 +1,67 @@
-import type { Command } from 'commander'
-import { Option } from 'commander'
-import { administering, type GlobalOptions, withSignIn } from '../administration.js'
-import { withReference } from '../arguments.js'
+import type { GlobalOptions } from '../administration.js'
+import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
 import { askCodes } from '../sign-in.js'
 import { canAsk, confirmName, given, readSecret } from '../terminal/ask.js'
-import { jsonOption, printJson, say } from '../terminal/output.js'
+import { printJson, say } from '../terminal/output.js'
 
 /** Adds `auth-admin totp`. */
 export function addTotp(program: Command): void {
   const totp = program.command('totp').description('Manage one-time codes (RFC 6238) of administrators.')
 
-  withSignIn(totp.command('enroll'), 'enrollTotp')
+  totp
+    .command('enroll')
+    .signIn('enrollTotp')
     .description('Enroll an authenticator by a QR code. From then on, a sign-in also requires a code.')
-    .addOption(
-      new Option(
-        '--code-file <file>',
-        'file with the first code, read after the secret is printed; - for standard input',
-      ),
-    )
-    .addOption(jsonOption())
-    .addHelpText(
-      'after',
-      `
+    .option('--code-file <file>', 'file with the first code, read after the secret is printed; - for standard input')
+    .json()
+    .remarks(`
 The first code of the new secret completes the enrollment and ends all your
 sessions: sign in again, with the next code. From then on, your sessions at the
-public endpoints can read your own record, refresh and revoke, and nothing else.
+public endpoints can read your own record, refresh and revoke, and nothing else.`)
+    .examples('totp enroll')
+    .administers(async (api, options: GlobalOptions & { codeFile?: string }) => {
+      const { codeFile } = options
+      if (codeFile === undefined && !canAsk(options)) {
+        misuse('Without a terminal, pass --code-file; - is standard input.')
+      }
+      const { secret, uri } = await api.enrollTotp({})
+      if (options.json) process.stderr.write(`${uri}\n`)
+      else {
+        const { renderUnicodeCompact } = await import('uqr')
+        say('Scan this with your authenticator, or enter the secret:')
+        process.stdout.write(`${renderUnicodeCompact(uri)}\n`)
+        say(secret.replace(/(.{4})(?=.)/g, '$1 '))
+      }
+      const confirm = (code: string) => api.confirmTotp({ code })
+      const { nextCodeDelay } =
+        codeFile === undefined
+          ? await askCodes(confirm, 'INVALID_ARGUMENT')
+          : await confirm(await readSecret(codeFile, '--code-file'))
+      const nextCodeSeconds = Number(nextCodeDelay!.seconds)
+      if (options.json) return printJson({ enrolled: true, nextCodeSeconds })
+      say('Enrolled: a sign-in now needs a code, and each code is valid once. Your sessions have ended:')
+      say(`run \`auth-admin login\` with the next code, which comes in ${nextCodeSeconds} s.`)
+    })
 
-Example:
-  $ auth-admin totp enroll`,
-    )
-    .action(
-      administering(async (api, options: GlobalOptions & { codeFile?: string }) => {
-        const { codeFile } = options
-        if (codeFile === undefined && !canAsk(options)) {
-          misuse('Without a terminal, pass --code-file; - is standard input.')
-        }
-        const { secret, uri } = await api.enrollTotp({})
-        if (options.json) process.stderr.write(`${uri}\n`)
-        else {
-          const { renderUnicodeCompact } = await import('uqr')
-          say('Scan this with your authenticator, or enter the secret:')
-          process.stdout.write(`${renderUnicodeCompact(uri)}\n`)
-          say(secret.replace(/(.{4})(?=.)/g, '$1 '))
-        }
-        const confirm = (code: string) => api.confirmTotp({ code })
-        const { nextCodeDelay } =
-          codeFile === undefined
-            ? await askCodes(confirm, 'INVALID_ARGUMENT')
-            : await confirm(await readSecret(codeFile, '--code-file'))
-        const nextCodeSeconds = Number(nextCodeDelay!.seconds)
-        if (options.json) return printJson({ enrolled: true, nextCodeSeconds })
-        say('Enrolled: a sign-in now needs a code, and each code is valid once. Your sessions have ended:')
-        say(`run \`auth-admin login\` with the next code, which comes in ${nextCodeSeconds} s.`)
-      }),
-    )
-
-  withReference(withSignIn(totp.command('delete'), 'removeTotp'), 'user', 'username or id')
+  totp
+    .command('delete')
+    .signIn('removeTotp')
+    .reference('user', 'username or id')
     .description('Delete the one-time codes of an administrator who lost the authenticator.')
-    .addOption(new Option('--confirm <name>', 'the username again; a terminal prompts for it'))
-    .addOption(jsonOption())
-    .addHelpText('after', "\nExample:\n  $ auth-admin totp delete ana --confirm ana --reason 'lost her telephone'")
-    .action(
-      administering(async (api, name: string | undefined, options: GlobalOptions & { confirm?: string }) => {
-        const wanted = await given(
-          name,
-          'Which user (username or id)?',
-          'Name the user: pass a username or id.',
-          options,
-        )
-        const { user } = await api.getUser({ user: wanted, omitKeys: true })
-        const { id, username = '' } = user!.record!
-        const request = { user: `#${id}` }
-        const sentence = `${username} will sign in with the password only.`
-        const validate = (confirm: string) => api.removeTotp({ ...request, confirm, validateOnly: true })
-        const confirm = await confirmName(sentence, username, options, validate)
-        const { changed } = await api.removeTotp({ ...request, confirm })
-        if (options.json) printJson({ id, username, changed })
-        else say(changed ? `${username} signs in with the password only.` : `${username} had no one-time codes.`)
-      }),
-    )
+    .option('--confirm <name>', 'the username again; a terminal prompts for it')
+    .json()
+    .examples("totp delete ana --confirm ana --reason 'lost her telephone'")
+    .administers(async (api, name: string | undefined, options: GlobalOptions & { confirm?: string }) => {
+      const wanted = await given(name, 'Which user (username or id)?', 'Name the user: pass a username or id.', options)
+      const { user } = await api.getUser({ user: wanted, omitKeys: true })
+      const { id, username = '' } = user!.record!
+      const request = { user: `#${id}` }
+      const sentence = `${username} will sign in with the password only.`
+      const validate = (confirm: string) => api.removeTotp({ ...request, confirm, validateOnly: true })
+      const confirm = await confirmName(sentence, username, options, validate)
+      const { changed } = await api.removeTotp({ ...request, confirm })
+      if (options.json) printJson({ id, username, changed })
+      else say(changed ? `${username} signs in with the password only.` : `${username} had no one-time codes.`)
+    })
 }

@@ -1,4 +1,4 @@
-import type { Command } from 'commander'
+import type { Command } from '../command.js'
 import { addImport } from './lists/import.js'
 import { addSetPassword } from './set-password.js'
 import { addUserChanges } from './users/changes.js'

@@ -1,7 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { buffer as readAll } from 'node:stream/consumers'
 import type { Client } from '@connectrpc/connect'
-import { InvalidArgumentError, Option } from 'commander'
+import { InvalidArgumentError } from 'commander'
 import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { decodePlainText } from '../../server/process/plain-text.js'
 import { isEmailAddress, isOneLine } from '../../server/rules/names.js'
@@ -156,9 +156,6 @@ export async function askSecret(name: string, check: Check): Promise<string> {
     process.stdout.write('They don’t match. Try again.\n')
   }
 }
-
-/** The option that answers `confirm`. */
-export const yesOption = () => new Option('--yes', 'skip the confirmation; required without a terminal and with --json')
 
 /** What is missing where `confirm` can't ask. */
 export const missingYes = 'This needs a confirmation: pass --yes.'

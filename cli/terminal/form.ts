@@ -1,5 +1,4 @@
 // Forms: fields that flags set or, at a terminal, prompts.
-import { type Command, Option } from 'commander'
 import { flagOf } from '../arguments.js'
 import { misuse } from '../exit-codes.js'
 import { askText, canAsk, readText, textProblem } from './ask.js'
@@ -23,14 +22,6 @@ export interface Field<K extends string> {
 
 /** Texts by attribute; an empty one clears the field. */
 export type Values<K extends string> = { [P in K]?: string }
-
-/** Adds the flags of a form to a command. */
-export function withFields<K extends string>(command: Command, fields: readonly Field<K>[]): Command {
-  for (const { field, about, read = readText } of fields) {
-    command.addOption(new Option(`${flagOf({ field })} <text>`, about).argParser(read))
-  }
-  return command
-}
 
 /** Prompts for each field without a flag; `now` has the present values. */
 export async function askFields<K extends string>(

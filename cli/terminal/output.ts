@@ -1,13 +1,7 @@
 // The terminal owns how commands prompt and print: forms, secrets, confirmations, tables, JSON, pages and progress.
 // It knows no command. Without a terminal, or with --json, nothing prompts: then a missing argument is an error. What
 // a terminal obeys never reaches it from the registry.
-import { Option } from 'commander'
 import width from 'fast-string-width'
-
-/** The option of every command that answers. */
-export function jsonOption(): Option {
-  return new Option('--json', 'print one JSON document and nothing else; never prompt')
-}
 
 /** Prints a value as one JSON document. */
 export function printJson(value: unknown): void {

@@ -1,15 +1,14 @@
 // Lists, all in one shape: the same flags, documents, defaults and hints. A list is printed page by page as it arrives, so
 // that none is too long for the memory.
-import { type Command, InvalidArgumentError, Option } from 'commander'
+import { InvalidArgumentError } from 'commander'
 import { misuse } from '../exit-codes.js'
-import { readNumber } from './ask.js'
-import { type Cell, type Head, jsonOption, jsonText, say, startTable, write } from './output.js'
+import { type Cell, type Head, jsonText, say, startTable, write } from './output.js'
 import { withProgress } from './progress.js'
 
 /** A list of records. */
-export interface List<Row> {
+export interface List<Row, Name extends string> {
   /** The plural of its noun: the name of its records in the document. */
-  readonly name: string
+  readonly name: Name
   /** All fields that a record can have in the document; `a.b` is one within another. */
   readonly fields: readonly string[]
   toOutput(row: Row): object
@@ -30,63 +29,47 @@ export interface ListOptions {
   readonly fields?: readonly string[]
 }
 
-/** The part of a list that a call returns. */
-export interface Page<Row> {
-  readonly rows: readonly Row[]
-  /** Where it continues; empty at the end. */
-  readonly nextPageToken: string
-}
+/** The part of a list that a call returns: its rows by the name of the list, and where it continues; empty at the end. */
+type Page<Row, Name extends string> = { readonly [N in Name]: readonly Row[] } & { readonly nextPageToken: string }
 
 /** Reads a page of at most so many rows; the first one if the token is empty. */
-type Read<Row> = (page: { pageSize: number; pageToken: string }) => Promise<Page<Row>>
+type Read<Row, Name extends string> = (page: { pageSize: number; pageToken: string }) => Promise<Page<Row, Name>>
 
 /** Rows that a list shows by default. */
-const shownAtOnce = 100
+export const shownAtOnce = 100
 
 /** Most rows of one call. */
 const most = 1_000
 
-/** Adds the options of a list to a command. */
-export function withPages(command: Command, { fields }: Pick<List<never>, 'fields'>): Command {
-  return command
-    .addOption(
-      new Option('--limit <number>', `maximum number of rows (default: ${shownAtOnce})`).argParser(readNumber(1)),
-    )
-    .addOption(new Option('--all', 'all rows').conflicts('limit'))
-    .addOption(new Option('--page-token <token>', 'continue where an earlier list ended'))
-    .addOption(jsonOption())
-    .addOption(new Option('--jsonl', 'print each row as a JSON document on its own line').conflicts('json'))
-    .addOption(
-      new Option('--fields <names>', 'only these fields, as --json names them, separated by commas').argParser(
-        readNames(fields),
-      ),
-    )
-}
-
 /** Reads the pages of a list until there are as many rows as were asked for. */
-export async function* readPages<Row>(
+export async function* readPages<Row, Name extends string>(
+  { name }: List<Row, Name>,
   { limit, all, pageToken = '' }: ListOptions,
-  read: Read<Row>,
-): AsyncGenerator<Page<Row>> {
+  read: Read<NoInfer<Row>, Name>,
+) {
   const wanted = limit ?? (all ? Number.POSITIVE_INFINITY : shownAtOnce)
   let count = 0
   let next = pageToken
   do {
-    const page = await read({ pageSize: Math.min(most, wanted - count), pageToken: next })
-    yield page
-    count += page.rows.length
-    next = page.nextPageToken
+    const { [name]: rows, nextPageToken }: Page<Row, Name> = await read({
+      pageSize: Math.min(most, wanted - count),
+      pageToken: next,
+    })
+    yield { rows, nextPageToken }
+    count += rows.length
+    next = nextPageToken
   } while (next !== '' && count < wanted)
 }
 
 /** Reads pages of a list that is there as a whole. */
-export function pagesOf<Row>(all: readonly Row[]): Read<Row> {
+export function pagesOf<Row, Name extends string>({ name }: List<Row, Name>, all: readonly Row[]): Read<Row, Name> {
   return async ({ pageSize, pageToken }) => {
     const start = pageToken === '' ? 0 : Number(pageToken)
     const isPlace = /^[1-9]\d{0,8}$/.test(pageToken) && start < all.length
     if (pageToken !== '' && !isPlace) misuse('Not a page token of this list: start without one.')
     const end = start + pageSize
-    return { rows: all.slice(start, end), nextPageToken: end < all.length ? String(end) : '' }
+    const nextPageToken = end < all.length ? String(end) : ''
+    return { [name]: all.slice(start, end), nextPageToken } as Page<Row, Name>
   }
 }
 
@@ -94,12 +77,16 @@ export function pagesOf<Row>(all: readonly Row[]): Read<Row> {
  * Prints a list as its pages arrive: with `--json` as one document, with `--jsonl` each row on a line, otherwise in
  * columns. A list that fails on the way ends with where it continues.
  */
-export async function printPages<Row>(list: List<Row>, options: ListOptions, read: Read<Row>): Promise<void> {
+export async function printPages<Row, Name extends string>(
+  list: List<Row, Name>,
+  options: ListOptions,
+  read: Read<NoInfer<Row>, Name>,
+): Promise<void> {
   const printer = printerOf(list, options)
   let next: string | undefined
   const printAll = async (report: (done: string) => void) => {
     let count = 0
-    for await (const { rows, nextPageToken } of readPages(options, read)) {
+    for await (const { rows, nextPageToken } of readPages(list, options, read)) {
       await write(printer.rows(rows))
       count += rows.length
       next = nextPageToken
@@ -121,7 +108,7 @@ interface Printer<Row> {
   end?(nextPageToken: string): string
 }
 
-function printerOf<Row>(list: List<Row>, { json, jsonl, fields }: ListOptions): Printer<Row> {
+function printerOf<Row>(list: List<Row, string>, { json, jsonl, fields }: ListOptions): Printer<Row> {
   const output = (row: Row) => pick(list.toOutput(row), fields)
   if (json) return documentOf(list.name, output)
   if (jsonl) return { rows: rows => rows.map(row => `${jsonText(output(row))}\n`).join('') }
@@ -160,7 +147,8 @@ function toCell(value: unknown): Cell {
   return isPlain ? (value as Cell) : JSON.stringify(value)
 }
 
-function readNames(valid: readonly string[]) {
+/** Reads the names of fields, of which `valid` are the known ones. */
+export function readNames(valid: readonly string[]) {
   return (value: string): string[] => {
     const names = value.split(',').map(name => name.trim())
     if (names.every(name => valid.includes(name))) return names

@@ -1,6 +1,7 @@
 // `organizations export` and `users export`: write all records to a file, page by page.
-import { type Command, Option } from 'commander'
+import { Option } from 'commander'
 import type { Api } from '../../administration.js'
+import type { Command } from '../../command.js'
 import { misuse } from '../../exit-codes.js'
 import { type Cells, exportColumns, organizationCells, userCells } from '../../files/columns.js'
 import { openSink } from '../../files/sink.js'
@@ -24,10 +25,8 @@ type Noun = keyof typeof exportColumns
 /** Adds the options of an export of all records. */
 export function withExport(command: Command, secrets: string): Command {
   return command
-    .addOption(new Option('--with-secrets', `with ${secrets}; adds events to the audit log`))
-    .addOption(
-      new Option('--spreadsheet', "prefix what a spreadsheet would read as formulas with ', and quote every cell"),
-    )
+    .option('--with-secrets', `with ${secrets}; adds events to the audit log`)
+    .option('--spreadsheet', "prefix what a spreadsheet would read as formulas with ', and quote every cell")
     .addOption(new Option('--format <format>', 'instead of what the name of the file says').choices(['csv', 'jsonl']))
 }
 

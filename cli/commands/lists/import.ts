@@ -3,7 +3,7 @@
 import { stat } from 'node:fs/promises'
 import { setFlagsFromString } from 'node:v8'
 import { create, toBinary } from '@bufbuild/protobuf'
-import { type Command, InvalidArgumentError, Option } from 'commander'
+import { InvalidArgumentError, Option } from 'commander'
 import {
   type Import,
   ImportBatchRequestSchema,
@@ -16,7 +16,8 @@ import {
   type StartImportResponse,
 } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { changeableAccounts } from '../../../server/rules/changeable-accounts.js'
-import { type Api, administering, withSignIn } from '../../administration.js'
+import type { Api } from '../../administration.js'
+import type { Command } from '../../command.js'
 import { end, fail, misuse } from '../../exit-codes.js'
 import {
   idOf,
@@ -39,7 +40,7 @@ import {
   unknownColumns,
 } from '../../files/source.js'
 import { readId } from '../../terminal/ask.js'
-import { jsonOption, printable, printJson, say } from '../../terminal/output.js'
+import { printable, printJson, say } from '../../terminal/output.js'
 import { withProgress } from '../../terminal/progress.js'
 import { importOutput } from './imports.js'
 import { untilAnswered } from './until-answered.js'
@@ -103,16 +104,16 @@ function fold(names: readonly string[]): string {
 
 /** Adds `import` to a noun. */
 export function addImport(parent: Command, noun: Noun): void {
-  withSignIn(parent.command('import'), 'startImport')
+  parent
+    .command('import')
+    .signIn('startImport')
     .argument('<file>', 'CSV with a header row, or JSON lines (.jsonl)')
     .description(`Create and change ${noun} from a file. Nothing is deleted. Run it again to resume it.`)
     .addOption(
       new Option('--dry-run', 'validate every row, and change nothing').conflicts(['allOrNothing', 'afterDryRun']),
     )
-    .addOption(
-      new Option('--after-dry-run <id>', 'reject rows whose record has changed since this dry run').argParser(readId),
-    )
-    .addOption(new Option('--all-or-nothing', 'apply all rows in one transaction, or none; at most 10,000 rows'))
+    .option('--after-dry-run <id>', 'reject rows whose record has changed since this dry run', readId)
+    .option('--all-or-nothing', 'apply all rows in one transaction, or none; at most 10,000 rows')
     .option('--report <file>', 'write rejected rows with their reasons to this file; correct them, and import it')
     .addOption(
       new Option('--format <format>', 'format of the file; by default, according to its extension').choices([
@@ -121,13 +122,12 @@ export function addImport(parent: Command, noun: Noun): void {
       ]),
     )
     .option('--keep-ids', 'create each record with the id of its row, and change none')
-    .addOption(
-      new Option(
-        '--change-accounts <columns>',
-        `permit changes of existing ${noun} that open access to them: ${changeableAccounts[noun].join(', ')}`,
-      ).argParser(text => readColumns(text, changeableAccounts[noun])),
+    .option(
+      '--change-accounts <columns>',
+      `permit changes of existing ${noun} that open access to them: ${changeableAccounts[noun].join(', ')}`,
+      text => readColumns(text, changeableAccounts[noun]),
     )
-    .addOption(jsonOption())
+    .json()
     .addHelpText(
       'after',
       `${nouns[noun].remarks}
@@ -153,7 +153,7 @@ Examples:
   $ auth-admin ${noun} import ${noun}.csv --report rejected.csv
   $ auth-admin ${noun} import ${noun}.csv --keep-ids`,
     )
-    .action(administering((api, file: string, options: Options) => importFile(api, noun, file, options)))
+    .administers((api, file: string, options: Options) => importFile(api, noun, file, options))
 }
 
 /** Reads names of columns, separated by commas. */

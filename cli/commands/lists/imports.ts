@@ -1,11 +1,10 @@
 // `auth-admin imports`: the imports of files, and of the database of the older implementation.
 import { timestampDate } from '@bufbuild/protobuf/wkt'
-import type { Command } from 'commander'
 import { type Import, ImportKind, ImportState } from '../../../proto/gen/auth/v1/administration_pb.js'
-import { administering } from '../../administration.js'
+import type { Command } from '../../command.js'
 import { readId } from '../../terminal/ask.js'
-import { jsonOption, printFields, printJson, say, timeText } from '../../terminal/output.js'
-import { type List, type ListOptions, printPages, withPages } from '../../terminal/pages.js'
+import { printFields, printJson, say, timeText } from '../../terminal/output.js'
+import { type List, type ListOptions, printPages } from '../../terminal/pages.js'
 import { addUndo } from './undo.js'
 
 interface Options {
@@ -16,46 +15,39 @@ interface Options {
 export function addImports(program: Command): void {
   const imports = program.command('imports').description('Show the progress of imports, abort them, and undo them.')
 
-  withPages(imports.command('list'), importList)
+  imports
+    .command('list')
+    .pages(importList)
     .description('List imports, newest first. They are deleted 30 days after their last change.')
-    .addHelpText('after', '\nExample:\n  $ auth-admin imports list')
-    .action(
-      administering(async (api, options: ListOptions) => {
-        await printPages(importList, options, async page => {
-          const { imports, nextPageToken } = await api.listImports(page)
-          return { rows: imports, nextPageToken }
-        })
-      }),
-    )
+    .examples('imports list')
+    .administers(async (api, options: ListOptions) => {
+      await printPages(importList, options, page => api.listImports(page))
+    })
 
   imports
     .command('show')
     .argument('<id>', 'id of the import', readId)
     .description('Show an import.')
-    .addOption(jsonOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin imports show 7')
-    .action(
-      administering(async (api, id: number, { json }: Options) => {
-        const output = importOutput((await api.getImport({ id })).import!)
-        if (json) printJson(output)
-        else printFields({ ...output, changeAccounts: output.changeAccounts.join(', ') })
-      }),
-    )
+    .json()
+    .examples('imports show 7')
+    .administers(async (api, id: number, { json }: Options) => {
+      const output = importOutput((await api.getImport({ id })).import!)
+      if (json) printJson(output)
+      else printFields({ ...output, changeAccounts: output.changeAccounts.join(', ') })
+    })
 
   imports
     .command('abort')
     .argument('<id>', 'id of the import', readId)
     .description('End an import that isn’t finished. What it has imported stays.')
-    .addOption(jsonOption())
-    .addHelpText('after', '\nExample:\n  $ auth-admin imports abort 7')
-    .action(
-      administering(async (api, id: number, { json }: Options) => {
-        const { import: aborted, changed } = await api.abortImport({ id })
-        const output = importOutput(aborted!)
-        if (json) printJson(output)
-        else say(changed ? `Import ${id} is aborted.` : `Import ${id} is ${output.state} already.`)
-      }),
-    )
+    .json()
+    .examples('imports abort 7')
+    .administers(async (api, id: number, { json }: Options) => {
+      const { import: aborted, changed } = await api.abortImport({ id })
+      const output = importOutput(aborted!)
+      if (json) printJson(output)
+      else say(changed ? `Import ${id} is aborted.` : `Import ${id} is ${output.state} already.`)
+    })
 
   addUndo(imports)
 }
@@ -83,7 +75,7 @@ export function importOutput(of: Import) {
   }
 }
 
-const importList: List<Import> = {
+const importList: List<Import, 'imports'> = {
   name: 'imports',
   fields: [
     ...['id', 'kind', 'state', 'sourceDigest', 'nextRow', 'created', 'updated', 'unchanged', 'rejected', 'dryRun'],

@@ -1,10 +1,10 @@
 // `auth-admin imports undo`: removes what an import created, page by page, each of which takes effect once.
-import { type Command, Option } from 'commander'
 import { type Import, ImportKind, type UndoneRecord } from '../../../proto/gen/auth/v1/administration_pb.js'
-import { type Api, administering, withSignIn } from '../../administration.js'
+import type { Api } from '../../administration.js'
+import type { Command } from '../../command.js'
 import { end } from '../../exit-codes.js'
 import { confirmName, readId } from '../../terminal/ask.js'
-import { jsonOption, jsonText, say, warn, write } from '../../terminal/output.js'
+import { jsonText, say, warn, write } from '../../terminal/output.js'
 import { withProgress } from '../../terminal/progress.js'
 import { untilAnswered } from './until-answered.js'
 
@@ -15,24 +15,21 @@ interface Options {
 
 /** Adds `auth-admin imports undo`. */
 export function addUndo(imports: Command): void {
-  withSignIn(imports.command('undo'), 'undoImport')
+  imports
+    .command('undo')
+    .signIn('undoImport')
     .argument('<id>', 'id of the import', readId)
     .description('Remove what an import created, unless something else has touched it since. This can’t be undone.')
-    .addOption(new Option('--confirm <id>', 'the id again; a terminal prompts for it'))
-    .addOption(jsonOption())
-    .addHelpText(
-      'after',
-      `
+    .option('--confirm <id>', 'the id again; a terminal prompts for it')
+    .json()
+    .remarks(`
 Users are erased, and their names are free at once. Organizations are removed if
 they have no members. A record stays if its user has signed in, or if anything
 has changed it since; the command says why. What the import changed stays
 changed. If records stay, the exit code is 6. Without --confirm, the command
-counts them first. If it is stopped, run it again.
-
-Example:
-  $ auth-admin imports undo 7 --confirm 7`,
-    )
-    .action(administering((api, id: number, options: Options) => undo(api, id, options)))
+counts them first. If it is stopped, run it again.`)
+    .examples('imports undo 7 --confirm 7')
+    .administers((api, id: number, options: Options) => undo(api, id, options))
 }
 
 async function undo(api: Api, id: number, options: Options): Promise<void> {

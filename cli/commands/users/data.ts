@@ -1,11 +1,11 @@
 // Data stored about a user: export and erasure.
 import { timestampDate } from '@bufbuild/protobuf/wkt'
-import { type Command, Option } from 'commander'
-import { type Api, administering, withSignIn } from '../../administration.js'
+import type { Api } from '../../administration.js'
 import { readReference } from '../../arguments.js'
+import type { Command } from '../../command.js'
 import { misuse } from '../../exit-codes.js'
 import { confirmName, readId } from '../../terminal/ask.js'
-import { camelCased, jsonOption, printFields, printJson, say } from '../../terminal/output.js'
+import { camelCased, printFields, printJson, say } from '../../terminal/output.js'
 import { withProgress } from '../../terminal/progress.js'
 import { type ExportOptions, exportAll, withExport } from '../lists/export.js'
 import { type Named, readUser, userName, withUser } from './name.js'
@@ -15,53 +15,41 @@ export function addUserData(users: Command): void {
   const data = users
     .command('export')
     .argument('[file-or-user]', 'file to write, which ends in .csv or .jsonl; or username or id', readReference)
-    .addOption(new Option('--id <id>', 'id of the user, instead of a username').argParser(readId))
+    .option('--id <id>', 'id of the user, instead of a username', readId)
   withExport(data, 'password hashes and provider keys')
-    .addOption(jsonOption())
+    .json()
     .description('Write all users to a file; or print all data stored about one user as JSON (LGPD, article 18).')
-    .addHelpText(
-      'after',
-      `
+    .remarks(`
 A file has the columns of \`users import\`, without deleted users. The data of
 one user has no secrets. Options other than --id and --json are for files; for a
 user whose name ends like a file, pass --id. On a server --with-secrets requires
-a sign-in within the last 15 minutes.
+a sign-in within the last 15 minutes.`)
+    .examples('users export users.csv', "users export '(11)98765-4321' > user.json")
+    .administers(async (api, name: string | undefined, options: Named & ExportOptions) => {
+      if (isFile(name, options)) return exportAll(api, 'users', name, options)
+      const user = await userName(name, options)
+      printJson(await withProgress('Reading', report => readAll(api, user, report)))
+    })
 
-Examples:
-  $ auth-admin users export users.csv
-  $ auth-admin users export '(11)98765-4321' > user.json`,
-    )
-    .action(
-      administering(async (api, name: string | undefined, options: Named & ExportOptions) => {
-        if (isFile(name, options)) return exportAll(api, 'users', name, options)
-        const user = await userName(name, options)
-        printJson(await withProgress('Reading', report => readAll(api, user, report)))
-      }),
-    )
-
-  withUser(withSignIn(users.command('erase'), 'eraseUser'))
+  withUser(users.command('erase').signIn('eraseUser'))
     .description('Erase all data stored about a user, and print a receipt. This can’t be undone.')
-    .addOption(new Option('--confirm <username>', 'the username again; a terminal prompts for it'))
-    .addHelpText(
-      'after',
-      '\nThe audit log keeps its events under the id of the user, and still verifies.\n\nExample:\n  $ auth-admin users erase ana --confirm ana',
-    )
-    .action(
-      administering(async (api, name: string | undefined, options: Named & { confirm?: string }) => {
-        const { reference, user: found } = await readUser(api, name, options)
-        const { username = '' } = found.record!
-        const sentence = `This permanently erases all data stored about ${username}.`
-        const validate = (confirm: string) => api.eraseUser({ user: reference, confirm, validateOnly: true })
-        const confirm = await confirmName(sentence, username, options, validate)
-        const erase = () => api.eraseUser({ user: reference, confirm })
-        const { user, ...receipt } = await withProgress('Erasing', erase)
-        const eraseTime = timestampDate(receipt.eraseTime!)
-        const rows = camelCased(receipt.rows)
-        if (options.json) return printJson({ user, eraseTime, rows })
-        say(`User ${user} (${username}) is erased.`)
-        printFields({ erased: eraseTime, ...rows })
-      }),
-    )
+    .option('--confirm <username>', 'the username again; a terminal prompts for it')
+    .remarks('The audit log keeps its events under the id of the user, and still verifies.')
+    .examples('users erase ana --confirm ana')
+    .administers(async (api, name: string | undefined, options: Named & { confirm?: string }) => {
+      const { reference, user: found } = await readUser(api, name, options)
+      const { username = '' } = found.record!
+      const sentence = `This permanently erases all data stored about ${username}.`
+      const validate = (confirm: string) => api.eraseUser({ user: reference, confirm, validateOnly: true })
+      const confirm = await confirmName(sentence, username, options, validate)
+      const erase = () => api.eraseUser({ user: reference, confirm })
+      const { user, ...receipt } = await withProgress('Erasing', erase)
+      const eraseTime = timestampDate(receipt.eraseTime!)
+      const rows = camelCased(receipt.rows)
+      if (options.json) return printJson({ user, eraseTime, rows })
+      say(`User ${user} (${username}) is erased.`)
+      printFields({ erased: eraseTime, ...rows })
+    })
 }
 
 /** Whether an export is of all users, to a file. */

@@ -1,11 +1,12 @@
 // `auth-admin users delete`: one user, several, those of an import, or those of a flood of sign-ups.
-import { type Command, Option } from 'commander'
+import { Option } from 'commander'
 import { ImportKind } from '../../../proto/gen/auth/v1/administration_pb.js'
-import { type Api, administering, withSignIn } from '../../administration.js'
+import type { Api } from '../../administration.js'
 import { readReference } from '../../arguments.js'
+import type { Command } from '../../command.js'
 import { end, explain, fail, misuse } from '../../exit-codes.js'
-import { confirm, readId, yesOption } from '../../terminal/ask.js'
-import { jsonOption, printJson, say, warn } from '../../terminal/output.js'
+import { confirm, readId } from '../../terminal/ask.js'
+import { printJson, say, warn } from '../../terminal/output.js'
 import { withProgress } from '../../terminal/progress.js'
 import { undoPages } from '../lists/undo.js'
 import { changeConfirmed, type Named, printUser } from './name.js'
@@ -16,13 +17,15 @@ type Options = Named & Unactivated & { readonly yes?: boolean; readonly fromImpo
 
 /** Adds `auth-admin users delete`. */
 export function addDelete(users: Command): void {
-  const command = withSignIn(users.command('delete'), 'deleteUser')
+  const command = users
+    .command('delete')
+    .signIn('deleteUser')
     .argument('[users...]', 'usernames or ids', (name: string, before: string[] = []) => [
       ...before,
       readReference(name),
     ])
-    .addOption(new Option('--id <id>', 'id of the user, instead of a username').argParser(readId))
-    .addOption(jsonOption())
+    .option('--id <id>', 'id of the user, instead of a username', readId)
+    .json()
     .addOption(
       new Option('--from-import <id>', 'all users that this import created, also those who have signed in since')
         .argParser(readId)
@@ -30,42 +33,37 @@ export function addDelete(users: Command): void {
     )
   withUnactivated(command)
     .description('Delete users. You can undelete them for 30 days. After that, they are erased.')
-    .addOption(yesOption())
-    .addHelpText(
-      'after',
-      `
+    .yes()
+    .remarks(`
 If some of several users can’t be deleted, the exit code is 6. To remove what an
 import created as if it had not been, run \`imports undo\`. --from-import requires
-a sign-in within the last 15 minutes on a server.
-
-Examples:
-  $ auth-admin users delete '(11)98765-4321'
-  $ auth-admin users delete ana 7 --yes
-  $ auth-admin users delete --from-import 7
-  $ auth-admin users delete --unactivated --from 2001:db8:1::/48 --since 2d`,
+a sign-in within the last 15 minutes on a server.`)
+    .examples(
+      "users delete '(11)98765-4321'",
+      'users delete ana 7 --yes',
+      'users delete --from-import 7',
+      'users delete --unactivated --from 2001:db8:1::/48 --since 2d',
     )
-    .action(
-      administering(async (api, names: readonly string[] = [], options: Options) => {
-        const { fromImport, id } = options
-        if (fromImport !== undefined) {
-          if (names.length > 0) misuse('Pass users or --from-import, not both.')
-          return deleteImported(api, fromImport, options)
-        }
-        if (areUnactivated(names[0], options)) return eraseUnactivated(api, options)
-        if (names.length > 1) {
-          if (id !== undefined) misuse('Pass a username or --id, not both.')
-          return deleteSeveral(api, [...new Set(names)], options)
-        }
-        const { user, changed } = await changeConfirmed(
-          api,
-          names[0],
-          options,
-          who => `${who} can no longer sign in, and is erased 30 days from now. Delete it?`,
-          api.deleteUser,
-        )
-        printUser(user!, options, `is deleted${changed ? '' : ' already'}.`)
-      }),
-    )
+    .administers(async (api, names: readonly string[] = [], options: Options) => {
+      const { fromImport, id } = options
+      if (fromImport !== undefined) {
+        if (names.length > 0) misuse('Pass users or --from-import, not both.')
+        return deleteImported(api, fromImport, options)
+      }
+      if (areUnactivated(names[0], options)) return eraseUnactivated(api, options)
+      if (names.length > 1) {
+        if (id !== undefined) misuse('Pass a username or --id, not both.')
+        return deleteSeveral(api, [...new Set(names)], options)
+      }
+      const { user, changed } = await changeConfirmed(
+        api,
+        names[0],
+        options,
+        who => `${who} can no longer sign in, and is erased 30 days from now. Delete it?`,
+        api.deleteUser,
+      )
+      printUser(user!, options, `is deleted${changed ? '' : ' already'}.`)
+    })
 }
 
 const consequence = 'can no longer sign in, and are erased 30 days from now. Delete them?'

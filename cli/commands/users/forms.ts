@@ -1,10 +1,11 @@
 // Commands that create users and edit their profiles.
 import { create } from '@bufbuild/protobuf'
-import { type Command, Option } from 'commander'
+import { Option } from 'commander'
 import { UserFormSchema } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { optionalFields, type ProfileField, profile, requiredFields } from '../../../server/rules/profile.js'
 import { roles } from '../../../server/rules/roles.js'
-import { type Api, administering, withSignIn } from '../../administration.js'
+import type { Api } from '../../administration.js'
+import type { Command } from '../../command.js'
 import { misuse } from '../../exit-codes.js'
 import {
   askOrganization,
@@ -15,8 +16,7 @@ import {
   readSecret,
   readText,
 } from '../../terminal/ask.js'
-import { askEdits, askFields, type Field, filled, type Values, withFields } from '../../terminal/form.js'
-import { jsonOption } from '../../terminal/output.js'
+import { askEdits, askFields, type Field, filled, type Values } from '../../terminal/form.js'
 import { askRole } from './changes.js'
 import { type Named, printUser, readUser, userName, withUser } from './name.js'
 
@@ -44,82 +44,73 @@ type UserFields = Values<'username' | ProfileField | 'email'>
 
 /** Adds `auth-admin users create` and `edit`. */
 export function addUserForms(users: Command): void {
-  withFields(withSignIn(users.command('create'), 'createUser'), fields)
+  users
+    .command('create')
+    .signIn('createUser')
+    .fields(fields)
     .description('Register a user under the rules of sign-up, with or without a password.')
-    .addOption(new Option('--username <name>', 'sign-in name').argParser(readText))
+    .option('--username <name>', 'sign-in name', readText)
     .addOption(new Option('--role <role>', 'role, which decides what the user may do').choices(roles))
-    .addOption(new Option('--password-file <file>', 'file with the password; - for standard input'))
+    .option('--password-file <file>', 'file with the password; - for standard input')
     .option('--active', 'activate the user at once, without a key')
-    .addOption(
-      new Option(
-        '--organization <organization>',
-        'with --active, the organization of the user: id, INEP code or name',
-      ).argParser(readText),
+    .option(
+      '--organization <organization>',
+      'with --active, the organization of the user: id, INEP code or name',
+      readText,
     )
-    .addOption(new Option('--confirm <username>', 'the username again; required for an active ROLE_ADMIN'))
-    .addOption(jsonOption())
-    .addHelpText(
-      'after',
-      `
+    .option('--confirm <username>', 'the username again; required for an active ROLE_ADMIN')
+    .json()
+    .remarks(`
 A user without a password can't sign in until it gets one: by \`users send-key\`,
-if it has an e-mail address, or by \`users set-password\`.
+if it has an e-mail address, or by \`users set-password\`.`)
+    .examples(`users create --username '(11)98765-4321' --role ROLE_CLIENT \\
+      --state SP --city Campinas --email ana@example.org`)
+    .administers(async (api, options: Creation) => {
+      const { active, organization, ...form } = canAsk(options) ? await askForUser(api, options) : options
+      const { username } = form
+      if (!username) misuse('Pass the name of the user with --username.')
+      if (!form.role) misuse(`Pass the role of the user with --role: ${roles.join(', ')}.`)
+      const administers = form.role === 'ROLE_ADMIN' && active
+      const sentence = `${username} becomes an administrator.`
+      const confirm = administers && (await confirmName(sentence, username, options))
+      const password = options.passwordFile && (await readSecret(options.passwordFile, '--password-file'))
+      const { user } = await api.createUser({
+        form: create(UserFormSchema, {
+          ...filled(fields, form),
+          username,
+          role: form.role,
+          ...(password && { password }),
+        }),
+        active: active === true,
+        ...(organization && { organization }),
+        ...(confirm && { confirm }),
+      })
+      printUser(user!, options, 'is registered.')
+    })
 
-Example:
-  $ auth-admin users create --username '(11)98765-4321' --role ROLE_CLIENT \\
-      --state SP --city Campinas --email ana@example.org`,
-    )
-    .action(
-      administering(async (api, options: Creation) => {
-        const { active, organization, ...form } = canAsk(options) ? await askForUser(api, options) : options
-        const { username } = form
-        if (!username) misuse('Pass the name of the user with --username.')
-        if (!form.role) misuse(`Pass the role of the user with --role: ${roles.join(', ')}.`)
-        const administers = form.role === 'ROLE_ADMIN' && active
-        const sentence = `${username} becomes an administrator.`
-        const confirm = administers && (await confirmName(sentence, username, options))
-        const password = options.passwordFile && (await readSecret(options.passwordFile, '--password-file'))
-        const { user } = await api.createUser({
-          form: create(UserFormSchema, {
-            ...filled(fields, form),
-            username,
-            role: form.role,
-            ...(password && { password }),
-          }),
-          active: active === true,
-          ...(organization && { organization }),
-          ...(confirm && { confirm }),
-        })
-        printUser(user!, options, 'is registered.')
-      }),
-    )
-
-  withFields(withUser(withSignIn(users.command('edit'), 'updateUser')), editedFields)
+  withUser(users.command('edit').signIn('updateUser'))
+    .fields(editedFields)
     .description(
       "Change the username, the profile or the e-mail address of a user. An empty value clears an optional field: --email ''.",
     )
-    .addHelpText(
-      'after',
-      `
+    .remarks(`
 A former username stays reserved for its user for 30 days. The user is notified
-of the change by e-mail.
-
-Examples:
-  $ auth-admin users edit '(11)98765-4321' --city Campinas --state SP
-  $ auth-admin users edit '(11)98765-4321' --username ana.souza
-  $ auth-admin users edit --id 7 --email ana@example.org`,
+of the change by e-mail.`)
+    .examples(
+      "users edit '(11)98765-4321' --city Campinas --state SP",
+      "users edit '(11)98765-4321' --username ana.souza",
+      'users edit --id 7 --email ana@example.org',
     )
-    .action(
-      administering(async (api, name: string | undefined, options: UserFields & Named) => {
-        const user = await userName(name, options)
-        const read = async () => {
-          const { record, email, etag } = (await readUser(api, user, {})).user
-          return { etag, now: { ...record, email } }
-        }
-        const { values, ...update } = await askEdits(editedFields, options, read)
-        const edited = await api.updateUser({ user, form: create(UserFormSchema, values), ...update })
-        printUser(edited.user!, options, edited.changed ? 'is saved.' : 'is up to date already.')
-      }),
-    )
+    .administers(async (api, name: string | undefined, options: UserFields & Named) => {
+      const user = await userName(name, options)
+      const read = async () => {
+        const { record, email, etag } = (await readUser(api, user, {})).user
+        return { etag, now: { ...record, email } }
+      }
+      const { values, ...update } = await askEdits(editedFields, options, read)
+      const edited = await api.updateUser({ user, form: create(UserFormSchema, values), ...update })
+      printUser(edited.user!, options, edited.changed ? 'is saved.' : 'is up to date already.')
+    })
 }
 
 interface Creation extends UserFields, Named {

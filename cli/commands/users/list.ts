@@ -1,86 +1,69 @@
 import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
-import { type Command, Option } from 'commander'
+import { Option } from 'commander'
 import { UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { type Role, roles } from '../../../server/rules/roles.js'
-import { administering } from '../../administration.js'
+import type { Command } from '../../command.js'
 import { readText, readTime } from '../../terminal/ask.js'
 import { printFields, printJson } from '../../terminal/output.js'
-import { type ListOptions, printPages, withPages } from '../../terminal/pages.js'
+import { type ListOptions, printPages } from '../../terminal/pages.js'
 import { type Named, userName, withUser } from './name.js'
 import { statusOf, userList, userOutput } from './output.js'
 
 /** Adds `users list` and `users show`. */
 export function addUserLists(users: Command): void {
-  withPages(users.command('list'), userList)
+  users
+    .command('list')
+    .pages(userList)
     .description('List users by id. Only --json has every field. Passwords, answers and keys are never listed.')
     .addOption(new Option('--role <role>', 'only this role').choices(roles))
     .addOption(new Option('--active', 'only active users').conflicts(['inactive', 'suspended', 'deleted']))
     .addOption(new Option('--inactive', 'only users that aren’t activated yet').conflicts(['suspended', 'deleted']))
     .addOption(new Option('--suspended', 'only suspended users').conflicts('deleted'))
     .option('--deleted', 'only deleted users, which other lists leave out')
-    .addOption(
-      new Option('--organization <organization>', 'only members of this organization: id, INEP code or name').argParser(
-        readText,
-      ),
+    .option('--organization <organization>', 'only members of this organization: id, INEP code or name', readText)
+    .option('--created-from <time>', 'only registered at this time or later', readTime)
+    .option('--created-to <time>', 'only registered before this time', readTime)
+    .option(
+      '--text <words>',
+      'only users with words that start with these words, in username, nickname, e-mail address, institution or city; case and accents are ignored',
+      readText,
     )
-    .addOption(new Option('--created-from <time>', 'only registered at this time or later').argParser(readTime))
-    .addOption(new Option('--created-to <time>', 'only registered before this time').argParser(readTime))
-    .addOption(
-      new Option(
-        '--text <words>',
-        'only users with words that start with these words, in username, nickname, e-mail address, institution or city; case and accents are ignored',
-      ).argParser(readText),
+    .remarks('Times are in ISO 8601, or how long ago: 15m, 2h, 7d.')
+    .examples(
+      'users list --inactive --role ROLE_INSTITUTION',
+      "users list --text 'ana sao paulo' --created-from 7d --json",
     )
-    .addHelpText(
-      'after',
-      `
-Times are in ISO 8601, or how long ago: 15m, 2h, 7d.
-
-Examples:
-  $ auth-admin users list --inactive --role ROLE_INSTITUTION
-  $ auth-admin users list --text 'ana sao paulo' --created-from 7d --json`,
-    )
-    .action(
-      administering(async (api, options: ListOptions & ListFilter) => {
-        const { role, organization, text, createdFrom, createdTo } = options
-        const filter = {
-          role,
-          organization,
-          text,
-          state: stateFilter(options),
-          ...(createdFrom && { createTimeFrom: timestampFromDate(createdFrom) }),
-          ...(createdTo && { createTimeTo: timestampFromDate(createdTo) }),
-        }
-        await printPages(userList, options, async page => {
-          const { users, nextPageToken } = await api.listUsers({ ...filter, ...page })
-          return { rows: users, nextPageToken }
-        })
-      }),
-    )
+    .administers(async (api, options: ListOptions & ListFilter) => {
+      const { role, organization, text, createdFrom, createdTo } = options
+      const filter = {
+        role,
+        organization,
+        text,
+        state: stateFilter(options),
+        ...(createdFrom && { createTimeFrom: timestampFromDate(createdFrom) }),
+        ...(createdTo && { createTimeTo: timestampFromDate(createdTo) }),
+      }
+      await printPages(userList, options, page => api.listUsers({ ...filter, ...page }))
+    })
 
   withUser(users.command('show'))
     .description('Show a user; an institution with the activation key of its organization and its provider key.')
-    .addHelpText(
-      'after',
-      "\nExamples:\n  $ auth-admin users show '(11)98765-4321'\n  $ auth-admin users show --id 7 --json",
-    )
-    .action(
-      administering(async (api, name: string | undefined, options: Named) => {
-        const user = (await api.getUser({ user: await userName(name, options) })).user!
-        if (options.json) return printJson(userOutput(user))
-        const { partnerOrganization: organization, providerActivationKey: key, ...record } = user.record!
-        const { $typeName: _, $unknown: __, active: ___, ...fields } = record
-        printFields({
-          ...fields,
-          email: user.email,
-          status: statusOf(user),
-          created: user.createTime && timestampDate(user.createTime),
-          partnerOrganization: organization && `${organization.name} (#${organization.id})`,
-          'partnerOrganization.activationkey': organization?.activationkey,
-          providerActivationKey: key?.activationkey,
-        })
-      }),
-    )
+    .examples("users show '(11)98765-4321'", 'users show --id 7 --json')
+    .administers(async (api, name: string | undefined, options: Named) => {
+      const user = (await api.getUser({ user: await userName(name, options) })).user!
+      if (options.json) return printJson(userOutput(user))
+      const { partnerOrganization: organization, providerActivationKey: key, ...record } = user.record!
+      const { $typeName: _, $unknown: __, active: ___, ...fields } = record
+      printFields({
+        ...fields,
+        email: user.email,
+        status: statusOf(user),
+        created: user.createTime && timestampDate(user.createTime),
+        partnerOrganization: organization && `${organization.name} (#${organization.id})`,
+        'partnerOrganization.activationkey': organization?.activationkey,
+        providerActivationKey: key?.activationkey,
+      })
+    })
 }
 
 interface ListFilter {

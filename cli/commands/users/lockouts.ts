@@ -1,10 +1,10 @@
 // Why a user can't sign in, and how to unlock it.
-import { type Command, InvalidArgumentError, Option } from 'commander'
+import { InvalidArgumentError } from 'commander'
 import type { FailureCount, Lockout, Obstacle } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { canonicalAddress } from '../../../server/requests/client-address.js'
-import { administering, withSignIn } from '../../administration.js'
+import type { Command } from '../../command.js'
 import { printJson, printTable, say } from '../../terminal/output.js'
-import { type List, type ListOptions, printPages, withPages } from '../../terminal/pages.js'
+import { type List, type ListOptions, printPages } from '../../terminal/pages.js'
 import { type Named, readUser, userName, withUser } from './name.js'
 import { userOutput } from './output.js'
 
@@ -14,100 +14,77 @@ type Options = Named & { readonly address?: string }
 export function addLockouts(users: Command): void {
   withAddress(withUser(users.command('why')))
     .description('Show what keeps a user from signing in, activating or recovering, and which command fixes it.')
-    .addHelpText(
-      'after',
-      `
+    .remarks(`
 It also shows the failed sign-ins that count against the user, and for how long.
 Passwords, answers to security questions, passwords at Administration and
 one-time codes are counted separately. An address from which the user signed in
 within 30 days has its own counts. The other addresses of its network (/24, or
 /48 for IPv6) share counts. A device that sends an earlier token has its own
 counts. One-time codes have one count for all addresses. Wrong mailed keys don't
-lock a user.
+lock a user.`)
+    .examples("users why '(11)98765-4321'", 'users why 7 --address 203.0.113.7 --json')
+    .administers(async (api, name: string | undefined, { address, ...options }: Options) => {
+      const user = await userName(name, options)
+      const { user: found, obstacles, failures } = await api.explainUser({ user, ...(address && { address }) })
+      if (options.json) {
+        return printJson({ user: userOutput(found!), obstacles: obstacles.map(plain), failures: failures.map(plain) })
+      }
+      const { id, username } = found!.record!
+      const cells = [...grouped(obstacles)].map(([{ reason, command, seconds }, prevents]) => [
+        prevents.join(', '),
+        seconds === undefined ? reason : `${reason} For ${duration(seconds)}.`,
+        command,
+      ])
+      const who = `user ${id} (${username})`
+      const nothing = `Nothing keeps ${who} from signing in, activating or recovering.`
+      const signsIn = !obstacles.some(({ prevents }) => prevents === 'sign in')
+      if (signsIn && obstacles.length > 0) say(`Nothing keeps ${who} from signing in with the password.\n`)
+      printTable({ titles: ['prevents', 'why', 'fix'], whole: ['fix'] }, cells, nothing)
+      const counted = failures.filter(({ count }) => count > 0)
+      if (counted.length === 0) return
+      say('')
+      const counts = counted.map(count => [
+        labels[count.proof] ?? 'anything',
+        wheres[count.scope],
+        `${count.count} of ${count.limit}`,
+        verdict(count),
+      ])
+      printTable({ titles: ['wrong', 'counted for', 'count', 'state'] }, counts, '')
+    })
 
-Examples:
-  $ auth-admin users why '(11)98765-4321'
-  $ auth-admin users why 7 --address 203.0.113.7 --json`,
-    )
-    .action(
-      administering(async (api, name: string | undefined, { address, ...options }: Options) => {
-        const user = await userName(name, options)
-        const { user: found, obstacles, failures } = await api.explainUser({ user, ...(address && { address }) })
-        if (options.json) {
-          return printJson({ user: userOutput(found!), obstacles: obstacles.map(plain), failures: failures.map(plain) })
-        }
-        const { id, username } = found!.record!
-        const cells = [...grouped(obstacles)].map(([{ reason, command, seconds }, prevents]) => [
-          prevents.join(', '),
-          seconds === undefined ? reason : `${reason} For ${duration(seconds)}.`,
-          command,
-        ])
-        const who = `user ${id} (${username})`
-        const nothing = `Nothing keeps ${who} from signing in, activating or recovering.`
-        const signsIn = !obstacles.some(({ prevents }) => prevents === 'sign in')
-        if (signsIn && obstacles.length > 0) say(`Nothing keeps ${who} from signing in with the password.\n`)
-        printTable({ titles: ['prevents', 'why', 'fix'], whole: ['fix'] }, cells, nothing)
-        const counted = failures.filter(({ count }) => count > 0)
-        if (counted.length === 0) return
-        say('')
-        const counts = counted.map(count => [
-          labels[count.proof] ?? 'anything',
-          wheres[count.scope],
-          `${count.count} of ${count.limit}`,
-          verdict(count),
-        ])
-        printTable({ titles: ['wrong', 'counted for', 'count', 'state'] }, counts, '')
-      }),
-    )
-
-  withAddress(withUser(withSignIn(users.command('unlock'), 'unlockUser')))
+  withAddress(withUser(users.command('unlock').signIn('unlockUser')))
     .description('Clear the failed sign-ins that count against a user.')
-    .addHelpText(
-      'after',
-      `
+    .remarks(`
 It also clears the counts of networks and devices that the user knows. With
 --address, it also clears the count of this address on all accounts.
 
-To unlock your own one-time codes, ask another administrator or use --local.
-
-Example:
-  $ auth-admin users unlock '(11)98765-4321' --address 203.0.113.7`,
-    )
-    .action(
-      administering(async (api, name: string | undefined, { address, ...options }: Options) => {
-        const { reference, user } = await readUser(api, name, options)
-        const { id, username } = user.record!
-        const { cleared } = await api.unlockUser({ user: reference, ...(address && { address }) })
-        if (options.json) return printJson({ id, username, cleared })
-        const what = cleared > 0 ? 'Failed sign-ins are cleared' : 'There were no failed sign-ins to clear'
-        say(`${what} for user ${id} (${username}).`)
-      }),
-    )
+To unlock your own one-time codes, ask another administrator or use --local.`)
+    .examples("users unlock '(11)98765-4321' --address 203.0.113.7")
+    .administers(async (api, name: string | undefined, { address, ...options }: Options) => {
+      const { reference, user } = await readUser(api, name, options)
+      const { id, username } = user.record!
+      const { cleared } = await api.unlockUser({ user: reference, ...(address && { address }) })
+      if (options.json) return printJson({ id, username, cleared })
+      const what = cleared > 0 ? 'Failed sign-ins are cleared' : 'There were no failed sign-ins to clear'
+      say(`${what} for user ${id} (${username}).`)
+    })
   addLockoutList(users)
 }
 
 /** Adds `auth-admin users lockouts`. */
 function addLockoutList(users: Command): void {
   const lockouts = users.command('lockouts').description('Show users that are locked because of failed sign-ins.')
-  withPages(lockouts.command('list'), lockoutList)
+  lockouts
+    .command('list')
+    .pages(lockoutList)
     .description('List the users that are locked now, by id, why and for how long.')
-    .addHelpText(
-      'after',
-      `
+    .remarks(`
 A lock ends by itself 15 minutes after the first failure, except that of
-one-time codes. \`users why\` shows everything that keeps a user from signing in.
-
-Example:
-  $ auth-admin users lockouts list`,
-    )
-    .action(
-      administering(async (api, options: ListOptions) => {
-        await printPages(lockoutList, options, async page => {
-          const { lockouts, nextPageToken } = await api.listLockouts(page)
-          return { rows: lockouts, nextPageToken }
-        })
-      }),
-    )
+one-time codes. \`users why\` shows everything that keeps a user from signing in.`)
+    .examples('users lockouts list')
+    .administers(async (api, options: ListOptions) => {
+      await printPages(lockoutList, options, page => api.listLockouts(page))
+    })
 }
 
 /** A locked user in plain words. */
@@ -116,7 +93,7 @@ function toOutput({ user: id, username, failures }: Lockout) {
   return { id, username, locks }
 }
 
-const lockoutList: List<Lockout> = {
+const lockoutList: List<Lockout, 'lockouts'> = {
   name: 'lockouts',
   fields: ['id', 'username', 'locks'],
   toOutput,
@@ -167,7 +144,7 @@ function grouped(obstacles: readonly Obstacle[]): Map<Obstacle, string[]> {
 }
 
 function withAddress(command: Command): Command {
-  return command.addOption(new Option('--address <ip>', 'client address, IPv4 or IPv6').argParser(readAddress))
+  return command.option('--address <ip>', 'client address, IPv4 or IPv6', readAddress)
 }
 
 /** An IP address in canonical text, as the service counts it. */

@@ -1,10 +1,10 @@
-import { type Command, Option } from 'commander'
 import type { AdministeredUser } from '../../../proto/gen/auth/v1/administration_pb.js'
 import type { Api } from '../../administration.js'
 import { readReference } from '../../arguments.js'
+import type { Command } from '../../command.js'
 import { misuse } from '../../exit-codes.js'
 import { askText, canAsk, confirm, missingYes, readId } from '../../terminal/ask.js'
-import { jsonOption, printJson, say } from '../../terminal/output.js'
+import { printJson, say } from '../../terminal/output.js'
 import { userOutput } from './output.js'
 
 /** How a command names a user. */
@@ -17,8 +17,8 @@ export interface Named {
 export function withUser(command: Command): Command {
   return command
     .argument('[user]', 'username or id', readReference)
-    .addOption(new Option('--id <id>', 'id of the user, instead of a username').argParser(readId))
-    .addOption(jsonOption())
+    .option('--id <id>', 'id of the user, instead of a username', readId)
+    .json()
 }
 
 /** The name on the command line, `#id` for an id, or the answer to a prompt. */

@@ -30,7 +30,7 @@ export function statusOf({ record, suspended, deleteTime }: AdministeredUser): s
 }
 
 /** Users as lists show them. */
-export const userList: List<AdministeredUser> = {
+export const userList: List<AdministeredUser, 'users'> = {
   name: 'users',
   fields: [
     ...listedFields(UserSchema),

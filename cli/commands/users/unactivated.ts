@@ -1,7 +1,8 @@
 // Erases all accounts of a network that were never activated, as a wave of sign-ups leaves them.
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
-import { type Command, Option } from 'commander'
+import { Option } from 'commander'
 import type { Api } from '../../administration.js'
+import type { Command } from '../../command.js'
 import { misuse } from '../../exit-codes.js'
 import { confirmName, readText, readTime } from '../../terminal/ask.js'
 import { printJson, say, warn } from '../../terminal/output.js'
@@ -26,12 +27,10 @@ export function withUnactivated(command: Command): Command {
         'instead of a user, permanently erase all accounts of a network that were never activated',
       ).conflicts(['id', 'yes']),
     )
-    .addOption(
-      new Option('--from <network>', 'network they signed up from: IP address or CIDR block').argParser(readText),
-    )
-    .addOption(new Option('--since <time>', 'only those that signed up at this time or later').argParser(readTime))
-    .addOption(new Option('--until <time>', 'only those that signed up before this time').argParser(readTime))
-    .addOption(new Option('--confirm <network>', 'the network again; a terminal prompts for it'))
+    .option('--from <network>', 'network they signed up from: IP address or CIDR block', readText)
+    .option('--since <time>', 'only those that signed up at this time or later', readTime)
+    .option('--until <time>', 'only those that signed up before this time', readTime)
+    .option('--confirm <network>', 'the network again; a terminal prompts for it')
     .addHelpText(
       'after',
       `
