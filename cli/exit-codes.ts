@@ -60,7 +60,7 @@ interface Explanation {
 
 /** What to print of anything that was thrown, and the exit code. */
 export async function explain(error: unknown): Promise<Explanation> {
-  if (error instanceof Failure) return { ...(error.message && { message: error.message }), exitCode: error.exitCode }
+  if (error instanceof Failure) return { message: error.message || undefined, exitCode: error.exitCode }
   if (error instanceof CommanderError) {
     if (error.exitCode === 0) return { exitCode: 0 }
     const { code, message } = error
@@ -137,9 +137,9 @@ async function explainRefusal(error: RemoteRefusal): Promise<Explanation> {
   return {
     message: database ?? ofServer ?? refusal + how + later,
     exitCode: exitCodes[error.code] ?? 1,
-    ...(info && { reason: info.reason }),
-    ...(fields?.length && { fields }),
-    ...(retryAfter > 0 && { retryAfter }),
+    reason: info?.reason,
+    fields: fields?.length ? fields : undefined,
+    retryAfter: retryAfter || undefined,
   }
 }
 

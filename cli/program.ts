@@ -28,7 +28,7 @@ import { addSigningKeys } from './commands/signing-keys.js'
 import { addTotp } from './commands/totp.js'
 import { addUsers } from './commands/users.js'
 import { type ExitCode, explain } from './exit-codes.js'
-import { withSuggestions } from './suggestions.js'
+import { addSuggestions } from './suggestions.js'
 import { readText } from './terminal/ask.js'
 import { printable, printJson } from './terminal/output.js'
 
@@ -123,5 +123,6 @@ Exit codes: 0 done, 1 failed or declined, 2 usage or a wrong field, 3 not found,
   addHelp(program)
   addManual(program)
   addCompletion(program)
-  return withSuggestions(program)
+  addSuggestions(program)
+  return program
 }

@@ -30,8 +30,8 @@ export async function openRemote(
   ])
   const { url, ca, serverName } = server
   const tls = {
-    ...(ca && { ca: await readFile(ca).catch(({ code }) => fail(`${ca} can’t be read (${code}).`)) }),
-    ...(serverName && { servername: serverName }),
+    ca: ca && (await readFile(ca).catch(({ code }) => fail(`${ca} can’t be read (${code}).`))),
+    servername: serverName,
   }
   let session: ClientHttp2Session | undefined
   let failure: NodeJS.ErrnoException | undefined

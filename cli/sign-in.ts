@@ -45,7 +45,7 @@ export async function signIn(server: Server, username: string, options: Secrets)
   ])
   const api = createClient(Administration, transport)
   try {
-    return await api.signIn({ username, password, ...(code && { code }) })
+    return await api.signIn({ username, password, code: code || undefined })
   } catch (error) {
     if (!canAsk(options) || (await explain(error)).reason !== 'CODE_NEEDED') throw error
     return await askCodes(code => api.signIn({ username, password, code }), 'INVALID_CREDENTIALS')

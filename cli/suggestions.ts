@@ -1,5 +1,5 @@
 // Suggestions for unknown commands: words of other command lines, in addition to the similar words of commander.
-import type { Command } from './command.js'
+import type { Command } from 'commander'
 
 /** Words of other command lines, and ours in their place: the first that a command has. */
 const words: Readonly<Record<string, readonly string[]>> = {
@@ -62,9 +62,9 @@ function meant(command: Command, word: string): Command | undefined {
 }
 
 /** Has a command and all below it suggest our words for unknown ones, also for a verb before its noun. */
-export function withSuggestions(command: Command): Command {
-  for (const each of command.commands) withSuggestions(each)
-  return command.on('command:*', ([word = '', next = '']: string[]) => {
+export function addSuggestions(command: Command): void {
+  for (const each of command.commands) addSuggestions(each)
+  command.on('command:*', ([word = '', next = '']: string[]) => {
     const noun = meant(command, next)
     const verb = noun && meant(noun, word)
     const ours = meant(command, word)?.name() ?? (verb && `${noun.name()} ${verb.name()}`)

@@ -69,7 +69,7 @@ export async function openLocalApplication(
         observe() {},
         refused() {},
       })
-      return createInProcessTransport(administration, { local: { actor, ...(reason && { reason }) } })
+      return createInProcessTransport(administration, { local: { actor, reason } })
     },
     async seal() {
       while (await audit.seal().catch(() => false));

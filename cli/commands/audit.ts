@@ -136,7 +136,7 @@ signed checkpoint, where the check begins.`)
 async function verify(api: Api, known: string | undefined, report: (done: string) => void) {
   let pageToken = ''
   for (;;) {
-    const found = await api.verifyAuditLog({ pageToken, ...(known !== undefined && { known }) })
+    const found = await api.verifyAuditLog({ pageToken, known })
     const { events, staged, newest, forgotten, broken, nextPageToken } = found
     pageToken = nextPageToken
     report(`${events} events`)
@@ -173,12 +173,12 @@ function withFilter(command: Command): Command {
 
 function toRequest({ user, actor, action, outcome, since, until }: Filter) {
   return {
-    ...(user && { user }),
-    ...(actor && { actor }),
-    ...(action && { action }),
-    ...(outcome && { outcome }),
-    ...(since && { timeFrom: timestampFromDate(since) }),
-    ...(until && { timeTo: timestampFromDate(until) }),
+    user,
+    actor,
+    action,
+    outcome,
+    timeFrom: since && timestampFromDate(since),
+    timeTo: until && timestampFromDate(until),
   }
 }
 

@@ -48,7 +48,7 @@ Example:
       const issuer = asked.issuer || now.issuer
       const sentence =
         'After all processes restart, all tokens in use are invalid, and all users have to sign in again.'
-      const request = { issuer, ...(asked.audience && { audience: asked.audience }) }
+      const request = { issuer, audience: asked.audience || undefined }
       const validate = (confirm: string) => api.setIssuer({ ...request, confirm, validateOnly: true })
       const confirm = await confirmAtServer(sentence, issuer, options, validate)
       const set = await api.setIssuer({ ...request, confirm })

@@ -114,8 +114,8 @@ administration.read or organizations.write. It is valid until it expires.`)
       const may = scopes.length > 0 ? { scopes: scopes.map(scope => scopeName(scope) ?? String(scope)) } : {}
       const where = chosen ? { context: chosen.name, url: chosen.context.url } : { context: 'local' }
       const times = {
-        ...(signInTime && { signInTime: timestampDate(signInTime) }),
-        ...(expireTime && { expireTime: timestampDate(expireTime) }),
+        signInTime: signInTime && timestampDate(signInTime),
+        expireTime: expireTime && timestampDate(expireTime),
       }
       if (options.json)
         return printJson({ ...where, actor, ...(user && { user: userOutput(user), totp }), ...may, ...times })
@@ -126,8 +126,8 @@ administration.read or organizations.write. It is valid until it expires.`)
         ...where,
         'signed in': signedIn,
         expires,
-        ...(user && { 'one-time codes': totp }),
-        ...(may.scopes && { scopes: may.scopes.join(', ') }),
+        'one-time codes': user && totp,
+        scopes: may.scopes?.join(', '),
       })
     })
 
@@ -167,7 +167,7 @@ administration.read or organizations.write. It is valid until it expires.`)
     .action(async (name: string, options: GlobalOptions) => {
       const { contexts } = await readContexts()
       await chooseContext(name)
-      await writeContexts({ ...(name !== local && { current: name }), contexts })
+      await writeContexts({ current: name === local ? undefined : name, contexts })
       if (options.json) printJson({ current: name })
       else say(name === local ? 'Commands work on the database itself.' : `Commands work at ${name}.`)
       warnOfEnvironment(name)
@@ -183,7 +183,7 @@ administration.read or organizations.write. It is valid until it expires.`)
       await removeToken(chosen.context)
       const { current, contexts } = await readContexts()
       const { [name]: _, ...others } = contexts
-      await writeContexts({ ...(current !== undefined && current !== name && { current }), contexts: others })
+      await writeContexts({ current: current === name ? undefined : current, contexts: others })
       if (options.json) printJson({ name, deleted: true })
       else say(`Context ${name} is deleted.`)
     })
@@ -224,6 +224,7 @@ function parseUrl(text: string): string {
 /** The context to sign in to: for a URL, a new one under the given name or the host; otherwise an existing one. */
 async function contextFor(url: string | undefined, options: LoginOptions) {
   const { context: named, ca, serverName } = options
+  // Without a flag, the context keeps what it has.
   const tls = { ...(ca && { ca: resolve(ca) }), ...(serverName && { serverName }) }
   const isNew = named !== undefined && !Object.hasOwn((await readContexts()).contexts, named)
   if (url === undefined && !(isNew && canAsk(options))) {

@@ -1,16 +1,13 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { Option } from 'commander'
 import type { QueuedEmail } from '../../proto/gen/auth/v1/administration_pb.js'
+import type { GlobalOptions as Options } from '../administration.js'
 import type { Command } from '../command.js'
 import { fail, misuse } from '../exit-codes.js'
 import { confirm, readId } from '../terminal/ask.js'
 import { printFields, printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../terminal/pages.js'
 import { withProgress } from '../terminal/progress.js'
-
-interface Options {
-  readonly json?: boolean
-}
 
 /** Adds `auth-admin mail`. */
 export function addMail(program: Command): void {
@@ -98,11 +95,11 @@ function toOutput({ id, kind, user, createTime, attempts, dueTime, error }: Queu
   return {
     id: Number(id),
     kind,
-    ...(user !== undefined && { user }),
+    user,
     createTime: timestampDate(createTime!),
     attempts,
-    ...(dueTime && { dueTime: timestampDate(dueTime) }),
-    ...(error !== undefined && { error }),
+    dueTime: dueTime && timestampDate(dueTime),
+    error,
   }
 }
 

@@ -1,14 +1,10 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
-import type { Api } from '../administration.js'
+import type { Api, GlobalOptions as Options } from '../administration.js'
 import type { Command } from '../command.js'
 import { fail } from '../exit-codes.js'
 import { announce, withRegistry } from '../session.js'
 import { printJson, printTable, say, warn } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
-
-interface Options {
-  readonly json?: boolean
-}
 
 /** Migrations can be listed and run before the registry is installed. */
 const opening = { installed: false }
@@ -92,7 +88,7 @@ async function bringUp({ contract, json }: Options & { contract?: boolean }): Pr
     }
     const migrations = await withProgress('Migrating', report =>
       migrate(database, {
-        ...(contract && { permit }),
+        permit: contract ? permit : undefined,
         onLocked: () => report('waiting for another transaction'),
       }),
     )
@@ -108,7 +104,7 @@ async function bringUp({ contract, json }: Options & { contract?: boolean }): Pr
 async function read(api: Api) {
   const all = (await api.getMigrations({})).migrations.map(({ name, kind, runTime, known }) => ({
     state: !known ? 'newer' : runTime ? 'done' : 'pending',
-    row: { name, kind, ...(runTime && { runTime: timestampDate(runTime) }) },
+    row: { name, kind, runTime: runTime && timestampDate(runTime) },
   }))
   const those = (wanted: string) => all.filter(({ state }) => state === wanted).map(({ row }) => row)
   return { done: those('done'), pending: those('pending'), newer: those('newer') }

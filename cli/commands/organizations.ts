@@ -7,7 +7,7 @@ import {
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { PartnerOrganizationSchema } from '../../proto/gen/auth/v1/records_pb.js'
 import { type OrganizationAttribute, organizationFields } from '../../server/rules/organization.js'
-import type { Api } from '../administration.js'
+import type { Api, GlobalOptions as Options } from '../administration.js'
 import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
 import { canAsk, confirm, confirmName, given, readText } from '../terminal/ask.js'
@@ -31,9 +31,6 @@ const fields: readonly Field<OrganizationAttribute>[] = organizationFields.map(
 )
 
 type OrganizationFields = Values<OrganizationAttribute>
-interface Options {
-  readonly json?: boolean
-}
 
 /** Adds `auth-admin organizations`. */
 export function addOrganizations(program: Command): void {
@@ -206,7 +203,7 @@ function readType(value: string): string {
 /** An organization in the fields of the contract, and what else administrators see; what is absent is left out. */
 function toOutput({ record, members, etag }: Organization) {
   const json = toJson(OrganizationSchema, create(OrganizationSchema, { record: record! })) as { record: object }
-  return { ...json.record, ...(members !== undefined && { members }), etag }
+  return { ...json.record, members, etag }
 }
 
 const organizationList: List<Organization, 'organizations'> = {

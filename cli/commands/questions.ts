@@ -1,15 +1,12 @@
 import { Option } from 'commander'
 import type { AdministeredQuestion, UnmatchedQuestion } from '../../proto/gen/auth/v1/administration_pb.js'
+import type { GlobalOptions as Options } from '../administration.js'
 import { readReference } from '../arguments.js'
 import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
 import { askText, canAsk, confirm, given, readText } from '../terminal/ask.js'
 import { printFields, printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../terminal/pages.js'
-
-interface Options {
-  readonly json?: boolean
-}
 
 /** Adds `auth-admin questions`. */
 export function addQuestions(program: Command): void {

@@ -4,6 +4,7 @@ import { InvalidArgumentError } from 'commander'
 import { type Service, ServiceFormSchema } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
 import { scopeName, scopeNames, scopeOf } from '../../server/rules/scopes.js'
+import type { GlobalOptions as Options } from '../administration.js'
 import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
 import { askChoices, canAsk, confirm, confirmName, given, readId, readTime } from '../terminal/ask.js'
@@ -25,10 +26,6 @@ const fields = [
     },
   },
 ] as const satisfies readonly Field<string>[]
-
-interface Options {
-  readonly json?: boolean
-}
 
 /** Adds `auth-admin services`. */
 export function addServices(program: Command): void {
@@ -76,7 +73,7 @@ export function addServices(program: Command): void {
       }
       const { values, updateMask, etag } = await askEdits(fields, options, read)
       const form = create(ServiceFormSchema, {
-        ...(values.name && { name: values.name }),
+        name: values.name,
         scopes: values.may ? readScopes(values.may) : [],
       })
       const paths = updateMask.paths.map(path => (path === 'may' ? 'scopes' : path))
@@ -196,7 +193,7 @@ function toOutput({ name, scopes, keys, createTime }: Service) {
       beginning,
       createTime: timestampDate(createTime!),
       expireTime: timestampDate(expireTime!),
-      ...(lastUsed && { lastUsed }),
+      lastUsed: lastUsed || undefined,
     })),
   }
 }

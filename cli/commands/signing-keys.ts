@@ -99,7 +99,7 @@ function toOutput({ kid, signs, signTime, expireTime }: SigningKey) {
     kid,
     state: signs ? 'signing' : from.getTime() > Date.now() ? 'published' : 'retiring',
     signTime: from,
-    ...(expireTime && { expireTime: timestampDate(expireTime) }),
+    expireTime: expireTime && timestampDate(expireTime),
   }
 }
 

@@ -64,7 +64,7 @@ export async function given(
 ): Promise<string> {
   if (value !== undefined && value.trim() !== '') return value
   if (value !== undefined || !canAsk(options)) return misuse(missing)
-  return askText(question, { required: true, ...(check && { check }) })
+  return askText(question, { required: true, check })
 }
 
 /**
@@ -80,7 +80,7 @@ export async function askText(
   const line = await askLine({
     message,
     check: text => (required && text.trim() === '' ? 'Required.' : check(text.trim())),
-    ...(hint && { hint: (text: string) => hint(text.trim()) }),
+    hint: hint && (text => hint(text.trim())),
     ...offered,
   })
   return line.trim()
@@ -109,7 +109,7 @@ export async function askOrganization(
   message: string,
 ): Promise<string> {
   const search = async (text: string | undefined) => {
-    const { organizations } = await api.listOrganizations({ active: true, pageSize: 20, ...(text?.trim() && { text }) })
+    const { organizations } = await api.listOrganizations({ active: true, pageSize: 20, text: text?.trim() })
     return organizations.map(({ record }) => ({ name: `${record!.name} (#${record!.id})`, value: `#${record!.id}` }))
   }
   if ((await search(undefined)).length === 0) {

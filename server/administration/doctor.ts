@@ -25,8 +25,8 @@ interface Deps extends Registry {
   readonly undeclaredProxies?: UndeclaredProxies['found']
 }
 
-/** A check: its name, and how it is done. */
-type Examination = readonly [check: string, examine: (deps: Deps) => Promise<Found>]
+/** Checks by name. */
+type Checks = Readonly<Record<string, (deps: Deps) => Promise<Found>>>
 
 /** Seconds that a check may take. */
 const timeout = 5
@@ -40,318 +40,303 @@ const many = (count: number, noun: string, plural = `${noun}s`) => `${count} ${c
 
 /** Checks the service from this process, and suggests fixes. */
 export function diagnose(deps: Deps): AdministrationRpcs['diagnose'] {
+  const run = async ([check, examine]: [string, Checks[string]]) => {
+    const found = await within(timeout, examine(deps)).catch(error =>
+      failed(`The check failed (${describe(causeOf(error))}).`, unforeseen),
+    )
+    return { check, fix: '', ...found }
+  }
+  const runAll = (checks: Checks) => Promise.all(Object.entries(checks).map(run))
   return async _request => {
-    const run = async ([check, examine]: Examination) => {
-      const found = await within(timeout, examine(deps)).catch(error =>
-        failed(`The check failed (${describe(causeOf(error))}).`, unforeseen),
-      )
-      return { check, fix: '', ...found }
-    }
-    const around = Promise.all(surroundings.map(run))
+    const around = runAll(surroundings)
     const first = []
-    for (const examination of foundations) {
-      first.push(await run(examination))
+    for (const check of Object.entries(foundations)) {
+      first.push(await run(check))
       // The other checks depend on it.
       if (first.at(-1)!.status === 'failed') return { checks: [...first, ...(await around)] }
     }
-    return { checks: [...first, ...(await Promise.all(registry.map(run))), ...(await around)] }
+    return { checks: [...first, ...(await runAll(registry)), ...(await around)] }
   }
 }
 
 const unforeseen = 'See the log of this process, and try again.'
 
+/** A command on the database itself has the settings of its shell, which say nothing of the service. */
+const isServer = ({ undeclaredProxies }: Deps) => undeclaredProxies !== undefined
+
 /** Checks that the others depend on, in this order. */
-const foundations: readonly Examination[] = [
-  ['database', examineDatabase],
-  ['migrations', examineMigrations],
-  ['data keys', examineDataKeys],
-]
+const foundations: Checks = {
+  async database({ database }) {
+    try {
+      const { version } = await readCondition(database)
+      if (await database.isWritable()) {
+        const wrong = await database.wrongSettings()
+        if (wrong.length === 0) return ok(`PostgreSQL ${version} answers and accepts writes.`)
+        return warning(
+          `PostgreSQL ${version} answers and accepts writes, but its sessions have settings that the service can’t work with: ${wrong.join(', ')}.`,
+          'Restart the service, which replaces them for its role, and reconnect poolers.',
+        )
+      }
+      const { done, different } = await readMigrations(database)
+      // Without tables there is nothing to write.
+      if (done.length + different.length === 0) return ok(`PostgreSQL ${version} answers; it is empty.`)
+      return failed(
+        `PostgreSQL ${version} answers, but doesn’t accept writes.`,
+        'Point DATABASE_URL to the primary, and check that the disk is not full.',
+      )
+    } catch (error) {
+      const advice = error instanceof ConnectionError && error.advice
+      return failed(
+        advice || `The database can’t be used (${describe(causeOf(error))}).`,
+        'Check DATABASE_URL, and that PostgreSQL runs there and accepts its user and password.',
+      )
+    }
+  },
+
+  async migrations({ database }) {
+    const { done, pending, newer, different } = await readMigrations(database)
+    const names = (list: readonly { name: string }[]) => list.map(({ name }) => name).join(', ')
+    if (different.length > 0)
+      return failed(
+        `The database has another baseline than this version (${names(different)}).`,
+        'Run the version that made it, or use an empty database.',
+      )
+    if (done.length === 0) return failed('The registry is not installed yet.', 'Run `auth-admin install`.')
+    if (newer.some(({ kind }) => kind === 'contract'))
+      return failed(`The database is of a newer version (${names(newer)}).`, 'Run that version.')
+    const expand = pending.filter(({ kind }) => kind === 'expand')
+    if (expand.length > 0) return failed(`Migrations are pending: ${names(expand)}.`, 'Run `auth-admin migrate up`.')
+    if (pending.length > 0)
+      return warning(
+        `Migrations wait for the end of the upgrade: ${names(pending)}.`,
+        'Once no process of an older version runs, run `auth-admin migrate up --contract`.',
+      )
+    if (newer.length > 0)
+      return warning(`A newer version has run ${names(newer)}; this one still works.`, 'Update this process.')
+    return ok('No migration is pending.')
+  },
+
+  async 'data keys'({ masterKey }) {
+    try {
+      await masterKey.load()
+      return ok('The master key opens the data keys.')
+    } catch (error) {
+      if ((error as Error).name !== 'Error') throw error
+      return failed((error as Error).message, 'Set AUTH_MASTER_KEY to the key that this registry was set up with.')
+    }
+  },
+}
 
 /** Checks of the data. */
-const registry: readonly Examination[] = [
-  ['clocks', examineClocks],
-  ['connections', examineConnections],
-  ['processes', examineProcesses],
-  ['signing key', examineSigningKey],
-  ['audit log', examineAuditLog],
-  ['e-mails', examineEmails],
-  ['administrators', examineAdministrators],
-  ['usernames', examineUsernames],
-  ['client addresses', examineClientAddresses],
-]
+const registry: Checks = {
+  async clocks({ database }) {
+    const before = Date.now()
+    const { now } = await readCondition(database)
+    const after = Date.now()
+    // The time between the two is the round trip.
+    const difference = Math.max(0, before - now, now - after) / 1000
+    const detail = `The clocks of this machine and of the database differ by ${difference.toFixed(1)} s.`
+    const fix = 'Synchronize both clocks by NTP.'
+    if (difference > 60) return failed(detail, fix)
+    return difference > 2 ? warning(detail, fix) : ok(detail)
+  },
+
+  async connections({ database }) {
+    const { most, used } = await readCondition(database)
+    const detail = `${used} of ${most} connections of the database are in use; a process of the service takes up to ${connectionsOfProcess}.`
+    if (most < connectionsOfProcess || most - used < connectionsOfProcess)
+      return warning(detail, 'Raise max_connections, or put a pooler before the database.')
+    return ok(detail)
+  },
+
+  async processes({ processes, tokenIssuers }) {
+    const [running, registry] = [await processes.running(), await tokenIssuers.find()]
+    const former = running.filter(
+      ({ issuer, audience }) => issuer !== registry?.issuer || audience !== registry.audience,
+    )
+    if (former.length > 0)
+      return warning(
+        `Processes still issue and accept tokens of a former issuer or audience: ${former.map(describeProcess).join(', ')}.`,
+        'Restart them.',
+      )
+    // The gateway of such a process is apart, and usually has another address.
+    const server = running.find(({ kind }) => kind === 'server')
+    if (server && registry && isLocalUrl(registry.issuer))
+      return warning(
+        `Tokens have issuer ${registry.issuer}, an address of the machine itself, but the gateway of ${describeProcess(server)} is another process.`,
+        'Unless the gateway listens there, run `auth-admin issuer set --issuer URL` with the URL of the gateway.',
+      )
+    return ok(`Processes that serve this registry: ${running.length}. All have its issuer.`)
+  },
+
+  async 'signing key'({ signingKeys }) {
+    const [keys, signer] = [await signingKeys.all(), await signingKeys.signer()]
+    const key = keys.find(({ kid }) => kid === signer)
+    if (!key) return failed('No key signs tokens: no user can sign in.', 'Run `auth-admin keys rotate --now`.')
+    const age = (Date.now() - key.signsAt.getTime()) / 86_400_000
+    const rest = rotateAfter / 86_400 - age
+    const detail = `The signing key is ${many(Math.max(0, Math.floor(age)), 'day')} old`
+    // Maintenance rotates it within an interval.
+    if (rest < -1)
+      return warning(
+        `${detail} and has no successor.`,
+        'Start the service, which rotates keys, or run `auth-admin keys rotate`.',
+      )
+    return ok(`${detail}; its automatic rotation is ${rest > 0 ? `in ${many(Math.ceil(rest), 'day')}` : 'today'}.`)
+  },
+
+  async 'audit log'({ audit }) {
+    const lag = Math.round((await audit.backlog()).oldestSeconds)
+    if (lag <= 10) return ok('Events are sealed without delay.')
+    return warning(
+      `The oldest unsealed event is ${lag} s old.`,
+      'Start the service, which seals events, or see its log.',
+    )
+  },
+
+  async 'e-mails'({ emails }) {
+    const { failed, retried, uncomposed, oldestSeconds } = await emails.backlog()
+    if (uncomposed > 0)
+      return warning(
+        `E-mails can’t be made: ${uncomposed} of those that wait failed before there was anything to send.`,
+        'See the error in the log of the service; they are retried.',
+      )
+    if (failed > 0)
+      return warning(
+        `${many(failed, 'e-mail')} failed permanently.`,
+        'Fix the cause that `auth-admin mail list --failed` shows, then run `mail retry`.',
+      )
+    if (oldestSeconds > 600)
+      return warning(
+        `The oldest unsent e-mail is ${Math.round(oldestSeconds / 60)} minutes old.`,
+        'Start the service, which sends e-mails, or see the errors in `auth-admin mail list`.',
+      )
+    if (retried > 0)
+      return warning(
+        `The last attempt of ${many(retried, 'waiting e-mail')} failed; the service tries again.`,
+        'Fix the cause that `auth-admin mail list --waiting` shows.',
+      )
+    return ok('E-mails are sent without delay.')
+  },
+
+  async administrators({ totpSecrets }) {
+    const { administrators, withoutCodes } = await totpSecrets.coverage()
+    if (administrators === 0) return failed('There is no active administrator.', `Run \`${makeAdministrator}\`.`)
+    const detail = `${many(administrators, 'active administrator')}; without one-time codes: ${withoutCodes}.`
+    return withoutCodes > 0 ? warning(detail, 'Have each of them run `auth-admin totp enroll`.') : ok(detail)
+  },
+
+  /** Imported accounts can have such names, which make `#id` ambiguous. */
+  async usernames({ administeredUsers }) {
+    const ids = await administeredUsers.namedLikeIds()
+    if (ids.length === 0) return ok('No username looks like the id of another user.')
+    const listed = `${ids.slice(0, 10).join(', ')}${ids.length > 10 ? ', …' : ''}`
+    return warning(
+      `Usernames are # and digits, which looks like an id: users ${listed}.`,
+      'Have them sign up under other names, and run `auth-admin users erase ID` for each; until then name users by id without #.',
+    )
+  },
+
+  /** Requests that come by a proxy that isn't known all have its address: the limits for one hold for all. */
+  async 'client addresses'({ audit, settings, undeclaredProxies }) {
+    const [undeclared] = undeclaredProxies?.() ?? []
+    if (undeclared) {
+      const { endpoint, networks, requests, forwarded } = undeclared
+      return warning(
+        `Of ${requests} requests in a minute of the last hour (${endpoint}), ${forwarded} carried X-Forwarded-For and came from ${networks.join(', ')}, not in AUTH_TRUSTED_PROXIES.`,
+        'If these are proxies, name them in AUTH_TRUSTED_PROXIES: until then all clients behind them count as one address.',
+      )
+    }
+    const { signIns, users, addresses, address } = await audit.signInAddresses()
+    const trusted = settings.trustedProxies.length
+    const proxies = `AUTH_TRUSTED_PROXIES ${trusted > 0 ? `has ${many(trusted, 'entry', 'entries')}` : 'is not set'}`
+    if (users >= 10 && addresses === 1)
+      return warning(
+        `${proxies}, and the last ${signIns} sign-ins of ${users} users all came from ${address}.`,
+        'If a proxy stands there, name it in AUTH_TRUSTED_PROXIES; see that it sends X-Forwarded-For.',
+      )
+    return ok(`${proxies}; the last ${many(signIns, 'sign-in')} came from ${many(addresses, 'address', 'addresses')}.`)
+  },
+}
 
 /**
  * Checks that need no database, of the settings of this process: each names its setting, because a command line on the
  * database itself may have others than the service.
  */
-const surroundings: readonly Examination[] = [
-  ['mail server', examineMailServer],
-  ['initial password', examineInitialPassword],
-  ['recovery e-mails', examineRecovery],
-  ['password hashes', examineHashing],
-  ['certificate', examineCertificate],
-  ['administration', examineListener],
-]
-
-async function examineDatabase({ database }: Deps): Promise<Found> {
-  try {
-    const { version } = await readCondition(database)
-    if (await database.isWritable()) {
-      const wrong = await database.wrongSettings()
-      if (wrong.length === 0) return ok(`PostgreSQL ${version} answers and accepts writes.`)
-      return warning(
-        `PostgreSQL ${version} answers and accepts writes, but its sessions have settings that the service can’t work with: ${wrong.join(', ')}.`,
-        'Restart the service, which replaces them for its role, and reconnect poolers.',
-      )
+const surroundings: Checks = {
+  async 'mail server'({ settings }) {
+    const transport = createMailTransport(settings, { error() {} })
+    const [where, fix] = settings.smtpUrl
+      ? [
+          'The mail server of SMTP_URL',
+          'Check host, port, user, password and scheme (smtps where the port begins with TLS, else smtp); then run `auth-admin mail test ADDRESS`.',
+        ]
+      : ['The folder for e-mails in AUTH_DATA_DIR', 'Let the user of the service write to its folder mail.']
+    try {
+      await within(timeout - 1, transport.verify())
+      if (!settings.smtpUrl)
+        return warning(
+          'SMTP_URL is not set: e-mails are written to files and never sent.',
+          'Set SMTP_URL to a mail server.',
+        )
+      return ok(`${where} accepts e-mails.`)
+    } catch (error) {
+      return failed(`${where} can’t be used (${describe(error)}).`, fix)
+    } finally {
+      transport.close()
     }
-    const { done, different } = await readMigrations(database)
-    // Without tables there is nothing to write.
-    if (done.length + different.length === 0) return ok(`PostgreSQL ${version} answers; it is empty.`)
-    return failed(
-      `PostgreSQL ${version} answers, but doesn’t accept writes.`,
-      'Point DATABASE_URL to the primary, and check that the disk is not full.',
-    )
-  } catch (error) {
-    const advice = error instanceof ConnectionError && error.advice
-    return failed(
-      advice || `The database can’t be used (${describe(causeOf(error))}).`,
-      'Check DATABASE_URL, and that PostgreSQL runs there and accepts its user and password.',
-    )
-  }
-}
+  },
 
-async function examineMigrations({ database }: Deps): Promise<Found> {
-  const { done, pending, newer, different } = await readMigrations(database)
-  const names = (list: readonly { name: string }[]) => list.map(({ name }) => name).join(', ')
-  if (different.length > 0)
-    return failed(
-      `The database has another baseline than this version (${names(different)}).`,
-      'Run the version that made it, or use an empty database.',
-    )
-  if (done.length === 0) return failed('The registry is not installed yet.', 'Run `auth-admin install`.')
-  if (newer.some(({ kind }) => kind === 'contract'))
-    return failed(`The database is of a newer version (${names(newer)}).`, 'Run that version.')
-  const expand = pending.filter(({ kind }) => kind === 'expand')
-  if (expand.length > 0) return failed(`Migrations are pending: ${names(expand)}.`, 'Run `auth-admin migrate up`.')
-  if (pending.length > 0)
+  async 'initial password'({ settings }) {
+    const names = await readdir(settings.dataDir).catch(() => [])
+    const usual = basename(adminPasswordFiles(settings.dataDir, '')[0])
+    const found = names.filter(name => name.startsWith(usual))
+    if (found.length === 0) return ok('AUTH_DATA_DIR has no file with the password of the first administrator.')
     return warning(
-      `Migrations wait for the end of the upgrade: ${names(pending)}.`,
-      'Once no process of an older version runs, run `auth-admin migrate up --contract`.',
+      `AUTH_DATA_DIR still has the initial password of the first administrator, in the file ${found.join(', ')}.`,
+      'Set another one with `auth-admin users set-password`, and delete the file.',
     )
-  if (newer.length > 0)
-    return warning(`A newer version has run ${names(newer)}; this one still works.`, 'Update this process.')
-  return ok('No migration is pending.')
-}
+  },
 
-async function examineDataKeys({ masterKey }: Deps): Promise<Found> {
-  try {
-    await masterKey.load()
-    return ok('The master key opens the data keys.')
-  } catch (error) {
-    if ((error as Error).name !== 'Error') throw error
-    return failed((error as Error).message, 'Set AUTH_MASTER_KEY to the key that this registry was set up with.')
-  }
-}
-
-async function examineClocks({ database }: Deps): Promise<Found> {
-  const before = Date.now()
-  const { now } = await readCondition(database)
-  const after = Date.now()
-  // The time between the two is the round trip.
-  const difference = Math.max(0, before - now, now - after) / 1000
-  const detail = `The clocks of this machine and of the database differ by ${difference.toFixed(1)} s.`
-  const fix = 'Synchronize both clocks by NTP.'
-  if (difference > 60) return failed(detail, fix)
-  return difference > 2 ? warning(detail, fix) : ok(detail)
-}
-
-async function examineConnections({ database }: Deps): Promise<Found> {
-  const { most, used } = await readCondition(database)
-  const detail = `${used} of ${most} connections of the database are in use; a process of the service takes up to ${connectionsOfProcess}.`
-  if (most < connectionsOfProcess || most - used < connectionsOfProcess)
-    return warning(detail, 'Raise max_connections, or put a pooler before the database.')
-  return ok(detail)
-}
-
-async function examineProcesses({ processes, tokenIssuers }: Deps): Promise<Found> {
-  const [running, registry] = [await processes.running(), await tokenIssuers.find()]
-  const former = running.filter(({ issuer, audience }) => issuer !== registry?.issuer || audience !== registry.audience)
-  if (former.length > 0)
+  async 'recovery e-mails'({ settings }) {
+    if (settings.recoveryEmail !== 'any')
+      return ok('AUTH_RECOVERY_EMAIL is registered: recovery keys go to registered addresses only.')
     return warning(
-      `Processes still issue and accept tokens of a former issuer or audience: ${former.map(describeProcess).join(', ')}.`,
-      'Restart them.',
+      'AUTH_RECOVERY_EMAIL is any: anyone who knows a username can take over the account.',
+      'Unset AUTH_RECOVERY_EMAIL.',
     )
-  // The gateway of such a process is apart, and usually has another address.
-  const server = running.find(({ kind }) => kind === 'server')
-  if (server && registry && isLocalUrl(registry.issuer))
-    return warning(
-      `Tokens have issuer ${registry.issuer}, an address of the machine itself, but the gateway of ${describeProcess(server)} is another process.`,
-      'Unless the gateway listens there, run `auth-admin issuer set --issuer URL` with the URL of the gateway.',
-    )
-  return ok(`Processes that serve this registry: ${running.length}. All have its issuer.`)
-}
+  },
 
-async function examineSigningKey({ signingKeys }: Deps): Promise<Found> {
-  const [keys, signer] = [await signingKeys.all(), await signingKeys.signer()]
-  const key = keys.find(({ kid }) => kid === signer)
-  if (!key) return failed('No key signs tokens: no user can sign in.', 'Run `auth-admin keys rotate --now`.')
-  const age = (Date.now() - key.signsAt.getTime()) / 86_400_000
-  const rest = rotateAfter / 86_400 - age
-  const detail = `The signing key is ${many(Math.max(0, Math.floor(age)), 'day')} old`
-  // Maintenance rotates it within an interval.
-  if (rest < -1)
-    return warning(
-      `${detail} and has no successor.`,
-      'Start the service, which rotates keys, or run `auth-admin keys rotate`.',
-    )
-  return ok(`${detail}; its automatic rotation is ${rest > 0 ? `in ${many(Math.ceil(rest), 'day')}` : 'today'}.`)
-}
+  async 'password hashes'({ settings: { bcryptCost: cost } }) {
+    const { milliseconds, atOnce } = await measureHashing(cost)
+    const each = Math.max(1, Math.round(milliseconds))
+    const logins = (atOnce * 1000) / milliseconds
+    const detail = `AUTH_BCRYPT_COST is ${cost}: a hash takes ${each} ms here, about ${logins < 10 ? logins.toFixed(1) : Math.round(logins)} logins a second by ${atOnce} cores.`
+    if (cost < 10) return warning(detail, 'Set AUTH_BCRYPT_COST to 10 or more: hashes of this cost are cheap to guess.')
+    if (milliseconds > 1000) return warning(detail, 'Use faster cores, or lower AUTH_BCRYPT_COST.')
+    return ok(detail)
+  },
 
-async function examineAuditLog({ audit }: Deps): Promise<Found> {
-  const lag = Math.round((await audit.backlog()).oldestSeconds)
-  if (lag <= 10) return ok('Events are sealed without delay.')
-  return warning(`The oldest unsealed event is ${lag} s old.`, 'Start the service, which seals events, or see its log.')
-}
+  async certificate(deps) {
+    const { tlsCert } = deps.settings
+    if (!tlsCert)
+      return ok(`AUTH_TLS_CERT is not set${isServer(deps) ? ': this server doesn’t use TLS' : ' in this environment'}.`)
+    const ends = new Date(new X509Certificate(await readFile(tlsCert)).validTo)
+    const days = Math.floor((ends.getTime() - Date.now()) / 86_400_000)
+    const on = ends.toISOString().slice(0, 10)
+    const fix = 'Replace the files of AUTH_TLS_CERT and AUTH_TLS_KEY; they are reloaded within seconds.'
+    if (days < 0) return failed(`The certificate of AUTH_TLS_CERT expired on ${on}.`, fix)
+    const detail = `The certificate of AUTH_TLS_CERT is valid until ${on}, for ${many(days, 'day')}.`
+    return days < 30 ? warning(detail, fix) : ok(detail)
+  },
 
-async function examineEmails({ emails }: Deps): Promise<Found> {
-  const { failed, retried, uncomposed, oldestSeconds } = await emails.backlog()
-  if (uncomposed > 0)
-    return warning(
-      `E-mails can’t be made: ${uncomposed} of those that wait failed before there was anything to send.`,
-      'See the error in the log of the service; they are retried.',
-    )
-  if (failed > 0)
-    return warning(
-      `${many(failed, 'e-mail')} failed permanently.`,
-      'Fix the cause that `auth-admin mail list --failed` shows, then run `mail retry`.',
-    )
-  if (oldestSeconds > 600)
-    return warning(
-      `The oldest unsent e-mail is ${Math.round(oldestSeconds / 60)} minutes old.`,
-      'Start the service, which sends e-mails, or see the errors in `auth-admin mail list`.',
-    )
-  if (retried > 0)
-    return warning(
-      `The last attempt of ${many(retried, 'waiting e-mail')} failed; the service tries again.`,
-      'Fix the cause that `auth-admin mail list --waiting` shows.',
-    )
-  return ok('E-mails are sent without delay.')
-}
-
-async function examineAdministrators({ totpSecrets }: Deps): Promise<Found> {
-  const { administrators, withoutCodes } = await totpSecrets.coverage()
-  if (administrators === 0) return failed('There is no active administrator.', `Run \`${makeAdministrator}\`.`)
-  const detail = `${many(administrators, 'active administrator')}; without one-time codes: ${withoutCodes}.`
-  return withoutCodes > 0 ? warning(detail, 'Have each of them run `auth-admin totp enroll`.') : ok(detail)
-}
-
-/** Imported accounts can have such names, which make `#id` ambiguous. */
-async function examineUsernames({ administeredUsers }: Deps): Promise<Found> {
-  const ids = await administeredUsers.namedLikeIds()
-  if (ids.length === 0) return ok('No username looks like the id of another user.')
-  const listed = `${ids.slice(0, 10).join(', ')}${ids.length > 10 ? ', …' : ''}`
-  return warning(
-    `Usernames are # and digits, which looks like an id: users ${listed}.`,
-    'Have them sign up under other names, and run `auth-admin users erase ID` for each; until then name users by id without #.',
-  )
-}
-
-/** Requests that come by a proxy that isn't known all have its address: the limits for one hold for all. */
-async function examineClientAddresses({ audit, settings, undeclaredProxies }: Deps): Promise<Found> {
-  const [undeclared] = undeclaredProxies?.() ?? []
-  if (undeclared) {
-    const { endpoint, networks, requests, forwarded } = undeclared
-    return warning(
-      `Of ${requests} requests in a minute of the last hour (${endpoint}), ${forwarded} carried X-Forwarded-For and came from ${networks.join(', ')}, not in AUTH_TRUSTED_PROXIES.`,
-      'If these are proxies, name them in AUTH_TRUSTED_PROXIES: until then all clients behind them count as one address.',
-    )
-  }
-  const { signIns, users, addresses, address } = await audit.signInAddresses()
-  const trusted = settings.trustedProxies.length
-  const proxies = `AUTH_TRUSTED_PROXIES ${trusted > 0 ? `has ${many(trusted, 'entry', 'entries')}` : 'is not set'}`
-  if (users >= 10 && addresses === 1)
-    return warning(
-      `${proxies}, and the last ${signIns} sign-ins of ${users} users all came from ${address}.`,
-      'If a proxy stands there, name it in AUTH_TRUSTED_PROXIES; see that it sends X-Forwarded-For.',
-    )
-  return ok(`${proxies}; the last ${many(signIns, 'sign-in')} came from ${many(addresses, 'address', 'addresses')}.`)
-}
-
-async function examineMailServer({ settings }: Deps): Promise<Found> {
-  const transport = createMailTransport(settings, { error() {} })
-  const [where, fix] = settings.smtpUrl
-    ? [
-        'The mail server of SMTP_URL',
-        'Check host, port, user, password and scheme (smtps where the port begins with TLS, else smtp); then run `auth-admin mail test ADDRESS`.',
-      ]
-    : ['The folder for e-mails in AUTH_DATA_DIR', 'Let the user of the service write to its folder mail.']
-  try {
-    await within(timeout - 1, transport.verify())
-    if (!settings.smtpUrl)
-      return warning(
-        'SMTP_URL is not set: e-mails are written to files and never sent.',
-        'Set SMTP_URL to a mail server.',
-      )
-    return ok(`${where} accepts e-mails.`)
-  } catch (error) {
-    return failed(`${where} can’t be used (${describe(error)}).`, fix)
-  } finally {
-    transport.close()
-  }
-}
-
-async function examineInitialPassword({ settings }: Deps): Promise<Found> {
-  const names = await readdir(settings.dataDir).catch(() => [])
-  const usual = basename(adminPasswordFiles(settings.dataDir, '')[0])
-  const found = names.filter(name => name.startsWith(usual))
-  if (found.length === 0) return ok('AUTH_DATA_DIR has no file with the password of the first administrator.')
-  return warning(
-    `AUTH_DATA_DIR still has the initial password of the first administrator, in the file ${found.join(', ')}.`,
-    'Set another one with `auth-admin users set-password`, and delete the file.',
-  )
-}
-
-async function examineRecovery({ settings }: Deps): Promise<Found> {
-  if (settings.recoveryEmail !== 'any')
-    return ok('AUTH_RECOVERY_EMAIL is registered: recovery keys go to registered addresses only.')
-  return warning(
-    'AUTH_RECOVERY_EMAIL is any: anyone who knows a username can take over the account.',
-    'Unset AUTH_RECOVERY_EMAIL.',
-  )
-}
-
-async function examineHashing({ settings: { bcryptCost: cost } }: Deps): Promise<Found> {
-  const { milliseconds, atOnce } = await measureHashing(cost)
-  const each = Math.max(1, Math.round(milliseconds))
-  const logins = (atOnce * 1000) / milliseconds
-  const detail = `AUTH_BCRYPT_COST is ${cost}: a hash takes ${each} ms here, about ${logins < 10 ? logins.toFixed(1) : Math.round(logins)} logins a second by ${atOnce} cores.`
-  if (cost < 10) return warning(detail, 'Set AUTH_BCRYPT_COST to 10 or more: hashes of this cost are cheap to guess.')
-  if (milliseconds > 1000) return warning(detail, 'Use faster cores, or lower AUTH_BCRYPT_COST.')
-  return ok(detail)
-}
-
-/** A command on the database itself has the settings of its shell, which say nothing of the service. */
-const isServer = ({ undeclaredProxies }: Deps) => undeclaredProxies !== undefined
-
-async function examineCertificate(deps: Deps): Promise<Found> {
-  const { tlsCert } = deps.settings
-  if (!tlsCert)
-    return ok(`AUTH_TLS_CERT is not set${isServer(deps) ? ': this server doesn’t use TLS' : ' in this environment'}.`)
-  const ends = new Date(new X509Certificate(await readFile(tlsCert)).validTo)
-  const days = Math.floor((ends.getTime() - Date.now()) / 86_400_000)
-  const on = ends.toISOString().slice(0, 10)
-  const fix = 'Replace the files of AUTH_TLS_CERT and AUTH_TLS_KEY; they are reloaded within seconds.'
-  if (days < 0) return failed(`The certificate of AUTH_TLS_CERT expired on ${on}.`, fix)
-  const detail = `The certificate of AUTH_TLS_CERT is valid until ${on}, for ${many(days, 'day')}.`
-  return days < 30 ? warning(detail, fix) : ok(detail)
-}
-
-async function examineListener(deps: Deps): Promise<Found> {
-  const { adminAddress, tlsCert } = deps.settings
-  const here = isServer(deps) ? '' : ' in this environment'
-  if (!adminAddress) return ok(`AUTH_ADMIN_ADDRESS is off${here}: administration works on the database itself.`)
-  const detail = `AUTH_ADMIN_ADDRESS is ${formatAddress(adminAddress)}${here}`
-  if (tlsCert) return ok(`${detail}, with TLS.`)
-  // Without TLS, the settings allow only a loopback address.
-  return ok(`${detail}, which only this machine can reach.`)
+  async administration(deps) {
+    const { adminAddress, tlsCert } = deps.settings
+    const here = isServer(deps) ? '' : ' in this environment'
+    if (!adminAddress) return ok(`AUTH_ADMIN_ADDRESS is off${here}: administration works on the database itself.`)
+    const detail = `AUTH_ADMIN_ADDRESS is ${formatAddress(adminAddress)}${here}`
+    if (tlsCert) return ok(`${detail}, with TLS.`)
+    // Without TLS, the settings allow only a loopback address.
+    return ok(`${detail}, which only this machine can reach.`)
+  },
 }

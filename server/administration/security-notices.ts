@@ -63,5 +63,5 @@ export function changeBy({ auditContext }: Administrator, settings: { readonly m
 function aboutOf({ auditContext, reason }: Administrator, deed: Deed) {
   const { actor, actor_id: actorId } = auditContext
   const at = new Date().toISOString()
-  return { ...deed, actor, ...(actorId !== undefined && { actorId }), at, ...(reason && { reason }) }
+  return { ...deed, actor, actorId, at, reason }
 }

@@ -71,7 +71,7 @@ export function recoveryKeyRpcs(deps: {
       exempt ||= await isExempt(known, () => admission.take('recoveryRequests', address))
       // The outbox decides whether an e-mail goes out, so that response times don't show which users exist.
       const actor = call.service && auditContext(call).actor
-      const parameters = { usernameKey: key, email, address, requestId, ...(actor && { actor }) }
+      const parameters = { usernameKey: key, email, address, requestId, actor }
       const locale = chooseLocale(call.acceptLanguage)
       if (exempt) await addExempt(parameters, locale)
       else await emails.add({ kind: 'recovery-request', parameters }, locale)

@@ -18,42 +18,21 @@ const day = 86_400_000
 
 /** Paths of the files. A certificate comes with its key. */
 export interface CertificateFiles {
-  readonly cert?: string | undefined
-  readonly key?: string | undefined
+  readonly cert?: string
+  readonly key?: string
   /** Authority that must have issued the peer's certificate. */
-  readonly ca?: string | undefined
+  readonly ca?: string
 }
 
 type Pem = { readonly [K in keyof CertificateFiles]?: Buffer }
 type OnAuthority = (update: { caCertificate: Buffer } | null) => void
 type OnIdentity = (update: { certificate: Buffer; privateKey: Buffer } | null) => void
 
-/** The current contents of the files. The methods that add and remove listeners are those of grpc-js' CertificateProvider. */
-export interface Certificates {
-  /** Whether there is a certificate of this process. */
-  readonly identified: boolean
-  /** Whether there is an authority for peers' certificates. */
-  readonly verifying: boolean
-  /** When the certificate of this process ends, in ms since 1970; undefined without one. */
-  endsAt(): number | undefined
-  /**
-   * Starts TLS, version 1.2 or later, on an incoming connection, with HTTP/1.1 in it (ALPN, RFC 7301). The caller limits the
-   * time of the handshake.
-   */
-  secure(socket: Socket): TLSSocket
-  addCaCertificateListener(listener: OnAuthority): void
-  removeCaCertificateListener(listener: OnAuthority): void
-  addIdentityCertificateListener(listener: OnIdentity): void
-  removeIdentityCertificateListener(listener: OnIdentity): void
-  /** Stops checking the files. */
-  stop(): void
-}
+/** The current contents of the files. */
+export type Certificates = ReturnType<typeof followCertificates>
 
 /** Reads the files and checks them for changes. Throws when they can't be used. */
-export function followCertificates(
-  files: CertificateFiles,
-  log: Pick<Logger, 'info' | 'warn' | 'error'>,
-): Certificates {
+export function followCertificates(files: CertificateFiles, log: Pick<Logger, 'info' | 'warn' | 'error'>) {
   let current = load(read(files))
   /** Contents of the last check that can't be used, and whether the log says so: of two files, one is replaced first. */
   let broken: { readonly pem: Pem; logged: boolean } | undefined
@@ -101,20 +80,29 @@ export function followCertificates(
   warn()
   const timer = setInterval(check, checkInterval).unref()
   return {
+    /** Whether there is a certificate of this process. */
     identified: files.cert !== undefined,
+    /** Whether there is an authority for peers' certificates. */
     verifying: files.ca !== undefined,
+    /** When the certificate of this process ends, in ms since 1970; undefined without one. */
     endsAt: () => current.until,
-    secure: socket => secureSocket(socket, current.context),
-    addCaCertificateListener(listener) {
+    /**
+     * Starts TLS, version 1.2 or later, on an incoming connection, with HTTP/1.1 in it (ALPN, RFC 7301). The caller limits the
+     * time of the handshake.
+     */
+    secure: (socket: Socket) => secureSocket(socket, current.context),
+    // The next four are those of grpc-js' CertificateProvider.
+    addCaCertificateListener(listener: OnAuthority) {
       authorities.add(listener)
       process.nextTick(notifyAuthority, listener)
     },
-    removeCaCertificateListener: listener => void authorities.delete(listener),
-    addIdentityCertificateListener(listener) {
+    removeCaCertificateListener: (listener: OnAuthority) => void authorities.delete(listener),
+    addIdentityCertificateListener(listener: OnIdentity) {
       identities.add(listener)
       process.nextTick(notifyIdentity, listener)
     },
-    removeIdentityCertificateListener: listener => void identities.delete(listener),
+    removeIdentityCertificateListener: (listener: OnIdentity) => void identities.delete(listener),
+    /** Stops checking the files. */
     stop: () => clearInterval(timer),
   }
 }
@@ -132,7 +120,7 @@ function read(files: CertificateFiles): Pem {
 /** What connections use of the contents. Throws when they can't be used, or not together. */
 function load(pem: Pem): { readonly pem: Pem; readonly context: SecureContext; readonly until?: number } {
   const context = createSecureContext({ ...pem, minVersion: 'TLSv1.2' })
-  return { pem, context, ...(pem.cert && { until: Date.parse(new X509Certificate(pem.cert).validTo) }) }
+  return { pem, context, until: pem.cert && Date.parse(new X509Certificate(pem.cert).validTo) }
 }
 
 function isSame(one: Pem, other: Pem): boolean {

@@ -18,43 +18,10 @@ export interface Host {
 }
 
 /** What a database URL specifies. */
-export interface DatabaseTarget {
-  /** In the order in which they are tried. */
-  readonly hosts: readonly Host[]
-  readonly user: string | undefined
-  readonly password: string | undefined
-  /** Lines of a password file, which apply without a password. */
-  readonly passwords: readonly string[]
-  readonly database: string | undefined
-  /** Options of TLS; undefined without TLS. */
-  readonly tls: ConnectionOptions | undefined
-  /** Begins with TLS, without asking the server (`sslnegotiation=direct`). */
-  readonly direct: boolean
-  /** `sslmode`. */
-  readonly mode: string
-  /** Connects without TLS where the server has none (`sslmode=prefer`). */
-  readonly plainToo: boolean
-  /** Uses a server only if its sessions can write. */
-  readonly writable: boolean
-  /** Milliseconds that a server has to accept a connection. */
-  readonly connectTimeout: number
-  /** Milliseconds of silence after which the operating system probes a connection; undefined: never. */
-  readonly keepAliveDelay: number | undefined
-  readonly authentication: Authentication
-  readonly applicationName: string
-  /** Command-line options for the server. */
-  readonly options: string | undefined
-}
+export type DatabaseTarget = ReturnType<typeof readDatabaseUrl>
 
 /** How the server must authenticate the service, and itself. */
-export interface Authentication {
-  /** The parameter that requires it, for messages; undefined without requirements. */
-  readonly parameter: string | undefined
-  /** Whether only SCRAM bound to the TLS connection (RFC 5929) may be used. */
-  readonly bindsChannel: boolean
-  /** Whether the server may use a method, by its name in `require_auth`. */
-  allows(method: string): boolean
-}
+export type Authentication = ReturnType<typeof readAuthentication>
 
 /** Settings that the service needs in all sessions (database/session-settings.ts); `options` can't change them. */
 const fixedSettings = [
@@ -72,59 +39,24 @@ export type FixedSetting = (typeof fixedSettings)[number]
 
 const modes = ['disable', 'allow', 'prefer', 'require', 'verify-ca', 'verify-full'] as const
 
-/** Parameters that have an effect. */
-const used = [
-  'host',
-  'hostaddr',
-  'port',
-  'user',
-  'password',
-  'passfile',
-  'dbname',
-  'sslmode',
-  'ssl',
-  'sslrootcert',
-  'sslcert',
-  'sslkey',
-  'sslpassword',
-  'sslcertmode',
-  'sslcrl',
-  'sslnegotiation',
-  'ssl_min_protocol_version',
-  'ssl_max_protocol_version',
-  'channel_binding',
-  'require_auth',
-  'target_session_attrs',
-  'load_balance_hosts',
-  'connect_timeout',
-  'keepalives',
-  'keepalives_idle',
-  'application_name',
-  'fallback_application_name',
-  'options',
-]
+const words = (text: string) => text.trim().split(/\s+/)
 
-/** Parameters of libpq that promise nothing which the service doesn't do anyway, or that concern what it doesn't use. */
-const ignored = [
-  // The encoding is UTF-8, whatever is named.
-  'client_encoding',
-  // A silent connection is closed after seconds (database/connections.ts).
-  'keepalives_interval',
-  'keepalives_count',
-  'tcp_user_timeout',
-  'sslcompression',
-  'sslsni',
-  'sslkeylogfile',
-  'krbsrvname',
-  'gsslib',
-  'gssdelegation',
-  'max_protocol_version',
-  'oauth_issuer',
-  'oauth_client_id',
-  'oauth_client_secret',
-  'oauth_scope',
-  'oauth_ca_file',
-]
+/** Parameters that have an effect. */
+const used = words(`
+  host hostaddr port user password passfile dbname
+  sslmode ssl sslrootcert sslcert sslkey sslpassword sslcertmode sslcrl sslnegotiation
+  ssl_min_protocol_version ssl_max_protocol_version channel_binding require_auth
+  target_session_attrs load_balance_hosts connect_timeout keepalives keepalives_idle
+  application_name fallback_application_name options`)
+
+/**
+ * Parameters of libpq that promise nothing which the service doesn't do anyway, or that concern what it doesn't use: the encoding
+ * is UTF-8, whatever is named, and a silent connection is closed after seconds (database/connections.ts).
+ */
+const ignored = words(`
+  client_encoding keepalives_interval keepalives_count tcp_user_timeout
+  sslcompression sslsni sslkeylogfile krbsrvname gsslib gssdelegation max_protocol_version
+  oauth_issuer oauth_client_id oauth_client_secret oauth_scope oauth_ca_file`)
 
 /** Parameters of libpq that can't be honored: the values with which they ask for nothing, and what to do instead. */
 const refused: Readonly<Record<string, { readonly idle?: RegExp; readonly instead: string }>> = {
@@ -147,7 +79,7 @@ const known = [...used, ...ignored, ...Object.keys(refused)]
  * Reads a database URL, and the files that it names. Throws an Error that says what is wrong. It quotes nothing of the URL,
  * which holds a password, but names of parameters.
  */
-export function readDatabaseUrl(url: string): DatabaseTarget {
+export function readDatabaseUrl(url: string) {
   const { credentials, authority, path, query } =
     /^postgres(?:ql)?:\/\/(?:(?<credentials>[^/?]*)@)?(?<authority>[^/?]*)(?:\/(?<path>[^?]*))?(?:\?(?<query>.*))?$/.exec(
       url,
@@ -169,24 +101,33 @@ export function readDatabaseUrl(url: string): DatabaseTarget {
   const direct = oneOf(['postgres', 'direct'], 'sslnegotiation', given.get('sslnegotiation') ?? 'postgres') === 'direct'
   if (direct && isWeak(mode)) throw new Error('sslnegotiation=direct needs sslmode=require or stricter')
   return {
+    /** In the order in which they are tried. */
     hosts: balance === 'random' ? shuffle(hosts) : hosts,
     user: given.get('user') ?? decode(user),
     password: given.get('password') ?? decode(password),
+    /** Lines of a password file, which apply without a password. */
     passwords: readPasswords(given.get('passfile')),
     database: given.get('dbname') ?? decode(path),
+    /** Options of TLS; undefined without TLS. */
     tls: readTls(mode, given),
+    /** Begins with TLS, without asking the server. */
     direct,
+    /** `sslmode`. */
     mode,
+    /** Connects without TLS where the server has none. */
     plainToo: (mode === 'prefer' || mode === 'allow') && !authentication.bindsChannel,
-    // A standby is of no use here.
+    /** Uses a server only if its sessions can write: a standby is of no use here. */
     writable: oneOf(['any', 'read-write', 'primary'], 'target_session_attrs', attributes) !== 'any',
+    /** Milliseconds that a server has to accept a connection. */
     connectTimeout: readConnectTimeout(given.get('connect_timeout')),
+    /** Milliseconds of silence after which the operating system probes a connection; undefined: never. */
     keepAliveDelay:
       given.get('keepalives') === '0'
         ? undefined
         : (readSeconds('keepalives_idle', given.get('keepalives_idle')) || 10) * 1000,
     authentication,
     applicationName: given.get('application_name') ?? given.get('fallback_application_name') ?? 'auth',
+    /** Command-line options for the server. */
     options: readOptions(given.get('options') ?? process.env.PGOPTIONS),
   }
 }
@@ -228,7 +169,7 @@ const isWeak = (mode: (typeof modes)[number]) => ['disable', 'allow', 'prefer'].
 const methods = ['password', 'md5', 'gss', 'sspi', 'scram-sha-256', 'oauth', 'none']
 
 /** With `require_auth`, the server may use only the listed methods, or only others, if all begin with `!`. */
-function readAuthentication(given: ReadonlyMap<string, string>, mode: (typeof modes)[number]): Authentication {
+function readAuthentication(given: ReadonlyMap<string, string>, mode: (typeof modes)[number]) {
   const binding = given.get('channel_binding') ?? 'prefer'
   const bindsChannel = oneOf(['disable', 'prefer', 'require'], 'channel_binding', binding) === 'require'
   if (bindsChannel && mode === 'disable')
@@ -245,9 +186,12 @@ function readAuthentication(given: ReadonlyMap<string, string>, mode: (typeof mo
     required !== undefined && `require_auth=${listed.join(',')}`,
   ]
   return {
+    /** The parameter that requires it, for messages; undefined without requirements. */
     parameter: parameters.filter(Boolean).join(' and ') || undefined,
+    /** Whether only SCRAM bound to the TLS connection (RFC 5929) may be used. */
     bindsChannel,
-    allows: method =>
+    /** Whether the server may use a method, by its name in `require_auth`. */
+    allows: (method: string) =>
       (!bindsChannel || method === 'scram-sha-256') &&
       (listed.length === 0 || (excluded.length > 0 ? !excluded.includes(method) : listed.includes(method))),
   }
@@ -309,7 +253,7 @@ function readHostList(hosts: string | undefined, ports: string, addresses?: stri
   return names.map((name, index) => ({
     host: name || undefined,
     port: readPort(numbers.length > 1 ? numbers[index] : numbers[0]),
-    ...(ips?.[index] && { address: ips[index] }),
+    address: ips?.[index] || undefined,
   }))
 }
 
@@ -344,11 +288,6 @@ function readTls(mode: (typeof modes)[number], given: ReadonlyMap<string, string
     }
   }
   const ca = given.get('sslrootcert') === 'system' ? undefined : file('sslrootcert', 'CERTIFICATE')
-  const crl = file('sslcrl', 'X509 CRL')
-  const protocols = {
-    minVersion: readProtocol('ssl_min_protocol_version', given),
-    maxVersion: readProtocol('ssl_max_protocol_version', given),
-  }
   const certificates = oneOf(['disable', 'allow', 'require'], 'sslcertmode', given.get('sslcertmode') ?? 'allow')
   if (certificates === 'require')
     throw new Error('sslcertmode=require: whether the server asks for a certificate isn’t checked: leave it out')
@@ -358,18 +297,17 @@ function readTls(mode: (typeof modes)[number], given: ReadonlyMap<string, string
   const cert = own ? file('sslcert', 'CERTIFICATE') : undefined
   const key = own ? file('sslkey', 'PRIVATE KEY') : undefined
   if (!cert !== !key) throw new Error('sslcert and sslkey: set both or neither')
-  const passphrase = given.get('sslpassword')
-  const { minVersion, maxVersion } = protocols
   const files = {
-    ...(ca && { ca }),
-    ...(crl && { crl }),
-    ...(cert && { cert, key }),
-    ...(passphrase && { passphrase }),
-    ...(minVersion && { minVersion }),
-    ...(maxVersion && { maxVersion }),
+    ca,
+    crl: file('sslcrl', 'X509 CRL'),
+    cert,
+    key: cert && key,
+    passphrase: given.get('sslpassword'),
+    minVersion: readProtocol('ssl_min_protocol_version', given),
+    maxVersion: readProtocol('ssl_max_protocol_version', given),
   }
   try {
-    if (Object.keys(files).length > 0) createSecureContext(files)
+    if (Object.values(files).some(each => each !== undefined)) createSecureContext(files)
   } catch (error) {
     throw new Error(`sslrootcert, sslcert, sslkey: can’t be used together (${(error as { code?: string }).code})`)
   }

@@ -205,9 +205,9 @@ export function describeSettings(given: Environment): SettingsDescription {
     const value = secret ? (origin === 'default' ? undefined : 'set') : env[name] || fallback
     return {
       name,
-      ...(value !== undefined && { value }),
+      value,
       origin,
-      ...(fallback !== undefined && { default: fallback }),
+      default: fallback,
       secret,
     } as const
   })

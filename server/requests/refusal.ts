@@ -10,51 +10,51 @@ export interface FieldViolation {
 }
 
 /** Each reason's gRPC code, and a text that says what to do. */
-const catalogue: Record<Reason, { code: Code; text: string }> = {
-  [Reason.UNSPECIFIED]: { code: Code.Unknown, text: 'Something went wrong.' },
-  [Reason.ACCESS_DENIED]: { code: Code.PermissionDenied, text: 'Access denied.' },
-  [Reason.INVALID_TOKEN]: { code: Code.Unauthenticated, text: 'The token is expired or invalid. Log in again.' },
-  [Reason.MISSING_PARAMETER]: { code: Code.InvalidArgument, text: 'A required parameter is missing.' },
-  [Reason.MALFORMED_REQUEST]: { code: Code.InvalidArgument, text: 'The request is malformed.' },
-  [Reason.INVALID_SIGN_UP]: { code: Code.InvalidArgument, text: 'Some fields are missing or invalid.' },
-  [Reason.INVALID_CREDENTIALS]: { code: Code.Unauthenticated, text: 'Invalid username or password.' },
-  [Reason.ACTIVATION_REFUSED]: { code: Code.FailedPrecondition, text: 'The user can’t be activated with this key.' },
-  [Reason.USER_NOT_FOUND]: { code: Code.NotFound, text: 'The user doesn’t exist.' },
-  [Reason.QUESTION_NOT_FOUND]: { code: Code.NotFound, text: 'The question doesn’t exist or is retired.' },
-  [Reason.ANSWER_NOT_FOUND]: { code: Code.NotFound, text: 'The user has no answer to one of the questions.' },
-  [Reason.INVALID_ANSWERS]: { code: Code.Unauthenticated, text: 'At least 2 answers must be correct.' },
-  [Reason.TOO_MANY_ANSWERS]: { code: Code.InvalidArgument, text: 'Give at most 10 answers.' },
-  [Reason.INVALID_KEY]: { code: Code.Unauthenticated, text: 'Invalid username or key. Request a new key.' },
-  [Reason.INVALID_EMAIL]: { code: Code.InvalidArgument, text: 'The e-mail address is missing or invalid.' },
-  [Reason.INVALID_PASSWORD]: { code: Code.InvalidArgument, text: 'The new password doesn’t meet the requirements.' },
-  [Reason.ORGANIZATION_EMAIL_NOT_FOUND]: { code: Code.NotFound, text: 'No organization has this e-mail address.' },
-  [Reason.TOO_MANY_ATTEMPTS]: { code: Code.ResourceExhausted, text: 'Too many attempts. Try again later.' },
-  [Reason.OVERLOADED]: { code: Code.ResourceExhausted, text: 'The service is busy. Try again later.' },
-  [Reason.UNAVAILABLE]: { code: Code.Unavailable, text: 'The service can’t answer now. Try again later.' },
-  [Reason.DEADLINE_EXCEEDED]: { code: Code.DeadlineExceeded, text: 'The deadline has passed. Try again.' },
-  [Reason.INTERNAL]: { code: Code.Internal, text: 'Something went wrong.' },
-  [Reason.RECORD_NOT_FOUND]: { code: Code.NotFound, text: 'The record doesn’t exist.' },
-  [Reason.NAME_TAKEN]: { code: Code.AlreadyExists, text: 'This name is already taken. Choose another one.' },
-  [Reason.STALE_ETAG]: { code: Code.Aborted, text: 'The record has changed since it was read. Read it again.' },
-  [Reason.WRONG_STATE]: { code: Code.FailedPrecondition, text: 'The state of the record doesn’t allow this.' },
-  [Reason.INVALID_ARGUMENT]: { code: Code.InvalidArgument, text: 'Some fields are missing or invalid.' },
-  [Reason.CODE_NEEDED]: { code: Code.Unauthenticated, text: 'Give the one-time code from your authenticator app.' },
-  [Reason.SIGN_IN_AGAIN]: {
-    code: Code.Unauthenticated,
-    text: 'This requires a sign-in in the last 15 minutes, with a one-time code if codes are enrolled. Sign in again.',
-  },
-  [Reason.CONFIRMATION_NEEDED]: {
-    code: Code.InvalidArgument,
-    text: 'This can’t be undone. To confirm, repeat the name of the target.',
-  },
-  [Reason.LAST_ADMINISTRATOR]: {
-    code: Code.FailedPrecondition,
-    text: 'This is the last active administrator. Add another one first.',
-  },
-  [Reason.JUSTIFICATION_NEEDED]: {
-    code: Code.InvalidArgument,
-    text: 'On the database itself, changes to administrators and passwords require a reason.',
-  },
+const catalogue: Record<Reason, readonly [code: Code, text: string]> = {
+  [Reason.UNSPECIFIED]: [Code.Unknown, 'Something went wrong.'],
+  [Reason.ACCESS_DENIED]: [Code.PermissionDenied, 'Access denied.'],
+  [Reason.INVALID_TOKEN]: [Code.Unauthenticated, 'The token is expired or invalid. Log in again.'],
+  [Reason.MISSING_PARAMETER]: [Code.InvalidArgument, 'A required parameter is missing.'],
+  [Reason.MALFORMED_REQUEST]: [Code.InvalidArgument, 'The request is malformed.'],
+  [Reason.INVALID_SIGN_UP]: [Code.InvalidArgument, 'Some fields are missing or invalid.'],
+  [Reason.INVALID_CREDENTIALS]: [Code.Unauthenticated, 'Invalid username or password.'],
+  [Reason.ACTIVATION_REFUSED]: [Code.FailedPrecondition, 'The user can’t be activated with this key.'],
+  [Reason.USER_NOT_FOUND]: [Code.NotFound, 'The user doesn’t exist.'],
+  [Reason.QUESTION_NOT_FOUND]: [Code.NotFound, 'The question doesn’t exist or is retired.'],
+  [Reason.ANSWER_NOT_FOUND]: [Code.NotFound, 'The user has no answer to one of the questions.'],
+  [Reason.INVALID_ANSWERS]: [Code.Unauthenticated, 'At least 2 answers must be correct.'],
+  [Reason.TOO_MANY_ANSWERS]: [Code.InvalidArgument, 'Give at most 10 answers.'],
+  [Reason.INVALID_KEY]: [Code.Unauthenticated, 'Invalid username or key. Request a new key.'],
+  [Reason.INVALID_EMAIL]: [Code.InvalidArgument, 'The e-mail address is missing or invalid.'],
+  [Reason.INVALID_PASSWORD]: [Code.InvalidArgument, 'The new password doesn’t meet the requirements.'],
+  [Reason.ORGANIZATION_EMAIL_NOT_FOUND]: [Code.NotFound, 'No organization has this e-mail address.'],
+  [Reason.TOO_MANY_ATTEMPTS]: [Code.ResourceExhausted, 'Too many attempts. Try again later.'],
+  [Reason.OVERLOADED]: [Code.ResourceExhausted, 'The service is busy. Try again later.'],
+  [Reason.UNAVAILABLE]: [Code.Unavailable, 'The service can’t answer now. Try again later.'],
+  [Reason.DEADLINE_EXCEEDED]: [Code.DeadlineExceeded, 'The deadline has passed. Try again.'],
+  [Reason.INTERNAL]: [Code.Internal, 'Something went wrong.'],
+  [Reason.RECORD_NOT_FOUND]: [Code.NotFound, 'The record doesn’t exist.'],
+  [Reason.NAME_TAKEN]: [Code.AlreadyExists, 'This name is already taken. Choose another one.'],
+  [Reason.STALE_ETAG]: [Code.Aborted, 'The record has changed since it was read. Read it again.'],
+  [Reason.WRONG_STATE]: [Code.FailedPrecondition, 'The state of the record doesn’t allow this.'],
+  [Reason.INVALID_ARGUMENT]: [Code.InvalidArgument, 'Some fields are missing or invalid.'],
+  [Reason.CODE_NEEDED]: [Code.Unauthenticated, 'Give the one-time code from your authenticator app.'],
+  [Reason.SIGN_IN_AGAIN]: [
+    Code.Unauthenticated,
+    'This requires a sign-in in the last 15 minutes, with a one-time code if codes are enrolled. Sign in again.',
+  ],
+  [Reason.CONFIRMATION_NEEDED]: [
+    Code.InvalidArgument,
+    'This can’t be undone. To confirm, repeat the name of the target.',
+  ],
+  [Reason.LAST_ADMINISTRATOR]: [
+    Code.FailedPrecondition,
+    'This is the last active administrator. Add another one first.',
+  ],
+  [Reason.JUSTIFICATION_NEEDED]: [
+    Code.InvalidArgument,
+    'On the database itself, changes to administrators and passwords require a reason.',
+  ],
 }
 
 /** The limits, as metrics name them, and what each of them counts. */
@@ -97,8 +97,9 @@ export class Refusal extends Error {
       readonly limit?: Limit
     } = {},
   ) {
-    super(more.text ?? catalogue[reason].text)
-    this.code = catalogue[reason].code
+    const [code, text] = catalogue[reason]
+    super(more.text ?? text)
+    this.code = code
   }
 }
 

@@ -208,7 +208,7 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
       kind: nouns[noun].kind,
       sourceDigest: source.digest,
       ...{ dryRun, allOrNothing, changeAccounts, keepIds, highestId },
-      ...(afterDryRun !== undefined && { afterDryRun }),
+      afterDryRun,
     })
   const { import: started, hashMilliseconds } = await (keepIds ? reserving(source, start) : start())
   const { id } = started!

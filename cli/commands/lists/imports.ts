@@ -1,15 +1,12 @@
 // `auth-admin imports`: the imports of files, and of the database of the older implementation.
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Import, ImportKind, ImportState } from '../../../proto/gen/auth/v1/administration_pb.js'
+import type { GlobalOptions as Options } from '../../administration.js'
 import type { Command } from '../../command.js'
 import { readId } from '../../terminal/ask.js'
 import { printFields, printJson, say, timeText } from '../../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../../terminal/pages.js'
 import { addUndo } from './undo.js'
-
-interface Options {
-  readonly json?: boolean
-}
 
 /** Adds `auth-admin imports`. */
 export function addImports(program: Command): void {
@@ -66,12 +63,12 @@ export function importOutput(of: Import) {
     allOrNothing: of.allOrNothing,
     changeAccounts: of.changeAccounts,
     keepIds: of.keepIds,
-    ...(afterDryRun !== undefined && { afterDryRun }),
+    afterDryRun,
     createTime: timeText(timestampDate(of.createTime!)),
     updateTime: timeText(timestampDate(of.updateTime!)),
     actor,
-    ...(actorId !== undefined && { actorId }),
-    ...(undoTime && { undoTime: timeText(timestampDate(undoTime)) }),
+    actorId,
+    undoTime: undoTime && timeText(timestampDate(undoTime)),
   }
 }
 

@@ -33,7 +33,7 @@ export function addUserChanges(users: Command): void {
       const { username = '', role, active } = found.record!
       const organization = await chooseOrganization(api, found, options)
       const makes = role === 'ROLE_ADMIN' && (active !== 1 || organization !== undefined)
-      const request = { user: reference, ...(organization !== undefined && { organization }), etag: found.etag }
+      const request = { user: reference, organization, etag: found.etag }
       const sentence = `${username} becomes an administrator.`
       const validate = (confirm: string) => api.activateUser({ ...request, confirm, validateOnly: true })
       const confirmed = makes && (await confirmName(sentence, username, options, validate))

@@ -127,7 +127,7 @@ async function deleteEach(
       const { exitCode, message = '', reason } = await explain(error)
       if (exitCode !== 2 && exitCode !== 3 && exitCode !== 5) throw error
       warn(`${user}: ${message}`)
-      failed.push({ user, message, ...(reason && { reason }), exitCode })
+      failed.push({ user, message, reason, exitCode })
     }
   }
   return failed

@@ -40,8 +40,8 @@ export function addUserLists(users: Command): void {
         organization,
         text,
         state: stateFilter(options),
-        ...(createdFrom && { createTimeFrom: timestampFromDate(createdFrom) }),
-        ...(createdTo && { createTimeTo: timestampFromDate(createdTo) }),
+        createTimeFrom: createdFrom && timestampFromDate(createdFrom),
+        createTimeTo: createdTo && timestampFromDate(createdTo),
       }
       await printPages(userList, options, page => api.listUsers({ ...filter, ...page }))
     })

@@ -25,7 +25,7 @@ lock a user.`)
     .examples("users why '(11)98765-4321'", 'users why 7 --address 203.0.113.7 --json')
     .administers(async (api, name: string | undefined, { address, ...options }: Options) => {
       const user = await userName(name, options)
-      const { user: found, obstacles, failures } = await api.explainUser({ user, ...(address && { address }) })
+      const { user: found, obstacles, failures } = await api.explainUser({ user, address })
       if (options.json) {
         return printJson({ user: userOutput(found!), obstacles: obstacles.map(plain), failures: failures.map(plain) })
       }
@@ -63,7 +63,7 @@ To unlock your own one-time codes, ask another administrator or use --local.`)
     .administers(async (api, name: string | undefined, { address, ...options }: Options) => {
       const { reference, user } = await readUser(api, name, options)
       const { id, username } = user.record!
-      const { cleared } = await api.unlockUser({ user: reference, ...(address && { address }) })
+      const { cleared } = await api.unlockUser({ user: reference, address })
       if (options.json) return printJson({ id, username, cleared })
       const what = cleared > 0 ? 'Failed sign-ins are cleared' : 'There were no failed sign-ins to clear'
       say(`${what} for user ${id} (${username}).`)

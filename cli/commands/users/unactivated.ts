@@ -58,8 +58,8 @@ export async function eraseUnactivated(api: Api, options: Unactivated): Promise<
   const { from: network = '', since, until, json } = options
   const filter = {
     network,
-    ...(since && { createTimeFrom: timestampFromDate(since) }),
-    ...(until && { createTimeTo: timestampFromDate(until) }),
+    createTimeFrom: since && timestampFromDate(since),
+    createTimeTo: until && timestampFromDate(until),
   }
   /** Goes through all pages, and reports after each how many there were so far. */
   async function all(request: object, report: (users: number) => void): Promise<number> {
