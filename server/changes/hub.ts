@@ -28,21 +28,7 @@ export interface Wait {
 }
 
 /** Follows the end of the feed. */
-export interface Hub {
-  /** Returns the end of the feed, from a statement that began an interval ago at most. */
-  latest(): Promise<Recent>
-  /**
-   * Waits for a change that was read after `from`, at most until the time is over or the hub is closed, or about an
-   * interval longer than the caller stays connected. Returns what was read last.
-   */
-  wait(from: Recent, wait: Wait): Promise<Recent>
-  /** Number of waits. */
-  waiting(): number
-  /** Whether it is closed. */
-  readonly closed: boolean
-  /** Ends all waits. */
-  close(): void
-}
+export type Hub = ReturnType<typeof createHub>
 
 /** Minimum milliseconds between two statements. */
 const interval = 200
@@ -57,7 +43,7 @@ const afterFailure = 1_000
 const maxLinks = 20_000
 
 /** Creates a hub. It sends no statement before its first call. */
-export function createHub(feed: Pick<ChangeFeed, 'tail'>): Hub {
+export function createHub(feed: Pick<ChangeFeed, 'tail'>) {
   let recent: Recent | undefined
   let startedAt = Number.NEGATIVE_INFINITY
   let last: Promise<unknown> = Promise.resolve()
@@ -113,10 +99,15 @@ export function createHub(feed: Pick<ChangeFeed, 'tail'>): Hub {
   }
 
   return {
+    /** Returns the end of the feed, from a statement that began an interval ago at most. */
     async latest() {
       return recent && performance.now() - recent.readAt < pause() ? recent : readNext()
     },
-    async wait(from, { wants, ms, caller }) {
+    /**
+     * Waits for a change that was read after `from`, at most until the time is over or the hub is closed, or about an
+     * interval longer than the caller stays connected. Returns what was read last.
+     */
+    async wait(from: Recent, { wants, ms, caller }: Wait) {
       if (ms <= 0 || closed || caller.gone || recent !== from) return recent ?? from
       await new Promise<void>(resolve => {
         const end = () => {
@@ -131,10 +122,13 @@ export function createHub(feed: Pick<ChangeFeed, 'tail'>): Hub {
       })
       return recent ?? from
     },
+    /** Number of waits. */
     waiting: () => waits.size,
+    /** Whether it is closed. */
     get closed() {
       return closed
     },
+    /** Ends all waits. */
     close() {
       closed = true
       for (const wait of waits) wait.end()

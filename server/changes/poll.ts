@@ -160,22 +160,25 @@ function toResponse(
   { link, changes, asOf, now, more }: Page,
   kinds: readonly ChangeKind[],
 ): MessageInitShape<typeof PollResponseSchema> {
-  const times = { asOf: timestampFromDate(asOf), now: timestampFromDate(now) }
-  const response = { cursor: `${link.id}:${link.hash}`, more, ...(!more && times) }
+  const those = (kind: ChangeKind) => (kinds.includes(kind) ? changes : [])
   const revoked = new Map<number, number>()
   const [keys, users, organizations] = [new Set<string>(), new Set<number>(), new Set<number>()]
-  for (const { revocation, retiredKey, userIds = [], organizationIds = [] } of changes) {
+  for (const { revocation, retiredKey } of those(ChangeKind.REVOCATIONS)) {
     if (revocation) revoked.set(revocation.userId, revocation.minGeneration)
     if (retiredKey !== undefined) keys.add(retiredKey)
+  }
+  for (const { userIds = [], organizationIds = [] } of those(ChangeKind.USERS)) {
     for (const id of userIds) users.add(id)
     for (const id of organizationIds) organizations.add(id)
   }
   return {
-    ...response,
-    ...(kinds.includes(ChangeKind.REVOCATIONS) && {
-      revocations: [...revoked].map(([userId, minGeneration]) => ({ sub: String(userId), minGeneration })),
-      retiredKeys: [...keys],
-    }),
-    ...(kinds.includes(ChangeKind.USERS) && { userIds: [...users], organizationIds: [...organizations] }),
+    cursor: `${link.id}:${link.hash}`,
+    more,
+    asOf: more ? undefined : timestampFromDate(asOf),
+    now: more ? undefined : timestampFromDate(now),
+    revocations: [...revoked].map(([userId, minGeneration]) => ({ sub: String(userId), minGeneration })),
+    retiredKeys: [...keys],
+    userIds: [...users],
+    organizationIds: [...organizations],
   }
 }

@@ -103,13 +103,8 @@ export function answerRpcs(deps: {
         const [answerHash = ''] = await passwords.hash([secret], waiterOf(call, target.usernameKey))
         const by = { userId: caller.user.id, session: caller.session.id }
         await transact(async ({ t, record, target }) => {
-          const saved = {
-            userId: target.id,
-            questionId: question.id,
-            answerHash,
-            ...(password === undefined && { by }),
-          }
-          const counts = await questions.saveAnswer(saved, t)
+          const saved = { userId: target.id, questionId: question.id, answerHash }
+          const counts = await questions.saveAnswer({ ...saved, by: password === undefined ? by : undefined }, t)
           await notifyOwner(counts ? 'answer-saved' : 'answer-waits', target, call, t)
           await record({ action: 'user.save-answer', subject_id: target.id, object: `question:${question.id}` })
         })
