@@ -122,30 +122,6 @@ test('every step of a user’s life cycle leaves an event: actor, action, target
   }
 })
 
-test('administrators’ actions and key changes leave events', async t => {
-  const service = await startTestService(t)
-  const { username, token } = await service.signUp('ROLE_CLIENT')
-  const env = { PATH: process.env.PATH, HOME: process.env.HOME, ...service.env }
-  const admin = async (...args: string[]) => run(process.execPath, [cli, ...args], { env })
-  const before = (await service.registry.audit.list(everything)).length
-  await admin('users', 'suspend', username, '--yes')
-  await admin('users', 'resume', username)
-  await admin('keys', 'rotate')
-  await admin('organizations', 'create', '--name', 'Defesa Civil do Brejo')
-  const events = (await service.registry.audit.list(everything)).slice(before)
-  t.is(events.length, 4)
-  for (const { actor, outcome } of events) {
-    t.regex(actor, /^cli:./)
-    t.is(outcome, 'ok')
-  }
-  t.deepEqual(
-    events.slice(0, 2).map(({ subject_id }) => subject_id),
-    [idOf(token), idOf(token)],
-  )
-  t.regex(events[2]!.object ?? '', /^signing-key:/)
-  t.regex(events[3]!.object ?? '', /^organization:/)
-})
-
 test('a failed operation leaves no event, and an operation that can’t be recorded is rolled back', async t => {
   const service = await startTestService(t)
   const { registry, request } = service

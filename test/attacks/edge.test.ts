@@ -4,7 +4,7 @@ import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
 import test from 'ava'
 import { refused } from '../_helpers/problem.js'
 import { type RawAnswer, sendRaw } from '../_helpers/raw.js'
-import { password, serviceForFile, startTestService } from '../_helpers/service.js'
+import { password, serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()
 const port = () => Number(new URL(service.http).port)
@@ -75,24 +75,18 @@ const drip = (start: string, piece: string, patience = 2000) =>
     { pause: 1000, patience },
   )
 
-test('a client that sends headers slowly is disconnected', async t => {
-  const { closed, ms, text } = await drip('GET /healthz HTTP/1.1\r\nHost: a\r\n', 'X: x\r\n')
-  t.true(closed && ms < 15_000, `${ms}`)
-  t.notRegex(text, / 200 /)
-})
+const slowBody = (header: string) =>
+  `POST /users/login HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n${header}\r\n\r\n`
 
-test('a client that sends a body slowly is disconnected', async t => {
-  const head =
-    'POST /users/login HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{'
-  const { closed, ms } = await drip(head, ' ')
-  t.true(closed && ms < 20_000, `${ms}`)
-})
-
-test('a client that sends a chunked body slowly is disconnected', async t => {
-  const head =
-    'POST /users/login HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n'
-  const { closed, ms } = await drip(head, '1\r\n \r\n')
-  t.true(closed && ms < 20_000, `${ms}`)
+test('a client that sends headers or a body slowly is disconnected', async t => {
+  const [headers, ...bodies] = await Promise.all([
+    drip('GET /healthz HTTP/1.1\r\nHost: a\r\n', 'X: x\r\n'),
+    drip(`${slowBody('Content-Length: 1000')}{`, ' '),
+    drip(slowBody('Transfer-Encoding: chunked'), '1\r\n \r\n'),
+  ])
+  t.true(headers.closed && headers.ms < 15_000, `${headers.ms}`)
+  t.notRegex(headers.text, / 200 /)
+  for (const { closed, ms } of bodies) t.true(closed && ms < 20_000, `${ms}`)
 })
 
 test('a client that sends nothing, or only a few bytes, is disconnected', async t => {
@@ -160,11 +154,6 @@ test('a request whose end is ambiguous between two parsers closes the connection
     wrong.map(([name, { text }]) => `${name}: ${text.slice(0, 60)}`),
     [],
   )
-})
-
-test('well-formed pipelined requests are answered in order', async t => {
-  const { statuses } = await raw(`${smuggled}GET /users/me HTTP/1.1\r\nHost: a\r\n\r\n${smuggled}`)
-  t.deepEqual(statuses, [200, 403, 200])
 })
 
 test('nothing from a request is returned as a response header', async t => {
@@ -274,41 +263,6 @@ function sendBytes(
   })
 }
 
-const hostileMessages: Record<string, Buffer> = {
-  'groups without end': Buffer.alloc(60_000, 0x0b),
-  'groups of unknown fields without end': Buffer.concat(
-    Array.from({ length: 20_000 }, () => Buffer.from([0xa3, 0x06])),
-  ),
-  'a varint of eleven bytes': Buffer.alloc(11, 0xff),
-  'a length beyond the end': Buffer.from([0x0a, 0xff, 0xff, 0xff, 0xff, 0x07]),
-  'a length below zero': Buffer.from([0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01]),
-  'field number zero': Buffer.from([0x02, 0x01, 0x61]),
-  'an unknown wire type': Buffer.from([0x0f, 0x01]),
-  'the end of a group that never began': Buffer.from([0x0c]),
-  'bytes that are no UTF-8': Buffer.from([0x0a, 0x02, 0xff, 0xfe, 0x12, 0x02, 0xc0, 0x80]),
-  'the wrong wire type': Buffer.from([0x08, 0x01]),
-  'half a field': Buffer.from([0x0a]),
-}
-
-test('malicious protobuf is refused over gRPC and Connect, and the process stays up', async t => {
-  const client = new Client(service.grpc, credentials.createInsecure())
-  t.teardown(() => client.close())
-  for (const [name, bytes] of Object.entries(hostileMessages)) {
-    const code = await sendBytes(client, bytes)
-    // INVALID_ARGUMENT, INTERNAL (what grpc-js says of a message that can't be read), UNAUTHENTICATED (read as empty)
-    t.true([3, 13, 16].includes(code), `${name}: ${code}`)
-    const { status } = await fetch(`${service.http}/auth.v1.Users/Login`, {
-      method: 'POST',
-      headers: { 'content-type': 'application/proto', 'connect-protocol-version': '1' },
-      body: new Uint8Array(bytes),
-    })
-    // Connect has INTERNAL, 500, for a message that can't be read.
-    t.true(status >= 400 && status <= 500, `${name}: ${status}`)
-  }
-  t.true(await stillServes())
-  await service.adminToken()
-})
-
 test('a gRPC message has at most 64 KiB, its metadata 16 KiB, a connection 128 calls at once', async t => {
   const client = new Client(service.grpc, credentials.createInsecure())
   const fresh = new Client(service.grpc, credentials.createInsecure(), { 'grpc.use_local_subchannel_pool': 1 })
@@ -328,51 +282,6 @@ test('a gRPC message has at most 64 KiB, its metadata 16 KiB, a connection 128 c
     session.once('remoteSettings', resolve),
   )
   t.is(maxConcurrentStreams, 128)
-})
-
-test('pages of origins that aren’t allowed can’t read responses', async t => {
-  const { token } = await service.signUp('ROLE_CLIENT')
-  const open = await startTestService(t, {
-    DATABASE_URL: service.env.DATABASE_URL!,
-    AUTH_CORS_ORIGINS: 'https://app.example.org',
-  })
-  const near = [
-    'https://app.example.org.attacker.example',
-    'https://attacker-app.example.org',
-    'http://app.example.org',
-    'https://app.example.org:8443',
-    'null',
-    'https://APP.example.org',
-    '*',
-    'https://app.example.org/',
-    'https://sub.app.example.org',
-  ]
-  for (const one of [service, open]) {
-    for (const origin of [
-      'https://attacker.example',
-      ...near,
-      ...(one === service ? ['https://app.example.org'] : []),
-    ]) {
-      for (const [method, path] of [
-        ['GET', '/users/me'],
-        ['OPTIONS', '/users/me'],
-        ['OPTIONS', '/auth.v1.Users/Login'],
-        ['GET', '/.well-known/jwks.json'],
-      ] as const) {
-        const headers = {
-          origin,
-          'access-control-request-method': 'GET',
-          'access-control-request-headers': 'authorization',
-        }
-        const answer = await one.request(method, path, { token, headers })
-        const granted = [...answer.headers.keys()].filter(name => name.startsWith('access-control-'))
-        t.deepEqual(granted, [], `${origin} ${method} ${path}`)
-      }
-    }
-  }
-  const { headers } = await open.request('GET', '/users/me', { token, headers: { origin: 'https://app.example.org' } })
-  t.is(headers.get('access-control-allow-origin'), 'https://app.example.org')
-  t.is(headers.get('access-control-allow-credentials'), null)
 })
 
 /** Status, reason and connection of the only answer to raw bytes; the test fails if there is another number of answers. */
@@ -447,10 +356,8 @@ test('a body that is announced as too large is refused before 100 Continue, any 
   )
   const body = JSON.stringify({ username: 'nobody', password: 'not a password' })
   for (const path of ['/users/login', '/auth.v1.Users/Login']) {
-    const { text } = await sendRaw(port(), [post(path, '100-continue', `Content-Length: ${body.length}`), body], {
-      pause: 200,
-      patience: 300,
-    })
+    const length = `Content-Length: ${body.length}\r\nConnection: close`
+    const { text } = await sendRaw(port(), [post(path, '100-continue', length), body], { pause: 200, patience: 60_000 })
     t.regex(text, /^HTTP\/1\.1 100 Continue\r\n\r\nHTTP\/1\.1 40[14] /)
   }
 })

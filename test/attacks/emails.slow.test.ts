@@ -1,6 +1,5 @@
 /** Floods of e-mails: how many an unknown client can have sent to a user or an organization, and the quota it can use up. */
 import { randomUUID } from 'node:crypto'
-import { availableParallelism } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import pg from 'pg'
@@ -110,32 +109,6 @@ test.serial(
     await settled(on)
     t.is(eventsIn(received(on, victim)), events)
     t.true(received(on, victim).length <= 20 + changers.length, 'of one kind for one user they are merged')
-  },
-)
-
-test.serial(
-  'strangers who use up the quota of a recipient don’t delay the notices of an active account there',
-  async t => {
-    const on = await scene(t)
-    const owner = 'ana@example.org'
-    const strangers = await Promise.all([1, 2].map(() => passwordChanger(on, owner)))
-    for (let times = 0; times < 5; times++) for (const change of strangers) await change()
-    const change = await passwordChanger(on, owner, { active: true })
-    for (let sent = 0; sent < 10; sent++) {
-      const address = await change()
-      await settled(on)
-      t.true(
-        received(on, owner).some(({ text }) => text?.includes(`${address}.`)),
-        `notice ${sent}`,
-      )
-    }
-    t.is(received(on, owner).length, 15)
-    for (let times = 0; times < 5; times++) await change()
-    await settled(on)
-    t.is(received(on, owner).length, 15)
-    await on.clock.pass(3600)
-    await settled(on)
-    t.is(eventsIn(received(on, owner)), 25, 'and none is lost')
   },
 )
 
@@ -361,18 +334,6 @@ test.serial(
   },
 )
 
-test.serial('requests for e-mails are accepted no faster than e-mails are sent', async t => {
-  // 50 at once, then 0.1 a second for each core.
-  const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.05' })
-  const startedAt = performance.now()
-  for (let asked = 0; asked < 51; asked++) {
-    const query = { username: 'ninguém', email: 'ninguem@example.org' }
-    const options = { query, headers: { 'x-forwarded-for': anyAddress() } }
-    t.is((await service.request('POST', '/forgotpasswords/sendkeybyemail', options)).status, 200)
-  }
-  t.true(performance.now() - startedAt > 9_000 / availableParallelism())
-})
-
 test.serial('AUTH_LIMIT_FACTOR multiplies the e-mail limits', async t => {
   const on = await scene(t, { AUTH_LIMIT_FACTOR: '0.5' })
   const victim = 'vitima@example.org'
@@ -443,55 +404,6 @@ test.serial(
     t.is(server.held.length, 2)
   },
 )
-
-test.serial('a refused recipient gets three attempts within an hour, and a notice to it is kept as failed', async t => {
-  let attempts = 0
-  const on = await scene(t, {}, command => {
-    if (command !== 'RCPT TO') return undefined
-    attempts++
-    return 550
-  })
-  const attempted = async (seconds: number) => {
-    await on.clock.pass(seconds)
-    await settled(on)
-    // A retry in progress is due again in 90 seconds if it isn't completed.
-    const text = "SELECT FROM emails WHERE next_attempt_at < now() + interval '90 seconds'"
-    await waitForValue(async () => (await on.service.registry.database.run({ name: 'on loan', text }, [])).length, 0)
-    return attempts
-  }
-  const change = await passwordChanger(on, 'ana@example.org')
-  await change()
-  const counts: number[] = []
-  for (const seconds of [0, 1_700, 110, 1_700, 110, 36_000]) counts.push(await attempted(seconds))
-  t.deepEqual(counts, [1, 1, 2, 2, 3, 3])
-  const rows = await on.service.registry.emails.list({ failed: true, limit: 9 })
-  t.deepEqual(
-    rows.map(({ kind, lastError }) => `${kind} ${lastError}`),
-    ['notice Error EENVELOPE 550 RCPT TO'],
-  )
-})
-
-test.serial('a recovery request that isn’t answered within an hour is dropped', async t => {
-  const on = await scene(t)
-  const email = 'ana@example.org'
-  const { username } = await on.service.signUp('ROLE_CLIENT', { email })
-  const ask = async () => {
-    const { status } = await post(on, '/forgotpasswords/sendkeybyemail', { username, email })
-    t.is(status, 200)
-    await settled(on)
-  }
-  const queued = async () => (await on.service.registry.emails.list({ limit: 9 })).map(({ kind }) => kind)
-  await on.mailbox.shut()
-  await ask()
-  await on.clock.pass(3_500)
-  await settled(on)
-  t.deepEqual(await queued(), ['recovery-key'])
-  await on.clock.pass(3_600)
-  await waitForValue(async () => (await queued()).length, 0)
-  await on.mailbox.reopen()
-  await ask()
-  t.is(received(on, email).length, 1)
-})
 
 test.serial(
   'a client that uses up the requests of a network doesn’t keep an active account there from recovering',

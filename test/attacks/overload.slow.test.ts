@@ -2,10 +2,8 @@
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import bcrypt from 'bcrypt'
-import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { openAdministration } from '../_helpers/administration.js'
 import { anyAddress, from, known, login, statuses } from '../_helpers/crowd.js'
-import { openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { password, signUpForm, startTestService, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 import { waitFor } from '../_helpers/wait.js'
@@ -100,26 +98,6 @@ test.serial('a new address signs up before waiting addresses that have signed up
   await Promise.all(crowd)
 })
 
-test.serial('a sign-up that is refused for lack of room doesn’t count against its address', async t => {
-  const service = await startTestService(t, { AUTH_BCRYPT_COST: '12' })
-  const client = openGrpc(service.grpc)
-  t.teardown(client.close)
-  const metadata = from(anyAddress())
-  // More than the threads can hash in the time that a job may wait: some are refused after they were counted.
-  const reasons = await Promise.all(
-    Array.from({ length: 150 }, () =>
-      client.call(Users.method.signUp, signUpForm(), { metadata, once: true }).then(
-        () => undefined,
-        error => refusalOf(error).info?.reason ?? 'not answered in time',
-      ),
-    ),
-  )
-  const others = reasons.filter(reason => reason !== 'OVERLOADED').length
-  t.true(others < reasons.length)
-  const [[bucket]] = await service.registry.database.sequelize.query('SELECT level FROM buckets')
-  t.true((bucket as { level: number }).level <= others, `${JSON.stringify(bucket)} of ${others}`)
-})
-
 const storeHash = ({ registry }: TestService, token: string, hash: string) =>
   registry.database.sequelize.query('UPDATE users SET password_hash = $1 WHERE id = $2', { bind: [hash, idOf(token)] })
 
@@ -147,30 +125,4 @@ test('after a migration from another system all users sign in at once, and their
   await Promise.all(load)
   await waitFor(async () => (await storedHashes(service)).every(hash => hash.startsWith('hmac1:$2b$06$')))
   t.pass()
-})
-
-test('renewing a hash doesn’t restore a password that was changed in the meantime', async t => {
-  const service = await startTestService(t, { AUTH_BCRYPT_COST: '9' })
-  const { username, token } = await service.signUp('ROLE_CLIENT')
-  const marker = await service.signUp('ROLE_CLIENT')
-  for (const each of [token, marker.token]) await storeHash(service, each, await bcrypt.hash(password, 8))
-  let over = false
-  t.teardown(() => {
-    over = true
-  })
-  // So many that no thread is idle until the password is changed.
-  const load = Array.from({ length: 12 }, async () => {
-    while (!over) await login(service, randomUUID(), anyAddress())
-  })
-  t.is((await login(service, username, anyAddress())).status, 200)
-  const newPassword = 'tartaruga de couro 7'
-  t.is((await login(service, marker.username, anyAddress())).status, 200)
-  const path = '/forgotpasswords/passwordupdatebyusername'
-  t.is((await service.request('POST', path, { token, body: { newPassword } })).status, 200)
-  over = true
-  await Promise.all(load)
-  // Renewals run in order: after the later one, the earlier one has ended.
-  await waitFor(async () => (await storedHashes(service)).every(hash => hash.startsWith('hmac1:$2b$09$')))
-  t.is((await login(service, username, anyAddress(), newPassword)).status, 200)
-  t.is((await login(service, username, anyAddress())).status, 404)
 })

@@ -1,5 +1,5 @@
 /** Sign-in without a password: mailed keys, answers to questions, and the e-mails that notify the owner. */
-import { randomInt, randomUUID } from 'node:crypto'
+import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import type { Email } from 'postal-mime'
 import type { Transaction } from '../../server/database/connection.js'
@@ -7,8 +7,8 @@ import type { EmailIntent, RecoveryRequest } from '../../server/models/email.js'
 import type { Users } from '../../server/models/user.js'
 import { usernameKey } from '../../server/rules/names.js'
 import { anyAddress } from '../_helpers/crowd.js'
-import { mailboxForFile, openMailbox } from '../_helpers/mailbox.js'
-import { changeTokens, lockWaiters, suspend } from '../_helpers/models.js'
+import { mailboxForFile } from '../_helpers/mailbox.js'
+import { changeTokens, lockWaiters } from '../_helpers/models.js'
 import { type Answer, password, type SignedUp, serviceForFile, serviceWithClock } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
@@ -67,10 +67,6 @@ async function knownAddress({ username }: { username: string }): Promise<string>
   return address
 }
 
-/** The count of failures doesn't matter here. */
-const forget = (username: string) =>
-  service.registry.attempts.clear([service.registry.counterKeys.account('answers', usernameKey(username))])
-
 /** Until nothing is left in the queue. */
 async function quiet(): Promise<void> {
   const left = () => sql('SELECT id, attempts FROM emails ORDER BY id')
@@ -87,46 +83,6 @@ test('of 50 simultaneous sign-ins with the same key, one succeeds', async t => {
   t.true(answers.every(({ status }) => [200, 422, 429].includes(status)))
   const filter = { subjectId: user.id, action: 'session.login-by-key', outcome: 'ok', limit: 100 }
   t.is((await service.registry.audit.list(filter)).length, 1)
-})
-
-test('a key works once', async t => {
-  const user = await withEmail()
-  const key = await mailedKey(user)
-  t.is((await useKey(user.username, key.toLowerCase())).status, 200)
-  t.is((await useKey(user.username, key)).status, 422)
-})
-
-test('a key allows five attempts from an address, including the correct one', async t => {
-  const [lucky, late] = [await withEmail(), await withEmail()]
-  for (const [user, wrong] of [
-    [lucky, 4],
-    [late, 5],
-  ] as const) {
-    const key = await mailedKey(user)
-    const address = anyAddress()
-    for (let index = 0; index < wrong; index++) t.is((await useKey(user.username, wrongKey(key), address)).status, 422)
-    t.is((await useKey(user.username, key, address)).status, user === lucky ? 200 : 422)
-  }
-})
-
-test('the next key allows five new attempts', async t => {
-  const user = await withEmail()
-  const address = anyAddress()
-  const keys = ['ABCD2345', 'EFGH6789']
-  for (const key of keys) {
-    await service.registry.mailedKeys.replace(user.id, 'recovery', key)
-    for (let index = 0; index < 4; index++) t.is((await useKey(user.username, wrongKey(key), address)).status, 422)
-  }
-  t.is((await useKey(user.username, keys[1]!, address)).status, 200)
-})
-
-test('all addresses of an IPv6 network share five attempts', async t => {
-  const user = await withEmail()
-  const key = await mailedKey(user)
-  const block = `2001:db8:${randomInt(1, 0xffff).toString(16)}:d`
-  for (let index = 0; index < 5; index++) await useKey(user.username, wrongKey(key), `${block}::${index}`)
-  t.is((await useKey(user.username, key, `${block}::f`)).status, 422)
-  t.is((await useKey(user.username, key, `${block.slice(0, -1)}e::f`)).status, 200)
 })
 
 // Serial, because it counts sessions that wait for locks.
@@ -197,18 +153,6 @@ test('a key belongs to one user and one purpose', async t => {
   t.is((await useKey(one.username, key)).status, 422)
   await sql(`UPDATE mailed_keys SET purpose = 'recovery' WHERE user_id = ${one.id}`)
   t.is((await useKey(one.username, key)).status, 200)
-})
-
-test('a new password or e-mail address voids a mailed key', async t => {
-  const [first, second] = [await withEmail(), await withEmail()]
-  const keys = [await mailedKey(first), await mailedKey(second)]
-  await send('passwordupdatebyusername', { newPassword: 'tartaruga de couro 7' }, { token: first.token })
-  const { users, database } = service.registry
-  await database.transact(transaction =>
-    users.setEmail(second, 'outra@example.org', { address: '192.0.2.1', locale: 'en' }, transaction),
-  )
-  t.is((await useKey(first.username, keys[0]!)).status, 422)
-  t.is((await useKey(second.username, keys[1]!)).status, 422)
 })
 
 const requestOf = ({ username, email }: { username: string; email: string }): RecoveryRequest => ({
@@ -288,36 +232,6 @@ for (const [name, [endsActivation, revoke]] of Object.entries(revocations)) {
   })
 }
 
-test.serial(
-  'a key requested before a suspension is never mailed, even if the suspension ends before its turn',
-  async t => {
-    const { database, users } = service.registry
-    const [user, other] = [await withEmail(), await withEmail()]
-    const ids = [
-      await held({ kind: 'recovery-request', parameters: requestOf(user) }),
-      await held({ kind: 'recovery-request', parameters: requestOf(other) }),
-    ]
-    await suspend(service.registry, user.id)
-    await database.transact(t => users.resume(user.id, t))
-    await sql(`UPDATE emails SET next_attempt_at = now() WHERE id IN (${ids})`)
-    await nextKey(other.email)
-    await quiet()
-    t.false(mailbox.emails.some(({ to }) => to?.[0]?.address === user.email))
-  },
-)
-
-test('a suspended user gets no key and can’t use one', async t => {
-  const user = await withEmail()
-  const key = await mailedKey(user)
-  const address = await knownAddress(user)
-  await suspend(service.registry, user.id)
-  t.is((await useKey(user.username, key)).status, 422)
-  t.is((await sendKey(user.username, user.email, address)).status, 200)
-  await quiet()
-  // Only the e-mail with the earlier key.
-  t.is(mailbox.emails.filter(({ to }) => to?.[0]?.address === user.email).length, 1)
-})
-
 test('a request for a key to another user’s address gets the same answer and sends nothing', async t => {
   const user = await withEmail()
   const answers: Record<string, unknown> = {}
@@ -395,61 +309,6 @@ test('the owner gets an e-mail when an administrator changes the password', asyn
   t.is((await mailbox.nextEmail(user.email)).subject, 'Sua senha foi alterada')
 })
 
-test('fewer than two correct answers to two different questions don’t sign in', async t => {
-  const { username, token } = await service.signUp('ROLE_CLIENT')
-  const [a, b, c, d] = questions as [number, number, number, number]
-  for (const [id, answer] of [
-    [a, 'azul'],
-    [b, 'verde'],
-    [c, 'vermelho'],
-  ] as const) {
-    await send(
-      'saveforgotpasswordquestionsusersanswers',
-      {},
-      { token, body: { forgotpasswordquestionsid: id, answer } },
-    )
-  }
-  const list = (...pairs: [number, string][]) =>
-    pairs.map(([forgotpasswordquestionsid, answer]) => ({ forgotpasswordquestionsid, answer }))
-  const expected: [string, unknown, number][] = [
-    ['none', [], 422],
-    ['no body', undefined, 422],
-    ['one right', list([a, 'azul']), 422],
-    ['one right twice', list([a, 'azul'], [a, 'azul']), 422],
-    ['one right ten times', list(...Array.from({ length: 10 }, () => [a, 'azul'] as [number, string])), 422],
-    ['one right of two', list([a, 'azul'], [b, 'azul']), 422],
-    ['a second chance at the same question', list([a, 'azul'], [b, 'azul'], [b, 'verde']), 422],
-    ['none right', list([a, 'x'], [b, 'y'], [c, 'z']), 422],
-    ['empty ones', list([a, ''], [b, '']), 422],
-    ['a question never answered', list([a, 'azul'], [b, 'verde'], [d, 'x']), 404],
-    ['no such question', list([a, 'azul'], [999_999, 'verde']), 404],
-    ['eleven', list(...Array.from({ length: 11 }, (_, index) => [index + 1, 'azul'] as [number, string])), 400],
-    ['two right', list([a, ' AZUL'], [b, 'Vérde']), 200],
-    ['two right and one wrong', list([a, 'azul'], [c, 'x'], [b, 'verde']), 200],
-  ]
-  for (const [name, body, status] of expected) {
-    await forget(username)
-    t.is((await useAnswers(username, body)).status, status, name)
-  }
-})
-
-test('a refusal gives no hint of how many answers were correct', async t => {
-  const { username, token } = await service.signUp('ROLE_CLIENT')
-  for (const id of questions.slice(0, 2)) {
-    await send(
-      'saveforgotpasswordquestionsusersanswers',
-      {},
-      { token, body: { forgotpasswordquestionsid: id, answer: 'azul' } },
-    )
-  }
-  const tell = async (...answers: string[]) => {
-    const body = answers.map((answer, index) => ({ forgotpasswordquestionsid: questions[index], answer }))
-    const { status, json, headers } = await useAnswers(username, body)
-    return { status, ...json, requestId: '', type: headers.get('content-type') }
-  }
-  t.deepEqual(await tell('azul', 'verde'), await tell('verde', 'verde'))
-})
-
 test('keys and answers are never stored in the clear', async t => {
   const user = await withEmail()
   const answer = `resposta ${randomUUID()}`
@@ -469,31 +328,4 @@ test('keys and answers are never stored in the clear', async t => {
     for (const secret of [key, Buffer.from(key).toString('hex'), answer, password])
       t.false(dump.includes(secret), String(name))
   }
-})
-
-test('no e-mail is lost while the mail server refuses it or is down', async t => {
-  const own = await openMailbox(t)
-  const other = await serviceWithClock(t, { SMTP_URL: own.url })
-  const email = 'ana@example.org'
-  const { username } = await other.signUp('ROLE_CLIENT', { email })
-  /** Waits until the e-mail has failed with a matching error. */
-  const delayed = (error: RegExp) =>
-    waitFor(async () => {
-      const [rows] = await other.registry.database.sequelize.query('SELECT last_error AS error FROM emails')
-      return (rows as { error: string | null }[]).some(row => error.test(row.error ?? ''))
-    })
-  own.refuse(1)
-  t.is((await other.request('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email } })).status, 200)
-  await delayed(/451/)
-  t.is(own.emails.length, 0)
-  await own.shut()
-  await other.clock.pass(60)
-  await delayed(/^(?!.*451)/)
-  await own.reopen()
-  await other.clock.pass(60)
-  const key = keyIn(await own.nextEmail(email))
-  t.is(
-    (await other.request('POST', '/forgotpasswords/loginbyusernameandkey', { query: { username, key } })).status,
-    200,
-  )
 })

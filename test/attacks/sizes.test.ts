@@ -88,7 +88,7 @@ test.before(async () => {
   const admin = await service.adminToken()
   const email = 'dona@example.org'
   const { username, token } = await service.signUp('ROLE_CLIENT', { email })
-  const member = await service.signUp('ROLE_INSTITUTION')
+  const member = await service.institution(await service.organization())
   const list = await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')
   const [a, b] = list.json.map(({ id }: { id: number }) => id)
   for (const forgotpasswordquestionsid of [a, b]) {
@@ -141,6 +141,10 @@ test.before(async () => {
     simple(users.setEmail, 'email', 'INVALID_EMAIL', { password }, { token }),
     simple(users.setEmail, 'password', 'INVALID_CREDENTIALS', { email }, { token }),
     simple(users.deleteMe, 'password', 'INVALID_CREDENTIALS', {}, { token }),
+    simple(users.deactivateMember, 'username', 'USER_NOT_FOUND', {}, { token: member.token }),
+    ...['text', 'pageToken'].map(field =>
+      simple(users.listMembers, field, 'INVALID_ARGUMENT', {}, { token: member.token }),
+    ),
     simple(users.listMyEvents, 'pageToken', 'INVALID_ARGUMENT', {}, { token }),
     simple(users.setUsername, 'username', 'INVALID_SIGN_UP', { password }, { token, named: true }),
     simple(users.setUsername, 'password', 'INVALID_CREDENTIALS', { username: 'outra' }, { token }),

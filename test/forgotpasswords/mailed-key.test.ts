@@ -80,13 +80,9 @@ test('after 5 wrong attempts from an address the correct key fails from there, b
   for (let i = 0; i < 5; i++) refused(t, await enter(username, 'ABCD2345', address), 422, 'INVALID_KEY')
   refused(t, await enter(username, key, address), 422, 'INVALID_KEY')
   t.is((await enter(username, key)).status, 200)
-})
-
-test('the correct key works at the 5th attempt', async t => {
-  const { username, key } = await mailed()
-  const address = newAddress()
-  for (let i = 0; i < 4; i++) refused(t, await enter(username, 'ABCD2345', address), 422, 'INVALID_KEY')
-  t.is((await enter(username, key, address)).status, 200)
+  const lucky = await mailed()
+  for (let i = 0; i < 4; i++) refused(t, await enter(lucky.username, 'ABCD2345', address), 422, 'INVALID_KEY')
+  t.is((await enter(lucky.username, lucky.key, address)).status, 200)
 })
 
 test('all addresses of an IPv6 /64 share the 5 attempts', async t => {
@@ -104,33 +100,20 @@ test('a new key has 5 new attempts', async t => {
   t.is((await enter(username, 'WXYZ6789', address)).status, 200)
 })
 
-test('of 20 simultaneous attempts from an address, 5 are compared', async t => {
-  const { token } = await mailed()
-  const { mailedKeys } = service.registry
-  const attempt = (address: string) => mailedKeys.attempt(idOf(token), 'recovery', address)
-  const digests = await Promise.all(Array.from({ length: 20 }, () => attempt('192.0.2.1')))
-  t.is(digests.filter(Boolean).length, 5)
-  t.truthy(await attempt('192.0.2.2'))
-})
-
-for (const email of [
-  '',
-  ' ',
-  'ana',
-  'ana@',
-  '@example.org',
-  'ana@exa mple.org',
-  'ana@example..org',
-  'a@b@c',
-  '"mallory@example.org, x"@example.org',
-  `${'a'.repeat(65)}@b.org`,
-]) {
-  test(`the address "${email.slice(0, 30)}" is answered with 422`, async t => {
+test('an address that is missing, or that mail can’t be sent to, is answered with 422', async t => {
+  for (const email of [
+    '',
+    ' ',
+    'ana',
+    'ana@',
+    '@example.org',
+    'ana@exa mple.org',
+    'ana@example..org',
+    'a@b@c',
+    '"mallory@example.org, x"@example.org',
+    `${'a'.repeat(65)}@b.org`,
+  ])
     refused(t, await ask({ username: 'ana', email }), 422, 'INVALID_EMAIL')
-  })
-}
-
-test('a missing address is answered with 422', async t => {
   refused(t, await ask({ username: 'ana' }), 422, 'INVALID_EMAIL')
   refused(t, await ask({}), 422, 'INVALID_EMAIL')
 })

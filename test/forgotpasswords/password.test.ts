@@ -1,10 +1,8 @@
 /** The password update: the policy, the permissions, and a complete recovery of an account. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
-import { suspend } from '../_helpers/models.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { password, serviceForFile } from '../_helpers/service.js'
-import { idOf } from '../_helpers/tokens.js'
 
 const service = serviceForFile()
 const path = '/forgotpasswords/passwordupdatebyusername'
@@ -15,42 +13,20 @@ const next = 'bem-te-vi de peito amarelo'
 
 test('the new password signs in, the old one doesn’t, and the response is empty', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
-  const { status, text, headers } = await update(token, { username, newPassword: next })
+  const { status, text, headers } = await update(token, { username: username.replace(/\D/g, ''), newPassword: next })
   t.is(`${status}${text}${headers.get('content-type')}`, '200null')
   t.is((await login(username, next)).status, 200)
   refused(t, await login(username, password), 404, 'INVALID_CREDENTIALS')
 })
 
-test('any spelling of the caller’s username means the caller', async t => {
+test('a new password that the rules refuse is answered with 400, and the old one stays', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
-  t.is((await update(token, { username: username.replace(/\D/g, ''), newPassword: next })).status, 200)
-})
-
-for (const [what, secret] of [
-  ['too short', 'seven77'],
-  ['too long', 'a'.repeat(257)],
-  ['among the common ones', 'Password123'],
-  ['with control characters', 'abc\u0000defgh'],
-] as const) {
-  test(`a new password that is ${what} is answered with 400, and the old one stays`, async t => {
-    const { username, token } = await service.signUp('ROLE_CLIENT')
+  for (const secret of ['seven77', 'a'.repeat(257), 'Password123', 'abc\u0000defgh']) {
     const answer = await update(token, { newPassword: secret })
     refused(t, answer, 400, 'INVALID_PASSWORD')
     t.deepEqual(wrongFields(answer), ['newPassword'])
-    t.is((await login(username, password)).status, 200)
-  })
-}
-
-test('a new password that is the username is answered with 400', async t => {
-  const name = `Joaquina ${randomUUID()}`
-  const { token } = await service.signUp('ROLE_CLIENT', { username: name })
-  refused(t, await update(token, { newPassword: name.toLowerCase() }), 400, 'INVALID_PASSWORD')
-})
-
-test('a new password that is the nickname is answered with 400', async t => {
-  const name = `Joaquina ${randomUUID()}`
-  const { token } = await service.signUp('ROLE_CLIENT', { nickname: name })
-  refused(t, await update(token, { newPassword: name.toLowerCase() }), 400, 'INVALID_PASSWORD')
+  }
+  t.is((await login(username, password)).status, 200)
 })
 
 test('no new password is answered with 400', async t => {
@@ -69,13 +45,6 @@ test('an administrator, who may set every password, gets 404 for an unknown user
   t.is((await service.request('GET', '/users/me', { token: admin })).status, 200)
 })
 
-test('a suspended user’s password can be set, and still doesn’t sign in', async t => {
-  const { username, token } = await service.signUp('ROLE_CLIENT')
-  await suspend(service.registry, idOf(token))
-  t.is((await update(await service.adminToken(), { username, newPassword: next })).status, 200)
-  refused(t, await login(username, next), 404, 'INVALID_CREDENTIALS')
-})
-
 test('a user who forgot the password signs in by two answers and sets a new one', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')
   const questions = (await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json
@@ -92,17 +61,4 @@ test('a user who forgot the password signs in by two answers and sets a new one'
   t.is((await update(recovery.text, { username, newPassword: next })).status, 200)
   t.is((await login(username, next)).status, 200)
   refused(t, await service.request('GET', '/users/me', { token: recovery.text }), 500, 'INVALID_TOKEN')
-})
-
-test('passwords compare equal in every Unicode composition', async t => {
-  const { username, token } = await service.signUp('ROLE_CLIENT')
-  t.is((await update(token, { newPassword: 'coração de mãe' })).status, 200)
-  t.is((await login(username, 'corac\u0327a\u0303o\u00a0de ma\u0303e')).status, 200)
-})
-
-test('every character of a long password is significant', async t => {
-  const { username, token } = await service.signUp('ROLE_CLIENT')
-  t.is((await update(token, { newPassword: `${'ã'.repeat(255)}1` })).status, 200)
-  refused(t, await login(username, `${'ã'.repeat(255)}2`), 404, 'INVALID_CREDENTIALS')
-  t.is((await login(username, `${'ã'.repeat(255)}1`)).status, 200)
 })

@@ -360,8 +360,31 @@ test('pages of allowed origins can read responses, and others can’t', async t 
     for (const name of ['retry-after', 'x-request-id', 'grpc-status', 'grpc-message']) {
       t.true(listOf(headers, 'access-control-expose-headers').includes(name), `${path} ${name}`)
     }
-    t.is((await ask('https://evil.example.org', path)).headers.get('access-control-allow-origin'), null)
+    t.is(headers.get('access-control-allow-credentials'), null)
   }
+  for (const origin of [
+    'https://attacker.example',
+    'https://app.example.org.attacker.example',
+    'https://attacker-app.example.org',
+    'http://app.example.org',
+    'https://app.example.org:8443',
+    'null',
+    'https://APP.example.org',
+    '*',
+    'https://app.example.org/',
+    'https://sub.app.example.org',
+  ])
+    for (const [method, path] of [
+      ['GET', '/users/me'],
+      ['OPTIONS', '/users/me'],
+      ['OPTIONS', '/auth.v1.Users/Login'],
+      ['GET', '/.well-known/jwks.json'],
+    ] as const) {
+      const asked = { 'access-control-request-method': 'GET', 'access-control-request-headers': 'authorization' }
+      const { headers } = await other.request(method, path, { headers: { origin, ...asked } })
+      const granted = [...headers.keys()].filter(name => name.startsWith('access-control-'))
+      t.deepEqual(granted, [], `${origin} ${method} ${path}`)
+    }
   for (const path of ['/users/me', '/1.0.0/users/login', '/auth.v1.Users/Login', '/nothing']) {
     const { status, headers } = await other.request('OPTIONS', path, {
       headers: {
