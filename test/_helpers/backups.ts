@@ -1,17 +1,9 @@
 /** Backups from outside: their text, decrypted with the age library, and the contents of a database. */
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { Decrypter, Encrypter, generateX25519Identity, identityToRecipient } from 'age-encryption'
 import type { Run } from './cli.js'
-import { ask, type Teardown } from './database.js'
-
-/** A folder that is deleted when the test ends. */
-export async function temporaryFolder(t: Teardown): Promise<string> {
-  const path = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(path, { recursive: true, force: true }))
-  return path
-}
+import { ask } from './database.js'
 
 /** A key pair of age: the public key, and the file of the private key. */
 export async function newIdentity(folder: string): Promise<{ recipient: string; identity: string; secret: string }> {

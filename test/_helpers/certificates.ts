@@ -1,9 +1,9 @@
 /** Certificates for tests (X.509, RFC 5280), with only the fields that TLS needs. */
 import { generateKeyPairSync, type KeyObject, randomBytes, sign } from 'node:crypto'
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Teardown } from './database.js'
+import { temporaryFolder } from './files.js'
 
 /** An authority, and a certificate that it signed, in PEM. */
 export interface Authority {
@@ -91,8 +91,7 @@ export async function writePems<T extends Record<string, Buffer>>(
   t: Teardown,
   contents: T,
 ): Promise<{ [K in keyof T]: string }> {
-  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  const folder = await temporaryFolder(t)
   const paths: Record<string, string> = {}
   for (const [name, content] of Object.entries(contents)) {
     paths[name] = join(folder, `${name}.pem`)

@@ -1,13 +1,17 @@
 /** `auth-admin` in the test's own process, as a child process with pipes, or at a terminal. */
 import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
+import { join } from 'node:path'
 import { PassThrough } from 'node:stream'
 import { fileURLToPath } from 'node:url'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
 import type { Command } from 'commander'
 import { run } from '../../cli/program.js'
+import { formatAddress } from '../../server/process/settings.js'
 import type { Teardown } from './database.js'
+import { temporaryFolder } from './files.js'
 import { databaseFor, ownSettings } from './installed.js'
 import './turns.js'
+import type { TestService } from './service.js'
 
 /** The program that users start. */
 export const program = fileURLToPath(new URL('../../cli/main.js', import.meta.url))
@@ -73,6 +77,31 @@ export function runCli(env: Record<string, string>, args: readonly string[], inp
 export async function installedRegistry(t: Teardown) {
   const { AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD, AUTH_BCRYPT_COST } = ownSettings
   return { DATABASE_URL: await databaseFor(t), AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD, AUTH_BCRYPT_COST }
+}
+
+/** The `--json` of a command of a noun, which must succeed. */
+export function documentsOf(service: { readonly env: Record<string, string> }, noun: string) {
+  const run = (...args: string[]) => runCli(service.env, [noun, ...args])
+  const json = async (...args: string[]) => {
+    const { code, stdout, stderr } = await run(...args, '--json')
+    if (code !== 0) throw new Error(stderr)
+    return JSON.parse(stdout)
+  }
+  return { run, json }
+}
+
+/**
+ * A user of the command line without settings of the service: with an empty folder for contexts, and a data folder without a
+ * registry. `login` signs in as the administrator of the installation.
+ */
+export async function remoteUser(t: Teardown, { service }: Pick<TestService, 'service'>, start = runCli) {
+  const config = await temporaryFolder(t)
+  const url = `http://${formatAddress(service.addresses.admin!)}`
+  const env = { XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }
+  const run = (args: readonly string[], input = '') => start(env, args, input)
+  const login = (...args: string[]) =>
+    run(['login', url, '--username', 'admin', '--password-file', '-', ...args], ownSettings.AUTH_ADMIN_PASSWORD)
+  return { env, config, url, run, login }
 }
 
 /** The commands that do something, each with its path, such as `users show`. */

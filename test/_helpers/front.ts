@@ -1,11 +1,11 @@
 /** The configuration of the proxies in deploy/, with paths and ports of this machine. */
 import { spawn } from 'node:child_process'
-import { chmod, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { chmod, readFile, writeFile } from 'node:fs/promises'
 import { connect } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createAuthority } from './certificates.js'
 import type { Teardown } from './database.js'
+import { temporaryFolder } from './files.js'
 import type { Place } from './http2.js'
 import { keepLog } from './logged.js'
 import type { Spawned } from './spawned.js'
@@ -38,8 +38,7 @@ export async function adapted(path: string, replacements: Readonly<Record<string
 
 /** A folder with files of these names and contents, which any user can read; deleted when the test ends. */
 export async function folderOf(t: Teardown, files: Record<string, string | Buffer>): Promise<string> {
-  const folder = await mkdtemp(join(tmpdir(), 'auth-front-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  const folder = await temporaryFolder(t)
   await chmod(folder, 0o755)
   for (const [name, content] of Object.entries(files)) await writeFile(join(folder, name), content)
   return folder

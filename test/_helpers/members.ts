@@ -1,8 +1,5 @@
 /** Processes that share the embedded PostgreSQL of one folder. */
 import { type ChildProcessByStdio, spawn } from 'node:child_process'
-import { mkdtemp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import type { Readable, Writable } from 'node:stream'
 import { fileURLToPath } from 'node:url'
 import type { ExecutionContext } from 'ava'
@@ -13,12 +10,6 @@ export type Member = ChildProcessByStdio<Writable, Readable, null>
 const log = { info() {}, warn() {} }
 export const start = (dataDir: string) => startEmbedded({ dataDir, log })
 const memberProgram = fileURLToPath(new URL('../_helpers/member.js', import.meta.url))
-
-export async function folder(t: ExecutionContext): Promise<string> {
-  const path = await mkdtemp(join(tmpdir(), 'auth-embedded-'))
-  t.teardown(() => rm(path, { recursive: true, force: true }))
-  return path
-}
 
 export function spawnMember(t: ExecutionContext, dataDir: string): Member {
   const member = spawn(process.execPath, [memberProgram, dataDir], { stdio: ['pipe', 'pipe', 'inherit'] })

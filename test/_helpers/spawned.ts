@@ -1,10 +1,8 @@
 /** The service as a separate process, with all its output. */
 import { type ChildProcess, spawn } from 'node:child_process'
-import { mkdtemp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { Teardown } from './database.js'
+import { temporaryFolder } from './files.js'
 import { databaseFor } from './installed.js'
 import { keepLog } from './logged.js'
 import { password } from './service.js'
@@ -80,8 +78,7 @@ export function launch(
 
 /** Settings of a service on a new database, or on the one given (`DATABASE_URL`; empty for an embedded one). */
 export async function serviceEnv(t: Teardown, env: Record<string, string> = {}): Promise<Record<string, string>> {
-  const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(dataDir, { recursive: true, force: true }))
+  const dataDir = await temporaryFolder(t)
   return {
     DATABASE_URL: env.DATABASE_URL ?? (await databaseFor(t, env)),
     ...(env.DATABASE_URL !== '' && { AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64') }),

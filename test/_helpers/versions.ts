@@ -3,9 +3,9 @@ import { execFile } from 'node:child_process'
 import { cp, mkdir, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { temporaryFolder } from './backups.js'
 import type { Run } from './cli.js'
 import type { Teardown } from './database.js'
+import { temporaryFolder } from './files.js'
 
 /** The folder of this version. */
 export const root = fileURLToPath(new URL('../../..', import.meta.url))

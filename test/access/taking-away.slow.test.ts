@@ -5,12 +5,13 @@ import test from 'ava'
 import { ImportKind } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { AdministrationClient } from '../_helpers/administration.js'
 import { reasonOf } from '../_helpers/administration.js'
-import { done, newIdentity, temporaryFolder } from '../_helpers/backups.js'
+import { done, newIdentity } from '../_helpers/backups.js'
 import { runCli } from '../_helpers/cli.js'
 import { createStoppedClock, stopClock } from '../_helpers/clock.js'
 import { freshDatabase } from '../_helpers/database.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { startTestService } from '../_helpers/service.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import {
   answers,
   beginHolding,

@@ -142,13 +142,6 @@ test('list ends without an error when its output is closed, as in `audit list | 
   t.deepEqual([code, await stderr], [0, ''])
 })
 
-test('verify counts the events of an intact audit log', async t => {
-  const { audit } = await eventful(t)
-  const { code, stdout } = await audit('verify', '--json')
-  t.is(code, 0)
-  t.is(JSON.parse(stdout).events, 3)
-})
-
 test('list shows unsealed events first and without an id, and verify counts them', async t => {
   const { audit, stage, models } = await eventful(t)
   await stage('session.last')
@@ -192,31 +185,6 @@ test('verify detects an event that was altered before it is sealed', async t => 
   t.is(code, 1)
   t.regex(stderr, /broken at the unsealed event \d+ /)
 })
-
-const tampering: [what: string, sql: string, broken: (last: number) => number][] = [
-  ['an altered event', "UPDATE audit_events SET outcome = 'ok' WHERE id = 2", () => 2],
-  ['a removed event', 'DELETE FROM audit_events WHERE id = 2', () => 2],
-  ['the removed newest event', 'DELETE FROM audit_events WHERE id = (SELECT max(id) FROM audit_events)', last => last],
-  [
-    'an added event',
-    `INSERT INTO audit_events SELECT e.* FROM audit_events a, jsonb_populate_record(a, '{"id": 1000}') e WHERE a.id = 1`,
-    last => last + 1,
-  ],
-]
-for (const [what, sql, broken] of tampering) {
-  test(`verify detects ${what} and reports the first broken id`, async t => {
-    const { audit, client } = await eventful(t)
-    const { rows } = await client.query('SELECT max(id)::int AS last FROM audit_events')
-    await client.query(sql)
-    const { code, stderr, stdout } = await audit('verify')
-    t.is(code, 1)
-    t.is(stdout, '')
-    t.regex(stderr, new RegExp(`^error: [^\\n]+ event ${broken(rows[0].last)} [^\\n]*\\n$`))
-    const json = await audit('verify', '--json')
-    t.is(json.code, 1)
-    t.is(JSON.parse(json.stdout).broken, String(broken(rows[0].last)))
-  })
-}
 
 test('export prints all matching events, newest first, one per line or as one document', async t => {
   const { env, audit, append } = await eventful(t)

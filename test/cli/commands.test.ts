@@ -1,6 +1,4 @@
-/** Every command of `auth-admin`: its JSON, its failures, and each change atomic with its event. */
-import { mkdtemp, rm } from 'node:fs/promises'
-import { hostname, tmpdir, userInfo } from 'node:os'
+import { hostname, userInfo } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
@@ -9,6 +7,7 @@ import { openDatabase } from '../../server/database/connection.js'
 import { createCounterKeys } from '../../server/models/attempt.js'
 import { createStoredKeys } from '../../server/models/data-key.js'
 import { installedRegistry, leaves, runCli, spawnCli } from '../_helpers/cli.js'
+import { temporaryFolder } from '../_helpers/files.js'
 
 interface Run {
   readonly args: readonly string[]
@@ -344,8 +343,7 @@ test('every failed command prints a sentence, and with `--json` a document with 
       .sort(),
   )
   const env = await installedRegistry(t)
-  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  const folder = await temporaryFolder(t)
   const here = { ...env, XDG_CONFIG_HOME: folder, AUTH_DATA_DIR: join(folder, 'none') }
   const away = { ...here, DATABASE_URL: 'postgres://127.0.0.1:1/none' }
   for (const [path, { args, away: isAway, ...expected }] of Object.entries(failures)) {

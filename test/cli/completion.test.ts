@@ -1,14 +1,13 @@
 /** Completion in real shells: commands, options, and names of users. */
 import { spawnSync } from 'node:child_process'
-import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
 import test, { type ExecutionContext } from 'ava'
-import { formatAddress } from '../../server/process/settings.js'
-import { runCli } from '../_helpers/cli.js'
-import { password, serviceForFile } from '../_helpers/service.js'
+import { remoteUser, runCli } from '../_helpers/cli.js'
+import { temporaryFolder } from '../_helpers/files.js'
+import { serviceForFile } from '../_helpers/service.js'
 import { waitFor } from '../_helpers/wait.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
@@ -21,19 +20,10 @@ async function offers(env: Record<string, string>, ...words: string[]): Promise<
   return stdout.split('\n').filter(Boolean)
 }
 
-async function emptyFolder(t: ExecutionContext): Promise<string> {
-  const folder = await mkdtemp(join(tmpdir(), 'auth-completion-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
-  return folder
-}
-
 /** The environment of a user who is signed in at the service. */
 async function signedIn(t: ExecutionContext) {
-  const config = await emptyFolder(t)
-  const env = { XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }
-  const url = `http://${formatAddress(service.service.addresses.admin!)}`
-  const args = ['login', url, '--context', 'here', '--username', 'admin', '--password-file', '-']
-  const { code, stderr } = await runCli(env, args, password)
+  const { env, login } = await remoteUser(t, service)
+  const { code, stderr } = await login('--context', 'here')
   t.is(code, 0, stderr)
   return env
 }
@@ -64,7 +54,7 @@ type Shell = keyof typeof shells
  * shell's folder has no file `evaluated`, which typed or offered text would create if it were evaluated.
  */
 async function tab(t: ExecutionContext, shell: Shell, env: Record<string, string>, typed: string, runs = true) {
-  const folder = await emptyFolder(t)
+  const folder = await temporaryFolder(t)
   const { args, script, start } = shells[shell]
   await writeFile(join(folder, script), (await runCli(env, ['completion', shell])).stdout)
   const answer = `'${process.execPath}' '${program}' "$@" | tee names; mv names offered`
@@ -114,7 +104,7 @@ async function tab(t: ExecutionContext, shell: Shell, env: Record<string, string
 }
 
 test('commands, options and choices are completed from their beginning', async t => {
-  const env = { AUTH_DATA_DIR: await emptyFolder(t) }
+  const env = { AUTH_DATA_DIR: await temporaryFolder(t) }
   t.deepEqual(await offers(env, 'organ'), ['organizations'])
   t.true((await offers(env, 'users', '')).includes('show'))
   t.deepEqual(await offers(env, 'users', 'list', '--rol'), ['--role'])
@@ -136,7 +126,7 @@ test('names of users and organizations are completed by the server of the curren
 })
 
 test('completion starts no service: without a session it offers no names', async t => {
-  const folder = await emptyFolder(t)
+  const folder = await temporaryFolder(t)
   t.deepEqual(await offers({ AUTH_DATA_DIR: folder, XDG_CONFIG_HOME: folder }, 'users', 'show', 'a'), [])
   t.deepEqual(await readdir(folder), [])
 })

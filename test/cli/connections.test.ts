@@ -11,6 +11,7 @@ import test, { type ExecutionContext } from 'ava'
 import { formatAddress } from '../../server/process/settings.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { installedRegistry, openTerminal, program, runCli, spawnCli } from '../_helpers/cli.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { freePort } from '../_helpers/relay.js'
 import { password, serviceForFile, startTestService } from '../_helpers/service.js'
 
@@ -32,8 +33,7 @@ async function listen(t: ExecutionContext, server: Server): Promise<number> {
 
 /** A command in a context named `prod`, with a session, at a URL; nothing else is set. */
 async function inContext(t: ExecutionContext, url: string, ca?: string, settings: Record<string, string> = {}) {
-  const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
-  t.teardown(() => rm(config, { recursive: true, force: true }))
+  const config = await temporaryFolder(t)
   const tokenFile = join(config, 'token')
   await writeFile(tokenFile, 'token', { mode: 0o600 })
   const contexts = { current: 'prod', contexts: { prod: { url, ...(ca && { ca }), tokenFile } } }
@@ -94,8 +94,7 @@ test('a failed login reports the URL and what answers there', async t => {
 })
 
 test('at a terminal, login checks the server before it asks for a password', async t => {
-  const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
-  t.teardown(() => rm(config, { recursive: true, force: true }))
+  const config = await temporaryFolder(t)
   const { grpc, admin } = service.service.addresses
   for (const [url, code, said] of [
     [`http://127.0.0.1:${await freePort()}`, 7, 'connection refused'],
@@ -166,8 +165,7 @@ test('--server-name verifies the certificate for another name than that of the U
   const tls = { AUTH_TLS_CERT: own.cert, AUTH_TLS_KEY: own.key }
   const { service } = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', ...tls })
   const url = `https://${formatAddress(service.addresses.admin!)}`
-  const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
-  t.teardown(() => rm(config, { recursive: true, force: true }))
+  const config = await temporaryFolder(t)
   const run = (...args: string[]) => runCli({ XDG_CONFIG_HOME: config }, args, `${password}\n`)
   const login = ['login', url, '--ca', ca, '--username', 'admin', '--password-file', '-', '--context', 'tls']
   const refused = await run(...login)
@@ -192,8 +190,7 @@ test('an HTTP/1.1 server with TLS is reported as such', async t => {
 
 test('files that can’t be read or written are reported without a stack trace', async t => {
   const run = await inContext(t, 'https://localhost:1')
-  const folder = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  const folder = await temporaryFolder(t)
   const login = ['login', 'https://localhost:1', '--username', 'admin', '--password-file']
   for (const [args, pattern] of [
     [[...login, folder], /^error: The file of --password-file can’t be read \(EISDIR\)\.\n$/],

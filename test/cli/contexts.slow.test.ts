@@ -2,14 +2,13 @@
  * Remote use of `auth-admin`: contexts, sessions in private files, one-time codes, and errors. Serial,
  * because all tests use the same administrator.
  */
-import { mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { join, relative } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { TOTP } from 'otpauth'
 import { newServiceKey } from '../../server/models/service.js'
 import { formatAddress } from '../../server/process/settings.js'
-import { keys, openTerminal, runCli, spawnCli } from '../_helpers/cli.js'
+import { keys, openTerminal, remoteUser, runCli, spawnCli } from '../_helpers/cli.js'
 import { freePort } from '../_helpers/relay.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
@@ -18,17 +17,7 @@ import { forge, nowInSeconds } from '../_helpers/tokens.js'
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 const url = () => `http://${formatAddress(service.service.addresses.admin!)}`
 
-/** A user of the command line without settings of the service, and with an empty configuration folder. */
-async function isolatedUser(t: ExecutionContext, start = runCli) {
-  const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
-  t.teardown(() => rm(config, { recursive: true, force: true }))
-  // A data folder without a registry: only the server has one.
-  const env = { XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }
-  const run = (args: readonly string[], input = '') => start(env, args, input)
-  const login = (...args: string[]) =>
-    run(['login', url(), '--username', 'admin', '--password-file', '-', ...args], password)
-  return { env, config, run, login }
-}
+const isolatedUser = (t: ExecutionContext, start = runCli) => remoteUser(t, service, start)
 
 test.serial('after a login commands use the server, as the user who signed in', async t => {
   const { run, login, config } = await isolatedUser(t, spawnCli)

@@ -1,11 +1,12 @@
 /** `auth-admin doctor`: it works even if nothing else does. */
-import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { hostname, tmpdir } from 'node:os'
+import { chmod, writeFile } from 'node:fs/promises'
+import { hostname } from 'node:os'
 import { join } from 'node:path'
-import test, { type ExecutionContext } from 'ava'
+import test from 'ava'
 import { openSignedIn } from '../_helpers/administration.js'
 import { installedRegistry, runCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { startTestService } from '../_helpers/service.js'
 
 const masterKey = Buffer.alloc(32, 7).toString('base64')
@@ -23,14 +24,8 @@ async function doctor(env: Record<string, string>) {
   return { code, checks, statusOf: (name: string) => checks.find(({ check }) => check === name)?.status }
 }
 
-async function folder(t: ExecutionContext): Promise<string> {
-  const path = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(path, { recursive: true, force: true }))
-  return path
-}
-
 test('doctor exits with 0 if no check failed, even with warnings', async t => {
-  const env = { ...(await installedRegistry(t)), AUTH_DATA_DIR: await folder(t) }
+  const env = { ...(await installedRegistry(t)), AUTH_DATA_DIR: await temporaryFolder(t) }
   const { code, checks, statusOf } = await doctor(env)
   t.is(code, 0, JSON.stringify(checks))
   t.is(statusOf('database'), 'ok')
@@ -50,7 +45,11 @@ test('doctor says that it checks the settings of its environment, not of the ser
   const other = { AUTH_RECOVERY_EMAIL: 'any', AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_BCRYPT_COST: '5' }
   const service = await startTestService(t, { ...other, AUTH_TRUSTED_PROXIES: '127.0.0.1, 10.0.0.0/8' })
   const { env } = service
-  const own = { DATABASE_URL: env.DATABASE_URL!, AUTH_MASTER_KEY: env.AUTH_MASTER_KEY!, AUTH_DATA_DIR: await folder(t) }
+  const own = {
+    DATABASE_URL: env.DATABASE_URL!,
+    AUTH_MASTER_KEY: env.AUTH_MASTER_KEY!,
+    AUTH_DATA_DIR: await temporaryFolder(t),
+  }
   const of = ({ checks }: { checks: Check[] }, name: string) => checks.find(({ check }) => check === name)!.detail
   const environment = /settings of this environment/
   const bare = await doctor(own)
@@ -80,7 +79,11 @@ test('doctor says that it checks the settings of its environment, not of the ser
 })
 
 test('a registry without an active administrator fails the check, and the suggested command creates one', async t => {
-  const env = { ...(await installedRegistry(t)), DATABASE_URL: await freshDatabase(t), AUTH_DATA_DIR: await folder(t) }
+  const env = {
+    ...(await installedRegistry(t)),
+    DATABASE_URL: await freshDatabase(t),
+    AUTH_DATA_DIR: await temporaryFolder(t),
+  }
   t.is((await runCli(env, ['install'])).code, 0)
   t.is((await doctor(env)).statusOf('administrators'), 'warning')
   await ask(env.DATABASE_URL, 'DELETE FROM users')
@@ -100,7 +103,11 @@ test('a registry without an active administrator fails the check, and the sugges
 })
 
 test('existing usernames that look like ids are listed by id, at most 10', async t => {
-  const env = { ...(await installedRegistry(t)), DATABASE_URL: await freshDatabase(t), AUTH_DATA_DIR: await folder(t) }
+  const env = {
+    ...(await installedRegistry(t)),
+    DATABASE_URL: await freshDatabase(t),
+    AUTH_DATA_DIR: await temporaryFolder(t),
+  }
   t.is((await runCli(env, ['install'])).code, 0)
   t.is((await doctor(env)).statusOf('usernames'), 'ok')
   const add = (name: string) =>
@@ -127,7 +134,7 @@ test('existing usernames that look like ids are listed by id, at most 10', async
 test('after `issuer set`, doctor lists the processes that still use the former issuer or audience', async t => {
   const { env, service } = await startTestService(t, { AUTH_BCRYPT_COST: '4' })
   const own = { DATABASE_URL: env.DATABASE_URL!, AUTH_MASTER_KEY: env.AUTH_MASTER_KEY! }
-  const settings = { ...own, AUTH_DATA_DIR: await folder(t) }
+  const settings = { ...own, AUTH_DATA_DIR: await temporaryFolder(t) }
   const examine = async () => (await doctor(settings)).checks.find(({ check }) => check === 'processes')
   t.like(await examine(), { status: 'ok', detail: 'Processes that serve this registry: 1. All have its issuer.' })
   const set = await runCli(settings, ['issuer', 'set', '--audience', 'other', '--confirm', 'http://auth.test'])
@@ -142,7 +149,10 @@ test('after `issuer set`, doctor lists the processes that still use the former i
 
 test('an unavailable database is a failed check, and all other checks run', async t => {
   const env = { DATABASE_URL: 'postgres://ana:secret-of-ana@127.0.0.1:1/none', AUTH_MASTER_KEY: masterKey }
-  const { code, stdout, stderr } = await runCli({ ...env, AUTH_DATA_DIR: await folder(t) }, ['doctor', '--json'])
+  const { code, stdout, stderr } = await runCli({ ...env, AUTH_DATA_DIR: await temporaryFolder(t) }, [
+    'doctor',
+    '--json',
+  ])
   t.is(code, 1, stderr)
   const { checks }: { checks: Check[] } = JSON.parse(stdout)
   const database = checks.find(({ check }) => check === 'database')
@@ -162,7 +172,7 @@ test('a refused connection is reported with its remedy, as a failing command rep
   }
   for (const [says, change] of Object.entries(refused)) {
     const env = { DATABASE_URL: Object.assign(new URL(url), change).href, AUTH_MASTER_KEY: masterKey }
-    const { checks } = await doctor({ ...env, AUTH_DATA_DIR: await folder(t) })
+    const { checks } = await doctor({ ...env, AUTH_DATA_DIR: await temporaryFolder(t) })
     const { status, detail } = checks.find(({ check }) => check === 'database')!
     t.is(status, 'failed')
     t.true(detail.includes(says), detail)
@@ -173,13 +183,13 @@ test('a refused connection is reported with its remedy, as a failing command rep
 
 test('a database without tables, one without an installation, and wrong settings are distinguished', async t => {
   const empty = { DATABASE_URL: await freshDatabase(t, { from: 'template0' }), AUTH_MASTER_KEY: masterKey }
-  const bare = await doctor({ ...empty, AUTH_DATA_DIR: await folder(t) })
+  const bare = await doctor({ ...empty, AUTH_DATA_DIR: await temporaryFolder(t) })
   t.is(bare.code, 1)
   t.deepEqual([bare.statusOf('database'), bare.statusOf('migrations')], ['ok', 'failed'])
-  const nowhere = await doctor({ AUTH_DATA_DIR: await folder(t) })
+  const nowhere = await doctor({ AUTH_DATA_DIR: await temporaryFolder(t) })
   t.is(nowhere.code, 1)
   t.regex(nowhere.checks.find(({ check }) => check === 'service')!.detail, /There is no registry/)
-  const wrong = await doctor({ AUTH_BCRYPT_COST: 'many', AUTH_DATA_DIR: await folder(t) })
+  const wrong = await doctor({ AUTH_BCRYPT_COST: 'many', AUTH_DATA_DIR: await temporaryFolder(t) })
   t.is(wrong.code, 1)
   t.is(wrong.statusOf('settings'), 'failed')
   // Once.
@@ -190,7 +200,7 @@ test('a database without tables, one without an installation, and wrong settings
 })
 
 test('e-mails that failed, or whose last attempt failed, are never reported as ok', async t => {
-  const env = { ...(await installedRegistry(t)), AUTH_DATA_DIR: await folder(t) }
+  const env = { ...(await installedRegistry(t)), AUTH_DATA_DIR: await temporaryFolder(t) }
   const found = async () => (await doctor(env)).checks.find(({ check }) => check === 'e-mails')
   t.is((await found())?.status, 'ok')
   const queue = (due: string) =>
@@ -209,7 +219,7 @@ test('e-mails that failed, or whose last attempt failed, are never reported as o
 
 test('secret files that every user of the machine can read are listed', async t => {
   const env = await installedRegistry(t)
-  const dataDir = await folder(t)
+  const dataDir = await temporaryFolder(t)
   const file = join(dataDir, 'master-key')
   await writeFile(file, env.AUTH_MASTER_KEY)
   const { AUTH_MASTER_KEY: _, ...rest } = env

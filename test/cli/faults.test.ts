@@ -1,12 +1,8 @@
-/** The same fault has the same exit code, on the database itself and on a server. */
-import { mkdtemp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test from 'ava'
 import pg from 'pg'
-import { formatAddress } from '../../server/process/settings.js'
-import { runCli } from '../_helpers/cli.js'
-import { password, startTestService } from '../_helpers/service.js'
+import { remoteUser, runCli } from '../_helpers/cli.js'
+import { startTestService } from '../_helpers/service.js'
 
 /** The fault, the exit code, and the error locally and at a server. */
 const faults: {
@@ -102,14 +98,10 @@ const faults: {
 
 test('a fault has the same exit code on the database itself and at a server, whose error never mentions DATABASE_URL', async t => {
   const service = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_LOG_LEVEL: 'silent' })
-  const config = await mkdtemp(join(tmpdir(), 'auth-contexts-'))
-  t.teardown(() => rm(config, { recursive: true, force: true }))
-  const away = { XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }
+  const { env: away, config, login } = await remoteUser(t, service)
   // With the log of commands by default.
   const here = { ...service.env, AUTH_LOG_LEVEL: 'info', XDG_CONFIG_HOME: join(config, 'other') }
-  const url = `http://${formatAddress(service.service.addresses.admin!)}`
-  const login = ['login', url, '--context', 'prod', '--username', 'admin', '--password-file', '-']
-  t.is((await runCli(away, login, password)).code, 0)
+  t.is((await login('--context', 'prod')).code, 0)
   const { id } = await service.organization()
   const databaseUrl = service.env.DATABASE_URL!
   const connect = async (connectionString: string) => {

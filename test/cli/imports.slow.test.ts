@@ -1,17 +1,16 @@
 /** A killed import continues with the same command: no row is lost, none is applied twice. */
 import { once } from 'node:events'
-import { mkdtemp, open, readFile, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { open, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
-import { installedRegistry, runCli, spawnCli, startCli } from '../_helpers/cli.js'
+import { installedRegistry, spawnCli, startCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
+import { temporaryFolder } from '../_helpers/files.js'
 
 test('an import that is killed repeatedly and resumed applies each row once and reports each rejected row', async t => {
   const env = await installedRegistry(t)
-  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  const folder = await temporaryFolder(t)
   const [source, report] = [join(folder, 'users.csv'), join(folder, 'report.csv')]
   const total = 20_000
   const lines = ['username,state,city,role,termsofusage']
@@ -43,68 +42,9 @@ test('an import that is killed repeatedly and resumed applies each row once and 
   t.deepEqual(events, batches)
 })
 
-test('an import with --keep-ids that is interrupted and resumed keeps the id of each row, beside creations', async t => {
-  const env = await installedRegistry(t)
-  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
-  const source = join(folder, 'organizations.csv')
-  const total = 4_000
-  const lines = ['id,name']
-  for (let number = 1; number <= total; number++) lines.push(`${2 * number},Escola ${number % 50}`)
-  await writeFile(source, lines.join('\n'))
-  const args = ['organizations', 'import', source, '--keep-ids']
-  const judged = async () =>
-    Number((await ask(env.DATABASE_URL, 'SELECT coalesce(max(next_row), 0)::int AS n FROM imports'))[0]!.n)
-  const child = startCli(env, args)
-  const ended = once(child, 'exit')
-  while ((await judged()) < 1) await sleep(20)
-  const create = () => runCli(env, ['organizations', 'create', '--name', 'Nova', '--json'])
-  const creations = [await create()]
-  child.kill('SIGINT')
-  await ended
-  creations.push(await create(), await create())
-  const { code, stdout, stderr } = await spawnCli(env, args)
-  t.is(code, 0, stderr)
-  t.regex(
-    stdout,
-    /: 4000 created, 0 updated, 0 unchanged, 0 rejected\.|: 0 created, 0 updated, 4000 unchanged, 0 rejected\./,
-  )
-  t.deepEqual(
-    creations.map(({ code }) => code),
-    [0, 0, 0],
-  )
-  const kept = await ask(env.DATABASE_URL, "SELECT id FROM organizations WHERE name LIKE 'Escola %' ORDER BY id")
-  t.deepEqual(
-    kept.map(({ id }) => id),
-    Array.from({ length: total }, (_, index) => 2 * (index + 1)),
-  )
-  const others = await ask(env.DATABASE_URL, "SELECT id FROM organizations WHERE name = 'Nova' ORDER BY id")
-  t.deepEqual(
-    others.map(({ id }) => id),
-    [8_001, 8_002, 8_003],
-  )
-})
-
-test('--keep-ids reserves ids up to ten million beyond the highest one', async t => {
-  const env = await installedRegistry(t)
-  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
-  const source = join(folder, 'organizations.csv')
-  await writeFile(source, 'id,name\n10000000,Longe\n1,Perto\n')
-  const { code, stdout, stderr } = await spawnCli(env, ['organizations', 'import', source, '--keep-ids'])
-  t.is(code, 0, `${stdout} ${stderr}`)
-  await runCli(env, ['organizations', 'create', '--name', 'Nova'])
-  t.deepEqual(await ask(env.DATABASE_URL, 'SELECT id FROM organizations ORDER BY id'), [
-    { id: 1 },
-    { id: 10_000_000 },
-    { id: 10_000_001 },
-  ])
-})
-
 test('a line of 560 MB is refused with its number, in little memory', async t => {
   const env = await installedRegistry(t)
-  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  const folder = await temporaryFolder(t)
   for (const [name, start, filling] of [
     ['lines.jsonl', '{"name":"A"}\n{"name":"', 'x'],
     ['cell.csv', 'name\n"', 'x'],

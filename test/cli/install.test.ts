@@ -1,18 +1,17 @@
 /** `auth-admin install`: a usable registry, even if it runs repeatedly or concurrently. */
-import { chown, mkdtemp, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { chown, readFile, stat, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { keys, openTerminal, runCli, spawnCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { createRequest } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { nextVersion, runVersion } from '../_helpers/versions.js'
 import { waitFor } from '../_helpers/wait.js'
 
 async function emptyDatabase(t: ExecutionContext, env: Record<string, string> = {}) {
-  const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(dataDir, { recursive: true, force: true }))
+  const dataDir = await temporaryFolder(t)
   return {
     DATABASE_URL: await freshDatabase(t, { from: 'template0' }),
     AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64'),

@@ -1,11 +1,11 @@
 /** All lists of `auth-admin` have one format. The tests find them among the commands, including new ones. */
-import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { mkdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
 import { createProgram } from '../../cli/program.js'
 import { installedRegistry, leaves, openTerminal, runCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { openModels } from '../_helpers/models.js'
 
 const all = leaves(createProgram())
@@ -74,8 +74,7 @@ let env: Record<string, string>
 const cleanUps: (() => Promise<void>)[] = []
 test.before('prepare a registry with many records of each kind', async () => {
   const t = { teardown: (work: () => Promise<void>) => void cleanUps.push(work) }
-  const config = await mkdtemp(join(tmpdir(), 'auth-lists-'))
-  t.teardown(() => rm(config, { recursive: true, force: true }))
+  const config = await temporaryFolder(t)
   await mkdir(join(config, 'auth-admin'))
   await writeFile(join(config, 'auth-admin', 'contexts.json'), JSON.stringify({ contexts }))
   env = { ...(await installedRegistry(t)), XDG_CONFIG_HOME: config }

@@ -1,20 +1,12 @@
 /** `auth-admin users why` and `unlock`: what locks a user, and how a lock ends. */
 import test from 'ava'
-import { addressLimits, lockout } from '../../server/policy/limits.js'
-import { usernameKey } from '../../server/rules/names.js'
-import { runCli } from '../_helpers/cli.js'
+import { lockout } from '../../server/policy/limits.js'
+import { documentsOf } from '../_helpers/cli.js'
 import { anyAddress } from '../_helpers/crowd.js'
 import { password, serviceForFile } from '../_helpers/service.js'
-import { waitForValue } from '../_helpers/wait.js'
 
 const service = serviceForFile()
-const users = (...args: string[]) => runCli(service.env, ['users', ...args])
-const json = async (...args: string[]) => {
-  const { code, stdout, stderr } = await users(...args, '--json')
-  if (code !== 0) throw new Error(stderr)
-  return JSON.parse(stdout)
-}
-const counterKeys = () => service.registry.counterKeys
+const { run: users, json } = documentsOf(service, 'users')
 
 const login = async (username: string, address: string, secret = password) => {
   const headers = { 'x-forwarded-for': address }
@@ -33,65 +25,6 @@ interface Found {
 /** A count of wrong passwords, as `why` shows it. */
 const countOf = ({ failures }: { failures: Found[] }, scope: string) =>
   failures.find(each => each.scope === scope && each.proof === (scope === 'address' ? '' : 'password'))
-
-/** Each count that can lock a user, and its key. */
-const counts = [
-  {
-    scope: 'account',
-    limit: lockout.failures,
-    kept: (name: string) => counterKeys().account('password', usernameKey(name)),
-  },
-  {
-    scope: 'known address',
-    limit: lockout.failures,
-    kept: (name: string, address: string) =>
-      counterKeys().known('password', usernameKey(name), counterKeys().knownNetwork(address)),
-  },
-  {
-    scope: 'address',
-    limit: addressLimits.failures.capacity,
-    kept: (_: string, address: string) => counterKeys().address('failures', address),
-  },
-]
-
-for (const { scope, limit, kept } of counts) {
-  test(`why shows the count "${scope}" as locked exactly when sign-in is refused, and unlock ends the lock`, async t => {
-    /** A user, and an address from which sign-ins failed so often. */
-    const failed = async (count: number) => {
-      const { username } = await service.signUp('ROLE_CLIENT')
-      const address = anyAddress()
-      if (scope === 'known address') t.is(await login(username, address), 200)
-      await service.registry.database.sequelize.query(
-        scope === 'address'
-          ? 'INSERT INTO buckets VALUES ($subject, $count, clock_timestamp())'
-          : `INSERT INTO attempts (subject, account, count, window_ends)
-             VALUES ($subject, $account, $count, now() + interval '15 minutes')`,
-        {
-          bind: {
-            subject: kept(username, address),
-            count,
-            ...(scope !== 'address' && { account: counterKeys().account('password', usernameKey(username)) }),
-          },
-        },
-      )
-      return { username, address, lock: countOf(await json('why', username, '--address', address), scope)! }
-    }
-    // The bucket of an address drains by one in 3 s.
-    const drained = scope === 'address' ? 20 : 0
-    const open = await failed(limit - 1)
-    t.like(open.lock, { limit, locked: false })
-    t.true(open.lock.count <= limit - 1 && open.lock.count >= limit - 1 - drained, `${open.lock.count}`)
-    t.is(await login(open.username, open.address), 200)
-
-    const locked = await failed(limit + drained)
-    t.like(locked.lock, { limit, locked: true })
-    t.true(locked.lock.count >= limit && locked.lock.count <= limit + drained, `${locked.lock.count}`)
-    t.is(await login(locked.username, locked.address), 429)
-    t.true((await json('unlock', locked.username, '--address', locked.address)).cleared >= 1)
-    // A process caches a lock for a moment.
-    await waitForValue(() => login(locked.username, locked.address), 200)
-  })
-}
 
 test('why shows how long a lock lasts, and a known address only when the user signed in there', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')

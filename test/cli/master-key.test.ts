@@ -1,17 +1,16 @@
 /** `auth-admin master-key`: the registry gets a new master key. */
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
 import pg from 'pg'
 import { installedRegistry, keys, openTerminal, runCli } from '../_helpers/cli.js'
+import { temporaryFolder } from '../_helpers/files.js'
 
 const next = Buffer.alloc(32, 9).toString('base64')
 
 test('rotate wraps the data keys with the new master key, voids the old one, and is recorded in the audit log', async t => {
   const env = await installedRegistry(t)
-  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  const folder = await temporaryFolder(t)
   const file = join(folder, 'key')
   await writeFile(file, `${next}\n`)
   const { code, stdout, stderr } = await runCli(env, ['master-key', 'rotate', '--new-key-file', file, '--json'])

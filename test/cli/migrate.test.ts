@@ -1,9 +1,10 @@
 /** `auth-admin migrate`: migrations as a separate step. */
 import { join } from 'node:path'
 import test from 'ava'
-import { newIdentity, temporaryFolder } from '../_helpers/backups.js'
+import { newIdentity } from '../_helpers/backups.js'
 import { runCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { nextVersion, runVersion } from '../_helpers/versions.js'
 
 const AUTH_MASTER_KEY = Buffer.alloc(32, 7).toString('base64')

@@ -1,15 +1,10 @@
 /** `auth-admin organizations`: the contract's fields, unique names, keys that can be replaced. */
 import test from 'ava'
-import { runCli } from '../_helpers/cli.js'
+import { documentsOf } from '../_helpers/cli.js'
 import { serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()
-const organizations = (...args: string[]) => runCli(service.env, ['organizations', ...args])
-const json = async (...args: string[]) => {
-  const { code, stdout, stderr } = await organizations(...args, '--json')
-  if (code !== 0) throw new Error(stderr)
-  return JSON.parse(stdout)
-}
+const { run: organizations, json } = documentsOf(service, 'organizations')
 const uuid = /^[\da-f]{8}-[\da-f]{4}-4[\da-f]{3}-[89ab][\da-f]{3}-[\da-f]{12}$/
 
 const flags = {
@@ -42,23 +37,6 @@ test('create, show and list print the contract’s fields of an organization, wi
 
   const bare = await json('create', '--name', 'Nua')
   t.deepEqual(Object.keys(bare).sort(), ['activationkey', 'active', 'creation_date', 'etag', 'id', 'members', 'name'])
-})
-
-test('create prints a key that activates users until it is rotated or the organization is deactivated', async t => {
-  const { id, activationkey: old } = await json('create', '--name', 'Giratória')
-  const first = await service.institution({ activationkey: old })
-  t.is(typeof first.providerKey, 'string')
-  const { activationkey } = await json('rotate-key', 'giratória', '--yes')
-  t.not(activationkey, old)
-  await t.throwsAsync(service.institution({ activationkey: old }), { message: /422/ })
-  await service.institution({ activationkey })
-  t.is((await json('deactivate', String(id), '--yes')).active, 'false')
-  await t.throwsAsync(service.institution({ activationkey }), { message: /422/ })
-  t.is((await json('activate', `#${id}`)).active, 'true')
-  await service.institution({ activationkey })
-  const repeated = await organizations('activate', String(id))
-  t.is(repeated.code, 0)
-  t.regex(repeated.stdout, /already/)
 })
 
 test('edit changes the given fields, clears empty ones, and keeps all others', async t => {
@@ -122,18 +100,6 @@ test('every command reports an invalid or missing flag in one sentence', async t
   }
 })
 
-test('list doesn’t wrap cells in a pipe, and shows no keys', async t => {
-  const name = 'Associação dos Moradores do Bairro de Nossa Senhora das Graças e Adjacências'
-  const email = `${'muito.comprido.'.repeat(4)}x@example.org`
-  const { activationkey } = await json('create', '--name', name, '--phone', '(11)98765-4321', '--email', email)
-  const { stdout } = await organizations('list', '--text', 'assoc')
-  t.true(
-    stdout.split('\n').some(line => line.includes(name) && line.includes(email)),
-    stdout,
-  )
-  t.false(stdout.includes(activationkey))
-})
-
 test('list finds words by their beginning in any case and accents, and its pages are complete', async t => {
   const names = Array.from({ length: 7 }, (_, index) => `Colégio São Página ${index}`)
   for (const name of names) await json('create', '--name', name)
@@ -148,15 +114,4 @@ test('list finds words by their beginning in any case and accents, and its pages
   const { stdout, stderr } = await organizations('list', '--text', 'pagina', '--limit', '2')
   t.is(stdout.trim().split('\n').length, 3)
   t.regex(stderr, /There are more/)
-})
-
-test('list prints the requested fields in order, in columns, as JSON or as JSON lines', async t => {
-  const { id } = await json('create', '--name', 'Escolhida a dedo', '--phone', '7')
-  const list = (...args: string[]) => organizations('list', '--text', 'escolhida', ...args)
-  t.deepEqual(JSON.parse((await list('--fields', 'phone,id,website', '--json')).stdout).organizations, [
-    { phone: '7', id, website: null },
-  ])
-  t.is((await list('--fields', 'phone,id')).stdout, `PHONE  ID\n7      ${id}\n`)
-  t.is((await list('--fields', 'name', '--jsonl')).stdout, '{"name":"Escolhida a dedo"}\n')
-  t.is((await list('--fields', 'a b')).code, 2)
 })

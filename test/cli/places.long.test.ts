@@ -1,11 +1,6 @@
-/** Every look-up of `auth-admin` has the same output on the database itself and at a server. */
-import { mkdtemp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import test from 'ava'
-import { formatAddress } from '../../server/process/settings.js'
-import { spawnCli } from '../_helpers/cli.js'
-import { password, serviceForFile } from '../_helpers/service.js'
+import { remoteUser, spawnCli } from '../_helpers/cli.js'
+import { serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 
@@ -53,12 +48,8 @@ const still = (text: string) => text.replace(/"(etag|newest|events|seconds|token
 
 test.serial('each command has the same output on the database itself and at a server, including errors', async t => {
   await service.organization({ name: 'Escola Igual' })
-  const config = await mkdtemp(join(tmpdir(), 'auth-places-'))
-  t.teardown(() => rm(config, { recursive: true, force: true }))
-  const remote = { XDG_CONFIG_HOME: config, AUTH_DATA_DIR: join(config, 'none') }
-  const url = `http://${formatAddress(service.service.addresses.admin!)}`
-  const args = ['login', url, '--context', 'here', '--username', 'admin', '--password-file', '-']
-  t.is((await spawnCli(remote, args, password)).code, 0)
+  const { env: remote, login } = await remoteUser(t, service, spawnCli)
+  t.is((await login('--context', 'here')).code, 0)
 
   for (const command of lookUps) {
     const [here, there] = [service.env, remote].map(env => spawnCli(env, [...command, '--json']))

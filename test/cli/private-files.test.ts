@@ -1,16 +1,10 @@
 /** Files with secrets or personal data that commands write: nobody else can read them, or have them written elsewhere. */
 import { spawnSync } from 'node:child_process'
-import { chmod, chown, lstat, mkdir, mkdtemp, readdir, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { chmod, chown, lstat, mkdir, readdir, readFile, stat, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import test, { type ExecutionContext } from 'ava'
+import test from 'ava'
 import { installedRegistry, program, runCli } from '../_helpers/cli.js'
-
-async function folder(t: ExecutionContext): Promise<string> {
-  const path = await mkdtemp(join(tmpdir(), 'auth-files-'))
-  t.teardown(() => rm(path, { recursive: true, force: true }))
-  return path
-}
+import { temporaryFolder } from '../_helpers/files.js'
 
 const list = 'id,name\n999999,Escola\n'
 
@@ -33,7 +27,7 @@ const commands: Record<string, { args: (file: string, list: string) => string[];
 for (const [what, { args, holds, code }] of Object.entries(commands)) {
   test(`${what}: the file is its owner’s only, also where one was that others can read`, async t => {
     const env = await installedRegistry(t)
-    const path = await folder(t)
+    const path = await temporaryFolder(t)
     await writeFile(join(path, 'list.csv'), list)
     const fresh = join(path, 'fresh.csv')
     const open = join(path, 'open.csv')
@@ -52,7 +46,7 @@ for (const [what, { args, holds, code }] of Object.entries(commands)) {
 
   test(`${what}: a link, a folder and a file of another user are refused and stay as they are`, async t => {
     const env = await installedRegistry(t)
-    const path = await folder(t)
+    const path = await temporaryFolder(t)
     await writeFile(join(path, 'list.csv'), list)
     const target = join(path, 'target')
     await writeFile(target, 'former content')
@@ -96,7 +90,7 @@ test('an export to /dev/stdout or a descriptor of the shell is written there', a
 
 test('an export that fails leaves the former file', async t => {
   const env = await installedRegistry(t)
-  const path = await folder(t)
+  const path = await temporaryFolder(t)
   const file = join(path, 'users.csv')
   await writeFile(file, 'former content')
   const command = `ulimit -f 0 && exec "$0" "$1" users export "$2" --with-secrets`
@@ -112,7 +106,7 @@ test('an export that fails leaves the former file', async t => {
 
 test('a backup and a new passphrase are their owner’s only, and no link is followed', async t => {
   const env = await installedRegistry(t)
-  const path = await folder(t)
+  const path = await temporaryFolder(t)
   const [file, words] = [join(path, 'registry.age'), join(path, 'words')]
   await symlink(join(path, 'elsewhere'), join(path, 'link'))
   const refused = await runCli(env, ['backup', file, '--passphrase-file', join(path, 'link')])

@@ -1,13 +1,13 @@
 /** `auth-admin` as a whole: help, failures and control characters. */
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdtemp, readdir, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test from 'ava'
 import pg from 'pg'
 import { createProgram } from '../../cli/program.js'
 import { installedRegistry, leaves, runCli, spawnCli } from '../_helpers/cli.js'
-import { ask } from '../_helpers/database.js'
-import { meetObstacles } from '../_helpers/obstacles.js'
+import { ask, freshDatabase } from '../_helpers/database.js'
+import { temporaryFolder } from '../_helpers/files.js'
 
 for (const { command, path } of leaves(createProgram())) {
   test(`${path} explains what it does, each option and an example, within 80 columns`, async t => {
@@ -174,8 +174,41 @@ test('every noun accepts #7 as the id 7', async t => {
   t.deepEqual((await json('services', 'keys', 'delete', 'grades', `#${keys[0].id}`, '--yes')).keys, [])
 })
 
-test('a command reports each obstacle in one sentence, and creates no database', t =>
-  meetObstacles(t, env => runCli(env, ['users', 'list', '--json'])))
+test('a command reports each obstacle in one sentence, without secrets, and creates no database', async t => {
+  const AUTH_DATA_DIR = await temporaryFolder(t)
+  const [empty, ready] = [await freshDatabase(t, { from: 'template0' }), await freshDatabase(t)]
+  const secret = 'verywrong'
+  // As unique as the database.
+  const username = new URL(ready).pathname.slice(1)
+  const client = new pg.Client({ connectionString: ready })
+  await client.connect()
+  await client.query(`CREATE ROLE ${username} LOGIN PASSWORD '${secret}'`)
+  await client.end()
+
+  const at = (database: string, change: Partial<URL> = {}) => ({
+    DATABASE_URL: Object.assign(new URL(database), change).href,
+    AUTH_MASTER_KEY: 'a'.repeat(64),
+    AUTH_DATA_DIR,
+  })
+  const obstacles: [what: string, env: Record<string, string>, code: number, says: RegExp][] = [
+    ['no data folder', { AUTH_DATA_DIR }, 5, /`auth-admin login`.*`auth-admin install`/],
+    ['no tables', at(empty), 5, /auth-admin install/],
+    ['no server', at(`postgres://u:${secret}@127.0.0.1:1/x`), 7, /can’t be reached/],
+    ['no database', at(empty, { pathname: '/there_is_none' }), 1, /does not exist/],
+    ['a wrong password', at(empty, { password: secret }), 1, /refuses the user or password/],
+    ['no rights', at(ready, { username, password: secret }), 1, /lacks the rights.*`GRANT SELECT, /],
+  ]
+  for (const [what, env, expected, says] of obstacles) {
+    const { code, stdout, stderr } = await runCli(env, ['users', 'list', '--json'])
+    t.is(code, expected, `${what}: ${stderr}`)
+    // With --json a failure is a document, too.
+    t.is(`error: ${JSON.parse(stdout).error.message}\n`, stderr, what)
+    t.regex(stderr, says, what)
+    t.regex(stderr, /^error: [^\n]+\n$/, what)
+    t.notRegex(stderr, new RegExp(`${secret}| {4}at |select\\s`, 'i'), what)
+  }
+  t.deepEqual(await readdir(AUTH_DATA_DIR), [])
+})
 
 test('a command reports all invalid settings, without their values', async t => {
   const { code, stderr } = await runCli({ DATABASE_URL: 'mysql://secret', AUTH_TOKEN_TTL: 'never' }, ['users', 'list'])

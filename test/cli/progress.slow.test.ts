@@ -1,24 +1,18 @@
 /** Slow commands show their progress on standard error, at a terminal only, and erase it. */
 import { once } from 'node:events'
-import { mkdtemp, readFile, rm } from 'node:fs/promises'
+import { readFile } from 'node:fs/promises'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { keys, openTerminal, runCli, startCli } from '../_helpers/cli.js'
 import { ask, hold } from '../_helpers/database.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 
 /** The network delay in milliseconds: longer than the delay of the progress line. */
 const delay = 1_100
-
-async function emptyFolder(t: ExecutionContext): Promise<string> {
-  const folder = await mkdtemp(join(tmpdir(), 'auth-progress-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
-  return folder
-}
 
 /** The environment of a user who is signed in at the service over a slow network. */
 async function overSlowNetwork(t: ExecutionContext) {
@@ -37,7 +31,7 @@ async function overSlowNetwork(t: ExecutionContext) {
   })
   await new Promise<void>(resolve => relay.listen(0, '127.0.0.1', resolve))
   t.teardown(() => relay.close())
-  const folder = await emptyFolder(t)
+  const folder = await temporaryFolder(t)
   const env = { XDG_CONFIG_HOME: folder, AUTH_DATA_DIR: join(folder, 'none') }
   const url = `http://127.0.0.1:${(relay.address() as AddressInfo).port}`
   const { code, stderr } = await runCli(env, ['login', url, '--username', 'admin', '--password-file', '-'], password)
@@ -123,7 +117,7 @@ test('a list that prints rows at the terminal shows no progress line', async t =
 test('Ctrl-C also erases the progress line', async t => {
   const holder = await hold(t, service.env.DATABASE_URL!)
   await holder.query('BEGIN; LOCK TABLE questions IN ACCESS EXCLUSIVE MODE')
-  const file = join(await emptyFolder(t), 'registry.age')
+  const file = join(await temporaryFolder(t), 'registry.age')
   const backup = openTerminal(service.env, ['backup', file])
   await backup.shows('Writing the backup: ')
   await backup.shows(' s\rWriting the backup: ')

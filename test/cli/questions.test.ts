@@ -1,15 +1,10 @@
 /** `auth-admin questions`: questions change, and answers survive every change. */
 import test from 'ava'
-import { keys, openTerminal, runCli } from '../_helpers/cli.js'
+import { documentsOf, keys, openTerminal } from '../_helpers/cli.js'
 import { serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()
-const questions = (...args: string[]) => runCli(service.env, ['questions', ...args])
-const json = async (...args: string[]) => {
-  const { code, stdout, stderr } = await questions(...args, '--json')
-  if (code !== 0) throw new Error(stderr)
-  return JSON.parse(stdout)
-}
+const { run: questions, json } = documentsOf(service, 'questions')
 
 test('create, list, retire, offer and edit print the contract’s fields of a question', async t => {
   const { id, etag, ...added } = await json('create', '--question', 'Qual é a cor do mar?')
@@ -50,24 +45,6 @@ test('show prints one question, and order puts questions first', async t => {
   t.deepEqual((await ids()).slice(0, 2), [id, 2])
   const again = await questions('order', String(id), '#2')
   t.regex(again.stdout, new RegExp(`^The order of the questions is already ${id}, 2, `))
-})
-
-test('edit and retire keep saved answers', async t => {
-  const ids = [1, 2]
-  const { username, token } = await service.signUp('ROLE_CLIENT')
-  for (const id of ids) {
-    const body = { forgotpasswordquestionsid: id, answer: `resposta ${id}` }
-    const saved = await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', {
-      token,
-      body,
-    })
-    t.is(saved.status, 200)
-  }
-  await json('edit', '1', '--question', 'Como se chamava o gato?')
-  await json('retire', '2')
-  const body = ids.map(id => ({ forgotpasswordquestionsid: id, answer: `Resposta ${id}` }))
-  const path = '/forgotpasswords/loginbyusernameandanswers'
-  t.is((await service.request('POST', path, { query: { username }, body })).status, 200)
 })
 
 test('create and edit refuse a text that exists in another case or with other accents', async t => {

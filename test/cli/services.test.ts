@@ -1,19 +1,14 @@
 /** `auth-admin services`: identities of services, and keys that are shown once. */
 import test from 'ava'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { installedRegistry, runCli } from '../_helpers/cli.js'
-import { openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { documentsOf, runCli } from '../_helpers/cli.js'
+import { openGrpc } from '../_helpers/grpc.js'
 import { serviceForFile } from '../_helpers/service.js'
 import { serviceEnv, spawnService } from '../_helpers/spawned.js'
 import { waitForValue } from '../_helpers/wait.js'
 
 const service = serviceForFile()
-const services = (...args: string[]) => runCli(service.env, ['services', ...args])
-const json = async (...args: string[]) => {
-  const { code, stdout, stderr } = await services(...args, '--json')
-  if (code !== 0) throw new Error(stderr)
-  return JSON.parse(stdout)
-}
+const { run: services, json } = documentsOf(service, 'services')
 
 test('create prints the key once, and list and show print its first characters', async t => {
   const added = await json('create', 'grades', '--may', 'users.read,tokens.verify', '--expires', '90d')
@@ -57,26 +52,6 @@ test('in text output, a key is on a separate line', async t => {
   t.regex(stdout, /^authsvc_[\w-]{43}$/m)
 })
 
-test('a key is valid at once, until it or its service is deleted', async t => {
-  const client = openGrpc(service.grpc)
-  t.teardown(() => client.close())
-  const ask = (token: string) =>
-    client.call(Users.method.getUser, { username: 'admin' }, { token }).then(
-      () => 'OK',
-      error => refusalOf(error).info?.reason,
-    )
-  const { key: first } = await json('create', 'rotating', '--may', 'users.read')
-  const { key: second, keys } = await json('keys', 'create', 'rotating', '--expires', '2099-01-31')
-  t.is(keys[1].expireTime, '2099-01-31T00:00:00.000Z')
-  t.deepEqual([await ask(first), await ask(second)], ['OK', 'OK'])
-  t.is((await json('keys', 'delete', 'rotating', String(keys[0].id), '--yes')).keys.length, 1)
-  await waitForValue(() => ask(first), 'INVALID_TOKEN')
-  t.is(await ask(second), 'OK')
-  t.deepEqual(await json('delete', 'rotating', '--confirm', 'rotating'), { name: 'rotating', deleted: true })
-  await waitForValue(() => ask(second), 'INVALID_TOKEN')
-  t.is((await services('show', 'rotating')).code, 3)
-})
-
 test('every command reports an invalid or missing argument in one sentence, and changes nothing', async t => {
   await json('create', 'steady', '--may', 'users.read')
   const { services: before } = await json('list')
@@ -112,26 +87,6 @@ test('every command reports an invalid or missing argument in one sentence, and 
   }
   const steady = (all: { name: string }[]) => all.filter(({ name }) => ['steady', 'x', 'Übel'].includes(name))
   t.deepEqual(steady((await json('list')).services), steady(before))
-})
-
-test('every command prints its result or error as JSON', async t => {
-  const env = await installedRegistry(t)
-  const run = async (...args: string[]) => {
-    const { code, stdout } = await runCli(env, ['services', ...args, '--json'])
-    return { code, json: JSON.parse(stdout) }
-  }
-  const { code, json: added } = await run('create', 'app', '--may', 'tokens.watch')
-  t.is(code, 0)
-  t.deepEqual(added.scopes, ['tokens.watch'])
-  t.is((await run('list')).json.services.length, 1)
-  t.is((await run('show', 'app')).json.keys.length, 1)
-  t.is((await run('keys', 'create', 'app')).json.keys.length, 2)
-  t.is((await run('keys', 'delete', 'app', `#${added.keys[0].id}`, '--yes')).json.keys.length, 1)
-  const refused = await run('create', 'app', '--may', 'users.read')
-  t.is(refused.code, 5)
-  t.like(refused.json.error, { reason: 'NAME_TAKEN', exitCode: 5 })
-  t.deepEqual((await run('delete', 'app', '--confirm', 'app')).json, { name: 'app', deleted: true })
-  t.like((await run('show', 'app')).json.error, { exitCode: 3 })
 })
 
 test('a service that may forward addresses and sends none is logged at a limited rate', async t => {

@@ -1,9 +1,9 @@
 /** `auth-admin` at a terminal: it asks for what is missing, hides passwords, and ends on Ctrl-C. */
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
 import { keys, openTerminal, runCli, type Terminal } from '../_helpers/cli.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { serviceForFile } from '../_helpers/service.js'
 import { waitFor } from '../_helpers/wait.js'
 
@@ -327,8 +327,7 @@ test('a command with --json asks nothing, even at a terminal', async t => {
 })
 
 test('`imports undo` counts what it would remove, and asks for the id of the import', async t => {
-  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  const folder = await temporaryFolder(t)
   const file = join(folder, 'schools.csv')
   await writeFile(file, 'name\nEscola Um\nEscola Dois\n')
   const { id } = await json('organizations', 'import', file)

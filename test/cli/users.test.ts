@@ -1,25 +1,19 @@
 /** `auth-admin users`: the effect of each verb on the user, as the service shows it. */
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
-import { installedRegistry, runCli } from '../_helpers/cli.js'
+import { documentsOf, runCli } from '../_helpers/cli.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 
 const service = serviceForFile()
-const users = (...args: string[]) => runCli(service.env, ['users', ...args])
-const json = async (...args: string[]) => {
-  const { code, stdout, stderr } = await users(...args, '--json')
-  if (code !== 0) throw new Error(stderr)
-  return JSON.parse(stdout)
-}
+const { run: users, json } = documentsOf(service, 'users')
 const me = async (token: string) => (await service.request('GET', '/users/me', { token })).status
 const login = async (username: string, secret = password) =>
   (await service.request('POST', '/users/login', { query: { username, password: secret } })).status
 const setPassword = async (t: ExecutionContext, username: string, content: string | Buffer) => {
-  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  const folder = await temporaryFolder(t)
   await writeFile(join(folder, 'password'), content)
   return users('set-password', username, '--password-file', join(folder, 'password'), '--reason', 'teste')
 }
@@ -113,101 +107,97 @@ test('list filters, pages, and shows no keys', async t => {
   )
 })
 
-test('activate activates users of each role, and gives institutions a provider key', async t => {
-  const organization = await service.organization({ name: 'Ativadora' })
+/** What each verb says: when it changes something, when that is done already, and when it is refused. */
+test('a verb says what it changed, that nothing was left to change, or what it needs', async t => {
+  const organization = await service.organization({ name: 'Destino' })
+  const { username, providerKey } = await service.institution(organization)
+  const client = await service.signUp('ROLE_CLIENT', { securityquestion: '1', securityanswer: 'Rex' })
   const admin = await service.signUp('ROLE_ADMIN')
-  for (const [code, sentence, ...args] of [
-    [2, /--confirm/],
-    [2, /--reason/, '--confirm', admin.username],
-    [2, /Type .* to confirm/, '--confirm', 'somebody', '--reason', 'teste'],
-  ] as [number, RegExp, ...string[]][]) {
-    const run = await users('activate', admin.username, ...args)
-    t.is(run.code, code)
-    t.regex(run.stderr, sentence)
+  await runCli(service.env, ['organizations', 'create', '--name', 'Parada'])
+  await runCli(service.env, ['organizations', 'deactivate', 'Parada', '--yes'])
+  const confirmed = ['--confirm', admin.username]
+  const why = ['--reason', 'teste']
+  const rows: [verb: string, user: string, more: string[], code: number, says: RegExp][] = [
+    ['activate', admin.username, [], 2, /--confirm/],
+    ['activate', admin.username, confirmed, 2, /--reason/],
+    ['activate', admin.username, ['--confirm', 'somebody', ...why], 2, /Type .* to confirm/],
+    ['activate', admin.username, [...confirmed, ...why], 0, /is active/],
+    ['activate', username, [], 0, /already/],
+    ['activate', client.username, ['--organization', 'parada'], 5, /is inactive: activate it first/],
+    ['suspend', client.username, ['--yes'], 0, /is suspended/],
+    ['suspend', client.username, ['--yes'], 0, /already/],
+    ['activate', client.username, ['--organization', 'Destino'], 5, /^error: .+ is suspended: [^\n]+\n$/],
+    ['resume', client.username, [], 0, /User/],
+    ['resume', client.username, [], 0, /(already|not)/],
+    ['activate', client.username, ['--organization', 'DESTINO'], 0, /is active/],
+    ['rotate-provider-key', client.username, ['--yes'], 5, /provider key/],
+    ['rotate-provider-key', username, ['--yes'], 0, /has a new provider key: [\da-f-]{36}\n$/],
+    ['revoke-tokens', client.username, ['--yes'], 0, /User/],
+    ['clear-answers', client.username, [], 2, /--yes/],
+    ['clear-answers', client.username, ['--yes'], 0, /1/],
+    ['clear-answers', client.username, ['--yes'], 0, /has no answers to security questions\.\n$/],
+    ['set-role', client.username, ['ROLE_INSTITUTION', '--yes'], 0, /ROLE_INSTITUTION/],
+    ['set-role', client.username, ['ROLE_INSTITUTION'], 0, /already/],
+    ['set-role', client.username, ['ROLE_X', '--yes'], 2, /ROLE_CLIENT/],
+    ['set-role', client.username, ['ROLE_ADMIN', ...why], 2, /--confirm '.*'\./],
+    ['set-organization', client.username, ['--none', '--yes'], 0, /User/],
+    ['set-organization', client.username, ['DESTINO', '--yes'], 0, /User/],
+    ['set-organization', client.username, [String(organization.id), '--yes'], 0, /already/],
+    ['set-organization', client.username, [], 2, /organization/],
+    ['set-organization', client.username, ['Nenhures', '--yes'], 3, /no organization Nenhures/],
+  ]
+  for (const [verb, user, more, code, says] of rows) {
+    const run = await users(verb, user, ...more)
+    t.is(run.code, code, `${verb} ${more}: ${run.stdout}${run.stderr}`)
+    t.regex(run.stdout + run.stderr, says, verb)
   }
-  const made = await json('activate', admin.username, '--confirm', admin.username, '--reason', 'teste')
-  t.is(made.active, 1)
-  t.is((await service.request('GET', '/users/admin', { token: admin.token })).status, 200)
-
-  const institution = await service.signUp('ROLE_INSTITUTION')
-  const alone = await json('activate', institution.username)
-  t.is(alone.active, 1)
-  t.is(alone.partnerOrganization, undefined)
-  const active = await json('activate', institution.username, '--organization', 'ATIVADORA')
-  t.like(active, { active: 1, partnerOrganization: { id: organization.id } })
-  t.regex(active.providerActivationKey.activationkey, /^[\da-f-]{36}$/)
-  t.regex((await users('activate', institution.username)).stdout, /already/)
-
-  const client = await service.signUp('ROLE_CLIENT')
-  await runCli(service.env, ['organizations', 'deactivate', 'Ativadora', '--yes'])
-  const inactive = await users('activate', client.username, '--organization', String(organization.id))
-  t.is(inactive.code, 5)
-  t.regex(inactive.stderr, /is inactive: activate it first/)
-  t.is((await json('show', client.username)).active, 0)
-})
-
-test('suspend locks a user out at once; after resume the user can sign in, and old tokens stay revoked', async t => {
-  const { username, token } = await service.signUp('ROLE_CLIENT')
-  t.is(await me(token), 200)
-  t.like(await json('suspend', username, '--yes'), { suspended: true, active: 0 })
-  t.is(await me(token), 500)
-  t.is(await login(username), 404)
-  t.regex((await users('suspend', username, '--yes')).stdout, /already/)
-  const { id } = await service.organization()
-  t.regex(
-    (await users('activate', username, '--organization', String(id))).stderr,
-    /^error: .+ is suspended: [^\n]+\n$/,
-  )
-  t.is((await json('resume', username)).suspended, false)
-  t.is(await login(username), 200)
-  t.is(await me(token), 500)
-})
-
-test('rotate-provider-key prints the new key of a user, which the record then has', async t => {
-  const { username, token, providerKey } = await service.institution(await service.organization())
-  const { code, stdout } = await users('rotate-provider-key', username, '--yes')
-  t.is(code, 0)
-  const keyOf = async () =>
-    (await service.request('GET', '/users/me', { token })).json.providerActivationKey.activationkey
-  const key = await keyOf()
-  t.not(key, providerKey)
-  t.true(stdout.trimEnd().endsWith(`has a new provider key: ${key}`), stdout)
+  const { role, partnerOrganization } = await json('show', client.username)
+  t.deepEqual([role, partnerOrganization.id], ['ROLE_INSTITUTION', organization.id])
+  const { activationkey } = (await json('show', username)).providerActivationKey
+  t.not(activationkey, providerKey)
   const { providerActivationKey } = await json('rotate-provider-key', username, '--yes')
-  t.is(providerActivationKey.activationkey, await keyOf())
-  t.not(providerActivationKey.activationkey, key)
-  const client = await service.signUp('ROLE_CLIENT')
-  t.is((await users('rotate-provider-key', client.username, '--yes')).code, 5)
+  t.not(providerActivationKey.activationkey, activationkey)
+  t.like(await json('clear-answers', client.username, '--yes'), { username: client.username, cleared: 0 })
 })
 
-test('revoke-tokens ends every session of a user', async t => {
-  const { username, token } = await service.signUp('ROLE_CLIENT')
-  const { code } = await users('revoke-tokens', username, '--yes')
-  t.is(code, 0)
-  t.is(await me(token), 500)
-  t.is(await login(username), 200)
-})
-
-test('clear-answers removes the answers of a user, after a confirmation', async t => {
-  const { username } = await service.signUp('ROLE_CLIENT', { securityquestion: '1', securityanswer: 'Rex' })
-  const { id } = await json('show', username)
-  const unasked = await users('clear-answers', username)
-  t.is(unasked.code, 2)
-  t.regex(unasked.stderr, /--yes/)
-  t.deepEqual(await json('clear-answers', username, '--yes'), { id, username, cleared: 1 })
-  t.deepEqual(await service.registry.questions.answers(id), [])
-  t.is(
-    (await users('clear-answers', String(id), '--yes')).stdout,
-    `User ${id} (${username}) has no answers to security questions.\n`,
+test('a username that looks like an id is refused as ambiguous, and an id without # identifies a user', async t => {
+  const [target, other] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+  const [id, trap] = [idOf(target.token), idOf(other.token)]
+  await service.registry.database.sequelize.query(
+    `UPDATE users SET username = '#${id}', username_key = '#${id}' WHERE id = ${trap}`,
   )
+  for (const spelling of [`#${id}`, ` ＃${id}`]) {
+    const { code, stderr } = await users('show', spelling)
+    t.is(code, 2)
+    t.true(stderr.includes(`ids ${id}, ${trap}`) && stderr.includes('an id without #'), stderr)
+  }
+  t.is((await users('erase', '--id', `${id}`, '--confirm', `#${id}`)).code, 2)
+  t.is((await json('show', `${id}`)).username, target.username)
+  t.is((await json('show', `${trap}`)).username, `#${id}`)
 })
 
-test('`edit --email` sets or removes a validated address, and voids a key mailed to the former one', async t => {
+test('every verb without a user says how to name one', async t => {
+  const verbs: Record<string, string[]> = {
+    ...Object.fromEntries(['show', 'activate', 'resume', 'unlock', 'set-role', 'send-key'].map(verb => [verb, []])),
+    ...Object.fromEntries(['undelete', 'erase', 'export', 'why'].map(verb => [verb, []])),
+    ...Object.fromEntries(
+      ['suspend', 'rotate-provider-key', 'revoke-tokens', 'clear-answers', 'delete'].map(verb => [verb, ['--yes']]),
+    ),
+    edit: ['--city', 'X'],
+    'set-organization': ['--none'],
+  }
+  for (const [verb, more] of Object.entries(verbs)) {
+    const { code, stderr } = await users(verb, ...more)
+    t.is(code, 2, verb)
+    t.regex(stderr, /^error: [^\n]+--id\.\n$/)
+  }
+})
+
+test('`edit --email` sets or removes a validated address', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const { id, email } = await json('edit', username, '--email', ' ana@example.org ')
   t.is(email, 'ana@example.org')
-  await service.registry.mailedKeys.replace(id, 'recovery', 'ABCD2345')
   t.is((await json('edit', '--id', String(id), '--email', 'bia@example.org')).email, 'bia@example.org')
-  t.is(await service.registry.mailedKeys.attempt(id, 'recovery', '192.0.2.1'), undefined)
   const same = await users('edit', String(id), '--email', 'bia@example.org')
   t.regex(same.stdout, /already/)
   const { code, stdout, stderr } = await users('edit', username, '--email', 'invalid')
@@ -273,78 +263,6 @@ test('set-password takes a file with a byte order mark, and refuses one that isn
   t.is(utf16.code, 1)
   t.is(utf16.stderr, 'error: The file of --password-file is in UTF-16, or isn’t text: save it in UTF-8.\n')
   t.is(await login(username, `${words} b`), 200)
-})
-
-test('an existing username that looks like an id never identifies another user, and every command finds that user', async t => {
-  const target = await service.signUp('ROLE_CLIENT', { email: 'alvo@example.org' })
-  const other = await service.signUp('ROLE_CLIENT')
-  const [id, trap] = [idOf(target.token), idOf(other.token)]
-  await service.registry.database.sequelize.query(
-    `UPDATE users SET username = '#${id}', username_key = '#${id}' WHERE id = ${trap}`,
-  )
-  for (const spelling of [`#${id}`, ` ＃${id}`]) {
-    const { code, stderr } = await users('show', spelling)
-    t.is(code, 2)
-    t.true(stderr.includes(`ids ${id}, ${trap}`), stderr)
-    t.true(stderr.includes('an id without #'), stderr)
-  }
-  t.is((await users('erase', '--id', `${id}`, '--confirm', `#${id}`)).code, 2)
-  t.is((await json('show', `${id}`)).username, target.username)
-  t.is((await json('show', `${trap}`)).username, `#${id}`)
-  const verbs: [string, ...string[]][] = [
-    ['activate', '--organization', (await service.organization()).id.toString()],
-    ['set-organization', '--none', '--yes'],
-    ['set-role', 'ROLE_INSTITUTION', '--yes'],
-    ['send-key'],
-    ['unlock'],
-    ['erase', '--confirm', target.username],
-  ]
-  for (const [verb, ...more] of verbs) {
-    const { code, stderr } = await users(verb, `${id}`, ...more)
-    t.is(code, 0, `${verb}: ${stderr}`)
-  }
-  // An unknown id isn't the other user's name either.
-  t.is((await users('suspend', `#${id}`, '--yes')).code, 2)
-  t.like(await json('show', `${trap}`), { id: trap, suspended: false })
-})
-
-test('every command reports an unknown or missing user in one sentence', async t => {
-  for (const verb of [
-    ...['show', 'edit', 'activate', 'suspend', 'resume', 'unlock', 'set-role', 'set-organization'],
-    ...[
-      'rotate-provider-key',
-      'revoke-tokens',
-      'clear-answers',
-      'send-key',
-      'delete',
-      'undelete',
-      'erase',
-      'export',
-      'why',
-    ],
-  ]) {
-    const values: Record<string, string[]> = {
-      edit: ['--city', 'X'],
-      'set-role': ['ROLE_CLIENT'],
-      'set-organization': ['--none'],
-      suspend: ['--yes'],
-      'rotate-provider-key': ['--yes'],
-      'revoke-tokens': ['--yes'],
-      'clear-answers': ['--yes'],
-      delete: ['--yes'],
-    }
-    const unknown = await users(verb, 'ninguém', ...(values[verb] ?? []))
-    t.is(unknown.code, 3, verb)
-    t.regex(unknown.stderr, /^error: There is no user ninguém[^\n]+\n$/)
-    const failed = await users(verb, 'ninguém', ...(values[verb] ?? []), '--json')
-    t.like(JSON.parse(failed.stdout), { error: { exitCode: 3, reason: 'USER_NOT_FOUND' } })
-    const missing = await users(
-      verb,
-      ...(values[verb] ?? []).filter(value => value.startsWith('--') || verb === 'edit'),
-    )
-    t.is(missing.code, 2, verb)
-    t.regex(missing.stderr, /^error: [^\n]+--id\.\n$/)
-  }
 })
 
 test('create registers active or inactive users with the given fields, and reports every invalid flag', async t => {
@@ -418,43 +336,6 @@ test('edit changes the given fields, clears empty ones, and keeps all others', a
     const run = await users('edit', username, ...args)
     t.is(run.code, 2, args.join(' '))
     t.regex(run.stderr, sentence)
-  }
-})
-
-test('set-role and set-organization change a user, by id or name, and report if nothing changes', async t => {
-  const { id } = await service.organization({ name: 'Destino' })
-  const { username } = await service.signUp('ROLE_CLIENT')
-  t.is((await json('set-role', username, 'ROLE_INSTITUTION', '--yes')).role, 'ROLE_INSTITUTION')
-  t.regex((await users('set-role', username, 'ROLE_INSTITUTION')).stdout, /already/)
-  const user = await json('set-organization', username, 'DESTINO', '--yes')
-  t.is(user.partnerOrganization.id, id)
-  t.regex((await users('set-organization', '--id', String(user.id), String(id), '--yes')).stdout, /already/)
-  t.false('partnerOrganization' in (await json('set-organization', username, '--none', '--yes')))
-  t.is((await users('set-organization', username)).code, 2)
-  t.is((await users('set-organization', username, 'Nenhures', '--yes')).code, 3)
-  t.is((await users('set-role', username, 'ROLE_X')).code, 2)
-  const events = await service.registry.audit.list({ action: 'user.set-*', subjectId: user.id, limit: 9 })
-  t.deepEqual(
-    events.map(({ object }) => object),
-    ['role:ROLE_CLIENT->ROLE_INSTITUTION', `organization:none->${id}`, `organization:${id}->none`],
-  )
-  const admin = await users('set-role', username, 'ROLE_ADMIN', '--reason', 'teste')
-  t.is(admin.code, 2)
-  t.true(admin.stderr.includes(`--confirm '${username}'.`), admin.stderr)
-})
-
-test('no command removes the last administrator', async t => {
-  const env = await installedRegistry(t)
-  for (const args of [
-    ['suspend', 'admin', '--yes'],
-    ['delete', 'admin', '--yes'],
-    ['set-role', 'admin', 'ROLE_CLIENT', '--confirm', 'admin'],
-    ['erase', 'admin', '--confirm', 'admin'],
-  ]) {
-    const { code, stdout, stderr } = await runCli(env, ['users', ...args, '--reason', 'teste', '--json'])
-    t.is(code, 5, args.join(' '))
-    t.like(JSON.parse(stdout), { error: { reason: 'LAST_ADMINISTRATOR', exitCode: 5 } })
-    t.regex(stderr, /last active administrator/)
   }
 })
 

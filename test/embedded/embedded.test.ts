@@ -10,10 +10,11 @@ import { openDatabase } from '../../server/database/connection.js'
 import { withFolderLock } from '../../server/embedded/folder-lock.js'
 import { embeddedSecrets } from '../../server/embedded/secrets.js'
 import { ask } from '../_helpers/database.js'
-import { ended, folder, spawnHolder, spawnMember, start, urlFrom } from '../_helpers/members.js'
+import { temporaryFolder } from '../_helpers/files.js'
+import { ended, spawnHolder, spawnMember, start, urlFrom } from '../_helpers/members.js'
 
 test.serial('simultaneous starts share one database, and the last process to end stops it', async t => {
-  const dataDir = await folder(t)
+  const dataDir = await temporaryFolder(t)
   const members = [spawnMember(t, dataDir), spawnMember(t, dataDir)] as const
   const [mine, theirs, others] = await Promise.all([start(dataDir), urlFrom(members[0]), urlFrom(members[1])])
   t.is(theirs, mine.url)
@@ -32,7 +33,7 @@ test.serial('simultaneous starts share one database, and the last process to end
 })
 
 test.serial('a start that finds the database stopping starts it again', async t => {
-  const dataDir = await folder(t)
+  const dataDir = await temporaryFolder(t)
   let current = await start(dataDir)
   for (let round = 0; round < 5; round++) {
     const [, next] = await Promise.all([current.stop(), start(dataDir)])
@@ -45,7 +46,7 @@ test.serial('a start that finds the database stopping starts it again', async t 
 test.serial('TLS settings in the environment for other databases don’t affect the embedded one', async t => {
   process.env.PGSSLMODE = 'require'
   t.teardown(() => void delete process.env.PGSSLMODE)
-  const embedded = await start(await folder(t))
+  const embedded = await start(await temporaryFolder(t))
   const database = openDatabase(embedded.url, 1)
   t.deepEqual(await database.run({ name: 'seven', text: 'SELECT 7 AS n' }, []), [{ n: 7 }])
   await database.close()
@@ -53,7 +54,7 @@ test.serial('TLS settings in the environment for other databases don’t affect 
 })
 
 test.serial('a leftover postmaster.pid with the id of another process doesn’t prevent a start', async t => {
-  const dataDir = await folder(t)
+  const dataDir = await temporaryFolder(t)
   await (await start(dataDir)).stop()
   const { uid, gid } = await stat(join(dataDir, 'postgres'))
   const other = spawn('sleep', ['60'], process.getuid?.() === 0 ? { uid, gid } : {})
@@ -66,7 +67,7 @@ test.serial('a leftover postmaster.pid with the id of another process doesn’t 
 })
 
 test.serial('concurrent starts create the secrets once, and only their owner can read them', async t => {
-  const dataDir = join(await folder(t), 'data')
+  const dataDir = join(await temporaryFolder(t), 'data')
   const [first, ...more] = await Promise.all(Array.from({ length: 8 }, () => embeddedSecrets(dataDir)))
   for (const secrets of more) t.deepEqual(secrets, first)
   t.is(first!.masterKey.length, 32)
@@ -78,7 +79,7 @@ test.serial('concurrent starts create the secrets once, and only their owner can
 const abstractLock = (dataDir: string) => `\0auth-${createHash('sha256').update(dataDir).digest('hex').slice(0, 32)}`
 
 test.serial('no other user can delay a start by a socket with a name that it knows', async t => {
-  const dataDir = await folder(t)
+  const dataDir = await temporaryFolder(t)
   if (process.platform !== 'linux') return t.pass()
   const server = createServer()
   const path = abstractLock(await realpath(dataDir))
@@ -92,7 +93,7 @@ test.serial('no other user can delay a start by a socket with a name that it kno
 test.serial(
   'one process at a time has the lock of a folder, whatever its path, also after another was killed with it',
   async t => {
-    const parent = await folder(t)
+    const parent = await temporaryFolder(t)
     const dataDir = join(parent, 'a'.repeat(200))
     await mkdir(dataDir)
     const [busy, overlaps] = [{ count: 0 }, { count: 0 }]
@@ -156,7 +157,7 @@ test.serial(
   async t => {
     for (const [what, make] of Object.entries(refusals)) {
       if (process.getuid?.() !== 0 && /another user/.test(what)) continue
-      const dataDir = join(await folder(t), 'in', 'data')
+      const dataDir = join(await temporaryFolder(t), 'in', 'data')
       await mkdir(dirname(dataDir))
       await make(dataDir)
       const list = async () => (await readdir(dataDir).catch(() => [])).sort()
@@ -177,7 +178,7 @@ test.serial('a data folder below one where nothing can be created is refused, an
 
 test.serial('a volume of root that a group may write to, as Kubernetes makes it, is used', async t => {
   if (process.getuid?.() !== 0) return t.pass()
-  const dataDir = await folder(t)
+  const dataDir = await temporaryFolder(t)
   await chown(dataDir, 0, 2000)
   await chmod(dataDir, 0o2770)
   const secrets = await embeddedSecrets(dataDir)

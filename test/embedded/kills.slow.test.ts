@@ -6,6 +6,7 @@ import test from 'ava'
 import { ask } from '../_helpers/database.js'
 import { ended, folder, spawnMember, start, urlFrom } from '../_helpers/members.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
+import { temporaryFolder } from '../_helpers/files.js'
 
 async function postmaster(dataDir: string): Promise<number> {
   return Number.parseInt(await readFile(join(dataDir, 'postgres/postmaster.pid'), 'utf8'), 10)
@@ -19,7 +20,7 @@ async function drafts(dataDir: string): Promise<string[]> {
 const answer = (url: string, sql: string) => waitFor(() => ask(url, sql).catch(() => undefined))
 
 test.serial('committed data survives the SIGKILL of every process', async t => {
-  const dataDir = await folder(t)
+  const dataDir = await temporaryFolder(t)
   const first = spawnMember(t, dataDir)
   const url = await urlFrom(first)
   await ask(url, 'CREATE TABLE kept AS SELECT 7 AS n')
@@ -40,7 +41,7 @@ test.serial('committed data survives the SIGKILL of every process', async t => {
 })
 
 test.serial('a database that dies while it is in use restarts at the same URL', async t => {
-  const dataDir = await folder(t)
+  const dataDir = await temporaryFolder(t)
   const embedded = await start(dataDir)
   process.kill(await postmaster(dataDir), 'SIGKILL')
   t.deepEqual(await answer(embedded.url, 'SELECT 7 AS n'), [{ n: 7 }])
@@ -49,7 +50,7 @@ test.serial('a database that dies while it is in use restarts at the same URL', 
 })
 
 test.serial('an interrupted set-up doesn’t prevent the next one', async t => {
-  const dataDir = await folder(t)
+  const dataDir = await temporaryFolder(t)
   const member = spawnMember(t, dataDir)
   await waitForValue(
     () => drafts(dataDir),

@@ -5,8 +5,8 @@ import { createRequire } from 'node:module'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import test from 'ava'
-import { temporaryFolder } from '../_helpers/backups.js'
 import { goEnv, runs } from '../_helpers/examples.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()

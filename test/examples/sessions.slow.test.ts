@@ -4,8 +4,8 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import test from 'ava'
 import { build } from 'esbuild'
-import { temporaryFolder } from '../_helpers/backups.js'
 import { example, goEnv, runs } from '../_helpers/examples.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { serviceForFile } from '../_helpers/service.js'
 
 const service = serviceForFile()

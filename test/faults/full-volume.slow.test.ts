@@ -1,10 +1,10 @@
 /** The volume of the database is full: PostgreSQL refuses writes with class 53 of SQLSTATE. */
 import { execFileSync, spawnSync } from 'node:child_process'
-import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { chmod, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
 import { ask, type Teardown } from '../_helpers/database.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { scrape } from '../_helpers/metrics.js'
 import { refused } from '../_helpers/problem.js'
 import { password, signUpForm, startTestService } from '../_helpers/service.js'
@@ -42,8 +42,7 @@ test('writes that fail on a full volume are answered with 503 and counted; reads
 
 /** Mounts a small volume. Returns undefined without permission to mount. */
 async function mountVolume(t: Teardown): Promise<string | undefined> {
-  const volume = await mkdtemp(join(tmpdir(), 'auth-volume-'))
-  t.teardown(() => rm(volume, { recursive: true, force: true }))
+  const volume = await temporaryFolder(t)
   // The embedded PostgreSQL of root runs as another user.
   await chmod(volume, 0o755)
   if (spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=200m,mode=755', 'tmpfs', volume]).status !== 0) return undefined

@@ -1,8 +1,6 @@
 /** TLS on every port: protocols, certificates and names. */
 import { execFile } from 'node:child_process'
 import { readFileSync } from 'node:fs'
-import { mkdtemp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
@@ -13,6 +11,7 @@ import { createLog } from '../../server/observability/log.js'
 import { followCertificates } from '../../server/process/certificates.js'
 import { spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { authority, issue, openTls, startOverTls } from '../_helpers/over-tls.js'
 import { openRaw } from '../_helpers/raw.js'
 import { createRequest, password } from '../_helpers/service.js'
@@ -84,8 +83,7 @@ test('gateway and server refuse each other without a valid certificate and name'
 
 test('certificates made as in docs/processes.md work for gateway and server', async t => {
   const [, script = ''] = /```sh\n(new\(\).*?)```/s.exec(readFileSync(join(root, 'docs/processes.md'), 'utf8')) ?? []
-  const cwd = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(cwd, { recursive: true, force: true }))
+  const cwd = await temporaryFolder(t)
   await run('bash', ['-ec', script], { cwd })
   const tls = (name: string) => ({
     AUTH_TLS_CERT: join(cwd, `${name}.pem`),

@@ -1,13 +1,13 @@
 /** Maintenance deletes expired rows, keeps all others, and delays no caller. */
 import { randomUUID } from 'node:crypto'
-import { mkdtemp, readdir, readFile, rm, utimes } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { readdir, readFile, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
 import { startMaintenance } from '../../server/jobs/maintenance.js'
 import type { Models } from '../../server/models/define-models.js'
 import { createLog } from '../../server/observability/log.js'
 import { startMail } from '../../server/outbox/compose.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { addUser, changeTokens, endsOrWaits, openModels, waits } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
 import { startTestService } from '../_helpers/service.js'
@@ -19,8 +19,7 @@ const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
 
 test('a maintenance run keeps e-mails of another registry in the same folder, whose users have other ids', async t => {
   const [models, other] = [await openModels(t), await openModels(t)]
-  const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(dataDir, { recursive: true, force: true }))
+  const dataDir = await temporaryFolder(t)
   const userId = await addUser(models, 'ana', 'ROLE_ADMIN', 'ana@example.org')
   const parameters = { userId, at: '2026-11-21T12:00:00Z', address: '192.0.2.1' }
   await models.emails.add({ kind: 'password-changed', parameters }, 'en')
@@ -85,8 +84,7 @@ test('a maintenance run deletes expired rows, and nothing else', async t => {
 test('a maintenance run deletes e-mails from the folder that are older than 30 days or of an erased user', async t => {
   const models = await openModels(t)
   const { database, erasure, users, emails } = models
-  const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(dataDir, { recursive: true, force: true }))
+  const dataDir = await temporaryFolder(t)
   const folder = join(dataDir, 'mail')
   const [ana, bia, old] = [
     await addUser(models, 'ana', 'ROLE_ADMIN', 'ana@example.org'),

@@ -1,12 +1,12 @@
 /** Access lines: one for each call or request, with caller and outcome, without user input. */
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { credentials } from '@grpc/grpc-js'
 import test from 'ava'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { accessLines, accessOf, launchGateway } from '../_helpers/access-lines.js'
 import { createAuthority } from '../_helpers/certificates.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { openGrpc } from '../_helpers/grpc.js'
 import { sendRaw } from '../_helpers/raw.js'
 import { createRequest, password, signUpForm } from '../_helpers/service.js'
@@ -176,8 +176,7 @@ for (const [how, end] of [
 
 test('a gRPC caller with a certificate is named by the certificate, a gateway is not', async t => {
   const authority = createAuthority('Authority')
-  const folder = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(folder, { recursive: true, force: true }))
+  const folder = await temporaryFolder(t)
   const { cert, key } = authority.issue({ name: 'auth-server', addresses: ['127.0.0.1'] })
   const env: Record<string, string> = {}
   const files = { AUTH_TLS_CERT: cert, AUTH_TLS_KEY: key, AUTH_TLS_CA: authority.certificate }

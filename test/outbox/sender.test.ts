@@ -1,11 +1,12 @@
-import { mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises'
-import { availableParallelism, tmpdir } from 'node:os'
+import { readdir, readFile, stat } from 'node:fs/promises'
+import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test, { type ExecutionContext } from 'ava'
 import PostalMime from 'postal-mime'
 import { type Composed, startSender } from '../../server/outbox/sender.js'
 import { createMailTransport, type Mail } from '../../server/outbox/transport.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { openMailbox } from '../_helpers/mailbox.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
@@ -236,8 +237,7 @@ test('an unwanted or expired entry is deleted, one that is held back stays', asy
 })
 
 test('without a mail server e-mails become files that only their owner can read', async t => {
-  const dataDir = await mkdtemp(join(tmpdir(), 'auth-mail-'))
-  t.teardown(() => rm(dataDir, { recursive: true, force: true }))
+  const dataDir = await temporaryFolder(t)
   const transport = createMailTransport({ mailFrom: 'auth@localhost', dataDir }, log)
   await transport.send(entry)
   await sleep(2)

@@ -1,11 +1,10 @@
-/** A start that its database makes impossible ends with one sentence that says what to do, and exit code 1. */
-import { mkdtemp, rm } from 'node:fs/promises'
 import { type AddressInfo, createServer, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { runCli } from '../_helpers/cli.js'
 import { ask, createDatabase, databaseOfRole, freshDatabase, type Teardown } from '../_helpers/database.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { launch, serviceEnv } from '../_helpers/spawned.js'
 import { waitFor } from '../_helpers/wait.js'
 
@@ -248,8 +247,7 @@ for (const { what, url: make, says, code: expected = 1, env = {} } of final) {
     // Not waited for.
     t.notRegex(program.output(), /waiting for the database/)
 
-    const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
-    t.teardown(() => rm(dataDir, { recursive: true, force: true }))
+    const dataDir = await temporaryFolder(t)
     const own = { ...env, DATABASE_URL, AUTH_MASTER_KEY: 'a'.repeat(64), AUTH_DATA_DIR: dataDir }
     const install = await runCli(own, ['install'])
     t.is(install.code, expected, install.stderr)

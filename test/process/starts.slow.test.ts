@@ -1,12 +1,12 @@
 /** Starts: issuer of the registry, a database that isn't up yet, migrations of other versions. */
-import { chmod, mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { chmod, mkdir, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { done } from '../_helpers/backups.js'
 import { program as cliProgram, runCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { freePort, startRelay, withPort } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
 import { addressesOf, launch, type Spawned, serviceEnv, spawnService } from '../_helpers/spawned.js'
@@ -299,8 +299,7 @@ const badFolders: Record<string, (parent: string) => Promise<string>> = {
 }
 for (const [what, make] of Object.entries(badFolders)) {
   test(`if AUTH_DATA_DIR ${what}, a start and a command end with one sentence that names it and what to do`, async t => {
-    const parent = await mkdtemp(join(tmpdir(), 'auth-test-'))
-    t.teardown(() => rm(parent, { recursive: true, force: true }))
+    const parent = await temporaryFolder(t)
     const AUTH_DATA_DIR = await make(parent)
     const url = await freshDatabase(t)
     for (const DATABASE_URL of ['', url]) {

@@ -2,13 +2,13 @@
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
-import { chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { chmod, mkdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import test, { type ExecutionContext } from 'ava'
 import { freshDatabase } from '../_helpers/database.js'
+import { temporaryFolder } from '../_helpers/files.js'
 import { keepLog } from '../_helpers/logged.js'
 import { freePort } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
@@ -30,8 +30,7 @@ exec "${process.execPath}" "${join(root, 'dist')}/$file" "$@"
 
 /** A folder in which the blocks run, with a registry of its own and free ports. */
 async function place(t: ExecutionContext) {
-  const cwd = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(cwd, { recursive: true, force: true }))
+  const cwd = await temporaryFolder(t)
   await mkdir(join(cwd, 'bin'))
   await writeFile(join(cwd, 'bin/npx'), npx)
   await chmod(join(cwd, 'bin/npx'), 0o755)
