@@ -20,6 +20,9 @@ async function stillServes(): Promise<boolean> {
 
 test('a body holds at most 64 KiB, regardless of its Content-Length', async t => {
   const large = 'x'.repeat(64 * 1024 + 1)
+  const whole = JSON.stringify({ username: 'x'.repeat(64 * 1024 - 15) })
+  t.is(whole.length, 64 * 1024)
+  t.is((await service.request('POST', '/users/login', { body: whole })).status, 400)
   const json = { 'content-type': 'application/json' }
   refused(
     t,

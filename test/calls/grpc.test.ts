@@ -89,32 +89,13 @@ test('sign up, log in, read, refresh, activate, look up, recover', async t => {
   t.truthy((await client.call(users.login, { username, password: newPassword })).token)
 })
 
-test('every kind of refusal has its gRPC code and reason', async t => {
+test('a refusal has its gRPC code and reason, in all details', async t => {
   const { token, username } = await service.signUp('ROLE_CLIENT')
-  const { username: other } = await service.signUp('ROLE_CLIENT')
   const admin = await service.adminToken()
-  const [question] = (await client.call(forgotPasswords.findAllForgotPasswordQuestions, {})).questions
-  const answer = { forgotpasswordquestionsid: question!.id, answer: 'x' }
-  const save = forgotPasswords.saveForgotPasswordQuestionsUsersAnswers
-  const byAnswers = forgotPasswords.loginByUsernameAndAnswers
-  const mail = { username, emailpartner: 'x@example.org' }
-  const institution = await service.signUp('ROLE_INSTITUTION')
   const rows: [Promise<unknown>, status, string][] = [
     [client.call(users.getMe, {}), status.PERMISSION_DENIED, 'ACCESS_DENIED'],
-    [client.call(users.getUser, { username: other }, { token }), status.PERMISSION_DENIED, 'ACCESS_DENIED'],
     [client.call(users.getMe, {}, { token: 'bad' }), status.UNAUTHENTICATED, 'INVALID_TOKEN'],
     [client.call(users.login, { username }), status.INVALID_ARGUMENT, 'MISSING_PARAMETER'],
-    [client.call(users.login, { username: 'a'.repeat(2000), password }), status.UNAUTHENTICATED, 'INVALID_CREDENTIALS'],
-    [
-      client.call(
-        forgotPasswords.saveForgotPasswordQuestionsUsersAnswers,
-        { answer: { forgotpasswordquestionsid: 1, answer: 'a'.repeat(256) } },
-        { token },
-      ),
-      status.INVALID_ARGUMENT,
-      'MALFORMED_REQUEST',
-    ],
-    [client.call(users.signUp, {}), status.INVALID_ARGUMENT, 'INVALID_SIGN_UP'],
     [client.call(users.login, { username, password: 'x' }), status.UNAUTHENTICATED, 'INVALID_CREDENTIALS'],
     [
       client.call(users.activate, { username, activationkey: 'x' }, { token }),
@@ -123,33 +104,11 @@ test('every kind of refusal has its gRPC code and reason', async t => {
     ],
     [client.call(users.getUser, { username: randomUUID() }, { token: admin }), status.NOT_FOUND, 'USER_NOT_FOUND'],
     [
-      client.call(save, { answer: { ...answer, forgotpasswordquestionsid: 0 } }, { token }),
-      status.NOT_FOUND,
-      'QUESTION_NOT_FOUND',
-    ],
-    [client.call(byAnswers, { username, answers: [answer] }), status.NOT_FOUND, 'ANSWER_NOT_FOUND'],
-    [client.call(byAnswers, { username }), status.UNAUTHENTICATED, 'INVALID_ANSWERS'],
-    [
-      client.call(byAnswers, { username, answers: Array(11).fill(answer) }),
+      client.call(forgotPasswords.loginByUsernameAndAnswers, { username, answers: Array(11).fill({}) }),
       status.INVALID_ARGUMENT,
       'TOO_MANY_ANSWERS',
     ],
-    [client.call(forgotPasswords.loginByUsernameAndKey, { username, key: 'x' }), status.UNAUTHENTICATED, 'INVALID_KEY'],
     [client.call(forgotPasswords.sendKeyByEmail, { username, email: 'x' }), status.INVALID_ARGUMENT, 'INVALID_EMAIL'],
-    [
-      client.call(forgotPasswords.passwordUpdateByUsername, { newPassword: 'x' }, { token }),
-      status.INVALID_ARGUMENT,
-      'INVALID_PASSWORD',
-    ],
-    [
-      client.call(
-        users.sendAdminKeyByEmailPartner,
-        { ...mail, username: institution.username },
-        { token: institution.token },
-      ),
-      status.NOT_FOUND,
-      'ORGANIZATION_EMAIL_NOT_FOUND',
-    ],
   ]
   for (const row of rows) await isRefused(t, ...row)
 })
@@ -159,14 +118,6 @@ test('every invalid field of a form is listed in BadRequest', async t => {
   const { badRequest } = await isRefused(t, call, status.INVALID_ARGUMENT, 'INVALID_SIGN_UP')
   t.deepEqual(badRequest?.fieldViolations.map(({ field }) => field).sort(), ['city', 'gender', 'roles'])
   for (const { description } of badRequest?.fieldViolations ?? []) t.not(description, '')
-})
-
-test('the refusal after too many failures has the time to wait in RetryInfo', async t => {
-  const metadata = { 'x-forwarded-for': '198.51.100.9' }
-  const login = () => client.call(users.login, { username: 'Zumbi dos Palmares', password: 'x' }, { metadata })
-  for (let i = 0; i < 10; i++) await isRefused(t, login(), status.UNAUTHENTICATED, 'INVALID_CREDENTIALS')
-  const { retryInfo } = await isRefused(t, login(), status.RESOURCE_EXHAUSTED, 'TOO_MANY_ATTEMPTS')
-  t.true(Number(retryInfo?.retryDelay?.seconds) > 840)
 })
 
 test('the request id that a trusted gateway sends is in ErrorInfo', async t => {
@@ -191,24 +142,6 @@ test('the request id of an untrusted peer is ignored, over gRPC and over HTTP', 
     events.map(({ request_id }) => request_id),
     [answer.json.requestId],
   )
-})
-
-test('a client address that a trusted gateway forwards is canonicalized as over HTTP', async t => {
-  for (const [said, address] of [
-    ['198.51.100.20', '198.51.100.20'],
-    ['::ffff:198.51.100.21', '198.51.100.21'],
-    ['2001:DB8:0:0::22', '2001:db8::22'],
-    ['[2001:db8::23]:4711', '2001:db8::23'],
-    ['198.51.100.1, 198.51.100.24, 127.0.0.1', '198.51.100.24'],
-    ['198.51.100.1, unknown', '127.0.0.1'],
-  ] as const) {
-    const requestId = randomUUID()
-    const metadata = { 'x-forwarded-for': said, 'x-request-id': requestId }
-    const { username } = await service.signUp('ROLE_CLIENT')
-    await refusal(client.call(users.login, { username, password: 'x' }, { metadata }))
-    const events = await service.registry.audit.list({ action: 'session.login', limit: 1000 })
-    t.is(events.find(({ request_id }) => request_id === requestId)?.address, address, said)
-  }
 })
 
 test('VerifyToken returns whether a token is valid, and its claims, as in RFC 7662', async t => {
@@ -277,11 +210,6 @@ test('a canceled call ends at once, and the server still works', async t => {
   t.true((await client.call(list, {})).questions.length > 0)
 })
 
-test('a message over 64 KiB is refused', async t => {
-  const { code } = await refusal(client.call(users.login, { username: 'a'.repeat(70_000), password }))
-  t.is(code, status.RESOURCE_EXHAUSTED)
-})
-
 /** Calls by path, with bytes as request and response. */
 function ask(path: string, request: Buffer, client = bare): Promise<Buffer> {
   const same = (bytes: Buffer) => bytes
@@ -295,13 +223,6 @@ function ask(path: string, request: Buffer, client = bare): Promise<Buffer> {
 /** A length-delimited field of a protobuf message. */
 const field = (number: number, text: string) =>
   Buffer.concat([Buffer.from([(number << 3) | 2, Buffer.byteLength(text)]), Buffer.from(text)])
-
-test('a method or a service that does not exist is unimplemented', async t => {
-  for (const path of ['/auth.v1.Users/Nope', '/unknown.Service/X']) {
-    const error = await t.throwsAsync(ask(path, Buffer.from('a message')))
-    t.is((error as unknown as { code: number }).code, status.UNIMPLEMENTED, path)
-  }
-})
 
 test('the health check reports SERVING for the server and both services, and knows no others', async t => {
   const serving = Buffer.from([0x08, 1])
@@ -429,27 +350,3 @@ test('a closing server cuts off calls that exceed its time limit', async t => {
   t.true(await within(10_000, server.close(100)))
   t.not(await call, 'OK')
 })
-
-for (const version of ['v1', 'v1alpha']) {
-  test(`reflection (${version}) lists the services and describes them`, async t => {
-    const same = (bytes: Buffer) => bytes
-    const path = `/grpc.reflection.${version}.ServerReflection/ServerReflectionInfo`
-    const reflect = (request: Buffer) =>
-      new Promise<string>((resolve, reject) => {
-        const stream = bare.makeBidiStreamRequest(path, same, same, new Metadata())
-        stream.on('data', (bytes: Buffer) => resolve(bytes.toString('latin1')))
-        stream.on('error', reject)
-        stream.write(request)
-        stream.end()
-      })
-    const list = await reflect(field(7, '*'))
-    for (const name of ['auth.v1.Users', 'auth.v1.ForgotPasswords']) t.true(list.includes(name))
-    const file = await reflect(field(4, 'auth.v1.Users'))
-    for (const name of ['SignUpRequest', 'auth/v1/users.proto', 'sendAdminKey']) t.regex(file, new RegExp(name, 'i'))
-    t.true((await reflect(field(4, 'auth.v1.Users.SignUp'))).includes('SignUpRequest'))
-    t.true((await reflect(field(3, 'auth/v1/users.proto'))).includes('SignUpRequest'))
-    // An empty list: the field without numbers.
-    t.true((await reflect(field(6, 'auth.v1.User'))).includes('auth.v1.User'))
-    t.true((await reflect(field(4, 'auth.v1.Nothing'))).includes('Not found.'))
-  })
-}

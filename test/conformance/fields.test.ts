@@ -215,3 +215,11 @@ test('a ROLE_INSTITUTION that was suspended reads 0', async t => {
   const { json } = await service.request('GET', `/users/${encodeURIComponent(username)}`, { token: admin })
   t.is(json.active, 0)
 })
+
+test('a user who signed up through one revision exists in the other, with the same token', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  for (const base of ['', '/1.0.0', '/1.0.2']) {
+    t.is((await service.request('GET', `${base}/users/me`, { token })).json.username, username)
+    t.is((await service.request('POST', `${base}/users/login`, { query: { username, password } })).status, 200)
+  }
+})

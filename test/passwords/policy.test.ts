@@ -11,13 +11,6 @@ import { anyCharacter } from '../_helpers/characters.js'
 const policy = createPasswordPolicy({ minLength: 8 })
 const check = (password: string, user = {}) => checkPassword(password, user, policy)
 
-test('a password is the same in every Unicode composition', t => {
-  t.is(preparePassword('cafe\u0301 forte'), preparePassword('café\u00a0forte'))
-  t.is(preparePassword('a\u3000b'), 'a b')
-  t.not(preparePassword('Abc'), preparePassword('abc'))
-  t.is(preparePassword(' a  b '), ' a  b ')
-})
-
 test('normalizing a password is idempotent', t => {
   fc.assert(
     fc.property(fc.string({ unit: anyCharacter }), text => {
@@ -48,11 +41,6 @@ test('8 to 256 characters of any script are acceptable', t => {
   t.regex(checkPassword('short', {}, { ...policy, minLength: 12 }) ?? '', /12/)
 })
 
-test('common passwords are refused in any case', t => {
-  for (const password of ['12345678', 'password1', 'PASSWORD1', 'Iloveyou1', ' password1 '])
-    t.truthy(check(password), password)
-})
-
 test('the list of common passwords holds their normalized forms', t => {
   const { dictionary } = createRequire(import.meta.url)('@zxcvbn-ts/language-common')
   const list: string[] = dictionary['passwords-common']
@@ -71,29 +59,6 @@ test('a file replaces the list of common passwords', async t => {
   t.truthy(checkPassword('CORRECT HORSE', {}, own))
   t.is(checkPassword('password1', {}, own), undefined)
   t.throws(() => createPasswordPolicy({ minLength: 8, denylistFile: `${file}.none` }))
-})
-
-test('a user’s public data can’t be the password', t => {
-  const user = {
-    username: 'Maria da Silva',
-    nickname: 'Professora Má',
-    city: 'Florianópolis',
-    institution: 'Escola Azul',
-    email: 'maria.silva@example.org',
-  }
-  for (const password of [
-    'maria da silva',
-    'MariaDaSilva',
-    ' MARIA  DA SILVA',
-    'professorama\u0301',
-    'florianópolis',
-    'escolaazul',
-    'Maria.Silva',
-    'maria.silva@example.org',
-  ]) {
-    t.truthy(check(password, user), password)
-  }
-  for (const password of ['maria da silva.', 'maria da selva', 'forte e azul']) t.is(check(password, user), undefined)
 })
 
 test('a telephone number that is a username can’t be the password in any spelling', t => {
