@@ -39,7 +39,7 @@ interface Options {
   readonly on?: TestService
 }
 const post = (path: string, token: string, body: unknown, { at = anyAddress(), on = service }: Options = {}) =>
-  on.request('POST', path, { token, body, headers: from(at), once: true })
+  on.request('POST', path, { token, body, headers: from(at) })
 const setEmail = (token: string, email: string, { secret = password, ...more }: Options = {}) =>
   post('/users/setemail', token, { email, password: secret }, more)
 const confirmEmail = (token: string, code: string, at?: string, on?: TestService) =>
@@ -485,7 +485,7 @@ test.serial('a change waits for another one that is about to take a look-alike, 
   const name = newName()
   let answer: Promise<Answer> | undefined
   await database.transact(async transaction => {
-    await users.lookalikes({ username: name }, { t: transaction })
+    await users.nameProblems([{ username: name }], transaction)
     answer = setUsername(one.token, name.replace('a', 'а'))
     t.is(await endsOrWaits(database, answer), 'waits')
     await users.rename(idOf(other.token), name, { address: '192.0.2.1', locale: 'en' }, transaction)
