@@ -4,9 +4,9 @@ import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
 import { ask } from '../_helpers/database.js'
-import { ended, folder, spawnMember, start, urlFrom } from '../_helpers/members.js'
-import { waitFor, waitForValue } from '../_helpers/wait.js'
 import { temporaryFolder } from '../_helpers/files.js'
+import { ended, spawnMember, start, urlFrom } from '../_helpers/members.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 async function postmaster(dataDir: string): Promise<number> {
   return Number.parseInt(await readFile(join(dataDir, 'postgres/postmaster.pid'), 'utf8'), 10)
