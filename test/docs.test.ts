@@ -1,4 +1,4 @@
-/** The documents are up to date: tests, settings and files that they name exist. */
+/** The documents are up to date: settings and files that they name exist. */
 import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -14,37 +14,6 @@ const documents = [
     readdirSync(join(root, folder), { recursive: true }).map(name => `${folder}/${String(name).replaceAll('\\', '/')}`),
   ),
 ].filter(name => name.endsWith('.md'))
-
-test('SECURITY.md names tests for every attack, and each of them exists', t => {
-  const [before = '', appendix = ''] = read('SECURITY.md').split('## Appendix: tests')
-  const attacks = [...before.matchAll(/^\| (\d+) \|/gm)].map(([, number]) => number)
-  const named = [...appendix.matchAll(/^(\d+)\. (.*)$/gm)]
-  t.true(attacks.length > 30)
-  t.deepEqual(
-    named.map(([, number]) => number),
-    attacks,
-  )
-  for (const [, number, list = ''] of named) {
-    const titles = [...list.matchAll(/([\w/-]+): (\*[^*]+\*(?:; \*[^*]+\*)*)/g)].flatMap(([, file, titles = '']) =>
-      titles
-        .slice(1, -1)
-        .split('*; *')
-        .map(title => ({ file, title })),
-    )
-    t.true(titles.length > 0, number)
-    for (const { file, title } of titles) {
-      const place = file?.includes('/') ? `test/${file}` : `test/attacks/${file}`
-      const sources = ['', '.slow', '.long']
-        .map(kind => `${place}${kind}.test.ts`)
-        .filter(path => existsSync(`${root}/${path}`))
-      t.true(
-        // In a loop, the title follows what the loop is about.
-        sources.some(path => [`'${title}'`, `: ${title}\``].some(written => read(path).includes(written))),
-        `${file}: ${title}`,
-      )
-    }
-  }
-})
 
 test('docs/settings.md describes every setting, and README.md ten of them', t => {
   const rowsOf = (name: string) => [...read(name).matchAll(/^\| `([A-Z_]+)` \| .* \| (\S.*) \|$/gm)]
