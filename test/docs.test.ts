@@ -57,7 +57,7 @@ test('every file that shows the version shows that of the package', t => {
   const { version } = JSON.parse(read('package.json'))
   t.is(JSON.parse(read('package-lock.json')).version, version)
   t.is(JSON.parse(read('proto/client/package.json')).version, version)
-  t.is(/^## (\S+)/m.exec(read('CHANGELOG.md'))?.[1], version)
+  t.is(/^## (\d\S*)/m.exec(read('CHANGELOG.md'))?.[1], version)
   const shown = documents.filter(name => name !== 'RELEASING.md')
   const tarballs = shown.flatMap(name => [...read(name).matchAll(/auth-registry(?:-client)?-(\d\S*)\.tgz/g)])
   t.true(tarballs.length > 1)

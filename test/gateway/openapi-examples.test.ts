@@ -1,6 +1,6 @@
 /**
- * The examples in the OpenAPI documents are responses of a service: this test requests and compares them. With
- * RECORD_EXAMPLES=1 it writes them instead.
+ * The examples in the OpenAPI documents are responses of a service: this test requests and compares them. `npm run docs` sets
+ * RECORD_EXAMPLES=1, with which it writes them instead.
  */
 import { readFile, writeFile } from 'node:fs/promises'
 import test from 'ava'
@@ -166,5 +166,5 @@ test('every example equals a response of the service', async t => {
   t.deepEqual(Object.keys(operations).sort(), documented.sort())
   const found = { operations, problems }
   if (process.env.RECORD_EXAMPLES) await writeFile(file, `${JSON.stringify(found, undefined, 2)}\n`)
-  else t.deepEqual(found, JSON.parse(await readFile(file, 'utf8')))
+  else t.deepEqual(found, JSON.parse(await readFile(file, 'utf8')), 'run `npm run docs`')
 })
