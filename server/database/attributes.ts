@@ -4,7 +4,7 @@
  */
 import type { Model, ModelAttributes, ModelStatic } from 'sequelize'
 import type { Database } from './connection.js'
-import { orm } from './sequelize.js'
+import { DataTypes, literal } from './sequelize.js'
 
 /** A column type, by its name in Sequelize's DataTypes; `[]` makes it an array. */
 type ScalarType = 'BIGINT' | 'BLOB' | 'BOOLEAN' | 'DATE' | 'DATEONLY' | 'DOUBLE' | 'INTEGER' | 'JSONB' | 'TEXT' | 'UUID'
@@ -103,7 +103,6 @@ function columnsOf(of: Attributes): ModelAttributes {
 }
 
 function dataType(type: ColumnType) {
-  const { DataTypes } = orm()
   const scalar = DataTypes[type.replace('[]', '') as ScalarType]
   return type.endsWith('[]') ? DataTypes.ARRAY(scalar) : scalar
 }
@@ -123,7 +122,7 @@ export function selectList(of: Attributes, alias: string, prefix = ''): string {
 export function fromNow(seconds: number): Date {
   if (!Number.isFinite(seconds)) throw new TypeError('Seconds must be a number.')
   // Sequelize accepts an expression instead of any value, but most of its types don't declare it.
-  return orm().literal(`now() + make_interval(secs => ${seconds})`) as unknown as Date
+  return literal(`now() + make_interval(secs => ${seconds})`) as unknown as Date
 }
 
 /** Returns the column name of an attribute that sets none. */

@@ -14,9 +14,8 @@
  * - Sequelize can't express it, such as a join that locks its rows, or a lock on a table.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
-import pg from 'pg'
+import type pg from 'pg'
 import type { Model, ModelAttributes, ModelStatic, Sequelize, Transaction } from 'sequelize'
-import { Pool, TimeoutError } from 'sequelize-pool'
 import type { Log } from '../observability/log.js'
 import { tracing } from '../observability/tracing.js'
 import { createConnections } from './connections.js'
@@ -24,7 +23,14 @@ import { copyIn, copyOut } from './copy.js'
 import { ConnectionError, isConflict } from './failures.js'
 import { createPipeline } from './pipeline.js'
 import { createProbe } from './probe.js'
-import { orm } from './sequelize.js'
+import {
+  type Client,
+  ConnectionAcquireTimeoutError,
+  clientOf,
+  isolationLevels,
+  openSequelize,
+  poolOf,
+} from './sequelize.js'
 import {
   explainSettings,
   type Missing,
@@ -33,7 +39,7 @@ import {
   withoutLimits,
   wrongSettings,
 } from './session-settings.js'
-import { inStatementSpan, traceSequelize } from './spans.js'
+import { traceSequelize } from './spans.js'
 import type { Query } from './sql.js'
 import { createRunner } from './statement.js'
 
@@ -49,9 +55,9 @@ export interface Statement {
 
 /** The only access to PostgreSQL. A statement without a response fails after 6 s, so that no caller waits forever. */
 export interface Database {
-  /** Sequelize with all models. Loads Sequelize at the first use. */
+  /** Sequelize with all models. */
   readonly sequelize: Sequelize
-  /** Describes a table. Returns a function that returns its model, and creates it at the first use. */
+  /** Describes a table. Returns a function that returns its model. */
   define(table: string, columns: () => ModelAttributes): () => ModelStatic<Model>
   /** Runs a statement, alone or in a transaction, and returns its rows. */
   run<Row>(query: Query, transaction?: Transaction): Promise<Row[]>
@@ -118,63 +124,38 @@ const grace = 1_000
 export function openDatabase(url: string | (() => string), maxConnections = 10, log?: Pick<Log, 'warn'>): Database {
   const connections = createConnections(typeof url === 'string' ? () => url : url)
   const runner = createRunner(connections, log)
-  const pool = new Pool<pg.Client>({
-    max: maxConnections,
-    min: 0,
-    idleTimeoutMillis: 60_000,
-    acquireTimeoutMillis: 10_000,
-    async create() {
-      const client = await connections.open()
-      client.on('end', () => void pool.destroy(client))
-      await runner.tryNames(client)
-      return client
-    },
-    validate: connections.isGood,
-    destroy: connections.end,
-  })
+  const open = async () => {
+    const client = await connections.open()
+    await runner.tryNames(client)
+    return client
+  }
+  const sequelize = openSequelize(connections, open, maxConnections)
+  if (tracing) traceSequelize(sequelize)
+  const { connectionManager } = sequelize
   let timeouts = 0
-  const acquire = () =>
-    pool.acquire().catch(error => {
-      if (!(error instanceof TimeoutError)) throw error
+
+  /** Throws the error of a connection that the pool couldn't get. */
+  function failConnection(error: { original?: unknown }): never {
+    if (error instanceof ConnectionAcquireTimeoutError) {
       timeouts++
-      throw new ConnectionError(error)
-    })
-
-  const release = (client: pg.Client) => pool.release(client)
-
-  const tables = new Map<string, () => ModelAttributes>()
-  let sequelize: Sequelize | undefined
-  function openSequelize(): Sequelize {
-    if (sequelize) return sequelize
-    sequelize = new (orm().Sequelize)({
-      dialect: 'postgres',
-      dialectModule: pg,
-      logging: false,
-      // Prevents a query for the version. All supported versions have the features in use.
-      ...{ databaseVersion: '14.0.0' },
-      define: { timestamps: false, freezeTableName: true },
-    })
-    // Sequelize and prepared statements share the pool.
-    Object.assign(sequelize.connectionManager, { getConnection: acquire, releaseConnection: release })
-    if (tracing) traceSequelize(sequelize)
-    return sequelize
+      throw new ConnectionError(error.original)
+    }
+    throw error.original instanceof ConnectionError ? error.original : error
   }
 
-  function modelOf(table: string): ModelStatic<Model> {
-    const opened = openSequelize()
-    return opened.models[table] ?? opened.define(table, tables.get(table)!())
+  /** Runs `work` on a connection of the pool. */
+  async function onConnection<T>(work: (client: pg.Client) => Promise<T>): Promise<T> {
+    const connection = (await connectionManager.getConnection({ type: 'write' }).catch(failConnection)) as Client
+    try {
+      return await work(connection.inner!)
+    } finally {
+      connectionManager.releaseConnection(connection)
+    }
   }
 
   async function run<Row>(query: Query, transaction?: Transaction): Promise<Row[]> {
     if (transaction) return runner.run(clientOf(transaction), query)
-    return repeatOnConflict(async () => {
-      const client = await acquire()
-      try {
-        return await runner.runAlone<Row>(client, query)
-      } finally {
-        release(client)
-      }
-    })
+    return repeatOnConflict(() => onConnection(client => runner.runAlone<Row>(client, query)))
   }
   const runUnlimited = <Row>(query: Query) => transact(t => run<Row>(query, t), { unlimited: true })
   const pipeline = createPipeline(connections, runner, run)
@@ -183,34 +164,28 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
     options.unlimited ? transactOnce(work, options) : repeatOnConflict(() => transactOnce(work, options))
 
   const transactOnce: Database['transact'] = async (work, { unlimited = false, snapshot = false } = {}) => {
-    const client = await acquire()
-    const transaction = { connection: client, LOCK: locks, finished: undefined as string | undefined }
+    let client: pg.Client | undefined
     try {
-      if (unlimited) connections.setUnlimited(client, true)
-      await send(client, `BEGIN ISOLATION LEVEL ${snapshot ? 'REPEATABLE READ' : 'READ COMMITTED'}`)
-      if (unlimited) await client.query(withoutLimits)
-      const result = await work(transaction as unknown as Transaction)
-      await send(client, 'COMMIT')
-      return result
+      const options = snapshot ? { isolationLevel: isolationLevels.REPEATABLE_READ } : {}
+      return await sequelize.transaction(options, async transaction => {
+        if (!unlimited) return work(transaction)
+        client = clientOf(transaction)
+        connections.setUnlimited(client, true)
+        await client.query(withoutLimits)
+        return work(transaction)
+      })
     } catch (error) {
-      // A connection is unusable if it can't roll back its transaction.
-      await send(client, 'ROLLBACK').catch(() => pool.destroy(client))
-      throw error
+      return failConnection(error as { original?: unknown })
     } finally {
-      transaction.finished = 'whole'
-      if (unlimited) connections.setUnlimited(client, false)
-      release(client)
+      if (client) connections.setUnlimited(client, false)
     }
   }
 
   const database: Database = {
-    get sequelize() {
-      for (const table of tables.keys()) modelOf(table)
-      return openSequelize()
-    },
+    sequelize,
     define(table, columns) {
-      tables.set(table, columns)
-      return () => modelOf(table)
+      const model = sequelize.define(table, columns())
+      return () => model
     },
     run<Row>(statement: Query | Statement, values?: readonly unknown[] | Transaction, transaction?: Transaction) {
       if (!isValues(values)) return run<Row>(statement as Query, values)
@@ -226,9 +201,9 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
       return copyOut(client, query, () => void connections.end(client))
     },
     copyIn: (query, rows, transaction) => copyIn(clientOf(transaction), query, rows),
-    isWritable: createProbe({ acquire, release }, connections),
+    isWritable: createProbe(onConnection, connections),
     stats() {
-      const { using, available, waiting, maxSize } = pool
+      const { using, available, waiting, maxSize } = poolOf(sequelize)
       return { inUse: using, idle: available, most: maxSize, waiting, timeouts, errors: connections.errors }
     },
     async prepareSessions() {
@@ -255,7 +230,7 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
     async close() {
       connections.stop()
       const timer = setTimeout(connections.cut, grace)
-      await Promise.all([pool.drain().then(() => pool.destroyAllNow()), pipeline.close()])
+      await Promise.all([sequelize.close(), pipeline.close()])
       clearTimeout(timer)
     },
   }
@@ -276,15 +251,3 @@ async function repeatOnConflict<T>(work: () => Promise<T>): Promise<T> {
 }
 
 const isValues = (given: unknown): given is readonly unknown[] => Array.isArray(given)
-
-/** Row locks, as a Sequelize transaction names them. */
-const locks = { UPDATE: 'UPDATE', SHARE: 'SHARE', KEY_SHARE: 'KEY SHARE', NO_KEY_UPDATE: 'NO KEY UPDATE' } as const
-
-/** Begins or ends a transaction. */
-function send(client: pg.Client, text: string): Promise<unknown> {
-  return tracing ? inStatementSpan('transaction', () => client.query(text)) : client.query(text)
-}
-
-function clientOf(transaction: Transaction): pg.Client {
-  return (transaction as Transaction & { connection: pg.Client }).connection
-}

@@ -20,7 +20,8 @@ export class SchemaError extends Error {}
 
 /** Returns the error of the driver. */
 export function causeOf(error: unknown): { code?: string; message?: string; constraint?: string } {
-  return (error as { original?: object } | undefined)?.original ?? (error as object)
+  const { original } = (error ?? {}) as { original?: object }
+  return original ? causeOf(original) : (error as object)
 }
 
 /** Whether a code is a SQLSTATE. */

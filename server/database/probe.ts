@@ -10,20 +10,16 @@ const cachedFor = 500
 // Changes no row, but fails on a read-only server or session.
 const write = 'UPDATE migrations SET name = name WHERE false'
 
-/** The pool of connections. */
-interface Pool {
-  acquire(): Promise<pg.Client>
-  release(client: pg.Client): void
-}
-
 /** Creates a function that returns whether a connection of the pool can write. Parallel callers share one probe. */
-export function createProbe(pool: Pool, connections: Connections): () => Promise<boolean> {
+export function createProbe(
+  onConnection: <T>(work: (client: pg.Client) => Promise<T>) => Promise<T>,
+  connections: Connections,
+): () => Promise<boolean> {
   let answer: Promise<boolean> | undefined
 
   async function probe(): Promise<boolean> {
     let late = false
-    const work = async () => {
-      const client = await pool.acquire()
+    const work = async (client: pg.Client) => {
       // No transaction locks this table for long, so the server is unresponsive. The time in the pool's line doesn't count.
       const silent = setTimeout(() => connections.discard(client), timeout)
       try {
@@ -32,7 +28,6 @@ export function createProbe(pool: Pool, connections: Connections): () => Promise
         return true
       } finally {
         clearTimeout(silent)
-        pool.release(client)
       }
     }
     let timer: NodeJS.Timeout | undefined
@@ -42,7 +37,7 @@ export function createProbe(pool: Pool, connections: Connections): () => Promise
         resolve(false)
       }, timeout)
     })
-    const result = await Promise.race([work().catch(() => false), limit])
+    const result = await Promise.race([onConnection(work).catch(() => false), limit])
     clearTimeout(timer)
     return result
   }

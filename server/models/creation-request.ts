@@ -13,7 +13,7 @@ import {
   time,
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
-import { orm } from '../database/sequelize.js'
+import { Op } from '../database/sequelize.js'
 
 const attributes = {
   actor: key(text),
@@ -63,7 +63,7 @@ export function createCreationRequests(database: Database): CreationRequests {
   return {
     async claim({ actor, requestId }, transaction) {
       await database.run(lock, [`${actor} ${requestId.toLowerCase()}`], transaction)
-      const where = { actor, requestId, createdAt: { [orm().Op.gt]: fromNow(-retention) } }
+      const where = { actor, requestId, createdAt: { [Op.gt]: fromNow(-retention) } }
       return (await table().findOne({ where, transaction }))?.get()
     },
     async add(request, transaction) {

@@ -16,9 +16,9 @@ import {
   text,
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
-import { orm } from '../database/sequelize.js'
 import { nicknameKey } from '../rules/names.js'
 import { type OrganizationAttribute, type OrganizationValues, organizationFields } from '../rules/organization.js'
+import { literal, Op } from '../database/sequelize.js'
 import type { MasterKey } from './master-key.js'
 
 /** Attributes of an organization that can be edited. */
@@ -188,7 +188,6 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
   }
   return {
     async list({ afterId = 0, active, type, text, limit }) {
-      const { Op, literal } = orm()
       const words = 'organization_words(name, inep_code, login, email, responsible) @@ search_query(:text)'
       const rows = await table().findAll({
         where: {
@@ -209,19 +208,18 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
     find: async id => (await table().findByPk(id))?.get(),
     async named(inepCode, nameKey) {
       const rows = await table().findAll({
-        where: { [orm().Op.or]: [{ inepCode }, { nameKey }] },
+        where: { [Op.or]: [{ inepCode }, { nameKey }] },
         order: ['id'],
         limit: mostNamed,
       })
       return rows.map(row => row.get())
     },
     async findMany(ids, inepCodes, transaction) {
-      const { Op } = orm()
       const where = { [Op.or]: [{ id: { [Op.in]: ids } }, { inepCode: { [Op.in]: inepCodes } }] }
       return (await table().findAll({ where, order: ['id'], transaction })).map(row => row.get())
     },
     async keys(ids) {
-      const where = { id: { [orm().Op.in]: ids } }
+      const where = { id: { [Op.in]: ids } }
       return (await table().findAll({ attributes: ['id', 'keySealed'], where, order: ['id'] })).map(row => row.get())
     },
     async members(id, transaction) {
@@ -229,7 +227,7 @@ export function createOrganizations(database: Database, masterKey: MasterKey): O
     },
     async withInepCode(inepCode, id, transaction) {
       await database.run(lockInepCode, [inepCode], transaction)
-      const where = { inepCode, ...(id !== undefined && { id: { [orm().Op.ne]: id } }) }
+      const where = { inepCode, ...(id !== undefined && { id: { [Op.ne]: id } }) }
       return (await table().findOne({ attributes: ['id'], where, transaction }))?.get().id
     },
     async remove(id, transaction) {

@@ -14,7 +14,7 @@ import {
   time,
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
-import { orm } from '../database/sequelize.js'
+import { Op } from '../database/sequelize.js'
 import type { ScopeName } from '../rules/scopes.js'
 import type { MasterKey } from './master-key.js'
 
@@ -117,7 +117,7 @@ export function createServices(database: Database, masterKey: Pick<MasterKey, 'd
   const digest = (key: string) => masterKey.digest('service-key', key)
   return {
     async list({ afterName = '', limit }) {
-      const rows = await table().findAll({ where: { name: { [orm().Op.gt]: afterName } }, order: ['name'], limit })
+      const rows = await table().findAll({ where: { name: { [Op.gt]: afterName } }, order: ['name'], limit })
       return rows.map(row => row.get())
     },
     find: async (name, transaction) => (await table().findOne({ where: { name }, transaction }))?.get(),

@@ -20,7 +20,7 @@ import {
   time,
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
-import { orm } from '../database/sequelize.js'
+import { col, literal } from '../database/sequelize.js'
 import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'
 import { profile as fields, type ProfileValues } from '../rules/profile.js'
@@ -312,14 +312,14 @@ export function createUsers(
     purposes: readonly Purpose[],
     transaction: Transaction,
   ): Promise<void> {
-    const next = orm().literal('token_generation + 1') as unknown as number
+    const next = literal('token_generation + 1') as unknown as number
     await users().update({ ...changes, tokenGeneration: next }, { where: { id }, transaction })
     await voidKeys(id, purposes, transaction)
   }
 
   /** Restarts the expiry of an account that was never activated. */
   const restartExpiry = () => ({
-    unactivatedSeenAt: orm().literal('CASE WHEN unactivated_seen_at IS NOT NULL THEN now() END') as unknown as Date,
+    unactivatedSeenAt: literal('CASE WHEN unactivated_seen_at IS NOT NULL THEN now() END') as unknown as Date,
   })
 
   async function addProviderKey(userId: number, transaction: Transaction): Promise<void> {
@@ -405,11 +405,11 @@ export function createUsers(
       await emails.notify(hasKey ? 'provider-key-rotated' : 'organization-changed', user, change, transaction)
     },
     async delete(id, transaction) {
-      const before = { suspendedBeforeDeletion: orm().col('suspended') as unknown as boolean }
+      const before = { suspendedBeforeDeletion: col('suspended') as unknown as boolean }
       await revoke(id, { deletedAt: fromNow(0), ...before, suspended: true }, allPurposes, transaction)
     },
     async undelete(id, transaction) {
-      const before = orm().col('suspended_before_deletion') as unknown as boolean
+      const before = col('suspended_before_deletion') as unknown as boolean
       await users().update({ deletedAt: null, suspended: before, ...restartExpiry() }, { where: { id }, transaction })
     },
   }
