@@ -2,23 +2,17 @@
  * Attribute tables. An attribute table describes an entity once; the Sequelize model (`defineTable`), the columns of
  * hand-written statements (`selectList`) and the types of rows derive from it.
  */
-import type { Model, ModelAttributes, ModelStatic } from 'sequelize'
+import { DataTypes, literal, type Model, type ModelAttributeColumnOptions, type ModelStatic } from 'sequelize'
 import type { Database } from './connection.js'
-import { DataTypes, literal } from './sequelize.js'
 
 /** A column type, by its name in Sequelize's DataTypes; `[]` makes it an array. */
 type ScalarType = 'BIGINT' | 'BLOB' | 'BOOLEAN' | 'DATE' | 'DATEONLY' | 'DOUBLE' | 'INTEGER' | 'JSONB' | 'TEXT' | 'UUID'
 type ColumnType = ScalarType | `${ScalarType}[]`
 
-/** An attribute whose values are of type T. */
-export interface Attribute<T = unknown, P extends boolean = boolean> {
-  readonly type: ColumnType
-  readonly nullable: boolean
+/** An attribute as Sequelize describes it, whose values are of type T. */
+export interface Attribute<T = unknown, P extends boolean = boolean> extends ModelAttributeColumnOptions {
   /** Whether a new row may omit the attribute, because the column has a default. */
   readonly hasDefault: P
-  readonly primaryKey?: true
-  /** Name of the column; by default the name of the attribute in snake case. */
-  readonly column?: string
   /** How `selectList` formats a day: a template for PostgreSQL's `to_char`. */
   readonly format?: string
   /** Carries T in the type. Never set. */
@@ -45,7 +39,8 @@ export type Joined<P extends string, A extends Attributes> = {
 
 /** A required attribute. */
 export function attribute<T>(type: ColumnType): Attribute<T, false> {
-  return { type, nullable: false, hasDefault: false }
+  const scalar = DataTypes[type.replace('[]', '') as ScalarType]
+  return { type: type.endsWith('[]') ? DataTypes.ARRAY(scalar) : scalar, allowNull: false, hasDefault: false }
 }
 
 export const text = attribute<string>('TEXT')
@@ -61,57 +56,43 @@ export const day = (format = 'YYYY-MM-DD') => ({ ...attribute<string>('DATEONLY'
 /** Makes an attribute nullable. */
 export const nullable = <T, P extends boolean>(of: Attribute<T, P>): Attribute<T | null, P> => ({
   ...of,
-  nullable: true,
+  allowNull: true,
 })
 
 /** Makes an attribute optional in new rows: the column has a default or is nullable. */
-export const hasDefault = <T>(of: Attribute<T>): Attribute<T, true> => ({ ...of, hasDefault: true })
+export const hasDefault = <T>(of: Attribute<T>): Attribute<T, true> => ({
+  ...of,
+  allowNull: true,
+  hasDefault: true,
+  autoIncrement: of.primaryKey,
+})
 
 /** Makes an attribute the primary key, or a part of it. */
 export const key = <T, P extends boolean>(of: Attribute<T, P>): Attribute<T, P> => ({ ...of, primaryKey: true })
 
-/** Sets the column name of an attribute. */
-export const column = <T, P extends boolean>(name: string, of: Attribute<T, P>): Attribute<T, P> => ({
-  ...of,
-  column: name,
-})
+/** Sets the column name of an attribute, by default its name in snake case. */
+export const column = <T, P extends boolean>(field: string, of: Attribute<T, P>): Attribute<T, P> => ({ ...of, field })
 
 /** A Sequelize model of rows of these attributes. */
 export type Table<A extends Attributes> = ModelStatic<Model<Row<A>, NewRow<A>>>
 
-/** Describes a table. The Sequelize model is created at its first use. */
+/** Describes a table, and returns its model. */
 export function defineTable<A extends Attributes>(
-  { define }: Pick<Database, 'define'>,
+  { sequelize }: Pick<Database, 'sequelize'>,
   name: string,
   of: A,
 ): () => Table<A> {
-  return define(name, () => columnsOf(of)) as () => Table<A>
-}
-
-function columnsOf(of: Attributes): ModelAttributes {
-  const columns = Object.entries(of).map(([attribute, { type, nullable, hasDefault, primaryKey = false, column }]) => [
-    attribute,
-    {
-      type: dataType(type),
-      field: column ?? snakeCase(attribute),
-      allowNull: nullable || hasDefault,
-      primaryKey,
-      autoIncrement: primaryKey && hasDefault,
-    },
-  ])
-  return Object.fromEntries(columns)
-}
-
-function dataType(type: ColumnType) {
-  const scalar = DataTypes[type.replace('[]', '') as ScalarType]
-  return type.endsWith('[]') ? DataTypes.ARRAY(scalar) : scalar
+  // Sequelize writes into descriptions, which tables share.
+  const own = Object.entries(of).map(([attribute, description]) => [attribute, { ...description }])
+  const table = sequelize.define(name, Object.fromEntries(own)) as Table<A>
+  return () => table
 }
 
 /** Returns the select list of attributes, from a table with an alias. With a prefix, `name` becomes `prefixName`. */
 export function selectList(of: Attributes, alias: string, prefix = ''): string {
   return Object.entries(of)
-    .map(([attribute, { column = snakeCase(attribute), format }]) => {
-      const value = format ? `to_char(${alias}.${column}, '${format}')` : `${alias}.${column}`
+    .map(([attribute, { field = snakeCase(attribute), format }]) => {
+      const value = format ? `to_char(${alias}.${field}, '${format}')` : `${alias}.${field}`
       const name = prefix === '' ? attribute : `${prefix}${attribute[0]!.toUpperCase()}${attribute.slice(1)}`
       return value === `${alias}.${name}` ? value : `${value} AS "${name}"`
     })

@@ -15,7 +15,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type pg from 'pg'
-import type { Model, ModelAttributes, ModelStatic, Sequelize, Transaction } from 'sequelize'
+import { ConnectionAcquireTimeoutError, type Sequelize, Transaction } from 'sequelize'
 import type { Log } from '../observability/log.js'
 import { tracing } from '../observability/tracing.js'
 import { createConnections } from './connections.js'
@@ -23,14 +23,7 @@ import { copyIn, copyOut } from './copy.js'
 import { ConnectionError, isConflict } from './failures.js'
 import { createPipeline } from './pipeline.js'
 import { createProbe } from './probe.js'
-import {
-  type Client,
-  ConnectionAcquireTimeoutError,
-  clientOf,
-  isolationLevels,
-  openSequelize,
-  poolOf,
-} from './sequelize.js'
+import { type Client, clientOf, openSequelize, poolOf } from './sequelize.js'
 import {
   explainSettings,
   type Missing,
@@ -43,7 +36,7 @@ import { traceSequelize } from './spans.js'
 import type { Query } from './sql.js'
 import { createRunner } from './statement.js'
 
-export type { Transaction }
+export type { Transaction } from 'sequelize'
 
 /** A statement in the former form, whose values follow. Write new ones with `sql` (sql.ts). */
 export interface Statement {
@@ -57,8 +50,6 @@ export interface Statement {
 export interface Database {
   /** Sequelize with all models. */
   readonly sequelize: Sequelize
-  /** Describes a table. Returns a function that returns its model. */
-  define(table: string, columns: () => ModelAttributes): () => ModelStatic<Model>
   /** Runs a statement, alone or in a transaction, and returns its rows. */
   run<Row>(query: Query, transaction?: Transaction): Promise<Row[]>
   run<Row>(statement: Statement, values: readonly unknown[], transaction?: Transaction): Promise<Row[]>
@@ -166,7 +157,7 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
   const transactOnce: Database['transact'] = async (work, { unlimited = false, snapshot = false } = {}) => {
     let client: pg.Client | undefined
     try {
-      const options = snapshot ? { isolationLevel: isolationLevels.REPEATABLE_READ } : {}
+      const options = snapshot ? { isolationLevel: Transaction.ISOLATION_LEVELS.REPEATABLE_READ } : {}
       return await sequelize.transaction(options, async transaction => {
         if (!unlimited) return work(transaction)
         client = clientOf(transaction)
@@ -183,10 +174,6 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
 
   const database: Database = {
     sequelize,
-    define(table, columns) {
-      const model = sequelize.define(table, columns())
-      return () => model
-    },
     run<Row>(statement: Query | Statement, values?: readonly unknown[] | Transaction, transaction?: Transaction) {
       if (!isValues(values)) return run<Row>(statement as Query, values)
       const query = { ...statement, values } as unknown as Query

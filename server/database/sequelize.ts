@@ -1,39 +1,44 @@
 import { EventEmitter } from 'node:events'
-import { createRequire } from 'node:module'
 import pg from 'pg'
-import type * as sequelize from 'sequelize'
+import { Sequelize, type Transaction } from 'sequelize'
 import type { Connections } from './connections.js'
-
-/** Sequelize. */
-export const { ConnectionAcquireTimeoutError, DataTypes, Op, Sequelize, Transaction, col, literal }: typeof sequelize =
-  createRequire(import.meta.url)('sequelize')
-
-export const isolationLevels = Transaction.ISOLATION_LEVELS
 
 /** A client of the driver as Sequelize uses it: `open` chooses the host, and sets up the session. */
 export interface Client {
   readonly inner: pg.Client
 }
 
+type Done = (error?: unknown, result?: object) => void
+
 /** Opens Sequelize, with at most `max` connections. `open` opens one. Sends no query. */
 export function openSequelize(connections: Connections, open: () => Promise<pg.Client>, max: number) {
   class PoolClient extends EventEmitter {
     inner: pg.Client | undefined
-    /** Sequelize reads parameters of the server from its events. */
+    /** Sequelize listens here for parameters of the server. */
     readonly connection = this
-    connect(done: (error?: unknown) => void): void {
+    private isLost = false
+
+    connect(done: Done): void {
       open().then(client => {
         this.inner = client
-        // A connection that is lost leaves the pool.
-        client.on('end', () => this.emit('error', new Error('Connection terminated')))
+        const lose = () => {
+          this.isLost = true
+          // Sequelize removes it from the pool.
+          this.emit('error', new Error('Connection terminated'))
+        }
+        client.once('error', lose).once('end', lose)
         done()
       }, done)
     }
-    query(...given: Parameters<pg.Client['query']>): unknown {
-      return this.inner!.query(...given)
+
+    query(text: string, ...rest: unknown[]): unknown {
+      // The server rolls back what a lost connection began. If that failed, Sequelize would write to stderr.
+      if (this.isLost && text === 'ROLLBACK;') return (rest[0] as Done)(undefined, { rows: [] })
+      return this.inner!.query(text, ...(rest as []))
     }
-    end(done: () => void): void {
-      connections.end(this.inner!).then(done, done)
+
+    end(done: Done): void {
+      connections.end(this.inner!).then(() => done(), done)
     }
   }
   return new Sequelize({
@@ -50,17 +55,17 @@ export function openSequelize(connections: Connections, open: () => Promise<pg.C
       validate: client => connections.isGood((client as Client).inner),
     },
     logging: false,
-    define: { timestamps: false, freezeTableName: true },
+    define: { timestamps: false, freezeTableName: true, underscored: true },
   })
 }
 
 /** The connection of a transaction, for statements that aren't Sequelize's. */
-export function clientOf(transaction: sequelize.Transaction): pg.Client {
-  return (transaction as sequelize.Transaction & { connection: Client }).connection.inner
+export function clientOf(transaction: Transaction): pg.Client {
+  return (transaction as Transaction & { connection: Client }).connection.inner
 }
 
 /** The pool of Sequelize, whose types lack it. */
-export function poolOf({ connectionManager }: sequelize.Sequelize) {
+export function poolOf({ connectionManager }: Sequelize) {
   type Pool = Readonly<Record<'using' | 'available' | 'waiting' | 'maxSize', number>>
   return (connectionManager as typeof connectionManager & { readonly pool: Pool }).pool
 }

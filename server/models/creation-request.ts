@@ -1,4 +1,4 @@
-import type { Transaction } from 'sequelize'
+import { Op, type Transaction } from 'sequelize'
 import { advisoryKeys } from '../database/advisory-keys.js'
 import {
   attribute,
@@ -13,7 +13,6 @@ import {
   time,
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
-import { Op } from '../database/sequelize.js'
 
 const attributes = {
   actor: key(text),

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import type { Transaction } from 'sequelize'
+import { literal, Op, type Transaction } from 'sequelize'
 import { advisoryKeys } from '../database/advisory-keys.js'
 import {
   type Attribute,
@@ -18,7 +18,6 @@ import {
 import type { Database, Statement } from '../database/connection.js'
 import { nicknameKey } from '../rules/names.js'
 import { type OrganizationAttribute, type OrganizationValues, organizationFields } from '../rules/organization.js'
-import { literal, Op } from '../database/sequelize.js'
 import type { MasterKey } from './master-key.js'
 
 /** Attributes of an organization that can be edited. */

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import type { Transaction } from 'sequelize'
+import { Op, type Transaction } from 'sequelize'
 import {
   attribute,
   bytes,
@@ -14,7 +14,6 @@ import {
   time,
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
-import { Op } from '../database/sequelize.js'
 import type { ScopeName } from '../rules/scopes.js'
 import type { MasterKey } from './master-key.js'
 

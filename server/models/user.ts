@@ -1,4 +1,4 @@
-import type { Transaction } from 'sequelize'
+import { col, literal, type Transaction } from 'sequelize'
 import {
   type Attribute,
   attribute,
@@ -20,7 +20,6 @@ import {
   time,
 } from '../database/attributes.js'
 import type { Database, Statement } from '../database/connection.js'
-import { col, literal } from '../database/sequelize.js'
 import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'
 import { profile as fields, type ProfileValues } from '../rules/profile.js'
@@ -112,8 +111,8 @@ export type NewUser = Omit<NewRow<typeof userAttributes>, 'usernameSkeleton' | '
 
 /** All nullable attributes of a user set to null, for a user without a form. */
 export const emptyUser = Object.fromEntries(
-  Object.entries(userAttributes).flatMap(([name, { nullable, hasDefault }]) =>
-    nullable && !hasDefault ? [[name, null]] : [],
+  Object.entries(userAttributes).flatMap(([name, { allowNull, hasDefault }]) =>
+    allowNull && !hasDefault ? [[name, null]] : [],
   ),
 ) as {
   readonly [K in keyof NewUser as Record<never, never> extends Pick<NewUser, K>

@@ -16,7 +16,7 @@ test('every table has a model, and every column an attribute of its type that is
         WHERE i.indisprimary AND i.indrelid = c.table_name::regclass AND a.attname = c.column_name) AS key
     FROM information_schema.columns c WHERE c.table_schema = 'public'`)) as [Record<string, unknown>[], unknown]
   const attributes = Object.values(sequelize.models).flatMap(model =>
-    Object.values(model.getAttributes()).map(({ field, type, allowNull, primaryKey }) => ({
+    Object.values(model.getAttributes()).map(({ field, type, allowNull, primaryKey = false }) => ({
       table: model.getTableName(),
       column: field,
       type: (type as unknown as { toSql(): string }).toSql().toLowerCase(),
