@@ -1,17 +1,7 @@
 /**
- * This folder owns the choice of the database (database-choice.ts), its schema (migrate.ts), its connections, its statements
- * (sql.ts), and the description of tables (attributes.ts). The folders that import it own the content of the tables.
- *
- * The models write single rows through Sequelize. A statement is written by hand (sql.ts), and prepared once on each connection
- * if calls run it, for one of these reasons:
- *
- * - Most calls run it: the reads of users, answers and questions (user.ts, question.ts), and the start and end of an attempt
- *   to sign in (attempt.ts). A prepared join has 2.5 times the throughput of the same SQL through Sequelize, and a pipelined
- *   one 1.4 to 3 times that of the prepared join.
- * - It counts or claims atomically, because callers run in parallel: attempts, mailed keys, due e-mails (SKIP LOCKED).
- * - It stages audit events as part of another statement, or seals and verifies events in bulk.
- * - Startup, maintenance or an idle process runs it. Sequelize takes 31 MB, and is loaded at its first use.
- * - Sequelize can't express it, such as a join that locks its rows, or a lock on a table.
+ * This folder owns the choice of the database (database-choice.ts), its schema (migrate.ts), its connections and transactions,
+ * its statements (sql.ts), and the description of tables (attributes.ts). The folders that import it own the content of the
+ * tables. Why some statements aren't Sequelize's: docs/decisions/8-sequelize.md.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type pg from 'pg'
