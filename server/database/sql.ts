@@ -18,8 +18,8 @@ export interface Sql {
   (parts: readonly string[], ...given: readonly unknown[]): Query
   /** Creates a statement that is prepared under a name. */
   (name: string): (parts: readonly string[], ...given: readonly unknown[]) => Query
-  /** Creates a part from a text. Never pass a value. */
-  text(text: string): Query
+  /** Creates a part from a text, or a number, of the program. Never pass a value. */
+  text(text: string | number): Query
   /** Returns the condition that all of these hold. Leaves out those that aren't given: `age !== undefined && sql`…``. */
   all(...conditions: readonly (Query | undefined | false)[]): Query
 }
@@ -64,7 +64,10 @@ function create(first: string | readonly string[], ...given: readonly unknown[])
 }
 
 export const sql: Sql = Object.assign(create as Sql, {
-  text: (text: string) => new Query([text], []),
+  text: (text: string | number) => new Query([String(text)], []),
   all: (...conditions: readonly (Query | undefined | false)[]) =>
     conditions.reduce<Query>((all, condition) => (condition ? sql`${all} AND ${condition}` : all), sql`true`),
 })
+
+/** Returns the first of the rows; undefined without one. */
+export const first = <Row>(rows: Promise<Row[]>): Promise<Row | undefined> => rows.then(([row]) => row)

@@ -3,8 +3,8 @@
 import { createHash, randomBytes } from 'node:crypto'
 import type { Transaction } from 'sequelize'
 import { advisoryKeys } from '../database/advisory-keys.js'
-import { bigint, bytes, defineTable, flag, hasDefault, key, nullable } from '../database/attributes.js'
-import type { Database, Statement } from '../database/connection.js'
+import type { Database } from '../database/connection.js'
+import { sql } from '../database/sql.js'
 import type { MasterKey } from './master-key.js'
 
 /** The result of `verify`. */
@@ -33,26 +33,7 @@ export interface VerifiedLink {
 }
 
 /** Operations on the chain. */
-export interface AuditChain {
-  /** Signs the first checkpoint of the chain, after the data keys are created. */
-  install(t: Transaction): Promise<void>
-  /**
-   * Moves at most one batch of staged events into the chain, unless another process is sealing. Returns whether more events
-   * may be staged.
-   */
-  seal(): Promise<boolean>
-  /**
-   * Verifies every MAC and every link. Without the key, an attacker with access to the database can only truncate the chain, or
-   * remove events that aren't sealed yet. To detect truncation, store the newest link outside the database and pass it as
-   * `known`. A call verifies at most 20,000 events, and returns the position at which the next call continues.
-   */
-  verify(known?: string, from?: VerifiedLink): Promise<Verified>
-  /**
-   * Deletes events older than `seconds`, and signs a checkpoint from which the remaining events verify. Stops at a break in
-   * the chain, and returns the break in the format of `Verified.broken`.
-   */
-  prune(seconds: number): Promise<string | undefined>
-}
+export type AuditChain = ReturnType<typeof createAuditChain>
 
 /** Fields that the MAC of an event covers, in this order, followed by the digest of the address. The link covers the time. */
 const covered = ['action', 'outcome', 'reason', 'actor', 'actor_id', 'subject_id', 'object', 'request_id'] as const
@@ -115,85 +96,13 @@ const limits = ['statement_timeout', 'lock_timeout', 'idle_in_transaction_sessio
   .map(name => `set_config('${name}', '2s', true)`)
   .join(', ')
 
-const limit: Statement = { name: 'audit-limit', text: `SELECT ${limits}` }
-
-// A transaction-level lock, because poolers in transaction mode don't support session-level locks.
-const enter: Statement = {
-  name: 'audit-enter',
-  text: `SELECT pg_try_advisory_xact_lock(${advisoryKeys.sealing}) AS mine, ${limits}`,
-}
-
-const anyStaged: Statement = { name: 'audit-any-staged', text: 'SELECT FROM audit_staged ORDER BY seq LIMIT 1' }
-
-const nextStaged: Statement = {
-  name: 'audit-next-staged',
-  text: `SELECT h.id AS head, h.hash, s.seq, extract(epoch FROM s.at)::text AS at, s.mac
-    FROM audit_head h, LATERAL (SELECT seq, at, mac FROM audit_staged ORDER BY seq LIMIT $1) s ORDER BY s.seq`,
-}
-
 const columns = `at, action, outcome, reason, actor, actor_id, subject_id, object, address, request_id,
       salt, address_digest, mac`
 
-const moveStaged: Statement = {
-  name: 'audit-move-staged',
-  text: `WITH given AS (
-    SELECT * FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS each (seq, hash, place)
-  ), moved AS (
-    DELETE FROM audit_staged WHERE seq = ANY ($1) RETURNING *
-  ), added AS (
-    INSERT INTO audit_events (id, ${columns}, hash)
-    SELECT $3::bigint + place, ${columns}, hash FROM moved JOIN given USING (seq) RETURNING 1
-  )
-  UPDATE audit_head SET id = $3 + cardinality($1), hash = $2[cardinality($2)]
-  WHERE (SELECT count(*) FROM added) = cardinality($1) RETURNING 1`,
-}
-
-// All steps of a call read the same snapshot.
-const snapshot: Statement = {
-  name: 'audit-snapshot',
-  text: 'SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY',
-}
-
-const ends: Statement = {
-  name: 'audit-ends',
-  text: `SELECT c.id, c.hash, c.mac, h.id AS "headId", h.hash AS "headHash",
-    (SELECT min(id) FROM audit_events) AS first, (SELECT count(*) FROM audit_staged) AS staged, (SELECT hash FROM audit_events WHERE id = $1) AS known
-    FROM audit_checkpoint c, audit_head h`,
-}
-
 const stamped = 'action, outcome, reason, actor, actor_id, subject_id, object, address, request_id, salt, mac'
 
-const nextEvents: Statement = {
-  name: 'audit-next-events',
-  text: `SELECT ${stamped}, address_digest AS digest, id, hash, extract(epoch FROM at)::text AS at,
-      coalesce(at >= now() - make_interval(secs => $3), false) AS young
-    FROM audit_events WHERE id > $1 ORDER BY id LIMIT $2`,
-}
-
-const stagedEvents: Statement = {
-  name: 'audit-staged-events',
-  text: `SELECT ${stamped}, address_digest AS digest, seq FROM audit_staged WHERE seq > $1 ORDER BY seq LIMIT $2`,
-}
-
-const holdCheckpoint: Statement = {
-  name: 'audit-hold-checkpoint',
-  text: 'SELECT id, hash, mac FROM audit_checkpoint FOR UPDATE SKIP LOCKED',
-}
-
-const setCheckpoint: Statement = {
-  name: 'audit-set-checkpoint',
-  text: 'UPDATE audit_checkpoint SET id = $1, hash = $2, mac = $3',
-}
-
-const forget: Statement = { name: 'audit-forget', text: 'DELETE FROM audit_events WHERE id <= $1' }
-
 /** Creates the chain in a database. */
-export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 'mac'>): AuditChain {
-  // The head is the newest link; the checkpoint is the link before the oldest retained event.
-  const link = { single: hasDefault(key(flag)), id: bigint, hash: bytes }
-  defineTable(database, 'audit_head', link)
-  defineTable(database, 'audit_checkpoint', { ...link, mac: nullable(bytes) })
-
+export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 'mac'>) {
   /** Whether the MAC of an event is valid. The address may have been erased. */
   function isGenuine(event: Stamped): boolean {
     const { address, salt, digest, mac } = event
@@ -208,7 +117,13 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
   /** Verifies one step of the chain after a link, up to the first break or the first event younger than `seconds`. */
   async function follow(from: Link, seconds: number | null, t: Transaction) {
     type Row = Stamped & { id: string; hash: Buffer; at: string; young: boolean }
-    const rows = await database.run<Row>(nextEvents, [from.id, stride, seconds], t)
+    const rows = await database.run<Row>(
+      sql('audit-next-events')`
+      SELECT ${sql.text(stamped)}, address_digest AS digest, id, hash, extract(epoch FROM at)::text AS at,
+        coalesce(at >= now() - make_interval(secs => ${seconds}), false) AS young
+      FROM audit_events WHERE id > ${from.id} ORDER BY id LIMIT ${stride}`,
+      t,
+    )
     let { id, hash } = from
     for (const row of rows) {
       if (row.young) return { id, hash, more: false }
@@ -224,7 +139,11 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
   /** Returns the first staged event with an invalid MAC, as `staged:<number>`; undefined when there is none. */
   async function verifyStaged(t: Transaction): Promise<string | undefined> {
     for (let seq = '0', more = true; more; ) {
-      const rows = await database.run<Stamped & { seq: string }>(stagedEvents, [seq, stride], t)
+      const rows = await database.run<Stamped & { seq: string }>(
+        sql('audit-staged-events')`
+        SELECT ${sql.text(stamped)}, address_digest AS digest, seq FROM audit_staged WHERE seq > ${seq} ORDER BY seq LIMIT ${stride}`,
+        t,
+      )
       const wrong = rows.find(row => !isGenuine(row))
       if (wrong) return `staged:${wrong.seq}`
       seq = rows.at(-1)?.seq ?? seq
@@ -234,10 +153,19 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
   }
 
   async function sealBatch(t: Transaction): Promise<boolean> {
-    const [entered] = await database.run<{ mine: boolean }>(enter, [], t)
+    const [entered] = await database.run<{ mine: boolean }>(
+      sql('audit-enter')`
+      SELECT pg_try_advisory_xact_lock(${sql.text(advisoryKeys.sealing)}) AS mine, ${sql.text(limits)}`,
+      t,
+    )
     if (!entered!.mine) return false
     type Row = { head: string; hash: Buffer; seq: string; at: string; mac: Buffer }
-    const rows = await database.run<Row>(nextStaged, [batch], t)
+    const rows = await database.run<Row>(
+      sql('audit-next-staged')`
+      SELECT h.id AS head, h.hash, s.seq, extract(epoch FROM s.at)::text AS at, s.mac
+      FROM audit_head h, LATERAL (SELECT seq, at, mac FROM audit_staged ORDER BY seq LIMIT ${batch}) s ORDER BY s.seq`,
+      t,
+    )
     const [first] = rows
     if (!first) return false
     const head = Number(first.head)
@@ -246,43 +174,85 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
       hash = masterKey.mac(linkText(hash, head + index + 1, at, mac))
       return hash
     })
-    const moved = await database.run(moveStaged, [rows.map(({ seq }) => seq), hashes, head], t)
+    const move = sql('audit-move-staged')`
+      WITH given AS MATERIALIZED (
+        SELECT * FROM unnest(${rows.map(({ seq }) => seq)}::bigint[], ${hashes}::bytea[])
+          WITH ORDINALITY AS each (seq, hash, place)
+      ), moved AS (
+        DELETE FROM audit_staged WHERE seq = ANY (ARRAY(SELECT seq FROM given)) RETURNING *
+      ), added AS (
+        INSERT INTO audit_events (id, ${sql.text(columns)}, hash)
+        SELECT ${head}::bigint + place, ${sql.text(columns)}, hash FROM moved JOIN given USING (seq) RETURNING 1
+      )
+      UPDATE audit_head SET id = ${head}::bigint + ${rows.length}::int, hash = ${hash}
+      WHERE (SELECT count(*) FROM added) = ${rows.length} RETURNING 1`
+    const moved = await database.run(move, t)
     if (moved.length === 0) throw new Error('Staged events disappeared while they were sealed.')
     return rows.length === batch
   }
 
   async function pruneStep(seconds: number, t: Transaction) {
-    await database.run(limit, [], t)
-    const [held] = await database.run<Checkpoint>(holdCheckpoint, [], t)
+    await database.run(sql('audit-limit')`SELECT ${sql.text(limits)}`, t)
+    const [held] = await database.run<Checkpoint>(
+      sql('audit-hold-checkpoint')`SELECT id, hash, mac FROM audit_checkpoint FOR UPDATE SKIP LOCKED`,
+      t,
+    )
     if (!held) return { more: false }
     if (!isSigned(held)) return { more: false, broken: 'checkpoint' }
     const from = { id: Number(held.id), hash: held.hash }
     const { id, hash, ...found } = await follow(from, seconds, t)
     if (id > from.id) {
       const mac = masterKey.mac(checkpointText({ id: String(id), hash }))
-      await database.run(setCheckpoint, [id, hash, mac], t)
-      await database.run(forget, [id], t)
+      await database.run(
+        sql('audit-set-checkpoint')`UPDATE audit_checkpoint SET id = ${id}, hash = ${hash}, mac = ${mac}`,
+        t,
+      )
+      await database.run(sql('audit-forget')`DELETE FROM audit_events WHERE id <= ${id}`, t)
     }
     return found
   }
 
   return {
-    async install(t) {
-      const [held] = await database.run<Checkpoint>(holdCheckpoint, [], t)
-      await database.run(setCheckpoint, [held!.id, held!.hash, masterKey.mac(checkpointText(held!))], t)
+    /** Signs the first checkpoint of the chain, after the data keys are created. */
+    async install(t: Transaction) {
+      const [held] = await database.run<Checkpoint>(
+        sql('audit-hold-checkpoint')`SELECT id, hash, mac FROM audit_checkpoint FOR UPDATE SKIP LOCKED`,
+        t,
+      )
+      await database.run(
+        sql('audit-set-checkpoint')`
+        UPDATE audit_checkpoint SET id = ${held!.id}, hash = ${held!.hash}, mac = ${masterKey.mac(checkpointText(held!))}`,
+        t,
+      )
     },
+    /**
+     * Moves at most one batch of staged events into the chain, unless another process is sealing. Returns whether more events
+     * may be staged.
+     */
     async seal() {
-      if ((await database.run(anyStaged, [])).length === 0) return false
+      if ((await database.run(sql('audit-any-staged')`SELECT FROM audit_staged ORDER BY seq LIMIT 1`)).length === 0)
+        return false
       return database.transact(sealBatch)
     },
-    verify: (known = '0:', from) =>
+    /**
+     * Verifies every MAC and every link. Without the key, an attacker with access to the database can only truncate the chain, or
+     * remove events that aren't sealed yet. To detect truncation, store the newest link outside the database and pass it as
+     * `known`. A call verifies at most 20,000 events, and returns the position at which the next call continues.
+     */
+    verify: (known = '0:', from?: VerifiedLink): Promise<Verified> =>
       database.transact(async t => {
         const [knownId = '0', knownHash = ''] = known.split(':')
-        await database.run(snapshot, [], t)
+        await database.run(sql('audit-snapshot')`SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY`, t)
         type Ends = Checkpoint & { headId: string; headHash: Buffer; first: string | null; known: Buffer | null } & {
           staged: string
         }
-        const [found] = await database.run<Ends>(ends, [knownId], t)
+        const [found] = await database.run<Ends>(
+          sql('audit-ends')`
+          SELECT c.id, c.hash, c.mac, h.id AS "headId", h.hash AS "headHash",
+          (SELECT min(id) FROM audit_events) AS first, (SELECT count(*) FROM audit_staged) AS staged, (SELECT hash FROM audit_events WHERE id = ${knownId}) AS known
+          FROM audit_checkpoint c, audit_head h`,
+          t,
+        )
         const { headId, headHash, ...begin } = found!
         // The checkpoint may have moved past the position of the previous call.
         const resumes = from !== undefined && from.id > Number(begin.id)
@@ -312,7 +282,11 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
         const staged = await verifyStaged(t)
         return staged === undefined ? resultAt() : brokenAt(staged)
       }),
-    async prune(seconds) {
+    /**
+     * Deletes events older than `seconds`, and signs a checkpoint from which the remaining events verify. Stops at a break in
+     * the chain, and returns the break in the format of `Verified.broken`.
+     */
+    async prune(seconds: number) {
       for (;;) {
         const { more, broken } = await database.transact(
           (t): Promise<{ more: boolean; broken?: string }> => pruneStep(seconds, t),

@@ -1,7 +1,7 @@
 // Reads the audit log: the newest events that match a filter, and the events after them.
 import { attribute, integer, nullable, type Row, selectList, text, time } from '../database/attributes.js'
 import type { Database } from '../database/connection.js'
-import { type Query, sql } from '../database/sql.js'
+import { first, type Query, sql } from '../database/sql.js'
 
 /** Attributes of an event that queries read. */
 export const shownOfEvent = {
@@ -115,7 +115,7 @@ export type AuditList = ReturnType<typeof createAuditList>
 
 /** Creates the methods that read the audit log in a database. */
 export function createAuditList(database: Database) {
-  const one = async <Row>(query: Query) => (await database.run<Row>(query))[0]!
+  const one = async <Row>(query: Query) => (await first(database.run<Row>(query)))!
   return {
     /** Returns the newest events that match, oldest first. Staged events follow sealed events. */
     list: (filter: AuditFilter, stretch: AuditStretch = {}) => database.run<RecordedEvent>(listOf(filter, stretch)),

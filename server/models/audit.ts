@@ -1,6 +1,7 @@
 import type { Transaction } from 'sequelize'
 import { attribute, bigint, bytes, defineTable, hasDefault, key, nullable } from '../database/attributes.js'
-import type { Database, Statement } from '../database/connection.js'
+import type { Database } from '../database/connection.js'
+import { first, sql } from '../database/sql.js'
 import type { AuditAction } from '../policy/audit-actions.js'
 import { type AuditChain, createAuditChain, stampEvent } from './audit-chain.js'
 import { type AuditList, createAuditList, shownOfEvent } from './audit-list.js'
@@ -47,15 +48,6 @@ export interface Audit extends AuditChain, AuditList {
   backlog(): Promise<{ staged: number; oldestSeconds: number }>
 }
 
-const append: Statement = { name: 'audit-append', text: 'SELECT audit_append($1)' }
-
-const backlog: Statement = {
-  name: 'audit-backlog',
-  text: `SELECT count(*)::int AS "staged",
-      coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8 AS "oldestSeconds"
-    FROM (SELECT at FROM audit_staged ORDER BY seq LIMIT 10000) s`,
-}
-
 /** Creates the audit log in a database. */
 export function createAudit(database: Database, masterKey: Pick<MasterKey, 'mac'>): Audit {
   defineTable(database, 'audit_events', {
@@ -78,8 +70,14 @@ export function createAudit(database: Database, masterKey: Pick<MasterKey, 'mac'
     ...createAuditList(database),
     stamp,
     async append(event, transaction) {
-      await database.run(append, [stamp(event)], transaction)
+      await database.run(sql('audit-append')`SELECT audit_append(${stamp(event)})`, transaction)
     },
-    backlog: async () => (await database.read<Awaited<ReturnType<Audit['backlog']>>>(backlog, []))[0]!,
+    backlog: async () =>
+      (await first(
+        database.read<Awaited<ReturnType<Audit['backlog']>>>(sql('audit-backlog')`
+      SELECT count(*)::int AS "staged",
+        coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8 AS "oldestSeconds"
+      FROM (SELECT at FROM audit_staged ORDER BY seq LIMIT 10000) s`),
+      ))!,
   }
 }

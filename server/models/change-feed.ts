@@ -1,5 +1,6 @@
 // The feed of changes, as the sealed events of the audit log tell them.
-import type { Database, Statement } from '../database/connection.js'
+import type { Database } from '../database/connection.js'
+import { first, type Query, sql } from '../database/sql.js'
 import { type AuditAction, changedBy } from '../policy/audit-actions.js'
 import { readImported } from '../rules/id-ranges.js'
 
@@ -49,14 +50,7 @@ export interface FeedPage extends FeedEnd {
 }
 
 /** Reads the feed. */
-export interface ChangeFeed {
-  /** Returns what follows a link, or just the end. */
-  tail(after?: Link): Promise<FeedTail>
-  /** Returns at most `limit` changes after a link, by index. */
-  page(after: Link, limit: number): Promise<FeedPage>
-  /** Returns a link before every revocation that can concern a token that hasn't expired. */
-  start(): Promise<Link>
-}
+export type ChangeFeed = ReturnType<typeof createChangeFeed>
 
 /** The generation of an erased user: no token has a greater one. */
 const greatest = 2 ** 31 - 1
@@ -71,11 +65,13 @@ const maxTail = 2_000
 const margin = 3_660
 
 const marks: { readonly [action: string]: readonly string[] } = changedBy
-const changing = `e.outcome = 'ok' AND e.action IN (${Object.keys(changedBy)
-  .map(action => `'${action}'`)
-  .join(', ')})`
+const changing = sql.text(
+  `e.outcome = 'ok' AND e.action IN (${Object.keys(changedBy)
+    .map(action => `'${action}'`)
+    .join(', ')})`,
+)
 
-const hex = (bytes: string) => `encode(${bytes}, 'hex')`
+const hex = (bytes: Query) => sql`encode(${bytes}, 'hex')`
 
 /**
  * The end of the feed, in one snapshot. Without staged events, all that was committed before the snapshot, which is no
@@ -83,39 +79,11 @@ const hex = (bytes: string) => `encode(${bytes}, 'hex')`
  * event, since an event is written before its transaction commits. Of many staged events the first 10,000 have that time: to
  * be earlier than all of them, a later one would need as many open transactions.
  */
-const end = `h.id::float8 AS "headId", ${hex('h.hash')} AS "headHash",
+const end = sql`h.id::float8 AS "headId", ${hex(sql`h.hash`)} AS "headHash",
     coalesce((SELECT min(at) FROM (SELECT at FROM audit_staged ORDER BY seq LIMIT 10000) s), now()) AS "asOf", now() AS now`
 
-const columns = `e.id::float8 AS id, ${hex('e.hash')} AS hash, e.action, e.subject_id AS subject, e.object,
-      coalesce(u.token_generation, ${greatest}) AS generation`
-
-const tail: Statement = {
-  name: 'feed-tail',
-  text: `SELECT ${end}, ${hex('k.hash')} AS known, e.*
-    FROM audit_head h LEFT JOIN audit_events k ON k.id = $1 LEFT JOIN LATERAL (
-      SELECT ${columns}, ${changing} AS changing FROM audit_events e LEFT JOIN users u ON ${changing} AND u.id = e.subject_id
-      WHERE e.id > $1 ORDER BY e.id LIMIT $2
-    ) e ON true ORDER BY e.id`,
-}
-
-const page: Statement = {
-  name: 'feed-page',
-  text: `SELECT ${end}, c.id::float8 AS "checkpointId", ${hex('c.hash')} AS "checkpointHash", ${hex('k.hash')} AS known, e.*
-    FROM audit_head h CROSS JOIN audit_checkpoint c LEFT JOIN audit_events k ON k.id = $1 LEFT JOIN LATERAL (
-      SELECT ${columns} FROM audit_events e LEFT JOIN users u ON u.id = e.subject_id
-      WHERE ${changing} AND e.id > $1 ORDER BY e.id LIMIT $2
-    ) e ON true ORDER BY e.id`,
-}
-
-const start: Statement = {
-  name: 'feed-start',
-  text: `SELECT coalesce(e.id, c.id)::float8 AS id, ${hex('coalesce(e.hash, c.hash)')} AS hash
-    FROM audit_checkpoint c LEFT JOIN LATERAL (
-      SELECT id, hash FROM audit_events e WHERE ${changing}
-        AND at < now() - make_interval(secs => (SELECT max(token_ttl) FROM signing_keys) + ${margin})
-      ORDER BY id DESC LIMIT 1
-    ) e ON true`,
-}
+const columns = sql`e.id::float8 AS id, ${hex(sql`e.hash`)} AS hash, e.action, e.subject_id AS subject, e.object,
+      coalesce(u.token_generation, ${sql.text(greatest)}) AS generation`
 
 interface EndRow {
   readonly headId: number
@@ -142,24 +110,46 @@ interface PageRow extends EndRow, EventRow {
 }
 
 /** Creates the reader of the feed in a database. */
-export function createChangeFeed(database: Pick<Database, 'read'>): ChangeFeed {
+export function createChangeFeed(database: Pick<Database, 'read'>) {
   return {
-    async tail(after) {
-      const rows = await database.read<EndRow & EventRow & { changing: boolean }>(tail, [after?.id ?? null, maxTail])
+    /** Returns what follows a link, or just the end. */
+    async tail(after?: Link): Promise<FeedTail> {
+      const rows = await database.read<EndRow & EventRow & { changing: boolean }>(sql('feed-tail')`
+        SELECT ${end}, ${hex(sql`k.hash`)} AS known, e.*
+        FROM audit_head h LEFT JOIN audit_events k ON k.id = ${after?.id ?? null} LEFT JOIN LATERAL (
+          SELECT ${columns}, ${changing} AS changing FROM audit_events e LEFT JOIN users u ON ${changing} AND u.id = e.subject_id
+          WHERE e.id > ${after?.id ?? null} ORDER BY e.id LIMIT ${maxTail}
+        ) e ON true ORDER BY e.id`)
       const [first] = rows
       const result = { ...endOf(first!), changes: eventsOf(rows.filter(row => row.changing)).map(toChange) }
       const links = eventsOf(rows).map(({ id, hash }) => ({ id, hash }))
       const follows = after?.hash === (first!.known ?? '') && links.length === result.head.id - after.id
       return follows ? { ...result, links } : result
     },
-    async page(after, limit) {
-      const rows = await database.read<PageRow>(page, [after.id, limit])
+    /** Returns at most `limit` changes after a link, by index. */
+    async page(after: Link, limit: number) {
+      const rows = await database.read<PageRow>(sql('feed-page')`
+        SELECT ${end}, c.id::float8 AS "checkpointId", ${hex(sql`c.hash`)} AS "checkpointHash", ${hex(sql`k.hash`)} AS known, e.*
+        FROM audit_head h CROSS JOIN audit_checkpoint c LEFT JOIN audit_events k ON k.id = ${after.id} LEFT JOIN LATERAL (
+          SELECT ${columns} FROM audit_events e LEFT JOIN users u ON u.id = e.subject_id
+          WHERE ${changing} AND e.id > ${after.id} ORDER BY e.id LIMIT ${limit}
+        ) e ON true ORDER BY e.id`)
       const { known, checkpointId, checkpointHash, ...first } = rows[0]!
       const hash = after.id === checkpointId ? checkpointHash : known
       const link = hash === after.hash ? 'known' : after.id < checkpointId ? 'expired' : 'lost'
       return { ...endOf({ known, ...first }), link, changes: link === 'known' ? eventsOf(rows).map(toChange) : [] }
     },
-    start: async () => (await database.read<Link>(start, []))[0]!,
+    /** Returns a link before every revocation that can concern a token that hasn't expired. */
+    start: async () =>
+      (await first(
+        database.read<Link>(sql('feed-start')`
+      SELECT coalesce(e.id, c.id)::float8 AS id, ${hex(sql`coalesce(e.hash, c.hash)`)} AS hash
+      FROM audit_checkpoint c LEFT JOIN LATERAL (
+        SELECT id, hash FROM audit_events e WHERE ${changing}
+          AND at < now() - make_interval(secs => (SELECT max(token_ttl) FROM signing_keys) + ${sql.text(margin)})
+        ORDER BY id DESC LIMIT 1
+      ) e ON true`),
+      ))!,
   }
 }
 

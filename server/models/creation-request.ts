@@ -12,7 +12,8 @@ import {
   text,
   time,
 } from '../database/attributes.js'
-import type { Database, Statement } from '../database/connection.js'
+import type { Database } from '../database/connection.js'
+import { sql } from '../database/sql.js'
 
 const attributes = {
   actor: key(text),
@@ -34,43 +35,34 @@ interface RequestId {
 const retention = 86_400
 
 /** Stored responses that make the create RPCs of administrators idempotent, by request id. */
-export interface CreationRequests {
-  /** Returns the response to an earlier request with this id. Parallel calls with the id wait until the transaction ends. */
-  claim(id: RequestId, t: Transaction): Promise<{ digest: Buffer; answerSealed: Buffer } | undefined>
-  /** Stores a response for a day, or until the created user is erased. */
-  add(
-    request: RequestId & { digest: Buffer; answerSealed: Buffer; userId: number | null },
-    t: Transaction,
-  ): Promise<void>
-  /** Deletes expired responses. */
-  prune(): Promise<void>
-}
-
-const lock: Statement = {
-  name: 'creation-request-lock',
-  text: `SELECT pg_advisory_xact_lock(${advisoryKeys.creations}, hashtext($1))`,
-}
-
-const prune: Statement = {
-  name: 'creation-requests-prune',
-  text: 'DELETE FROM creation_requests WHERE created_at < now() - make_interval(secs => $1)',
-}
+export type CreationRequests = ReturnType<typeof createCreationRequests>
 
 /** Creates the store of responses in a database. */
-export function createCreationRequests(database: Database): CreationRequests {
+export function createCreationRequests(database: Database) {
   const table = defineTable(database, 'creation_requests', attributes)
   return {
-    async claim({ actor, requestId }, transaction) {
-      await database.run(lock, [`${actor} ${requestId.toLowerCase()}`], transaction)
+    /** Returns the response to an earlier request with this id. Parallel calls with the id wait until the transaction ends. */
+    async claim({ actor, requestId }: RequestId, transaction: Transaction) {
+      await database.run(
+        sql('creation-request-lock')`
+        SELECT pg_advisory_xact_lock(${sql.text(advisoryKeys.creations)}, hashtext(${`${actor} ${requestId.toLowerCase()}`}))`,
+        transaction,
+      )
       const where = { actor, requestId, createdAt: { [Op.gt]: fromNow(-retention) } }
       return (await table().findOne({ where, transaction }))?.get()
     },
-    async add(request, transaction) {
+    /** Stores a response for a day, or until the created user is erased. */
+    async add(
+      request: RequestId & { digest: Buffer; answerSealed: Buffer; userId: number | null },
+      transaction: Transaction,
+    ) {
       // An expired row with the same id may still exist.
       await table().upsert({ ...request, createdAt: fromNow(0) }, { transaction })
     },
+    /** Deletes expired responses. */
     async prune() {
-      await database.run(prune, [retention])
+      await database.run(sql('creation-requests-prune')`
+        DELETE FROM creation_requests WHERE created_at < now() - make_interval(secs => ${retention})`)
     },
   }
 }

@@ -1,7 +1,8 @@
 import type { Transaction } from 'sequelize'
 import { bytes, defineTable, hasDefault, key, text, time } from '../database/attributes.js'
-import type { Database, Statement } from '../database/connection.js'
+import type { Database } from '../database/connection.js'
 import { SchemaError } from '../database/failures.js'
+import { sql } from '../database/sql.js'
 import {
   createMasterKey,
   type DataKeys,
@@ -35,11 +36,6 @@ const attributes = { name: key(text), wrapped: bytes, createdAt: hasDefault(time
 
 type Wrapped = { readonly name: string; readonly wrapped: Buffer }
 
-const all: Statement = { name: 'data-keys', text: 'SELECT name, wrapped FROM data_keys' }
-
-// Serializes concurrent calls: the second one finds the keys that the first one created.
-const lock: Statement = { name: 'data-keys-lock', text: 'LOCK TABLE data_keys IN SHARE ROW EXCLUSIVE MODE' }
-
 /** Creates access to the data keys of a database, which `masterKey` wraps. */
 export function createStoredKeys(database: Database, masterKey: Buffer): StoredKeys {
   const table = defineTable(database, 'data_keys', attributes)
@@ -64,7 +60,7 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
   }
 
   async function find(): Promise<boolean> {
-    const rows = await database.run<Wrapped>(all, [])
+    const rows = await database.run<Wrapped>(sql('data-keys')`SELECT name, wrapped FROM data_keys`)
     if (rows.length > 0) loaded = unwrap(rows)
     return rows.length > 0
   }
@@ -76,8 +72,8 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
       if (!(await find())) throw new SchemaError('The registry is not installed yet: run `auth-admin install` first.')
     },
     async install(transaction) {
-      await database.run(lock, [], transaction)
-      const rows = await database.run<Wrapped>(all, [], transaction)
+      await database.run(sql('data-keys-lock')`LOCK TABLE data_keys IN SHARE ROW EXCLUSIVE MODE`, transaction)
+      const rows = await database.run<Wrapped>(sql('data-keys')`SELECT name, wrapped FROM data_keys`, transaction)
       const keys = rows.length > 0 ? unwrap(rows) : randomDataKeys()
       loaded = keys
       if (rows.length > 0) return false
@@ -86,15 +82,22 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
       return true
     },
     async rotate(another, transaction) {
-      await database.run(lock, [], transaction)
-      await wrap(unwrap(await database.run<Wrapped>(all, [], transaction)), another, transaction)
+      await database.run(sql('data-keys-lock')`LOCK TABLE data_keys IN SHARE ROW EXCLUSIVE MODE`, transaction)
+      await wrap(
+        unwrap(await database.run<Wrapped>(sql('data-keys')`SELECT name, wrapped FROM data_keys`, transaction)),
+        another,
+        transaction,
+      )
     },
     async reveal(transaction) {
-      unwrap(await database.run<Wrapped>(all, [], transaction))
+      unwrap(await database.run<Wrapped>(sql('data-keys')`SELECT name, wrapped FROM data_keys`, transaction))
       return masterKey
     },
     async adopt(another, transaction) {
-      loaded = unwrap(await database.run<Wrapped>(all, [], transaction), another)
+      loaded = unwrap(
+        await database.run<Wrapped>(sql('data-keys')`SELECT name, wrapped FROM data_keys`, transaction),
+        another,
+      )
       await wrap(loaded, masterKey, transaction)
     },
   }

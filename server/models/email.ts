@@ -12,7 +12,8 @@ import {
   text,
   time,
 } from '../database/attributes.js'
-import type { Database, Statement } from '../database/connection.js'
+import type { Database } from '../database/connection.js'
+import { first, sql } from '../database/sql.js'
 import type { administrationPolicies } from '../policy/administration.js'
 import type { Purpose } from './mailed-key.js'
 
@@ -186,74 +187,14 @@ export type QueuedEmail = Pick<Email, 'id' | 'kind' | 'attempts' | 'createdAt'> 
 }
 
 /** The queue of e-mails. */
-export interface Emails {
-  /** Returns e-mails by id. `failed` selects only permanent failures (true) or only the others (false). */
-  list(filter: { afterId?: string; failed?: boolean; limit: number }): Promise<QueuedEmail[]>
-  /** Returns the e-mail with an id. */
-  find(id: string): Promise<QueuedEmail | undefined>
-  /** Returns an e-mail, and locks its row until the end of the transaction. */
-  lock(id: string, t: Transaction): Promise<QueuedEmail | undefined>
-  /** Makes an e-mail due now. An e-mail that is in flight may be sent twice. */
-  retry(id: string, t: Transaction): Promise<void>
-  /** Makes the next e-mails after `afterId` that failed permanently due now. Returns their ids, ascending. */
-  retryFailed(afterId: string, limit: number, t: Transaction): Promise<string[]>
-  /** Queues an e-mail. */
-  add(intent: EmailIntent, locale: string, t?: Transaction): Promise<void>
-  /** Queues a notice of a change that happens now to a user's account, unless the user has no e-mail address. */
-  notify(kind: Notice, user: NotifiedUser, change: NotifiedChange, t: Transaction): Promise<void>
-  /** Queues a notice of a new e-mail address of an organization, to the former one, unless it had none. */
-  notifyOrganization(
-    before: { readonly id: number; readonly email: string | null },
-    change: NotifiedChange,
-    t: Transaction,
-  ): Promise<void>
-  /**
-   * Queues a recovery request. It replaces a queued request with the same account, network and `registered`, which bounds the
-   * number of queued requests. Requests with wrong addresses don't replace the owner's.
-   */
-  replaceRequest(request: ExemptRequest, locale: string): Promise<void>
-  /**
-   * Leases an e-mail for `lease` seconds: by the lowest `priority`, then the earliest due time. An e-mail that isn't settled
-   * within its lease is due again. Without `retries`, leases only first attempts.
-   */
-  claim(lease: number, retries: boolean): Promise<Email | undefined>
-  /**
-   * Turns a queue entry into the e-mail `intent`. For an active account the lease continues; otherwise the e-mail is due
-   * again with the last priority. A recovery key keeps the age of its request; other e-mails restart their age. A held notice
-   * keeps its parameters: other processes may have merged events into it since it was leased. Returns undefined when the
-   * entry has been discarded.
-   */
-  admit<I extends EmailIntent>(
-    id: string,
-    intent: I,
-    active: boolean,
-    t: Transaction,
-  ): Promise<Queued<I['kind']> | undefined>
-  /**
-   * Delays a notice by `seconds`, and merges it with a held notice of the same kind for the user. A notice of a changed
-   * e-mail address isn't merged, because it goes to the former address.
-   */
-  hold(notice: Pick<Email, 'id' | 'kind'>, seconds: number, t: Transaction): Promise<void>
-  /** Discards queued e-mails that contain or request keys of these purposes. An e-mail that is being composed is not sent. */
-  discard(userId: number, purposes: readonly Purpose[], t: Transaction): Promise<void>
-  /** Deletes an e-mail that has been sent or no longer applies. */
-  done(id: string, t?: Transaction): Promise<void>
-  /** Schedules another attempt after `delay` seconds; without a delay, marks a permanent failure. `error` has no secrets. */
-  failed(id: string, error: string, delay: number | undefined): Promise<void>
-  /**
-   * Returns the number of waiting e-mails, excluding held notices, with the age of the oldest one in seconds; the number of
-   * those whose last attempt failed, and of those among them that couldn't be composed or whose last attempt ended without a
-   * result; and the number of permanent failures. Counts up to 10,000 e-mails.
-   */
-  backlog(): Promise<{
-    waiting: number
-    oldestSeconds: number
-    retried: number
-    uncomposed: number
-    failed: number
-  }>
-  /** Deletes e-mails that failed permanently, 7 days after their creation. */
-  prune(): Promise<void>
+export type Emails = ReturnType<typeof createEmails>
+
+interface Backlog {
+  readonly waiting: number
+  readonly oldestSeconds: number
+  readonly retried: number
+  readonly uncomposed: number
+  readonly failed: number
 }
 
 /** Begins the error of an attempt that failed before there was an e-mail to send. */
@@ -262,160 +203,177 @@ export const notComposed = 'not composed: '
 /** Days of retention of permanent failures, from the creation of the e-mail. */
 const keptDays = 7
 
-// Written by hand: each e-mail takes four writes, and many can be queued at once.
-const add: Statement = {
-  name: 'email-add',
-  text: `INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at) VALUES ($1, $2, $3, now(), now())`,
-}
-
-// Overwrites a queued request instead of keeping it, so that both cases take the same time.
-const replaceRequest: Statement = {
-  name: 'email-replace-request',
-  text: `INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at)
-    VALUES ('recovery-request', $1, $2, now(), now())
-    ON CONFLICT ((parameters ->> 'usernameKey'), (parameters ->> 'network'), (parameters ->> 'registered'))
-      WHERE kind = 'recovery-request' AND parameters ->> 'network' IS NOT NULL
-      DO UPDATE SET parameters = excluded.parameters, locale = excluded.locale, created_at = excluded.created_at`,
-}
-
-const admit: Statement = {
-  name: 'email-admit',
-  text: `UPDATE emails e SET kind = $2::text, parameters = CASE WHEN e.kind = 'held-notice' THEN e.parameters ELSE $3 END,
-      created_at = CASE WHEN $2 = 'recovery-key' THEN created_at ELSE now() END,
-      attempts = CASE WHEN $4::boolean THEN 1 ELSE 0 END,
-      priority = CASE WHEN $4 THEN priority ELSE 2 END,
-      next_attempt_at = CASE WHEN $4 THEN next_attempt_at ELSE now() END
-    WHERE id = $1 RETURNING ${selectList(claimed, 'e')}`,
-}
-
-const discard: Statement = {
-  name: 'emails-discard',
-  text: `DELETE FROM emails
-    WHERE (coalesce(parameters ->> 'userId', parameters ->> 'usernameKey') = $1::int::text
-        AND kind = ANY($2) AND kind <> 'recovery-request')
-      OR (coalesce(parameters ->> 'userId', parameters ->> 'usernameKey') = (SELECT username_key FROM users WHERE id = $1::int)
-        AND kind = ANY($2) AND kind = 'recovery-request')`,
-}
-
-const done: Statement = { name: 'email-done', text: 'DELETE FROM emails WHERE id = $1' }
-
 // Skips rows that other workers are claiming.
 const due = (priority: number) => `(SELECT id FROM emails WHERE priority = ${priority} AND next_attempt_at <= now()
       ORDER BY next_attempt_at FOR UPDATE SKIP LOCKED LIMIT 1)`
 
-// One query for each priority: an ORDER BY of both columns would also read e-mails that aren't due.
-const claim: Statement = {
-  name: 'email-claim',
-  text: `UPDATE emails e SET next_attempt_at = now() + make_interval(secs => $1), attempts = attempts + 1
-    WHERE id = coalesce(${due(0)}, CASE WHEN $2::boolean THEN coalesce(${due(1)}, ${due(2)}) END)
-    RETURNING ${selectList(claimed, 'e')}`,
-}
-
-const failed: Statement = {
-  name: 'email-failed',
-  text: `UPDATE emails SET last_error = $2, next_attempt_at = now() + make_interval(secs => $3),
-      priority = greatest(priority, 1) WHERE id = $1`,
-}
-
-// The held notice keeps its id and due time.
-const merge: Statement = {
-  name: 'email-merge',
-  text: `WITH fresh AS (DELETE FROM emails WHERE id = $1 RETURNING kind, parameters, locale)
-    INSERT INTO emails AS held (kind, parameters, locale, created_at, next_attempt_at)
-    SELECT 'held-notice', parameters || jsonb_build_object('notice', kind, 'times', 1), locale,
-      now(), now() + make_interval(secs => $2) FROM fresh
-    ON CONFLICT ((parameters ->> 'userId'), (parameters ->> 'notice')) WHERE kind = 'held-notice' DO UPDATE SET
-      parameters = CASE WHEN excluded.parameters ->> 'at' > held.parameters ->> 'at' THEN excluded.parameters
-        ELSE held.parameters END || jsonb_build_object('times', (held.parameters ->> 'times')::int + 1)`,
-}
-
-const backlog: Statement = {
-  name: 'email-backlog',
-  text: `SELECT count(*) FILTER (WHERE next_attempt_at IS NOT NULL AND kind <> 'held-notice')::int AS "waiting",
-      coalesce(extract(epoch FROM now() - min(created_at)
-        FILTER (WHERE next_attempt_at IS NOT NULL AND kind <> 'held-notice')), 0)::float8 AS "oldestSeconds",
-      count(*) FILTER (WHERE next_attempt_at IS NOT NULL AND last_error IS NOT NULL)::int AS "retried",
-      count(*) FILTER (WHERE next_attempt_at IS NOT NULL
-        AND CASE WHEN last_error IS NULL THEN attempts > 1 ELSE starts_with(last_error, '${notComposed}') END)::int
-        AS "uncomposed",
-      count(*) FILTER (WHERE next_attempt_at IS NULL)::int AS "failed"
-    FROM (SELECT kind, created_at, next_attempt_at, last_error, attempts FROM emails ORDER BY id LIMIT 10000) e`,
-}
-
 const queued = `SELECT id, kind, attempts, created_at AS "createdAt", (parameters ->> 'userId')::int AS "userId",
     next_attempt_at AS "nextAttemptAt", last_error AS "lastError" FROM emails`
 
-const list: Statement = {
-  name: 'email-list',
-  text: `${queued} WHERE id > $1 AND ($2::boolean IS NULL OR (next_attempt_at IS NULL) = $2) ORDER BY id LIMIT $3`,
-}
-
-const find: Statement = { name: 'email-find', text: `${queued} WHERE id = $1` }
-
-const lock: Statement = { name: 'email-lock', text: `${find.text} FOR UPDATE` }
-
-const retryFailed: Statement = {
-  name: 'emails-retry-failed',
-  text: `WITH failed AS MATERIALIZED (
-      SELECT id FROM emails WHERE id > $1 AND next_attempt_at IS NULL ORDER BY id LIMIT $2 FOR NO KEY UPDATE
-    ), retried AS (UPDATE emails e SET next_attempt_at = now() FROM failed WHERE e.id = failed.id)
-    SELECT id FROM failed ORDER BY id`,
-}
-
-const prune: Statement = {
-  name: 'emails-prune',
-  text: 'DELETE FROM emails WHERE next_attempt_at IS NULL AND created_at < now() - make_interval(days => $1)',
-}
-
 /** Creates the queue of e-mails in a database. */
-export function createEmails(database: Database): Emails {
+export function createEmails(database: Database) {
   const table = defineTable(database, 'emails', attributes)
   const queue = async (intent: EmailIntent, locale: string, transaction?: Transaction) => {
-    await database.run(add, [intent.kind, intent.parameters, locale], transaction)
+    await database.run(
+      sql('email-add')`
+      INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at) VALUES (${intent.kind}, ${intent.parameters}, ${locale}, now(), now())`,
+      transaction,
+    )
   }
   return {
-    list: ({ afterId = '0', failed, limit }) => database.run<QueuedEmail>(list, [afterId, failed ?? null, limit]),
-    find: async id => (await database.run<QueuedEmail>(find, [id]))[0],
-    lock: async (id, t) => (await database.run<QueuedEmail>(lock, [id], t))[0],
-    async retry(id, transaction) {
+    /** Returns e-mails by id. `failed` selects only permanent failures (true) or only the others (false). */
+    list: ({ afterId = '0', failed, limit }: { afterId?: string; failed?: boolean; limit: number }) =>
+      database.run<QueuedEmail>(sql('email-list')`
+      ${sql.text(queued)} WHERE id > ${afterId} AND (${failed ?? null}::boolean IS NULL OR (next_attempt_at IS NULL) = ${failed ?? null}) ORDER BY id LIMIT ${limit}`),
+    /** Returns the e-mail with an id. */
+    find: (id: string) => first(database.run<QueuedEmail>(sql('email-find')`${sql.text(queued)} WHERE id = ${id}`)),
+    /** Returns an e-mail, and locks its row until the end of the transaction. */
+    lock: (id: string, t: Transaction) =>
+      first(database.run<QueuedEmail>(sql('email-lock')`${sql.text(queued)} WHERE id = ${id} FOR UPDATE`, t)),
+    /** Makes an e-mail due now. An e-mail that is in flight may be sent twice. */
+    async retry(id: string, transaction: Transaction) {
       await table().update({ nextAttemptAt: fromNow(0) }, { where: { id }, transaction })
     },
-    retryFailed: async (afterId, limit, t) =>
-      (await database.run<{ id: string }>(retryFailed, [afterId, limit], t)).map(({ id }) => id),
+    /** Makes the next e-mails after `afterId` that failed permanently due now. Returns their ids, ascending. */
+    retryFailed: async (afterId: string, limit: number, t: Transaction) =>
+      (
+        await database.run<{ id: string }>(
+          sql('emails-retry-failed')`
+        WITH failed AS MATERIALIZED (
+          SELECT id FROM emails WHERE id > ${afterId} AND next_attempt_at IS NULL ORDER BY id LIMIT ${limit} FOR NO KEY UPDATE
+        ), retried AS (UPDATE emails e SET next_attempt_at = now() FROM failed WHERE e.id = failed.id)
+        SELECT id FROM failed ORDER BY id`,
+          t,
+        )
+      ).map(({ id }) => id),
     add: queue,
-    async notify(kind, { id: userId, email }, { address, to, locale }, transaction) {
+    /** Queues a notice of a change that happens now to a user's account, unless the user has no e-mail address. */
+    async notify(
+      kind: Notice,
+      { id: userId, email }: NotifiedUser,
+      { address, to, locale }: NotifiedChange,
+      transaction: Transaction,
+    ) {
       const parameters = { userId, at: new Date().toISOString(), address, ...(to && { to }) }
       if (email) await queue({ kind, parameters }, locale, transaction)
     },
-    async notifyOrganization({ id: organizationId, email: to }, { address, locale }, transaction) {
+    /** Queues a notice of a new e-mail address of an organization, to the former one, unless it had none. */
+    async notifyOrganization(
+      { id: organizationId, email: to }: { readonly id: number; readonly email: string | null },
+      { address, locale }: NotifiedChange,
+      transaction: Transaction,
+    ) {
       if (to === null) return
       const parameters = { organizationId, at: new Date().toISOString(), address, to }
       await queue({ kind: 'organization-email-changed', parameters }, locale, transaction)
     },
-    async replaceRequest(request, locale) {
-      await database.run(replaceRequest, [request, locale])
+    /**
+     * Queues a recovery request. It replaces a queued request with the same account, network and `registered`, which bounds the
+     * number of queued requests. Requests with wrong addresses don't replace the owner's.
+     */
+    async replaceRequest(request: ExemptRequest, locale: string) {
+      await database.run(sql('email-replace-request')`
+        INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at)
+        VALUES ('recovery-request', ${request}, ${locale}, now(), now())
+        ON CONFLICT ((parameters ->> 'usernameKey'), (parameters ->> 'network'), (parameters ->> 'registered'))
+          WHERE kind = 'recovery-request' AND parameters ->> 'network' IS NOT NULL
+          DO UPDATE SET parameters = excluded.parameters, locale = excluded.locale, created_at = excluded.created_at`)
     },
-    claim: async (lease, retries) => (await database.run<Email>(claim, [lease, retries]))[0],
+    /**
+     * Leases an e-mail for `lease` seconds: by the lowest `priority`, then the earliest due time. An e-mail that isn't settled
+     * within its lease is due again. Without `retries`, leases only first attempts.
+     */
+    claim: (lease: number, retries: boolean) =>
+      first(
+        database.run<Email>(sql('email-claim')`
+      UPDATE emails e SET next_attempt_at = now() + make_interval(secs => ${lease}), attempts = attempts + 1
+      WHERE id = coalesce(${sql.text(due(0))}, CASE WHEN ${retries}::boolean THEN coalesce(${sql.text(due(1))}, ${sql.text(due(2))}) END)
+      RETURNING ${sql.text(selectList(claimed, 'e'))}`),
+      ),
+    /**
+     * Turns a queue entry into the e-mail `intent`. For an active account the lease continues; otherwise the e-mail is due
+     * again with the last priority. A recovery key keeps the age of its request; other e-mails restart their age. A held notice
+     * keeps its parameters: other processes may have merged events into it since it was leased. Returns undefined when the
+     * entry has been discarded.
+     */
     admit: async <I extends EmailIntent>(id: string, intent: I, active: boolean, transaction: Transaction) =>
-      (await database.run<Queued<I['kind']>>(admit, [id, intent.kind, intent.parameters, active], transaction))[0],
-    async hold({ id, kind }, seconds, transaction) {
+      first(
+        database.run<Queued<I['kind']>>(
+          sql('email-admit')`
+        UPDATE emails e SET kind = ${intent.kind}::text, parameters = CASE WHEN e.kind = 'held-notice' THEN e.parameters ELSE ${intent.parameters} END,
+          created_at = CASE WHEN ${intent.kind} = 'recovery-key' THEN created_at ELSE now() END,
+          attempts = CASE WHEN ${active}::boolean THEN 1 ELSE 0 END,
+          priority = CASE WHEN ${active} THEN priority ELSE 2 END,
+          next_attempt_at = CASE WHEN ${active} THEN next_attempt_at ELSE now() END
+        WHERE id = ${id} RETURNING ${sql.text(selectList(claimed, 'e'))}`,
+          transaction,
+        ),
+      ),
+    /**
+     * Delays a notice by `seconds`, and merges it with a held notice of the same kind for the user. A notice of a changed
+     * e-mail address isn't merged, because it goes to the former address.
+     */
+    async hold({ id, kind }: Pick<Email, 'id' | 'kind'>, seconds: number, transaction: Transaction) {
       // Resets the attempts.
       const row = { attempts: 0, priority: 0, createdAt: fromNow(0), nextAttemptAt: fromNow(seconds) }
       if (kind === 'held-notice' || kind === 'email-changed') await table().update(row, { where: { id }, transaction })
-      else await database.run(merge, [id, seconds], transaction)
+      else
+        await database.run(
+          sql('email-merge')`
+        WITH fresh AS (DELETE FROM emails WHERE id = ${id} RETURNING kind, parameters, locale)
+        INSERT INTO emails AS held (kind, parameters, locale, created_at, next_attempt_at)
+        SELECT 'held-notice', parameters || jsonb_build_object('notice', kind, 'times', 1), locale,
+          now(), now() + make_interval(secs => ${seconds}) FROM fresh
+        ON CONFLICT ((parameters ->> 'userId'), (parameters ->> 'notice')) WHERE kind = 'held-notice' DO UPDATE SET
+          parameters = CASE WHEN excluded.parameters ->> 'at' > held.parameters ->> 'at' THEN excluded.parameters
+            ELSE held.parameters END || jsonb_build_object('times', (held.parameters ->> 'times')::int + 1)`,
+          transaction,
+        )
     },
-    async discard(userId, purposes, transaction) {
-      await database.run(discard, [userId, purposes.flatMap(purpose => kindsByPurpose[purpose])], transaction)
+    /** Discards queued e-mails that contain or request keys of these purposes. An e-mail that is being composed is not sent. */
+    async discard(userId: number, purposes: readonly Purpose[], transaction: Transaction) {
+      await database.run(
+        sql('emails-discard')`
+        DELETE FROM emails
+        WHERE (coalesce(parameters ->> 'userId', parameters ->> 'usernameKey') = ${userId}::int::text
+            AND kind = ANY(${purposes.flatMap(purpose => kindsByPurpose[purpose])}) AND kind <> 'recovery-request')
+          OR (coalesce(parameters ->> 'userId', parameters ->> 'usernameKey') = (SELECT username_key FROM users WHERE id = ${userId}::int)
+            AND kind = ANY(${purposes.flatMap(purpose => kindsByPurpose[purpose])}) AND kind = 'recovery-request')`,
+        transaction,
+      )
     },
-    async done(id, transaction) {
-      await database.run(done, [id], transaction)
+    /** Deletes an e-mail that has been sent or no longer applies. */
+    async done(id: string, transaction?: Transaction) {
+      await database.run(sql('email-done')`DELETE FROM emails WHERE id = ${id}`, transaction)
     },
-    async failed(id, error, delay) {
-      await database.run(failed, [id, error, delay ?? null])
+    /** Schedules another attempt after `delay` seconds; without a delay, marks a permanent failure. `error` has no secrets. */
+    async failed(id: string, error: string, delay: number | undefined) {
+      await database.run(sql('email-failed')`
+        UPDATE emails SET last_error = ${error}, next_attempt_at = now() + make_interval(secs => ${delay ?? null}),
+        priority = greatest(priority, 1) WHERE id = ${id}`)
     },
-    backlog: async () => (await database.read<Awaited<ReturnType<Emails['backlog']>>>(backlog, []))[0]!,
+    /**
+     * Returns the number of waiting e-mails, excluding held notices, with the age of the oldest one in seconds; the number of
+     * those whose last attempt failed, and of those among them that couldn't be composed or whose last attempt ended without a
+     * result; and the number of permanent failures. Counts up to 10,000 e-mails.
+     */
+    backlog: async () =>
+      (await first(
+        database.read<Backlog>(sql('email-backlog')`
+      SELECT count(*) FILTER (WHERE next_attempt_at IS NOT NULL AND kind <> 'held-notice')::int AS "waiting",
+        coalesce(extract(epoch FROM now() - min(created_at)
+          FILTER (WHERE next_attempt_at IS NOT NULL AND kind <> 'held-notice')), 0)::float8 AS "oldestSeconds",
+        count(*) FILTER (WHERE next_attempt_at IS NOT NULL AND last_error IS NOT NULL)::int AS "retried",
+        count(*) FILTER (WHERE next_attempt_at IS NOT NULL
+          AND CASE WHEN last_error IS NULL THEN attempts > 1 ELSE starts_with(last_error, '${sql.text(notComposed)}') END)::int
+          AS "uncomposed",
+        count(*) FILTER (WHERE next_attempt_at IS NULL)::int AS "failed"
+      FROM (SELECT kind, created_at, next_attempt_at, last_error, attempts FROM emails ORDER BY id LIMIT 10000) e`),
+      ))!,
+    /** Deletes e-mails that failed permanently, 7 days after their creation. */
     async prune() {
-      await database.run(prune, [keptDays])
+      await database.run(sql('emails-prune')`
+        DELETE FROM emails WHERE next_attempt_at IS NULL AND created_at < now() - make_interval(days => ${keptDays})`)
     },
   }
 }

@@ -11,8 +11,8 @@ import {
   text,
   time,
 } from '../database/attributes.js'
-import type { Database, Statement } from '../database/connection.js'
-import { sql } from '../database/sql.js'
+import type { Database } from '../database/connection.js'
+import { first, sql } from '../database/sql.js'
 import { type CounterKeys, countTry } from './attempt.js'
 import { relaxed } from './bucket.js'
 import type { MasterKey } from './master-key.js'
@@ -49,78 +49,21 @@ const attributes = {
   expiresAt: time,
 }
 
-const store: Statement = {
-  name: 'mailed-key-store',
-  text: `INSERT INTO mailed_keys (user_id, purpose, key_digest, organization_id, email, expires_at)
-    VALUES ($1, $2, $3, $4, $5, now() + make_interval(secs => $6))
-    ON CONFLICT (user_id, purpose) DO UPDATE SET key_digest = excluded.key_digest,
-      organization_id = excluded.organization_id, email = excluded.email, expires_at = excluded.expires_at`,
-}
-
-const spend: Statement = {
-  name: 'mailed-key-spend',
-  text: `DELETE FROM mailed_keys WHERE user_id = $1 AND purpose = 'recovery' AND key_digest = $2 AND expires_at > now()
-    RETURNING 1`,
-}
-
-const spendEmail: Statement = {
-  name: 'mailed-key-spend-email',
-  text: `DELETE FROM mailed_keys WHERE user_id = $1 AND purpose = 'email' AND key_digest = $2 AND expires_at > now()
-    RETURNING email`,
-}
-
-const organizationOf: Statement = {
-  name: 'mailed-key-organization',
-  text: `SELECT o.id FROM mailed_keys m JOIN organizations o ON o.id = m.organization_id
-    WHERE m.user_id = $1 AND m.purpose = 'activation' AND m.key_digest = $2 AND m.expires_at > now() AND o.active`,
-}
-
-// Locks the organization first: an attempt while the organization is inactive doesn't spend the key.
-const spendActivation: Statement = {
-  name: 'mailed-key-spend-activation',
-  text: `WITH organization AS (${organizationOf.text} FOR SHARE OF o)
-    DELETE FROM mailed_keys m USING organization o
-    WHERE m.user_id = $1 AND m.purpose = 'activation' AND m.key_digest = $2 AND m.organization_id = o.id RETURNING o.id`,
-}
-
 /** Keys sent by e-mail. Of each purpose, only the newest key of a user is valid, and only once. */
-export interface MailedKeys {
-  /** Stores a key, and replaces an earlier one. */
-  replace(
-    userId: number,
-    purpose: Exclude<Purpose, 'email'>,
-    key: string,
-    organizationId?: number,
-    t?: Transaction,
-  ): Promise<void>
-  /** Stores a code that confirms an e-mail address, and replaces an earlier one. */
-  replaceEmail(userId: number, code: string, email: string, t: Transaction): Promise<void>
-  /**
-   * Counts an attempt from a client address, and returns the digest to compare with; undefined when no valid key exists, or
-   * the address has no attempts left. Counts every attempt, including successful ones, before the comparison.
-   */
-  attempt(userId: number, purpose: Purpose, address: string): Promise<Buffer | undefined>
-  /** Spends a recovery key. Of parallel calls, only one returns true. */
-  spend(userId: number, key: string, t: Transaction): Promise<boolean>
-  /** Spends a code, and returns the e-mail address that it confirms; undefined for a wrong code. */
-  spendEmail(userId: number, code: string, t: Transaction): Promise<string | undefined>
-  /** Returns the active organization of an activation key; undefined for a wrong key. With a transaction, spends the key. */
-  organizationOf(userId: number, key: string, t?: Transaction): Promise<number | undefined>
-  /** Voids mailed keys. */
-  void(userId: number, purposes: readonly Purpose[], t: Transaction): Promise<void>
-  /** Returns the keyed digest of a key, bound to user and purpose. */
-  digest(userId: number, purpose: Purpose, key: string): Buffer
-  /** Deletes expired keys. */
-  prune(): Promise<void>
-}
-
-const prune: Statement = { name: 'mailed-keys-prune', text: 'DELETE FROM mailed_keys WHERE expires_at < now()' }
+export type MailedKeys = ReturnType<typeof createMailedKeys>
 
 /** Creates the mailed keys in a database. */
-export function createMailedKeys(database: Database, masterKey: MasterKey, counterKeys: CounterKeys): MailedKeys {
+export function createMailedKeys(database: Database, masterKey: MasterKey, counterKeys: CounterKeys) {
   const table = defineTable(database, 'mailed_keys', attributes)
-  const digest: MailedKeys['digest'] = (userId, purpose, key) =>
+
+  /** Returns the keyed digest of a key, bound to user and purpose. */
+  const digest = (userId: number, purpose: Purpose, key: string) =>
     masterKey.digest(`mailed-key ${purpose} ${userId}`, key)
+
+  /** Whether a row has this key, and it is valid. */
+  const valid = (userId: number, purpose: Purpose, key: string) => sql`m.user_id = ${userId}
+    AND m.purpose = ${purpose} AND m.key_digest = ${digest(userId, purpose, key)} AND m.expires_at > now()`
+
   async function replace(
     userId: number,
     purpose: Purpose,
@@ -130,14 +73,33 @@ export function createMailedKeys(database: Database, masterKey: MasterKey, count
     t?: Transaction,
   ): Promise<void> {
     const keyDigest = digest(userId, purpose, key)
-    await database.run(store, [userId, purpose, keyDigest, organizationId, email, validity[purpose]], t)
+    await database.run(
+      sql('mailed-key-store')`
+      INSERT INTO mailed_keys (user_id, purpose, key_digest, organization_id, email, expires_at)
+      VALUES (${userId}, ${purpose}, ${keyDigest}, ${organizationId}, ${email}, now() + make_interval(secs => ${validity[purpose]}))
+      ON CONFLICT (user_id, purpose) DO UPDATE SET key_digest = excluded.key_digest,
+        organization_id = excluded.organization_id, email = excluded.email, expires_at = excluded.expires_at`,
+      t,
+    )
   }
   return {
     digest,
-    replace: (userId, purpose, key, organizationId, t) =>
-      replace(userId, purpose, key, organizationId ?? null, null, t),
-    replaceEmail: (userId, code, email, t) => replace(userId, 'email', code, null, email, t),
-    async attempt(userId, purpose, address) {
+    /** Stores a key, and replaces an earlier one. */
+    replace: (
+      userId: number,
+      purpose: Exclude<Purpose, 'email'>,
+      key: string,
+      organizationId?: number,
+      t?: Transaction,
+    ) => replace(userId, purpose, key, organizationId ?? null, null, t),
+    /** Stores a code that confirms an e-mail address, and replaces an earlier one. */
+    replaceEmail: (userId: number, code: string, email: string, t: Transaction) =>
+      replace(userId, 'email', code, null, email, t),
+    /**
+     * Counts an attempt from a client address, and returns the digest to compare with; undefined when no valid key exists, or
+     * the address has no attempts left. Counts every attempt, including successful ones, before the comparison.
+     */
+    async attempt(userId: number, purpose: Purpose, address: string) {
       // Without a key, the same work is done, so that the response time doesn't reveal it.
       const [row] = await database.run<{ digest: Buffer | null; count: number }>(sql(
         'mailed-key-attempt',
@@ -149,23 +111,42 @@ export function createMailedKeys(database: Database, masterKey: MasterKey, count
         SELECT count, (SELECT key_digest FROM current) AS digest FROM tried`)
       return row!.count <= mostAttempts ? (row!.digest ?? undefined) : undefined
     },
-    spend: async (userId, key, transaction) =>
-      (await database.run(spend, [userId, digest(userId, 'recovery', key)], transaction)).length > 0,
-    spendEmail: async (userId, code, transaction) =>
-      (await database.run<{ email: string }>(spendEmail, [userId, digest(userId, 'email', code)], transaction))[0]
-        ?.email,
-    async organizationOf(userId, key, transaction) {
-      const values = [userId, digest(userId, 'activation', key)]
-      const rows = transaction
-        ? await database.run<{ id: number }>(spendActivation, values, transaction)
-        : await database.read<{ id: number }>(organizationOf, values)
-      return rows[0]?.id
+    /** Spends a recovery key. Of parallel calls, only one returns true. */
+    spend: async (userId: number, key: string, t: Transaction) =>
+      (await first(
+        database.run(
+          sql('mailed-key-spend')`DELETE FROM mailed_keys m WHERE ${valid(userId, 'recovery', key)} RETURNING 1`,
+          t,
+        ),
+      )) !== undefined,
+    /** Spends a code, and returns the e-mail address that it confirms; undefined for a wrong code. */
+    async spendEmail(userId: number, code: string, t: Transaction) {
+      const spend = sql('mailed-key-spend-email')`
+        DELETE FROM mailed_keys m WHERE ${valid(userId, 'email', code)} RETURNING email`
+      return (await first(database.run<{ email: string }>(spend, t)))?.email
     },
-    async void(userId, purposes, transaction) {
+    /** Returns the active organization of an activation key; undefined for a wrong key. With a transaction, spends the key. */
+    async organizationOf(userId: number, key: string, t?: Transaction) {
+      const found = sql`SELECT o.id, m.key_digest FROM mailed_keys m JOIN organizations o ON o.id = m.organization_id
+        WHERE ${valid(userId, 'activation', key)} AND o.active`
+      // Locks the organization first: an attempt while the organization is inactive doesn't spend the key.
+      const spend = sql('mailed-key-spend-activation')`
+        WITH organization AS (${found} FOR SHARE OF o)
+        DELETE FROM mailed_keys m USING organization o
+        WHERE m.user_id = ${userId} AND m.purpose = 'activation' AND m.key_digest = o.key_digest AND m.organization_id = o.id
+        RETURNING o.id`
+      const rows = t
+        ? database.run<{ id: number }>(spend, t)
+        : database.read<{ id: number }>(sql('mailed-key-organization')`${found}`)
+      return (await first(rows))?.id
+    },
+    /** Voids mailed keys. */
+    async void(userId: number, purposes: readonly Purpose[], transaction: Transaction) {
       await table().destroy({ where: { userId, purpose: [...purposes] }, transaction })
     },
+    /** Deletes expired keys. */
     async prune() {
-      await database.run(prune, [])
+      await database.run(sql('mailed-keys-prune')`DELETE FROM mailed_keys WHERE expires_at < now()`)
     },
   }
 }

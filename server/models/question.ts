@@ -13,7 +13,7 @@ import {
   time,
 } from '../database/attributes.js'
 import type { Database } from '../database/connection.js'
-import { sql } from '../database/sql.js'
+import { first, sql } from '../database/sql.js'
 
 /** Attributes of a question that queries read. */
 const shown = {
@@ -272,7 +272,7 @@ export function createQuestions(database: Database) {
         )
         SELECT (SELECT count(*) FROM added)::int AS added, (SELECT count(*) FROM moved) = ${maxLinked} AS more,
           EXISTS (SELECT FROM moved) OR EXISTS (SELECT FROM before) AS known`
-      return (await database.run<Linked>(link, t))[0]!
+      return (await first(database.run<Linked>(link, t)))!
     },
   }
 }

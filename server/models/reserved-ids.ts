@@ -2,8 +2,8 @@
 // beyond it, by `nextval` alone: it never goes back, whatever other processes do meanwhile. So a failure between both leaves
 // ids that the next attempt can use, and never an id that two records get.
 import { advisoryKeys } from '../database/advisory-keys.js'
-import { defineTable, integer, key, text } from '../database/attributes.js'
-import type { Database, Statement, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/connection.js'
+import { first, sql } from '../database/sql.js'
 
 /** Records whose ids can be reserved. */
 export type Numbered = 'organizations' | 'users'
@@ -12,76 +12,69 @@ export type Numbered = 'organizations' | 'users'
 const most = 10_000_000
 
 /** Reserves ids. */
-export interface ReservedIds {
-  /**
-   * Reserves the ids from the next one up to `highest`, and returns the highest id that could be reserved: if `highest` exceeds
-   * it, nothing is reserved. Commit the transaction, and then call `advance`.
-   */
-  reserve(kind: Numbered, highest: number, t: Transaction): Promise<number>
-  /** Advances the sequence to `highest`, and waits until no transaction holds an id up to it that isn't stored. */
-  advance(kind: Numbered, highest: number): Promise<void>
-  /** Lets one transaction at a time create records with their ids. */
-  lock(kind: Numbered, t: Transaction): Promise<void>
-  /**
-   * Returns those of the ids that a new record can have, unless a record has them: reserved, and of no erased user. A dry run
-   * reserves nothing, and counts ids that could be.
-   */
-  free(kind: Numbered, ids: readonly number[], of: { readonly dryRun: boolean }, t: Transaction): Promise<Set<number>>
-}
+export type ReservedIds = ReturnType<typeof createReservedIds>
 
 /** The sequence of a kind, its last id, and the highest one that can be reserved. */
-const given = `(SELECT s, last, least(last + ${most}, ${2 ** 31 - 1 - most})::int AS reach
+const given = (
+  kind: Numbered,
+) => sql`(SELECT s, last, least(last + ${most}::int, ${2 ** 31 - 1 - most}::int)::int AS reach
   FROM (SELECT s, coalesce(pg_sequence_last_value(s), 0) AS last
-    FROM (SELECT pg_get_serial_sequence($1::text, 'id')::regclass AS s) named) sequence) given`
-
-const reserve: Statement = {
-  name: 'reserved-ids-reserve',
-  text: `WITH given AS MATERIALIZED (SELECT * FROM ${given}), reserved AS (
-      INSERT INTO reserved_ids (kind, first, last) SELECT $1, last + 1, $2::int FROM given WHERE $2 > last AND $2 <= reach
-      ON CONFLICT (kind, first) DO UPDATE SET last = greatest(reserved_ids.last, excluded.last)
-    )
-    SELECT reach FROM given`,
-}
-
-// Stops at the id, which other processes can reach meanwhile. The series is in a SELECT list, so PostgreSQL doesn't store it.
-const advance: Statement = {
-  name: 'reserved-ids-advance',
-  slow: true,
-  text: `SELECT FROM (
-      SELECT nextval(s) AS id FROM (SELECT s, generate_series(1, $2::int - last) FROM ${given}) each
-    ) drawn WHERE id >= $2 LIMIT 1`,
-}
-
-const lock: Statement = {
-  name: 'reserved-ids-lock',
-  text: `SELECT pg_advisory_xact_lock(${advisoryKeys.keptIds}, hashtext($1))`,
-}
-
-const free: Statement = {
-  name: 'reserved-ids-free',
-  text: `SELECT id FROM unnest($2::int[]) AS chosen (id), ${given}
-    WHERE CASE WHEN id <= last THEN EXISTS (SELECT FROM reserved_ids r WHERE r.kind = $1 AND id BETWEEN r.first AND r.last)
-        ELSE $3 AND id <= reach END
-      AND NOT ($1 = 'users' AND EXISTS (SELECT FROM erased_users e WHERE e.id = chosen.id))`,
-}
+    FROM (SELECT pg_get_serial_sequence(${kind}::text, 'id')::regclass AS s) named) sequence) given`
 
 /** Creates the reserved ids of a database. */
-export function createReservedIds(database: Database): ReservedIds {
-  defineTable(database, 'reserved_ids', { kind: key(text), first: key(integer), last: integer })
-  defineTable(database, 'erased_users', { id: key(integer) })
+export function createReservedIds(database: Database) {
   return {
-    reserve: async (kind, highest, t) => (await database.run<{ reach: number }>(reserve, [kind, highest], t))[0]!.reach,
-    async advance(kind, highest) {
-      await database.run(advance, [kind, highest])
+    /**
+     * Reserves the ids from the next one up to `highest`, and returns the highest id that could be reserved: if `highest` exceeds
+     * it, nothing is reserved. Commit the transaction, and then call `advance`.
+     */
+    reserve: async (kind: Numbered, highest: number, t: Transaction) =>
+      (await first(
+        database.run<{ reach: number }>(
+          sql('reserved-ids-reserve')`
+      WITH given AS MATERIALIZED (SELECT * FROM ${given(kind)}), reserved AS (
+        INSERT INTO reserved_ids (kind, first, last) 
+          SELECT ${kind}, last + 1, ${highest}::int FROM given WHERE ${highest}::int > last AND ${highest}::int <= reach
+        ON CONFLICT (kind, first) DO UPDATE SET last = greatest(reserved_ids.last, excluded.last)
+      )
+      SELECT reach FROM given`,
+          t,
+        ),
+      ))!.reach,
+    /**
+     * Advances the sequence to `highest`, at which it stops: other processes can reach it meanwhile. Waits until no transaction holds an id
+     * up to it that isn't stored.
+     */
+    async advance(kind: Numbered, highest: number) {
+      // The series is in a SELECT list, so PostgreSQL doesn't store it.
+      await database.runUnlimited(sql`
+        SELECT FROM (
+          SELECT nextval(s) AS id FROM (SELECT s, generate_series(1, ${highest}::int - last) FROM ${given(kind)}) each
+        ) drawn WHERE id >= ${highest} LIMIT 1`)
       // An INSERT locks its table before it draws an id. So this lock, which is released at once, waits for those that hold one.
-      const text = `LOCK TABLE ${kind} IN SHARE ROW EXCLUSIVE MODE`
-      await database.transact(t => database.run({ name: `reserved-ids-await-${kind}`, text }, [], t))
+      await database.transact(t => database.run(sql`LOCK TABLE ${sql.text(kind)} IN SHARE ROW EXCLUSIVE MODE`, t))
     },
-    async lock(kind, t) {
-      await database.run(lock, [kind], t)
+    /** Lets one transaction at a time create records with their ids. */
+    async lock(kind: Numbered, t: Transaction) {
+      await database.run(
+        sql('reserved-ids-lock')`
+        SELECT pg_advisory_xact_lock(${sql.text(advisoryKeys.keptIds)}, hashtext(${kind}))`,
+        t,
+      )
     },
-    async free(kind, ids, { dryRun }, t) {
-      const rows = await database.run<{ id: number }>(free, [kind, ids, dryRun], t)
+    /**
+     * Returns those of the ids that a new record can have, unless a record has them: reserved, and of no erased user. A dry run
+     * reserves nothing, and counts ids that could be.
+     */
+    async free(kind: Numbered, ids: readonly number[], { dryRun }: { readonly dryRun: boolean }, t: Transaction) {
+      const rows = await database.run<{ id: number }>(
+        sql('reserved-ids-free')`
+        SELECT id FROM unnest(${ids}::int[]) AS chosen (id), ${given(kind)}
+        WHERE CASE WHEN id <= last THEN EXISTS (SELECT FROM reserved_ids r WHERE r.kind = ${kind} AND id BETWEEN r.first AND r.last)
+            ELSE ${dryRun}::boolean AND id <= reach END
+          AND NOT (${kind}::text = 'users' AND EXISTS (SELECT FROM erased_users e WHERE e.id = chosen.id))`,
+        t,
+      )
       return new Set(rows.map(({ id }) => id))
     },
   }

@@ -14,7 +14,8 @@ import {
   text,
   time,
 } from '../database/attributes.js'
-import type { Database, Statement } from '../database/connection.js'
+import type { Database } from '../database/connection.js'
+import { first, sql } from '../database/sql.js'
 import type { MasterKey } from './master-key.js'
 
 /** A public key as a JSON Web Key (RFC 7517 and RFC 7518). */
@@ -57,75 +58,7 @@ export const adminTokenTtl = 12 * 3600
 export const rotateAfter = 90 * 86_400
 
 /** The signing keys of a registry. The database stores private keys sealed. */
-export interface SigningKeys {
-  /** Returns all keys that verify tokens now, by descending `signsAt`. */
-  all(t?: Transaction): Promise<SigningKey[]>
-  /**
-   * Publishes a new key that signs `lead` seconds from now. The former key verifies until its last token expires. Without
-   * `force`, rotates only when no key exists or the newest key is due. Returns the kid of the new key. A new key takes over
-   * the token lifetime of the former one; `tokenTtl` applies to the first key.
-   */
-  rotate(options: { force: boolean; lead: number; tokenTtl: number }, t: Transaction): Promise<string | undefined>
-  /** Extends all keys to verify tokens of this lifetime. Call it before issuing such tokens. */
-  raiseTtl(tokenTtl: number): Promise<void>
-  /** Returns the kid of the key that signs now. */
-  signer(t?: Transaction): Promise<string | undefined>
-  /** Returns the seconds since the current signing key began to sign; undefined when no key signs. */
-  signerAge(): Promise<number | undefined>
-  /**
-   * Deletes a key, which revokes every token that it signed. Afterwards a key without an expiry signs: if the remaining
-   * signing key has an expiry, or none remains, the published successor or a new key signs from now on, and its kid is
-   * returned. Returns false when the key doesn't exist.
-   */
-  retire(kid: string, t: Transaction): Promise<{ successor?: string } | false>
-  /** Deletes keys that no longer verify tokens. */
-  prune(): Promise<void>
-}
-
-// Serializes rotations. Readers of the table don't wait.
-const lockTable: Statement = {
-  name: 'signing-keys-lock',
-  text: 'LOCK TABLE signing_keys IN SHARE ROW EXCLUSIVE MODE',
-}
-
-const all: Statement = {
-  name: 'signing-keys',
-  text: `SELECT ${selectList(kept, 'k')} FROM signing_keys k WHERE verifies_until IS NULL OR verifies_until > now()
-    ORDER BY signs_at DESC`,
-}
-
-const newest: Statement = {
-  name: 'signing-key-newest',
-  text: `SELECT token_ttl AS "tokenTtl", extract(epoch FROM now() - signs_at)::float8 AS age FROM signing_keys
-    ORDER BY signs_at DESC LIMIT 1`,
-}
-
-const prune: Statement = { name: 'signing-keys-prune', text: 'DELETE FROM signing_keys WHERE verifies_until < now()' }
-
-const signer: Statement = {
-  name: 'signing-key-signer',
-  text: `SELECT kid, verifies_until AS "verifiesUntil" FROM signing_keys WHERE signs_at <= now() AND (verifies_until IS NULL OR verifies_until > now())
-    ORDER BY signs_at DESC LIMIT 1`,
-}
-
-const signerAge: Statement = {
-  name: 'signing-key-age',
-  text: `SELECT extract(epoch FROM now() - max(signs_at))::float8 AS age FROM signing_keys
-    WHERE signs_at <= now() AND (verifies_until IS NULL OR verifies_until > now())`,
-}
-
-const raiseTtl: Statement = {
-  name: 'signing-keys-raise-ttl',
-  text: `UPDATE signing_keys SET token_ttl = $1, verifies_until = verifies_until + make_interval(secs => $1 - token_ttl)
-    WHERE token_ttl < $1`,
-}
-
-// Moves the keys before their successor. A key with a later `signs_at` would sign until its own expiry, which ends its tokens.
-const supersede: Statement = {
-  name: 'signing-keys-supersede',
-  text: `UPDATE signing_keys
-    SET signs_at = least(signs_at, now() + make_interval(secs => $1) - interval '1 millisecond')`,
-}
+export type SigningKeys = ReturnType<typeof createSigningKeys>
 
 /** The `use` under which a private key is sealed. */
 const signingKeyUse = (kid: string) => `signing-key ${kid}`
@@ -151,7 +84,7 @@ export function newKeyPair(): { pem: string; publicJwk: PublicJwk; kid: string }
 }
 
 /** Creates the signing keys in a database. */
-export function createSigningKeys(database: Database, masterKey: MasterKey): SigningKeys {
+export function createSigningKeys(database: Database, masterKey: MasterKey) {
   const table = defineTable(database, 'signing_keys', attributes)
 
   /** Publishes a new key that signs `lead` seconds from now, and sets the expiry of the former keys. */
@@ -167,7 +100,12 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
     const tokenTtl = before?.tokenTtl ?? ttl
     // Adds a minute for clock skew. Tokens of administrators have a fixed lifetime, which can be longer.
     const verifiesUntil = fromNow(wait + Math.max(tokenTtl, adminTokenTtl) + 60)
-    await database.run(supersede, [wait], transaction)
+    await database.run(
+      sql('signing-keys-supersede')`
+      UPDATE signing_keys
+      SET signs_at = least(signs_at, now() + make_interval(secs => ${wait}) - interval '1 millisecond')`,
+      transaction,
+    )
     await table().update({ verifiesUntil }, { where: { verifiesUntil: null }, transaction })
     const privateSealed = masterKey.seal(signingKeyUse(kid), pem)
     await table().create({ kid, publicJwk, privateSealed, signsAt: fromNow(wait), tokenTtl }, { transaction })
@@ -175,8 +113,14 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
   }
 
   return {
-    async all(transaction) {
-      const rows = await database.run<Row<typeof kept>>(all, [], transaction)
+    /** Returns all keys that verify tokens now, by descending `signsAt`. */
+    async all(transaction?: Transaction) {
+      const rows = await database.run<Row<typeof kept>>(
+        sql('signing-keys')`
+        SELECT ${sql.text(selectList(kept, 'k'))} FROM signing_keys k WHERE verifies_until IS NULL OR verifies_until > now()
+        ORDER BY signs_at DESC`,
+        transaction,
+      )
       return rows.map(({ privateSealed, ...shown }) => {
         const publicKey = createPublicKey({ key: { ...shown.publicJwk }, format: 'jwk' })
         return {
@@ -186,36 +130,86 @@ export function createSigningKeys(database: Database, masterKey: MasterKey): Sig
         }
       })
     },
-    async rotate({ force, lead, tokenTtl }, transaction) {
-      await database.run(lockTable, [], transaction)
-      const [last] = await database.run<{ tokenTtl: number; age: number }>(newest, [], transaction)
+    /**
+     * Publishes a new key that signs `lead` seconds from now. The former key verifies until its last token expires. Without
+     * `force`, rotates only when no key exists or the newest key is due. Returns the kid of the new key. A new key takes over
+     * the token lifetime of the former one; `tokenTtl` applies to the first key.
+     */
+    async rotate(
+      { force, lead, tokenTtl }: { force: boolean; lead: number; tokenTtl: number },
+      transaction: Transaction,
+    ) {
+      await database.run(sql('signing-keys-lock')`LOCK TABLE signing_keys IN SHARE ROW EXCLUSIVE MODE`, transaction)
+      const [last] = await database.run<{ tokenTtl: number; age: number }>(
+        sql('signing-key-newest')`
+        SELECT token_ttl AS "tokenTtl", extract(epoch FROM now() - signs_at)::float8 AS age FROM signing_keys
+        ORDER BY signs_at DESC LIMIT 1`,
+        transaction,
+      )
       if (!force && last && last.age < rotateAfter) return undefined
       return add(last, lead, tokenTtl, transaction)
     },
-    async raiseTtl(tokenTtl) {
-      await database.run(raiseTtl, [tokenTtl])
+    /** Extends all keys to verify tokens of this lifetime. Call it before issuing such tokens. */
+    async raiseTtl(tokenTtl: number) {
+      await database.run(sql('signing-keys-raise-ttl')`
+        UPDATE signing_keys SET token_ttl = ${tokenTtl}, verifies_until = verifies_until + make_interval(secs => ${tokenTtl} - token_ttl)
+        WHERE token_ttl < ${tokenTtl}`)
     },
-    async signer(t) {
-      const rows = t ? database.run<{ kid: string }>(signer, [], t) : database.read<{ kid: string }>(signer, [])
+    /** Returns the kid of the key that signs now. */
+    async signer(t?: Transaction) {
+      const rows = t
+        ? database.run<{ kid: string }>(
+            sql('signing-key-signer')`
+        SELECT kid, verifies_until AS "verifiesUntil" FROM signing_keys WHERE signs_at <= now() AND (verifies_until IS NULL OR verifies_until > now())
+        ORDER BY signs_at DESC LIMIT 1`,
+            t,
+          )
+        : database.read<{ kid: string }>(sql('signing-key-signer')`
+          SELECT kid, verifies_until AS "verifiesUntil" FROM signing_keys WHERE signs_at <= now() AND (verifies_until IS NULL OR verifies_until > now())
+          ORDER BY signs_at DESC LIMIT 1`)
       return (await rows)[0]?.kid
     },
-    signerAge: async () => (await database.read<{ age: number | null }>(signerAge, []))[0]?.age ?? undefined,
-    async retire(kid, transaction) {
-      await database.run(lockTable, [], transaction)
+    /** Returns the seconds since the current signing key began to sign; undefined when no key signs. */
+    signerAge: async () =>
+      (
+        await first(
+          database.read<{ age: number | null }>(sql('signing-key-age')`
+      SELECT extract(epoch FROM now() - max(signs_at))::float8 AS age FROM signing_keys
+      WHERE signs_at <= now() AND (verifies_until IS NULL OR verifies_until > now())`),
+        )
+      )?.age ?? undefined,
+    /**
+     * Deletes a key, which revokes every token that it signed. Afterwards a key without an expiry signs: if the remaining
+     * signing key has an expiry, or none remains, the published successor or a new key signs from now on, and its kid is
+     * returned. Returns false when the key doesn't exist.
+     */
+    async retire(kid: string, transaction: Transaction) {
+      await database.run(sql('signing-keys-lock')`LOCK TABLE signing_keys IN SHARE ROW EXCLUSIVE MODE`, transaction)
       const retired = (await table().findByPk(kid, { transaction }))?.get()
       if (!retired) return false
       await table().destroy({ where: { kid }, transaction })
-      const [left] = await database.run<{ verifiesUntil: Date | null }>(signer, [], transaction)
+      const [left] = await database.run<{ verifiesUntil: Date | null }>(
+        sql('signing-key-signer')`
+        SELECT kid, verifies_until AS "verifiesUntil" FROM signing_keys WHERE signs_at <= now() AND (verifies_until IS NULL OR verifies_until > now())
+        ORDER BY signs_at DESC LIMIT 1`,
+        transaction,
+      )
       if (left?.verifiesUntil === null) return {}
       // Some verifiers already know a published successor, so it signs at once.
       const published = (await table().findOne({ where: { verifiesUntil: null }, transaction }))?.get()
       if (!published) return { successor: await add(undefined, 0, retired.tokenTtl, transaction) }
-      await database.run(supersede, [0], transaction)
+      await database.run(
+        sql('signing-keys-supersede')`
+        UPDATE signing_keys
+        SET signs_at = least(signs_at, now() + make_interval(secs => ${0}) - interval '1 millisecond')`,
+        transaction,
+      )
       await table().update({ signsAt: fromNow(0) }, { where: { kid: published.kid }, transaction })
       return { successor: published.kid }
     },
+    /** Deletes keys that no longer verify tokens. */
     async prune() {
-      await database.run(prune, [])
+      await database.run(sql('signing-keys-prune')`DELETE FROM signing_keys WHERE verifies_until < now()`)
     },
   }
 }
