@@ -109,6 +109,19 @@ test('only models, the database and the embedded PostgreSQL import Sequelize and
   t.deepEqual(wrong, [])
 })
 
+test('each name of a statement is given once, because a connection prepares one text under it', async t => {
+  const names: string[] = []
+  for (const file of imports.keys())
+    names.push(
+      ...[...(await readFile(join(root, file), 'utf8')).matchAll(/\bsql\((['`][^)]*)\)`/g)].map(([, name]) => name!),
+    )
+  t.true(names.length > 40)
+  t.deepEqual(
+    names.filter((name, at) => names.indexOf(name) !== at),
+    [],
+  )
+})
+
 test('only the gRPC server and the remote transport import grpc-js', t => {
   const allowed = /^(server\/calls\/(grpc|grpc-js|peer|health|reflection)|gateway\/(remote|servers))\.ts$/
   const wrong = breaches((file, target) => isPackage(target, '@grpc/grpc-js') && !allowed.test(file))

@@ -4,7 +4,7 @@ import { createHash, randomBytes } from 'node:crypto'
 import type { Transaction } from 'sequelize'
 import { advisoryKeys } from '../database/advisory-keys.js'
 import type { Database } from '../database/connection.js'
-import { sql } from '../database/sql.js'
+import { first, sql } from '../database/sql.js'
 import type { MasterKey } from './master-key.js'
 
 /** The result of `verify`. */
@@ -191,22 +191,23 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
     return rows.length === batch
   }
 
+  const holdCheckpoint = (t: Transaction) =>
+    first(database.run<Checkpoint>(sql`SELECT id, hash, mac FROM audit_checkpoint FOR UPDATE SKIP LOCKED`, t))
+
+  async function setCheckpoint(to: Pick<Checkpoint, 'id' | 'hash'>, t: Transaction): Promise<void> {
+    const mac = masterKey.mac(checkpointText(to))
+    await database.run(sql`UPDATE audit_checkpoint SET id = ${to.id}, hash = ${to.hash}, mac = ${mac}`, t)
+  }
+
   async function pruneStep(seconds: number, t: Transaction) {
     await database.run(sql('audit-limit')`SELECT ${sql.text(limits)}`, t)
-    const [held] = await database.run<Checkpoint>(
-      sql('audit-hold-checkpoint')`SELECT id, hash, mac FROM audit_checkpoint FOR UPDATE SKIP LOCKED`,
-      t,
-    )
+    const held = await holdCheckpoint(t)
     if (!held) return { more: false }
     if (!isSigned(held)) return { more: false, broken: 'checkpoint' }
     const from = { id: Number(held.id), hash: held.hash }
     const { id, hash, ...found } = await follow(from, seconds, t)
     if (id > from.id) {
-      const mac = masterKey.mac(checkpointText({ id: String(id), hash }))
-      await database.run(
-        sql('audit-set-checkpoint')`UPDATE audit_checkpoint SET id = ${id}, hash = ${hash}, mac = ${mac}`,
-        t,
-      )
+      await setCheckpoint({ id: String(id), hash }, t)
       await database.run(sql('audit-forget')`DELETE FROM audit_events WHERE id <= ${id}`, t)
     }
     return found
@@ -215,15 +216,8 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
   return {
     /** Signs the first checkpoint of the chain, after the data keys are created. */
     async install(t: Transaction) {
-      const [held] = await database.run<Checkpoint>(
-        sql('audit-hold-checkpoint')`SELECT id, hash, mac FROM audit_checkpoint FOR UPDATE SKIP LOCKED`,
-        t,
-      )
-      await database.run(
-        sql('audit-set-checkpoint')`
-        UPDATE audit_checkpoint SET id = ${held!.id}, hash = ${held!.hash}, mac = ${masterKey.mac(checkpointText(held!))}`,
-        t,
-      )
+      const held = await holdCheckpoint(t)
+      await setCheckpoint(held!, t)
     },
     /**
      * Moves at most one batch of staged events into the chain, unless another process is sealing. Returns whether more events

@@ -54,13 +54,18 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
     }
   }
 
+  const all = (t?: Transaction) => database.run<Wrapped>(sql('data-keys')`SELECT name, wrapped FROM data_keys`, t)
+
+  // Serializes concurrent calls: the second one finds the keys that the first one created.
+  const lock = (t: Transaction) => database.run(sql`LOCK TABLE data_keys IN SHARE ROW EXCLUSIVE MODE`, t)
+
   async function wrap(keys: DataKeys, by: Buffer, transaction: Transaction): Promise<void> {
     for (const [name, each] of Object.entries(keys))
       await table().update({ wrapped: wrapKey(by, name, each) }, { where: { name }, transaction })
   }
 
   async function find(): Promise<boolean> {
-    const rows = await database.run<Wrapped>(sql('data-keys')`SELECT name, wrapped FROM data_keys`)
+    const rows = await all()
     if (rows.length > 0) loaded = unwrap(rows)
     return rows.length > 0
   }
@@ -72,8 +77,8 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
       if (!(await find())) throw new SchemaError('The registry is not installed yet: run `auth-admin install` first.')
     },
     async install(transaction) {
-      await database.run(sql('data-keys-lock')`LOCK TABLE data_keys IN SHARE ROW EXCLUSIVE MODE`, transaction)
-      const rows = await database.run<Wrapped>(sql('data-keys')`SELECT name, wrapped FROM data_keys`, transaction)
+      await lock(transaction)
+      const rows = await all(transaction)
       const keys = rows.length > 0 ? unwrap(rows) : randomDataKeys()
       loaded = keys
       if (rows.length > 0) return false
@@ -82,22 +87,15 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
       return true
     },
     async rotate(another, transaction) {
-      await database.run(sql('data-keys-lock')`LOCK TABLE data_keys IN SHARE ROW EXCLUSIVE MODE`, transaction)
-      await wrap(
-        unwrap(await database.run<Wrapped>(sql('data-keys')`SELECT name, wrapped FROM data_keys`, transaction)),
-        another,
-        transaction,
-      )
+      await lock(transaction)
+      await wrap(unwrap(await all(transaction)), another, transaction)
     },
     async reveal(transaction) {
-      unwrap(await database.run<Wrapped>(sql('data-keys')`SELECT name, wrapped FROM data_keys`, transaction))
+      unwrap(await all(transaction))
       return masterKey
     },
     async adopt(another, transaction) {
-      loaded = unwrap(
-        await database.run<Wrapped>(sql('data-keys')`SELECT name, wrapped FROM data_keys`, transaction),
-        another,
-      )
+      loaded = unwrap(await all(transaction), another)
       await wrap(loaded, masterKey, transaction)
     },
   }

@@ -60,6 +60,8 @@ export const rotateAfter = 90 * 86_400
 /** The signing keys of a registry. The database stores private keys sealed. */
 export type SigningKeys = ReturnType<typeof createSigningKeys>
 
+const columns = sql.text(selectList(kept, 'k'))
+
 /** The `use` under which a private key is sealed. */
 const signingKeyUse = (kid: string) => `signing-key ${kid}`
 
@@ -87,6 +89,26 @@ export function newKeyPair(): { pem: string; publicJwk: PublicJwk; kid: string }
 export function createSigningKeys(database: Database, masterKey: MasterKey) {
   const table = defineTable(database, 'signing_keys', attributes)
 
+  const verifies = sql`(verifies_until IS NULL OR verifies_until > now())`
+
+  /** Returns the key that signs now. */
+  function findSigner(t?: Transaction) {
+    const query = sql('signing-key-signer')`SELECT kid, verifies_until AS "verifiesUntil" FROM signing_keys
+      WHERE signs_at <= now() AND ${verifies} ORDER BY signs_at DESC LIMIT 1`
+    return first<Pick<SigningKey, 'kid' | 'verifiesUntil'>>(t ? database.run(query, t) : database.read(query))
+  }
+
+  // Serializes rotations. Readers of the table don't wait.
+  const lockTable = (t: Transaction) => database.run(sql`LOCK TABLE signing_keys IN SHARE ROW EXCLUSIVE MODE`, t)
+
+  // Moves the keys before their successor. A key with a later `signs_at` would sign until its own expiry, which ends its tokens.
+  const supersede = (wait: number, t: Transaction) =>
+    database.run(
+      sql`UPDATE signing_keys
+      SET signs_at = least(signs_at, now() + make_interval(secs => ${wait}) - interval '1 millisecond')`,
+      t,
+    )
+
   /** Publishes a new key that signs `lead` seconds from now, and sets the expiry of the former keys. */
   async function add(
     before: Pick<SigningKey, 'tokenTtl'> | undefined,
@@ -100,12 +122,7 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
     const tokenTtl = before?.tokenTtl ?? ttl
     // Adds a minute for clock skew. Tokens of administrators have a fixed lifetime, which can be longer.
     const verifiesUntil = fromNow(wait + Math.max(tokenTtl, adminTokenTtl) + 60)
-    await database.run(
-      sql('signing-keys-supersede')`
-      UPDATE signing_keys
-      SET signs_at = least(signs_at, now() + make_interval(secs => ${wait}) - interval '1 millisecond')`,
-      transaction,
-    )
+    await supersede(wait, transaction)
     await table().update({ verifiesUntil }, { where: { verifiesUntil: null }, transaction })
     const privateSealed = masterKey.seal(signingKeyUse(kid), pem)
     await table().create({ kid, publicJwk, privateSealed, signsAt: fromNow(wait), tokenTtl }, { transaction })
@@ -117,7 +134,7 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
     async all(transaction?: Transaction) {
       const rows = await database.run<Row<typeof kept>>(
         sql('signing-keys')`
-        SELECT ${sql.text(selectList(kept, 'k'))} FROM signing_keys k WHERE verifies_until IS NULL OR verifies_until > now()
+        SELECT ${columns} FROM signing_keys k WHERE ${verifies}
         ORDER BY signs_at DESC`,
         transaction,
       )
@@ -139,7 +156,7 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
       { force, lead, tokenTtl }: { force: boolean; lead: number; tokenTtl: number },
       transaction: Transaction,
     ) {
-      await database.run(sql('signing-keys-lock')`LOCK TABLE signing_keys IN SHARE ROW EXCLUSIVE MODE`, transaction)
+      await lockTable(transaction)
       const [last] = await database.run<{ tokenTtl: number; age: number }>(
         sql('signing-key-newest')`
         SELECT token_ttl AS "tokenTtl", extract(epoch FROM now() - signs_at)::float8 AS age FROM signing_keys
@@ -157,17 +174,7 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
     },
     /** Returns the kid of the key that signs now. */
     async signer(t?: Transaction) {
-      const rows = t
-        ? database.run<{ kid: string }>(
-            sql('signing-key-signer')`
-        SELECT kid, verifies_until AS "verifiesUntil" FROM signing_keys WHERE signs_at <= now() AND (verifies_until IS NULL OR verifies_until > now())
-        ORDER BY signs_at DESC LIMIT 1`,
-            t,
-          )
-        : database.read<{ kid: string }>(sql('signing-key-signer')`
-          SELECT kid, verifies_until AS "verifiesUntil" FROM signing_keys WHERE signs_at <= now() AND (verifies_until IS NULL OR verifies_until > now())
-          ORDER BY signs_at DESC LIMIT 1`)
-      return (await rows)[0]?.kid
+      return (await findSigner(t))?.kid
     },
     /** Returns the seconds since the current signing key began to sign; undefined when no key signs. */
     signerAge: async () =>
@@ -175,7 +182,7 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
         await first(
           database.read<{ age: number | null }>(sql('signing-key-age')`
       SELECT extract(epoch FROM now() - max(signs_at))::float8 AS age FROM signing_keys
-      WHERE signs_at <= now() AND (verifies_until IS NULL OR verifies_until > now())`),
+      WHERE signs_at <= now() AND ${verifies}`),
         )
       )?.age ?? undefined,
     /**
@@ -184,26 +191,16 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
      * returned. Returns false when the key doesn't exist.
      */
     async retire(kid: string, transaction: Transaction) {
-      await database.run(sql('signing-keys-lock')`LOCK TABLE signing_keys IN SHARE ROW EXCLUSIVE MODE`, transaction)
+      await lockTable(transaction)
       const retired = (await table().findByPk(kid, { transaction }))?.get()
       if (!retired) return false
       await table().destroy({ where: { kid }, transaction })
-      const [left] = await database.run<{ verifiesUntil: Date | null }>(
-        sql('signing-key-signer')`
-        SELECT kid, verifies_until AS "verifiesUntil" FROM signing_keys WHERE signs_at <= now() AND (verifies_until IS NULL OR verifies_until > now())
-        ORDER BY signs_at DESC LIMIT 1`,
-        transaction,
-      )
+      const left = await findSigner(transaction)
       if (left?.verifiesUntil === null) return {}
       // Some verifiers already know a published successor, so it signs at once.
       const published = (await table().findOne({ where: { verifiesUntil: null }, transaction }))?.get()
       if (!published) return { successor: await add(undefined, 0, retired.tokenTtl, transaction) }
-      await database.run(
-        sql('signing-keys-supersede')`
-        UPDATE signing_keys
-        SET signs_at = least(signs_at, now() + make_interval(secs => ${0}) - interval '1 millisecond')`,
-        transaction,
-      )
+      await supersede(0, transaction)
       await table().update({ signsAt: fromNow(0) }, { where: { kid: published.kid }, transaction })
       return { successor: published.kid }
     },

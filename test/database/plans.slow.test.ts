@@ -104,7 +104,8 @@ async function plansOf(use: (models: Models) => Promise<unknown>): Promise<Plan[
     const { query, bind = [] } = typeof sql === 'string' ? { query: sql, ...options } : sql
     return explain({ text: query, values: bind })
   }) as never
-  const models = defineModels({ ...own, transact: work => work(none), run: explain, read: explain }, masterKey)
+  const statements = { run: explain, read: explain, runUnlimited: explain }
+  const models = defineModels({ ...own, transact: work => work(none), ...statements }, masterKey)
   // The result of a model without rows doesn't matter here.
   await use(models).catch(error => {
     if (nodes.length === 0) throw error
