@@ -1,18 +1,12 @@
 import { existsSync } from 'node:fs'
 import { hostname, userInfo } from 'node:os'
 import { join, resolve } from 'node:path'
-import type { LocalApplication } from '../server/local-application.js'
-import type { Settings } from '../server/process/settings.js'
 import { fail } from './exit-codes.js'
 import { say } from './terminal/output.js'
 import { withProgress } from './terminal/progress.js'
 
 /** A command's work on the database itself. */
-export interface Session extends LocalApplication {
-  readonly settings: Settings
-  /** Who runs the command, for the audit log: `cli:<system user>@<host>`. */
-  readonly actor: string
-}
+export type Session = Awaited<ReturnType<typeof openSession>>
 
 /** Signals on which a command closes the database before it ends. */
 const signals = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'] as const
@@ -50,7 +44,7 @@ export async function announce(doing: string, { json }: { readonly json?: boolea
 }
 
 /** Opens the registry that the settings name, whether the service runs or not. The caller closes it. */
-export async function openSession(opening: Opening = {}): Promise<Session> {
+export async function openSession(opening: Opening = {}) {
   const { create = false, installed = !create } = opening
   const [{ readSettings }, { checkDataFolder }] = await Promise.all([
     import('../server/process/settings.js'),
@@ -93,6 +87,7 @@ export async function openSession(opening: Opening = {}): Promise<Session> {
     })
   try {
     if (installed) await explainingRights(local.registry.database, local.registry.masterKey.load)
+    // `actor` is for the audit log: `cli:<system user>@<host>`.
     return { ...local, settings, actor, seal, close }
   } catch (error) {
     await close()

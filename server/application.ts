@@ -7,9 +7,9 @@ import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { createAdministrators } from './access/administrator.js'
 import { createCallers } from './access/caller.js'
-import { createKeyring, type Keyring } from './access/keyring.js'
+import { createKeyring } from './access/keyring.js'
 import { createOneTimeCodes } from './access/one-time-codes.js'
-import { createServiceKeys, type ServiceKeys } from './access/service-keys.js'
+import { createServiceKeys } from './access/service-keys.js'
 import { createSignIns } from './access/sign-in.js'
 import { createTokens } from './access/tokens.js'
 import { auditLogRpcs } from './administration/audit-log.js'
@@ -38,9 +38,9 @@ import { userReadRpcs } from './administration/users/list.js'
 import { listLockouts } from './administration/users/lockouts.js'
 import { userSupportRpcs } from './administration/users/support.js'
 import { eraseUnactivatedUsers } from './administration/users/unactivated.js'
-import { type Calls, type CallsDeps, createCalls } from './calls/dispatch.js'
+import { type CallsDeps, createCalls } from './calls/dispatch.js'
 import { bindRpcs } from './calls/pipeline.js'
-import { createHub, type Hub } from './changes/hub.js'
+import { createHub } from './changes/hub.js'
 import { poll } from './changes/poll.js'
 import { answerRpcs } from './forgotpasswords/answers.js'
 import { passwordUpdateByUsername } from './forgotpasswords/password.js'
@@ -80,18 +80,6 @@ import { signUp } from './users/sign-up.js'
 import { tokenRpcs } from './users/tokens.js'
 import { setUsername } from './users/username.js'
 
-/** The RPCs of a process. */
-export interface Application {
-  /** `Users`, `ForgotPasswords` and `Changes`, for clients. */
-  readonly calls: Calls
-  /** `Administration`, for administrators. */
-  readonly administration: Calls
-  readonly serviceKeys: ServiceKeys
-  readonly keyring: Keyring
-  /** What calls wait for changes with. */
-  readonly hub: Hub
-}
-
 /** What an application is made from. */
 export interface ApplicationDeps extends Pick<CallsDeps, 'ready' | 'scheduler' | 'log' | 'observe' | 'refused'> {
   readonly registry: Registry
@@ -121,9 +109,9 @@ export function createHashing(
   return { admission, pool, passwords: createPasswords({ pepper: registry.masterKey.pepper, cost, pool }) }
 }
 
-/** Makes all RPCs. */
-export function createApplication(deps: ApplicationDeps): Application {
-  const { registry, settings, hashing, tokenIssuer, now, processNow, undeclaredProxies, ...common } = deps
+/** Makes what RPCs are made from. */
+function createParts(deps: ApplicationDeps) {
+  const { registry, settings, hashing, tokenIssuer, now, undeclaredProxies, log } = deps
   const { limitFactor: factor, passwordMinLength: minLength, passwordDenylist: denylistFile, timeZone } = settings
   const { attempts, counterKeys, emailQuotas, emails, users } = registry
   const { admission, pool, passwords } = hashing
@@ -141,7 +129,7 @@ export function createApplication(deps: ApplicationDeps): Application {
     now,
   })
   const localeOf = (acceptLanguage: string | undefined) => chooseLocale(acceptLanguage, settings.mailLocale)
-  const parts = {
+  return {
     ...registry,
     ...hashing,
     settings,
@@ -154,7 +142,7 @@ export function createApplication(deps: ApplicationDeps): Application {
     signIns: createSignIns({ attempts, counterKeys, admission, pool, passwords, factor }),
     oneTimeCodes: createOneTimeCodes({ ...registry, settings, now }),
     emailRequests: createEmailRequests(factor),
-    log: common.log,
+    log,
     policy: createPasswordPolicy({ minLength, denylistFile }),
     openPage: createPaging(registry.masterKey),
     hub: createHub(registry.changeFeed),
@@ -171,6 +159,12 @@ export function createApplication(deps: ApplicationDeps): Application {
     now,
     issuer,
   }
+}
+
+/** Makes all RPCs of a process. */
+export function createApplication(deps: ApplicationDeps) {
+  const { registry, settings, hashing, processNow: now, ...common } = deps
+  const parts = createParts(deps)
   const rowsOf = {
     organizations: createRows(createOrganizationRows(parts)),
     users: createRows(createUserRows(parts)),
@@ -226,12 +220,16 @@ export function createApplication(deps: ApplicationDeps): Application {
       diagnose: diagnose(parts),
     }),
   ]
-  const serviceKeys = createServiceKeys({ ...registry, ...settings, admission, log: common.log, now: processNow })
+  const { admission } = hashing
+  const serviceKeys = createServiceKeys({ ...registry, ...settings, admission, log: common.log, now })
   return {
+    /** `Users`, `ForgotPasswords` and `Changes`, for clients. */
     calls: createCalls({ ...common, services, serviceKeys }),
+    /** `Administration`, for administrators. */
     administration: createCalls({ ...common, services: administration, serviceKeys, group: 'administration' }),
     serviceKeys,
-    keyring,
+    keyring: parts.keyring,
+    /** What calls wait for changes with. */
     hub: parts.hub,
   }
 }

@@ -1,34 +1,15 @@
 // The application as the command line has it on the database itself: to install, in emergencies, and for what is done while
 // no service runs. A caller who holds the database's password and the master key needs no sign-in.
-import type { Transport } from '@connectrpc/connect'
 import { createApplication, createHashing } from './application.js'
 import { createInProcessTransport } from './calls/in-process.js'
 import type { Transaction } from './database/connection.js'
 import type { AuditEvent } from './models/audit.js'
-import { openRegistry, type Registry } from './models/define-models.js'
+import { openRegistry } from './models/define-models.js'
 import type { Log } from './observability/log.js'
-import type { Passwords } from './passwords/hash.js'
 import { firstIssuer, type Settings } from './process/settings.js'
 
 /** An event without the fields that all events of a command share. */
 export type Change = Pick<AuditEvent, 'action' | 'subject_id' | 'object' | 'reason'>
-
-/** An open registry, and what a command does with it. */
-export interface LocalApplication {
-  readonly registry: Registry
-  /** Hashes passwords on one thread. */
-  readonly passwords: Passwords
-  /**
-   * Makes a change and appends its event to the audit log, in one transaction. `work` returns its result and the event;
-   * without an event it changed nothing.
-   */
-  change<T>(work: (t: Transaction) => Promise<{ result: T; event?: Change }>): Promise<T>
-  /** Opens Administration. It needs the data keys. `reason` is for the audit log. */
-  administer(reason?: string): Promise<Transport>
-  /** Seals the events that were appended: perhaps no service runs that does. Events that can't be sealed stay staged. */
-  seal(): Promise<void>
-  close(): Promise<void>
-}
 
 /** Connections of a command. */
 const connections = 3
@@ -36,25 +17,28 @@ const connections = 3
 /** Milliseconds that a hash may wait. */
 const maxWaitMs = 60_000
 
-/** Opens the registry that the settings name. `actor` names in the audit log who runs the command. */
-export async function openLocalApplication(
-  settings: Settings,
-  { log, actor }: { log: Log; actor: string },
-): Promise<LocalApplication> {
+/** Opens the registry that the settings name, for what a command does with it. `actor` names in the audit log who runs the command. */
+export async function openLocalApplication(settings: Settings, { log, actor }: { log: Log; actor: string }) {
   const registry = await openRegistry(settings, { log, connections })
   const { database, audit, tokenIssuers } = registry
   const now = Date.now
   const hashing = createHashing(registry, settings, { now, count: 1, maxWaitMs })
   return {
     registry,
+    /** Hashes passwords on one thread. */
     passwords: hashing.passwords,
-    change: work =>
+    /**
+     * Makes a change and appends its event to the audit log, in one transaction. `work` returns its result and the event;
+     * without an event it changed nothing.
+     */
+    change: <T>(work: (t: Transaction) => Promise<{ result: T; event?: Change }>): Promise<T> =>
       database.transact(async t => {
         const { result, event } = await work(t)
         if (event) await audit.append({ ...event, outcome: 'ok', actor }, t)
         return result
       }),
-    async administer(reason) {
+    /** Opens Administration. It needs the data keys. `reason` is for the audit log. */
+    async administer(reason?: string) {
       // `doctor` runs without a database, too.
       const tokenIssuer = (await tokenIssuers.find().catch(() => undefined)) ?? firstIssuer(settings)
       const { administration } = createApplication({
@@ -71,6 +55,7 @@ export async function openLocalApplication(
       })
       return createInProcessTransport(administration, { local: { actor, reason } })
     },
+    /** Seals the events that were appended: perhaps no service runs that does. Events that can't be sealed stay staged. */
     async seal() {
       while (await audit.seal().catch(() => false));
     },

@@ -25,23 +25,10 @@ import { chooseUser, findPrograms, startAs } from './programs.js'
 import { embeddedSecrets } from './secrets.js'
 
 /** A running PostgreSQL that this process uses. */
-export interface Embedded {
-  /** `postgres://` URL of the database, with the password. Changes when PostgreSQL restarts at another port. */
-  readonly url: string
-  /** Releases the database, and stops it when no other process uses it. Close other connections first. */
-  stop(): Promise<void>
-}
+export type Embedded = Awaited<ReturnType<typeof startEmbedded>>
 
 /** Settings of `startEmbedded`. */
-export interface Options {
-  /** The data folder; created if needed. */
-  readonly dataDir: string
-  readonly log: { info(text: string): void; warn(text: string): void }
-  /** False is faster, but may lose data when the machine crashes: for tests. Default true. */
-  readonly durable?: boolean
-  /** Called when PostgreSQL has been launched, before it accepts connections. */
-  readonly onLaunch?: () => void
-}
+export type Options = Omit<Cluster, 'folder' | 'password'>
 
 /** The content of postmaster.pid of a running PostgreSQL. */
 interface Postmaster {
@@ -60,7 +47,7 @@ const timeout = 120_000
  * Starts the PostgreSQL of a data folder, or connects to the running one. Creates the database at the first start.
  * Throws an Error that says what to do when this system can't run PostgreSQL.
  */
-export async function startEmbedded(options: Options): Promise<Embedded> {
+export async function startEmbedded(options: Options) {
   const { databasePassword: password } = await embeddedSecrets(options.dataDir)
   const dataDir = await realpath(options.dataDir)
   const cluster: Cluster = { ...options, dataDir, folder: join(dataDir, 'postgres'), password }
@@ -97,9 +84,11 @@ export async function startEmbedded(options: Options): Promise<Embedded> {
     await leave(cluster, connection.client)
   }
   return {
+    /** `postgres://` URL of the database, with the password. Changes when PostgreSQL restarts at another port. */
     get url() {
       return urlOf(cluster, connection.port)
     },
+    /** Releases the database, and stops it when no other process uses it. Close other connections first. */
     stop() {
       stopped ??= stop()
       return stopped

@@ -5,7 +5,7 @@
  */
 import { readFileSync } from 'node:fs'
 import { isIP, isIPv4 } from 'node:net'
-import { createSecureContext, type SecureContextOptions } from 'node:tls'
+import { createSecureContext } from 'node:tls'
 import { isReservedUsername, nicknameKey } from '../rules/names.js'
 import { readDatabaseUrl } from './database-url.js'
 import { readPem } from './pem.js'
@@ -203,13 +203,7 @@ export function describeSettings(given: Environment): SettingsDescription {
   const settings = Object.values(table).map(({ name, secret, fallback }: Setting<unknown>) => {
     const origin = env[name] ? 'environment' : secret && env[`${name}_FILE`] ? 'file' : 'default'
     const value = secret ? (origin === 'default' ? undefined : 'set') : env[name] || fallback
-    return {
-      name,
-      value,
-      origin,
-      default: fallback,
-      secret,
-    } as const
+    return { name, value, origin, default: fallback, secret } as const
   })
   return Object.freeze({ settings, unknown: Object.keys(env).filter(name => /^AUTH_/.test(name) && !isKnown(name)) })
 }
@@ -231,23 +225,7 @@ export function readSettings(environment: Environment): Settings {
       faults.push(`${entry.name}: ${error.message}`)
     }
   }
-  if (env.DATABASE_URL || env.DATABASE_URL_FILE) {
-    if (!env.AUTH_MASTER_KEY && !env.AUTH_MASTER_KEY_FILE)
-      faults.push('AUTH_MASTER_KEY: is required with DATABASE_URL; make one with `openssl rand -base64 32` and keep it')
-  }
-  const { tlsCert, tlsKey, tlsCa, httpTlsCert, httpTlsKey, adminAddress } = values as Partial<Read>
-  for (const [names, files] of [
-    ['AUTH_TLS', { cert: tlsCert, key: tlsKey, ca: tlsCa }],
-    ['AUTH_HTTP_TLS', { cert: httpTlsCert, key: httpTlsKey }],
-  ] as const) {
-    // A file that can't be read is missing here.
-    if (!faults.some(fault => fault.startsWith(`${names}_`))) faults.push(...tlsFault(names, files))
-  }
-  if (/^https:/.test(env.AUTH_SERVER_URL ?? '') && !tlsCa)
-    faults.push('AUTH_SERVER_URL: https needs AUTH_TLS_CA, the authority of the servers’ certificates')
-  if (adminAddress && !isLoopback(adminAddress.host) && !tlsCert)
-    faults.push('AUTH_ADMIN_ADDRESS: needs AUTH_TLS_CERT and AUTH_TLS_KEY unless it is a loopback address')
-  faults.push(...unknownNames(env))
+  faults.push(...contradictions(values as Partial<Read>, env, faults), ...unknownNames(env))
   if (faults.length > 0) throw new Error(`Wrong settings:\n${faults.map(fault => `  ${fault}`).join('\n')}`)
 
   const read = values as Read
@@ -256,6 +234,27 @@ export function readSettings(environment: Environment): Settings {
     serverUrl: read.serverUrl ?? formatAddress(read.grpcAddress),
     origins: describeSettings(env),
   })
+}
+
+/** What is wrong with the values together. A file that can't be read is missing here, and among the `faults` already. */
+function contradictions(values: Partial<Read>, env: Environment, faults: readonly string[]): string[] {
+  const { tlsCert, tlsKey, tlsCa, httpTlsCert, httpTlsKey, adminAddress } = values
+  const isSet = (name: string) => Boolean(env[name] || env[`${name}_FILE`])
+  const isRead = (names: string) => !faults.some(fault => fault.startsWith(`${names}_`))
+  return [
+    isSet('DATABASE_URL') &&
+      !isSet('AUTH_MASTER_KEY') &&
+      'AUTH_MASTER_KEY: is required with DATABASE_URL; make one with `openssl rand -base64 32` and keep it',
+    isRead('AUTH_TLS') && tlsFault('AUTH_TLS', { cert: tlsCert, key: tlsKey, ca: tlsCa }),
+    isRead('AUTH_HTTP_TLS') && tlsFault('AUTH_HTTP_TLS', { cert: httpTlsCert, key: httpTlsKey }),
+    /^https:/.test(env.AUTH_SERVER_URL ?? '') &&
+      !tlsCa &&
+      'AUTH_SERVER_URL: https needs AUTH_TLS_CA, the authority of the servers’ certificates',
+    adminAddress &&
+      !isLoopback(adminAddress.host) &&
+      !tlsCert &&
+      'AUTH_ADMIN_ADDRESS: needs AUTH_TLS_CERT and AUTH_TLS_KEY unless it is a loopback address',
+  ].filter(fault => typeof fault === 'string')
 }
 
 /** Whether a host can be reached from this machine only. */
@@ -347,17 +346,17 @@ function pem(kind: Parameters<typeof readPem>[1]) {
 }
 
 /** What is wrong with the TLS files of these settings; certificate and key must belong together. */
-function tlsFault(names: string, { cert, key, ca }: Readonly<Record<string, string | undefined>>): string[] {
-  if (!cert !== !key) return [`${names}_CERT, ${names}_KEY: set both or neither`]
+function tlsFault(names: string, { cert, key, ca }: Readonly<Record<string, string | undefined>>): string | undefined {
+  if (!cert !== !key) return `${names}_CERT, ${names}_KEY: set both or neither`
   // Node.js 20 parses all its root certificates for an empty context: 20 ms.
-  if (!cert && !ca) return []
+  if (!cert && !ca) return undefined
   const read = (path: string | undefined) => (path === undefined ? undefined : readFileSync(path))
   try {
-    createSecureContext({ cert: read(cert), key: read(key), ca: read(ca) } as SecureContextOptions)
-    return []
+    createSecureContext({ cert: read(cert), key: read(key), ca: read(ca) })
+    return undefined
   } catch (error) {
     const all = `${names}_CERT, ${names}_KEY${ca ? `, ${names}_CA` : ''}`
-    return [`${all}: can’t be used together (${(error as { code?: string }).code})`]
+    return `${all}: can’t be used together (${(error as { code?: string }).code})`
   }
 }
 

@@ -38,24 +38,12 @@ export function answerKey(text: string): string {
 
 /** Path segments under `/users`, where a user of that name couldn't be addressed. */
 const reserved = new Set(
-  [
-    'me',
-    'refresh',
-    'login',
-    'signup',
-    'activate',
-    'existsByUsername',
-    'existsByNickname',
-    'setemail',
-    'confirmemail',
-    'revokemytokens',
-    'sendadminkeybyemailpartner',
-    '{username}',
-    '1.0.0',
-    '1.0.2',
-    '.',
-    '..',
-  ].map(usernameKey),
+  (
+    'me refresh login signup activate existsByUsername existsByNickname setemail confirmemail revokemytokens ' +
+    'sendadminkeybyemailpartner {username} 1.0.0 1.0.2 . ..'
+  )
+    .split(' ')
+    .map(usernameKey),
 )
 
 /**
