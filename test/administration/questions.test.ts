@@ -96,14 +96,6 @@ test('linking a custom question makes the answers of all its users count, howeve
   t.deepEqual((await api.listUnmatchedQuestions({})).questions, [])
 })
 
-test('no answer is stored in the clear', async t => {
-  const service = await startTestService(t, settings)
-  await service.signUp('ROLE_CLIENT', { securityquestion: 'Segredo?', securityanswer: 'Paralelepípedo' })
-  const [rows] = await service.registry.database.sequelize.query('SELECT u::text FROM unmatched_answers u')
-  t.is(rows.length, 1)
-  t.notRegex(JSON.stringify(rows), /paralelep/i)
-})
-
 test('custom questions without a link are listed in pages, the most used first', async t => {
   const service = await startTestService(t, settings)
   const api = await openSignedIn(t, service)

@@ -6,9 +6,9 @@ import test from 'ava'
 import { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { BadRequestSchema, ErrorInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
-import { type AdministrationClient, openAdministration, openSignedIn } from '../_helpers/administration.js'
+import { type AdministrationClient, openSignedIn } from '../_helpers/administration.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
-import { password, serviceForFile } from '../_helpers/service.js'
+import { serviceForFile } from '../_helpers/service.js'
 import { waitForValue } from '../_helpers/wait.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
@@ -199,17 +199,4 @@ test('services are listed by name, each once over all pages', async t => {
     found.filter((name, index) => found.indexOf(name) !== index),
     [],
   )
-})
-
-test('a service without a scope for Administration has no access to it', async t => {
-  const all = [Scope.USERS_READ, Scope.TOKENS_VERIFY, Scope.TOKENS_WATCH, Scope.CLIENTS_FORWARD, Scope.USERS_WATCH]
-  const { key } = await open.createService({ name: newName(), scopes: all })
-  const foreign = openAdministration(t, service, key)
-  t.is(await outcome(foreign.listServices({})), 'ACCESS_DENIED')
-  t.is(await outcome(foreign.createServiceKey({ name: 'x' })), 'ACCESS_DENIED')
-  const unknown = `${key.slice(0, -4)}0000`
-  t.is(await outcome(openAdministration(t, service, unknown).listServices({})), 'INVALID_TOKEN')
-  t.is(await outcome(openAdministration(t, service).listServices({})), 'ACCESS_DENIED')
-  const { token } = await openAdministration(t, service).signIn({ username: 'admin', password })
-  t.is(await outcome(openAdministration(t, service, token).listServices({})), 'OK')
 })

@@ -5,7 +5,7 @@ import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { done } from '../_helpers/backups.js'
 import { program as cliProgram, runCli } from '../_helpers/cli.js'
-import { ask, freshDatabase } from '../_helpers/database.js'
+import { freshDatabase } from '../_helpers/database.js'
 import { temporaryFolder } from '../_helpers/files.js'
 import { freePort, startRelay, withPort } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
@@ -108,45 +108,6 @@ test('a start waits for one of several hosts, even if another has an unknown nam
   t.is(await meAt(await addressesOf(program), 'x'), 500)
 })
 
-test('a start waits for a database that takes no writes yet', async t => {
-  const DATABASE_URL = await freshDatabase(t)
-  const name = new URL(DATABASE_URL).pathname.slice(1)
-  const alter = (change: string) => ask(process.env.TEST_DATABASE_URL!, `ALTER DATABASE ${name} ${change}`)
-  await alter('SET default_transaction_read_only = on')
-  const program = launch(t, await serviceEnv(t, { DATABASE_URL }))
-  await waitFor(() => program.output().includes('waiting for the database'), program.output)
-  await alter('RESET default_transaction_read_only')
-  t.is(await meAt(await addressesOf(program), 'x'), 500)
-})
-
-test('a start that waits for its database ends at once on a stop signal', async t => {
-  const DATABASE_URL = withPort(await freshDatabase(t), await freePort())
-  const program = launch(t, await serviceEnv(t, { DATABASE_URL, AUTH_DRAIN: '10m' }))
-  await waitFor(() => program.output().includes('waiting for the database'), program.output)
-  program.child.kill('SIGTERM')
-  t.is(await program.ended, 0)
-})
-
-test('a start ends at once if waiting doesn’t help, and gives the cause without the password', async t => {
-  const url = await freshDatabase(t)
-  const secret = 'verywrong'
-  const changes: [change: Partial<URL>, says: RegExp][] = [
-    [{ password: secret }, /^The database refuses the user or password of DATABASE_URL \(postgres:\S+\)\.$/],
-    [{ username: 'unknown', password: secret }, /refuses the user or password/],
-    [
-      { pathname: '/there_is_none' },
-      /^The database that DATABASE_URL names doesn’t exist \(\S+there_is_none\): create it\.$/,
-    ],
-    [{ hostname: 'there-is-none.invalid' }, /^The host that DATABASE_URL names doesn’t exist \(\S+\)\.$/],
-  ]
-  for (const [change, says] of changes) {
-    const { code, said } = await failedStart(t, { DATABASE_URL: Object.assign(new URL(url), change).href })
-    t.is(code, 1)
-    t.regex(said, says)
-    for (const text of [secret, new URL(url).password]) t.false(said.includes(text))
-  }
-})
-
 test('a wrong master key is reported as such, and no other error is', async t => {
   const DATABASE_URL = await freshDatabase(t)
   const first = await spawnService(t, { DATABASE_URL })
@@ -196,19 +157,6 @@ test('a version refuses to start on an incompatible database of the next version
     t.is(
       said,
       'The database is of a newer version that this one can’t work with (9999-next.sql): run that version instead.',
-    )
-  }
-})
-
-test('a start refuses a database of another baseline in one sentence that says what to do', async t => {
-  const DATABASE_URL = await freshDatabase(t)
-  await ask(DATABASE_URL, `UPDATE migrations SET digest = repeat('0', 64)`)
-  for (const AUTH_MIGRATE of ['on', 'off']) {
-    const { code, said } = await failedStart(t, { DATABASE_URL, AUTH_MIGRATE })
-    t.is(code, 1)
-    t.is(
-      said,
-      'The database has another baseline than this version (0001-baseline.sql): run the version that made it, or use an empty database.',
     )
   }
 })

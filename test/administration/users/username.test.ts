@@ -1,8 +1,7 @@
 /** Administrators change usernames. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
-import { openLocal, openSignedIn, reasonOf, signedInForFile, wrongFieldsOf } from '../../_helpers/administration.js'
-import { runCli } from '../../_helpers/cli.js'
+import { openSignedIn, reasonOf, signedInForFile, wrongFieldsOf } from '../../_helpers/administration.js'
 import { mailboxForFile } from '../../_helpers/mailbox.js'
 import { password, serviceForFile, startTestService } from '../../_helpers/service.js'
 import { idOf } from '../../_helpers/tokens.js'
@@ -60,16 +59,6 @@ test('a username that is taken or invalid is refused, together with all other in
   t.is(await statusOfLogin(user.username), 200)
 })
 
-test('`users edit --username` changes a username', async t => {
-  const { username } = await service.signUp('ROLE_CLIENT')
-  const name = newName()
-  const edited = await runCli(service.env, ['users', 'edit', username, '--username', name])
-  t.is(edited.code, 0, edited.stderr)
-  t.is(await statusOfLogin(name), 200)
-  const { code, stderr } = await runCli(service.env, ['users', 'edit', name, '--username', 'admin'])
-  t.is(code, 2, stderr)
-})
-
 test('the default administrator can be renamed: it signs in with the new username, and a start creates no second one', async t => {
   const own = await startTestService(t, settings())
   const api = await openSignedIn(t, own)
@@ -80,10 +69,4 @@ test('the default administrator can be renamed: it signs in with the new usernam
   await startTestService(t, { ...settings(), DATABASE_URL: own.env.DATABASE_URL! })
   t.is((await own.registry.administeredUsers.list({ role: 'ROLE_ADMIN', limit: 9 })).length, 1)
   t.is(await statusOfLogin('admin', own), 404)
-})
-
-test('on the database itself, changing an administrator’s username needs a reason', async t => {
-  const own = await startTestService(t, settings())
-  t.is(await reasonOf(rename('admin', newName(), await openLocal(t, own))), 'JUSTIFICATION_NEEDED')
-  t.true((await rename('admin', newName(), await openLocal(t, own, { reason: 'wedding' }))).changed)
 })

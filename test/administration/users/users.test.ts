@@ -12,7 +12,7 @@ import {
   wrongFieldsOf,
 } from '../../_helpers/administration.js'
 import { mailboxForFile } from '../../_helpers/mailbox.js'
-import { changeTokens, endsOrWaits } from '../../_helpers/models.js'
+import { endsOrWaits } from '../../_helpers/models.js'
 import {
   password,
   serviceForFile,
@@ -238,22 +238,6 @@ test('suspending twice succeeds and changes once; after resuming, sign-in works 
   t.is(await me(token), 500)
 })
 
-for (const [what, change] of [
-  ['role', (admin, user) => admin.setRole({ user, role: 'ROLE_INSTITUTION' })],
-  [
-    'organization',
-    async (admin, user) => admin.setOrganization({ user, organization: `#${(await service.organization()).id}` }),
-  ],
-  ['log-out', (admin, user) => admin.revokeTokens({ user })],
-] as [string, (admin: AdministrationClient, user: string) => Promise<unknown>][]) {
-  test(`a change of ${what} revokes every token`, async t => {
-    const { username, token } = await service.signUp('ROLE_CLIENT')
-    await change(admin, username)
-    t.is(await me(token), 500)
-    t.is(await login(username), 200)
-  })
-}
-
 test('activation revokes no token, and moving an active user to another organization does', async t => {
   const [here, there] = [await service.organization(), await service.organization()]
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
@@ -273,24 +257,6 @@ test('activation revokes no token, and moving an active user to another organiza
   }
   const none = await admin.setOrganization({ user: username })
   t.is(none.user!.record!.partnerOrganization, undefined)
-})
-
-test('an institution that loses its role loses its provider key, and gets a new one with the role', async t => {
-  const organization = await service.organization()
-  const { username, providerKey } = await service.institution(organization)
-  await admin.setRole({ user: username, role: 'ROLE_CLIENT' })
-  const client = await service.signUp('ROLE_CLIENT')
-  const activate = (activationkey: string) =>
-    service.request('POST', '/users/activate', {
-      token: client.token,
-      query: { username: client.username, activationkey },
-    })
-  t.is((await activate(providerKey)).status, 422)
-  const { user } = await admin.setRole({ user: username, role: 'ROLE_INSTITUTION' })
-  const key = user!.record!.providerActivationKey!.activationkey!
-  t.not(key, providerKey)
-  t.is((await activate(providerKey)).status, 422)
-  t.is((await activate(key)).status, 200)
 })
 
 test('a deleted user is hidden from every public look-up, keeps its names, and can be restored unchanged', async t => {
@@ -419,24 +385,6 @@ test('the last active administrator can’t be suspended, deleted, erased or giv
   await ana.resumeUser({ user: 'admin' })
   t.is(await reasonOf(ana.suspendUser({ user: 'ana' })), 'none')
   t.is(await reasonOf(admin.listUsers({})), 'INVALID_TOKEN')
-})
-
-test('a change that an administrator began before its session was revoked changes nothing', async t => {
-  const { own, admin, id } = await withTwo(t)
-  const { database, users } = own.registry
-  const { username } = await own.signUp('ROLE_CLIENT')
-  for (const revoke of ['revokeTokens', 'suspend'] as const) {
-    const { token } = await openAdministration(t, own).signIn({ username: 'ana', password })
-    const ana = openAdministration(t, own, token)
-    let outcome: Promise<string> | undefined
-    await changeTokens(own.registry, id, async transaction => {
-      await users[revoke](id, transaction)
-      outcome = reasonOf(ana.suspendUser({ user: username }))
-      await endsOrWaits(database, outcome)
-    })
-    t.is(await outcome, 'INVALID_TOKEN', revoke)
-    t.false((await admin.getUser({ user: username })).user!.suspended)
-  }
 })
 
 test('if two replicas suspend one each of the last two administrators, only one succeeds', async t => {
