@@ -1,4 +1,4 @@
-/** Generated requests, the same in every run; fuzz.long.test.ts sends many more. */
+/** Generated requests, the same in every run. */
 import test from 'ava'
 import { fuzzGrpc, fuzzHttp } from '../_helpers/fuzz-run.js'
 import { serviceForFile } from '../_helpers/service.js'

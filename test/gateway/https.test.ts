@@ -1,24 +1,18 @@
 /** TLS on every port: protocols, certificates and names. */
 import { execFile } from 'node:child_process'
-import { readFileSync } from 'node:fs'
-import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import test from 'ava'
 import type { Request, Response } from '../../gateway/connection.js'
 import { createListener } from '../../gateway/listener.js'
 import { createLog } from '../../server/observability/log.js'
 import { followCertificates } from '../../server/process/certificates.js'
-import { spawnGateway, spawnServer } from '../_helpers/apart.js'
-import { createAuthority, writePems } from '../_helpers/certificates.js'
-import { temporaryFolder } from '../_helpers/files.js'
+import { writePems } from '../_helpers/certificates.js'
 import { authority, issue, openTls, startOverTls } from '../_helpers/over-tls.js'
 import { openRaw } from '../_helpers/raw.js'
-import { createRequest, password } from '../_helpers/service.js'
+import { password } from '../_helpers/service.js'
 import { within } from '../_helpers/wait.js'
 
 const run = promisify(execFile)
-const root = fileURLToPath(new URL('../../..', import.meta.url))
 
 test('the HTTPS port speaks only HTTP/1.1, with TLS 1.2 or newer', async t => {
   const { gateway, port, server, files } = await startOverTls(t)
@@ -52,47 +46,6 @@ test('the HTTPS port speaks only HTTP/1.1, with TLS 1.2 or newer', async t => {
     t.is((await openTls(t, where, options)).getProtocol(), 'TLSv1.3')
     await t.throwsAsync(openTls(t, where, { ...options, ...old }), { message: /protocol version/ })
   }
-})
-
-test('gateway and server refuse each other without a valid certificate and name', async t => {
-  const { server, files, env } = await startOverTls(t)
-  const foreign = createAuthority('Authority')
-  const foreignPems = await writePems(t, foreign.issue({ name: 'auth-gateway' }))
-  const other = await writePems(t, { ca: foreign.certificate })
-  const name = { AUTH_SERVER_NAME: 'auth.example' }
-  const { AUTH_TLS_CERT: _, AUTH_TLS_KEY: __, ...anonymous } = env
-  for (const [what, given, status] of [
-    ['the right ones', { ...env, ...name }, 200],
-    ['no certificate', { ...anonymous, ...name }, 503],
-    [
-      'a certificate of another authority',
-      { ...env, ...name, AUTH_TLS_CERT: foreignPems.cert, AUTH_TLS_KEY: foreignPems.key },
-      503,
-    ],
-    ['another authority for the server’s', { ...env, ...name, AUTH_TLS_CA: other.ca }, 503],
-    ['another name for the server', { ...env, AUTH_SERVER_NAME: 'elsewhere.example' }, 503],
-    ['no TLS', { AUTH_HTTP_TLS_CERT: env.AUTH_HTTP_TLS_CERT, AUTH_HTTP_TLS_KEY: env.AUTH_HTTP_TLS_KEY }, 503],
-  ] as const) {
-    const { http, child } = await spawnGateway(t, server.grpc, given as Record<string, string>)
-    const show = ['-sS', '--cacert', files.inner.ca, '-o', '/dev/null', '-w', '%{http_code}', '--retry', '0']
-    const { stdout } = await run('curl', [...show, `${http}/forgotpasswords/findallforgotpasswordquestions`])
-    t.is(Number(stdout), status, what)
-    child.kill('SIGKILL')
-  }
-})
-
-test('certificates made as in docs/processes.md work for gateway and server', async t => {
-  const [, script = ''] = /```sh\n(new\(\).*?)```/s.exec(readFileSync(join(root, 'docs/processes.md'), 'utf8')) ?? []
-  const cwd = await temporaryFolder(t)
-  await run('bash', ['-ec', script], { cwd })
-  const tls = (name: string) => ({
-    AUTH_TLS_CERT: join(cwd, `${name}.pem`),
-    AUTH_TLS_KEY: join(cwd, `${name}.key`),
-    AUTH_TLS_CA: join(cwd, 'ca.pem'),
-  })
-  const server = await spawnServer(t, tls('auth-server'))
-  const { http } = await spawnGateway(t, server.grpc, { ...tls('auth-gateway'), AUTH_SERVER_NAME: 'auth-server' })
-  t.is((await createRequest(http)('POST', '/users/login', { body: { username: 'admin', password } })).status, 200)
 })
 
 test('a slow handshake is cut off, and an unfinished one doesn’t keep a port from closing', async t => {
