@@ -1,6 +1,7 @@
 // Users in batches: found, registered and changed, many in one statement. A single one is a batch, too.
 import { snakeCase } from '../database/attributes.js'
-import type { Database, Statement, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/connection.js'
+import { sql } from '../database/sql.js'
 import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { profile, profileFields } from '../rules/profile.js'
 import { type AdministeredUserRow, readAdministered } from './administered-user.js'
@@ -28,78 +29,24 @@ const unset = ['id', 'createdAt', 'deletedAt', 'suspended', 'suspendedBeforeDele
 const added = Object.keys(userAttributes).filter(name => !unset.includes(name))
 const edited = [...profileFields.map(field => profile[field].attribute), 'nicknameKey', 'nicknameSkeleton']
 
-const anyOf = '(u.id = ANY($1::int[]) OR u.username_key = ANY($2::text[]))'
-
-// Separate, because a statement that waits for a lock returns other columns as they were before. In the order of ids, so that
-// two transactions can't deadlock; administrators lock one another as callers.
-const lock: Statement = {
-  name: 'user-batch-lock',
-  text: `SELECT FROM users u WHERE ${anyOf} AND role <> 'ROLE_ADMIN' ORDER BY id FOR NO KEY UPDATE`,
-}
-
-const find: Statement = {
-  name: 'user-batch-find',
-  text: `${readAdministered.replace(' FROM users u', ', u.password_hash AS "passwordHash" FROM users u')}
-    WHERE ${anyOf} ORDER BY u.id`,
-}
-
-// Without a target, the conflict of each unique name counts.
+/** What adds users from JSON. Without a target, the conflict of each unique name counts. */
 const addTo = (attributes: readonly string[]) => {
-  const columns = attributes.map(snakeCase).join(', ')
-  return `INSERT INTO users (${columns}) SELECT ${columns} FROM jsonb_populate_recordset(NULL::users, $1::jsonb)
+  const columns = sql.text(attributes.map(snakeCase).join(', '))
+  return (name: string, rows: readonly object[]) => sql(name)`
+    INSERT INTO users (${columns}) SELECT ${columns} FROM jsonb_populate_recordset(NULL::users, ${JSON.stringify(rows)}::jsonb)
     ON CONFLICT DO NOTHING RETURNING id, username_key AS "usernameKey"`
 }
 
-const add: Statement = { name: 'user-batch-add', text: addTo(added) }
-
-const addWithIds: Statement = { name: 'user-batch-add-with-ids', text: addTo(['id', ...added]) }
-
-// What a change leaves out stays as it is.
-const editTo = (attributes: readonly string[]) => `UPDATE users u
-  SET ${attributes.map(name => `${snakeCase(name)} = n.${snakeCase(name)}`).join(', ')}
-  FROM jsonb_to_recordset($1::jsonb) AS r (id integer, details jsonb) JOIN users b ON b.id = r.id,
-    LATERAL jsonb_populate_record(b, r.details) n WHERE n.id = u.id`
-
-const edit: Statement = { name: 'user-batch-edit', text: editTo(edited) }
-
-const replace: Statement = { name: 'user-batch-replace', text: editTo(added) }
-
-const addKeys: Statement = {
-  name: 'user-batch-add-keys',
-  text: `INSERT INTO provider_keys (id, user_id, key_digest, key_sealed, additional)
-    SELECT coalesce(id, nextval(pg_get_serial_sequence('provider_keys', 'id'))), user_id, key_digest, key_sealed, additional
-    FROM unnest($1::int[], $2::int[], $3::bytea[], $4::bytea[], $5::boolean[])
-      AS k (id, user_id, key_digest, key_sealed, additional)
-    ON CONFLICT (user_id) WHERE NOT additional DO NOTHING`,
+/** What changes users from JSON: what a change leaves out stays as it is. */
+const editTo = (attributes: readonly string[]) => {
+  const set = sql.text(attributes.map(name => `${snakeCase(name)} = n.${snakeCase(name)}`).join(', '))
+  return (name: string, changes: readonly { readonly id: number; readonly details: object }[]) => sql(name)`
+    UPDATE users u SET ${set}
+    FROM jsonb_to_recordset(${JSON.stringify(changes)}::jsonb) AS r (id integer, details jsonb) JOIN users b ON b.id = r.id,
+      LATERAL jsonb_populate_record(b, r.details) n WHERE n.id = u.id`
 }
 
-const addAnswers: Statement = {
-  name: 'user-batch-add-answers',
-  text: `INSERT INTO answers (user_id, question_id, answer_hash) SELECT * FROM unnest($1::int[], $2::int[], $3::text[])`,
-}
-
-const addUnmatched: Statement = {
-  name: 'user-batch-add-unmatched',
-  text: `INSERT INTO unmatched_answers (user_id, question, question_key, answer_hash)
-    SELECT * FROM unnest($1::int[], $2::text[], $3::text[], $4::text[])`,
-}
-
-const removeAnswers: Statement = {
-  name: 'user-batch-remove-answers',
-  text: `WITH unmatched AS (DELETE FROM unmatched_answers WHERE user_id = ANY($1::int[]))
-    DELETE FROM answers WHERE user_id = ANY($1::int[])`,
-}
-
-const removeKeys: Statement = {
-  name: 'user-batch-remove-keys',
-  text: 'DELETE FROM provider_keys WHERE user_id = ANY($1::int[])',
-}
-
-const secrets: Statement = {
-  name: 'user-batch-secrets',
-  text: `SELECT u.id, u.password_hash AS "passwordHash", k.key_sealed AS sealed
-    FROM users u LEFT JOIN provider_keys k ON k.user_id = u.id AND NOT k.additional WHERE u.id = ANY($1::int[]) ORDER BY u.id`,
-}
+const [add, addWithIds, edit, replace] = [addTo(added), addTo(['id', ...added]), editTo(edited), editTo(added)]
 
 /** The users of a database, in batches. */
 export type UserBatches = ReturnType<typeof createUserBatches>
@@ -127,25 +74,56 @@ export function createUserBatches(database: Database, masterKey: MasterKey) {
       const stored = keys.map(({ key }) => newActivationKey(masterKey, key))
       const [digests, sealed] = [stored.map(({ digest }) => digest), stored.map(({ sealed }) => sealed)]
       const [ids, owners] = [keys.map(({ id }) => id), keys.map(({ userId }) => userId)]
-      await database.run(addKeys, [ids, owners, digests, sealed, keys.map(({ additional }) => additional)], t)
+      const additional = keys.map(key => key.additional)
+      await database.run(
+        sql('user-batch-add-keys')`INSERT INTO provider_keys (id, user_id, key_digest, key_sealed, additional)
+          SELECT coalesce(id, nextval(pg_get_serial_sequence('provider_keys', 'id'))), user_id, digest, sealed, additional
+          FROM unnest(${ids}::int[], ${owners}::int[], ${digests}::bytea[], ${sealed}::bytea[], ${additional}::boolean[])
+            AS k (id, user_id, digest, sealed, additional)
+          ON CONFLICT (user_id) WHERE NOT additional DO NOTHING`,
+        t,
+      )
     }
-    const answers = users.flatMap(({ id, answers = [] }) => answers.map(each => [id, each.questionId, each.answerHash]))
-    if (answers.length > 0) await database.run(addAnswers, transpose(answers), t)
-    const unmatched = users.flatMap(({ id, unmatched: of }) =>
-      of ? [[id, of.question, of.questionKey, of.answerHash]] : [],
-    )
-    if (unmatched.length > 0) await database.run(addUnmatched, transpose(unmatched), t)
+    const answers = users.flatMap(({ id, answers = [] }) => answers.map(each => ({ user_id: id, ...columnsOf(each) })))
+    if (answers.length > 0)
+      await database.run(
+        sql('user-batch-add-answers')`INSERT INTO answers (user_id, question_id, answer_hash)
+          SELECT user_id, question_id, answer_hash FROM jsonb_populate_recordset(NULL::answers, ${JSON.stringify(answers)}::jsonb)`,
+        t,
+      )
+    const unmatched = users.flatMap(({ id, unmatched: of }) => (of ? [{ user_id: id, ...columnsOf(of) }] : []))
+    if (unmatched.length > 0)
+      await database.run(
+        sql('user-batch-add-unmatched')`INSERT INTO unmatched_answers
+          SELECT * FROM jsonb_populate_recordset(NULL::unmatched_answers, ${JSON.stringify(unmatched)}::jsonb)`,
+        t,
+      )
+  }
+
+  /** Selects users by ids or keys of usernames. */
+  const anyOf = (ids: readonly number[], usernameKeys: readonly string[]) =>
+    sql`(u.id = ANY(${ids}::int[]) OR u.username_key = ANY(${usernameKeys}::text[]))`
+
+  const find = (ids: readonly number[], usernameKeys: readonly string[], t?: Transaction) => {
+    const read = sql.text(readAdministered.replace(' FROM users u', ', u.password_hash AS "passwordHash" FROM users u'))
+    const query = sql('user-batch-find')`${read} WHERE ${anyOf(ids, usernameKeys)} ORDER BY u.id`
+    return database.run<BatchedUser>(query, t)
   }
 
   return {
     /** Returns the users with these ids or keys of usernames. */
-    find: (ids: readonly number[], usernameKeys: readonly string[]) =>
-      database.run<BatchedUser>(find, [ids, usernameKeys]),
+    find: (ids: readonly number[], usernameKeys: readonly string[]) => find(ids, usernameKeys),
 
     /** The same; locks the rows of those who aren't administrators until the end of the transaction. */
     async lock(ids: readonly number[], usernameKeys: readonly string[], t: Transaction): Promise<BatchedUser[]> {
-      await database.run(lock, [ids, usernameKeys], t)
-      return database.run<BatchedUser>(find, [ids, usernameKeys], t)
+      // Separate, because a statement that waits for a lock returns other columns as they were before. In the order of ids, so that
+      // two transactions can't deadlock; administrators lock one another as callers.
+      await database.run(
+        sql('user-batch-lock')`SELECT FROM users u WHERE ${anyOf(ids, usernameKeys)} AND role <> 'ROLE_ADMIN'
+          ORDER BY id FOR NO KEY UPDATE`,
+        t,
+      )
+      return find(ids, usernameKeys, t)
     },
 
     /**
@@ -153,12 +131,10 @@ export function createUserBatches(database: Database, masterKey: MasterKey) {
      * or the nickname.
      */
     async add(rows: readonly Registration[], t: Transaction): Promise<(number | undefined)[]> {
-      const statement = rows.some(({ id }) => id !== undefined) ? addWithIds : add
-      const stored = await database.run<{ id: number; usernameKey: string }>(
-        statement,
-        [JSON.stringify(rows.map(toColumns))],
-        t,
-      )
+      const columns = rows.map(toColumns)
+      const hasIds = rows.some(({ id }) => id !== undefined)
+      const query = hasIds ? addWithIds('user-batch-add-with-ids', columns) : add('user-batch-add', columns)
+      const stored = await database.run<{ id: number; usernameKey: string }>(query, t)
       const ids = new Map(stored.map(({ id, usernameKey }) => [usernameKey, id]))
       await addParts(
         rows.flatMap(row => (ids.has(row.usernameKey) ? { ...row, id: ids.get(row.usernameKey)! } : [])),
@@ -173,12 +149,15 @@ export function createUserBatches(database: Database, masterKey: MasterKey) {
      */
     async replace(rows: readonly (Registration & { readonly id: number })[], t: Transaction): Promise<void> {
       const changes = rows.map(row => ({ id: row.id, details: toColumns(row) }))
-      await database.run(replace, [JSON.stringify(changes)], t)
-      await database.run(removeAnswers, [rows.map(({ id }) => id)], t)
+      await database.run(replace('user-batch-replace', changes), t)
+      const ids = rows.map(({ id }) => id)
+      await database.run(sql`DELETE FROM answers WHERE user_id = ANY(${ids}::int[])`, t)
+      await database.run(sql`DELETE FROM unmatched_answers WHERE user_id = ANY(${ids}::int[])`, t)
       const withoutKeys = rows.filter(
         ({ role, providerKeys = [] }) => providerKeys.length > 0 || role !== 'ROLE_INSTITUTION',
       )
-      await database.run(removeKeys, [withoutKeys.map(({ id }) => id)], t)
+      const ended = withoutKeys.map(({ id }) => id)
+      await database.run(sql`DELETE FROM provider_keys WHERE user_id = ANY(${ended}::int[])`, t)
       await addParts(rows, t)
     },
 
@@ -188,12 +167,16 @@ export function createUserBatches(database: Database, masterKey: MasterKey) {
       t: Transaction,
     ): Promise<void> {
       const all = changes.map(({ id, details }) => ({ id, details: columnsOf(withNicknameKeys(details)) }))
-      await database.run(edit, [JSON.stringify(all)], t)
+      await database.run(edit('user-batch-edit', all), t)
     },
 
     /** Returns the password hashes and provider keys of users, by id. */
     async secrets(ids: readonly number[]) {
-      const rows = await database.run<{ id: number; passwordHash: string; sealed: Buffer | null }>(secrets, [ids])
+      const rows = await database.run<{ id: number; passwordHash: string; sealed: Buffer | null }>(
+        sql('user-batch-secrets')`SELECT u.id, u.password_hash AS "passwordHash", k.key_sealed AS sealed
+          FROM users u LEFT JOIN provider_keys k ON k.user_id = u.id AND NOT k.additional
+          WHERE u.id = ANY(${ids}::int[]) ORDER BY u.id`,
+      )
       return rows.map(({ id, passwordHash, sealed }) => ({
         id,
         passwordHash,
@@ -208,9 +191,4 @@ export const now = 'now' as unknown as Date
 
 function columnsOf(values: object): Record<string, unknown> {
   return Object.fromEntries(Object.entries(values).map(([name, value]) => [snakeCase(name), value]))
-}
-
-/** Rows as a list for each column. */
-function transpose(rows: readonly (readonly unknown[])[]): unknown[][] {
-  return rows[0]!.map((_, index) => rows.map(row => row[index]))
 }

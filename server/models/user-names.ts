@@ -1,6 +1,7 @@
 // Which names are taken, by users or as their former usernames, and which look like taken ones.
 import { advisoryKeys } from '../database/advisory-keys.js'
-import type { Database, Statement, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/connection.js'
+import { sql } from '../database/sql.js'
 import { lookAlike, nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'
 
@@ -19,56 +20,8 @@ export type NameProblems = { readonly [N in 'username' | 'nickname']: NameProble
 /** Looks names up. */
 export type UserNames = ReturnType<typeof createUserNames>
 
-const exists: Statement = {
-  name: 'user-exists',
-  text: `SELECT EXISTS (SELECT FROM users WHERE username_key = $1 AND id <> $3)
-      OR EXISTS (SELECT FROM former_usernames WHERE username_key = $1 AND user_id <> $3 AND reserved_until > now()) AS username,
-    EXISTS (SELECT FROM users WHERE nickname_key = $2 AND id <> $3) AS nickname`,
-}
-
-const usernames: Statement = {
-  name: 'user-usernames',
-  text: 'SELECT id, username FROM users WHERE id = ANY($1)',
-}
-
-const takenNicknames: Statement = {
-  name: 'user-taken-nicknames',
-  text: 'SELECT nickname_key AS key FROM users WHERE nickname_key = ANY($1)',
-}
-
-/**
- * Advisory locks by skeleton: only the holder gives a user names with these skeletons. Every transaction takes them in the
- * same order, so that two can't wait for each other.
- */
-const lockLooks: Statement = {
-  name: 'user-lock-looks',
-  text: `SELECT pg_advisory_xact_lock(kind, hash) FROM (
-    SELECT ${advisoryKeys.usernames} AS kind, hashtext(skeleton) AS hash FROM unnest($1::text[]) AS skeleton WHERE skeleton IS NOT NULL
-    UNION SELECT ${advisoryKeys.nicknames}, hashtext(skeleton) FROM unnest($2::text[]) AS skeleton WHERE skeleton IS NOT NULL
-    ORDER BY 1, 2
-  ) s`,
-}
-
 /** Maximum names with the same skeleton. With so many, a new name is refused without a comparison. */
 const maxAlike = 100
-
-// One statement, and with the equal names: a name is either a user's or, from the same commit on, a former one.
-const alike: Statement = {
-  name: 'user-alike',
-  text: `SELECT ARRAY (
-      SELECT username_key FROM users
-        WHERE (username_skeleton = n.username_skeleton OR username_key = n.username_key) AND id <> n.user_id
-      UNION ALL SELECT username_key FROM former_usernames
-        WHERE (username_skeleton = n.username_skeleton OR username_key = n.username_key) AND user_id <> n.user_id
-          AND reserved_until > now()
-      LIMIT ${maxAlike}) AS usernames,
-    ARRAY (SELECT nickname_key FROM users
-      WHERE (nickname_skeleton = n.nickname_skeleton OR nickname_key = n.nickname_key) AND id <> n.user_id
-      LIMIT ${maxAlike}) AS nicknames
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int[]) WITH ORDINALITY
-      AS n (username_skeleton, nickname_skeleton, username_key, nickname_key, user_id, place)
-    ORDER BY place`,
-}
 
 /** Whether a key equals one of the keys with its skeleton, or looks like one. */
 function problemOf(key: string, others: readonly string[]): NameProblem | undefined {
@@ -81,19 +34,29 @@ export function createUserNames(database: Database) {
   return {
     /** Whether the names are taken by another user than `userId`; a former username is, while it is reserved. */
     async taken(usernameKey: string, nicknameKey: string, userId = 0) {
-      const values = [usernameKey, nicknameKey, userId]
-      return (await database.read<{ username: boolean; nickname: boolean }>(exists, values))[0]!
+      const [taken] = await database.read<{ username: boolean; nickname: boolean }>(
+        sql('user-exists')`SELECT EXISTS (SELECT FROM users WHERE username_key = ${usernameKey} AND id <> ${userId})
+            OR EXISTS (SELECT FROM former_usernames
+              WHERE username_key = ${usernameKey} AND user_id <> ${userId} AND reserved_until > now()) AS username,
+          EXISTS (SELECT FROM users WHERE nickname_key = ${nicknameKey} AND id <> ${userId}) AS nickname`,
+      )
+      return taken!
     },
 
     /** Returns the usernames of those of the users that exist, by id. */
     async usernames(ids: readonly number[]): Promise<Map<number, string>> {
-      const rows = await database.read<{ id: number; username: string }>(usernames, [ids])
+      const rows = await database.read<{ id: number; username: string }>(
+        sql('user-usernames')`SELECT id, username FROM users WHERE id = ANY(${ids})`,
+      )
       return new Map(rows.map(({ id, username }) => [id, username]))
     },
 
     /** Returns the nicknames that are taken. */
     async takenNicknames(keys: readonly string[]): Promise<Set<string>> {
-      return new Set((await database.read<{ key: string }>(takenNicknames, [keys])).map(row => row.key))
+      const rows = await database.read<{ key: string }>(
+        sql('user-taken-nicknames')`SELECT nickname_key AS key FROM users WHERE nickname_key = ANY(${keys})`,
+      )
+      return new Set(rows.map(({ key }) => key))
     },
 
     /**
@@ -107,15 +70,52 @@ export function createUserNames(database: Database) {
     ): Promise<NameProblems[]> {
       const usernames = all.map(({ username }) => (username ? usernameSkeleton(username) : null))
       const nicknames = all.map(({ nickname }) => (nickname ? nicknameSkeleton(nickname) : null))
-      if (t) await database.run(lockLooks, [usernames, nicknames], t)
+      if (t) await lockLooks(usernames, nicknames, t)
       const usernameKeys = all.map(({ username = '' }) => usernameKey(username))
       const nicknameKeys = all.map(({ nickname = '' }) => nicknameKey(nickname))
-      const values = [usernames, nicknames, usernameKeys, nicknameKeys, all.map(({ userId = 0 }) => userId)]
-      const rows = await database.run<{ usernames: string[]; nicknames: string[] }>(alike, values, t)
+      const ids = all.map(({ userId = 0 }) => userId)
+      const most = sql.text(String(maxAlike))
+      // One statement, and with the equal names: a name is either a user's or, from the same commit on, a former one.
+      const rows = await database.run<{ usernames: string[]; nicknames: string[] }>(
+        sql('user-alike')`SELECT ARRAY (
+            SELECT username_key FROM users
+              WHERE (username_skeleton = n.username_skeleton OR username_key = n.username_key) AND id <> n.user_id
+            UNION ALL SELECT username_key FROM former_usernames
+              WHERE (username_skeleton = n.username_skeleton OR username_key = n.username_key) AND user_id <> n.user_id
+                AND reserved_until > now()
+            LIMIT ${most}) AS usernames,
+          ARRAY (SELECT nickname_key FROM users
+            WHERE (nickname_skeleton = n.nickname_skeleton OR nickname_key = n.nickname_key) AND id <> n.user_id
+            LIMIT ${most}) AS nicknames
+          FROM unnest(${usernames}::text[], ${nicknames}::text[], ${usernameKeys}::text[], ${nicknameKeys}::text[], ${ids}::int[])
+            WITH ORDINALITY AS n (username_skeleton, nickname_skeleton, username_key, nickname_key, user_id, place)
+          ORDER BY place`,
+        t,
+      )
       return rows.map(({ usernames, nicknames }, index) => ({
         username: problemOf(usernameKeys[index]!, usernames),
         nickname: problemOf(nicknameKeys[index]!, nicknames),
       }))
     },
+  }
+
+  /**
+   * Takes advisory locks by skeleton: only the holder gives a user names with these skeletons. Every transaction takes them in
+   * the same order, so that two can't wait for each other.
+   */
+  async function lockLooks(usernames: (string | null)[], nicknames: (string | null)[], t: Transaction): Promise<void> {
+    const [ofUsernames, ofNicknames] = [advisoryKeys.usernames, advisoryKeys.nicknames].map(key =>
+      sql.text(String(key)),
+    )
+    await database.run(
+      sql('user-lock-looks')`SELECT pg_advisory_xact_lock(kind, hash) FROM (
+          SELECT ${ofUsernames!} AS kind, hashtext(skeleton) AS hash FROM unnest(${usernames}::text[]) AS skeleton
+            WHERE skeleton IS NOT NULL
+          UNION SELECT ${ofNicknames!}, hashtext(skeleton) FROM unnest(${nicknames}::text[]) AS skeleton
+            WHERE skeleton IS NOT NULL
+          ORDER BY 1, 2
+        ) s`,
+      t,
+    )
   }
 }
