@@ -1,6 +1,7 @@
 // Analyses all users before any is written: what collides here, what our rules refuse, what needs a decision, and the decisions.
-import type { Database } from '../database/connection.js'
+import type { Database, Transaction } from '../database/connection.js'
 import { usernameKey, visible } from '../rules/names.js'
+import { type Role, roles } from '../rules/roles.js'
 import { type Convert, type Decision, isRefused, type Note, oneLine, type Problem } from './convert.js'
 import { type Collision, createNameTable, type Named, type NameTable } from './names.js'
 import type { Source, SourceUser } from './source.js'
@@ -23,60 +24,44 @@ export interface NoteLine extends Note {
   readonly username: string
 }
 
-/** What the analysis found. */
-export interface Analysis {
-  /** Id there of the user that is the administrator here, of whom nothing is imported. */
-  readonly administratorThere: number | undefined
-  /** Decisions about users, by id. */
-  readonly decisions: ReadonlyMap<number, Decision>
-  /** Users that need a decision and have none. */
-  readonly unsettled: readonly Listing[]
-  /** Number of users by what was listed of them. */
-  readonly listed: Readonly<Record<string, number>>
-  /** Users here whose name another user takes, because it has changed there. */
-  readonly occupied: readonly number[]
-}
-
 /** The administrator here. */
-export interface Administrator {
+interface Administrator {
   readonly id: number
   readonly username: string
   readonly usernameKey: string
 }
 
-interface Deps {
-  readonly database: Database
-  readonly convert: Convert
-  /** Receives everything that is listed. */
-  readonly report: (line: Listing | NoteLine) => void
-  readonly progress: (done: number) => void
-}
+/** What the analysis found. */
+export type Analysis = Awaited<ReturnType<typeof analyze>>
 
 /** A name that stands in for one of which nothing is left. */
 const standIn = 'usuario'
 
-/** Analyses a snapshot. Writes nothing but a temporary table. */
-export async function analyze(
-  deps: Deps,
+/** Analyses a snapshot. Writes nothing but a temporary table. `report` receives everything that is listed. */
+export function analyze(
   source: Source,
-  { choice, administrator }: { choice: Choice | undefined; administrator: Administrator | undefined },
-): Promise<Analysis> {
-  return deps.database.transact(
-    async t => {
-      const names = await createNameTable(deps.database, t, administrator?.id)
-      return analyzeWithin(deps, source, names, choice, administrator)
-    },
-    { unlimited: true },
-  )
+  {
+    database,
+    ...how
+  }: {
+    readonly database: Database
+    readonly convert: Convert
+    readonly choice: Choice | undefined
+    readonly administrator: Administrator | undefined
+    readonly report: (line: Listing | NoteLine) => void
+    readonly tell: (done: string) => void
+  },
+) {
+  const work = async (t: Transaction) =>
+    analyzeBy(await createNameTable(database, t, how.administrator?.id), source, how)
+  return database.transact(work, { unlimited: true })
 }
 
-async function analyzeWithin(
-  { convert, report, progress }: Deps,
-  source: Source,
+async function analyzeBy(
   names: NameTable,
-  choice: Choice | undefined,
-  administrator: Administrator | undefined,
-): Promise<Analysis> {
+  source: Source,
+  { convert, choice, administrator, report, tell }: Omit<Parameters<typeof analyze>[1], 'database'>,
+) {
   const given = choice instanceof Map ? (choice as ReadonlyMap<number, Decision>) : new Map<number, Decision>()
   const listed: Record<string, number> = {}
   const count = (what: string) => {
@@ -107,7 +92,7 @@ async function analyzeWithin(
   for await (const batch of source.users(0)) {
     await read(batch, (user, key) => key === administrator?.usernameKey && namesakes.push(user) > 0)
     done += batch.length
-    progress(done)
+    tell(`${done} of ${source.userCount}`)
   }
   // Of several, the one with the same spelling.
   const ours = namesakes.find(({ username }) => username === administrator?.username) ?? namesakes[0]
@@ -148,10 +133,15 @@ async function analyzeWithin(
     report({ ...listing, decision })
   }
   return {
+    /** Id there of the user that is the administrator here, of whom nothing is imported. */
     administratorThere: ours?.id,
-    decisions,
+    /** Decisions about users, by id. */
+    decisions: decisions as ReadonlyMap<number, Decision>,
+    /** Users that need a decision and have none. */
     unsettled: settled ? listings.filter(({ id }) => stuck.includes(id)) : listings,
+    /** Number of users by what was listed of them. */
     listed,
+    /** Users here whose name another user takes, because it has changed there. */
     occupied,
   }
 }
@@ -203,16 +193,14 @@ export function readDecisions(text: string): Map<number, Decision> {
     }
     const { id, skip, username, nickname, role, organization } = read ?? {}
     const isText = (value: unknown) => value === undefined || typeof value === 'string'
-    const isRole = role === undefined || role === 'ROLE_ADMIN' || role === 'ROLE_INSTITUTION' || role === 'ROLE_CLIENT'
-    const isOrganization = organization === undefined || organization === null || Number.isInteger(organization)
+    const isOrganization = organization == null || Number.isInteger(organization)
     if (!Number.isInteger(id)) throw wrong('has no "id"')
     if (!isText(username) || !isText(nickname)) throw wrong('has a name that is no text')
-    if (!isRole) throw wrong('has an unknown "role"')
+    if (role !== undefined && !roles.includes(role as Role)) throw wrong('has an unknown "role"')
     if (!isOrganization) throw wrong('has an "organization" that is no id')
     if (skip !== undefined && typeof skip !== 'boolean') throw wrong('has a "skip" that is neither true nor false')
-    const chosen = { username, nickname, role, organization }
-    const named = Object.fromEntries(Object.entries(chosen).filter(([, value]) => value !== undefined))
-    decisions.set(id as number, skip ? { skip: true } : (named as Decision))
+    const named = JSON.parse(JSON.stringify({ username, nickname, role, organization }))
+    decisions.set(id as number, skip ? { skip: true } : named)
   }
   return decisions
 }

@@ -75,10 +75,8 @@ export async function importPredecessor(
     for (const note of notes) report(note)
     const organizationIds = new Set(organizations.map(({ id }) => id))
     const convert = createConversion({ now: Date.now, timeZone, organizationIds })
-    const analysis = await withProgress('Analyzing', tell => {
-      const progress = (done: number) => tell(`${done} of ${source.userCount}`)
-      return analyze({ database: registry.database, convert, report, progress }, source, { choice, administrator })
-    })
+    const how = { database: registry.database, convert, choice, administrator, report }
+    const analysis = await withProgress('Analyzing', tell => analyze(source, { ...how, tell }))
     const found: Found = {
       users: source.userCount,
       organizations: organizations.length,

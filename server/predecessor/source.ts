@@ -6,21 +6,14 @@ import { type Query, sql } from '../database/sql.js'
 
 type Text = string | null
 
-/** An organization there; all but id and key are free text. */
-export interface SourceOrganization {
-  readonly id: number
-  readonly active: Text
-  readonly name: Text
-  readonly creation_date: Text
-  readonly inep_code: Text
-  readonly phone: Text
-  readonly type: Text
-  readonly website: Text
-  readonly login: Text
-  readonly address: Text
-  readonly responsible: Text
-  readonly activationkey: Text
-}
+/** An organization there; all but the id is text. */
+export type SourceOrganization = { readonly id: number } & Readonly<
+  Record<
+    | ('active' | 'name' | 'creation_date' | 'inep_code' | 'phone' | 'type')
+    | ('website' | 'login' | 'address' | 'responsible' | 'activationkey'),
+    Text
+  >
+>
 
 /** A security question there. */
 export interface SourceQuestion {
@@ -40,36 +33,21 @@ export interface Membership {
   readonly provider: number | null
 }
 
+/** Fields of a user there. */
+type UserText =
+  | ('username' | 'nickname' | 'password' | 'dateofborn' | 'gender' | 'state' | 'city' | 'institutiontype')
+  | ('institution' | 'securityquestion' | 'securityanswer' | 'avatar')
+
 /** A user there, with the rows of other tables that belong to it, each in the order of ids. */
-export interface SourceUser {
+export interface SourceUser extends Readonly<Record<UserText, Text>> {
   readonly id: number
-  readonly username: Text
-  readonly nickname: Text
-  readonly password: Text
-  readonly dateofborn: Text
-  readonly gender: Text
-  readonly state: Text
-  readonly city: Text
-  readonly institutiontype: Text
-  readonly institution: Text
-  readonly securityquestion: Text
-  readonly securityanswer: Text
   readonly termsofusage: boolean | null
-  readonly avatar: Text
   readonly active: number | null
   /** Different ones. */
   readonly roles: readonly number[] | null
   readonly memberships: readonly Membership[] | null
   readonly keys: readonly { readonly id: number; readonly key: string }[] | null
   readonly answers: readonly { readonly question: number; readonly answer: Text }[] | null
-}
-
-/** The greatest ids there, also of rows that are gone. */
-export interface LastIds {
-  readonly users: number
-  readonly organizations: number
-  readonly questions: number
-  readonly provider_keys: number
 }
 
 /** A snapshot. */
@@ -157,13 +135,16 @@ async function openSource(all: <Row>(query: Query) => Promise<Row[]>) {
   const [database] = await all<{ oid: string; name: string }>(
     sql`SELECT oid::text AS oid, datname AS name FROM pg_database WHERE datname = current_database()`,
   )
-  const [lastIds] = await all<LastIds>(sql`SELECT ${last('users')} AS users,
+  const [lastIds] = await all<
+    Record<'users' | 'organizations' | 'questions' | 'provider_keys', number>
+  >(sql`SELECT ${last('users')} AS users,
     ${last('forgotpassword_questions')} AS questions, ${last('users_provider_activationkey')} AS provider_keys,
     (SELECT greatest(coalesce(max(id), 0), 0) FROM auth.educemaden_organizations) AS organizations`)
   const [counted] = await all<{ count: number }>(sql`SELECT count(*)::int AS count FROM auth.users`)
   return {
     /** Digest of what distinguishes this database from others, in hexadecimal. */
     digest: createHash('sha256').update(`${database!.oid} ${database!.name}`).digest('hex'),
+    /** The greatest ids there, also of rows that are gone. */
     lastIds: lastIds!,
     organizations: await all<SourceOrganization>(sql`SELECT id, active, name, creation_date, inep_code, phone, type,
       website, login, address, responsible, activationkey::text AS activationkey

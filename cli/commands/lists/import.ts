@@ -2,11 +2,10 @@
 // repetition as it answered first: so a command that is run again sends all rows, and continues where it was stopped.
 import { stat } from 'node:fs/promises'
 import { setFlagsFromString } from 'node:v8'
-import { create, toBinary } from '@bufbuild/protobuf'
+import { create, type DescMessage, toBinary } from '@bufbuild/protobuf'
 import { InvalidArgumentError, Option } from 'commander'
 import {
   type Import,
-  ImportBatchRequestSchema,
   ImportedOrganizationSchema,
   ImportedUserSchema,
   ImportKind,
@@ -14,6 +13,7 @@ import {
   ImportState,
   type RejectedRow,
   type StartImportResponse,
+  type UserForm,
 } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { changeableAccounts } from '../../../server/rules/changeable-accounts.js'
 import type { Api } from '../../administration.js'
@@ -62,7 +62,9 @@ type Noun = 'organizations' | 'users'
 const nouns = {
   organizations: {
     kind: ImportKind.ORGANIZATIONS,
+    schema: ImportedOrganizationSchema,
     columns: organizationColumns,
+    toRow: toOrganizationRow,
     identifying: ['id', 'inep_code', 'name'],
     kept: 'active and creation_date',
     remarks: `
@@ -75,7 +77,9 @@ Columns: ${fold(Object.keys(organizationColumns))}.`,
   },
   users: {
     kind: ImportKind.USERS,
+    schema: ImportedUserSchema,
     columns: userColumns,
+    toRow: toUserRow,
     identifying: ['id', 'username'],
     kept: 'Booleans and passwords',
     remarks: `
@@ -328,16 +332,17 @@ async function* readBatches(source: Source, noun: Noun, folded: Map<string, numb
   }
   let [firstRow, bytes, passwords] = [0, 0, 0]
   let rows: Batch['rows'][number][] = []
+  const { toRow, schema } = nouns[noun]
+  // A row that can't be read has nothing but the reason.
+  const withProblem = (text: string): Message =>
+    create(schema, { problems: [create(ImportProblemSchema, { field: '', message: text })] })
+  const sizeOf = (message: Message) => toBinary(schema as DescMessage, message).length + tagAndLength
   for await (const row of readRows(source)) {
-    let message = noun === 'users' ? toUserRow(row.cells, how) : toOrganizationRow(row.cells, how)
-    message.line = row.line
-    if (row.problem) message = withProblem(message, row.problem)
-    let size = sizeOf(message)
-    if (size > most.bytes) {
-      message = withProblem(message, 'The row is too long.')
-      size = sizeOf(message)
-    }
-    const hasPassword = noun === 'users' && Boolean((message as ReturnType<typeof toUserRow>).form?.password)
+    const read = row.problem ? withProblem(row.problem) : toRow(row.cells, how)
+    read.line = row.line
+    const message = sizeOf(read) > most.bytes ? withProblem('The row is too long.') : read
+    const size = sizeOf(message)
+    const hasPassword = Boolean((message.form as Partial<UserForm> | undefined)?.password)
     if (rows.length > 0 && (bytes + size > most.bytes || rows.length === most.rows || passwords === most.passwords)) {
       yield { firstRow, rows }
       firstRow += rows.length
@@ -352,20 +357,8 @@ async function* readBatches(source: Source, noun: Noun, folded: Map<string, numb
 
 type Message = Batch['rows'][number]['message']
 
-/** A row that can't be read has nothing but the reason. */
-function withProblem({ $typeName }: Message, message: string): Message {
-  const problems = [create(ImportProblemSchema, { field: '', message })]
-  return $typeName === ImportedUserSchema.typeName
-    ? create(ImportedUserSchema, { problems })
-    : create(ImportedOrganizationSchema, { problems })
-}
-
-/** Encoded bytes of a row in a request, with its tag and length. */
-function sizeOf(message: Message): number {
-  const isUser = message.$typeName === ImportedUserSchema.typeName
-  const request = create(ImportBatchRequestSchema, { [isUser ? 'users' : 'organizations']: [message] })
-  return toBinary(ImportBatchRequestSchema, request).length
-}
+/** Bytes by which a row is longer in a request, at most. */
+const tagAndLength = 6
 
 function toRequest(id: number, noun: Noun, { firstRow, rows }: Batch) {
   return { id, firstRow, [noun]: rows.map(({ message }) => message) }
