@@ -137,7 +137,7 @@ async function run(
   const ready = async () => !draining.signal.aborted && (await registry.database.isWritable())
   metrics.watchDatabase(registry, ready)
   if (!settings.databaseUrl) metrics.watchVolume(settings.dataDir)
-  const scheduler = createScheduler(schedulerLimits, () => hashing.pool.stats().running > 0)
+  const scheduler = createScheduler(schedulerLimits, hashing.pool.isBusy)
   endpoint.watchScheduler(scheduler.stats)
   // Calls that wait for their turn when the stop begins get it at once.
   onClose(async () => scheduler.open())

@@ -110,6 +110,9 @@ interface Task extends Entry {
 /** Random fraction of the maximum wait: callers that arrive together don't time out together. */
 const jitter = 0.25
 
+/** Milliseconds without a job in which a pool is still busy. */
+const lull = 100
+
 /** Creates a pool. Its threads start with the first jobs. */
 export function createPool(options: PoolOptions) {
   const { limit = 1000, maxWaitMs = 8_000, recentCount, onRefused, onWait } = options
@@ -119,6 +122,7 @@ export function createPool(options: PoolOptions) {
   const queue = createJobQueue<Task>(room, recentCount)
   const idleTasks: Task[] = []
   let [running, shed, closed] = [0, 0, false]
+  let endedAt = Number.NEGATIVE_INFINITY
 
   function start(): void {
     while (threads.free > 0) {
@@ -130,7 +134,11 @@ export function createPool(options: PoolOptions) {
         onWait?.(performance.now() - task.since)
       }
       run(next)
-        .finally(() => task && running--)
+        .finally(() => {
+          if (!task) return
+          running--
+          endedAt = performance.now()
+        })
         .then(next.resolve, next.reject)
         .finally(start)
     }
@@ -196,6 +204,11 @@ export function createPool(options: PoolOptions) {
         for (const task of tasks) queue.remove(task)
       }
     },
+    /**
+     * Whether threads run jobs that callers wait for, or did a moment ago: while others take the processors, the threads wait
+     * for the statements that come before and after a job.
+     */
+    isBusy: () => running > 0 || performance.now() - endedAt < lull,
     /** Runs a job when no other job waits and a thread is idle; undefined when too many such jobs wait. */
     async whenIdle(job: HashJob): Promise<string | undefined> {
       if (closed || idleTasks.length >= limit) return undefined

@@ -1,3 +1,4 @@
+import { mock } from 'node:test'
 import test from 'ava'
 import bcrypt from 'bcrypt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
@@ -218,6 +219,28 @@ test.serial('a low-priority job runs when nothing else waits, and doesn’t coun
   await Promise.all([busy, later, now])
   t.deepEqual(order, ['now', 'later'])
 })
+
+test.serial(
+  'the pool is busy while it runs jobs that callers wait for, and for a tenth of a second afterwards',
+  async t => {
+    let now = 0
+    const clock = mock.method(performance, 'now', () => now)
+    t.teardown(() => clock.mock.restore())
+    const pool = create()
+    t.false(pool.isBusy())
+    const job = pool.run([quick], turn())
+    t.true(pool.isBusy())
+    await job
+    now = 99
+    t.true(pool.isBusy())
+    now = 100
+    t.false(pool.isBusy())
+    const later = pool.whenIdle(quick)
+    t.false(pool.isBusy())
+    await later
+    t.false(pool.isBusy())
+  },
+)
 
 test.serial('a thread that dies fails only its own job', async t => {
   const faults: unknown[] = []
