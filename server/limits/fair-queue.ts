@@ -105,6 +105,11 @@ export function createFairQueue<T extends Entry>(bounds: QueueBounds, rankOf: (n
     const outermost = root.lines.get(networks.at(-1)!)!
     if (leaf.size > bounds.innermost) return leaf.entries.at(-1)
     if (outermost.size > bounds.outermost) return newestOfLongest(outermost)
+    return excessOfAll()
+  }
+
+  /** The same, of all lines. */
+  function excessOfAll(): T | undefined {
     if (root.size <= bounds.all) return undefined
     const { waiting } = root
     return newestOfLongest(longest(waiting.filter(({ rank }) => rank === waiting.at(-1)!.rank)))
@@ -117,6 +122,12 @@ export function createFairQueue<T extends Entry>(bounds: QueueBounds, rankOf: (n
      */
     add(entry: T): T | undefined {
       const evicted = excess(insert(entry), entry.networks)
+      if (evicted) remove(evicted)
+      return evicted
+    },
+    /** Removes and returns one more entry beyond the bound of all, if that has become smaller. */
+    evict(): T | undefined {
+      const evicted = excessOfAll()
       if (evicted) remove(evicted)
       return evicted
     },

@@ -190,8 +190,8 @@ export function createPool(options: PoolOptions) {
       const timer = setTimeout(onTimeout, time).unref()
       signal?.addEventListener('abort', onAbort, { once: true })
       for (const task of tasks) {
-        const evicted = queue.add(task)
-        if (evicted) evicted.reject(overloaded(evicted.waiter!))
+        for (let evicted = queue.add(task); evicted; evicted = queue.evict())
+          evicted.reject(overloaded(evicted.waiter!))
         start()
       }
       try {

@@ -138,6 +138,23 @@ test('of ten turns, nine go to the networks with the fewest failures, one to the
   t.true(take(queue, 2).includes('newcomer'))
 })
 
+test('networks with more failures take turns, and their turns give a new network no lead', t => {
+  const used: Record<string, number> = { '198.51.100.0/24': 100, '192.0.2.0/24': 30 }
+  const queue = queueOf(network => used[network] ?? 0)
+  for (const [address, name] of [
+    ['198.51.100.1', 'flood'],
+    ['192.0.2.1', 'office'],
+    ['203.0.113.1', 'home'],
+  ] as const)
+    add(queue, other(address), name, 200)
+  const names = take(queue, 100)
+  t.deepEqual([times(names, 'flood'), times(names, 'office')], [5, 5])
+  // After the turn of one of them.
+  add(queue, other('203.0.114.1'), 'newcomer', 50)
+  const next = take(queue, 40)
+  t.deepEqual([times(next, 'newcomer'), times(next, 'home')], [18, 18])
+})
+
 test('a network with slightly more failures has the same rank, but one without any goes first', t => {
   const used: Record<string, number> = { '192.0.2.1': 4, '192.0.2.2': 3, '198.51.100.1': 1, '198.51.100.2': 0.9 }
   for (const pair of [
