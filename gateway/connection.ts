@@ -8,6 +8,10 @@ import { Duplex } from 'node:stream'
 export class Request extends IncomingMessage {
   /** Its connection; `socket` is the same. */
   declare from: Connection
+  /** When it began, by `performance.now()`. */
+  declare begunAt: number
+  /** For the metrics: its path in the table of routes, or `RPC`. */
+  declare route: string | undefined
 }
 
 /** The response to a request. */
@@ -79,6 +83,7 @@ export class Connection extends Duplex {
   constructor(
     private readonly socket: Socket,
     private readonly onRequest: (request: Request, response: Response) => void,
+    private readonly onEnd: (response: Response) => void,
   ) {
     super({ decodeStrings: false, readableHighWaterMark: sliceBytes })
     this.remoteAddress = socket.remoteAddress
@@ -142,15 +147,18 @@ export class Connection extends Duplex {
   }
 
   private begin(response: Response): void {
+    const request = response.req
     this.response = response
-    this.requestedAt = this.arrivingSince ?? performance.now()
+    request.begunAt = performance.now()
+    this.requestedAt = this.arrivingSince ?? request.begunAt
     this.arrivingSince = undefined
-    response.once('close', () => this.endRequest())
-    this.onRequest(response.req, response)
+    response.once('close', () => this.endRequest(response))
+    this.onRequest(request, response)
   }
 
   /** Ends the request in progress: its response is sent, or its client has disconnected. */
-  private endRequest(): void {
+  private endRequest(response: Response): void {
+    this.onEnd(response)
     this.response = undefined
     this.activeAt = performance.now()
     this.restart()

@@ -8,19 +8,18 @@
 import { randomUUID } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { create, type DescMethodUnary, type Message } from '@bufbuild/protobuf'
+import { create, type Message } from '@bufbuild/protobuf'
 import { Code, createContextValues, type Transport } from '@connectrpc/connect'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { type Scheduler, type Turn, turnKey } from '../server/limits/scheduler.js'
-import { describeSpan, inSpan, readParent, SpanKind, traceHeaders, tracing } from '../server/observability/tracing.js'
+import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../server/observability/tracing.js'
 import { createSenderOf, network, type Sender } from '../server/requests/client-address.js'
 import { Refusal } from '../server/requests/refusal.js'
-import { type Log, logRequest, methodOf } from './access-log.js'
 import { announcesTooMuch, type Body, bodyLimit, bodyTooLarge, isArriving, readBody } from './body.js'
 import { asBearer, challenged } from './client-authentication.js'
 import { isGone, type Request, type Response, refusedPause } from './connection.js'
 import { type Address, createListener, expectsContinue, listenerLimits, type Secure } from './listener.js'
-import type { GatewayMetrics, Result } from './metrics.js'
+import type { GatewayMetrics } from './metrics.js'
 import { preferredLocale } from './negotiation.js'
 import { inPortuguese } from './portuguese.js'
 import {
@@ -37,7 +36,13 @@ import { costOf, type Revision, type Route, routes } from './routes.js'
 import { costOfRpc, createRpcs, forwardedHeaders } from './rpcs.js'
 import { createSender } from './send.js'
 import { createFileAnswer } from './static-file.js'
-import { type Answer, type Compatibility, createRead, createWrite, textAnswer } from './translate.js'
+import { type Answer, type Compatibility, createRead, createWrite, type Translated, textAnswer } from './translate.js'
+
+/** Log of requests, and of errors as `{ requestId, err }`. A pino logger fits. */
+export interface Log {
+  error(fields: object, message: string): void
+  info(fields: object, message: string): void
+}
 
 /** Options of a gateway. */
 export interface GatewayOptions {
@@ -70,14 +75,7 @@ export interface GatewayOptions {
 }
 
 /** A gateway that can be opened once and closed once. */
-export interface Gateway {
-  /** Opens the port; resolves to its actual address. */
-  listen(): Promise<Address>
-  /** Reports not ready at `/readyz`; all other requests are still served. */
-  drain(): void
-  /** Accepts no more connections, gives requests `graceMs` to finish (10,000 by default), then closes the rest. */
-  close(graceMs?: number): Promise<void>
-}
+export type Gateway = ReturnType<typeof createGateway>
 
 /** Limits of a client. */
 export const gatewayLimits = {
@@ -90,7 +88,7 @@ export const gatewayLimits = {
 const targetLimit = 8 * 1024
 
 /** A request that has its turn. */
-interface Exchange {
+export interface Exchange {
   readonly request: Request
   readonly response: Response
   readonly path: string
@@ -100,52 +98,21 @@ interface Exchange {
   readonly turn: Turn
 }
 
-/** What the metrics have of a request. */
-interface Served {
-  readonly path: string
-  /** Its path in the table of routes. */
-  readonly route: string | undefined
-  readonly startedAt: number
-}
-
 /** An answer, with what the access log has of it. */
-interface Outcome {
+export interface Outcome {
   readonly answer: Answer
   readonly reason?: string
   /** Whether the service that answered has logged the request. */
   readonly isLogged?: boolean
 }
 
-/** What an action gets of a request. */
-interface Input {
-  readonly request: Request
-  /** Last segment of the path as sent, if it is a variable. */
-  readonly segment: string | undefined
-  readonly query: string
-  /** Reads the body. */
-  body(): Promise<Body | undefined>
-  /** Calls an RPC on behalf of the client. */
-  call(rpc: DescMethodUnary, message: Message, more?: CallOptions): Promise<Message>
-}
-
-/** Options of a call. */
-interface CallOptions {
-  /** Time limit in ms, if shorter than `callTimeout`. */
-  readonly timeout?: number | undefined
-  /** See `Translated`. */
-  readonly malformed?: string | undefined
-  /** Whether the request can't be read: the RPC gets an empty message, and refuses it if nothing else is wrong. */
-  readonly undecodable?: boolean
-}
-
+/** What answers a method of a path. */
 interface Action {
   /** Milliseconds of main thread and database, without the body. */
   readonly cost: number
   /** See `Route`. */
   readonly challenges?: boolean | undefined
-  /** Whether it calls an RPC, which logs what it answers. */
-  readonly calls: boolean
-  act(input: Input): Promise<Answer>
+  act(exchange: Exchange): Outcome | Promise<Outcome>
 }
 
 /** Cost in ms of an answer of the gateway itself, including refusals. */
@@ -155,19 +122,23 @@ const trivialCost = 0.1
 const costOf8KiB = 0.3
 
 /** Creates a gateway, which listens after `listen`. */
-export function createGateway(options: GatewayOptions): Gateway {
-  const { transport, scheduler, serviceOf = () => undefined, log, metrics } = options
+export function createGateway(options: GatewayOptions) {
+  const { transport, scheduler, serviceOf = () => undefined, compatibility, log, metrics } = options
   const limits = { ...gatewayLimits, ...options.limits }
   const { callTimeout } = limits
   const senderOf = createSenderOf(options.trustedProxies)
   const served = options.docs ? routes : routes.filter(({ file }) => file === undefined)
-  const lookup = createLookup<Action>(served, options.defaultRevision, (route, revision) =>
-    createAction(route, revision, options.compatibility),
-  )
+  const lookup = createLookup<Action>(served, options.defaultRevision, createAction)
   const { send, isPreflight } = createSender(options.corsOrigins, limits.lingerTimeout)
   const rpcOf = createRpcs({ transport, log, callTimeout })
-  const listener = createListener(options.address, onRequest, limits, {
+  const listener = createListener(options.address, tracing ? serveInSpan : serve, limits, {
     ...(options.secure && { secure: options.secure }),
+    onEnd: ({ req: { route = 'other', begunAt }, headersSent, statusCode }) =>
+      metrics?.observe({
+        route,
+        status: headersSent ? statusCode : 'gone',
+        seconds: (performance.now() - begunAt) / 1000,
+      }),
     onRefusal({ status, reason }, requestId, peer) {
       const { address } = senderOf(peer, undefined)
       log.info({ status, reason, requestId, network: network(address), endpoint: 'http' }, 'request')
@@ -179,61 +150,48 @@ export function createGateway(options: GatewayOptions): Gateway {
   metrics?.watch(() => ({ connections: listener.connections(), maxConnections: limits.maxConnections }))
   let draining = false
 
-  function onRequest(request: Request, response: Response): void {
-    if (tracing) void serveInSpan(request, response)
-    else void serve(request, response)
-  }
-
   async function serve(request: Request, response: Response): Promise<void> {
-    const startedAt = performance.now()
-    const deadline = Date.now() + callTimeout
     const { headers, from, method = '' } = request
+    const { authorization } = headers
     const { proxied, networks } = identify(request)
-    const target = originForm(request.url ?? '')
-    const mark = target.indexOf('?')
-    const path = decodeUnreserved(mark < 0 ? target : target.slice(0, mark))
-    const query = mark < 0 ? '' : target.slice(mark + 1)
+    const { path, query } = targetOf(request)
     const resource = lookup(path)
     const action = resource?.actions.get(method)
-    const route = resource?.path
-    if (metrics) response.once('close', () => metrics.observe(resultOf(response, { path, route, startedAt })))
-
-    const service = serviceOf(action?.challenges ? asBearer(headers.authorization) : headers.authorization)
-    const cost = (action?.cost ?? (resource ? trivialCost : costOfRpc(path)) ?? trivialCost) + costOfBody(headers)
-    const claim = { networks: service === undefined ? networks : [`service ${service}`], cost, deadline }
-    async function answerInTurn(): Promise<Outcome> {
-      using turn = await scheduler.take(claim, from)
-      check(request)
-      const exchange = { request, response, path, query, deadline, turn }
-      return await respond(exchange, resource, action)
+    request.route = resource?.path ?? (costOfRpc(path) === undefined ? undefined : 'RPC')
+    if (action?.challenges) headers.authorization = asBearer(authorization)
+    const service = serviceOf(headers.authorization)
+    const claim = {
+      networks: service === undefined ? networks : [`service ${service}`],
+      cost: (action?.cost ?? (resource ? trivialCost : costOfRpc(path)) ?? trivialCost) + costOfBody(headers),
+      deadline: Date.now() + callTimeout,
     }
     function finish({ answer, reason, isLogged }: Outcome): void {
       if (isGone(request)) return
       send(request, response, answer)
-      if (!isLogged) logRequest(log, request, { path: route, status: answer.status, reason, startedAt })
-      if (tracing) describeServed(request, answer, route)
+      if (!isLogged) logRequest(request, resource?.path, answer, reason)
+      if (tracing) describeServed(request, resource?.path, answer)
     }
     try {
-      finish(await answerInTurn())
+      using turn = await scheduler.take(claim, from)
+      check(request)
+      const exchange = { request, response, path, query, deadline: claim.deadline, turn }
+      finish(await (action && !draining ? action.act(exchange) : respond(exchange, resource, action)))
     } catch (error) {
-      finish(await refuse(request, error, action?.challenges, proxied))
+      const problem = action?.challenges ? challenged(problemOf(error), authorization) : problemOf(error)
+      const requestId = headers['x-request-id']
+      if (isUnreported(error)) log.error({ requestId, err: error }, 'request failed')
+      // The scheduler refused it.
+      if (error instanceof Refusal) await slowDown(request, error, proxied)
+      finish({ answer: answerProblem(problem, headers), reason: problem.reason, isLogged: isAnswer(error) })
     }
   }
 
-  /** The answer to a request that is refused. */
-  async function refuse(request: Request, error: unknown, challenges = false, proxied: boolean): Promise<Outcome> {
-    const { headers, from } = request
-    const requestId = headers['x-request-id'] as string
-    const problem = challenges ? challenged(problemOf(error), headers.authorization) : problemOf(error)
-    if (isUnreported(error)) log.error({ requestId, err: error }, 'request failed')
-    if (error instanceof Refusal) {
-      // The scheduler refused it: its body is discarded, and its client slowed down.
-      request.resume()
-      if (!proxied) from.hold()
-      // A proxy's connection carries other clients afterwards, so the refusal itself waits.
-      else if (error.reason === Reason.OVERLOADED) await sleep(2 * refusedPause(), undefined, { ref: false })
-    }
-    return { answer: answerProblem(problem, headers), reason: problem.reason, isLogged: isAnswer(error) }
+  function serveInSpan(request: Request, response: Response): Promise<void> {
+    const { headers } = request
+    const name = methodOf(request)
+    const parent = readParent(name => headers[name] as string | undefined)
+    const span = { name, kind: SpanKind.SERVER, attributes: { 'http.request.method': name }, parent }
+    return inSpan(span, () => serve(request, response))
   }
 
   /** Determines the sender of a request, and sets the headers that tell the services about it. */
@@ -247,20 +205,12 @@ export function createGateway(options: GatewayOptions): Gateway {
     return sender
   }
 
-  function serveInSpan(request: Request, response: Response): Promise<void> {
-    const { headers } = request
-    const name = methodOf(request)
-    const parent = readParent(name => headers[name] as string | undefined)
-    const span = { name, kind: SpanKind.SERVER, attributes: { 'http.request.method': name }, parent }
-    return inSpan(span, () => serve(request, response))
-  }
-
-  /** The answer to a request that has its turn. */
-  async function respond(
+  /** The answer to a request without an action, or while the gateway stops. */
+  function respond(
     exchange: Exchange,
     resource: Resource<Action> | undefined,
     action: Action | undefined,
-  ): Promise<Outcome> {
+  ): Outcome | Promise<Outcome> {
     const { request, path } = exchange
     const { method, headers } = request
     if (isPreflight(request)) return { answer: options204() }
@@ -269,55 +219,124 @@ export function createGateway(options: GatewayOptions): Gateway {
     if (method === 'OPTIONS') return { answer: options204(resource.allow) }
     if (!action)
       throw new HttpError('METHOD_NOT_ALLOWED', `Allowed methods: ${resource.allow}.`, { allow: resource.allow })
-    if (draining && path === '/readyz') return { answer: answerStopping(headers) }
-    return { answer: await action.act(actionInput(exchange, resource, action)), isLogged: action.calls }
+    if (path === '/readyz') return { answer: answerProblem(problemOfCode(Code.Unavailable), headers) }
+    return action.act(exchange)
   }
 
-  async function respondRpc(exchange: Exchange): Promise<Outcome> {
+  function respondRpc(exchange: Exchange): Outcome | Promise<Outcome> {
     const { request, path } = exchange
     const handle = rpcOf(path)
     if (!handle) return unknownPath(request)
     // It is parsed as a URL.
     const { host } = request.headers
     if (!host || !URL.canParse(`http://${host}`)) throw badHost()
-    const { answer, isAnswered } = await handle(exchange)
-    return { answer, isLogged: isAnswered }
+    return handle(exchange)
   }
 
-  function actionInput(
-    { request, path, query, deadline, turn }: Exchange,
-    { variable }: Resource<Action>,
-    { challenges }: Action,
-  ): Input {
-    const { headers, from } = request
-    return {
-      request,
-      query,
-      segment: variable ? path.slice(path.lastIndexOf('/') + 1) : undefined,
-      body: () => (isArriving(request) ? turn.pause(() => readBody(request)) : readBody(request)),
-      async call(rpc, message, { timeout = callTimeout, malformed, undecodable } = {}) {
-        const passedOn = forwardedHeaders(name =>
-          challenges && name === 'authorization' ? asBearer(headers.authorization) : headers[name],
-        )
-        if (malformed) passedOn['x-malformed-fields'] = malformed
-        if (undecodable) passedOn['x-malformed-message'] = '1'
-        if (tracing) Object.assign(passedOn, traceHeaders())
-        const values = createContextValues().set(turnKey, turn)
-        // The deadline counts from the arrival. For a Transport, 0 means no deadline.
-        const left = Math.max(1, Math.min(timeout, deadline - Date.now()))
-        return (await transport.unary(rpc, from.signal, left, passedOn, message, values)).message
-      },
+  function createAction(route: Route, revision: Revision): Action {
+    const { rpc, timeout = callTimeout, file } = route
+    if (file !== undefined) {
+      const answer = createFileAnswer(file.replace('{revision}', revision), route.mediaType!, route.cache!)
+      return { cost: trivialCost, act: ({ request }) => ({ answer: answer(request.headers) }) }
     }
+    if (!rpc) return { cost: trivialCost, act: () => ({ answer: textAnswer(route.text ?? '') }) }
+    const read = createRead(route, rpc, compatibility)
+    const write = createWrite(route, rpc, revision, compatibility)
+    const isVariable = route.path.endsWith('}')
+
+    /** Calls the RPC on behalf of the client. `more` are headers about a message that can't be read as sent. */
+    function call({ request: { headers, from }, deadline, turn }: Exchange, message: Message, more: object) {
+      // The deadline counts from the arrival. For a Transport, 0 means no deadline.
+      const left = Math.max(1, Math.min(timeout, deadline - Date.now()))
+      const passedOn = Object.assign(forwardedHeaders(headers), more)
+      return transport.unary(rpc!, from.signal, left, passedOn, message, createContextValues().set(turnKey, turn))
+    }
+
+    /** Refuses a caller without permission: it gets that refusal first, not the errors of its request. */
+    async function checkCaller(exchange: Exchange): Promise<void> {
+      await call(exchange, create(rpc!.input), { 'x-malformed-message': '1' }).catch(refusal => {
+        if (problemOf(refusal).reason !== 'MALFORMED_REQUEST') throw refusal
+      })
+    }
+
+    async function act(exchange: Exchange): Promise<Outcome> {
+      const { request, path, query } = exchange
+      const segment = isVariable ? path.slice(path.lastIndexOf('/') + 1) : undefined
+      let input: Translated
+      try {
+        input = read({ segment, query, body: route.method === 'GET' ? undefined : await bodyOf(exchange) })
+      } catch (error) {
+        const isUnread = error instanceof HttpError && error.reason !== 'PAYLOAD_TOO_LARGE'
+        if (route.protected && isUnread) await checkCaller(exchange)
+        throw error
+      }
+      const { malformed } = input
+      const { message } = await call(exchange, input.message, malformed ? { 'x-malformed-fields': malformed } : {})
+      if (route.holds?.(message) === false) {
+        const { detail, headers } = problemOfCode(Code.Unavailable)
+        throw new HttpError('UNAVAILABLE', detail, headers)
+      }
+      return { answer: write(message, request.headers.accept), isLogged: true }
+    }
+    return { cost: costOf(rpc), challenges: route.challenges, act }
+  }
+
+  /** Logs a request that no service has logged: with no input of the client, and its path only if it is a known one. */
+  function logRequest(
+    request: Request,
+    path: string | undefined,
+    { status }: Answer,
+    reason: string | undefined,
+  ): void {
+    // Probes arrive every few seconds.
+    if (path === '/healthz' || path === '/readyz') return
+    const { headers, begunAt } = request
+    const fields = {
+      method: methodOf(request),
+      path,
+      status,
+      reason,
+      ms: Math.round((performance.now() - begunAt) * 10) / 10,
+      requestId: headers['x-request-id'],
+      traceId: traceIdOf(headers.traceparent as string | undefined),
+      network: network(headers['x-forwarded-for'] as string),
+      endpoint: 'http',
+    }
+    log.info(fields, 'request')
   }
 
   return {
+    /** Opens the port; resolves to its actual address. */
     listen: listener.listen,
+    /** Reports not ready at `/readyz`; all other requests are still served. */
     drain() {
       draining = true
       listener.drain()
     },
+    /** Accepts no more connections, gives requests `graceMs` to finish, then closes the rest. */
     close: (graceMs = 10_000) => listener.close(graceMs),
   }
+}
+
+/** The body of a request. Others take their turns while it arrives. */
+function bodyOf({ request, turn }: Exchange): Promise<Body | undefined> {
+  return isArriving(request) ? turn.pause(() => readBody(request)) : readBody(request)
+}
+
+/** Discards the body of a request that the scheduler refuses, and slows its client down. */
+async function slowDown(request: Request, { reason }: Refusal, proxied: boolean): Promise<void> {
+  request.resume()
+  if (!proxied) request.from.hold()
+  // A proxy's connection carries other clients afterwards, so the refusal itself waits.
+  else if (reason === Reason.OVERLOADED) await sleep(2 * refusedPause(), undefined, { ref: false })
+}
+
+/** Methods that are logged; all others are `other`. */
+const methods = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS']
+
+/** The method of a request, for the log or a span. */
+function methodOf({ method = '' }: Request): string {
+  return methods.includes(method) ? method : 'other'
 }
 
 /** The answer to a path that is neither a route nor an RPC. */
@@ -340,21 +359,7 @@ const unimplemented: Answer = {
   body: JSON.stringify({ code: 'unimplemented', message: 'The method does not exist.' }),
 }
 
-/** The answer of `/readyz` while draining. */
-function answerStopping(headers: IncomingHttpHeaders): Answer {
-  return answerProblem(problemOfCode(Code.Unavailable), headers)
-}
-
-/** The result of a request, for the metrics. */
-function resultOf({ headersSent, statusCode }: Response, { path, route, startedAt }: Served): Result {
-  return {
-    route: route ?? (costOfRpc(path) === undefined ? 'other' : 'RPC'),
-    status: headersSent ? statusCode : 'gone',
-    seconds: (performance.now() - startedAt) / 1000,
-  }
-}
-
-function describeServed(request: Request, { status }: Answer, route: string | undefined): void {
+function describeServed(request: Request, route: string | undefined, { status }: Answer): void {
   const attributes = {
     'http.response.status_code': status,
     'auth.request_id': request.headers['x-request-id'] as string,
@@ -379,9 +384,12 @@ function answerProblem(given: Problem, headers: IncomingHttpHeaders): Answer {
 }
 
 /** Path and query of a request. Servers must also accept the absolute form (RFC 9112, 3.2.2). */
-function originForm(url: string): string {
-  if (url.startsWith('/') || url === '*') return url
-  return url.replace(/^https?:\/\/[^/?]*/i, '').replace(/^(?!\/)/, '/')
+function targetOf({ url = '' }: Request): { readonly path: string; readonly query: string } {
+  const isOrigin = url.startsWith('/') || url === '*'
+  const target = isOrigin ? url : url.replace(/^https?:\/\/[^/?]*/i, '').replace(/^(?!\/)/, '/')
+  const mark = target.indexOf('?')
+  if (mark < 0) return { path: decodeUnreserved(target), query: '' }
+  return { path: decodeUnreserved(target.slice(0, mark)), query: target.slice(mark + 1) }
 }
 
 /** Cost of a body in ms; a body without a length costs as much as the longest. */
@@ -401,11 +409,10 @@ function decodeUnreserved(path: string): string {
 
 /** Throws `HttpError` if a request can't be served for its target or for headers that don't concern its operation. */
 function check(request: Request): void {
-  const { httpVersion, headers, rawHeaders, url = '' } = request
+  const { httpVersion, headers, url = '' } = request
   if (url.length > targetLimit) throw new HttpError('URI_TOO_LONG', `The URL has more than ${targetLimit} characters.`)
   // Others on the way may have chosen the other one, or read its body differently: nothing further on the connection counts.
-  if (rawHeaders.filter((name, index) => index % 2 === 0 && name.length === 4 && /^host$/i.test(name)).length > 1)
-    throw new HttpError('MALFORMED_REQUEST', 'Send one Host header.', closing)
+  if (hasTwoHosts(request)) throw new HttpError('MALFORMED_REQUEST', 'Send one Host header.', closing)
   if (httpVersion === '1.1' && !headers.host) throw badHost()
   if (httpVersion === '1.0' && headers['transfer-encoding'] !== undefined)
     throw new HttpError('MALFORMED_REQUEST', 'HTTP/1.0 has no Transfer-Encoding.', closing)
@@ -416,44 +423,15 @@ function check(request: Request): void {
   if (announcesTooMuch(request)) throw bodyTooLarge()
 }
 
+function hasTwoHosts({ rawHeaders }: Request): boolean {
+  let hosts = 0
+  for (let index = 0; index < rawHeaders.length; index += 2)
+    if (rawHeaders[index]!.length === 4 && rawHeaders[index]!.toLowerCase() === 'host') hosts++
+  return hosts > 1
+}
+
 /** For refusals after which the connection closes, because its further bytes may be a body. */
 const closing = { connection: 'close' }
-
-function createAction(route: Route, revision: Revision, compatibility: Compatibility): Action {
-  const { rpc, timeout, file } = route
-  if (file !== undefined) {
-    const answer = createFileAnswer(file.replace('{revision}', revision), route.mediaType!, route.cache!)
-    return { cost: trivialCost, calls: false, act: async ({ request }) => answer(request.headers) }
-  }
-  if (!rpc) return { cost: trivialCost, calls: false, act: async () => textAnswer(route.text ?? '') }
-  const read = createRead(route, rpc, compatibility)
-  const write = createWrite(route, rpc, revision, compatibility)
-
-  async function translate({ segment, query, body, call }: Input) {
-    try {
-      return read({ segment, query, body: route.method === 'GET' ? undefined : await body() })
-    } catch (error) {
-      // A caller without permission gets that refusal first, not the errors of the request.
-      if (route.protected && error instanceof HttpError && error.reason !== 'PAYLOAD_TOO_LARGE') {
-        await call(rpc!, create(rpc!.input), { undecodable: true }).catch(refusal => {
-          if (problemOf(refusal).reason !== 'MALFORMED_REQUEST') throw refusal
-        })
-      }
-      throw error
-    }
-  }
-
-  const act: Action['act'] = async input => {
-    const { message, malformed } = await translate(input)
-    const result = await input.call(rpc, message, { timeout, malformed })
-    if (route.holds?.(result) === false) {
-      const { detail, headers } = problemOfCode(Code.Unavailable)
-      throw new HttpError('UNAVAILABLE', detail, headers)
-    }
-    return write(result, input.request.headers.accept)
-  }
-  return { cost: costOf(rpc), challenges: route.challenges, calls: true, act }
-}
 
 function options204(allow?: string): Answer {
   return { status: 204, headers: allow === undefined ? {} : { allow }, body: '' }

@@ -66,6 +66,8 @@ type OnRefusal = (problem: Problem, requestId: string, peer: string | undefined)
 interface ListenerOptions {
   readonly secure?: Secure
   readonly onRefusal?: OnRefusal
+  /** Called when a response is sent, or its client has disconnected. */
+  readonly onEnd?: (response: Response) => void
   /** Called for each connection that a limit refuses or closes. */
   readonly onCut?: (limit: 'connections' | 'unread') => void
   /** Whether a peer, by its canonical address, is a trusted proxy. */
@@ -85,7 +87,7 @@ export function createListener(
   { host, port }: Address,
   onRequest: (request: Request, response: Response) => void,
   given: Partial<typeof listenerLimits> = {},
-  { secure, onRefusal = () => {}, onCut = () => {}, isTrusted = () => false }: ListenerOptions = {},
+  { secure, onRefusal = () => {}, onEnd = () => {}, onCut = () => {}, isTrusted = () => false }: ListenerOptions = {},
 ): Listener {
   const limits = { ...listenerLimits, ...given }
   const connectionsOf = createConnectionLimits(limits, isTrusted)
@@ -112,7 +114,6 @@ export function createListener(
   function arrive(request: Request, response: Response): void {
     const connection = request.socket as unknown as Connection
     request.from = connection
-    request.on('error', ignore)
     response.on('error', ignore)
     connection.arrive(response)
   }
@@ -142,7 +143,7 @@ export function createListener(
       socket.destroy()
       return
     }
-    const connection = new Connection(secure ? secure(socket) : socket, begin)
+    const connection = new Connection(secure ? secure(socket) : socket, begin, onEnd)
     const evicted = connectionsOf.add(connection)
     if (evicted) {
       onCut('connections')

@@ -5,7 +5,7 @@ import { Code, ConnectError } from '@connectrpc/connect'
 import { bodyLimit, bodyTooLarge, decodeText, parseJson, readBytes } from './body.js'
 import type { Request } from './connection.js'
 import { HttpError } from './problem.js'
-import { readObject } from './translate.js'
+import { encodeMalformed, type Malformed, readObject } from './translate.js'
 
 /** The message of a call. */
 interface ReadMessage {
@@ -13,7 +13,7 @@ interface ReadMessage {
   /** Whether the body is no message of this type: `message` is then empty. */
   readonly undecodable?: boolean
   /** The fields of JSON with a wrong type (see `Translated`), which make it undecodable, too. */
-  readonly malformed?: string
+  readonly malformed?: string | undefined
 }
 
 /** Flags of a frame of gRPC-Web: the message is compressed, and the frame has trailers and no message. */
@@ -40,7 +40,7 @@ export async function* emptyBody(request: Request): AsyncGenerator<Uint8Array> {
  * @throws ConnectError UNIMPLEMENTED unless there is exactly one message
  */
 export async function readMessage(request: Request, schema: DescMessage): Promise<ReadMessage> {
-  const malformed = new URLSearchParams()
+  const malformed: Malformed = new Map()
   const bytes = await readBytes(request).catch(error => {
     // Discards the rest, so that the connection can be used further.
     request.resume()
@@ -57,7 +57,7 @@ export async function readMessage(request: Request, schema: DescMessage): Promis
     if (error instanceof ConnectError || (error instanceof HttpError && error.reason === 'PAYLOAD_TOO_LARGE'))
       throw error
   }
-  return { message: create(schema), undecodable: true, malformed: String(malformed) }
+  return { message: create(schema), undecodable: true, malformed: encodeMalformed(malformed) }
 }
 
 /** The only message in the frames of gRPC-Web (PROTOCOL-WEB). */

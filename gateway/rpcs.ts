@@ -3,6 +3,7 @@
  * and write answers; the message is read here (rpc-message.ts), because an undecodable one is refused by the service, after
  * its checks of the caller.
  */
+import type { IncomingHttpHeaders } from 'node:http'
 import type { DescMethodUnary } from '@bufbuild/protobuf'
 import {
   Code,
@@ -18,12 +19,11 @@ import { compressionGzip, universalRequestFromNodeRequest } from '@connectrpc/co
 import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
-import { type Turn, turnKey } from '../server/limits/scheduler.js'
+import { turnKey } from '../server/limits/scheduler.js'
 import { traceHeaders, tracing } from '../server/observability/tracing.js'
 import { readTimeout } from '../server/requests/timeout.js'
-import type { Log } from './access-log.js'
 import { isArriving } from './body.js'
-import type { Request, Response } from './connection.js'
+import type { Exchange, Log, Outcome } from './http.js'
 import { HttpError, isAnswer, isUnreported } from './problem.js'
 import { costOf } from './routes.js'
 import { emptyBody, isGzip, readMessage } from './rpc-message.js'
@@ -47,14 +47,14 @@ const forwarded = [
   'x-forwarded-for',
 ] as const
 
-/** The headers of a request that are forwarded to the services; `header` reads a header. */
-export function forwardedHeaders(header: (name: string) => string | string[] | null | undefined) {
+/** The headers for the services: those of a request that are forwarded, and of the present span. */
+export function forwardedHeaders(given: IncomingHttpHeaders): Record<string, string> {
   const headers: Record<string, string> = {}
   for (const name of forwarded) {
-    const value = header(name)
+    const value = given[name]
     if (typeof value === 'string') headers[name] = value
   }
-  return headers
+  return tracing ? Object.assign(headers, traceHeaders()) : headers
 }
 
 const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods] as DescMethodUnary[]
@@ -66,17 +66,8 @@ export function costOfRpc(path: string): number | undefined {
   return costs.get(path)
 }
 
-/** A request to an RPC. */
-interface RpcRequest {
-  readonly request: Request
-  readonly response: Response
-  /** When its answer is due, in ms since 1970. */
-  readonly deadline: number
-  readonly turn: Turn
-}
-
 /** A request to an RPC that is being handled. */
-interface Progress extends RpcRequest {
+interface Progress extends Exchange {
   /** Whether the service has answered, and so has logged the call. */
   isAnswered: boolean
 }
@@ -101,10 +92,7 @@ export function createRpcs({ transport, log, callTimeout }: RpcOptions) {
   const forwardHeaders: Interceptor = next => request =>
     next({
       ...request,
-      header: new Headers({
-        ...forwardedHeaders(name => request.header.get(name)),
-        ...(tracing && traceHeaders()),
-      }),
+      header: new Headers(forwardedHeaders(request.contextValues.get(progressKey)!.request.headers)),
     })
 
   const logErrors: Interceptor = next => async request => {
@@ -145,14 +133,14 @@ export function createRpcs({ transport, log, callTimeout }: RpcOptions) {
   return (path: string) => {
     const handle = handlers.get(path)
     if (!handle) return undefined
-    return async (given: RpcRequest) => {
-      const { request, response, turn } = given
-      const progress: Progress = { ...given, isAnswered: false }
+    return async (exchange: Exchange): Promise<Outcome> => {
+      const { request, response, turn } = exchange
+      const progress: Progress = { ...exchange, isAnswered: false }
       const values = createContextValues().set(turnKey, turn).set(progressKey, progress)
       const received = universalRequestFromNodeRequest(request, response, undefined, values)
       adaptHeaders(received.header, callTimeout)
       const answer = await toAnswer(await handle({ ...received, body: emptyBody(request) }))
-      return { answer, isAnswered: progress.isAnswered }
+      return { answer, isLogged: progress.isAnswered }
     }
   }
 }

@@ -36,7 +36,7 @@ export interface Translated {
    * Body fields and parameters of the wrong type, with the expected type, as `application/x-www-form-urlencoded` pairs.
    * They are absent from the message, and the RPC refuses them together with all other invalid fields.
    */
-  readonly malformed?: string
+  readonly malformed: string | undefined
 }
 
 /** An HTTP answer without the common headers. */
@@ -44,6 +44,14 @@ export interface Answer {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
   readonly body: string | Buffer
+}
+
+/** Fields of a wrong type, with the expected type. */
+export type Malformed = Map<string, string>
+
+/** Encodes fields of a wrong type as a header; undefined if there are none. */
+export function encodeMalformed(malformed: Malformed): string | undefined {
+  return malformed.size === 0 ? undefined : String(new URLSearchParams([...malformed]))
 }
 
 /** Creates the message of a request. Throws `HttpError` if the request can't be read. */
@@ -74,7 +82,7 @@ export function createRead(
   const list = bodyField?.fieldKind === 'list' ? bodyField : undefined
 
   return ({ segment, query, body }) => {
-    const malformed = new URLSearchParams()
+    const malformed: Malformed = new Map()
     const message = bodyRule && !list ? readBodyOf(input, bodyRule, body, malformed) : create(input)
     const values: Record<string, string> = {}
 
@@ -100,7 +108,7 @@ export function createRead(
       if (name !== `{${variable}}` || values[variable] === undefined) setParameter(variable, name)
     }
     if (compatibility && rpc === Users.method.signUp) adaptSignUp(message)
-    return malformed.size === 0 ? { message } : { message, malformed: String(malformed) }
+    return { message, malformed: encodeMalformed(malformed) }
   }
 }
 
@@ -166,7 +174,7 @@ function readBodyOf(
   input: DescMessage,
   { field, beside, required }: NonNullable<Route['body']>,
   body: Body | undefined,
-  malformed: URLSearchParams,
+  malformed: Malformed,
 ): Message {
   if (!body) {
     if (required) throw new HttpError('MALFORMED_REQUEST', 'Send a JSON body.')
@@ -189,7 +197,7 @@ function readBodyOf(
  *
  * @throws HttpError MALFORMED_REQUEST if it is no object
  */
-export function readObject(schema: DescMessage, json: JsonValue, malformed: URLSearchParams, path = ''): Message {
+export function readObject(schema: DescMessage, json: JsonValue, malformed: Malformed, path = ''): Message {
   if (!isObject(json)) throw new HttpError('MALFORMED_REQUEST', 'The body must be a JSON object.')
   try {
     return fromJson(schema, json, { ignoreUnknownFields: true })
@@ -204,7 +212,7 @@ export function readObject(schema: DescMessage, json: JsonValue, malformed: URLS
   }
 }
 
-function readField(message: Message, field: DescField, value: JsonValue, malformed: URLSearchParams, path: string) {
+function readField(message: Message, field: DescField, value: JsonValue, malformed: Malformed, path: string) {
   const { parent, jsonName, localName, fieldKind } = field
   const set = (value: unknown) => Object.assign(message, { [localName]: value })
   const readItem = (item: JsonValue, at: string) => {
@@ -306,10 +314,10 @@ export function hideFields(value: JsonValue, revision: Revision): JsonValue {
   return value
 }
 
-/** Removes the fields that a revision doesn't have from one organization. */
-function removeHiddenFields(organization: JsonObject, revision: Revision): void {
+/** Removes the fields that a revision doesn't have from one organization, as JSON: `delete` would slow down its encoding. */
+function removeHiddenFields(organization: Record<string, unknown>, revision: Revision): void {
   for (const [name, only] of Object.entries(organizationFields)) {
-    if (only !== revision) delete organization[name]
+    if (only !== revision && name in organization) organization[name] = undefined
   }
 }
 

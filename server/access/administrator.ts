@@ -80,7 +80,7 @@ export function createAdministrators({ callers, now }: { callers: Callers; now: 
         }
       }
       const claims = await callers.claimsOf(call)
-      const { user, admin, enrolled } = await callers.identify(call, claims)
+      const { user, admin, enrolled } = (await callers.identify(call, claims)).caller
       if (!admin) refuse(Reason.INVALID_TOKEN)
       // `otp` always refers to the present secret: enrolling ends all earlier sessions.
       const withCode = !enrolled || claims.amr.includes('otp')

@@ -51,14 +51,20 @@ export function createCallers(tokens: Tokens, users: Pick<Users, 'findTokenHolde
       const { sub, username, active, amr, auth_time } = claims
       return { userId: Number(sub), usernameKey: usernameKey(username), active, session: `${amr[0]} ${auth_time}` }
     },
-    /** The user of a token. Refuses with INVALID_TOKEN when the token is revoked, or its user gone or suspended. */
-    async identify(call: Call, claims: Verified): Promise<Caller> {
-      return recordCaller(call, toCaller(claims, await users.findTokenHolder(Number(claims.sub), claims.kid)))
-    },
-    /** Like `identify`; reads the user with a username in the same statement, undefined when there is none. */
-    async identifyWith(call: Call, claims: Verified, usernameKey: string) {
-      const { caller, target } = await users.findTokenHolderAndUser(Number(claims.sub), claims.kid, usernameKey)
-      return { caller: recordCaller(call, toCaller(claims, caller)), target }
+    /**
+     * The user of a token, and the user with the username, read by the same statement; the caller itself without a username,
+     * undefined if there is no such user. Refuses with INVALID_TOKEN when the token is revoked, or its user gone or suspended.
+     */
+    async identify(call: Call, claims: Verified, usernameKey?: string) {
+      const [id, { kid }] = [Number(claims.sub), claims]
+      const found =
+        usernameKey === undefined
+          ? { caller: await users.findTokenHolder(id, kid), target: undefined }
+          : await users.findTokenHolderAndUser(id, kid, usernameKey)
+      const caller = toCaller(claims, found.caller) ?? refuse(Reason.INVALID_TOKEN)
+      // For the access log.
+      call.user = caller.user.id
+      return { caller, target: usernameKey === undefined ? caller.user : found.target }
     },
     /** The caller of a token from a request's body, and its claims; undefined when the token isn't valid now. */
     async introspect(token: string) {
@@ -82,13 +88,6 @@ function toCaller(claims: Verified, user: CallerRow | undefined): Caller | undef
   if (!user || user.suspended || user.tokenGeneration !== claims.ver) return undefined
   const session = { id: sessionIdOf(claims), method: claims.amr[0], startedAt: claims.auth_time }
   return { user, session, admin: user.role === 'ROLE_ADMIN' && user.active, enrolled: user.enrolled }
-}
-
-/** Records the caller for the access log. Refuses with INVALID_TOKEN without one. */
-function recordCaller(call: Call, caller: Caller | undefined): Caller {
-  if (!caller) refuse(Reason.INVALID_TOKEN)
-  call.user = caller.user.id
-  return caller
 }
 
 /**

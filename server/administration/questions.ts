@@ -4,8 +4,8 @@ import {
   Administration,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { References } from '../calls/callers.js'
 import type { AdministrationRpcs, Checked } from '../calls/context.js'
+import type { References } from '../calls/pipeline.js'
 import { brokenConstraint } from '../database/failures.js'
 import type { QuestionPlace, QuestionRow, Questions, UnmatchedRow } from '../models/question.js'
 import type { OpenPage } from '../requests/paging.js'

@@ -1,5 +1,5 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { References } from '../calls/callers.js'
+import type { References } from '../calls/pipeline.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { Organizations } from '../models/organization.js'
 import type { Questions } from '../models/question.js'

@@ -1,5 +1,5 @@
 import type { Administrator } from '../access/administrator.js'
-import type { CallersDeps } from '../calls/callers.js'
+import type { CallersDeps } from '../calls/pipeline.js'
 import type { Transaction } from '../database/connection.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { Administered, Emails, NotifiedChange } from '../models/email.js'

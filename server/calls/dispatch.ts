@@ -79,6 +79,13 @@ export function createCalls(deps: CallsDeps): Calls {
     const inGroup = group ? names.map(name => `${group} ${name}`) : names
     return scheduler!.take({ networks: inGroup, cost, deadline: call.deadline }, call)
   }
+  async function begin({ handle }: BoundRpc, request: Message, call: IncomingCall) {
+    const key = serviceKeys?.read(call)
+    if (key !== undefined) await serviceKeys!.authenticate(call, key)
+    checkPresence(call)
+    return await handle(request, call)
+  }
+
   const run: Calls['run'] = async (method, request, call) => {
     const startedAt = performance.now()
     const rpc = bound.get(method)!
@@ -88,13 +95,9 @@ export function createCalls(deps: CallsDeps): Calls {
       // A call over HTTP has its turn from the gateway, and has no networks here.
       using turn = call.networks && scheduler && (await take(call.networks, rpc.policy, call))
       if (turn) call.turn = turn
-      const response = await beforeDeadline(call, async () => {
-        const key = serviceKeys?.read(call)
-        if (key !== undefined) await serviceKeys!.authenticate(call, key)
-        checkPresence(call)
-        return rpc.handle(request, call)
-      })
-      return create(method.output, response)
+      const left = call.deadline - Date.now()
+      if (left <= 0) throw new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
+      return create(method.output, await inTime(left, Reason.DEADLINE_EXCEEDED, begin(rpc, request, call)))
     } catch (error) {
       refusal = toRefusal(error, rpc.policy)
       const { reason, more } = refusal
@@ -190,13 +193,6 @@ const statusNames = Object.fromEntries(
     .filter(code => typeof code === 'number')
     .map(code => [code, Code[code]!.replace(/(?<=[a-z])(?=[A-Z])/g, '_').toUpperCase()]),
 )
-
-/** Rejects at the call's deadline, but doesn't stop the work. Long waits also watch the call's signal. */
-function beforeDeadline<T>({ deadline }: Call, work: () => Promise<T>): Promise<T> {
-  const left = deadline - Date.now()
-  if (left <= 0) throw new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
-  return inTime(left, Reason.DEADLINE_EXCEEDED, work())
-}
 
 /** Text for administrators when the tables aren't those of this version. */
 const unmigrated =

@@ -34,7 +34,7 @@ import {
 import type { Certificates } from '../process/certificates.js'
 import { type Address, formatAddress } from '../process/settings.js'
 import { type IncomingCall, readMalformedFields } from '../requests/call.js'
-import { Refusal } from '../requests/refusal.js'
+import { type FieldViolation, Refusal } from '../requests/refusal.js'
 import type { Calls } from './dispatch.js'
 import { detailsOf } from './error-details.js'
 import { correctTimeouts, decompressLater } from './grpc-js.js'
@@ -83,7 +83,7 @@ export async function startGrpcServer(address: Address, deps: GrpcDeps): Promise
   const peerOf = createPeerOf(deps)
 
   function serve(method: DescMethodUnary, request: Message, incoming: Incoming, callback: sendUnaryData<Message>) {
-    const call = toCall(incoming, peerOf(incoming))
+    const call = new GrpcCall(incoming, peerOf(incoming))
     const answer: typeof callback = (...result) => {
       // grpc-js reports an answered call as cancelled.
       incoming.removeAllListeners('cancelled')
@@ -183,39 +183,57 @@ function refuseMessage(stream: EventEmitter): void {
   stream.emit('error', toStatus(new Refusal(Reason.MALFORMED_REQUEST, { text: 'The message can’t be decoded.' }), ''))
 }
 
-function toCall(incoming: Incoming, { address, proxied, networks, certificate }: Peer): IncomingCall {
-  const requestId = proxied ? textOf(incoming, 'x-request-id') : undefined
-  let gone: AbortController | undefined
-  return {
-    authorization: textOf(incoming, 'authorization'),
-    address,
-    endpoint: 'grpc',
-    networks,
-    certificate,
-    forwardedFor: proxied ? undefined : (textOf(incoming, 'x-forwarded-for') ?? ''),
-    acceptLanguage: textOf(incoming, 'accept-language'),
-    requestId: requestId && /^[\w-]{1,64}$/.test(requestId) ? requestId : randomUUID(),
-    traceparent: textOf(incoming, 'traceparent'),
-    // Read by tracing only.
-    get tracestate() {
-      return textOf(incoming, 'tracestate')
-    },
-    undecodable: undecodable.has(incoming.request) || textOf(incoming, 'x-malformed-message') !== undefined,
-    malformedFields: readMalformedFields(textOf(incoming, 'x-malformed-fields')),
-    // Few calls read it, and it costs more than the rest of the call.
-    get signal() {
-      if (!gone) {
-        const controller = new AbortController()
-        gone = controller
-        if (incoming.cancelled) controller.abort()
-        else incoming.on('cancelled', () => controller.abort())
-      }
-      return gone.signal
-    },
-    get gone() {
-      return incoming.cancelled
-    },
-    deadline: Number(incoming.getDeadline()),
+/** A call by its metadata. Few read the getters, which cost more than the rest of a call. */
+class GrpcCall implements IncomingCall {
+  readonly endpoint = 'grpc'
+  readonly authorization: string | undefined
+  address: string
+  readonly networks: readonly string[]
+  readonly certificate: string | undefined
+  readonly forwardedFor: string | undefined
+  readonly acceptLanguage: string | undefined
+  readonly requestId: string
+  readonly traceparent: string | undefined
+  readonly undecodable: boolean
+  readonly malformedFields: readonly FieldViolation[]
+  deadline: number
+  private aborter: AbortController | undefined
+
+  constructor(
+    private readonly incoming: Incoming,
+    { address, proxied, networks, certificate }: Peer,
+  ) {
+    const read = (name: string) => textOf(incoming, name)
+    const requestId = proxied ? read('x-request-id') : undefined
+    this.authorization = read('authorization')
+    this.address = address
+    this.networks = networks
+    this.certificate = certificate
+    this.forwardedFor = proxied ? undefined : (read('x-forwarded-for') ?? '')
+    this.acceptLanguage = read('accept-language')
+    this.requestId = requestId && /^[\w-]{1,64}$/.test(requestId) ? requestId : randomUUID()
+    this.traceparent = read('traceparent')
+    this.undecodable = undecodable.has(incoming.request) || read('x-malformed-message') !== undefined
+    this.malformedFields = readMalformedFields(read('x-malformed-fields'))
+    this.deadline = Number(incoming.getDeadline())
+  }
+
+  get tracestate() {
+    return textOf(this.incoming, 'tracestate')
+  }
+
+  get signal() {
+    if (!this.aborter) {
+      const aborter = new AbortController()
+      this.aborter = aborter
+      if (this.gone) aborter.abort()
+      else this.incoming.on('cancelled', () => aborter.abort())
+    }
+    return this.aborter.signal
+  }
+
+  get gone() {
+    return this.incoming.cancelled
   }
 }
 

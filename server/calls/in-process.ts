@@ -7,8 +7,8 @@ import {
 } from '@bufbuild/protobuf'
 import { Code, ConnectError, type ContextValues, type Transport, type UnaryResponse } from '@connectrpc/connect'
 import { turnKey } from '../limits/scheduler.js'
-import { type IncomingCall, type LocalAdministrator, readMalformedFields } from '../requests/call.js'
-import type { Refusal } from '../requests/refusal.js'
+import { type IncomingCall, type LocalAdministrator, readMalformedFields, type Turn } from '../requests/call.js'
+import type { FieldViolation, Refusal } from '../requests/refusal.js'
 import type { Calls } from './dispatch.js'
 import { detailsOf } from './error-details.js'
 
@@ -31,40 +31,10 @@ export function createInProcessTransport(
     message: MessageInitShape<I>,
     values?: ContextValues,
   ): Promise<UnaryResponse<I, O>> {
-    const read = createReader(headers)
-    const call: IncomingCall = {
-      authorization: read('authorization'),
-      address: read('x-forwarded-for') ?? '',
-      endpoint: 'http',
-      acceptLanguage: read('accept-language'),
-      requestId: read('x-request-id') ?? '',
-      ...(local && { local }),
-      turn: values?.get(turnKey),
-      traceparent: read('traceparent'),
-      tracestate: read('tracestate'),
-      undecodable: read('x-malformed-message') !== undefined,
-      malformedFields: readMalformedFields(read('x-malformed-fields')),
-      signal: signal ?? never,
-      get gone() {
-        return signal?.aborted ?? false
-      },
-      deadline: timeoutMs === undefined || timeoutMs <= 0 ? Number.POSITIVE_INFINITY : Date.now() + timeoutMs,
-    }
+    const call = new InProcessCall(createReader(headers), signal ?? never, timeoutMs, values?.get(turnKey), local)
     try {
       const response = await calls.run(method, create(method.input, message), call)
-      return {
-        stream: false,
-        service: method.parent,
-        method,
-        // Created on demand: the gateway reads neither.
-        get header() {
-          return new Headers()
-        },
-        get trailer() {
-          return new Headers()
-        },
-        message: response as MessageShape<O>,
-      }
+      return new Response(method, response as MessageShape<O>)
     } catch (error) {
       const refusal = error as Refusal
       const details = detailsOf(refusal, call.requestId)
@@ -77,6 +47,65 @@ export function createInProcessTransport(
     stream: async () => {
       throw new ConnectError('There are no streams.', Code.Unimplemented)
     },
+  }
+}
+
+/** A call by its headers. */
+class InProcessCall implements IncomingCall {
+  readonly endpoint = 'http'
+  readonly authorization: string | undefined
+  address: string
+  readonly acceptLanguage: string | undefined
+  readonly requestId: string
+  readonly traceparent: string | undefined
+  readonly tracestate: string | undefined
+  readonly undecodable: boolean
+  readonly malformedFields: readonly FieldViolation[]
+  deadline: number
+
+  constructor(
+    read: (name: string) => string | undefined,
+    readonly signal: AbortSignal,
+    timeoutMs: number | undefined,
+    readonly turn: Turn | undefined,
+    readonly local: LocalAdministrator | undefined,
+  ) {
+    this.authorization = read('authorization')
+    this.address = read('x-forwarded-for') ?? ''
+    this.acceptLanguage = read('accept-language')
+    this.requestId = read('x-request-id') ?? ''
+    this.traceparent = read('traceparent')
+    this.tracestate = read('tracestate')
+    this.undecodable = read('x-malformed-message') !== undefined
+    this.malformedFields = readMalformedFields(read('x-malformed-fields'))
+    this.deadline = timeoutMs === undefined || timeoutMs <= 0 ? Number.POSITIVE_INFINITY : Date.now() + timeoutMs
+  }
+
+  get gone() {
+    return this.signal.aborted
+  }
+}
+
+/** The response to a call. */
+class Response<I extends DescMessage, O extends DescMessage> implements UnaryResponse<I, O> {
+  readonly stream = false
+
+  constructor(
+    readonly method: DescMethodUnary<I, O>,
+    readonly message: MessageShape<O>,
+  ) {}
+
+  get service() {
+    return this.method.parent
+  }
+
+  // Created on demand: the gateway reads neither.
+  get header() {
+    return new Headers()
+  }
+
+  get trailer() {
+    return new Headers()
   }
 }
 

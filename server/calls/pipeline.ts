@@ -1,11 +1,26 @@
 // The steps of a call to any RPC, in the order in which they refuse: limits kept in memory, identity and permission of the
-// caller (callers.ts), shape of the request, the check of the RPC, existence of the target, the RPC itself and, in its
-// transaction, permission again (transaction.ts). A caller without permission learns nothing else about its request.
+// caller, by the row of the RPC (anyone, a service, a user or an administrator), shape of the request, the check of the RPC,
+// existence of the target, the RPC itself and, in its transaction, permission again (transaction.ts). A caller without
+// permission learns nothing else about its request.
 import type { DescMethodUnary, DescService, Message } from '@bufbuild/protobuf'
-import type { Policy } from '../policy/policy.js'
-import { checkPresence, checkShape } from '../requests/call.js'
-import { type CallersDeps, enter } from './callers.js'
-import type { RpcsOf, Steps } from './context.js'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Administrator, Administrators } from '../access/administrator.js'
+import { auditContext, type Callers } from '../access/caller.js'
+import { isVisible, permit, permitAdministeringService } from '../access/permissions.js'
+import type { Claims } from '../access/tokens.js'
+import type { Transaction } from '../database/connection.js'
+import type { Admission } from '../limits/admission.js'
+import type { AdministeredUserRow, AdministeredUsers } from '../models/administered-user.js'
+import type { AuditEvent } from '../models/audit.js'
+import type { Administered } from '../models/email.js'
+import type { Services } from '../models/service.js'
+import type { User, Users } from '../models/user.js'
+import type { AdministrationPolicy, OpenPolicy, Policy, ServicePolicy, UserPolicy } from '../policy/policy.js'
+import { type Call, type CallingService, checkPresence, checkShape, type IncomingCall } from '../requests/call.js'
+import { refuse } from '../requests/refusal.js'
+import { isBlank } from '../requests/required-fields.js'
+import { usernameKey } from '../rules/names.js'
+import type { Records, RpcsOf, Steps } from './context.js'
 import type { BoundRpc } from './dispatch.js'
 import { type TransactionDeps, transactFor } from './transaction.js'
 
@@ -38,14 +53,212 @@ function bind(
   { admit, check, handle }: Steps<DescMethodUnary, Policy>,
 ): BoundRpc['handle'] {
   return async (request: Message, call) => {
-    const caller = await enter(deps, policy, { request, call, admit })
+    const { context, named, find, changes } = await enter(deps, policy, { request, call, admit })
     // A message that can't be decoded has no fields for the RPC to list.
     if (call.undecodable || policy.caller !== 'anyone' || !policy.listsMalformed) checkShape(call)
-    const read = check?.(request, { call, ...caller.context, target: caller.named } as never)
-    const target = await caller.find?.()
+    const read = check?.(request, { ...context, target: named } as never)
+    const target = await find?.()
     checkPresence(call)
-    const { changes } = caller
     const transact = changes && transactFor(deps, { method, policy, request, call, changes, target })
-    return handle(request, { call, ...caller.context, target, transact } as never, read)
+    return await handle(request, Object.assign(context, { target, transact }) as never, read)
+  }
+}
+
+/** Finds what requests of Administration refer to, and locks it; both refuse when there is no such record. */
+export type References = {
+  readonly [K in keyof Records]: {
+    /** `field` names the field of the request that refers to the record. */
+    find(reference: string | undefined, field?: string): Promise<Records[K]>
+    lock(id: number, t: Transaction): Promise<Records[K]>
+  }
+}
+
+/** What callers are identified and permitted by. */
+export interface CallersDeps {
+  readonly callers: Callers
+  readonly administrators: Administrators
+  readonly users: Pick<Users, 'byId' | 'findMany'>
+  readonly administeredUsers: Pick<AdministeredUsers, 'lock' | 'lockPair'>
+  readonly services: Pick<Services, 'find'>
+  readonly references: References
+  readonly admission: Pick<Admission, 'takeServiceReads'>
+  /**
+   * Notifies a user who is, or was `before`, a ROLE_ADMIN of a change by an administrator; `before` is undefined for other
+   * users than the target.
+   */
+  readonly notifyConcerned: (
+    administrator: Administrator,
+    deed: { readonly action: Administered; readonly subjectId: number },
+    user: { readonly before: AdministeredUserRow | undefined; readonly after: AdministeredUserRow | undefined },
+    t: Transaction,
+  ) => Promise<void>
+}
+
+/** A caller that an RPC admits. */
+interface Entry {
+  /** The context of the RPC, without its target. */
+  readonly context: object
+  /** The user that the request names, if it was found together with the caller. */
+  readonly named?: User | undefined
+  /** Finds the target. Refuses when there is none. */
+  find?(): unknown
+  /** How it changes something; absent for callers that change nothing in their own name. */
+  changes?(): Changes
+}
+
+/** How a caller changes something. */
+export interface Changes {
+  /** What all its audit events have in common. */
+  readonly auditContext: Pick<AuditEvent, 'actor' | 'actor_id' | 'address' | 'request_id' | 'reason'>
+  /** Locks caller and target until the end of a transaction, permits the caller again, and returns the target as it is. */
+  lock(target: unknown, t: Transaction): Promise<unknown>
+  /** Sends the notices that an event entails. */
+  notify?(event: Pick<AuditEvent, 'action' | 'subject_id'>, before: unknown, t: Transaction): Promise<void>
+}
+
+/** A call before its caller is known. */
+interface Arrival {
+  readonly request: Message & TargetFields
+  readonly call: IncomingCall
+  readonly admit: ((request: Message, caller: { claims: Claims; call: Call }) => Promise<void>) | undefined
+}
+
+/** The fields of a request that may name its target. */
+interface TargetFields extends Partial<Record<keyof Records, string>> {
+  readonly username?: string
+  readonly id?: number
+  readonly answer?: { readonly usersid?: number }
+}
+
+/** Identifies the caller of an RPC. Refuses a caller that its row doesn't permit. */
+export function enter(deps: CallersDeps, policy: Policy, arrival: Arrival): Promise<Entry> {
+  switch (policy.caller) {
+    case 'anyone':
+      return enterOpen(deps, policy, arrival)
+    case 'service':
+      return enterAsService(deps, policy, arrival)
+    case 'user':
+      return policy.scope && arrival.call.service
+        ? enterForUser(deps, policy, arrival)
+        : enterAsUser(deps, policy, arrival)
+    case 'administrator':
+      return enterAsAdministrator(deps, policy, arrival)
+  }
+}
+
+async function enterOpen({ callers }: CallersDeps, { device }: OpenPolicy, { call }: Arrival): Promise<Entry> {
+  return { context: device ? { call, device: await callers.deviceOf(call) } : { call } }
+}
+
+async function enterAsService({ callers }: CallersDeps, policy: ServicePolicy, { call }: Arrival): Promise<Entry> {
+  if (!call.service) await callers.identify(call, await callers.claimsOf(call))
+  return { context: { call, service: permitService(policy, call.service) } }
+}
+
+/** A service that names a user, on an RPC for users. */
+async function enterForUser(
+  { users, admission }: CallersDeps,
+  policy: UserPolicy,
+  { request: { id, username }, call }: Arrival,
+): Promise<Entry> {
+  const { name } = permitService(policy, call.service)
+  return {
+    context: { call, caller: undefined },
+    async find() {
+      admission.takeServiceReads(name, 1)
+      const named = await users.findMany(
+        id === undefined ? [] : [id],
+        username === undefined ? [] : [usernameKey(username)],
+      )
+      return named[0] ?? refuse(Reason.USER_NOT_FOUND)
+    },
+  }
+}
+
+async function enterAsUser(deps: CallersDeps, policy: UserPolicy, { request, call, admit }: Arrival): Promise<Entry> {
+  const { callers, users, administeredUsers } = deps
+  const claims = await callers.claimsOf(call)
+  if (admit) await admit(request, { claims, call })
+  checkPresence(call)
+  const named = policy.target === 'username' && !isBlank(request.username) ? usernameKey(request.username!) : undefined
+  const found = await callers.identify(call, claims, named)
+  const { caller } = found
+  const id = policy.target === 'usersid' ? request.answer?.usersid : undefined
+  const target = id === undefined || id === caller.user.id ? found.target : await users.byId(id)
+  const missing = () => refuse(policy.missing ? Reason[policy.missing] : Reason.USER_NOT_FOUND)
+  // An unknown id has no record to protect.
+  permit(policy, caller, target ?? (policy.target === 'usersid' ? caller.user : undefined))
+  return {
+    context: { call, caller },
+    named: target,
+    find: () => (target && isVisible(policy, caller.user, target) ? target : missing()),
+    changes: () => ({
+      auditContext: auditContext(call, caller.user),
+      async lock(_target, t) {
+        const now = await administeredUsers.lockPair(caller.user.id, target?.id, t)
+        if (!now.caller || now.caller.suspended || now.caller.tokenGeneration !== caller.user.tokenGeneration)
+          refuse(Reason.INVALID_TOKEN)
+        if (!now.target || now.target.deletedAt) return missing()
+        permit(policy, { user: now.caller, session: caller.session, enrolled: now.caller.enrolled }, now.target)
+        return isVisible(policy, now.caller, now.target) ? now.target : missing()
+      },
+    }),
+  }
+}
+
+function permitService(
+  { scope = [] }: Pick<ServicePolicy, 'scope'> | UserPolicy,
+  service?: CallingService,
+): CallingService {
+  if (!service?.scopes.some(each => scope.includes(each))) refuse(Reason.ACCESS_DENIED)
+  return service
+}
+
+async function enterAsAdministrator(
+  deps: CallersDeps,
+  policy: AdministrationPolicy,
+  { request, call }: Arrival,
+): Promise<Entry> {
+  const { administrators, administeredUsers, services, references, admission, notifyConcerned } = deps
+  const { target: kind, signIn } = policy
+  const administrator = await administrators.identify(policy, call)
+  administrator.permitSignIn()
+
+  /** The role of a user who is the target may require a more recent sign-in. */
+  function permitOn<Target extends object>(target: Target): Target {
+    if (kind === 'user') administrator.permitSignIn([(target as AdministeredUserRow).role])
+    return target
+  }
+
+  return {
+    context: { call, administrator },
+    async find() {
+      if (!kind) return undefined
+      if (call.service && kind === 'user') admission.takeServiceReads(call.service.name, 1)
+      return permitOn(await references[kind].find(request[kind]))
+    },
+    changes: () => ({
+      auditContext: { ...administrator.auditContext, reason: administrator.reason },
+      async lock(target, t) {
+        const { user, service } = administrator
+        const { id } = (target ?? {}) as { readonly id?: number }
+        if (service)
+          permitAdministeringService(policy, (await services.find(service.name, t)) ?? refuse(Reason.INVALID_TOKEN))
+        const now = await administeredUsers.lockPair(user?.id, kind === 'user' ? id : undefined, t)
+        if (user) {
+          const isAdministrator = now.caller?.role === 'ROLE_ADMIN' && now.caller.active && !now.caller.suspended
+          if (!isAdministrator || now.caller!.tokenGeneration !== user.tokenGeneration) refuse(Reason.INVALID_TOKEN)
+        }
+        return kind && permitOn(now.target ?? (await references[kind].lock(id!, t)))
+      },
+      async notify({ action, subject_id: subjectId }, before, t) {
+        if (subjectId === undefined || signIn === 'session') return
+        const after = await administeredUsers.lock(subjectId, t)
+        const target = before as AdministeredUserRow | undefined
+        const user = { before: subjectId === target?.id && kind === 'user' ? target : undefined, after }
+        // RPCs that require more than a session record only these actions on users.
+        await notifyConcerned(administrator, { action: action as Administered, subjectId }, user, t)
+      },
+    }),
   }
 }

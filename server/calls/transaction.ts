@@ -17,8 +17,8 @@ import type { Policy } from '../policy/policy.js'
 import { type Call, checkPresence } from '../requests/call.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { isUuid } from '../rules/names.js'
-import type { Changes } from './callers.js'
 import type { Transact } from './context.js'
+import type { Changes } from './pipeline.js'
 
 /** What transactions are made of. */
 export interface TransactionDeps {
@@ -34,7 +34,7 @@ interface KnownCall {
   readonly policy: Policy
   readonly request: Message & { readonly validateOnly?: boolean; readonly requestId?: string }
   readonly call: Call
-  readonly changes: Changes
+  changes(): Changes
   readonly target: unknown
 }
 
@@ -47,9 +47,10 @@ class ValidatedOnly extends Error {
 
 /** Returns the `transact` of a call. */
 export function transactFor(deps: TransactionDeps, known: KnownCall): Transact<unknown> {
-  const { policy, request, call, changes, target: found } = known
+  const { policy, request, call, target: found } = known
   return async (work, options) => {
     const { requestId, validateOnly } = request
+    const changes = known.changes()
     if (requestId && !isUuid(requestId)) wrongFields([{ field: 'request_id', message: 'Use a UUID (RFC 9562).' }])
     checkPresence(call)
     const run = async (t: Transaction) => {
@@ -68,7 +69,9 @@ export function transactFor(deps: TransactionDeps, known: KnownCall): Transact<u
             await changes.notify?.(event, target, t)
           },
         })
-      const result = requestId ? await once(deps, known, requestId, { t, events }, doIt) : await doIt()
+      const result = requestId
+        ? await once(deps, known, { requestId, ...changes.auditContext }, { t, events }, doIt)
+        : await doIt()
       if (validateOnly) throw new ValidatedOnly(result)
       return result
     }
@@ -87,12 +90,11 @@ export function transactFor(deps: TransactionDeps, known: KnownCall): Transact<u
  */
 async function once<T>(
   { masterKey, creationRequests }: TransactionDeps,
-  { method, request, changes }: KnownCall,
-  requestId: string,
+  { method, request }: KnownCall,
+  { requestId, actor, actor_id }: { readonly requestId: string } & Changes['auditContext'],
   { t, events }: { readonly t: Transaction; readonly events: readonly Pick<AuditEvent, 'subject_id'>[] },
   work: () => Promise<T>,
 ): Promise<T> {
-  const { actor, actor_id } = changes.auditContext
   const id = { actor: actor_id ? `${actor} #${actor_id}` : actor, requestId }
   const form = Buffer.from(toBinary(method.input, request)).toString('base64')
   const digest = masterKey.digest('creation-request', `${method.name} ${form}`)

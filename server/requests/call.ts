@@ -102,7 +102,14 @@ export function checkPresence(call: Pick<Call, 'gone' | 'deadline'>): void {
 export function inTime<T>(ms: number, reason: Reason, work: Promise<T>): Promise<T> {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(() => reject(new Refusal(reason, { retryAfter: 1 })), ms)
-    work.then(resolve, reject).finally(() => clearTimeout(timer))
+    const end = (settle: () => void) => {
+      clearTimeout(timer)
+      settle()
+    }
+    work.then(
+      result => end(() => resolve(result)),
+      error => end(() => reject(error)),
+    )
   })
 }
 

@@ -1,7 +1,7 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { Administration, UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
-import type { References } from '../../calls/callers.js'
 import type { AdministrationRpcs } from '../../calls/context.js'
+import type { References } from '../../calls/pipeline.js'
 import type { Admission } from '../../limits/admission.js'
 import type { AdministeredUsers, UserFilter } from '../../models/administered-user.js'
 import type { MasterKey } from '../../models/master-key.js'
