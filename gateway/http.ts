@@ -11,13 +11,14 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { create, type Message } from '@bufbuild/protobuf'
 import { Code, createContextValues, type Transport } from '@connectrpc/connect'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
-import { type Scheduler, type Turn, turnKey } from '../server/limits/scheduler.js'
+import { type Scheduler, turnKey } from '../server/limits/scheduler.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../server/observability/tracing.js'
 import { createSenderOf, network, type Sender } from '../server/requests/client-address.js'
 import { Refusal } from '../server/requests/refusal.js'
 import { announcesTooMuch, type Body, bodyLimit, bodyTooLarge, isArriving, readBody } from './body.js'
 import { asBearer, challenged } from './client-authentication.js'
 import { isGone, type Request, type Response, refusedPause } from './connection.js'
+import { type Answer, createSender, type Exchange, type Log, type Outcome, textAnswer } from './exchange.js'
 import { type Address, createListener, expectsContinue, listenerLimits, type Secure } from './listener.js'
 import type { GatewayMetrics } from './metrics.js'
 import { preferredLocale } from './negotiation.js'
@@ -34,15 +35,8 @@ import {
 import { createLookup, type Resource } from './router.js'
 import { costOf, type Revision, type Route, routes } from './routes.js'
 import { costOfRpc, createRpcs, forwardedHeaders } from './rpcs.js'
-import { createSender } from './send.js'
 import { createFileAnswer } from './static-file.js'
-import { type Answer, type Compatibility, createRead, createWrite, type Translated, textAnswer } from './translate.js'
-
-/** Log of requests, and of errors as `{ requestId, err }`. A pino logger fits. */
-export interface Log {
-  error(fields: object, message: string): void
-  info(fields: object, message: string): void
-}
+import { type Compatibility, createRead, createWrite, type Translated } from './translate.js'
 
 /** Options of a gateway. */
 export interface GatewayOptions {
@@ -86,25 +80,6 @@ export const gatewayLimits = {
 
 /** Maximum number of characters of a request target. */
 const targetLimit = 8 * 1024
-
-/** A request that has its turn. */
-export interface Exchange {
-  readonly request: Request
-  readonly response: Response
-  readonly path: string
-  readonly query: string
-  /** When its answer is due, in ms since 1970. */
-  readonly deadline: number
-  readonly turn: Turn
-}
-
-/** An answer, with what the access log has of it. */
-export interface Outcome {
-  readonly answer: Answer
-  readonly reason?: string
-  /** Whether the service that answered has logged the request. */
-  readonly isLogged?: boolean
-}
 
 /** What answers a method of a path. */
 interface Action {

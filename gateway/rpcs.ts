@@ -23,11 +23,10 @@ import { turnKey } from '../server/limits/scheduler.js'
 import { traceHeaders, tracing } from '../server/observability/tracing.js'
 import { readTimeout } from '../server/requests/timeout.js'
 import { isArriving } from './body.js'
-import type { Exchange, Log, Outcome } from './http.js'
+import type { Answer, Exchange, Log, Outcome } from './exchange.js'
 import { HttpError, isAnswer, isUnreported } from './problem.js'
 import { costOf } from './routes.js'
 import { emptyBody, isGzip, readMessage } from './rpc-message.js'
-import type { Answer } from './translate.js'
 
 /** Options of the RPC handler. */
 interface RpcOptions {

@@ -4,8 +4,8 @@ import { readFileSync } from 'node:fs'
 import type { IncomingHttpHeaders } from 'node:http'
 import { createRequire } from 'node:module'
 import { gzipSync } from 'node:zlib'
+import type { Answer } from './exchange.js'
 import { preferredLocale, weightsOf } from './negotiation.js'
-import type { Answer } from './translate.js'
 
 const { resolve } = createRequire(import.meta.url)
 

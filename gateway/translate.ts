@@ -17,6 +17,7 @@ import { UserSchema } from '../proto/gen/auth/v1/records_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { type Body, parseJson } from './body.js'
 import { adaptQuery, adaptSignUp, addRoles } from './compatibility.js'
+import { type Answer, textAnswer } from './exchange.js'
 import { HttpError } from './problem.js'
 import { organizationFields, type Revision, type Route } from './routes.js'
 
@@ -37,13 +38,6 @@ export interface Translated {
    * They are absent from the message, and the RPC refuses them together with all other invalid fields.
    */
   readonly malformed: string | undefined
-}
-
-/** An HTTP answer without the common headers. */
-export interface Answer {
-  readonly status: number
-  readonly headers: Readonly<Record<string, string>>
-  readonly body: string | Buffer
 }
 
 /** Fields of a wrong type, with the expected type. */
@@ -260,11 +254,6 @@ function decode(text: string): string {
   } catch {
     throw new HttpError('MALFORMED_REQUEST', 'The URL or the form has an invalid percent-encoding.')
   }
-}
-
-/** The answer of a route with a fixed text. */
-export function textAnswer(body: string): Answer {
-  return { status: 200, headers: { 'content-type': 'text/plain; charset=utf-8', 'cache-control': 'no-store' }, body }
 }
 
 /** Creates the writer of a route for a revision, with everything that doesn't depend on the request. */

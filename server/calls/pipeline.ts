@@ -11,7 +11,6 @@ import type { Claims } from '../access/tokens.js'
 import type { Transaction } from '../database/connection.js'
 import type { Admission } from '../limits/admission.js'
 import type { AdministeredUserRow, AdministeredUsers } from '../models/administered-user.js'
-import type { AuditEvent } from '../models/audit.js'
 import type { Administered } from '../models/email.js'
 import type { Services } from '../models/service.js'
 import type { User, Users } from '../models/user.js'
@@ -22,7 +21,7 @@ import { isBlank } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
 import type { Records, RpcsOf, Steps } from './context.js'
 import type { BoundRpc } from './dispatch.js'
-import { type TransactionDeps, transactFor } from './transaction.js'
+import { type Changes, type TransactionDeps, transactFor } from './transaction.js'
 
 /** An RPC whose row isn't known to the compiler. */
 type AnyRpc = Steps<DescMethodUnary, Policy> | Steps<DescMethodUnary, Policy>['handle']
@@ -104,16 +103,6 @@ interface Entry {
   find?(): unknown
   /** How it changes something; absent for callers that change nothing in their own name. */
   changes?(): Changes
-}
-
-/** How a caller changes something. */
-export interface Changes {
-  /** What all its audit events have in common. */
-  readonly auditContext: Pick<AuditEvent, 'actor' | 'actor_id' | 'address' | 'request_id' | 'reason'>
-  /** Locks caller and target until the end of a transaction, permits the caller again, and returns the target as it is. */
-  lock(target: unknown, t: Transaction): Promise<unknown>
-  /** Sends the notices that an event entails. */
-  notify?(event: Pick<AuditEvent, 'action' | 'subject_id'>, before: unknown, t: Transaction): Promise<void>
 }
 
 /** A call before its caller is known. */

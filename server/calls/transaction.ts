@@ -18,7 +18,6 @@ import { type Call, checkPresence } from '../requests/call.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { isUuid } from '../rules/names.js'
 import type { Transact } from './context.js'
-import type { Changes } from './pipeline.js'
 
 /** What transactions are made of. */
 export interface TransactionDeps {
@@ -26,6 +25,16 @@ export interface TransactionDeps {
   readonly audit: Pick<Audit, 'append'>
   readonly masterKey: Pick<MasterKey, 'digest' | 'seal' | 'open'>
   readonly creationRequests: CreationRequests
+}
+
+/** How a caller changes something. */
+export interface Changes {
+  /** What all its audit events have in common. */
+  readonly auditContext: Pick<AuditEvent, 'actor' | 'actor_id' | 'address' | 'request_id' | 'reason'>
+  /** Locks caller and target until the end of a transaction, permits the caller again, and returns the target as it is. */
+  lock(target: unknown, t: Transaction): Promise<unknown>
+  /** Sends the notices that an event entails. */
+  notify?(event: Pick<AuditEvent, 'action' | 'subject_id'>, before: unknown, t: Transaction): Promise<void>
 }
 
 /** A call whose caller and target are known. */

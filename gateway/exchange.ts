@@ -1,8 +1,40 @@
-/** Sends answers: their common headers, and the end of a connection whose further bytes aren't read. */
+/** A request and its answer: common headers, and the end of a connection whose further bytes aren't read. */
 import { cors } from '@connectrpc/connect'
+import type { Turn } from '../server/limits/scheduler.js'
 import type { Request, Response } from './connection.js'
 import { securityHeaders } from './problem.js'
-import type { Answer } from './translate.js'
+
+/** A request that has its turn. */
+export interface Exchange {
+  readonly request: Request
+  readonly response: Response
+  readonly path: string
+  readonly query: string
+  /** When its answer is due, in ms since 1970. */
+  readonly deadline: number
+  readonly turn: Turn
+}
+
+/** An HTTP answer without the common headers. */
+export interface Answer {
+  readonly status: number
+  readonly headers: Readonly<Record<string, string>>
+  readonly body: string | Buffer
+}
+
+/** An answer, with what the access log has of it. */
+export interface Outcome {
+  readonly answer: Answer
+  readonly reason?: string
+  /** Whether the service that answered has logged the request. */
+  readonly isLogged?: boolean
+}
+
+/** Log of requests, and of errors as `{ requestId, err }`. A pino logger fits. */
+export interface Log {
+  error(fields: object, message: string): void
+  info(fields: object, message: string): void
+}
 
 const allowedMethods = 'GET, HEAD, POST, PATCH'
 const allowedHeaders = ['authorization', 'x-requested-with', 'traceparent', ...cors.allowedHeaders]
@@ -57,6 +89,11 @@ export function createSender(corsOrigins: readonly string[], linger: number): Se
       else response.end(body)
     },
   }
+}
+
+/** The answer of a route with a fixed text. */
+export function textAnswer(body: string): Answer {
+  return { status: 200, headers: { 'content-type': 'text/plain; charset=utf-8', 'cache-control': 'no-store' }, body }
 }
 
 /**
