@@ -114,6 +114,7 @@ export function createListener(
   function arrive(request: Request, response: Response): void {
     const connection = request.socket as unknown as Connection
     request.from = connection
+    request.on('error', ignore)
     response.on('error', ignore)
     connection.arrive(response)
   }
