@@ -188,6 +188,7 @@ const own: Record<string, (token: string, code: string) => Promise<Answer>> = {
   'user.save-answer': token => post(saveAnswer, token, answer),
   'user.save-answer*': token => post(saveAnswer, token, { ...answer, password }),
   'user.change-password': token => update(token, service),
+  'user.edit-own': token => service.request('PATCH', '/users/me', { token, body: { record: { city: 'Recife' } } }),
 }
 
 for (const [action, act] of Object.entries(own)) {

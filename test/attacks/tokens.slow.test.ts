@@ -205,6 +205,9 @@ test('a token in the wrong place or form is treated as no token', async t => {
     `Basic ${token}`,
     token,
     'Bearer',
+    'Bearer ',
+    '',
+    `bear ${token}`,
     `Token ${token}`,
     `Bearer${token}`,
     `X Bearer ${token}`,
@@ -212,7 +215,7 @@ test('a token in the wrong place or form is treated as no token', async t => {
     const { status } = await first.request('GET', '/users/me', { headers: { authorization } })
     said[authorization.replace(token, '…')] = status
   }
-  t.deepEqual(said, { 'Basic …': 403, '…': 403, Bearer: 403, 'Token …': 403, 'Bearer…': 403, 'X Bearer …': 403 })
+  t.deepEqual([...new Set(Object.values(said))], [403])
   const { status } = await first.request('GET', '/users/me', {
     query: { access_token: token, authorization: `Bearer ${token}` },
   })

@@ -2,13 +2,11 @@
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { startMaintenance } from '../../server/jobs/maintenance.js'
-import { createLog } from '../../server/observability/log.js'
 import { openAdministration, openSignedIn, reasonOf, signedInForFile } from '../_helpers/administration.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { refused } from '../_helpers/problem.js'
-import { password, serviceForFile, serviceWithClock, startTestService } from '../_helpers/service.js'
+import { password, serviceForFile, startTestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { idOf } from '../_helpers/tokens.js'
 
@@ -66,28 +64,6 @@ test('DeleteMe over gRPC deletes the account, and its e-mail is in the language 
   t.true(text.includes(inDays(30, 'en')), text)
 })
 
-test('a restored account is as it was before, and its tokens stay revoked', async t => {
-  const { token, username } = await service.signUp('ROLE_CLIENT')
-  const before = await service.request('GET', '/users/me', { token })
-  t.is((await deleteMe(token)).status, 200)
-  t.true((await admin.undeleteUser({ user: `#${idOf(token)}` })).changed)
-  refused(t, await service.request('GET', '/users/me', { token }), 500, 'INVALID_TOKEN')
-  const after = await service.request('GET', '/users/me', { token: await service.login(username) })
-  t.deepEqual(after.json, before.json)
-})
-
-test('a deletion voids a mailed recovery key, also when the account is restored', async t => {
-  const email = newEmail()
-  const { token, username } = await service.signUp('ROLE_CLIENT', { email })
-  await service.request('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email } })
-  const key = /: ([2-9A-HJ-NP-Z]{8})$/m.exec((await mailbox.nextEmail(email)).text ?? '')?.[1] ?? ''
-  t.not(key, '')
-  t.is((await deleteMe(token)).status, 200)
-  await admin.undeleteUser({ user: `#${idOf(token)}` })
-  const recovery = { query: { username, key } }
-  refused(t, await service.request('POST', '/forgotpasswords/loginbyusernameandkey', recovery), 422, 'INVALID_KEY')
-})
-
 test('a deletion is refused without the password, in a wrong shape, and outside of the base path', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   refused(t, await deleteMe(token, {}), 400, 'MISSING_PARAMETER')
@@ -126,71 +102,4 @@ test('an administrator deletes itself at Administration, but not as the last act
   t.is(await reasonOf(openAdministration(t, own).signIn({ username: 'ana', password })), 'INVALID_CREDENTIALS')
   t.is(await reasonOf(first.deleteUser({ user: 'admin' })), 'LAST_ADMINISTRATOR')
   t.is(await reasonOf(first.getSession({})), 'none')
-})
-
-test('a complete account life cycle: sign-up, activation, new number, corrected city, logout everywhere, deletion, restoration, deletion again, erasure after 30 days', async t => {
-  const life = await serviceWithClock(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
-  const { registry, clock, settings } = life
-  const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
-  const maintenance = startMaintenance(registry, settings, createLog('silent'), never)
-  t.teardown(() => maintenance.stop())
-  const { providerKey } = await life.institution(await life.organization())
-  const email = newEmail()
-  const { token, username: former, nickname } = await life.signUp('ROLE_CLIENT', { email })
-  const id = idOf(token)
-  const activation = { token, query: { username: former, activationkey: providerKey } }
-  t.is((await life.request('POST', '/users/activate', activation)).status, 200)
-  const username = former.replace(/^\(..\)/, former.startsWith('(11)') ? '(21)' : '(11)')
-  const renaming = { token, body: { username, password } }
-  t.is((await life.request('POST', '/users/me/username', renaming)).status, 200)
-  t.is((await mailbox.nextEmail(email)).subject, 'Seu nome de usuário foi alterado')
-  const correction = { token, body: { record: { city: 'Cáceres' } } }
-  const corrected = await life.request('PATCH', '/users/me', correction)
-  t.like(corrected.json, { username, city: 'Cáceres', active: 1 })
-  t.is((await life.request('POST', '/users/revokemytokens', { token })).status, 200)
-
-  const remove = async () => {
-    const session = await life.login(username)
-    t.is((await life.request('GET', '/users/me', { token: session })).json.active, 1)
-    const answer = await life.request('POST', '/users/me/delete', { token: session, body: { password } })
-    t.is(answer.status, 200, answer.text)
-    t.is((await mailbox.nextEmail(email)).subject, 'Sua conta foi excluída')
-  }
-  await remove()
-  await clock.pass(29 * 86_400)
-  await maintenance.round()
-  const { changed, user } = await (await openSignedIn(t, life)).undeleteUser({ user: username })
-  t.true(changed)
-  t.like(user!.record, { id, username, nickname, active: 1 })
-  // The undone deletion causes no erasure.
-  await clock.pass(2 * 86_400)
-  await maintenance.round()
-  await remove()
-  await clock.pass(30 * 86_400 - 60)
-  await maintenance.round()
-  t.truthy(await registry.administeredUsers.find({ id }))
-  await clock.pass(120)
-  await maintenance.round()
-  t.is(await registry.administeredUsers.find({ id }), undefined)
-
-  const events = await registry.audit.list({ subjectId: id, outcome: 'ok', limit: 99 })
-  t.deepEqual(
-    events.map(({ action, actor }) => `${action} ${actor}`),
-    [
-      'user.sign-up anonymous',
-      'user.activate user',
-      'user.set-own-username user',
-      'user.edit-own user',
-      'user.revoke-own-tokens user',
-      'session.login user',
-      'user.delete-own user',
-      'user.undelete user',
-      'session.login user',
-      'user.delete-own user',
-      'user.erase service',
-    ],
-  )
-  // The names are available again.
-  await life.signUp('ROLE_CLIENT', { username, nickname })
-  await life.signUp('ROLE_CLIENT', { username: former })
 })

@@ -1,10 +1,6 @@
 /** Users change their own e-mail address, and log out everywhere, at every endpoint. */
 import { randomUUID } from 'node:crypto'
-import { createClient } from '@connectrpc/connect'
-import { createConnectTransport } from '@connectrpc/connect-node'
 import test from 'ava'
-import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { openGrpc } from '../_helpers/grpc.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { password, serviceForFile } from '../_helpers/service.js'
@@ -117,7 +113,7 @@ test('no answer reveals whether an address belongs to a user', async t => {
   t.is(await emailOf(one.token), taken)
 })
 
-test('both revisions have the paths, and gRPC and Connect behave the same', async t => {
+test('both revisions have the paths', async t => {
   for (const base of ['/1.0.0', '/1.0.2']) {
     const { token } = await service.signUp('ROLE_CLIENT')
     const email = newEmail()
@@ -128,47 +124,4 @@ test('both revisions have the paths, and gRPC and Connect behave the same', asyn
     t.is((await post(`${base}/users/revokemytokens`, token, undefined)).status, 200)
     refused(t, await service.request('GET', '/users/me', { token }), 500, 'INVALID_TOKEN')
   }
-
-  const grpc = openGrpc(service.grpc)
-  t.teardown(() => grpc.close())
-  const connect = createClient(Users, createConnectTransport({ baseUrl: service.http, httpVersion: '1.1' }))
-  const ways = [
-    (token: string) => ({
-      set: (email: string) => grpc.call(Users.method.setEmail, { email, password }, { token }),
-      confirm: (code: string) => grpc.call(Users.method.confirmEmail, { code }, { token }),
-      revoke: () => grpc.call(Users.method.revokeMyTokens, {}, { token }),
-    }),
-    (token: string) => {
-      const options = { headers: { authorization: `Bearer ${token}` } }
-      return {
-        set: (email: string) => connect.setEmail({ email, password }, options),
-        confirm: (code: string) => connect.confirmEmail({ code }, options),
-        revoke: () => connect.revokeMyTokens({}, options),
-      }
-    },
-  ]
-  for (const way of ways) {
-    const { token } = await service.signUp('ROLE_CLIENT')
-    const { set, confirm, revoke } = way(token)
-    const email = newEmail()
-    await set(email)
-    await confirm(codeIn((await mailbox.nextEmail(email)).text))
-    t.is(await emailOf(token), email)
-    await revoke()
-    await t.throwsAsync(revoke())
-  }
-})
-
-test('logging out everywhere voids every token of the user, and no other user’s, and leaves an event', async t => {
-  const { token, username } = await service.signUp('ROLE_CLIENT')
-  const other = await service.login(username)
-  const otherUser = await service.signUp('ROLE_CLIENT')
-  const answer = await post('/users/revokemytokens', token, undefined)
-  t.is(`${answer.status}${answer.text}`, '200')
-  for (const each of [token, other]) {
-    refused(t, await service.request('GET', '/users/me', { token: each }), 500, 'INVALID_TOKEN')
-  }
-  t.is((await service.request('GET', '/users/me', { token: otherUser.token })).status, 200)
-  t.is((await service.request('GET', '/users/me', { token: await service.login(username) })).status, 200)
-  t.is((await events(token)).filter(event => event === 'user.revoke-own-tokens ok').length, 1)
 })

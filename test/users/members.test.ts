@@ -144,19 +144,6 @@ test('a deactivated member is inactive, in no organization, and logged out, and 
   t.true(namesIn((await list(institution.token)).json).includes(member.username))
 })
 
-test('the event of a deactivation names the institution and the member', async t => {
-  const school = await openSchool(service)
-  const member = await school.member()
-  await client.call(Users.method.deactivateMember, { username: member.username }, { token: school.institution.token })
-  const events = await service.registry.audit.list({
-    action: 'user.deactivate',
-    subjectId: idOf(member.token),
-    limit: 9,
-  })
-  t.is(events.length, 1)
-  t.like(events[0], { actor: 'user', actor_id: idOf(school.institution.token), object: `organization:${school.id}` })
-})
-
 test('a deactivated member is notified by e-mail, without the address from which the institution called', async t => {
   const school = await openSchool(service)
   for (const [language, subject] of [
@@ -174,16 +161,6 @@ test('a deactivated member is notified by e-mail, without the address from which
     t.true(mail.text?.includes(username))
     t.false(mail.text?.includes('198.51.100.77'))
   }
-})
-
-test('keys that were mailed to a member are void once it is deactivated', async t => {
-  const school = await openSchool(service)
-  const { username, token } = await school.member()
-  const key = 'ABCD2345'
-  await service.registry.mailedKeys.replace(idOf(token), 'recovery', key, undefined)
-  t.is((await deactivate(school.institution.token, username)).status, 200)
-  const answer = await service.request('POST', '/forgotpasswords/loginbyusernameandkey', { query: { username, key } })
-  refused(t, answer, 422, 'INVALID_KEY')
 })
 
 test('the paths of members exist only at /', async t => {

@@ -1,12 +1,6 @@
 /** Users change their own profile, at every endpoint. */
 import { randomUUID } from 'node:crypto'
-import { createClient } from '@connectrpc/connect'
-import { createConnectTransport } from '@connectrpc/connect-node'
 import test from 'ava'
-import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { reasonOf } from '../_helpers/administration.js'
-import { openGrpc } from '../_helpers/grpc.js'
-import { changeTokens, endsOrWaits } from '../_helpers/models.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { serviceForFile, serviceWithClock } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
@@ -185,42 +179,4 @@ test('refused nicknames count against the limit of look-ups, and own changes don
   refused(t, await take(`Umbu ${randomUUID()}`), 429, 'TOO_MANY_ATTEMPTS')
   const city = { record: { city: 'Palmas' } }
   t.is((await service.request('PATCH', '/users/me', { token, body: city, headers })).status, 200)
-})
-
-test('a change that started before its session was revoked changes nothing', async t => {
-  const { database, users } = service.registry
-  for (const revoke of ['suspend', 'revokeTokens'] as const) {
-    const { token } = await service.signUp('ROLE_CLIENT')
-    const id = idOf(token)
-    let answer: ReturnType<typeof patch> | undefined
-    await changeTokens(service.registry, id, async transaction => {
-      await users[revoke](id, transaction)
-      answer = patch(token, { record: { city: 'Recife' } })
-      await endsOrWaits(database, answer)
-    })
-    refused(t, (await answer)!, 500, 'INVALID_TOKEN')
-    t.not((await users.byId(id))?.city, 'Recife')
-    t.deepEqual(await edits(token), [])
-  }
-})
-
-test('gRPC and Connect behave as HTTP does', async t => {
-  const values = profile()
-  const grpc = openGrpc(service.grpc)
-  t.teardown(() => grpc.close())
-  const connect = createClient(Users, createConnectTransport({ baseUrl: service.http, httpVersion: '1.1' }))
-  const { token } = await service.signUp('ROLE_CLIENT', values)
-  const options = { headers: { authorization: `Bearer ${token}` } }
-  const request = (city: string) => ({ record: { city }, updateMask: { paths: ['city', 'institution'] } })
-  for (const [city, call] of [
-    ['Recife', () => grpc.call(Users.method.updateMe, request('Recife'), { token })],
-    ['Caruaru', () => connect.updateMe(request('Caruaru'), options)],
-  ] as const) {
-    const { user } = await call()
-    t.is(user?.city, city)
-    t.is(user?.institution, undefined)
-    t.is(user?.nickname, values.nickname)
-  }
-  const foreign = connect.updateMe({ record: { city: 'x' }, updateMask: { paths: ['city', 'role'] } }, options)
-  t.is(await reasonOf(foreign), 'INVALID_ARGUMENT')
 })

@@ -57,74 +57,42 @@ test('all wrong fields are listed once each, including taken names and wrong typ
   ])
 })
 
-const refusedValues: [field: string, value: unknown][] = [
-  ['state', 'B'],
-  ['state', 'BAH'],
-  ['gender', 'm'],
-  ['gender', 'male'],
-  ['institutiontype', 'S'],
-  ['dateofborn', '31/04/1990'],
-  ['dateofborn', '29/02/2023'],
-  ['dateofborn', '1/2/1990'],
-  ['dateofborn', '12/31/1990'],
-  ['dateofborn', '1990-02-30'],
-  ['dateofborn', '1990-13-01T00:00:00Z'],
-  ['dateofborn', '01/01/2999'],
-  ['dateofborn', 'yesterday'],
-  ['termsofusage', false],
-  ['roles', ['ROLE_CLIENT', 'ROLE_INSTITUTION']],
-  ['roles', ['ROLE_CLIENT', 'ROLE_CLIENT']],
-  ['roles', ['ROLE_ROOT']],
-  ['roles', ['role_client']],
-  ['roles', [7]],
-  ['password', 'seven77'],
-  ['password', 'é'.repeat(257)],
-  ['password', 'password123'],
-  ['password', 'PASSWORD123'],
-  ['city', 'a'.repeat(256)],
-  ['city', 'Sal\nvador'],
-  ['city', 'Sal\u0000vador'],
-  ['institution', 'a'.repeat(256)],
-  ['institution', 'a\u0007b'],
-  ['securityquestion', 'a'.repeat(256)],
-  ['securityanswer', 'a'.repeat(256)],
-  ['username', 'a'.repeat(256)],
-  ['username', 'an\u007fa'],
-  ['nickname', 'a'.repeat(256)],
-  ['nickname', 'a\tb'],
-  ['email', 'not an address'],
-  ['city', 7],
-]
-for (const [field, value] of refusedValues) {
-  const shown = String(JSON.stringify(value)).slice(0, 40)
-  test(`${field} ${shown} is answered with 422 and named`, async t => {
-    const answer = await signUp({ [field]: value })
-    refused(t, answer, 422, 'INVALID_SIGN_UP')
-    t.deepEqual(wrongFields(answer), [field])
+const refusedValues: Record<string, readonly unknown[]> = {
+  state: ['BAH'],
+  gender: ['m'],
+  institutiontype: ['S'],
+  dateofborn: ['31/04/1990', '01/01/2999', 'yesterday'],
+  termsofusage: [false],
+  roles: [['ROLE_CLIENT', 'ROLE_CLIENT'], ['role_client'], [7]],
+  password: ['seven77', 'é'.repeat(257), 'PASSWORD123'],
+  city: ['a'.repeat(256), 'Sal\nvador', 'Sal\u0000vador', 7],
+  institution: ['a\u0007b'],
+  securityquestion: ['a'.repeat(256)],
+  securityanswer: ['a'.repeat(256)],
+  username: ['an\u007fa', '\u200b', 'me', ' Login ', '{username}', 'ｓｉｇｎｕｐ', ' ＃１ '],
+  nickname: ['a\tb', '\u3164'],
+  email: ['not an address'],
+}
+for (const [field, values] of Object.entries(refusedValues)) {
+  test(`a ${field} that the rules refuse is answered with 422 and named`, async t => {
+    for (const value of values) {
+      const answer = await signUp({ [field]: value })
+      refused(t, answer, 422, 'INVALID_SIGN_UP')
+      t.deepEqual(wrongFields(answer), [field], JSON.stringify(value))
+    }
   })
 }
 
-const takenValues: [field: string, value: unknown][] = [
-  ['password', 'eightéé8'],
-  ['password', 'é'.repeat(256)],
-  ['password', 'пароль 長い 🐙 passe'],
-  ['city', 'a'.repeat(255)],
-  ['city', "Olho-d'Água das Cunhãs"],
-  ['gender', 'N'],
-  ['gender', null],
-  ['gender', ''],
-  ['institutiontype', 'D'],
-  ['institutiontype', 'O'],
-  ['state', 'é€'],
-  ['unknownfield', { a: [1] }],
-  ['email', 'ana.maria+auth@example.org'],
-]
-for (const [field, value] of takenValues) {
-  test(`${field} ${String(JSON.stringify(value)).slice(0, 40)} is accepted`, async t => {
-    const { status, text } = await signUp({ [field]: value })
+test('unusual values within the rules are accepted', async t => {
+  for (const fields of [
+    { password: 'пароль 長い 🐙 passe', city: "Olho-d'Água das Cunhãs", state: 'é€', institutiontype: 'D' },
+    { password: 'é'.repeat(256), city: 'a'.repeat(255), gender: null, unknownfield: { a: [1] } },
+    { password: 'eightéé8', gender: '', institutiontype: 'O', email: 'ana.maria+auth@example.org' },
+  ]) {
+    const { status, text } = await signUp(fields)
     t.is(status, 200, text)
-  })
-}
+  }
+})
 
 for (const [given, shown] of [
   ['29/02/2024', '29/02/2024'],
@@ -135,39 +103,6 @@ for (const [given, shown] of [
   test(`the date of birth ${given} is shown as ${shown}`, async t => {
     const { text: token } = await signUp({ dateofborn: given })
     t.is((await service.request('GET', '/users/me', { token })).json.dateofborn, shown)
-  })
-}
-
-test('today is a date of birth, tomorrow is in the future', async t => {
-  const day = (offset: number) => {
-    const moment = new Date(Date.now() + offset * 86_400_000)
-    return moment.toLocaleDateString('pt-BR', { timeZone: 'America/Sao_Paulo' })
-  }
-  t.is((await signUp({ dateofborn: day(0) })).status, 200)
-  t.is((await signUp({ dateofborn: day(1) })).status, 422)
-})
-
-for (const name of [
-  'me',
-  'refresh',
-  'login',
-  'signup',
-  'activate',
-  'existsByUsername',
-  'existsByNickname',
-  'sendadminkeybyemailpartner',
-  '{username}',
-  'ME',
-  ' Login ',
-  'ｓｉｇｎｕｐ',
-  '#1',
-  ' ＃１ ',
-  '#٣',
-]) {
-  test(`the username "${name}" is reserved`, async t => {
-    const answer = await signUp({ username: name })
-    refused(t, answer, 422, 'INVALID_SIGN_UP')
-    t.deepEqual(wrongFields(answer), ['username'])
   })
 }
 
@@ -214,13 +149,6 @@ test('a taken nickname is refused with a free suggestion', async t => {
 test('a username may equal another user’s nickname', async t => {
   const { nickname } = await service.signUp('ROLE_CLIENT')
   t.is((await signUp({ username: nickname })).status, 200)
-})
-
-test('the password may not be the username or the nickname', async t => {
-  const name = `Manoela ${randomUUID()}`
-  t.deepEqual(wrongFields(await signUp({ username: name, password: name.toUpperCase() })), ['password'])
-  t.deepEqual(wrongFields(await signUp({ nickname: name, password: name })), ['password'])
-  t.deepEqual(wrongFields(await signUp({ username: '(71)97777-1234', password: '71977771234' })), ['password'])
 })
 
 for (const body of ['[]', '"text"', '7', 'null', 'true', '{"username":', '', 'username=ana']) {

@@ -1,10 +1,6 @@
 /** Users change their own username, at every endpoint. */
 import { randomUUID } from 'node:crypto'
-import { createClient } from '@connectrpc/connect'
-import { createConnectTransport } from '@connectrpc/connect-node'
 import test from 'ava'
-import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { openGrpc } from '../_helpers/grpc.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { password, serviceForFile, serviceWithClock, type TestService } from '../_helpers/service.js'
@@ -114,23 +110,6 @@ test('another spelling of the username needs no reservation, and the same userna
   t.is(rows.length, 0)
   await mailbox.nextEmail(email)
   t.is(mailbox.emails.filter(({ to }) => to?.[0]?.address === email).length, 1)
-})
-
-test('gRPC and Connect behave as HTTP does', async t => {
-  const grpc = openGrpc(service.grpc)
-  t.teardown(() => grpc.close())
-  const connect = createClient(Users, createConnectTransport({ baseUrl: service.http, httpVersion: '1.1' }))
-  const { token } = await service.signUp('ROLE_CLIENT')
-  const options = { headers: { authorization: `Bearer ${token}` } }
-  for (const set of [
-    (username: string) => grpc.call(Users.method.setUsername, { username, password }, { token }),
-    (username: string) => connect.setUsername({ username, password }, options),
-  ]) {
-    const name = newName()
-    await set(name)
-    t.is((await tryLogin(name)).status, 200)
-    await t.throwsAsync(set('me'))
-  }
 })
 
 test('refused usernames count against the limit of look-ups of the network, and a change doesn’t', async t => {
