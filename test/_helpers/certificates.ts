@@ -3,7 +3,7 @@ import { generateKeyPairSync, type KeyObject, randomBytes, sign } from 'node:cry
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Teardown } from './database.js'
-import { temporaryFolder } from './files.js'
+import { temporaryFolder } from './temporary-folder.js'
 
 /** An authority, and a certificate that it signed, in PEM. */
 export interface Authority {

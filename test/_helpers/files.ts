@@ -3,14 +3,6 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test from 'ava'
-import type { Teardown } from './database.js'
-
-/** A folder that is deleted when the test ends. */
-export async function temporaryFolder(t: Teardown): Promise<string> {
-  const path = await mkdtemp(join(tmpdir(), 'auth-test-'))
-  t.teardown(() => rm(path, { recursive: true, force: true }))
-  return path
-}
 
 /** A folder for the tests of a file, removed after them: `at` is the path of a name in it, `file` writes a file with a new name. */
 export function folderForFile() {

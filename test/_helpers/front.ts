@@ -5,10 +5,10 @@ import { connect } from 'node:net'
 import { join } from 'node:path'
 import { createAuthority } from './certificates.js'
 import type { Teardown } from './database.js'
-import { temporaryFolder } from './files.js'
 import type { Place } from './http2.js'
 import { keepLog } from './logged.js'
 import type { Spawned } from './spawned.js'
+import { temporaryFolder } from './temporary-folder.js'
 import { waitFor } from './wait.js'
 
 /** A proxy in front of a service. */

@@ -2,10 +2,10 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import type { Teardown } from './database.js'
-import { temporaryFolder } from './files.js'
 import { databaseFor } from './installed.js'
 import { keepLog } from './logged.js'
 import { password } from './service.js'
+import { temporaryFolder } from './temporary-folder.js'
 import { waitFor } from './wait.js'
 
 const main = fileURLToPath(new URL('../../server/main.js', import.meta.url))

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { Run } from './cli.js'
 import type { Teardown } from './database.js'
-import { temporaryFolder } from './files.js'
+import { temporaryFolder } from './temporary-folder.js'
 
 /** The folder of this version. */
 export const root = fileURLToPath(new URL('../../..', import.meta.url))

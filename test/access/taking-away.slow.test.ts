@@ -9,9 +9,9 @@ import { done, newIdentity } from '../_helpers/backups.js'
 import { runCli } from '../_helpers/cli.js'
 import { createStoppedClock, stopClock } from '../_helpers/clock.js'
 import { freshDatabase } from '../_helpers/database.js'
-import { temporaryFolder } from '../_helpers/files.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { startTestService } from '../_helpers/service.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import {
   answers,
   beginHolding,

@@ -132,13 +132,6 @@ export function percentile(values: readonly number[], percent: number): number {
   return sorted[Math.max(0, Math.ceil((sorted.length * percent) / 100) - 1)] ?? Number.NaN
 }
 
-/** The trend of figures over time: the mean of their last third divided by that of the third before. */
-export function levelOf(figures: readonly number[]): number {
-  const third = Math.floor(figures.length / 3)
-  const mean = (part: readonly number[]) => part.reduce((sum, each) => sum + each, 0) / part.length
-  return mean(figures.slice(-third)) / mean(figures.slice(third, 2 * third))
-}
-
 function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b)
   const middle = sorted.length / 2

@@ -1,19 +1,12 @@
 /** The scenarios without floods: segments that take turns within a round, and the ratios between them. */
-import { spawnSync } from 'node:child_process'
-import { setTimeout as sleep } from 'node:timers/promises'
-import { administration } from './administration.js'
-import { feed } from './feed.js'
 import { front } from './front.js'
 import type { Job } from './load.js'
 import { logins } from './logins.js'
-import { levelOf, type Prepared, type Row, type Segment } from './measure.js'
+import type { Prepared, Row, Segment } from './measure.js'
 import { moving } from './moving.js'
 import type { Endpoint, Operation } from './operations.js'
-import { memory, type ServiceProcess, startBaseline, startGateway, startLoad } from './processes.js'
-import { replicas } from './replicas.js'
+import { type ServiceProcess, startBaseline, startGateway, startLoad } from './processes.js'
 import { type Scenarios, underLoad } from './segments.js'
-import { soak } from './soak.js'
-import { verifying } from './verifying.js'
 import { type Bench, serviceOn } from './world.js'
 
 export const scenarios: Scenarios = {
@@ -21,23 +14,12 @@ export const scenarios: Scenarios = {
   front: { about: 'me over HTTP, this build and another (--against) in turn', byDefault: false, prepare: front },
   gateway: { about: 'me through a gateway in a separate process', prepare: gateway },
   users: { about: 'light operations at 1,000 and 1,000,000 users', prepare: users },
-  administration: { about: 'lists and searches of users at 1,000 and 1,000,000', prepare: administration },
   moving: {
     about: 'the older implementation with 1,000,000 users moves in, and what its registry costs',
     byDefault: false,
     prepare: moving,
   },
   logins: { about: 'logins and sign-ups, me beside logins, five times the capacity', prepare: logins },
-  start: { about: 'time and memory of a start on an existing database', prepare: start },
-  memory: { about: '10 minutes of 80% me, 15% refresh, 5% login', byDefault: false, prepare: memoryOverTime },
-  feed: {
-    about: '1,000 watchers of the feed, and revocations to 100 watchers of two replicas',
-    byDefault: false,
-    prepare: feed,
-  },
-  replicas: { about: 'logins by 1, 2 and 4 replicas, commits 5 ms slower', byDefault: false, prepare: replicas },
-  verifying: { about: 'tokens verified by the client package, and revocations', byDefault: false, prepare: verifying },
-  soak: { about: '15 minutes of three servers, one killed each minute', byDefault: false, prepare: soak },
 }
 
 async function light(bench: Bench): Promise<Prepared> {
@@ -117,61 +99,6 @@ async function users(bench: Bench): Promise<Prepared> {
     rows.push({ ...row, figure: 'time', goal: { most: 1.15 } })
   }
   return { segments, rows }
-}
-
-async function memoryOverTime(bench: Bench): Promise<Prepared> {
-  const { service, world } = await serviceOn(bench, 1000, 10)
-  const load = startLoad()
-  const mix = { me: 16, refresh: 3, login: 1 }
-  const job = { world, endpoint: 'http', port: service.http, mix, connections: 64, rate: 300, seconds: 600 } as const
-  return {
-    rounds: 1,
-    segments: {
-      'ten minutes': async scale => {
-        const samples: number[] = []
-        const timer = setInterval(() => samples.push(memory(service.pid)), 5000 * scale)
-        const sample = await underLoad(load, [service], job)(scale)
-        clearInterval(timer)
-        return { ...sample, figures: { ...sample.figures, memory: Math.max(...samples), level: levelOf(samples) } }
-      },
-    },
-    rows: [
-      { label: 'most memory in 10 minutes', subject: 'ten minutes', figure: 'memory', goal: { most: 180 } },
-      { label: 'last third ÷ second third', subject: 'ten minutes', figure: 'level', goal: { most: 1.05 } },
-      { label: 'latency', subject: 'ten minutes', figure: 'p99' },
-    ],
-  }
-}
-
-async function start(bench: Bench): Promise<Prepared> {
-  const { again } = await serviceOn(bench, 1000, 4)
-  return {
-    segments: {
-      async service() {
-        const from = performance.now()
-        const { http, pid, stop } = await again()
-        const { status } = await fetch(`http://127.0.0.1:${http}/readyz`)
-        if (status !== 200) throw new Error(`the service isn’t ready: ${status}`)
-        const seconds = (performance.now() - from) / 1000
-        // Maintenance starts a second after the service.
-        await sleep(1500)
-        const figures = { seconds, memory: memory(pid) }
-        await stop()
-        return { figures }
-      },
-      async node() {
-        const from = performance.now()
-        spawnSync(process.execPath, ['-e', '0'])
-        const seconds = (performance.now() - from) / 1000
-        const { stdout } = spawnSync(process.execPath, ['-p', 'process.memoryUsage().rss'], { encoding: 'utf8' })
-        return { figures: { seconds, memory: Number(stdout) / 1e6 } }
-      },
-    },
-    rows: [
-      { label: 'ready ÷ node alone', subject: 'service', baseline: 'node', figure: 'seconds', goal: { most: 4 } },
-      { label: 'memory idle ÷ node alone', subject: 'service', baseline: 'node', figure: 'memory', goal: { most: 2 } },
-    ],
-  }
 }
 
 function portOf({ http, grpc }: ServiceProcess, endpoint: Endpoint): number {

@@ -7,7 +7,7 @@ import { openDatabase } from '../../server/database/connection.js'
 import { createCounterKeys } from '../../server/models/attempt.js'
 import { createStoredKeys } from '../../server/models/data-key.js'
 import { installedRegistry, leaves, runCli, spawnCli } from '../_helpers/cli.js'
-import { temporaryFolder } from '../_helpers/files.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 
 interface Run {
   readonly args: readonly string[]

@@ -11,9 +11,9 @@ import test, { type ExecutionContext } from 'ava'
 import { formatAddress } from '../../server/process/settings.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { installedRegistry, openTerminal, program, runCli, spawnCli } from '../_helpers/cli.js'
-import { temporaryFolder } from '../_helpers/files.js'
 import { freePort } from '../_helpers/relay.js'
 import { password, serviceForFile, startTestService } from '../_helpers/service.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_METRICS_ADDRESS: '127.0.0.1:0' }))
 const authority = createAuthority('Known')

@@ -6,8 +6,8 @@ import test from 'ava'
 import { openSignedIn } from '../_helpers/administration.js'
 import { installedRegistry, runCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
-import { temporaryFolder } from '../_helpers/files.js'
 import { startTestService } from '../_helpers/service.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 
 const masterKey = Buffer.alloc(32, 7).toString('base64')
 

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import { installedRegistry, spawnCli, startCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
-import { temporaryFolder } from '../_helpers/files.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 
 test('an import that is killed repeatedly and resumed applies each row once and reports each rejected row', async t => {
   const env = await installedRegistry(t)

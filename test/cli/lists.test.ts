@@ -5,8 +5,8 @@ import test from 'ava'
 import { createProgram } from '../../cli/program.js'
 import { installedRegistry, leaves, openTerminal, runCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
-import { temporaryFolder } from '../_helpers/files.js'
 import { openModels } from '../_helpers/models.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 
 const all = leaves(createProgram())
 const paths = all.map(({ path }) => path)

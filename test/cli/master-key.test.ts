@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import test from 'ava'
 import pg from 'pg'
 import { installedRegistry, keys, openTerminal, runCli } from '../_helpers/cli.js'
-import { temporaryFolder } from '../_helpers/files.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 
 const next = Buffer.alloc(32, 9).toString('base64')
 

@@ -4,7 +4,7 @@ import test from 'ava'
 import { newIdentity } from '../_helpers/backups.js'
 import { runCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
-import { temporaryFolder } from '../_helpers/files.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { nextVersion, runVersion } from '../_helpers/versions.js'
 
 const AUTH_MASTER_KEY = Buffer.alloc(32, 7).toString('base64')

@@ -4,7 +4,7 @@ import { chmod, chown, lstat, mkdir, readdir, readFile, stat, symlink, writeFile
 import { join } from 'node:path'
 import test from 'ava'
 import { installedRegistry, program, runCli } from '../_helpers/cli.js'
-import { temporaryFolder } from '../_helpers/files.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 
 const list = 'id,name\n999999,Escola\n'
 

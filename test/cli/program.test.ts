@@ -7,7 +7,7 @@ import pg from 'pg'
 import { createProgram } from '../../cli/program.js'
 import { installedRegistry, leaves, runCli, spawnCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
-import { temporaryFolder } from '../_helpers/files.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 
 for (const { command, path } of leaves(createProgram())) {
   test(`${path} explains what it does, each option and an example, within 80 columns`, async t => {

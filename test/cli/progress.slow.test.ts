@@ -6,8 +6,8 @@ import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { keys, openTerminal, runCli, startCli } from '../_helpers/cli.js'
 import { ask, hold } from '../_helpers/database.js'
-import { temporaryFolder } from '../_helpers/files.js'
 import { password, serviceForFile } from '../_helpers/service.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 

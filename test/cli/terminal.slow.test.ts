@@ -3,8 +3,8 @@ import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
 import { keys, openTerminal, runCli, type Terminal } from '../_helpers/cli.js'
-import { temporaryFolder } from '../_helpers/files.js'
 import { serviceForFile } from '../_helpers/service.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { waitFor } from '../_helpers/wait.js'
 
 const service = serviceForFile()

@@ -3,8 +3,8 @@ import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { documentsOf, runCli } from '../_helpers/cli.js'
-import { temporaryFolder } from '../_helpers/files.js'
 import { password, serviceForFile } from '../_helpers/service.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { idOf } from '../_helpers/tokens.js'
 
 const service = serviceForFile()

@@ -10,9 +10,9 @@ import { openAdministration, openSignedIn } from '../_helpers/administration.js'
 import { done, newIdentity } from '../_helpers/backups.js'
 import { runCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
-import { temporaryFolder } from '../_helpers/files.js'
 import { openMailbox } from '../_helpers/mailbox.js'
 import { password, startTestService } from '../_helpers/service.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { idOf } from '../_helpers/tokens.js'
 
 /** How many events of an action a registry has. */

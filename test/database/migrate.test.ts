@@ -7,7 +7,7 @@ import test, { type ExecutionContext } from 'ava'
 import { type Database, openDatabase } from '../../server/database/connection.js'
 import { migrate, readMigrations } from '../../server/database/migrate.js'
 import { freshDatabase } from '../_helpers/database.js'
-import { temporaryFolder } from '../_helpers/files.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 
 const own = new URL('../../../server/database/migrations/', import.meta.url)
 const names = readdirSync(own)

@@ -10,8 +10,8 @@ import { openDatabase } from '../../server/database/connection.js'
 import { withFolderLock } from '../../server/embedded/folder-lock.js'
 import { embeddedSecrets } from '../../server/embedded/secrets.js'
 import { ask } from '../_helpers/database.js'
-import { temporaryFolder } from '../_helpers/files.js'
 import { ended, spawnHolder, spawnMember, start, urlFrom } from '../_helpers/members.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 
 test.serial('simultaneous starts share one database, and the last process to end stops it', async t => {
   const dataDir = await temporaryFolder(t)

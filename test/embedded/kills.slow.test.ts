@@ -4,8 +4,8 @@ import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
 import { ask } from '../_helpers/database.js'
-import { temporaryFolder } from '../_helpers/files.js'
 import { ended, spawnMember, start, urlFrom } from '../_helpers/members.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 async function postmaster(dataDir: string): Promise<number> {

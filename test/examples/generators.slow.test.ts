@@ -6,8 +6,8 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import test from 'ava'
 import { goEnv, runs } from '../_helpers/examples.js'
-import { temporaryFolder } from '../_helpers/files.js'
 import { password, serviceForFile } from '../_helpers/service.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 
 const service = serviceForFile()
 const run = promisify(execFile)

@@ -5,8 +5,8 @@ import { promisify } from 'node:util'
 import test from 'ava'
 import { build } from 'esbuild'
 import { example, goEnv, runs } from '../_helpers/examples.js'
-import { temporaryFolder } from '../_helpers/files.js'
 import { serviceForFile } from '../_helpers/service.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 
 const service = serviceForFile()
 

@@ -4,11 +4,11 @@ import { chmod, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
 import { ask, type Teardown } from '../_helpers/database.js'
-import { temporaryFolder } from '../_helpers/files.js'
 import { scrape } from '../_helpers/metrics.js'
 import { refused } from '../_helpers/problem.js'
 import { password, signUpForm, startTestService } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { waitForValue } from '../_helpers/wait.js'
 
 const scraped = { AUTH_METRICS_ADDRESS: '127.0.0.1:0' }

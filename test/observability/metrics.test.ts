@@ -7,11 +7,11 @@ import { done, newIdentity } from '../_helpers/backups.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { spawnCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
-import { temporaryFolder } from '../_helpers/files.js'
 import { scrape } from '../_helpers/metrics.js'
 import { startRelay } from '../_helpers/relay.js'
 import { serviceForFile, startTestService } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 const read = (name: string) => readFileSync(fileURLToPath(new URL(`../../../${name}`, import.meta.url)), 'utf8')

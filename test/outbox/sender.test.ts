@@ -6,8 +6,8 @@ import test, { type ExecutionContext } from 'ava'
 import PostalMime from 'postal-mime'
 import { type Composed, startSender } from '../../server/outbox/sender.js'
 import { createMailTransport, type Mail } from '../../server/outbox/transport.js'
-import { temporaryFolder } from '../_helpers/files.js'
 import { openMailbox } from '../_helpers/mailbox.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 interface Row {
