@@ -6,7 +6,7 @@ import test, { type ExecutionContext } from 'ava'
 import { openSignedIn, reasonOf } from '../_helpers/administration.js'
 import { ask } from '../_helpers/database.js'
 import { startTestService } from '../_helpers/service.js'
-import { waitFor, waitForValue } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
 
@@ -32,7 +32,10 @@ test('the queue shows kind, user, attempts and codes, and no content of an e-mai
   await emails.add({ kind: 'recovery-key', parameters: { userId: 1, to } }, 'en')
   await emails.add({ kind: 'recovery-key', parameters: { userId: 1, to } }, 'en')
   const list = async (filter = {}) => (await api.listEmails(filter)).emails
-  await waitFor(async () => (await list()).every(({ error }) => error !== undefined))
+  await waitForValue(
+    () => list(),
+    value => value.every(({ error }) => error !== undefined),
+  )
   const [first, second] = await list()
   t.like(first, { kind: 'recovery-key', user: 1 })
   t.regex(first!.error!, /ECONNREFUSED|ESOCKET/)

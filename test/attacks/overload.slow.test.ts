@@ -6,7 +6,7 @@ import { openAdministration } from '../_helpers/administration.js'
 import { anyAddress, from, known, login, statuses } from '../_helpers/crowd.js'
 import { password, signUpForm, startTestService, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 /** How many wait for a hash. */
 async function hashesWaiting({ service }: TestService): Promise<number> {
@@ -123,6 +123,9 @@ test('after a migration from another system all users sign in at once, and their
   t.deepEqual(statuses(answers), { 200: 12 })
   over = true
   await Promise.all(load)
-  await waitFor(async () => (await storedHashes(service)).every(hash => hash.startsWith('hmac1:$2b$06$')))
+  await waitForValue(
+    () => storedHashes(service),
+    value => value.every(hash => hash.startsWith('hmac1:$2b$06$')),
+  )
   t.pass()
 })

@@ -537,7 +537,10 @@ test('an interrupted backup leaves no file', async t => {
   await holder.query('BEGIN; LOCK TABLE users IN ACCESS EXCLUSIVE MODE')
   const names = (await readdir(folder)).sort()
   const child = startCli(env, ['backup', join(folder, 'x.age'), '--recipient', recipient])
-  await waitFor(async () => (await readdir(folder)).some(name => name.endsWith('.partial')))
+  await waitForValue(
+    () => readdir(folder),
+    value => value.some(name => name.endsWith('.partial')),
+  )
   child.kill('SIGINT')
   t.is(await new Promise(resolve => child.once('close', resolve)), 130)
   t.deepEqual((await readdir(folder)).sort(), names)

@@ -98,13 +98,19 @@ serial('a verifier whose clock is off by an hour refuses no valid token and acce
       // A clock ahead looks like a suspended machine: the verifier asks the registry until the next response of the feed.
       t.regex(await outcome(verifier, brief), by > 0 ? /registry/ : /signature|cache/)
       t.is(await outcome(verifier, expired), 'INVALID_TOKEN')
-      await waitFor(async () => /signature|cache/.test(await outcome(verifier, brief)))
+      await waitForValue(
+        () => outcome(verifier, brief),
+        value => /signature|cache/.test(value),
+      )
       t.is(await outcome(verifier, expired), 'INVALID_TOKEN')
       const another = await verifierOf(t, service, options)
       t.is(await outcome(another, brief), 'signature')
       t.is(await outcome(another, expired), 'INVALID_TOKEN')
     })
-    await waitFor(async () => /signature|cache/.test(await outcome(verifier, brief)))
+    await waitForValue(
+      () => outcome(verifier, brief),
+      value => /signature|cache/.test(value),
+    )
   }
   t.is(await outcome(verifier, token), 'signature')
 })
@@ -138,7 +144,10 @@ serial('if keys can’t be refreshed, they are used for a minute beyond their ma
     for (const token of [seen, unseen]) t.is(await outcome(verifier, token), 'registry')
     await waitForValue(reads, value => value > before)
     network.broken.clear()
-    await waitFor(async () => /cache|signature/.test(await outcome(verifier, unseen)))
+    await waitForValue(
+      () => outcome(verifier, unseen),
+      value => /cache|signature/.test(value),
+    )
   })
   t.true(reads() - before < 10, String(reads() - before))
 })
@@ -186,7 +195,10 @@ serial('a restore of the registry is detected, and its state applies from then o
 
   const restored = await startTestService(t, { DATABASE_URL: copy })
   network.redirect(restored.http)
-  await waitFor(() => warnings.includes('CURSOR_LOST'))
+  await waitForValue(
+    () => warnings,
+    value => value.includes('CURSOR_LOST'),
+  )
   await waitForValue(() => outcome(verifier, revokedAfter.token), 'signature')
   t.is(await outcome(verifier, revokedBefore.token), 'INVALID_TOKEN')
   t.regex(await outcome(verifier, other.token), /cache|signature/)

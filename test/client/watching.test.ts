@@ -72,7 +72,10 @@ test('failed polls are repeated, and no change is lost', async t => {
   )
   t.false(ids.includes(idOf(token)))
   network.broken.clear()
-  await waitFor(() => ids.includes(idOf(token)))
+  await waitForValue(
+    () => ids,
+    value => value.includes(idOf(token)),
+  )
 })
 
 test('a watcher that was offline for a day misses no change, suspension or erasure', async t => {

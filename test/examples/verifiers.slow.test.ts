@@ -14,7 +14,7 @@ import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { claimsOf, createForger, headerOf, nowInSeconds } from '../_helpers/tokens.js'
 import { revoke } from '../_helpers/verifiers.js'
 import { root } from '../_helpers/versions.js'
-import { waitFor } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 /** Installs what a program needs; returns the command that runs it. */
 const languages: Record<string, { there: boolean; make(folder: string): Promise<[string, ...string[]]> }> = {
@@ -110,12 +110,18 @@ async function follows(t: ExecutionContext, make: (folder: string) => Promise<[s
   })
   t.teardown(() => void child.kill('SIGKILL'))
   const ask = dialogue(child)
-  await waitFor(async () => (await ask(token)).startsWith('valid'))
+  await waitForValue(
+    () => ask(token),
+    value => value.startsWith('valid'),
+  )
   for (const [what, wrong] of Object.entries(await invalidTokens(service, token)))
     t.regex(await ask(wrong), /^invalid/, what)
   await revoke(service.http, token)
   const startedAt = performance.now()
-  await waitFor(async () => (await ask(token)).startsWith('invalid'))
+  await waitForValue(
+    () => ask(token),
+    value => value.startsWith('invalid'),
+  )
   t.true(performance.now() - startedAt < 5_000)
   const again = await service.login(username)
   t.regex(await ask(again), /^valid/)
@@ -126,13 +132,22 @@ async function follows(t: ExecutionContext, make: (folder: string) => Promise<[s
   t.regex(await ask(token), /^invalid/)
   relay.lightUp()
   await revoke(service.http, other.token)
-  await waitFor(async () => (await ask(other.token)).startsWith('invalid'))
+  await waitForValue(
+    () => ask(other.token),
+    value => value.startsWith('invalid'),
+  )
 
   const { kid } = headerOf(again)
   await (await openLocal(t, service, { reason: 'a test' })).retireSigningKey({ kid, confirm: kid })
-  await waitFor(async () => (await ask(again)).startsWith('invalid'))
+  await waitForValue(
+    () => ask(again),
+    value => value.startsWith('invalid'),
+  )
   const next = await service.login(username)
-  await waitFor(async () => (await ask(next)).startsWith('valid'))
+  await waitForValue(
+    () => ask(next),
+    value => value.startsWith('valid'),
+  )
 }
 
 for (const [language, { there, make }] of Object.entries(languages)) {

@@ -173,7 +173,10 @@ for (const [what, ask] of [
     rest.write(bytes.slice(0, 2_000))
     await waiting(2)
     release()
-    await waitFor(() => order.includes(name))
+    await waitForValue(
+      () => order,
+      value => value.includes(name),
+    )
     rest.write(bytes.slice(2_000))
     await Promise.all([answered(whole, 1), answered(rest, 1)])
     t.deepEqual([...statusesOf(whole), ...statusesOf(rest)], [200, 200])
@@ -287,7 +290,7 @@ test('a client that doesn’t read its responses doesn’t occupy a place', asyn
     await answered(other, times)
   }
   t.deepEqual(statusesOf(other), [200, 200, 200])
-  await waitFor(() => scheduler.stats().running === 0 && scheduler.stats().waiting === 0)
+  await waitForValue(scheduler.stats, ({ running, waiting }) => running === 0 && waiting === 0)
 })
 
 test('a closing gateway answers the requests that wait', async t => {
@@ -527,7 +530,10 @@ test('pipelined requests in any fragmentation are answered in order and leave no
     async (stream, clients) => {
       random = stream
       await Promise.all(clients.map(send))
-      await waitFor(() => counts.waiting === 0 && counts.running === 0)
+      await waitForValue(
+        () => counts,
+        ({ waiting, running }) => waiting === 0 && running === 0,
+      )
       for (const each of connections) {
         t.is(each.response, undefined)
         if (each.destroyed) connections.delete(each)

@@ -94,8 +94,14 @@ test('a request that its client canceled is counted as such', async t => {
   await once(second, 'close')
   t.regex(await registry.metrics(), /auth_http_cut_total\{limit="connections"\} 1$/m)
   client.destroy()
-  await waitFor(async () => /\{route="\/forgot\w+\/\w+",status="gone"\} 1$/m.test(await registry.metrics()))
-  await waitFor(async () => /auth_http_connections\{state="open"\} 0$/m.test(await registry.metrics()))
+  await waitForValue(
+    () => registry.metrics(),
+    value => /\{route="\/forgot\w+\/\w+",status="gone"\} 1$/m.test(value),
+  )
+  await waitForValue(
+    () => registry.metrics(),
+    value => /auth_http_connections\{state="open"\} 0$/m.test(value),
+  )
   t.pass()
 })
 
@@ -158,6 +164,9 @@ test('metrics show when each certificate expires, and follow a replaced one', as
   const renewed = issue(90)
   await replace(http.cert, renewed.cert)
   await replace(http.key, renewed.key)
-  await waitFor(async () => (await all()).every(ends => ends.http === endOf(90)))
+  await waitForValue(
+    () => all(),
+    value => value.every(ends => ends.http === endOf(90)),
+  )
   t.is((await all())[0]!.grpc, endOf(60))
 })

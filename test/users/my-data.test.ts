@@ -12,7 +12,7 @@ import { refused, wrongFields } from '../_helpers/problem.js'
 import { password, type SignedUp, serviceForFile, serviceWithClock, startTestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { idOf } from '../_helpers/tokens.js'
-import { waitFor, waitForValue } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url }))
@@ -256,7 +256,10 @@ test('a malformed page is refused, and so is the page token of another account',
     service.request('GET', '/users/me/events', { token, query })
   // An unsealed event may move between two pages.
   const filter = { subjectId: idOf(one.token), limit: 9 }
-  await waitFor(async () => (await service.registry.audit.list(filter)).every(({ id }) => id !== null))
+  await waitForValue(
+    () => service.registry.audit.list(filter),
+    value => value.every(({ id }) => id !== null),
+  )
   const { nextPageToken: pageToken } = (await list({ pageSize: '1' })).json
   t.is((await list({ pageToken })).json.events.length, 1)
   const foreign = await list({ pageToken }, other.token)
