@@ -10,7 +10,7 @@ import { type OrganizationAttribute, organizationFields } from '../../server/rul
 import type { Api, GlobalOptions as Options } from '../administration.js'
 import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
-import { canAsk, confirm, confirmName, given, readText } from '../terminal/ask.js'
+import { canAsk, confirm, confirmName, given, readNumber, readText } from '../terminal/ask.js'
 import { askEdits, askFields, type Field, filled, type Values } from '../terminal/form.js'
 import { printFields, printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../terminal/pages.js'
@@ -20,13 +20,13 @@ import { listedFields, userList } from './users/output.js'
 
 /** The fields of an organization. */
 const fields: readonly Field<OrganizationAttribute>[] = organizationFields.map(
-  ({ field, attribute: key, about, required, check }) => ({
+  ({ field, attribute: key, about, required, kind, check }) => ({
     field,
     key,
     about,
     needed: required && 'always',
     check,
-    read: key === 'type' ? readType : undefined,
+    read: key === 'type' ? readType : kind === 'number' ? text => String(readNumber(0)(text)) : undefined,
   }),
 )
 
@@ -47,7 +47,7 @@ export function addOrganizations(program: Command): void {
     .administers(async (api, options: OrganizationFields & Options) => {
       const values = options.name || !canAsk(options) ? options : await askFields(fields, options)
       if (!values.name) misuse('Pass the name of the organization with --name.')
-      const form = create(OrganizationFormSchema, filled(fields, values))
+      const form = toForm(filled(fields, values))
       const { organization } = await api.createOrganization({ form })
       show(organization!, options, `Organization ${organization!.record!.id} is registered.`)
     })
@@ -82,11 +82,12 @@ export function addOrganizations(program: Command): void {
     .administers(async (api, name: string | undefined, options: OrganizationFields & Options) => {
       const organization = await nameOf(name, options)
       const read = async () => {
-        const { record, etag } = (await api.getOrganization({ organization, omitKeys: true })).organization!
-        return { etag, now: record as OrganizationFields }
+        const { record, etag, ...more } = (await api.getOrganization({ organization, omitKeys: true })).organization!
+        const now = Object.entries({ ...more, ...record! }).map(([key, value]) => [key, value && String(value)])
+        return { etag, now: Object.fromEntries(now) as OrganizationFields }
       }
       const { values, ...update } = await askEdits(fields, options, read)
-      const form = create(OrganizationFormSchema, values)
+      const form = toForm(values)
       const edited = (await api.updateOrganization({ organization, form, ...update })).organization!
       show(edited, options, `Organization ${edited.record!.id} is saved.`)
     })
@@ -194,6 +195,15 @@ function withName(command: Command): Command {
   return command.reference('organization', reference).json()
 }
 
+/** The form of these texts, some of which are numbers. */
+function toForm(values: OrganizationFields) {
+  const given = organizationFields.flatMap(({ attribute, kind }) => {
+    const text = values[attribute]
+    return text === undefined ? [] : [[attribute, kind === 'number' ? Number(text) : text]]
+  })
+  return create(OrganizationFormSchema, Object.fromEntries(given))
+}
+
 /** Reads a kind of organization; the letters of the contract in any case. */
 function readType(value: string): string {
   const text = readText(value)
@@ -201,9 +211,10 @@ function readType(value: string): string {
 }
 
 /** An organization in the fields of the contract, and what else administrators see; what is absent is left out. */
-function toOutput({ record, members, etag }: Organization) {
-  const json = toJson(OrganizationSchema, create(OrganizationSchema, { record: record! })) as { record: object }
-  return { ...json.record, members, etag }
+function toOutput(organization: Organization) {
+  const json = toJson(OrganizationSchema, create(OrganizationSchema, organization)) as { record: object; etag: string }
+  const { record, etag, ...more } = json
+  return { ...record, ...more, etag }
 }
 
 const organizationList: List<Organization, 'organizations'> = {

@@ -33,10 +33,7 @@ const flag = (field: string) => ({ kind: 'flag', field }) as const
 const secret = (field: string) => ({ kind: 'secret', field }) as const
 
 const { name, address, email, ...details } = Object.fromEntries(
-  organizationFields.map(({ field, attribute, lines }) => [
-    field,
-    { ...text(attribute), kind: lines ? 'lines' : 'text' } as Column,
-  ]),
+  organizationFields.map(({ field, attribute, kind = 'text' }) => [field, { ...text(attribute), kind } as Column]),
 ) as Record<string, Column>
 
 /** The columns of files of organizations, in the order of exports. */
@@ -81,7 +78,7 @@ export interface Reading {
 /** Reads the cells of a row, with the problems of those that can't be read. */
 function readCells(cells: Cells, columns: Readonly<Record<string, Column>>, { isCsv, folded }: Reading) {
   const row: Record<string, unknown> = {}
-  const form: Record<string, string> = {}
+  const form: Record<string, unknown> = {}
   const problems: { field: string; message: string }[] = []
   for (const [name, { kind, field, inForm }] of Object.entries(columns)) {
     const given = cells[name]
@@ -92,8 +89,11 @@ function readCells(cells: Cells, columns: Readonly<Record<string, Column>>, { is
     if (value instanceof Error) problems.push({ field: name, message: value.message })
     else if (value !== undefined) {
       if (kind === 'text' && typeof cell === 'string' && /[\r\n]/.test(cell.trim())) folded(name)
-      if (inForm) form[field] = value as string
+      if (inForm) form[field] = value
       else row[field] = value
+    } else if (inForm) {
+      // Without a number.
+      form[field] = 0
     }
   }
   return { row, form, problems: problems.map(problem => create(ImportProblemSchema, problem)) }
@@ -161,11 +161,12 @@ export function toUserRow(cells: Cells, how: Reading): ImportedUser {
 }
 
 /** The cells of an organization. */
-export function organizationCells({ record }: Organization, activationkey?: string): Cells {
+export function organizationCells({ record, ...more }: Organization, activationkey?: string): Cells {
   const { id, active, creationDate } = record!
+  const values: Readonly<Record<string, unknown>> = { ...more, ...record! }
   return {
     ...{ id, active: active === 'true', creation_date: creationDate, activationkey },
-    ...Object.fromEntries(organizationFields.map(({ field, attribute }) => [field, record![attribute]])),
+    ...Object.fromEntries(organizationFields.map(({ field, attribute }) => [field, values[attribute] as CellValue])),
   }
 }
 

@@ -161,13 +161,19 @@ function permitOpening({ service }: Administrator, changed: readonly string[]): 
 
 /** An organization as administrators see it, without its key. */
 function toOrganization(row: OrganizationRow): Organization {
-  const texts = organizationFields.map(({ attribute }) => [attribute, row[attribute] ?? undefined])
+  const valuesOf = (alone: boolean) =>
+    Object.fromEntries(
+      organizationFields
+        .filter(field => (field.alone ?? false) === alone)
+        .map(({ attribute }) => [attribute, row[attribute] ?? undefined]),
+    )
   return withEtag(OrganizationSchema, {
     record: {
       id: row.id,
       active: String(row.active),
       creationDate: row.creationDate,
-      ...Object.fromEntries(texts),
+      ...valuesOf(false),
     },
+    ...valuesOf(true),
   })
 }

@@ -22,7 +22,10 @@ import type { MasterKey } from './master-key.js'
 
 /** Attributes of an organization that can be edited. */
 const details = Object.fromEntries(
-  organizationFields.map(({ attribute, required }) => [attribute, required ? text : hasDefault(nullable(text))]),
+  organizationFields.map(({ attribute, required, kind }) => [
+    attribute,
+    required ? text : hasDefault(nullable<string | number, false>(kind === 'number' ? integer : text)),
+  ]),
 ) as {
   readonly [A in OrganizationAttribute]: Attribute<
     OrganizationValues[A],

@@ -14,8 +14,13 @@ export function readOrganization(
   fields: readonly OrganizationField[],
 ): { wrong: FieldViolation[]; details: Partial<OrganizationValues> } {
   const wrong: FieldViolation[] = []
-  const details = fields.map(({ field, attribute, required, lines, check }) => {
-    const given = form[attribute] ?? ''
+  const details = fields.map(({ field, attribute, required, kind, check }) => {
+    const given: string | number = form[attribute] ?? ''
+    if (typeof given === 'number') {
+      if (given < 0) wrong.push({ field, message: 'Use a number above 0, or 0 for none.' })
+      return [attribute, given || null]
+    }
+    const lines = kind === 'lines'
     const text = (lines ? given.replace(/\r\n?/g, '\n') : given).trim()
     const problem = tooLong(text, 'text')
       ? `Use at most ${limits.text} characters.`

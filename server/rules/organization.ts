@@ -3,7 +3,7 @@
 import type { OrganizationForm } from '../../proto/gen/auth/v1/administration_pb.js'
 import { isEmailAddress } from './names.js'
 
-/** A field of an organization: a text as long as sizes.ts allows. */
+/** A field of an organization: a text as long as sizes.ts allows, or a number above 0. */
 interface Row {
   /** Its name in JSON, masks and files; by default that of its attribute. */
   readonly field?: string
@@ -11,8 +11,10 @@ interface Row {
   readonly about: string
   /** Whether every organization has it. */
   readonly required?: true
-  /** Whether its text can have lines. */
-  readonly lines?: true
+  /** Whether it is a text that can have lines, or a number; absent, a text of one line. */
+  readonly kind?: 'lines' | 'number'
+  /** Whether it is in no record that others see than administrators, but beside it. */
+  readonly alone?: true
   /** Whether it is about the people who run the organization: members don’t get it in the export of their data. */
   readonly personal?: true
   /** What it is called, if others join the organization by it: then only administrators change it. */
@@ -30,7 +32,7 @@ const rows = {
     opens: 'e-mail address',
     check: text => (isEmailAddress(text) ? undefined : 'Not a valid e-mail address.'),
   },
-  address: { about: 'postal address', lines: true },
+  address: { about: 'postal address', kind: 'lines' },
   inepCode: { field: 'inep_code', about: 'INEP code of a school; unique', opens: 'INEP code' },
   login: { about: 'login name in its own systems', personal: true },
   phone: { about: 'telephone number', personal: true },
@@ -46,7 +48,9 @@ export type OrganizationAttribute = keyof Rows
 
 /** The values of an organization by attribute: null where an optional field is empty. */
 export type OrganizationValues = {
-  readonly [A in OrganizationAttribute]: Rows[A] extends { required: true } ? string : string | null
+  readonly [A in OrganizationAttribute]: Rows[A] extends { required: true }
+    ? string
+    : (Rows[A] extends { kind: 'number' } ? number : string) | null
 }
 
 /** A field of a form. */

@@ -11,10 +11,12 @@ import { profile, profileFields } from '../rules/profile.js'
 const profilePairs = profileFields.map(field => [field, profile[field].attribute] as const)
 
 /** The same for its organization. */
-const organizationPairs = organizationFields.map(
-  ({ attribute }) =>
-    [attribute, `organization${attribute[0]!.toUpperCase()}${attribute.slice(1)}` as keyof User] as const,
-)
+const organizationPairs = organizationFields
+  .filter(({ alone }) => !alone)
+  .map(
+    ({ attribute }) =>
+      [attribute, `organization${attribute[0]!.toUpperCase()}${attribute.slice(1)}` as keyof User] as const,
+  )
 
 function organizationOf(user: User): MessageInitShape<typeof PartnerOrganizationSchema> {
   const record: Record<string, unknown> = {
