@@ -81,7 +81,7 @@ import { tokenRpcs } from './users/tokens.js'
 import { setUsername } from './users/username.js'
 
 /** What an application is made from. */
-export interface ApplicationDeps extends Pick<CallsDeps, 'ready' | 'scheduler' | 'log' | 'observe' | 'refused'> {
+interface ApplicationDeps extends Pick<CallsDeps, 'ready' | 'scheduler' | 'log' | 'observe' | 'refused'> {
   readonly registry: Registry
   readonly settings: Settings
   readonly hashing: Hashing
@@ -96,7 +96,7 @@ export interface ApplicationDeps extends Pick<CallsDeps, 'ready' | 'scheduler' |
 }
 
 /** The hash queue and the counts by which it ranks networks. */
-export type Hashing = ReturnType<typeof createHashing>
+type Hashing = ReturnType<typeof createHashing>
 
 /** Makes what hashes passwords. An installation needs it before there can be an application. */
 export function createHashing(

@@ -4,7 +4,8 @@ import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs } from '../calls/context.js'
 import type { Transaction } from '../database/connection.js'
-import type { Emails, QueuedEmail } from '../models/email.js'
+import type { Models } from '../models/define-models.js'
+import type { QueuedEmail } from '../models/email.js'
 import { describe, within } from '../outbox/sender.js'
 import { createMailTransport } from '../outbox/transport.js'
 import type { Settings } from '../process/settings.js'
@@ -20,12 +21,11 @@ const batch = 1_000
 const timeout = 10
 
 /** The RPCs of queued e-mails. */
-export function emailRpcs(deps: {
-  emails: Emails
-  openPage: OpenPage
-  settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir'>
-}) {
-  const { emails, openPage, settings } = deps
+export function emailRpcs({
+  emails,
+  openPage,
+  settings,
+}: Pick<Models, 'emails'> & { openPage: OpenPage; settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir'> }) {
   const lock = async (id: string, t: Transaction) => (await emails.lock(id, t)) ?? missing(id)
 
   return {

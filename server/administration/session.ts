@@ -6,11 +6,10 @@ import { provesFrom } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Tokens } from '../access/tokens.js'
 import type { AdministrationRpcs } from '../calls/context.js'
-import type { AdministeredUsers } from '../models/administered-user.js'
-import type { MasterKey } from '../models/master-key.js'
+import type { Models } from '../models/define-models.js'
 import { adminTokenTtl } from '../models/signing-key.js'
 import type { TotpSecrets } from '../models/totp-secret.js'
-import type { User, Users } from '../models/user.js'
+import type { User } from '../models/user.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { wrongFields } from '../requests/wrong-fields.js'
@@ -21,30 +20,25 @@ import type { NotifyAdministrators } from './security-notices.js'
 import { toAdministeredUser } from './users/record.js'
 
 /** The RPCs of the session of an administrator, and of its one-time codes. */
-export function sessionRpcs(deps: {
+export function sessionRpcs({
+  signIns,
+  oneTimeCodes,
+  adminTokens,
+  totpSecrets,
+  users,
+  administeredUsers,
+  notifyAdministrators,
+  masterKey,
+  issuer,
+  now,
+}: Pick<Models, 'totpSecrets' | 'users' | 'administeredUsers' | 'masterKey'> & {
   signIns: SignIns
   oneTimeCodes: OneTimeCodes
   adminTokens: Tokens
-  totpSecrets: TotpSecrets
-  users: Pick<Users, 'revokeTokens'>
-  administeredUsers: AdministeredUsers
   notifyAdministrators: NotifyAdministrators
-  masterKey: MasterKey
   issuer: string
   now: () => number
 }) {
-  const {
-    signIns,
-    oneTimeCodes,
-    adminTokens,
-    totpSecrets,
-    users,
-    administeredUsers,
-    notifyAdministrators,
-    masterKey,
-    issuer,
-    now,
-  } = deps
   return {
     /**
      * Exchanges username, password and, once enrolled, a one-time code for a token of Administration. For a day after a public

@@ -1,22 +1,21 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs } from '../calls/context.js'
-import type { Questions } from '../models/question.js'
-import { publishLead, type SigningKey, type SigningKeys } from '../models/signing-key.js'
-import { issuerObject, type TokenIssuers } from '../models/token-issuer.js'
-import { isAdministrationAudience } from '../process/settings.js'
+import type { Models } from '../models/define-models.js'
+import { publishLead, type SigningKey } from '../models/signing-key.js'
+import { issuerObject } from '../models/token-issuer.js'
+import { isAdministrationAudience, type Settings } from '../process/settings.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { limits, tooLong } from '../rules/sizes.js'
 
 /** The RPCs of signing keys, and of issuer and audience of tokens. */
-export function signingKeyRpcs(deps: {
-  signingKeys: SigningKeys
-  questions: Pick<Questions, 'endWaiting'>
-  tokenIssuers: TokenIssuers
-  settings: { readonly tokenTtl: number }
-}) {
-  const { signingKeys, questions, tokenIssuers, settings } = deps
+export function signingKeyRpcs({
+  signingKeys,
+  questions,
+  tokenIssuers,
+  settings,
+}: Pick<Models, 'signingKeys' | 'questions' | 'tokenIssuers'> & { settings: Pick<Settings, 'tokenTtl'> }) {
   return {
     /** Lists the keys that sign and verify tokens, the newest first. */
     async listSigningKeys(_request) {

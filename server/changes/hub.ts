@@ -18,7 +18,7 @@ export interface Recent extends FeedEnd {
 }
 
 /** A call that waits. */
-export interface Wait {
+interface Wait {
   /** Whether a change ends the wait. */
   readonly wants: (change: FeedChange) => boolean
   /** Maximum milliseconds. */

@@ -8,8 +8,8 @@ import { checkPasswordAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Tokens } from '../access/tokens.js'
 import type { ForgotPasswordsRpcs } from '../calls/context.js'
-import type { Database } from '../database/connection.js'
-import type { Questions, StoredAnswer } from '../models/question.js'
+import type { Models } from '../models/define-models.js'
+import type { StoredAnswer } from '../models/question.js'
 import type { NotifyOwner } from '../outbox/notice.js'
 import type { Claim, Passwords } from '../passwords/hash.js'
 import { waiterOf } from '../passwords/pool.js'
@@ -26,15 +26,15 @@ export const answersNeeded = 2
 const maxAnswers = 10
 
 /** The RPCs of questions and their answers. */
-export function answerRpcs(deps: {
-  readonly database: Database
-  readonly questions: Questions
-  readonly signIns: SignIns
-  readonly tokens: Tokens
-  readonly passwords: Passwords
-  readonly notifyOwner: NotifyOwner
-  readonly now: () => number
-}) {
+export function answerRpcs(
+  deps: Pick<Models, 'database' | 'questions'> & {
+    readonly signIns: SignIns
+    readonly tokens: Tokens
+    readonly passwords: Passwords
+    readonly notifyOwner: NotifyOwner
+    readonly now: () => number
+  },
+) {
   const { database, questions, signIns, tokens, passwords, notifyOwner, now } = deps
 
   /** Compares the password of the caller, as an attempt. Refuses while it proves too little. */

@@ -4,12 +4,10 @@ import { auditContext } from '../access/caller.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Tokens } from '../access/tokens.js'
 import type { ForgotPasswordsRpcs } from '../calls/context.js'
-import type { Database } from '../database/connection.js'
 import type { Admission } from '../limits/admission.js'
 import type { EmailRequests } from '../limits/email-requests.js'
-import type { Emails, RecoveryRequest } from '../models/email.js'
-import type { MailedKeys } from '../models/mailed-key.js'
-import type { Users } from '../models/user.js'
+import type { Models } from '../models/define-models.js'
+import type { RecoveryRequest } from '../models/email.js'
 import type { NotifyOwner } from '../outbox/notice.js'
 import type { ChooseLocale } from '../outbox/texts.js'
 import { network } from '../requests/client-address.js'
@@ -18,20 +16,17 @@ import { emailKey, isEmailAddress, usernameKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 
 /** The RPCs of recovery by a mailed key. */
-export function recoveryKeyRpcs(deps: {
-  readonly database: Database
-  readonly mailedKeys: MailedKeys
-  readonly signIns: SignIns
-  readonly tokens: Tokens
-  readonly notifyOwner: NotifyOwner
-  readonly admission: Admission
-  readonly emailRequests: EmailRequests
-  readonly users: Users
-  readonly emails: Emails
-  readonly chooseLocale: ChooseLocale
-}) {
+export function recoveryKeyRpcs(
+  deps: Pick<Models, 'database' | 'mailedKeys' | 'users' | 'emails'> & {
+    readonly signIns: SignIns
+    readonly tokens: Tokens
+    readonly notifyOwner: NotifyOwner
+    readonly admission: Admission
+    readonly emailRequests: EmailRequests
+    readonly chooseLocale: ChooseLocale
+  },
+) {
   const { database, mailedKeys, signIns, tokens, notifyOwner, admission, emailRequests, users, emails } = deps
-  const { chooseLocale } = deps
 
   /**
    * Whether the bucket refuses the request and the account is exempt from it. Rethrows the refusal for other accounts.
@@ -72,7 +67,7 @@ export function recoveryKeyRpcs(deps: {
       // The outbox decides whether an e-mail goes out, so that response times don't show which users exist.
       const actor = call.service && auditContext(call).actor
       const parameters = { usernameKey: key, email, address, requestId, actor }
-      const locale = chooseLocale(call.acceptLanguage)
+      const locale = deps.chooseLocale(call.acceptLanguage)
       if (exempt) await addExempt(parameters, locale)
       else await emails.add({ kind: 'recovery-request', parameters }, locale)
       return {}

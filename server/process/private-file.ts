@@ -12,7 +12,7 @@ import { finished } from 'node:stream/promises'
 import { hasCode, ignoreMissing } from './errno.js'
 
 /** A file that is being written. */
-export interface PrivateFile {
+interface PrivateFile {
   readonly stream: Writable
   /**
    * Ends the stream, flushes the file to the disk, and gives it its name. Throws an Error with code EEXIST where the file

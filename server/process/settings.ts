@@ -172,7 +172,7 @@ export type Settings = Omit<Read, 'serverUrl'> & {
 }
 
 /** Describes each setting in the environment. It holds no secret. */
-export interface SettingsDescription {
+interface SettingsDescription {
   readonly settings: readonly {
     /** Name of its variable. */
     readonly name: string

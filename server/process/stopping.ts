@@ -13,7 +13,7 @@ export const grace = 10_000
 const minimum = 1_000
 
 /** How a stop was requested. */
-export interface StopRequest {
+interface StopRequest {
   /** Whether to report not ready first, and keep working meanwhile. */
   readonly drain: boolean
   /** Aborted when the stop must not wait any longer. */
