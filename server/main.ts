@@ -1,7 +1,7 @@
 import { resolveDatabase } from './database/database-choice.js'
 import { createLog } from './observability/log.js'
-import { checkDataFolder, openDataFolder } from './process/data-folder.js'
 import { checkPorts } from './process/check-ports.js'
+import { checkDataFolder, openDataFolder } from './process/data-folder.js'
 import {
   formatAddress,
   httpUrl,
