@@ -9,7 +9,6 @@ import { TOTP } from 'otpauth'
 import { newServiceKey } from '../../server/models/service.js'
 import { formatAddress } from '../../server/process/settings.js'
 import { keys, openTerminal, remoteUser, runCli, spawnCli } from '../_helpers/cli.js'
-import { freePort } from '../_helpers/relay.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { forge, nowInSeconds } from '../_helpers/tokens.js'
@@ -385,32 +384,17 @@ test.serial('a local-only command refuses `--context` without effect, and ignore
   t.is(installed.code, 0, installed.stderr)
 })
 
-test.serial(
-  'errors for a wrong password, a connection without TLS and an unreachable server say what to do',
-  async t => {
-    const { run, login } = await isolatedUser(t)
-    const wrong = await run(
-      ['login', url(), '--username', 'admin', '--password-file', '-', '--json'],
-      'not-the-password',
-    )
-    t.is(wrong.code, 4)
-    t.is(JSON.parse(wrong.stdout).error.reason, 'INVALID_CREDENTIALS')
-    const clear = await run(
-      ['login', 'http://auth.example.org:50052', '--username', 'admin', '--password-file', '-'],
-      'x',
-    )
-    t.is(clear.code, 2)
-    t.regex(clear.stderr, /https:\/\//)
-    t.is((await run(['login', '--username', 'admin', '--password-file', '-'], 'x')).code, 2)
-    await login('--context', 'here')
-    const nowhere = `http://127.0.0.1:${await freePort()}`
-    const away = await run(['login', nowhere, '--username', 'admin', '--password-file', '-'], password)
-    t.is(away.code, 7)
-    t.regex(away.stderr, /can’t be reached/)
-    const flag = await run(['login', url(), '--username', 'admin', '--password', password])
-    t.is(flag.code, 2)
-  },
-)
+test.serial('login says what to do about a wrong password, a connection without TLS and a missing URL', async t => {
+  const { run } = await isolatedUser(t)
+  const login = (...args: string[]) => run(['login', ...args, '--username', 'admin', '--password-file', '-'], 'wrong')
+  const wrong = await login(url(), '--json')
+  t.deepEqual([wrong.code, JSON.parse(wrong.stdout).error.reason], [4, 'INVALID_CREDENTIALS'])
+  const clear = await login('http://auth.example.org:50052')
+  t.is(clear.code, 2)
+  t.regex(clear.stderr, /https:\/\//)
+  t.is((await login()).code, 2)
+  t.is((await run(['login', url(), '--username', 'admin', '--password', password])).code, 2)
+})
 
 test.serial('a session file that other users can read causes a warning', async t => {
   const { run, login, config } = await isolatedUser(t)

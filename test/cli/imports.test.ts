@@ -9,7 +9,7 @@ import iconv from 'iconv-lite'
 import { organizationColumns, userColumns } from '../../cli/files/columns.js'
 import { openSink } from '../../cli/files/sink.js'
 import { openSource, readRows } from '../../cli/files/source.js'
-import { installedRegistry, runCli, spawnCli } from '../_helpers/cli.js'
+import { installedRegistry, runCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
 import { folderForFile } from '../_helpers/files.js'
 import { password, serviceForFile } from '../_helpers/service.js'
@@ -318,16 +318,6 @@ test.serial('an import reports hashes by cost, and in advance the time to hash p
   t.regex(stderr, /\.\nPassword hashes by bcrypt cost: 04: 2\.\nPasswords to hash: 1, at most \d+ s\.\n$/)
   for (const name of ['has-a', 'has-b']) t.truthy(await service.login(name, 'senha de antes'))
   t.truthy(await service.login('has-c', password))
-})
-
-test.serial('two commands that import the same file at once apply each row once', async t => {
-  const rows = Array.from({ length: 600 }, (_, number) => `two-${number},SP,Bauru,ROLE_CLIENT`)
-  const source = await file(['username,state,city,role', ...rows].join('\n'))
-  const runs = await Promise.all([1, 2].map(() => spawnCli(service.env, ['users', 'import', source, '--json'])))
-  for (const { code, stderr } of runs) t.is(code, 0, stderr)
-  const [one, two] = runs.map(({ stdout }) => JSON.parse(stdout))
-  t.is(one.created + (one.id === two.id ? 0 : two.created), 600)
-  t.is((await sql(`SELECT 1 FROM users WHERE username LIKE 'two-%'`)).length, 600)
 })
 
 test.serial('imports are listed, shown and aborted', async t => {

@@ -135,19 +135,3 @@ test.serial('`users delete --from-import` deletes all users that the import crea
   t.is((await cli('users', 'undelete', 'from-b')).code, 0)
   t.is((await sql(`SELECT count(*)::int AS n FROM users WHERE id = ${ids[0]} AND deleted_at IS NOT NULL`))[0]!.n, 1)
 })
-
-test.serial('`audit list --user` shows the imports that created and changed the user, and its undo', async t => {
-  const { id, ids } = await imported('audited-a', 'audited-b')
-  const path = at('audited-change.csv')
-  await writeFile(path, 'username,city\naudited-a,Jaú\n')
-  const changed = JSON.parse((await cli('users', 'import', path, '--json')).stdout).id
-  const events = async (user: string) =>
-    JSON.parse((await cli('audit', 'list', '--user', user, '--json')).stdout).events.map(
-      ({ action, object }: Record<string, string>) => `${action} ${object}`,
-    )
-  const range = `user.import import:${id} created:${ids[0]}-${ids[1]}`
-  t.deepEqual(await events('audited-a'), [`user.import import:${changed} updated:${ids[0]}`, range])
-  t.deepEqual(await events('audited-b'), [range])
-  await cli('imports', 'undo', `${id}`, '--confirm', `${id}`)
-  t.deepEqual(await events(`#${ids[1]}`), [`user.erase import:${id}`, range])
-})

@@ -1,5 +1,3 @@
-/** Concurrent calls: exactly one succeeds if only one may, and all if all may. */
-import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { type Answer, serviceForFile, signUpForm } from '../_helpers/service.js'
@@ -68,17 +66,6 @@ test.serial('100 simultaneous activations of clients with one provider key all s
     return service.request('POST', '/users/activate', { token, query: { username, activationkey: providerKey } })
   })
   t.true(answers.every(({ status }) => status === 200))
-})
-
-test.serial('of 100 simultaneous uses of an activation key mailed to a user, one succeeds', async t => {
-  const organization = await service.organization()
-  const { username, token } = await service.signUp('ROLE_INSTITUTION')
-  const activationkey = randomUUID()
-  await service.registry.mailedKeys.replace(idOf(token), 'activation', activationkey, organization.id)
-  const answers = await atOnce(() =>
-    service.request('POST', '/users/activate', { token, query: { username, activationkey } }),
-  )
-  t.is(answers.filter(({ status }) => status === 200).length, 1)
 })
 
 test.serial('100 simultaneous saves of one answer all succeed, and there is one row', async t => {

@@ -1,9 +1,9 @@
 /** Administrators change usernames. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
-import { openSignedIn, reasonOf, signedInForFile, wrongFieldsOf } from '../../_helpers/administration.js'
+import { reasonOf, signedInForFile, wrongFieldsOf } from '../../_helpers/administration.js'
 import { mailboxForFile } from '../../_helpers/mailbox.js'
-import { password, serviceForFile, startTestService } from '../../_helpers/service.js'
+import { password, serviceForFile } from '../../_helpers/service.js'
 import { idOf } from '../../_helpers/tokens.js'
 
 const mailbox = mailboxForFile()
@@ -57,16 +57,4 @@ test('a username that is taken or invalid is refused, together with all other in
   })
   t.deepEqual(await wrongFieldsOf(both), ['form.nickname', 'form.username'])
   t.is(await statusOfLogin(user.username), 200)
-})
-
-test('the default administrator can be renamed: it signs in with the new username, and a start creates no second one', async t => {
-  const own = await startTestService(t, settings())
-  const api = await openSignedIn(t, own)
-  const name = newName()
-  t.is((await rename('admin', name, api)).user?.record?.username, name)
-  t.deepEqual([await statusOfLogin('admin', own), await statusOfLogin(name, own)], [404, 200])
-  t.is((await api.getSession({})).user?.record?.username, name)
-  await startTestService(t, { ...settings(), DATABASE_URL: own.env.DATABASE_URL! })
-  t.is((await own.registry.administeredUsers.list({ role: 'ROLE_ADMIN', limit: 9 })).length, 1)
-  t.is(await statusOfLogin('admin', own), 404)
 })
