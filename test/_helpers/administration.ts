@@ -7,7 +7,7 @@ import { BadRequestSchema, ErrorInfoSchema } from '../../proto/gen/google/rpc/er
 import { openLocalApplication } from '../../server/local-application.js'
 import { createLog } from '../../server/observability/log.js'
 import { formatAddress } from '../../server/process/settings.js'
-import { type Teardown, withConnectTimeout } from './database.js'
+import type { Teardown } from './database.js'
 import { password, type TestService } from './service.js'
 
 /** The RPCs of Administration. */
@@ -76,11 +76,7 @@ export async function openLocal(
   { settings }: TestService,
   { reason }: { reason?: string } = {},
 ): Promise<AdministrationClient> {
-  const databaseUrl = withConnectTimeout(settings.databaseUrl!)
-  const local = await openLocalApplication(
-    { ...settings, databaseUrl },
-    { actor: 'cli:tester@here', log: createLog('silent') },
-  )
+  const local = await openLocalApplication(settings, { actor: 'cli:tester@here', log: createLog('silent') })
   t.teardown(local.close)
   await local.registry.masterKey.load()
   return createClient(Administration, await local.administer(reason))

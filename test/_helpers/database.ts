@@ -100,16 +100,12 @@ export async function ask(url: string, sql: string): Promise<Record<string, unkn
   return (await poolOf(url).query(sql)).rows
 }
 
+/** The URL of a database, with a time for connections that a busy machine needs. */
 function at(server: string, database: string): string {
   const url = new URL(server)
   url.pathname = `/${database}`
+  url.searchParams.set('connect_timeout', '60')
   return url.href
-}
-
-/** A URL with a connect timeout for a busy machine, if it refers directly to the PostgreSQL of the tests. */
-export function withConnectTimeout(url: string): string {
-  const isOwn = url.includes(`@${new URL(serverUrl()).host}/`)
-  return isOwn ? `${url}${url.includes('?') ? '&' : '?'}connect_timeout=60` : url
 }
 
 /** A connection that may hold a lock without a time limit. */

@@ -65,7 +65,8 @@ export async function startRelay(t: Teardown, databaseUrl: string, at = 0): Prom
 
 /** A URL with another port of this machine. */
 export function withPort(url: string, port: number): string {
-  return Object.assign(new URL(url), { hostname: '127.0.0.1', port: String(port) }).href
+  // With the time limit of a service for connections.
+  return Object.assign(new URL(url), { hostname: '127.0.0.1', port: String(port), search: '' }).href
 }
 
 /** A free port of this machine, outside the range that systems assign, so that no other process gets it in the meantime. */

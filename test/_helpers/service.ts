@@ -11,7 +11,7 @@ import type { Revision } from '../../server/policy/policy.js'
 import { readSettings, type Settings } from '../../server/process/settings.js'
 import { type Service, startService } from '../../server/service.js'
 import { type Clock, createStoppedClock } from './clock.js'
-import { clocked, freshDatabase, type Teardown, withConnectTimeout } from './database.js'
+import { clocked, freshDatabase, type Teardown } from './database.js'
 import { databaseFor, ownSettings } from './installed.js'
 import { keepLog, plantSecret } from './logged.js'
 import { checkAnswer } from './openapi.js'
@@ -158,9 +158,7 @@ export async function startTestService(
     onLine?.(line)
   })
   const service = await startWithRetries(settings, log, clock)
-  // Calls that prepare a test have longer time limits than those of a service.
-  const databaseUrl = withConnectTimeout(settings.databaseUrl!)
-  const registry = await openRegistry({ ...settings, databaseUrl }, { log, connections: 2 })
+  const registry = await openRegistry(settings, { log, connections: 2 })
   await registry.masterKey.load()
   t.teardown(async () => {
     await service.stop()

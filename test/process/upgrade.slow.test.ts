@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import test from 'ava'
 import { spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { done } from '../_helpers/backups.js'
-import { ask, freshDatabase, hold, withConnectTimeout } from '../_helpers/database.js'
+import { ask, freshDatabase, hold } from '../_helpers/database.js'
 import { login, readsOf, usesAll, writesOf } from '../_helpers/load.js'
 import { freePort } from '../_helpers/relay.js'
 import { createRequest } from '../_helpers/service.js'
@@ -16,7 +16,7 @@ const version = { '9998-next.sql': '-- expand\nALTER TABLE users ADD COLUMN extr
 const contract = { '9999-last.sql': '-- contract\nALTER TABLE users DROP COLUMN extra;' }
 
 test('an upgrade under load fails no call: `expand` before the rollout, `contract` after it, and not before', async t => {
-  const DATABASE_URL = withConnectTimeout(await freshDatabase(t))
+  const DATABASE_URL = await freshDatabase(t)
   const next = await nextVersion(t, { ...version, ...contract })
   const env = await serviceEnv(t, { DATABASE_URL })
   const ports = [await freePort(), await freePort()]
