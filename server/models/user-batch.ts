@@ -32,8 +32,14 @@ const edited = [...profileFields.map(field => profile[field].attribute), 'nickna
 /** What adds users from JSON. Without a target, the conflict of each unique name counts. */
 const addTo = (attributes: readonly string[]) => {
   const columns = sql.text(attributes.map(snakeCase).join(', '))
+  const values = sql.text(
+    attributes
+      .map(snakeCase)
+      .map(column => (column.endsWith('_at') ? `CASE ${column} WHEN 'infinity' THEN now() ELSE ${column} END` : column))
+      .join(', '),
+  )
   return (name: string, rows: readonly object[]) => sql(name)`
-    INSERT INTO users (${columns}) SELECT ${columns} FROM jsonb_populate_recordset(NULL::users, ${JSON.stringify(rows)}::jsonb)
+    INSERT INTO users (${columns}) SELECT ${values} FROM jsonb_populate_recordset(NULL::users, ${JSON.stringify(rows)}::jsonb)
     ON CONFLICT DO NOTHING RETURNING id, username_key AS "usernameKey"`
 }
 
@@ -186,8 +192,8 @@ export function createUserBatches(database: Database, masterKey: MasterKey) {
   }
 }
 
-/** The time of the transaction, as PostgreSQL reads a time. */
-export const now = 'now' as unknown as Date
+/** Stands for the time of the transaction in a new user. */
+export const now = 'infinity' as unknown as Date
 
 function columnsOf(values: object): Record<string, unknown> {
   return Object.fromEntries(Object.entries(values).map(([name, value]) => [snakeCase(name), value]))
