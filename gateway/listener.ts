@@ -7,9 +7,12 @@ import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { createServer, STATUS_CODES } from 'node:http'
 import { type AddressInfo, createServer as createPort, type Socket } from 'node:net'
+import { LRUCache } from 'lru-cache'
+import { type Bucket, createBucket } from '../server/limits/bucket.js'
+import { maxEntries } from '../server/limits/cache-size.js'
+import { canonicalAddress, networksOf } from '../server/requests/client-address.js'
 import { announcesTooMuch } from './body.js'
 import { Connection, Request, type Response } from './connection.js'
-import { connectionLimits, createConnectionLimits } from './connection-limits.js'
 import { HttpError, type Problem, problemDocument, problemOf, securityHeaders } from './problem.js'
 
 /** A host and a port. */
@@ -20,20 +23,17 @@ export interface Address {
 }
 
 /** A port that can be opened once and closed once. */
-export interface Listener {
-  /** Number of open connections. */
-  connections(): number
-  /** Opens the port; resolves to its actual address. */
-  listen(): Promise<Address>
-  /** Closes each connection after its response in progress, so that clients reconnect to other processes. */
-  drain(): void
-  /** Stops accepting connections, waits at most `graceMs` for requests in progress, then closes all connections. */
-  close(graceMs: number): Promise<void>
-}
+export type Listener = ReturnType<typeof createListener>
 
 /** Limits of the clients of a port. Times are in ms. */
 export const listenerLimits = {
-  ...connectionLimits,
+  /** Concurrent connections of an address or /64. */
+  perAddress: 1_000,
+  /** Concurrent connections of a /24 or /48. */
+  perNetwork: 2_500,
+  /** New connections of an address or /64 per second, and at once. */
+  newPerSecond: 100,
+  newAtOnce: 1_000,
   /** Time limit for the headers of a request to arrive; for the first request of a connection, including TLS. */
   headersTimeout: 10_000,
   /** Time limit for a whole request to arrive. */
@@ -47,6 +47,9 @@ export const listenerLimits = {
   /** Maximum connections of all clients. */
   maxConnections: 10_000,
 }
+
+/** Addresses whose new connections are counted; the least recently used ones are dropped. */
+const trackedAddresses = 50_000
 
 /** Milliseconds between two checks of the timeouts. */
 const sweepInterval = 500
@@ -88,10 +91,11 @@ export function createListener(
   onRequest: (request: Request, response: Response) => void,
   given: Partial<typeof listenerLimits> = {},
   { secure, onRefusal = () => {}, onEnd = () => {}, onCut = () => {}, isTrusted = () => false }: ListenerOptions = {},
-): Listener {
+) {
   const limits = { ...listenerLimits, ...given }
-  const connectionsOf = createConnectionLimits(limits, isTrusted)
   const connections = new Set<Connection>()
+  const openedBy = new LRUCache<string, Bucket>(maxEntries(trackedAddresses))
+  const connectionsOf = new Map<string, Set<Connection>>()
   let draining = false
 
   const http = createServer<typeof Request>(
@@ -138,20 +142,54 @@ export function createListener(
     })
   }
 
+  /** Networks in which the connections of an address count, innermost first; none for trusted proxies, which carry many clients. */
+  function countedNetworks(remoteAddress = ''): readonly string[] {
+    const address = canonicalAddress(remoteAddress)
+    return address === undefined || isTrusted(address) ? [] : networksOf(address)
+  }
+
+  /** Whether an address may open another connection now. */
+  function mayOpen([innermost]: readonly string[]): boolean {
+    if (innermost === undefined) return true
+    const bucket =
+      openedBy.get(innermost) ?? createBucket({ capacity: limits.newAtOnce, perSecond: limits.newPerSecond })
+    openedBy.set(innermost, bucket)
+    return bucket.acquire(1)
+  }
+
+  /** Counts a connection until it closes. If a network is at its limit, closes its longest idle other connection. */
+  function count(connection: Connection, networks: readonly string[]): void {
+    connections.add(connection)
+    const counted = networks.length === 0 ? [] : [networks[0]!, networks.at(-1)!]
+    let evicted: Connection | undefined
+    for (const [level, network] of counted.entries()) {
+      const others = connectionsOf.get(network) ?? new Set()
+      if (others.size >= (level === 0 ? limits.perAddress : limits.perNetwork)) evicted ??= longestIdle(others)
+      connectionsOf.set(network, others.add(connection))
+    }
+    connection.once('close', () => {
+      connections.delete(connection)
+      for (const network of counted) {
+        const others = connectionsOf.get(network)!
+        others.delete(connection)
+        if (others.size === 0) connectionsOf.delete(network)
+      }
+    })
+    if (!evicted) return
+    onCut('connections')
+    evicted.destroy()
+  }
+
   const listener = createPort({ noDelay: true, allowHalfOpen: true }, socket => {
-    if (!connectionsOf.mayOpen(socket.remoteAddress)) {
+    const networks = countedNetworks(socket.remoteAddress)
+    // Before any other work, including TLS.
+    if (!mayOpen(networks)) {
       onCut('connections')
       socket.destroy()
       return
     }
     const connection = new Connection(secure ? secure(socket) : socket, begin, onEnd)
-    const evicted = connectionsOf.add(connection)
-    if (evicted) {
-      onCut('connections')
-      evicted.destroy()
-    }
-    connections.add(connection)
-    connection.once('close', () => connections.delete(connection))
+    count(connection, networks)
     http.emit('connection', connection)
   })
   listener.maxConnections = limits.maxConnections
@@ -177,11 +215,13 @@ export function createListener(
     }
   }
 
+  /** Closes each connection after its response in progress, so that clients reconnect to other processes. */
   function drain(): void {
     draining = true
     for (const { response } of connections) if (response && !response.headersSent) response.shouldKeepAlive = false
   }
 
+  /** Stops accepting connections, waits at most `graceMs` for requests in progress, then closes all connections. */
   async function close(graceMs: number): Promise<void> {
     drain()
     const closed = new Promise<void>(resolve => listener.close(() => resolve()))
@@ -205,8 +245,10 @@ export function createListener(
 
   let sweeping: NodeJS.Timeout | undefined
   return {
+    /** Number of open connections. */
     connections: () => connections.size,
-    async listen() {
+    /** Opens the port; resolves to its actual address. */
+    async listen(): Promise<Address> {
       await once(listener.listen({ host, port, backlog }), 'listening')
       sweeping = setInterval(sweep, sweepInterval).unref()
       return { host, port: (listener.address() as AddressInfo).port }
@@ -214,6 +256,21 @@ export function createListener(
     drain,
     close,
   }
+}
+
+/** The longest idle connection; connections without a request come first. */
+function longestIdle(connections: Iterable<Connection>): Connection | undefined {
+  let longest: Connection | undefined
+  for (const each of connections) {
+    if (each.destroyed) continue
+    if (!longest || isIdleLonger(each, longest)) longest = each
+  }
+  return longest
+}
+
+function isIdleLonger(one: Connection, other: Connection): boolean {
+  if ((one.response === undefined) !== (other.response === undefined)) return one.response === undefined
+  return one.activeAt < other.activeAt
 }
 
 /** Returns the headers of the response to an unreadable request. */
