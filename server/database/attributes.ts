@@ -81,11 +81,10 @@ export function defineTable<A extends Attributes>(
   { sequelize }: Pick<Database, 'sequelize'>,
   name: string,
   of: A,
-): () => Table<A> {
+): Table<A> {
   // Sequelize writes into descriptions, which tables share.
   const own = Object.entries(of).map(([attribute, description]) => [attribute, { ...description }])
-  const table = sequelize.define(name, Object.fromEntries(own)) as Table<A>
-  return () => table
+  return sequelize.define(name, Object.fromEntries(own))
 }
 
 /** Returns the select list of attributes, from a table with an alias. With a prefix, `name` becomes `prefixName`. */

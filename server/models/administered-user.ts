@@ -4,7 +4,7 @@ import { flag, hasDefault, integer, key, nullable, type Row, selectList, time } 
 import type { Database } from '../database/connection.js'
 import { first, type Query, sql } from '../database/sql.js'
 import type { Role } from '../rules/roles.js'
-import { type CallerRow, enrolled, readUser, type User } from './user.js'
+import { type CallerRow, enrolled, selectUsers, type User } from './user.js'
 
 /** Attributes of a user that only administration reads. */
 const administered = {
@@ -51,12 +51,11 @@ interface SignUpFilter extends Pick<UserFilter, 'afterId' | 'createdFrom' | 'cre
   readonly stretch: number
 }
 
-const columns = selectList(administered, 'u').replace(/^u\.id, /, '')
+const columns = sql.text(selectList(administered, 'u').replace(/^u\.id, /, ', '))
+/** Selects users for administration, with more columns. Every condition must state whether it includes deleted users. */
+export const selectAdministered = (more = sql``) => selectUsers(sql`${columns}${more}`)
 
-/** Selects users for administration. Every condition must state whether it includes deleted users. */
-export const readAdministered = readUser.replace(' FROM users u', `, ${columns} FROM users u`)
-const selectUsers = sql.text(readAdministered)
-const selectCallers = sql.text(readUser.replace(' FROM users u', `, ${columns}, ${enrolled} FROM users u`))
+const [users, callers] = [selectAdministered(), selectAdministered(enrolled)]
 
 const states = {
   active: sql`u.active AND NOT u.suspended`,
@@ -91,12 +90,12 @@ export function createAdministeredUsers(database: Database) {
     find: (wanted: { id: number } | { usernameKey: string }) =>
       one(
         'id' in wanted
-          ? sql('administered-user-by-id')`${selectUsers} WHERE u.id = ${wanted.id}`
-          : sql('administered-user-by-username')`${selectUsers} WHERE u.username_key = ${wanted.usernameKey}`,
+          ? sql('administered-user-by-id')`${users} WHERE u.id = ${wanted.id}`
+          : sql('administered-user-by-username')`${users} WHERE u.username_key = ${wanted.usernameKey}`,
       ),
     /** Returns a user, and locks its row until the end of the transaction. */
     lock: (id: number, t: Transaction) =>
-      one(sql('administered-user-locked')`${selectUsers} WHERE u.id = ${id} FOR NO KEY UPDATE OF u`, t),
+      one(sql('administered-user-locked')`${users} WHERE u.id = ${id} FOR NO KEY UPDATE OF u`, t),
     /**
      * Locks a caller and the user to change, as far as they are given, until the end of the transaction. Either is undefined if
      * it doesn't exist.
@@ -112,7 +111,7 @@ export function createAdministeredUsers(database: Database) {
         await database.run(id === targetId ? toChange : toCall, t)
       }
       // Only now: a statement that waits for a lock reads the other tables as they were before the wait.
-      const pair = sql('administered-user-pair')`${selectCallers} WHERE u.id = ANY(${ids}::int[])`
+      const pair = sql('administered-user-pair')`${callers} WHERE u.id = ANY(${ids}::int[])`
       const rows = ids.length > 0 ? await database.run<LockedUser>(pair, t) : []
       const find = (id: number | undefined) => rows.find(row => row.id === id)
       return { caller: find(callerId), target: find(targetId) }
@@ -139,7 +138,7 @@ export function createAdministeredUsers(database: Database) {
         text !== undefined && searched(text, byEmail),
       )
       if (text === undefined)
-        return database.run<AdministeredUserRow>(sql`${selectUsers} WHERE ${matching} ORDER BY u.id LIMIT ${limit}`)
+        return database.run<AdministeredUserRow>(sql`${users} WHERE ${matching} ORDER BY u.id LIMIT ${limit}`)
       // The number of matches isn't known in advance: frequent words match among the first rows, and the index finds rare words.
       // Without this split, PostgreSQL (18) estimates that 2 % of all users match any prefix, and would scan a million users for
       // one match.
@@ -150,7 +149,7 @@ export function createAdministeredUsers(database: Database) {
         ), far AS MATERIALIZED (
           SELECT u.id FROM users u WHERE (SELECT count(*) FROM near) < ${limit}::int AND ${matching}
         )
-        ${selectUsers} WHERE u.id IN (SELECT id FROM near UNION SELECT id FROM far ORDER BY id LIMIT ${limit}) ORDER BY u.id`)
+        ${users} WHERE u.id IN (SELECT id FROM near UNION SELECT id FROM far ORDER BY id LIMIT ${limit}) ORDER BY u.id`)
     },
     /**
      * Whether another active administrator exists. Parallel calls wait until the transaction ends, so that two

@@ -49,7 +49,7 @@ export function createCreationRequests(database: Database) {
         transaction,
       )
       const where = { actor, requestId, createdAt: { [Op.gt]: fromNow(-retention) } }
-      return (await table().findOne({ where, transaction }))?.get()
+      return (await table.findOne({ where, transaction }))?.get()
     },
     /** Stores a response for a day, or until the created user is erased. */
     async add(
@@ -57,7 +57,7 @@ export function createCreationRequests(database: Database) {
       transaction: Transaction,
     ) {
       // An expired row with the same id may still exist.
-      await table().upsert({ ...request, createdAt: fromNow(0) }, { transaction })
+      await table.upsert({ ...request, createdAt: fromNow(0) }, { transaction })
     },
     /** Deletes expired responses. */
     async prune() {

@@ -61,7 +61,7 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
 
   async function wrap(keys: DataKeys, by: Buffer, transaction: Transaction): Promise<void> {
     for (const [name, each] of Object.entries(keys))
-      await table().update({ wrapped: wrapKey(by, name, each) }, { where: { name }, transaction })
+      await table.update({ wrapped: wrapKey(by, name, each) }, { where: { name }, transaction })
   }
 
   async function find(): Promise<boolean> {
@@ -83,7 +83,7 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
       loaded = keys
       if (rows.length > 0) return false
       const wrapped = dataKeyNames.map(name => ({ name, wrapped: wrapKey(masterKey, name, keys[name]) }))
-      await table().bulkCreate(wrapped, { transaction })
+      await table.bulkCreate(wrapped, { transaction })
       return true
     },
     async rotate(another, transaction) {

@@ -232,7 +232,7 @@ export function createEmails(database: Database) {
       first(database.run<QueuedEmail>(sql('email-lock')`${sql.text(queued)} WHERE id = ${id} FOR UPDATE`, t)),
     /** Makes an e-mail due now. An e-mail that is in flight may be sent twice. */
     async retry(id: string, transaction: Transaction) {
-      await table().update({ nextAttemptAt: fromNow(0) }, { where: { id }, transaction })
+      await table.update({ nextAttemptAt: fromNow(0) }, { where: { id }, transaction })
     },
     /** Makes the next e-mails after `afterId` that failed permanently due now. Returns their ids, ascending. */
     retryFailed: async (afterId: string, limit: number, t: Transaction) =>
@@ -316,7 +316,7 @@ export function createEmails(database: Database) {
     async hold({ id, kind }: Pick<Email, 'id' | 'kind'>, seconds: number, transaction: Transaction) {
       // Resets the attempts.
       const row = { attempts: 0, priority: 0, createdAt: fromNow(0), nextAttemptAt: fromNow(seconds) }
-      if (kind === 'held-notice' || kind === 'email-changed') await table().update(row, { where: { id }, transaction })
+      if (kind === 'held-notice' || kind === 'email-changed') await table.update(row, { where: { id }, transaction })
       else
         await database.run(
           sql('email-merge')`

@@ -142,7 +142,7 @@ export function createMailedKeys(database: Database, masterKey: MasterKey, count
     },
     /** Voids mailed keys. */
     async void(userId: number, purposes: readonly Purpose[], transaction: Transaction) {
-      await table().destroy({ where: { userId, purpose: [...purposes] }, transaction })
+      await table.destroy({ where: { userId, purpose: [...purposes] }, transaction })
     },
     /** Deletes expired keys. */
     async prune() {

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import { literal, Op, type Transaction } from 'sequelize'
+import { Op, type Transaction } from 'sequelize'
 import { advisoryKeys } from '../database/advisory-keys.js'
 import {
   type Attribute,
@@ -13,9 +13,11 @@ import {
   key,
   nullable,
   type Row,
+  selectList,
   text,
 } from '../database/attributes.js'
-import type { Database, Statement } from '../database/connection.js'
+import type { Database } from '../database/connection.js'
+import { first, type Query, sql } from '../database/sql.js'
 import { nicknameKey } from '../rules/names.js'
 import { type OrganizationAttribute, type OrganizationValues, organizationFields } from '../rules/organization.js'
 import type { MasterKey } from './master-key.js'
@@ -85,92 +87,12 @@ interface OrganizationFilter {
 }
 
 /** Reads and changes organizations. */
-export interface Organizations {
-  /** Returns the organizations that match the filter, by id. */
-  list(filter: OrganizationFilter): Promise<OrganizationRow[]>
-  /** Returns the organization with an id. */
-  find(id: number): Promise<OrganizationRow | undefined>
-  /** Returns organizations with this INEP code or this name key, 20 at most. */
-  named(inepCode: string, nameKey: string): Promise<OrganizationRow[]>
-  /** Returns the number of its users, including deleted users. */
-  members(id: number, t?: Transaction): Promise<number>
-  /** Locks an organization until the end of the transaction. */
-  lock(id: number, t: Transaction): Promise<OrganizationRow | undefined>
-  /** Returns the organizations with these ids or INEP codes. */
-  findMany(ids: readonly number[], inepCodes: readonly string[], t: Transaction): Promise<OrganizationRow[]>
-  /** Returns the sealed activation keys of organizations, by id. */
-  keys(ids: readonly number[]): Promise<Pick<OrganizationRow, 'id' | 'keySealed'>[]>
-  /** Registers an organization, active and of today unless the details say otherwise, with a new activation key. */
-  add(details: NewOrganization, t: Transaction): Promise<OrganizationRow>
-  /** Changes attributes of an organization. */
-  edit(id: number, details: OrganizationDetails, t?: Transaction): Promise<void>
-  /** Returns another organization with the INEP code. Locks the code, so the result holds until the transaction ends. */
-  withInepCode(inepCode: string, id: number | undefined, t: Transaction): Promise<number | undefined>
-  /** Deletes an organization, which must have no members. */
-  remove(id: number, t: Transaction): Promise<void>
-  /** Activates or deactivates an organization. The keys of an inactive organization are rejected. */
-  setActive(id: number, active: boolean, t?: Transaction): Promise<void>
-  /** Replaces the activation key, by default by a new one, and returns it. The former key is invalid at once. */
-  rotateKey(id: number, t: Transaction, activationKey?: string): Promise<string>
-  /** Decrypts the activation key. */
-  activationKey(row: Pick<OrganizationRow, 'keySealed'>): string
-  /**
-   * Returns the active organization with an e-mail address. A user with an organization matches only that organization;
-   * otherwise the organization with the name that the user gave at sign-up precedes others with the address.
-   */
-  byEmail(
-    email: string,
-    member: { organizationId: number | null; institutionKey: string },
-    t?: Transaction,
-  ): Promise<number | undefined>
-  /** Returns the active organization of an activation key. A transaction locks it, which prevents rotation until its end. */
-  byActivationKey(key: string, t?: Transaction): Promise<number | undefined>
-  /**
-   * Returns the active organization of a provider key and the user of the key, who must be an active ROLE_INSTITUTION. Locks
-   * likewise.
-   */
-  byProviderKey(key: string, t?: Transaction): Promise<{ id: number; providerId: number } | undefined>
-  /** Returns those of the organizations that exist, which stay as they are until the transaction ends. */
-  hold(ids: readonly number[], t: Transaction): Promise<Pick<OrganizationRow, 'id' | 'active'>[]>
-}
+export type Organizations = ReturnType<typeof createOrganizations>
 
 /** Maximum number of organizations that `named` returns. */
 const mostNamed = 20
 
-const members: Statement = {
-  name: 'organization-members',
-  text: 'SELECT count(*)::int AS count FROM users WHERE organization_id = $1',
-}
-
-const lockInepCode: Statement = {
-  name: 'organization-lock-inep-code',
-  text: `SELECT pg_advisory_xact_lock(${advisoryKeys.inepCodes}, hashtext($1))`,
-}
-
-const byEmail: Statement = {
-  name: 'organization-by-email',
-  text: `SELECT id FROM organizations WHERE lower(email) = lower($1) AND active AND ($2::int IS NULL OR id = $2)
-    ORDER BY name_key = $3 DESC, id LIMIT 1`,
-}
-
-const byActivationKey: Statement = {
-  name: 'organization-by-activation-key',
-  text: 'SELECT o.id FROM organizations o WHERE o.activation_key_digest = $1 AND o.active',
-}
-
-// It locks the user before the key, as a rotation does.
-const byProviderKey: Statement = {
-  name: 'organization-by-provider-key',
-  text: `SELECT o.id, u.id AS "providerId"
-    FROM users u JOIN provider_keys k ON k.user_id = u.id JOIN organizations o ON o.id = u.organization_id
-    WHERE k.key_digest = $1 AND u.active AND NOT u.suspended AND u.role = 'ROLE_INSTITUTION' AND o.active`,
-}
-
-// In the order of ids, so that two transactions can't deadlock.
-const hold: Statement = {
-  name: 'organizations-hold',
-  text: 'SELECT id, active FROM organizations WHERE id = ANY($1::int[]) ORDER BY id FOR SHARE',
-}
+const columns = sql.text(selectList(attributes, 'o'))
 
 /** Details with the key of a new name. */
 function withNameKey<D extends OrganizationDetails>(details: D): D & { nameKey?: string } {
@@ -178,89 +100,134 @@ function withNameKey<D extends OrganizationDetails>(details: D): D & { nameKey?:
 }
 
 /** Creates the organizations in a database. */
-export function createOrganizations(database: Database, masterKey: MasterKey): Organizations {
+export function createOrganizations(database: Database, masterKey: MasterKey) {
   const table = defineTable(database, 'organizations', attributes)
-  const find = async <Row>(statement: Statement, values: unknown[]) => (await database.read<Row>(statement, values))[0]
-  /** Finds an organization, and locks the rows of the result until the end of the transaction. */
-  const findLocked = async <Row>({ name, text }: Statement, values: unknown[], t: Transaction) =>
-    (await database.run<Row>({ name: `${name}-held`, text: `${text} FOR SHARE` }, values, t))[0]
-  const byKey = <Row>(statement: Statement, key: string, t: Transaction | undefined) => {
-    const values = [masterKey.digest(activationKeyUse, key)]
-    return t ? findLocked<Row>(statement, values, t) : find<Row>(statement, values)
-  }
+  /** Runs a query; in a transaction, locks the rows of the result until its end. */
+  const findHeld = <Row>(name: string, query: Query, t?: Transaction) =>
+    first(t ? database.run<Row>(sql(`${name}-held`)`${query} FOR SHARE`, t) : database.read<Row>(sql(name)`${query}`))
   return {
-    async list({ afterId = 0, active, type, text, limit }) {
-      const words = 'organization_words(name, inep_code, login, email, responsible) @@ search_query(:text)'
-      const rows = await table().findAll({
-        where: {
-          [Op.and]: [
-            { id: { [Op.gt]: afterId } },
-            ...(active === undefined ? [] : [{ active }]),
-            ...(type === undefined ? [] : [{ type }]),
-            ...(text === undefined ? [] : [literal(words)]),
-          ],
-        },
-        // `id + 0` prevents a scan of the whole table by id: the planner overestimates the matches of a prefix.
-        order: [text === undefined ? 'id' : literal('id + 0')],
-        limit,
-        replacements: { text },
-      })
-      return rows.map(row => row.get())
+    /** Returns the organizations that match the filter, by id. */
+    list({ afterId = 0, active, type, text, limit }: OrganizationFilter) {
+      const matching = sql.all(
+        sql`o.id > ${afterId}`,
+        active !== undefined && sql`o.active = ${active}`,
+        type !== undefined && sql`o.type = ${type}`,
+        text !== undefined &&
+          sql`organization_words(o.name, o.inep_code, o.login, o.email, o.responsible) @@ search_query(${text})`,
+      )
+      // `id + 0` prevents a scan of the whole table by id: the planner overestimates the matches of a prefix.
+      const order = text === undefined ? sql`o.id` : sql`o.id + 0`
+      return database.run<OrganizationRow>(
+        sql`SELECT ${columns} FROM organizations o WHERE ${matching} ORDER BY ${order} LIMIT ${limit}`,
+      )
     },
-    find: async id => (await table().findByPk(id))?.get(),
-    async named(inepCode, nameKey) {
-      const rows = await table().findAll({
+    /** Returns the organization with an id. */
+    find: async (id: number) => (await table.findByPk(id))?.get(),
+    /** Returns organizations with this INEP code or this name key, 20 at most. */
+    async named(inepCode: string, nameKey: string) {
+      const rows = await table.findAll({
         where: { [Op.or]: [{ inepCode }, { nameKey }] },
         order: ['id'],
         limit: mostNamed,
       })
       return rows.map(row => row.get())
     },
-    async findMany(ids, inepCodes, transaction) {
+    /** Returns the organizations with these ids or INEP codes. */
+    async findMany(ids: readonly number[], inepCodes: readonly string[], transaction: Transaction) {
       const where = { [Op.or]: [{ id: { [Op.in]: ids } }, { inepCode: { [Op.in]: inepCodes } }] }
-      return (await table().findAll({ where, order: ['id'], transaction })).map(row => row.get())
+      return (await table.findAll({ where, order: ['id'], transaction })).map(row => row.get())
     },
-    async keys(ids) {
+    /** Returns the sealed activation keys of organizations, by id. */
+    async keys(ids: readonly number[]) {
       const where = { id: { [Op.in]: ids } }
-      return (await table().findAll({ attributes: ['id', 'keySealed'], where, order: ['id'] })).map(row => row.get())
+      return (await table.findAll({ attributes: ['id', 'keySealed'], where, order: ['id'] })).map(row => row.get())
     },
-    async members(id, transaction) {
-      return (await database.run<{ count: number }>(members, [id], transaction))[0]!.count
+    /** Returns the number of its users, including deleted users. */
+    async members(id: number, transaction?: Transaction) {
+      const count = sql`SELECT count(*)::int AS count FROM users WHERE organization_id = ${id}`
+      return (await first(database.run<{ count: number }>(count, transaction)))!.count
     },
-    async withInepCode(inepCode, id, transaction) {
-      await database.run(lockInepCode, [inepCode], transaction)
-      const where = { inepCode, ...(id !== undefined && { id: { [Op.ne]: id } }) }
-      return (await table().findOne({ attributes: ['id'], where, transaction }))?.get().id
+    /** Returns another organization with the INEP code. Locks the code, so the result holds until the transaction ends. */
+    async withInepCode(inepCode: string, id: number | undefined, transaction: Transaction) {
+      await database.run(
+        sql`SELECT pg_advisory_xact_lock(${advisoryKeys.inepCodes}, hashtext(${inepCode}))`,
+        transaction,
+      )
+      const where = { inepCode, id: { [Op.ne]: id ?? null } }
+      return (await table.findOne({ attributes: ['id'], where, transaction }))?.get().id
     },
-    async remove(id, transaction) {
-      await table().destroy({ where: { id }, transaction })
+    /** Deletes an organization, which must have no members. */
+    async remove(id: number, transaction: Transaction) {
+      await table.destroy({ where: { id }, transaction })
     },
-    lock: async (id, transaction) =>
-      (await table().findByPk(id, { transaction, lock: transaction.LOCK.UPDATE }))?.get(),
-    async add({ activationKey, active = true, creationDate, ...details }, transaction) {
+    /** Locks an organization until the end of the transaction. */
+    lock: async (id: number, transaction: Transaction) =>
+      (await table.findByPk(id, { transaction, lock: transaction.LOCK.UPDATE }))?.get(),
+    /** Registers an organization, active and of today unless the details say otherwise, with a new activation key. */
+    async add({ activationKey, active = true, creationDate, ...details }: NewOrganization, transaction: Transaction) {
       const { digest, sealed } = newActivationKey(masterKey, activationKey)
       const key = { nameKey: nicknameKey(details.name), keyDigest: digest, keySealed: sealed }
       const row = { ...details, ...key, active, ...(creationDate && { creationDate }) }
-      return (await table().create(row, { transaction })).get()
+      return (await table.create(row, { transaction })).get()
     },
-    async edit(id, details, transaction) {
-      await table().update(withNameKey(details), { where: { id }, transaction })
+    /** Changes attributes of an organization. */
+    async edit(id: number, details: OrganizationDetails, transaction?: Transaction) {
+      await table.update(withNameKey(details), { where: { id }, transaction })
     },
-    async setActive(id, active, transaction) {
-      await table().update({ active }, { where: { id }, transaction })
+    /** Activates or deactivates an organization. The keys of an inactive organization are rejected. */
+    async setActive(id: number, active: boolean, transaction?: Transaction) {
+      await table.update({ active }, { where: { id }, transaction })
     },
-    async rotateKey(id, transaction, activationKey) {
+    /** Replaces the activation key, by default by a new one, and returns it. The former key is invalid at once. */
+    async rotateKey(id: number, transaction: Transaction, activationKey?: string) {
       const { key, digest, sealed } = newActivationKey(masterKey, activationKey)
-      await table().update({ keyDigest: digest, keySealed: sealed }, { where: { id }, transaction })
+      await table.update({ keyDigest: digest, keySealed: sealed }, { where: { id }, transaction })
       return key
     },
-    activationKey: row => masterKey.open(activationKeyUse, row.keySealed),
-    async byEmail(email, member, t) {
-      const values = [email, member.organizationId, member.institutionKey]
-      return (await database.run<{ id: number }>(byEmail, values, t))[0]?.id
+    /** Decrypts the activation key. */
+    activationKey: (row: Pick<OrganizationRow, 'keySealed'>) => masterKey.open(activationKeyUse, row.keySealed),
+    /**
+     * Returns the active organization with an e-mail address. A user with an organization matches only that organization;
+     * otherwise the organization with the name that the user gave at sign-up precedes others with the address.
+     */
+    async byEmail(email: string, member: { organizationId: number | null; institutionKey: string }, t?: Transaction) {
+      const { organizationId, institutionKey } = member
+      const found = await first(
+        database.run<{ id: number }>(
+          sql`SELECT id FROM organizations WHERE lower(email) = lower(${email}) AND active
+          AND ${sql.all(organizationId !== null && sql`id = ${organizationId}`)}
+          ORDER BY name_key = ${institutionKey} DESC, id LIMIT 1`,
+          t,
+        ),
+      )
+      return found?.id
     },
-    byActivationKey: async (key, t) => (await byKey<{ id: number }>(byActivationKey, key, t))?.id,
-    byProviderKey: (key, t) => byKey(byProviderKey, key, t),
-    hold: (ids, t) => database.run(hold, [ids], t),
+    /** Returns the active organization of an activation key. A transaction locks it, which prevents rotation until its end. */
+    async byActivationKey(key: string, t?: Transaction) {
+      const query = sql`SELECT o.id FROM organizations o
+        WHERE o.activation_key_digest = ${masterKey.digest(activationKeyUse, key)} AND o.active`
+      return (await findHeld<{ id: number }>('organization-by-activation-key', query, t))?.id
+    },
+    /**
+     * Returns the active organization of a provider key and the user of the key, who must be an active ROLE_INSTITUTION. Locks
+     * likewise: the user before the key, as a rotation does.
+     */
+    byProviderKey: (key: string, t?: Transaction) =>
+      findHeld<{ id: number; providerId: number }>(
+        'organization-by-provider-key',
+        sql`SELECT o.id, u.id AS "providerId"
+        FROM users u JOIN provider_keys k ON k.user_id = u.id JOIN organizations o ON o.id = u.organization_id
+        WHERE k.key_digest = ${masterKey.digest(activationKeyUse, key)}
+          AND u.active AND NOT u.suspended AND u.role = 'ROLE_INSTITUTION' AND o.active`,
+        t,
+      ),
+    /** Returns those of the organizations that exist, which stay as they are until the transaction ends. */
+    hold: (ids: readonly number[], t: Transaction) =>
+      // In the order of ids, so that two transactions can't deadlock.
+      database.run<Pick<OrganizationRow, 'id' | 'active'>>(
+        sql('organizations-hold')`
+        SELECT id, active FROM organizations WHERE id = ANY(${ids}::int[]) ORDER BY id FOR SHARE`,
+        t,
+      ),
   }
 }

@@ -141,21 +141,21 @@ export function createQuestions(database: Database) {
     /** Returns the question with this id or text key, including retired questions. */
     async find(wanted: { id: number } | { key: string }) {
       const where = 'id' in wanted ? { id: wanted.id } : { questionKey: wanted.key }
-      return (await questions().findOne({ where }))?.get()
+      return (await questions.findOne({ where }))?.get()
     },
     /** Locks a question until the end of the transaction. */
     lock: async (id: number, transaction: Transaction) =>
-      (await questions().findByPk(id, { transaction, lock: transaction.LOCK.UPDATE }))?.get(),
+      (await questions.findByPk(id, { transaction, lock: transaction.LOCK.UPDATE }))?.get(),
     /** Adds a question. Throws a unique violation of `questions_question_key_key`. */
     add: async (text: QuestionText, transaction?: Transaction): Promise<QuestionRow> =>
-      (await questions().create({ ...text, active: true }, { transaction })).get(),
+      (await questions.create({ ...text, active: true }, { transaction })).get(),
     /** Changes the text of a question. Answers stay. Throws the same violation as `add`. */
     async edit(id: number, text: QuestionText, transaction?: Transaction) {
-      await questions().update(text, { where: { id }, transaction })
+      await questions.update(text, { where: { id }, transaction })
     },
     /** Restores or retires a question. */
     async setActive(id: number, active: boolean, transaction?: Transaction) {
-      await questions().update({ active }, { where: { id }, transaction })
+      await questions.update({ active }, { where: { id }, transaction })
     },
     /** Returns the current answers of a user. */
     answers: (userId: number) =>

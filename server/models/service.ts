@@ -76,14 +76,14 @@ export function createServices(database: Database, masterKey: Pick<MasterKey, 'd
   return {
     /** Returns services by name, after `afterName`. */
     async list({ afterName = '', limit }: { afterName?: string; limit: number }) {
-      const rows = await table().findAll({ where: { name: { [Op.gt]: afterName } }, order: ['name'], limit })
+      const rows = await table.findAll({ where: { name: { [Op.gt]: afterName } }, order: ['name'], limit })
       return rows.map(row => row.get())
     },
     find: async (name: string, transaction?: Transaction) =>
-      (await table().findOne({ where: { name }, transaction }))?.get(),
+      (await table.findOne({ where: { name }, transaction }))?.get(),
     /** Locks a service until the end of the transaction. */
     lock: async (name: string, transaction: Transaction) =>
-      (await table().findOne({ where: { name }, transaction, lock: transaction.LOCK.UPDATE }))?.get(),
+      (await table.findOne({ where: { name }, transaction, lock: transaction.LOCK.UPDATE }))?.get(),
     /** Registers a service. Returns undefined when the name is taken. */
     add: ({ name, scopes }: Pick<ServiceRow, 'name' | 'scopes'>, transaction: Transaction) =>
       first(
@@ -96,24 +96,24 @@ export function createServices(database: Database, masterKey: Pick<MasterKey, 'd
       ),
     /** Changes the name or the scopes of a service. Throws a unique violation for a name that is taken. */
     async edit(id: number, changes: Partial<Pick<ServiceRow, 'name' | 'scopes'>>, transaction: Transaction) {
-      await table().update(changes, { where: { id }, transaction })
+      await table.update(changes, { where: { id }, transaction })
     },
     /** Deletes a service and its keys. */
     async remove(id: number, transaction: Transaction) {
-      await table().destroy({ where: { id }, transaction })
+      await table.destroy({ where: { id }, transaction })
     },
     /** Returns the keys of services, by id. */
     async keys(serviceIds: readonly number[], transaction?: Transaction) {
       const shown = { attributes: Object.keys(shownKey), where: { serviceId: [...serviceIds] } }
-      return (await keyTable().findAll({ ...shown, order: ['id'], transaction })).map(row => row.get())
+      return (await keyTable.findAll({ ...shown, order: ['id'], transaction })).map(row => row.get())
     },
     async addKey(serviceId: number, key: string, expiresAt: Date, transaction: Transaction) {
       const row = { serviceId, beginning: key.slice(0, keptCharacters), digest: digest(key), expiresAt }
-      return (await keyTable().create(row, { transaction })).get()
+      return (await keyTable.create(row, { transaction })).get()
     },
     /** Deletes a key of a service. Returns whether it existed. */
     removeKey: async (serviceId: number, id: number, transaction: Transaction) =>
-      (await keyTable().destroy({ where: { id, serviceId }, transaction })) > 0,
+      (await keyTable.destroy({ where: { id, serviceId }, transaction })) > 0,
     /** Returns the keyed digest by which a key is looked up. */
     digest,
     /** Returns the service that holds the key with a digest; undefined for an unknown or expired key. */

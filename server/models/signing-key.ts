@@ -123,9 +123,9 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
     // Adds a minute for clock skew. Tokens of administrators have a fixed lifetime, which can be longer.
     const verifiesUntil = fromNow(wait + Math.max(tokenTtl, adminTokenTtl) + 60)
     await supersede(wait, transaction)
-    await table().update({ verifiesUntil }, { where: { verifiesUntil: null }, transaction })
+    await table.update({ verifiesUntil }, { where: { verifiesUntil: null }, transaction })
     const privateSealed = masterKey.seal(signingKeyUse(kid), pem)
-    await table().create({ kid, publicJwk, privateSealed, signsAt: fromNow(wait), tokenTtl }, { transaction })
+    await table.create({ kid, publicJwk, privateSealed, signsAt: fromNow(wait), tokenTtl }, { transaction })
     return kid
   }
 
@@ -192,16 +192,16 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
      */
     async retire(kid: string, transaction: Transaction) {
       await lockTable(transaction)
-      const retired = (await table().findByPk(kid, { transaction }))?.get()
+      const retired = (await table.findByPk(kid, { transaction }))?.get()
       if (!retired) return false
-      await table().destroy({ where: { kid }, transaction })
+      await table.destroy({ where: { kid }, transaction })
       const left = await findSigner(transaction)
       if (left?.verifiesUntil === null) return {}
       // Some verifiers already know a published successor, so it signs at once.
-      const published = (await table().findOne({ where: { verifiesUntil: null }, transaction }))?.get()
+      const published = (await table.findOne({ where: { verifiesUntil: null }, transaction }))?.get()
       if (!published) return { successor: await add(undefined, 0, retired.tokenTtl, transaction) }
       await supersede(0, transaction)
-      await table().update({ signsAt: fromNow(0) }, { where: { kid: published.kid }, transaction })
+      await table.update({ signsAt: fromNow(0) }, { where: { kid: published.kid }, transaction })
       return { successor: published.kid }
     },
     /** Deletes keys that no longer verify tokens. */

@@ -53,7 +53,7 @@ export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey,
   return {
     /** Returns the active secret, and a pending one that no code has confirmed yet. */
     async find(userId: number) {
-      const row = (await table().findByPk(userId))?.get()
+      const row = (await table.findByPk(userId))?.get()
       return {
         ...(row?.secretSealed && { secret: open(userId, row.secretSealed) }),
         ...(row?.pendingSealed && { pending: open(userId, row.pendingSealed) }),
@@ -70,7 +70,7 @@ export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey,
     },
     /** Activates the pending secret for codes after time step `step`. Returns false when another secret is pending. */
     async confirm(userId: number, pending: string, step: number, transaction: Transaction) {
-      const row = (await table().findByPk(userId, { transaction, lock: transaction.LOCK.UPDATE }))?.get()
+      const row = (await table.findByPk(userId, { transaction, lock: transaction.LOCK.UPDATE }))?.get()
       if (!row?.pendingSealed || open(userId, row.pendingSealed) !== pending) return false
       return (
         (
@@ -167,6 +167,6 @@ export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey,
       ))!,
     /** Deletes the secrets of a user. Returns whether any existed. */
     remove: async (userId: number, transaction: Transaction) =>
-      (await table().destroy({ where: { userId }, transaction })) > 0,
+      (await table.destroy({ where: { userId }, transaction })) > 0,
   }
 }

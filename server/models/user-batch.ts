@@ -4,7 +4,7 @@ import type { Database, Transaction } from '../database/connection.js'
 import { sql } from '../database/sql.js'
 import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { profile, profileFields } from '../rules/profile.js'
-import { type AdministeredUserRow, readAdministered } from './administered-user.js'
+import { type AdministeredUserRow, selectAdministered } from './administered-user.js'
 import type { MasterKey } from './master-key.js'
 import { activationKeyUse, newActivationKey, type Place } from './organization.js'
 import { type NewUser, userAttributes, withNicknameKeys } from './user.js'
@@ -111,7 +111,7 @@ export function createUserBatches(database: Database, masterKey: MasterKey) {
     sql`(u.id = ANY(${ids}::int[]) OR u.username_key = ANY(${usernameKeys}::text[]))`
 
   const find = (ids: readonly number[], usernameKeys: readonly string[], t?: Transaction) => {
-    const read = sql.text(readAdministered.replace(' FROM users u', ', u.password_hash AS "passwordHash" FROM users u'))
+    const read = selectAdministered(sql`, u.password_hash AS "passwordHash"`)
     const query = sql('user-batch-find')`${read} WHERE ${anyOf(ids, usernameKeys)} ORDER BY u.id`
     return database.run<BatchedUser>(query, t)
   }

@@ -19,7 +19,8 @@ import {
   text,
   time,
 } from '../database/attributes.js'
-import type { Database, Statement } from '../database/connection.js'
+import type { Database } from '../database/connection.js'
+import { first, sql } from '../database/sql.js'
 import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'
 import { profile as fields, type ProfileValues } from '../rules/profile.js'
@@ -30,7 +31,7 @@ import type { FormerUsernames } from './former-username.js'
 import type { MailedKeys, Purpose } from './mailed-key.js'
 import type { MasterKey } from './master-key.js'
 import { newActivationKey, type Place, shownOfOrganization } from './organization.js'
-import { createUserNames, type UserNames } from './user-names.js'
+import { createUserNames } from './user-names.js'
 
 /** Attributes of a profile. A day is written as yyyy-MM-dd, and read as dd/MM/yyyy. */
 const profile = Object.fromEntries(
@@ -122,57 +123,34 @@ export const emptyUser = Object.fromEntries(
       : never]: null
 }
 
-const columns = [
-  selectList(shown, 'u'),
-  selectList(shownOfOrganization, 'o', 'organization'),
-  selectList(shownKey, 'k', 'providerKey'),
-].join(', ')
+const columns = sql.text(
+  [
+    selectList(shown, 'u'),
+    selectList(shownOfOrganization, 'o', 'organization'),
+    selectList(shownKey, 'k', 'providerKey'),
+  ].join(', '),
+)
 
-/** Selects users. Every condition must state whether it includes deleted users. */
-export const readUser = `SELECT ${columns} FROM users u LEFT JOIN organizations o ON o.id = u.organization_id
+/** Selects users, with more columns. Every condition must state whether it includes deleted users. */
+export const selectUsers = (more = sql``) => sql`SELECT ${columns}${more} FROM users u
+  LEFT JOIN organizations o ON o.id = u.organization_id
   LEFT JOIN provider_keys k ON k.user_id = u.id AND NOT k.additional`
 
-const byId: Statement = { name: 'user-by-id', text: `${readUser} WHERE u.id = $1 AND u.deleted_at IS NULL` }
-
-const byUsername: Statement = {
-  name: 'user-by-username',
-  text: `${readUser} WHERE u.username_key = $1 AND u.deleted_at IS NULL`,
-}
-
-/** Whether a user is a ROLE_ADMIN with one-time codes. */
-export const enrolled = `u.role = 'ROLE_ADMIN'
+/** Another column: whether a user is a ROLE_ADMIN with one-time codes. */
+export const enrolled = sql`, u.role = 'ROLE_ADMIN'
   AND coalesce((SELECT c.secret_sealed IS NOT NULL FROM totp_secrets c WHERE c.user_id = u.id), false) AS enrolled`
 
-const readCaller = readUser.replace(' FROM users u', `, ${enrolled} FROM users u`)
-
-// Tokens of a retired key are invalid, even if a process caches the key.
-const findTokenHolder = `${readCaller} WHERE u.id = $1
-  AND EXISTS (SELECT FROM signing_keys s WHERE s.kid = $2 AND (s.verifies_until IS NULL OR s.verifies_until > now()))`
-
-const caller: Statement = { name: 'user-caller', text: findTokenHolder }
-
-const callerWith: Statement = {
-  name: 'user-caller-with',
-  text: `${findTokenHolder} UNION ALL ${readCaller} WHERE u.username_key = $3 AND u.id <> $1 AND u.deleted_at IS NULL`,
-}
-
-const findMany: Statement = {
-  name: 'users-find-many',
-  text: `${readUser} WHERE u.id = ANY($1::int[]) AND u.deleted_at IS NULL
-    UNION ALL ${readUser} WHERE u.username_key = ANY($2::text[]) AND u.deleted_at IS NULL`,
-}
-
-/** Names the session whose waiting answers stay in this transaction, for the trigger of `answers`. */
-const keepAnswers: Statement = {
-  name: 'user-keep-answers',
-  text: `SELECT set_config('auth.keeps_answers_of', $1, true)`,
-}
+const [users, callers] = [selectUsers(), selectUsers(enrolled)]
 
 /** The user of a call. */
 export interface CallerRow extends User {
   /** Whether the user is a ROLE_ADMIN with one-time codes. */
   readonly enrolled: boolean
 }
+
+/** Tokens of a retired key are invalid, even if a process caches the key. */
+const tokenHolder = (id: number, kid: string) => sql`${callers} WHERE u.id = ${id}
+  AND EXISTS (SELECT FROM signing_keys s WHERE s.kid = ${kid} AND (s.verifies_until IS NULL OR s.verifies_until > now()))`
 
 /** The recipient of e-mails about an account. */
 type Owner = Pick<User, 'id' | 'username' | 'email'>
@@ -182,96 +160,7 @@ type Owner = Pick<User, 'id' | 'username' | 'email'>
  * also voids mailed recovery keys and codes for a new e-mail address, including those in queued e-mails. A method that
  * changes permissions also voids mailed activation keys.
  */
-export interface Users extends UserNames {
-  byId(id: number): Promise<User | undefined>
-  byUsername(usernameKey: string): Promise<User | undefined>
-  /** Returns the users that exist, in no order. A user whose id and key are both given is returned twice. */
-  findMany(ids: readonly number[], usernameKeys: readonly string[]): Promise<User[]>
-  /** Returns the user of a token signed with this key; undefined when the key is retired or the user doesn't exist. */
-  findTokenHolder(id: number, kid: string): Promise<CallerRow | undefined>
-  /** Returns the user of a token as above and, in the same statement, the user with the username. */
-  findTokenHolderAndUser(
-    id: number,
-    kid: string,
-    usernameKey: string,
-  ): Promise<{ caller: CallerRow | undefined; target: User | undefined }>
-  /**
-   * Activates a user, adds it to the organization, and creates the provider key of a ROLE_INSTITUTION. `by` is the user whose
-   * provider key it used, or the administrator.
-   */
-  activate(
-    user: Pick<User, 'id' | 'role'>,
-    organizationId: Place | null,
-    t: Transaction,
-    by?: number | null,
-  ): Promise<void>
-  /**
-   * Makes a user inactive and a member of no organization, ends its provider key, revokes every token and voids mailed
-   * activation keys.
-   */
-  deactivate(id: number, t: Transaction): Promise<void>
-  /**
-   * Replaces the provider key of a user, and notifies its owner of the client address of the change, in the language `locale`.
-   * The former key doesn't work any more. False if the user has none. The caller must lock the user's row.
-   */
-  rotateProviderKey(
-    { id, email }: Pick<Owner, 'id' | 'email'>,
-    change: NotifiedChange,
-    t: Transaction,
-  ): Promise<boolean>
-  /**
-   * Sets the password and revokes every token. `byToken` means that no more than a session sets it, which sets
-   * `passwordUpdatedAt`. The waiting answers that `session` saved stay.
-   */
-  changePassword(
-    id: number,
-    passwordHash: string,
-    by: { readonly byToken: boolean; readonly session?: string },
-    t: Transaction,
-  ): Promise<void>
-  /** Replaces the hash of a password with a new hash of the same password, unless the password has changed. */
-  renewPassword(id: number, before: string, after: string): Promise<void>
-  /** Blocks the sign-in of a user, revokes every token and voids mailed activation keys. */
-  suspend(id: number, t: Transaction): Promise<void>
-  /** Ends a suspension. Tokens stay revoked. */
-  resume(id: number, t: Transaction): Promise<void>
-  /** Revokes every token. */
-  revokeTokens(id: number, t: Transaction): Promise<void>
-  /**
-   * Sets or removes the recovery address and voids mailed recovery keys and codes for a new address. Notifies the former
-   * address of the client address of the change, in its language. The caller must lock the user's row.
-   */
-  setEmail(
-    { id, email }: Pick<Owner, 'id' | 'email'>,
-    to: string | null,
-    change: NotifiedChange,
-    t: Transaction,
-  ): Promise<void>
-  /**
-   * Changes the username, reserves the former one for the user for 30 days, and notifies the user as `setEmail` does. Counts of failed
-   * sign-ins remain. Throws a unique violation of `users_username_key_key`.
-   */
-  rename(id: number, username: string, change: NotifiedChange, t: Transaction): Promise<void>
-  /**
-   * Changes the role of a user, ends its provider key, revokes every token and voids mailed activation keys. Only an active
-   * ROLE_INSTITUTION has a provider key.
-   */
-  setRole(user: Pick<User, 'id' | 'active'>, role: Role, t: Transaction): Promise<void>
-  /**
-   * Sets or removes the organization of a user, revokes every token and voids mailed activation keys. An active
-   * ROLE_INSTITUTION gets another provider key. Notifies the user as `setEmail` does.
-   */
-  setOrganization(
-    user: Pick<User, 'id' | 'active' | 'role' | 'email'>,
-    organizationId: Place | null,
-    change: NotifiedChange,
-    t: Transaction,
-  ): Promise<void>
-  /** Hides a user, blocks its sign-in, revokes every token and voids mailed activation keys. */
-  delete(id: number, t: Transaction): Promise<void>
-  /** Restores a deleted user as it was. Tokens stay revoked. */
-  undelete(id: number, t: Transaction): Promise<void>
-}
+export type Users = ReturnType<typeof createUsers>
 
 /** Changes of a profile with the keys of a new nickname. */
 export function withNicknameKeys(details: Partial<ProfileValues>) {
@@ -294,8 +183,8 @@ export function createUsers(
   emails: Pick<Emails, 'notify' | 'discard'>,
   attempts: Pick<Attempts, 'rename'>,
   formerUsernames: Pick<FormerUsernames, 'reserve'>,
-): Users {
-  const users = defineTable(database, 'users', userAttributes)
+) {
+  const table = defineTable(database, 'users', userAttributes)
   const providerKeys = defineTable(database, 'provider_keys', keyAttributes)
 
   async function voidKeys(id: number, purposes: readonly Purpose[], t: Transaction): Promise<void> {
@@ -312,7 +201,7 @@ export function createUsers(
     transaction: Transaction,
   ): Promise<void> {
     const next = literal('token_generation + 1') as unknown as number
-    await users().update({ ...changes, tokenGeneration: next }, { where: { id }, transaction })
+    await table.update({ ...changes, tokenGeneration: next }, { where: { id }, transaction })
     await voidKeys(id, purposes, transaction)
   }
 
@@ -324,92 +213,166 @@ export function createUsers(
   async function addProviderKey(userId: number, transaction: Transaction): Promise<void> {
     const { digest, sealed } = newActivationKey(masterKey)
     // An existing provider key doesn't change.
-    await providerKeys().bulkCreate([{ userId, digest, sealed }], { ignoreDuplicates: true, transaction })
+    await providerKeys.bulkCreate([{ userId, digest, sealed }], { ignoreDuplicates: true, transaction })
   }
 
   return {
     ...createUserNames(database),
-    byId: async id => (await database.read<User>(byId, [id]))[0],
-    byUsername: async usernameKey => (await database.read<User>(byUsername, [usernameKey]))[0],
-    findMany: (ids, usernameKeys) => database.run<User>(findMany, [ids, usernameKeys]),
-    findTokenHolder: async (id, kid) => (await database.read<CallerRow>(caller, [id, kid]))[0],
-    async findTokenHolderAndUser(id, kid, usernameKey) {
-      const rows = await database.read<CallerRow>(callerWith, [id, kid, usernameKey])
+    byId: (id: number) =>
+      first(database.read<User>(sql('user-by-id')`${users} WHERE u.id = ${id} AND u.deleted_at IS NULL`)),
+    byUsername: (usernameKey: string) =>
+      first(
+        database.read<User>(sql('user-by-username')`
+          ${users} WHERE u.username_key = ${usernameKey} AND u.deleted_at IS NULL`),
+      ),
+    /** Returns the users that exist, in no order. A user whose id and key are both given is returned twice. */
+    findMany: (ids: readonly number[], usernameKeys: readonly string[]) =>
+      database.run<User>(sql('users-find-many')`
+        ${users} WHERE u.id = ANY(${ids}::int[]) AND u.deleted_at IS NULL
+        UNION ALL ${users} WHERE u.username_key = ANY(${usernameKeys}::text[]) AND u.deleted_at IS NULL`),
+    /** Returns the user of a token signed with this key; undefined when the key is retired or the user doesn't exist. */
+    findTokenHolder: (id: number, kid: string) =>
+      first(database.read<CallerRow>(sql('user-caller')`${tokenHolder(id, kid)}`)),
+    /** Returns the user of a token as above and, in the same statement, the user with the username. */
+    async findTokenHolderAndUser(id: number, kid: string, usernameKey: string) {
+      const rows = await database.read<CallerRow>(sql('user-caller-with')`
+        ${tokenHolder(id, kid)}
+        UNION ALL ${callers} WHERE u.username_key = ${usernameKey} AND u.id <> ${id} AND u.deleted_at IS NULL`)
       return {
         caller: rows.find(row => row.id === id),
         target: rows.find(row => row.usernameKey === usernameKey),
       }
     },
-    async activate({ id, role }, organizationId, transaction, activatedBy = null) {
+    /**
+     * Activates a user, adds it to the organization, and creates the provider key of a ROLE_INSTITUTION. `by` is the user whose
+     * provider key it used, or the administrator.
+     */
+    async activate(
+      { id, role }: Pick<User, 'id' | 'role'>,
+      organizationId: Place | null,
+      transaction: Transaction,
+      activatedBy: number | null = null,
+    ) {
       const member = organizationId === null ? {} : { organizationId }
       const activated = { active: true, unactivatedSeenAt: null, activatedAt: fromNow(0), activatedBy }
-      await users().update({ ...activated, ...member }, { where: { id }, transaction })
+      await table.update({ ...activated, ...member }, { where: { id }, transaction })
       if (role === 'ROLE_INSTITUTION') await addProviderKey(id, transaction)
     },
-    async deactivate(id, transaction) {
+    /**
+     * Makes a user inactive and a member of no organization, ends its provider key, revokes every token and voids mailed
+     * activation keys.
+     */
+    async deactivate(id: number, transaction: Transaction) {
       const inactive = { active: false, organizationId: null, activatedAt: null, activatedBy: null }
       await revoke(id, inactive, allPurposes, transaction)
     },
-    async rotateProviderKey(user, change, transaction) {
+    /**
+     * Replaces the provider key of a user, and notifies its owner of the client address of the change, in the language `locale`.
+     * The former key doesn't work any more. False if the user has none. The caller must lock the user's row.
+     */
+    async rotateProviderKey(user: Pick<Owner, 'id' | 'email'>, change: NotifiedChange, transaction: Transaction) {
       const { digest, sealed } = newActivationKey(masterKey)
-      await providerKeys().destroy({ where: { userId: user.id, additional: true }, transaction })
-      const [rotated] = await providerKeys().update({ digest, sealed }, { where: { userId: user.id }, transaction })
+      await providerKeys.destroy({ where: { userId: user.id, additional: true }, transaction })
+      const [rotated] = await providerKeys.update({ digest, sealed }, { where: { userId: user.id }, transaction })
       if (rotated === 0) return false
       await emails.notify('provider-key-rotated', user, change, transaction)
       return true
     },
-    async changePassword(id, passwordHash, { byToken, session }, t) {
-      if (session !== undefined) await database.run(keepAnswers, [session], t)
+    /**
+     * Sets the password and revokes every token. `byToken` means that no more than a session sets it, which sets
+     * `passwordUpdatedAt`. The waiting answers that `session` saved stay.
+     */
+    async changePassword(
+      id: number,
+      passwordHash: string,
+      { byToken, session }: { readonly byToken: boolean; readonly session?: string },
+      t: Transaction,
+    ) {
+      // The session whose waiting answers stay, for the trigger of `answers`.
+      if (session !== undefined)
+        await database.run(sql`SELECT set_config('auth.keeps_answers_of', ${session}, true)`, t)
       await revoke(id, { passwordHash, passwordUpdatedAt: byToken ? fromNow(0) : null }, accessPurposes, t)
     },
-    async renewPassword(id, before, after) {
-      await users().update({ passwordHash: after }, { where: { id, passwordHash: before } })
+    /** Replaces the hash of a password with a new hash of the same password, unless the password has changed. */
+    async renewPassword(id: number, before: string, after: string) {
+      await table.update({ passwordHash: after }, { where: { id, passwordHash: before } })
     },
-    async suspend(id, transaction) {
+    /** Blocks the sign-in of a user, revokes every token and voids mailed activation keys. */
+    async suspend(id: number, transaction: Transaction) {
       await revoke(id, { suspended: true }, allPurposes, transaction)
     },
-    async resume(id, transaction) {
-      await users().update({ suspended: false, ...restartExpiry() }, { where: { id }, transaction })
+    /** Ends a suspension. Tokens stay revoked. */
+    async resume(id: number, transaction: Transaction) {
+      await table.update({ suspended: false, ...restartExpiry() }, { where: { id }, transaction })
     },
-    async revokeTokens(id, transaction) {
+    /** Revokes every token. */
+    async revokeTokens(id: number, transaction: Transaction) {
       await revoke(id, {}, accessPurposes, transaction)
     },
-    async setEmail({ id, email: former }, to, change, transaction) {
-      await users().update({ email: to }, { where: { id }, transaction })
+    /**
+     * Sets or removes the recovery address and voids mailed recovery keys and codes for a new address. Notifies the former
+     * address of the client address of the change, in its language. The caller must lock the user's row.
+     */
+    async setEmail(
+      { id, email: former }: Pick<Owner, 'id' | 'email'>,
+      to: string | null,
+      change: NotifiedChange,
+      transaction: Transaction,
+    ) {
+      await table.update({ email: to }, { where: { id }, transaction })
       await voidKeys(id, accessPurposes, transaction)
       if (former === null) return
       await emails.notify('email-changed', { id, email: former }, { ...change, to: former }, transaction)
     },
-    async rename(id, username, change, transaction) {
+    /**
+     * Changes the username, reserves the former one for the user for 30 days, and notifies the user as `setEmail` does. Counts of failed
+     * sign-ins remain. Throws a unique violation of `users_username_key_key`.
+     */
+    async rename(id: number, username: string, change: NotifiedChange, transaction: Transaction) {
       const attributes = ['username', 'usernameKey', 'email']
-      const before = (await users().findByPk(id, { attributes, transaction }))!.get()
+      const before = (await table.findByPk(id, { attributes, transaction }))!.get()
       if (before.username === username) return
       const next = { username, usernameKey: usernameKey(username), usernameSkeleton: usernameSkeleton(username) }
       if (next.usernameKey !== before.usernameKey) {
         await attempts.rename(id, before.usernameKey, next.usernameKey, transaction)
         await formerUsernames.reserve(id, next.usernameKey, transaction)
       }
-      await users().update(next, { where: { id }, transaction })
+      await table.update(next, { where: { id }, transaction })
       await emails.notify('username-changed', { id, email: before.email }, change, transaction)
     },
-    async setRole({ id, active }, role, transaction) {
+    /**
+     * Changes the role of a user, ends its provider key, revokes every token and voids mailed activation keys. Only an active
+     * ROLE_INSTITUTION has a provider key.
+     */
+    async setRole({ id, active }: Pick<User, 'id' | 'active'>, role: Role, transaction: Transaction) {
       await revoke(id, { role }, allPurposes, transaction)
       if (role === 'ROLE_INSTITUTION' && active) await addProviderKey(id, transaction)
     },
-    async setOrganization(user, organizationId, change, transaction) {
+    /**
+     * Sets or removes the organization of a user, revokes every token and voids mailed activation keys. An active
+     * ROLE_INSTITUTION gets another provider key. Notifies the user as `setEmail` does.
+     */
+    async setOrganization(
+      user: Pick<User, 'id' | 'active' | 'role' | 'email'>,
+      organizationId: Place | null,
+      change: NotifiedChange,
+      transaction: Transaction,
+    ) {
       const { id, active, role } = user
       await revoke(id, { organizationId }, allPurposes, transaction)
       const hasKey = active && role === 'ROLE_INSTITUTION'
       if (hasKey) await addProviderKey(id, transaction)
       await emails.notify(hasKey ? 'provider-key-rotated' : 'organization-changed', user, change, transaction)
     },
-    async delete(id, transaction) {
+    /** Hides a user, blocks its sign-in, revokes every token and voids mailed activation keys. */
+    async delete(id: number, transaction: Transaction) {
       const before = { suspendedBeforeDeletion: col('suspended') as unknown as boolean }
       await revoke(id, { deletedAt: fromNow(0), ...before, suspended: true }, allPurposes, transaction)
     },
-    async undelete(id, transaction) {
+    /** Restores a deleted user as it was. Tokens stay revoked. */
+    async undelete(id: number, transaction: Transaction) {
       const before = col('suspended_before_deletion') as unknown as boolean
-      await users().update({ deletedAt: null, suspended: before, ...restartExpiry() }, { where: { id }, transaction })
+      await table.update({ deletedAt: null, suspended: before, ...restartExpiry() }, { where: { id }, transaction })
     },
   }
 }
