@@ -1,9 +1,10 @@
 // Creates a backup: reads the database in one snapshot, while the service runs.
 import { dirname } from 'node:path'
 import { pipeline } from 'node:stream/promises'
-import type { Database, Statement, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/connection.js'
 import { SchemaError } from '../database/failures.js'
 import { checkMigrations, listMade, readMigrations } from '../database/migrate.js'
+import { sql } from '../database/sql.js'
 import type { Registry } from '../models/define-models.js'
 import { hasCode } from '../process/errno.js'
 import { openPrivateFile } from '../process/private-file.js'
@@ -33,9 +34,12 @@ export interface Made {
   readonly rows: Readonly<Record<string, number>>
 }
 
-const describe: Statement = {
-  name: 'backup-tables',
-  text: `SELECT c.relname::text AS "table",
+/** Returns the tables of a backup, in the order of foreign keys: referenced tables come first. */
+export async function describeTables(database: Database, t: Transaction): Promise<TableHeader[]> {
+  type Row = TableHeader & { readonly refersTo: readonly string[] }
+  const included = (await listMade()).tables.filter(name => !excludedTables.includes(name))
+  const all = await database.run<Row>(
+    sql`SELECT c.relname::text AS "table",
       array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attgenerated = '') AS columns,
       coalesce(jsonb_object_agg(a.attname, pg_sequence_last_value(
         pg_get_serial_sequence(quote_ident(c.relname), a.attname)::regclass)::text) FILTER (WHERE a.attidentity <> ''), '{}')
@@ -43,23 +47,11 @@ const describe: Statement = {
       ARRAY(SELECT p.relname::text FROM pg_constraint f JOIN pg_class p ON p.oid = f.confrelid
         WHERE f.conrelid = c.oid AND f.contype = 'f') AS "refersTo"
     FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
-    WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND c.relname = ANY($1)
+    WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND c.relname = ANY(${included})
       AND a.attnum > 0 AND NOT a.attisdropped
     GROUP BY c.oid, c.relname ORDER BY c.relname`,
-}
-
-// Sets formats that a server reads regardless of its settings.
-const begin: Statement = {
-  name: 'backup-begin',
-  text: `SELECT now() AS at, set_config('datestyle', 'ISO', true), set_config('bytea_output', 'hex', true),
-    set_config('extra_float_digits', '3', true)`,
-}
-
-/** Returns the tables of a backup, in the order of foreign keys: referenced tables come first. */
-export async function describeTables(database: Database, t: Transaction): Promise<TableHeader[]> {
-  type Row = TableHeader & { readonly refersTo: readonly string[] }
-  const included = (await listMade()).tables.filter(name => !excludedTables.includes(name))
-  const all = await database.run<Row>(describe, [included], t)
+    t,
+  )
   const ordered: TableHeader[] = []
   const add = ({ table, columns, sequences, refersTo }: Row) => {
     if (ordered.some(each => each.table === table)) return
@@ -94,7 +86,12 @@ export async function makeBackup(
   try {
     const made = await database.transact(
       async t => {
-        const [begun] = await database.run<{ at: Date }>(begin, [], t)
+        // Sets formats that a server reads regardless of its settings.
+        const [begun] = await database.run<{ at: Date }>(
+          sql`SELECT now() AS at, set_config('datestyle', 'ISO', true), set_config('bytea_output', 'hex', true),
+          set_config('extra_float_digits', '3', true)`,
+          t,
+        )
         const status = await readMigrations(database, t)
         checkMigrations(status)
         if (status.newer.length > 0)

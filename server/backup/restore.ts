@@ -1,8 +1,9 @@
 // Restores a backup: one transaction replaces the registry in the database with the registry of the backup.
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Database, Statement, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/connection.js'
 import { SchemaError } from '../database/failures.js'
 import { checkMigrations, compareLedger, dropSchema, migrateWithin, readMigrations } from '../database/migrate.js'
+import { first, sql } from '../database/sql.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { Registry } from '../models/define-models.js'
 import type { Receipt } from '../models/erasure.js'
@@ -37,28 +38,6 @@ const gap = 100_000
 
 /** Maximum milliseconds to wait until the connections of a stopped process are closed. */
 const timeout = 2_000
-
-const others: Statement = {
-  name: 'restore-others',
-  // Each process that uses an embedded database, including this process, holds another connection with this name.
-  text: `SELECT count(*)::int AS count, pg_stat_clear_snapshot() FROM pg_stat_activity
-    WHERE datname = current_database() AND usesysid IS NOT NULL AND pid <> pg_backend_pid()
-      AND leader_pid IS DISTINCT FROM pg_backend_pid() AND application_name <> 'auth: uses this database'`,
-}
-
-const isThere: Statement = { name: 'restore-is-there', text: "SELECT to_regclass('users') IS NOT NULL AS there" }
-
-const userCount: Statement = { name: 'restore-users', text: 'SELECT count(*)::int AS count FROM users' }
-
-const setSequence: Statement = {
-  name: 'restore-sequence',
-  text: 'SELECT setval(pg_get_serial_sequence(quote_ident($1), $2), $3::bigint)',
-}
-
-const isOlder: Statement = {
-  name: 'restore-is-older',
-  text: 'SELECT created_at <= $2::timestamptz AS older FROM users WHERE id = $1',
-}
 
 /** Reads a whole backup and returns its content. Throws an Error when the backup can't be restored. */
 export async function inspectBackup(backup: Unlocked): Promise<Made> {
@@ -126,7 +105,7 @@ export async function restoreBackup(
     }
     // Without statistics, PostgreSQL plans the first calls for empty tables. Migrations may have renamed tables.
     const tables = (await describeTables(database, t)).map(({ table }) => `"${table}"`)
-    await database.run({ name: 'restore-analyze', text: `ANALYZE ${tables.join(', ')}` }, [], t)
+    await database.run(sql`ANALYZE ${sql.text(tables.join(', '))}`, t)
     return { madeAt: header.madeAt, rows, erased, signingKey }
   }
   return decrypt(backup, async pieces => {
@@ -160,7 +139,7 @@ async function fill(
   const there = await describeTables(database, t)
   const names = there.map(({ table }) => `"${table}"`).join(', ')
   // Removes rows that migrations have inserted.
-  await database.run({ name: 'restore-truncate', text: `TRUNCATE ${names} CASCADE` }, [], t)
+  await database.run(sql`TRUNCATE ${sql.text(names)} CASCADE`, t)
   const counts: Record<string, number> = {}
   for await (const { rows, ...table } of tables) {
     // A registry of that version has no other tables. The check also prevents SQL injection by names from the file.
@@ -168,7 +147,11 @@ async function fill(
     counts[table.table] = await database.copyIn(`COPY ${copied(table)} FROM STDIN`, rows, t)
     for (const [column, last] of Object.entries(table.sequences)) {
       const next = Number(last ?? 0) + (table.table === 'users' ? gap : 0)
-      if (next > 0) await database.run(setSequence, [table.table, column, next], t)
+      if (next > 0)
+        await database.run(
+          sql`SELECT setval(pg_get_serial_sequence(quote_ident(${table.table}), ${column}), ${next}::bigint)`,
+          t,
+        )
     }
   }
   if (Object.keys(counts).length !== there.length) throw damaged()
@@ -182,13 +165,14 @@ function isSame(one: TableHeader, other: TableHeader): boolean {
 
 /** Erases a user of the backup that was erased after the backup, but not another user with the same id. */
 async function eraseAgain({ database, erasure }: Registry, { user, eraseTime }: Erased, t: Transaction) {
-  const [found] = await database.run<{ older: boolean }>(isOlder, [user, eraseTime], t)
-  return found?.older ? erasure.erase(user, t) : undefined
+  const isOlder = sql`SELECT FROM users WHERE id = ${user} AND created_at <= ${eraseTime}::timestamptz`
+  return (await database.run(isOlder, t)).length > 0 ? erasure.erase(user, t) : undefined
 }
 
 async function countWithin(database: Database, t: Transaction): Promise<number> {
-  const [users] = await database.run<{ there: boolean }>(isThere, [], t)
-  return users!.there ? (await database.run<{ count: number }>(userCount, [], t))[0]!.count : 0
+  const found = await first(database.run<{ there: boolean }>(sql`SELECT to_regclass('users') IS NOT NULL AS there`, t))
+  if (!found!.there) return 0
+  return (await first(database.run<{ count: number }>(sql`SELECT count(*)::int AS count FROM users`, t)))!.count
 }
 
 /** Throws an Error when this version can't restore the backup. */
@@ -205,8 +189,12 @@ async function checkHeader({ migrations }: Header): Promise<void> {
 
 /** Throws an Error when another process remains connected to the database. */
 async function refuseOthers(database: Database, t: Transaction): Promise<void> {
+  // Each process that uses an embedded database, including this process, holds another connection with this name.
+  const others = sql`SELECT count(*)::int AS count, pg_stat_clear_snapshot() FROM pg_stat_activity
+    WHERE datname = current_database() AND usesysid IS NOT NULL AND pid <> pg_backend_pid()
+      AND leader_pid IS DISTINCT FROM pg_backend_pid() AND application_name <> 'auth: uses this database'`
   for (const end = performance.now() + timeout; ; await sleep(100)) {
-    const [{ count }] = (await database.run<{ count: number }>(others, [], t)) as [{ count: number }]
+    const { count } = (await first(database.run<{ count: number }>(others, t)))!
     if (count === 0) return
     if (performance.now() > end)
       throw new Error(

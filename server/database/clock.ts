@@ -1,4 +1,5 @@
 import type { Database } from './connection.js'
+import { sql } from './sql.js'
 
 /** The clock of the database. Replicas compare only times of this clock, which they share. */
 export interface Clock {
@@ -14,14 +15,14 @@ const interval = 30_000
 /** Maximum milliseconds of the round trip of a reading. Slower readings are too inaccurate. */
 const maxRoundTrip = 1_000
 
-const read = { name: 'clock', text: 'SELECT (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now' }
-
 /** Reads the clock of the database now and at intervals. While the database is unavailable, the last reading applies. */
 export async function followClock(database: Pick<Database, 'read'>): Promise<Clock> {
   let ahead: number | undefined
   async function follow() {
     const sent = performance.now()
-    const [row] = await database.read<{ now: number }>(read, [])
+    const [row] = await database.read<{ now: number }>(
+      sql('clock')`SELECT (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS now`,
+    )
     const back = performance.now()
     if (ahead === undefined || back - sent < maxRoundTrip) ahead = row!.now - (sent + back) / 2
   }

@@ -1,5 +1,6 @@
-import type { Database, Statement } from './connection.js'
+import type { Database } from './connection.js'
 import { width } from './pipeline.js'
+import { first, sql } from './sql.js'
 
 /** Maximum number of connections of a process of the service. */
 export const connectionsOfProcess = 10 + width
@@ -15,15 +16,12 @@ export interface Condition {
   readonly used: number
 }
 
-const condition: Statement = {
-  name: 'condition',
-  text: `SELECT current_setting('server_version') AS version, extract(epoch FROM clock_timestamp())::float8 * 1000 AS now,
-    current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
-      - coalesce(current_setting('reserved_connections', true), '0')::int AS most,
-    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')::int AS used`,
-}
-
 /** Reads the state of the server. */
 export async function readCondition(database: Database): Promise<Condition> {
-  return (await database.run<Condition>(condition, []))[0]!
+  return (await first(
+    database.run<Condition>(sql`SELECT current_setting('server_version') AS version, extract(epoch FROM clock_timestamp())::float8 * 1000 AS now,
+    current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+      - coalesce(current_setting('reserved_connections', true), '0')::int AS most,
+    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')::int AS used`),
+  ))!
 }

@@ -23,31 +23,21 @@ import {
   wrongSettings,
 } from './session-settings.js'
 import { traceSequelize } from './spans.js'
-import type { Query } from './sql.js'
+import type { Statement } from './sql.js'
 import { createRunner } from './statement.js'
 
 export type { Transaction } from 'sequelize'
-
-/** A statement in the former form, whose values follow. Write new ones with `sql` (sql.ts). */
-export interface Statement {
-  readonly name: string
-  readonly text: string
-  /** Runs without a time limit. */
-  readonly slow?: true
-}
 
 /** The only access to PostgreSQL. A statement without a response fails after 6 s, so that no caller waits forever. */
 export interface Database {
   /** Sequelize with all models. */
   readonly sequelize: Sequelize
   /** Runs a statement, alone or in a transaction, and returns its rows. */
-  run<Row>(query: Query, transaction?: Transaction): Promise<Row[]>
-  run<Row>(statement: Statement, values: readonly unknown[], transaction?: Transaction): Promise<Row[]>
+  run<Row>(query: Statement, transaction?: Transaction): Promise<Row[]>
   /** Runs a statement that only reads, waits for no lock and is fast, because statements share a connection. */
-  read<Row>(query: Query): Promise<Row[]>
-  read<Row>(statement: Statement, values: readonly unknown[]): Promise<Row[]>
+  read<Row>(query: Statement): Promise<Row[]>
   /** Runs a statement without time limits: no caller waits for it, and it holds no lock that others need. */
-  runUnlimited<Row>(query: Query): Promise<Row[]>
+  runUnlimited<Row>(query: Statement): Promise<Row[]>
   /**
    * Runs statements as one transaction (READ COMMITTED). Keep it short, unless it is `unlimited`, which removes the time
    * limits of its statements, for example for migrations. In a `snapshot`, all statements see the state at the first one
@@ -134,11 +124,11 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
     }
   }
 
-  async function run<Row>(query: Query, transaction?: Transaction): Promise<Row[]> {
+  async function run<Row>(query: Statement, transaction?: Transaction): Promise<Row[]> {
     if (transaction) return runner.run(clientOf(transaction), query)
     return repeatOnConflict(() => onConnection(client => runner.runAlone<Row>(client, query)))
   }
-  const runUnlimited = <Row>(query: Query) => transact(t => run<Row>(query, t), { unlimited: true })
+  const runUnlimited = <Row>(query: Statement) => transact(t => run<Row>(query, t), { unlimited: true })
   const pipeline = createPipeline(connections, runner, run)
 
   const transact: Database['transact'] = (work, options = {}) =>
@@ -164,13 +154,8 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
 
   const database: Database = {
     sequelize,
-    run<Row>(statement: Query | Statement, values?: readonly unknown[] | Transaction, transaction?: Transaction) {
-      if (!isValues(values)) return run<Row>(statement as Query, values)
-      const query = { ...statement, values } as unknown as Query
-      return 'slow' in statement ? runUnlimited<Row>(query) : run<Row>(query, transaction)
-    },
-    read: <Row>(statement: Query | Statement, values?: readonly unknown[]) =>
-      pipeline.read<Row>(values ? ({ ...statement, values } as unknown as Query) : (statement as Query)),
+    run,
+    read: pipeline.read,
     runUnlimited,
     transact,
     copyOut(query, transaction) {
@@ -184,8 +169,7 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
       return { inUse: using, idle: available, most: maxSize, waiting, timeouts, errors: connections.errors }
     },
     async prepareSessions() {
-      const { statement, values } = missingSettings
-      const due = await database.run<Missing>(statement, values)
+      const due = await run<Missing>(missingSettings)
       if (due.length === 0) return
       try {
         await database.transact(transaction => storeSettings(clientOf(transaction)), { unlimited: true })
@@ -201,8 +185,7 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
         log?.warn({ wrong }, 'a pooler in front of the database still has sessions with former settings: reconnect it')
     },
     async wrongSettings() {
-      const { statement, values } = wrongSettings
-      return (await database.run<{ wrong: string }>(statement, values)).map(({ wrong }) => wrong)
+      return (await run<{ wrong: string }>(wrongSettings)).map(({ wrong }) => wrong)
     },
     async close() {
       connections.stop()
@@ -226,5 +209,3 @@ async function repeatOnConflict<T>(work: () => Promise<T>): Promise<T> {
     }
   }
 }
-
-const isValues = (given: unknown): given is readonly unknown[] => Array.isArray(given)

@@ -16,6 +16,8 @@ import { advisoryKeys } from './advisory-keys.js'
 import type { Database, Transaction } from './connection.js'
 import { meaningOf, SchemaError } from './failures.js'
 import { checkPlace, explainTaken } from './rights.js'
+import { clientOf } from './sequelize.js'
+import { sql } from './sql.js'
 
 /** The SQL files of this version. */
 const ownFolder = new URL('server/database/migrations/', import.meta.resolve('#package'))
@@ -58,8 +60,13 @@ export async function readMigrations(
   transaction?: Transaction,
   folder = ownFolder,
 ): Promise<MigrationStatus> {
-  const [found] = await database.run<{ there: boolean }>(exists, [], transaction)
-  return compareLedger(found!.there ? await database.run<Migration>(readAll, [], transaction) : [], folder)
+  const [found] = await database.run<{ there: boolean }>(
+    sql`SELECT to_regclass('migrations') IS NOT NULL AS there`,
+    transaction,
+  )
+  // to_jsonb reads a column that the ledger of another baseline may lack.
+  const ledger = sql`SELECT name, kind, to_jsonb(m) ->> 'digest' AS digest, run_at AS "runAt" FROM migrations m ORDER BY name`
+  return compareLedger(found!.there ? await database.run<Migration>(ledger, transaction) : [], folder)
 }
 
 /** Compares a ledger, in order, with the files of this version. */
@@ -109,7 +116,7 @@ export async function migrate(
     const contract = chosen.filter(({ kind }) => kind === 'contract').at(-1)
     // No process uses an empty database.
     if (contract && status.done.length > 0) await permit?.(contract.name, transaction)
-    await database.run(limitLocks, [String(waits.lock)], transaction)
+    await database.run(sql`SELECT set_config('lock_timeout', ${String(waits.lock)}, true)`, transaction)
     return runFiles(database, transaction, chosen)
   }
   for (let attempt = 1; ; attempt++) {
@@ -158,7 +165,7 @@ export async function migrateWithin(
  * this version isn't compatible with the schema.
  */
 export async function holdSchema(database: Database, transaction: Transaction): Promise<void> {
-  await database.run(share, [advisoryKeys.migrations], transaction)
+  await database.run(sql`SELECT pg_advisory_xact_lock_shared(${advisoryKeys.migrations})`, transaction)
   await readCompatible(database, transaction, ownFolder)
 }
 
@@ -167,18 +174,21 @@ export async function newestMigration(): Promise<string> {
   return (await readFiles(ownFolder)).at(-1)!.name
 }
 
+const claim = (database: Database, t: Transaction) =>
+  database.run(sql`SELECT pg_advisory_xact_lock(${advisoryKeys.migrations})`, t)
+
 /** Claims the lock of migrations, and creates the ledger if it is missing. */
 async function claimLedger(database: Database, transaction: Transaction): Promise<void> {
-  await database.run(claim, [advisoryKeys.migrations], transaction)
+  await claim(database, transaction)
   await checkPlace(database, transaction)
-  await runText(
-    transaction,
-    `CREATE TABLE IF NOT EXISTS migrations (
+  await database.run(
+    sql`CREATE TABLE IF NOT EXISTS migrations (
       name text PRIMARY KEY,
       kind text NOT NULL,
       digest text NOT NULL,
       run_at timestamptz NOT NULL DEFAULT now()
     )`,
+    transaction,
   )
 }
 
@@ -190,20 +200,26 @@ async function runFiles(
 ): Promise<readonly string[]> {
   for (const { name, kind, digest, text } of files) {
     // A query without parameters can contain several statements.
-    await runText(transaction, text).catch(error => {
-      throw explainTaken(error)
-    })
-    await database.run(record, [name, kind, digest], transaction)
+    await clientOf(transaction)
+      .query(text)
+      .catch(error => {
+        throw explainTaken(error)
+      })
+    await database.run(
+      sql`INSERT INTO migrations (name, kind, digest) VALUES (${name}, ${kind}, ${digest})`,
+      transaction,
+    )
   }
   return files.map(({ name }) => name)
 }
 
 /** Drops all objects that migrations create, and the ledger. The transaction holds the lock of migrations until its end. */
 export async function dropSchema(database: Database, transaction: Transaction): Promise<void> {
-  await database.run(claim, [advisoryKeys.migrations], transaction)
+  await claim(database, transaction)
   const { tables, functions } = await listMade()
-  for (const name of [...tables, 'migrations']) await runText(transaction, `DROP TABLE IF EXISTS ${name} CASCADE`)
-  for (const name of functions) await runText(transaction, `DROP FUNCTION IF EXISTS ${name} CASCADE`)
+  for (const name of [...tables, 'migrations'])
+    await database.run(sql`DROP TABLE IF EXISTS ${sql.text(name)} CASCADE`, transaction)
+  for (const name of functions) await database.run(sql`DROP FUNCTION IF EXISTS ${sql.text(name)} CASCADE`, transaction)
 }
 
 /** Returns the tables and functions that migrations create, including those that later migrations rename or drop. */
@@ -246,12 +262,6 @@ async function readCompatible(database: Database, transaction: Transaction | und
   return status
 }
 
-/** Runs SQL that takes no parameters. */
-async function runText(transaction: Transaction, text: string): Promise<void> {
-  const { connection } = transaction as unknown as { connection: { query(text: string): Promise<unknown> } }
-  await connection.query(text)
-}
-
 async function readFiles(folder: URL): Promise<MigrationFile[]> {
   const names = (await readdir(folder)).filter(name => /^\d{4}-.*\.sql$/.test(name)).sort()
   return Promise.all(
@@ -262,23 +272,4 @@ async function readFiles(folder: URL): Promise<MigrationFile[]> {
       return { name, kind, digest: createHash('sha256').update(text).digest('hex'), text } as const
     }),
   )
-}
-
-const exists = { name: 'migrations-exist', text: "SELECT to_regclass('migrations') IS NOT NULL AS there" }
-
-// to_jsonb reads a column that the ledger of another baseline may lack.
-const readAll = {
-  name: 'migrations-read-all',
-  text: `SELECT name, kind, to_jsonb(m) ->> 'digest' AS digest, run_at AS "runAt" FROM migrations m ORDER BY name`,
-}
-
-const claim = { name: 'migrations-claim', text: 'SELECT pg_advisory_xact_lock($1)' }
-
-const limitLocks = { name: 'migrations-limit-locks', text: `SELECT set_config('lock_timeout', $1, true)` }
-
-const share = { name: 'migrations-share', text: 'SELECT pg_advisory_xact_lock_shared($1)' }
-
-const record = {
-  name: 'migrations-record',
-  text: 'INSERT INTO migrations (name, kind, digest) VALUES ($1, $2, $3)',
 }

@@ -1,12 +1,12 @@
 import type pg from 'pg'
 import type { Connections } from './connections.js'
-import type { Query } from './sql.js'
+import type { Statement } from './sql.js'
 import type { Runner } from './statement.js'
 
 /** Connections that read-only statements share. */
 export interface Pipeline {
   /** Runs a prepared statement and returns its rows. It must be fast and wait for no lock: later statements wait for it. */
-  read<Row>(query: Query): Promise<Row[]>
+  read<Row>(query: Statement): Promise<Row[]>
   /** Closes each connection when its statements have completed. */
   close(): Promise<void>
 }
@@ -56,7 +56,7 @@ export function createPipeline(
   }
 
   return {
-    async read<Row>(query: Query) {
+    async read<Row>(query: Statement) {
       if (!namesHold()) return run<Row>(query)
       const connection = choose()
       connection.inFlight++

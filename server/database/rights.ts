@@ -1,6 +1,7 @@
 // What a role needs in a database, as statements with their real names.
 import type { Database, Transaction } from './connection.js'
 import { ConnectionError, causeOf } from './failures.js'
+import { sql } from './sql.js'
 
 /** The oldest supported version of PostgreSQL. */
 const oldest = 14
@@ -20,20 +21,18 @@ interface Place {
   readonly named: string | null
 }
 
-const where = {
-  name: 'rights',
-  text: `SELECT current_setting('server_version_num')::int / 10000 AS version,
-    current_setting('server_version') AS "shownVersion", current_setting('server_encoding') AS encoding,
-    quote_ident(current_database()) AS database, quote_ident(current_user) AS role,
-    quote_ident(current_schema()) AS schema, current_setting('search_path') AS path,
-    coalesce(has_schema_privilege(current_schema(), 'CREATE'), false) AS creates,
-    (SELECT trim(each) FROM unnest(string_to_array(current_setting('search_path'), ',')) WITH ORDINALITY AS p (each, n)
-      WHERE trim(each) NOT IN ('', '""', '"$user"') ORDER BY n LIMIT 1) AS named`,
-}
+const where = sql`
+  SELECT current_setting('server_version_num')::int / 10000 AS version,
+  current_setting('server_version') AS "shownVersion", current_setting('server_encoding') AS encoding,
+  quote_ident(current_database()) AS database, quote_ident(current_user) AS role,
+  quote_ident(current_schema()) AS schema, current_setting('search_path') AS path,
+  coalesce(has_schema_privilege(current_schema(), 'CREATE'), false) AS creates,
+  (SELECT trim(each) FROM unnest(string_to_array(current_setting('search_path'), ',')) WITH ORDINALITY AS p (each, n)
+    WHERE trim(each) NOT IN ('', '""', '"$user"') ORDER BY n LIMIT 1) AS named`
 
 /** Throws an Error that says what to do when a database can't have the tables, or when the role may not create them. */
 export async function checkPlace(database: Database, transaction: Transaction): Promise<void> {
-  const [place] = await database.run<Place>(where, [], transaction)
+  const [place] = await database.run<Place>(where, transaction)
   const { version, shownVersion, encoding, database: name, role, schema, creates, path, named } = place!
   if (version < oldest)
     throw new Error(`The server of DATABASE_URL is PostgreSQL ${shownVersion}: use version ${oldest} or newer.`)
@@ -60,7 +59,7 @@ export async function explainingRights<T>(database: Database, work: () => Promis
     // A refusal by an RPC has the error of the database as its cause.
     if (error instanceof ConnectionError || ![error, cause].some(each => each && causeOf(each).code === '42501'))
       throw error
-    const [place] = await database.run<Place>(where, [])
+    const [place] = await database.run<Place>(where)
     const { database: name, role, schema } = place!
     const to = (what: string) => `ON ALL ${what} IN SCHEMA ${schema ?? 'public'} TO ${role}`
     throw new Error(

@@ -7,6 +7,7 @@ import type pg from 'pg'
 import type { Log } from '../observability/log.js'
 import type { FixedSetting } from '../process/database-url.js'
 import { advisoryKeys } from './advisory-keys.js'
+import { sql } from './sql.js'
 
 /**
  * Startup parameters: the driver and SQL functions read and write times in this format, and Sequelize quotes by this rule.
@@ -56,9 +57,8 @@ export interface Missing {
 
 // Of the limits, selects neither those that are stored for the role in this database, nor stricter ones from other places.
 // Required settings are stored even if they hold already: later defaults of the role or the database then have no effect.
-const missing = {
-  name: 'settings-missing',
-  text: `WITH stored AS (
+/** Finds missing settings. */
+export const missingSettings = sql`WITH stored AS (
     SELECT split_part(c, '=', 1) AS name, substr(c, strpos(c, '=') + 1) AS value
     FROM pg_db_role_setting, unnest(setconfig) AS c
     WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -66,28 +66,18 @@ const missing = {
   )
   SELECT format('ALTER ROLE %I IN DATABASE %I SET %s = %L', session_user, current_database(), name, w.value) AS text,
     CASE WHEN NOT w.is_limit AND s.setting <> w.value THEN format('%s = %s', name, s.setting) END AS replaced
-  FROM (SELECT *, false AS is_limit FROM unnest($1::text[], $2::text[]) UNION ALL
-    SELECT *, true FROM unnest($3::text[], $4::text[])) AS w (name, value, is_limit)
+  FROM (SELECT *, false AS is_limit FROM unnest(${Object.keys(required)}::text[], ${Object.values(required)}::text[]) UNION ALL
+    SELECT *, true FROM unnest(${Object.keys(limits)}::text[], ${Object.values(limits).map(String)}::text[])) AS w (name, value, is_limit)
   JOIN pg_settings s USING (name) LEFT JOIN stored USING (name)
   WHERE CASE WHEN w.is_limit THEN stored.value IS NULL AND (s.setting::int = 0 OR s.setting::int > w.value::int)
-    ELSE stored.value IS DISTINCT FROM w.value END`,
-}
+    ELSE stored.value IS DISTINCT FROM w.value END`
 
-/** Finds missing settings. */
-export const missingSettings = {
-  statement: missing,
-  values: [Object.keys(required), Object.values(required), Object.keys(limits), Object.values(limits).map(String)],
-}
+const all = { ...startupParameters, ...required }
 
 /** Finds the settings of a session that contradict this version, as `name = value`. */
-export const wrongSettings = {
-  statement: {
-    name: 'settings-wrong',
-    text: `SELECT format('%s = %s', name, setting) AS wrong FROM pg_settings
-      JOIN unnest($1::text[], $2::text[]) AS w (name, value) USING (name) WHERE setting <> value ORDER BY name`,
-  },
-  values: [Object.keys({ ...startupParameters, ...required }), Object.values({ ...startupParameters, ...required })],
-}
+export const wrongSettings = sql`SELECT format('%s = %s', name, setting) AS wrong FROM pg_settings
+  JOIN unnest(${Object.keys(all)}::text[], ${Object.values(all)}::text[]) AS w (name, value) USING (name)
+  WHERE setting <> value ORDER BY name`
 
 /**
  * Stores missing settings for the role in this database. They apply to later connections. Call it in a
@@ -96,7 +86,7 @@ export const wrongSettings = {
 export async function storeSettings(client: pg.Client): Promise<void> {
   // A role may change its own defaults only, even if it acts as another one.
   await client.query(`SELECT pg_advisory_xact_lock($1), set_config('role', 'none', true)`, [advisoryKeys.settings])
-  const { rows } = await client.query<Missing>(missing.text, missingSettings.values)
+  const { rows } = await client.query<Missing>(missingSettings.text, [...missingSettings.values])
   for (const { text } of rows) await client.query(text)
 }
 

@@ -1,7 +1,7 @@
 /**
  * Statements of SQL, written as templates where they run:
  *
- *     const [found] = await database.run<User>(sql('user-by-id')`SELECT ${columns} FROM users u WHERE u.id = ${id}`, t)
+ *     const [found] = await database.run<User>(sql('user-of-id')`SELECT ${columns} FROM users u WHERE u.id = ${id}`, t)
  *
  * - `${value}` is a parameter, and never part of the text. `undefined` is NULL. Where PostgreSQL can't infer its type, add one:
  *   `${limit}::int`.
@@ -24,8 +24,15 @@ export interface Sql {
   all(...conditions: readonly (Query | undefined | false)[]): Query
 }
 
+/** A statement, prepared under its name if it has one. */
+export interface Statement {
+  readonly name?: string
+  readonly text: string
+  readonly values: readonly unknown[]
+}
+
 /** A statement, or a part of one. */
-export class Query {
+export class Query implements Statement {
   /** @param parts the texts around the values, one more than these */
   constructor(
     private readonly parts: readonly string[],

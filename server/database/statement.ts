@@ -4,7 +4,7 @@ import type { Log } from '../observability/log.js'
 import { tracing } from '../observability/tracing.js'
 import type { Connections } from './connections.js'
 import { inStatementSpan } from './spans.js'
-import type { Query } from './sql.js'
+import type { Statement } from './sql.js'
 
 /** Runs statements on a connection. */
 export interface Runner {
@@ -13,9 +13,9 @@ export interface Runner {
   /** Detects on the first connection whether prepared statements persist. Never throws. */
   tryNames(client: pg.Client): Promise<void>
   /** Runs a statement in a transaction. */
-  run<Row>(client: pg.Client, query: Query): Promise<Row[]>
+  run<Row>(client: pg.Client, query: Statement): Promise<Row[]>
   /** Runs a statement outside transactions, and repeats it unprepared if only its name caused the error. */
-  runAlone<Row>(client: pg.Client, query: Query): Promise<Row[]>
+  runAlone<Row>(client: pg.Client, query: Statement): Promise<Row[]>
 }
 
 /**
@@ -46,7 +46,7 @@ export function createRunner(connections: Connections, log: Pick<Log, 'warn'> | 
     }
   }
 
-  async function runPlain<Row>(client: pg.Client, { name, text, values }: Query): Promise<Row[]> {
+  async function runPlain<Row>(client: pg.Client, { name, text, values }: Statement): Promise<Row[]> {
     return (await client.query({ text, values: values as unknown[], ...(named && { name }) })).rows as Row[]
   }
 

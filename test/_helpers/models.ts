@@ -29,8 +29,7 @@ export async function appendMany(
   const text = 'SELECT audit_append(event) FROM unnest($1::jsonb[]) event'
   const stamped = events.map(event => audit.stamp(event))
   // A statement with all may take longer than its time limit on a busy machine.
-  for (let at = 0; at < stamped.length; at += 1000)
-    await database.run({ name: 'append-many', text }, [stamped.slice(at, at + 1000)])
+  for (let at = 0; at < stamped.length; at += 1000) await database.run({ text, values: [stamped.slice(at, at + 1000)] })
   // Another process may be sealing.
   while ((await audit.backlog()).staged > 0) await audit.seal()
 }
@@ -69,7 +68,7 @@ export async function addUser(
 export async function lockWaiters({ run }: Database, like = '%'): Promise<number> {
   const text = `SELECT FROM pg_stat_activity
     WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE $1`
-  return (await run({ name: 'lock-waiters', text }, [like])).length
+  return (await run({ text, values: [like] })).length
 }
 
 /** Whether a session waits for a lock in a database. */

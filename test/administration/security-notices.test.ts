@@ -1,6 +1,7 @@
 /** Administrators are notified by e-mail of each change that affects the access to their own account, by any actor. */
 import test, { type ExecutionContext } from 'ava'
 import { TOTP } from 'otpauth'
+import { sql } from '../../server/database/sql.js'
 import { type AdministrationClient, openLocal, openSignedIn, reasonOf } from '../_helpers/administration.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { password, startTestService, type TestService } from '../_helpers/service.js'
@@ -27,7 +28,7 @@ const subjectsTo = (address: string) =>
 
 /** Waits until the queue is empty. */
 async function quiet({ registry }: TestService): Promise<void> {
-  const left = async () => registry.database.run<object>({ name: 'test-left', text: 'SELECT id FROM emails' }, [])
+  const left = async () => registry.database.run<object>(sql`SELECT id FROM emails`)
   await waitFor(async () => (await left()).length === 0, left)
 }
 

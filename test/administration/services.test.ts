@@ -6,6 +6,7 @@ import test from 'ava'
 import { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { BadRequestSchema, ErrorInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
+import { sql } from '../../server/database/sql.js'
 import { type AdministrationClient, openSignedIn } from '../_helpers/administration.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { serviceForFile } from '../_helpers/service.js'
@@ -155,8 +156,7 @@ test('a repeated request with the same id gets the same response without the key
   t.is(second.service!.keys.length, 2)
 
   const rows = await service.registry.database.run<{ requestId: string; answer: Buffer }>(
-    { name: '', text: 'SELECT request_id AS "requestId", answer_sealed AS answer FROM creation_requests' },
-    [],
+    sql`SELECT request_id AS "requestId", answer_sealed AS answer FROM creation_requests`,
   )
   for (const { key, requestId } of [
     { ...first, ...request },

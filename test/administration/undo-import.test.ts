@@ -267,8 +267,7 @@ test('a user stays whose sign-in ends only after the undo has begun to erase it'
   )
   let undoing: ReturnType<typeof undo> | undefined
   await database.transact(async transaction => {
-    const lock = { name: '', text: `SELECT FROM users WHERE id = ${first} FOR KEY SHARE` }
-    await database.run(lock, [], transaction)
+    await database.run({ text: `SELECT FROM users WHERE id = ${first} FOR KEY SHARE`, values: [] }, transaction)
     await audit.append({ action: 'session.login', outcome: 'ok', actor: 'user', subject_id: first! }, transaction)
     undoing = undo(id, { by: admin })
     t.is(await endsOrWaits(database, undoing), 'waits')

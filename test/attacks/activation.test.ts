@@ -1,6 +1,7 @@
 /** Guessing at activation keys, hundreds in parallel: the cost for others, and when it is blocked. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
+import { sql } from '../../server/database/sql.js'
 import { createClock } from '../_helpers/clock.js'
 import { anyAddress } from '../_helpers/crowd.js'
 import { hold } from '../_helpers/database.js'
@@ -42,11 +43,7 @@ test('wrong activation keys wait for no lock, are blocked after ten, and are rec
   const [guesser, other] = [await service.signUp('ROLE_INSTITUTION'), await service.signUp('ROLE_INSTITUTION')]
 
   await database.transact(async transaction => {
-    await database.run(
-      { name: 'hold', text: 'SELECT FROM users WHERE id = $1 FOR UPDATE' },
-      [idOf(guesser.token)],
-      transaction,
-    )
+    await database.run(sql`SELECT FROM users WHERE id = ${idOf(guesser.token)} FOR UPDATE`, transaction)
     const port = Number(new URL(service.http).port)
     const sockets = Array.from({ length: 20 }, () => {
       const all = Array.from({ length: 10 }, (_, index) => wrongKey(guesser, index === 9)).join('')

@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import pg from 'pg'
 import type { Email } from 'postal-mime'
+import { sql } from '../../server/database/sql.js'
 import { startMaintenance } from '../../server/jobs/maintenance.js'
 import { createLog } from '../../server/observability/log.js'
 import { createQuotas } from '../../server/outbox/quotas.js'
@@ -65,7 +66,7 @@ const settled = ({ service }: Scene) =>
   waitFor(async () => {
     const text =
       'SELECT FROM emails WHERE next_attempt_at <= now() OR next_attempt_at IS NOT NULL AND attempts > 0 AND last_error IS NULL'
-    return (await service.registry.database.run({ name: 'due', text }, [])).length === 0
+    return (await service.registry.database.run(sql.text(text))).length === 0
   })
 
 const received = ({ mailbox }: Scene, to: string) =>
@@ -491,8 +492,7 @@ test.serial('an e-mail that can’t be delivered is attempted for 72 hours and d
   t.teardown(() => maintenance.stop())
   const queued = async () => {
     const rows = await registry.database.run<{ due: boolean }>(
-      { name: 'queued', text: 'SELECT next_attempt_at IS NOT NULL AS due FROM emails' },
-      [],
+      sql`SELECT next_attempt_at IS NOT NULL AS due FROM emails`,
     )
     return rows.map(({ due }) => due)
   }

@@ -1,6 +1,7 @@
 /** Abuse of the RPCs by which an institution manages its members. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
+import { sql } from '../../server/database/sql.js'
 import { signedInForFile } from '../_helpers/administration.js'
 import { changeTokens, endsOrWaits } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
@@ -69,16 +70,16 @@ test('a missing username is refused as missing, but only to a caller with the pe
 })
 
 /** Locks the row of a user while a call waits for it, changes it, and lets the call continue. */
-async function changedMeanwhile(id: number, work: () => Promise<Answer>, sql: string): Promise<Answer> {
+async function changedMeanwhile(id: number, work: () => Promise<Answer>, change: string): Promise<Answer> {
   const { database } = service.registry
   for (;;) {
     let answer: Promise<Answer> | undefined
     try {
       await changeTokens(service.registry, id, async t => {
-        await database.run({ name: '', text: `SELECT FROM users WHERE id = ${id} FOR UPDATE` }, [], t)
+        await database.run(sql`SELECT FROM users WHERE id = ${id} FOR UPDATE`, t)
         answer = work()
         if ((await endsOrWaits(database, answer)) !== 'waits') throw new Error('It doesn’t wait for the user.')
-        await database.run({ name: '', text: sql }, [], t)
+        await database.run(sql.text(change), t)
       })
       return await answer!
     } catch (error) {

@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import type { Email } from 'postal-mime'
 import type { Transaction } from '../../server/database/connection.js'
+import { sql } from '../../server/database/sql.js'
 import { usernameKey } from '../../server/rules/names.js'
 import { openAdministration, openLocal, wrongFieldsOf } from '../_helpers/administration.js'
 import { anyAddress, from, known } from '../_helpers/crowd.js'
@@ -65,8 +66,7 @@ const emailOf = async (token: string, on = service) => (await userOf(token, on))
 const nameOf = async (token: string, on = service) => (await userOf(token, on))?.username
 const formerOf = async (token: string, { registry } = service) =>
   registry.database.run<{ key: string }>(
-    { name: '', text: 'SELECT username_key AS key FROM former_usernames WHERE user_id = $1' },
-    [idOf(token)],
+    sql`SELECT username_key AS key FROM former_usernames WHERE user_id = ${idOf(token)}`,
   )
 const eventsOf = async (id: number, action: string, { registry } = service) =>
   (await registry.audit.list({ subjectId: id, action, limit: 99 })).map(({ outcome, reason, object }) =>
@@ -78,8 +78,7 @@ const forget = ({ username }: SignedUp) =>
 
 /** Until nothing is left in the queue. */
 async function quiet({ registry }: TestService): Promise<void> {
-  const left = async () =>
-    registry.database.run<object>({ name: 'test-left', text: 'SELECT id, attempts FROM emails ORDER BY id' }, [])
+  const left = async () => registry.database.run<object>(sql`SELECT id, attempts FROM emails ORDER BY id`)
   await waitFor(async () => (await left()).length === 0, left)
 }
 
@@ -89,7 +88,7 @@ async function hold(kind: 'email-request' | 'email-code', userId: number, to: st
   const parameters = { userId, to, generation: 0 }
   const text = `INSERT INTO emails (kind, parameters, locale, next_attempt_at) VALUES ($1, $2, 'en', now() + interval '1 hour')
     RETURNING id`
-  const [row] = await database.run<{ id: string }>({ name: 'test-hold', text }, [kind, parameters])
+  const [row] = await database.run<{ id: string }>({ text, values: [kind, parameters] })
   return row!.id
 }
 
@@ -205,9 +204,9 @@ for (const [action, act] of Object.entries(own)) {
       const id = idOf(token)
       const { code } = action === 'user.change-email' ? await mailedCode(token) : { code: '' }
       const state = async (transaction?: Transaction) => [
-        await database.run({ name: '', text: 'SELECT * FROM users WHERE id = $1' }, [id], transaction),
-        await database.run({ name: '', text: 'SELECT * FROM answers WHERE user_id = $1' }, [id], transaction),
-        await database.run({ name: '', text: `SELECT * FROM emails WHERE parameters->>'userId' = $1` }, [`${id}`]),
+        await database.run(sql`SELECT * FROM users WHERE id = ${id}`, transaction),
+        await database.run(sql`SELECT * FROM answers WHERE user_id = ${id}`, transaction),
+        await database.run(sql`SELECT * FROM emails WHERE parameters->>'userId' = ${`${id}`}`),
       ]
       let before: unknown
       let asked: Promise<Answer> | undefined
@@ -305,7 +304,7 @@ test.serial(
       const ids = [await hold('email-request', idOf(token), wanted), await hold('email-code', idOf(token), wanted)]
       await admin.updateUser({ user: username, form: set ? { email: set } : {}, updateMask: { paths: ['email'] } })
       const text = 'UPDATE emails SET next_attempt_at = now() WHERE id = ANY($1)'
-      await service.registry.database.run({ name: 'test-release', text }, [ids])
+      await service.registry.database.run({ text, values: [ids] })
       await quiet(service)
       t.is(emailsTo(wanted), 0)
       t.is(await emailOf(token), set ?? null)

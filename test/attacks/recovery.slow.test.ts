@@ -166,7 +166,7 @@ const requestOf = ({ username, email }: { username: string; email: string }): Re
 async function held({ kind, parameters }: EmailIntent): Promise<string> {
   const text = `INSERT INTO emails (kind, parameters, locale, next_attempt_at)
     VALUES ($1, $2, 'en', now() + interval '1 hour') RETURNING id`
-  const [row] = await service.registry.database.run<{ id: string }>({ name: 'test-held', text }, [kind, parameters])
+  const [row] = await service.registry.database.run<{ id: string }>({ text, values: [kind, parameters] })
   return row!.id
 }
 

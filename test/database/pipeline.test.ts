@@ -1,5 +1,6 @@
 /** Reads share a few connections without affecting each other. */
 import test from 'ava'
+import { sql } from '../../server/database/sql.js'
 import { anyAddress, from } from '../_helpers/crowd.js'
 import { serviceForFile } from '../_helpers/service.js'
 import { waitFor } from '../_helpers/wait.js'
@@ -10,7 +11,7 @@ const service = serviceForFile()
 async function held(): Promise<number[]> {
   const text = `SELECT pid FROM pg_stat_activity
     WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE 'SELECT u.id, u.username%'`
-  const rows = await service.registry.database.run<{ pid: number }>({ name: '', text }, [])
+  const rows = await service.registry.database.run<{ pid: number }>(sql.text(text))
   return rows.map(({ pid }) => pid)
 }
 
@@ -28,7 +29,7 @@ test.serial('queries that wait on a broken connection fail at once, and the next
   const { request, registry, signUp } = service
   const { token, username } = await signUp('ROLE_CLIENT')
   const waiting = await registry.database.transact(async transaction => {
-    await registry.database.run({ name: '', text: 'LOCK TABLE users' }, [], transaction)
+    await registry.database.run(sql`LOCK TABLE users`, transaction)
     // As many as are in progress at one time, each from a separate address: beyond the share of one address, fewer start.
     const asked = Array.from({ length: 30 }, () =>
       request('GET', '/users/me', { token, once: true, headers: from(anyAddress()) }),
@@ -41,9 +42,7 @@ test.serial('queries that wait on a broken connection fail at once, and the next
       },
       () => seen,
     )
-    await registry.database.run({ name: '', text: 'SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) pid' }, [
-      pids,
-    ])
+    await registry.database.run(sql`SELECT pg_terminate_backend(pid) FROM unnest(${pids}::int[]) pid`)
     return Promise.all(asked)
   })
   t.deepEqual([...new Set(waiting.map(({ status, json }) => `${status} ${json.reason}`))], ['503 UNAVAILABLE'])

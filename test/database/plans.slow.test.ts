@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { openDatabase } from '../../server/database/connection.js'
+import { type Statement, sql } from '../../server/database/sql.js'
 import { defineModels, type Models, openRegistry } from '../../server/models/define-models.js'
 import { createLog } from '../../server/observability/log.js'
 import { appendMany } from '../_helpers/models.js'
@@ -82,19 +83,17 @@ async function plansOf(use: (models: Models) => Promise<unknown>): Promise<Plan[
     nodes.push(plan)
     for (const inner of plan.Plans ?? []) collect(inner)
   }
-  type Explained = { readonly name?: string; readonly text: string; readonly values?: readonly unknown[] }
-  const explain = async <Row>({ name, text, values }: Explained, later?: unknown) => {
+  const explain = async <Row>({ name = '', text, values }: Statement) => {
     await database.transact(async t => {
       const ask = async (options: string, given: readonly unknown[]) =>
         (
           await database.run<{ 'QUERY PLAN': [{ Plan: Plan }] }>(
-            { name: '', text: `EXPLAIN (${options}FORMAT JSON) ${text}` },
-            given,
+            { text: `EXPLAIN (${options}FORMAT JSON) ${text}`, values: given },
             t,
           )
         )[0]!['QUERY PLAN'][0].Plan
       // For the values given, and for any; without a name it is planned each time.
-      collect(await ask('', values ?? (later as unknown[])))
+      collect(await ask('', values))
       if (name !== '') collect(await ask('GENERIC_PLAN, ', []))
     })
     return [] as Row[]
@@ -102,7 +101,7 @@ async function plansOf(use: (models: Models) => Promise<unknown>): Promise<Plan[
   const own = openDatabase(service.env.DATABASE_URL!, 1)
   own.sequelize.query = (async (sql: string | { query: string; bind?: unknown[] }, options: { bind?: unknown[] }) => {
     const { query, bind = [] } = typeof sql === 'string' ? { query: sql, ...options } : sql
-    return explain({ text: query, values: bind })
+    return explain({ name: query, text: query, values: bind })
   }) as never
   const statements = { run: explain, read: explain, runUnlimited: explain }
   const models = defineModels({ ...own, transact: work => work(none), ...statements }, masterKey)
@@ -493,7 +492,7 @@ test.serial('every index serves an operation or a constraint', async t => {
   await own.close()
 
   const names = async (text: string) =>
-    (await registry.database.run<{ name: string }>({ name: '', text }, [])).map(({ name }) => name)
+    (await registry.database.run<{ name: string }>(sql.text(text))).map(({ name }) => name)
   // The e-mails are sent.
   await waitFor(
     async () =>

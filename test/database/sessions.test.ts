@@ -2,6 +2,7 @@
 import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
+import { sql } from '../../server/database/sql.js'
 import { runCli } from '../_helpers/cli.js'
 import { ask, databaseOfRole, freshDatabase } from '../_helpers/database.js'
 import { startTestService, type TestService } from '../_helpers/service.js'
@@ -101,7 +102,7 @@ test('each setting that the service relies on holds in its sessions, whichever p
   const service = await startTestService(t, { DATABASE_URL }, { onLine: line => lines.push(line) })
   const effective = async ({ registry }: Pick<TestService, 'registry'>) => {
     const text = `SELECT name, setting FROM pg_settings WHERE name IN ('${Object.keys(relied).join("', '")}')`
-    const rows = await registry.database.run<{ name: string; setting: string }>({ name: '', text }, [])
+    const rows = await registry.database.run<{ name: string; setting: string }>(sql.text(text))
     return Object.fromEntries(rows.map(({ name, setting }) => [name, setting]))
   }
   t.deepEqual(await effective(service), relied)
@@ -139,8 +140,7 @@ test('a role that acts as another one keeps the settings, too', async t => {
     DATABASE_URL: Object.assign(new URL(DATABASE_URL), { username: `${name}_app` }).href,
   })
   const [row] = await service.registry.database.run<{ who: string; level: string }>(
-    { name: '', text: `SELECT current_user AS who, current_setting('default_transaction_isolation') AS level` },
-    [],
+    sql`SELECT current_user AS who, current_setting('default_transaction_isolation') AS level`,
   )
   t.deepEqual(row, { who: name, level: 'read committed' })
 })

@@ -3,6 +3,7 @@ import { setTimeout } from 'node:timers/promises'
 import test from 'ava'
 import pg from 'pg'
 import { openDatabase } from '../../server/database/connection.js'
+import { sql } from '../../server/database/sql.js'
 import { serviceForFile } from '../_helpers/service.js'
 import { within } from '../_helpers/wait.js'
 
@@ -11,10 +12,7 @@ const service = serviceForFile()
 test('PostgreSQL ends a statement, a wait for a lock, an idle transaction and a long one of the service', async t => {
   const { database } = service.registry
   const show = async (name: string) => {
-    const [row] = await database.run<{ setting: string }>(
-      { name: '', text: `SELECT current_setting('${name}') AS setting` },
-      [],
-    )
+    const [row] = await database.run<{ setting: string }>(sql`SELECT current_setting('${sql.text(name)}') AS setting`)
     return row!.setting
   }
   t.is(await show('statement_timeout'), '5s')
@@ -29,7 +27,7 @@ test('a check for writes that gets its connection too late fails, and closes no 
   const other = new pg.Client({ connectionString: url })
   await other.connect()
   t.teardown(() => Promise.all([database.close(), other.end()]))
-  const backend = async () => (await database.run({ name: '', text: 'SELECT pg_backend_pid() AS pid' }, []))[0]
+  const backend = async () => (await database.run(sql`SELECT pg_backend_pid() AS pid`))[0]
   const first = await backend()
 
   let finish = () => {}

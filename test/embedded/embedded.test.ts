@@ -7,6 +7,7 @@ import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import { openDatabase } from '../../server/database/connection.js'
+import { sql } from '../../server/database/sql.js'
 import { withFolderLock } from '../../server/embedded/folder-lock.js'
 import { embeddedSecrets } from '../../server/embedded/secrets.js'
 import { ask } from '../_helpers/database.js'
@@ -48,7 +49,7 @@ test.serial('TLS settings in the environment for other databases don’t affect 
   t.teardown(() => void delete process.env.PGSSLMODE)
   const embedded = await start(await temporaryFolder(t))
   const database = openDatabase(embedded.url, 1)
-  t.deepEqual(await database.run({ name: 'seven', text: 'SELECT 7 AS n' }, []), [{ n: 7 }])
+  t.deepEqual(await database.run(sql`SELECT 7 AS n`), [{ n: 7 }])
   await database.close()
   await embedded.stop()
 })

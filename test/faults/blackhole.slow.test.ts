@@ -2,6 +2,7 @@
 import test, { type ExecutionContext } from 'ava'
 import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/grpc/health/v1/health_pb.js'
 import { openDatabase } from '../../server/database/connection.js'
+import { sql } from '../../server/database/sql.js'
 import { freshDatabase } from '../_helpers/database.js'
 import { openGrpc } from '../_helpers/grpc.js'
 import { startRelay } from '../_helpers/relay.js'
@@ -113,7 +114,7 @@ test.serial('work without a time limit also ends when no other query gets an ans
   const slow = database.transact(
     async transaction => {
       relay.goDark()
-      await database.run({ name: '', text: 'SELECT pg_sleep(1)' }, [], transaction)
+      await database.run(sql`SELECT pg_sleep(1)`, transaction)
     },
     { unlimited: true },
   )

@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
+import { sql } from '../../server/database/sql.js'
 import { chooseUser } from '../../server/embedded/programs.js'
 import { databaseOfRole, freshDatabase, type Teardown } from '../_helpers/database.js'
 import { freePort } from '../_helpers/relay.js'
@@ -147,7 +148,7 @@ if (process.env.PGBOUNCER)
       const text = `SELECT current_setting('datestyle') AS style, current_setting('timezone') AS zone,
       current_setting('standard_conforming_strings') AS strings`
       for (let times = 0; times < 10; times++) {
-        const [row] = await service.registry.database.run({ name: '', text }, [])
+        const [row] = await service.registry.database.run(sql.text(text))
         t.deepEqual(row, { style: 'ISO, MDY', zone: 'UTC', strings: 'on' })
       }
       t.regex(lines.join(''), /"wrong":\["default_transaction_isolation = serializable"\].*reconnect it/)

@@ -1,6 +1,7 @@
 /** Imported answers work before and after they are hashed, and two replicas hash them at once. */
 import test from 'ava'
 import { createHashing } from '../../server/application.js'
+import { sql } from '../../server/database/sql.js'
 import { startWrapping } from '../../server/jobs/wrapping.js'
 import { createLog } from '../../server/observability/log.js'
 import { startTestService } from '../_helpers/service.js'
@@ -20,8 +21,7 @@ test('imported answers work before and after idle threads of two replicas have h
     for (const { token } of users)
       for (const question of [1, 2])
         await database.run(
-          { name: '', text: 'INSERT INTO answers (user_id, question_id, answer_hash) VALUES ($1, $2, $3)' },
-          [idOf(token), question, passwords.key(` resposta  ${question}`)],
+          sql`INSERT INTO answers (user_id, question_id, answer_hash) VALUES (${idOf(token)}, ${question}, ${passwords.key(` resposta  ${question}`)})`,
           transaction,
         )
   })
@@ -34,14 +34,11 @@ test('imported answers work before and after idle threads of two replicas have h
   const replicas = [0, 1].map(() => startWrapping(registry, passwords, createLog('silent'), times))
   const left = async () =>
     (
-      await database.run<{ n: number }>(
-        { name: '', text: `SELECT count(*)::int AS n FROM answers WHERE answer_hash LIKE 'keyed1:%'` },
-        [],
-      )
+      await database.run<{ n: number }>(sql`SELECT count(*)::int AS n FROM answers WHERE answer_hash LIKE 'keyed1:%'`)
     )[0]!.n
   await waitForValue(left, 0)
   for (const stop of replicas) await stop()
-  const hashes = await database.run<{ hash: string }>({ name: '', text: 'SELECT answer_hash AS hash FROM answers' }, [])
+  const hashes = await database.run<{ hash: string }>(sql`SELECT answer_hash AS hash FROM answers`)
   t.is(hashes.length, 60)
   t.true(hashes.every(({ hash }) => /^hmac1:\$2b\$04\$/.test(hash)))
   t.deepEqual([await recover(users[1]!, answer(1), answer(2)), await recover(users[1]!, answer(1), wrong)], [200, 422])

@@ -34,7 +34,7 @@ test('an attempt counts where the account knows it, and begins unless its counte
   const models = await openModels(t)
   const { database, attempts, counterKeys } = models
   const limits = { max: 10, bucket: { capacity: 300, perSecond: 1e-9 } }
-  const write = (text: string, values: unknown[]) => database.run({ name: '', text }, values)
+  const write = (text: string, values: unknown[]) => database.run({ text, values })
   for (const [number, row] of table.trim().split('\n').slice(1).entries()) {
     const [knows = '', way = '', bucket, failed, inFlight, ofCounter = '', waitsFor] = row.trim().split(/ {2,}/)
     const name = `user ${number}`

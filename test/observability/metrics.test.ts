@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import test, { type ExecutionContext } from 'ava'
+import { sql } from '../../server/database/sql.js'
 import { spawnGateway } from '../_helpers/apart.js'
 import { done, newIdentity } from '../_helpers/backups.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
@@ -146,15 +147,9 @@ test('metrics show what waits to be sent or sealed, and the age of the signing k
   const { service, registry } = await startTestService(t, { ...scraped, SMTP_URL: 'smtp://127.0.0.1:9' })
   const id = Number((await registry.users.byUsername('admin'))?.id)
   // Both are due in an hour, so that none is attempted meanwhile.
-  await registry.database.run(
-    {
-      name: 'wait',
-      text: `INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at)
+  await registry.database.run(sql`INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at)
         SELECT kind, '{}', 'en', now() - interval '90 s', now() + interval '1 h'
-        FROM unnest(ARRAY['held-notice', 'recovery-key']) AS kind`,
-    },
-    [],
-  )
+        FROM unnest(ARRAY['held-notice', 'recovery-key']) AS kind`)
   // A scrape without a response of the database in time has the other metrics.
   const scrapeInTime = () =>
     waitFor(async () => {
@@ -165,22 +160,19 @@ test('metrics show what waits to be sent or sealed, and the age of the signing k
   t.is(value('auth_outbox_waiting'), 1)
   t.is(value('auth_outbox_failed'), 0)
   t.true(value('auth_outbox_oldest_seconds')! >= 90)
-  await registry.database.run({ name: 'fail', text: 'UPDATE emails SET next_attempt_at = NULL' }, [])
+  await registry.database.run(sql`UPDATE emails SET next_attempt_at = NULL`)
   const after = await scrapeInTime()
   t.deepEqual([after.value('auth_outbox_waiting'), after.value('auth_outbox_failed')], [0, 2])
   t.is(after.value('auth_outbox_oldest_seconds'), 0)
 
   t.true(after.value('auth_signing_key_age_seconds')! >= 0)
-  await registry.database.run(
-    { name: 'older', text: `UPDATE signing_keys SET signs_at = signs_at - interval '100 d'` },
-    [],
-  )
+  await registry.database.run(sql`UPDATE signing_keys SET signs_at = signs_at - interval '100 d'`)
   t.true((await scrapeInTime()).value('auth_signing_key_age_seconds')! >= 8_640_000)
 
   // While another session holds the sealing lock, events wait.
   await registry.database.transact(
     async transaction => {
-      await registry.database.run({ name: 'head', text: 'SELECT FROM audit_head FOR UPDATE' }, [], transaction)
+      await registry.database.run(sql`SELECT FROM audit_head FOR UPDATE`, transaction)
       await registry.audit.append({ action: 'user.unlock', outcome: 'ok', actor: 'service', subject_id: id })
       const waiting = await waitFor(async () => {
         const now = await scrape({ service })

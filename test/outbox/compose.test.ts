@@ -1,5 +1,6 @@
 /** How queued e-mails are composed when they are due, because conditions may have changed. */
 import test from 'ava'
+import { sql } from '../../server/database/sql.js'
 import type { Models } from '../../server/models/define-models.js'
 import type { EmailIntent } from '../../server/models/email.js'
 import { createComposer } from '../../server/outbox/compose.js'
@@ -29,7 +30,7 @@ async function scene(models: Models) {
     async compose(intent: EmailIntent, minutesAgo = 0) {
       await emails.add(intent, 'en')
       const text = 'UPDATE emails SET created_at = now() - make_interval(mins => $1)'
-      await database.run({ name: 'age', text }, [minutesAgo])
+      await database.run({ text, values: [minutesAgo] })
       return composer((await emails.claim(60, true))!)
     },
   }
@@ -73,7 +74,7 @@ for (const [kind, admitted] of [
   test(`${kind}: an e-mail for an inactive account returns to the end of the queue without a counted attempt`, async t => {
     const models = await openModels(t)
     const { compose, intents, userId } = await scene(models)
-    await models.database.run({ name: 'deactivate', text: 'UPDATE users SET active = false' }, [])
+    await models.database.run(sql`UPDATE users SET active = false`)
     t.is(await compose(intents[kind]), 'held')
     t.is(await models.mailedKeys.attempt(userId, 'recovery', '192.0.2.1'), undefined, 'no key is made yet')
     t.is(await models.emails.claim(60, false), undefined)
@@ -148,10 +149,7 @@ test('an active account has 10 notices an hour to an address, which no other e-m
   const { compose, intents } = await scene(models)
   // Strangers sign up with the address, and have e-mails sent there.
   const strangerId = await addUser(models, 'stranger', 'ROLE_CLIENT', to)
-  await models.database.run(
-    { name: 'age-stranger', text: 'UPDATE users SET unactivated_seen_at = now() WHERE id = $1' },
-    [strangerId],
-  )
+  await models.database.run(sql`UPDATE users SET unactivated_seen_at = now() WHERE id = ${strangerId}`)
   const stranger = {
     kind: 'password-changed',
     parameters: { ...intents['password-changed'].parameters, userId: strangerId },
@@ -185,7 +183,7 @@ for (const what of ['deactivated', 'deleted'] as const) {
     for (let times = 1; times <= 5; times++) await models.database.transact(x => quotas.recipient(to, false, x))
     t.true((await models.database.transact(x => quotas.recipient(to, false, x))) > 0)
     const change = { deactivated: 'active = false', deleted: 'suspended = true, deleted_at = now()' }[what]
-    await models.database.run({ name: 'change', text: `UPDATE users SET ${change} WHERE id = $1` }, [userId])
+    await models.database.run(sql`UPDATE users SET ${sql.text(change)} WHERE id = ${userId}`)
     const kind = ({ deactivated: 'member-deactivated', deleted: 'account-deleted' } as const)[what]
     await compose({ kind, parameters: intents['password-changed'].parameters })
     t.deepEqual(

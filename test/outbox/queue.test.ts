@@ -1,9 +1,10 @@
 /** The queue of e-mails: their order, and the limit on requests that no bucket counts. */
 import test from 'ava'
+import { sql } from '../../server/database/sql.js'
 import type { Models } from '../../server/models/define-models.js'
 import { openModels } from '../_helpers/models.js'
 
-const run = ({ database }: Models, text: string) => database.run<Record<string, unknown>>({ name: '', text }, [])
+const run = ({ database }: Models, text: string) => database.run<Record<string, unknown>>(sql.text(text))
 
 /** Queues an e-mail that has been due for some minutes, after so many attempts. */
 async function queue(models: Models, locale: string, minutesDue: number, priority: number) {

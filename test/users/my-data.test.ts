@@ -5,6 +5,7 @@ import { createConnectTransport } from '@connectrpc/connect-node'
 import test from 'ava'
 import { TOTP } from 'otpauth'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { sql } from '../../server/database/sql.js'
 import { openAdministration, openLocal, signedInForFile } from '../_helpers/administration.js'
 import { grpcForFile, openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
@@ -62,7 +63,7 @@ async function fillEveryTable(t: { teardown(work: () => Promise<void>): void }) 
   const token = (await login(password, home)).text
   const waiting = 'SELECT FROM emails WHERE next_attempt_at IS NOT NULL'
   await waitForValue(
-    () => service.registry.database.run({ name: '', text: waiting }, []),
+    () => service.registry.database.run(sql.text(waiting)),
     value => value.length === 0,
   )
   const requested = { email: 'outro@example.com', address: strange, requestId: 'pedido-alheio' }

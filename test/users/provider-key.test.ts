@@ -5,6 +5,7 @@ import test from 'ava'
 import pg from 'pg'
 import { ImportKind } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { sql } from '../../server/database/sql.js'
 import { openAdministration, reasonOf, signedInForFile } from '../_helpers/administration.js'
 import { ask } from '../_helpers/database.js'
 import { grpcForFile } from '../_helpers/grpc.js'
@@ -254,14 +255,10 @@ test('no table has a provider key in the clear', async t => {
   const { token } = await institution()
   const key = (await rotate(token)).json.providerActivationKey.activationkey
   const { database } = service.registry
-  const found = await database.run<{ text: string }>(
-    {
-      name: '',
-      text: `SELECT to_jsonb(k)::text AS text FROM provider_keys k UNION ALL SELECT to_jsonb(e)::text FROM audit_staged e
-        UNION ALL SELECT to_jsonb(e)::text FROM audit_events e UNION ALL SELECT to_jsonb(m)::text FROM emails m`,
-    },
-    [],
-  )
+  const found = await database.run<{
+    text: string
+  }>(sql`SELECT to_jsonb(k)::text AS text FROM provider_keys k UNION ALL SELECT to_jsonb(e)::text FROM audit_staged e
+        UNION ALL SELECT to_jsonb(e)::text FROM audit_events e UNION ALL SELECT to_jsonb(m)::text FROM emails m`)
   t.true(found.length > 0)
   t.false(found.some(({ text }) => text.includes(key)))
 })

@@ -4,6 +4,7 @@ import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { sql } from '../../server/database/sql.js'
 import { newServiceKey } from '../../server/models/service.js'
 import { type GrpcClient, grpcForFile, openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { suspend } from '../_helpers/models.js'
@@ -188,7 +189,7 @@ test('a key is stored in no table, and the day of its last use is written once a
   const { database } = service.registry
   const state = async () => {
     const text = 'SELECT last_used_on::text AS day, xmin::text AS version FROM service_keys'
-    return (await database.run<{ day: string | null; version: string }>({ name: 'test-key', text }, []))[0]!
+    return (await database.run<{ day: string | null; version: string }>(sql.text(text)))[0]!
   }
   t.is((await state()).day, null)
   const ask = () => client.call(getUser, { id: 1 }, { token: key })
@@ -205,12 +206,11 @@ test('a key is stored in no table, and the day of its last use is written once a
   t.true((await state()).day! > first.day!)
 
   const tables = await database.run<{ name: string }>(
-    { name: 'test-tables', text: `SELECT tablename AS name FROM pg_tables WHERE schemaname = 'public'` },
-    [],
+    sql`SELECT tablename AS name FROM pg_tables WHERE schemaname = 'public'`,
   )
   for (const { name } of tables) {
     const text = `SELECT count(*)::int AS count FROM ${name} t WHERE position($1 IN t::text) > 0`
-    t.is((await database.run<{ count: number }>({ name: '', text }, [key.slice(12)]))[0]!.count, 0, name)
+    t.is((await database.run<{ count: number }>({ text, values: [key.slice(12)] }))[0]!.count, 0, name)
   }
 })
 

@@ -4,6 +4,7 @@ import { mkdir, mkdtemp, rm, utimes, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
+import { sql } from '../../server/database/sql.js'
 import { startMaintenance } from '../../server/jobs/maintenance.js'
 import { createLog } from '../../server/observability/log.js'
 import { usernameKey } from '../../server/rules/names.js'
@@ -126,8 +127,9 @@ test('accounts that were once activated, created by administrators, suspended, o
   for (const each of [users.suspendedOnce, users.suspended, users.resumed]) await administration.suspendUser(user(each))
   await administration.resumeUser(user(users.suspendedOnce))
   // For the future: currently nothing makes an active account inactive.
-  const inactive = { name: 'inactive', text: 'UPDATE users SET active = false WHERE username = $1' }
-  await service.registry.database.run(inactive, [users.activeOnce.username])
+  await service.registry.database.run(
+    sql`UPDATE users SET active = false WHERE username = ${users.activeOnce.username}`,
+  )
   await administration.deleteUser(user(users.undeleted))
   await clock.pass(89 * day)
   await administration.resumeUser(user(users.resumed))

@@ -1,6 +1,7 @@
 /** Users change their own username, at every endpoint. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
+import { sql } from '../../server/database/sql.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { password, serviceForFile, serviceWithClock, type TestService } from '../_helpers/service.js'
@@ -103,10 +104,7 @@ test('another spelling of the username needs no reservation, and the same userna
   t.is((await setUsername(token, spelling)).status, 200)
   t.is((await service.request('GET', '/users/me', { token })).json.username, spelling)
   t.is((await tryLogin(username)).status, 200)
-  const rows = await service.registry.database.run(
-    { name: '', text: 'SELECT FROM former_usernames WHERE user_id = $1' },
-    [idOf(token)],
-  )
+  const rows = await service.registry.database.run(sql`SELECT FROM former_usernames WHERE user_id = ${idOf(token)}`)
   t.is(rows.length, 0)
   await mailbox.nextEmail(email)
   t.is(mailbox.emails.filter(({ to }) => to?.[0]?.address === email).length, 1)

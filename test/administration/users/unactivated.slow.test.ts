@@ -1,6 +1,7 @@
 /** After a flood of sign-ups: erasure of only the accounts that were signed up from a network and never activated. */
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import test, { type ExecutionContext } from 'ava'
+import { sql } from '../../../server/database/sql.js'
 import { openLocal, openSignedIn, reasonOf, wrongFieldsOf } from '../../_helpers/administration.js'
 import { runCli } from '../../_helpers/cli.js'
 import { waits } from '../../_helpers/models.js'
@@ -93,9 +94,7 @@ test('only never activated accounts are erased, of any role, and only those in t
   await administration.createUser({ form: { ...form, role: 'ROLE_CLIENT' } })
   for (const user of [users.active, users.activeOnce]) await administration.activateUser({ user })
   // For the future: currently nothing makes an active account inactive.
-  await database.run({ name: 'inactive', text: 'UPDATE users SET active = false WHERE username_key = $1' }, [
-    users.activeOnce,
-  ])
+  await database.run(sql`UPDATE users SET active = false WHERE username_key = ${users.activeOnce}`)
   await administration.suspendUser({ user: users.suspended })
   await administration.deleteUser({ user: users.deleted })
   for (const [name, days] of [
@@ -103,7 +102,7 @@ test('only never activated accounts are erased, of any role, and only those in t
     [users.ancient, 20],
   ] as const) {
     const text = `UPDATE users SET created_at = created_at - make_interval(days => $2) WHERE username_key = $1`
-    await database.run({ name: 'older', text }, [name, days])
+    await database.run({ text, values: [name, days] })
   }
   const ago = (days: number) => timestampFromDate(new Date(Date.now() - days * 86_400_000))
   const erase = async (more: object) =>
@@ -200,7 +199,7 @@ test('the network of a sign-up is known at once, and as long as the audit log ke
   // While another session holds the sealing lock, events stay unsealed.
   await database.transact(
     async transaction => {
-      await database.run({ name: 'head', text: 'SELECT FROM audit_head FOR UPDATE' }, [], transaction)
+      await database.run(sql`SELECT FROM audit_head FOR UPDATE`, transaction)
       const username = await signUp(service, network)
       // Events of the user from other networks don't matter.
       await service.login(username)
@@ -210,7 +209,7 @@ test('the network of a sign-up is known at once, and as long as the audit log ke
   )
   await waitForValue(async () => (await audit.backlog()).staged, 0)
   t.is(await count(), 1)
-  await database.run({ name: 'pruned', text: `DELETE FROM audit_events WHERE action = 'user.sign-up'` }, [])
+  await database.run(sql`DELETE FROM audit_events WHERE action = 'user.sign-up'`)
   t.is(await count(), 0)
   t.is((await administration.eraseUnactivatedUsers({ network: '127.0.0.0/8', validateOnly: true })).users, 0)
 })
