@@ -14,7 +14,7 @@ const service = serviceForFile(() => ({ AUTH_ISSUER: 'http://plans.test' }))
 const rows = 20_000
 
 test.serial.before(async () => {
-  const { sequelize } = service.registry.database
+  const { runUnlimited } = service.registry.database
   const statements = `
     INSERT INTO organizations (name, name_key, email, activation_key_digest, activation_key_sealed)
       SELECT 'o' || n, 'o' || n, 'o' || n || '@example.org', sha256(n::text::bytea), '' FROM generate_series(1, ${rows}) n;
@@ -52,8 +52,7 @@ test.serial.before(async () => {
     INSERT INTO import_batches (import_id, first_row, row_count, answer) SELECT id, 0, 1, '' FROM imports;
     INSERT INTO import_records SELECT id, sha256(id::text::bytea), 1 FROM imports
   `
-  // Each within the statement timeout.
-  for (const statement of statements.split(';')) await sequelize.query(statement)
+  for (const statement of statements.split(';')) await runUnlimited(sql.text(statement))
   // Plans are for sealed events.
   const event = { action: 'user.sign-up', outcome: 'ok', actor: 'service' } as const
   await appendMany(
@@ -63,7 +62,7 @@ test.serial.before(async () => {
       { ...event, action: 'user.import' as const, object: `import:${n} created:${n}-${n + 20}` },
     ]).flat(),
   )
-  await sequelize.query('ANALYZE')
+  await runUnlimited(sql`ANALYZE`)
 })
 
 interface Plan {
