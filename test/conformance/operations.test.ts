@@ -2,8 +2,16 @@
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { routes } from '../../gateway/routes.js'
+import { spawnGateway } from '../_helpers/apart.js'
 import { refused, statusesOf } from '../_helpers/problem.js'
-import { type Answer, password, type RequestOptions, type SignedUp, serviceForFile } from '../_helpers/service.js'
+import {
+  type Answer,
+  createRequest,
+  password,
+  type RequestOptions,
+  type SignedUp,
+  serviceForFile,
+} from '../_helpers/service.js'
 import { forge, idOf, nowInSeconds } from '../_helpers/tokens.js'
 
 type Result = 'string' | 'empty' | 'user' | 'questions'
@@ -33,10 +41,20 @@ type Scenarios = Record<number, (send: Send) => Promise<Answer>>
 
 let admin: string
 let questions: number[]
+/** Where the operations are served: by the process of the services, and by a gateway in a separate process. */
+const places = { 'one process': service.request, 'a separate gateway': service.request }
+const cleanUps: (() => Promise<void>)[] = []
 test.before(async () => {
+  const gateway = await spawnGateway({ teardown: work => void cleanUps.push(work) }, service.grpc)
+  places['one process'] = service.request
+  places['a separate gateway'] = createRequest(gateway.http)
   admin = await service.adminToken()
   const list = await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')
   questions = list.json.map(({ id }: { id: number }) => id)
+})
+
+test.after.always(async () => {
+  for (const work of cleanUps) await work()
 })
 
 const form = (fields: Record<string, unknown> = {}) => ({
@@ -243,12 +261,15 @@ for (const [operation, mark, result, errors, only = ['1.0.0', '1.0.2']] of publi
     ['/1.0.0', '1.0.0'],
     ['/1.0.2', '1.0.2'],
   ] as const) {
-    const send: Send = (options, segment) => {
-      const target = segment?.startsWith('?')
-        ? path + segment
-        : path.replace('{username}', encodeURIComponent(segment ?? 'x'))
-      return service.request(method, base + target, options)
-    }
+    const sendTo =
+      (place: keyof typeof places): Send =>
+      (options, segment) => {
+        const target = segment?.startsWith('?')
+          ? path + segment
+          : path.replace('{username}', encodeURIComponent(segment ?? 'x'))
+        return places[place](method, base + target, options)
+      }
+    const send = sendTo('one process')
     const name = `${method} ${base}${path}`
     if (!only.includes(revision)) {
       test(`${name} is answered with 404, as revision ${revision} has no such operation`, async t => {
@@ -258,10 +279,15 @@ for (const [operation, mark, result, errors, only = ['1.0.0', '1.0.2']] of publi
     }
     for (const status of [200, ...errors]) {
       test(`${name} can be answered with ${status}`, async t => {
-        const given = await scenarios[operation]![status]!(send)
-        if (status !== 200) return refused(t, given, status)
-        t.is(given.status, 200, given.text)
-        t.true(results[result](given), given.text)
+        for (const place of Object.keys(places) as (keyof typeof places)[]) {
+          const given = await scenarios[operation]![status]!(sendTo(place))
+          if (status !== 200) {
+            refused(t, given, status)
+            continue
+          }
+          t.is(given.status, 200, `${place}: ${given.text}`)
+          t.true(results[result](given), given.text)
+        }
       })
     }
     const isProtected = mark === 'K' || path === '/users/refresh'
