@@ -9,7 +9,7 @@ import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { startGrpcServer } from '../../server/calls/grpc.js'
 import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { password, serviceForFile, startTestService } from '../_helpers/service.js'
-import { claimsOf, forge, idOf, nowInSeconds } from '../_helpers/tokens.js'
+import { claimsOf, forge, nowInSeconds } from '../_helpers/tokens.js'
 import { waitFor, waitForValue, within } from '../_helpers/wait.js'
 
 const service = serviceForFile()
@@ -45,80 +45,6 @@ async function refusal(call: Promise<unknown>) {
   if (!error) throw new Error('not refused')
   return refusalOf(error)
 }
-
-async function isRefused(t: ExecutionContext, call: Promise<unknown>, code: status, reason: string) {
-  const refused = await refusal(call)
-  t.is(`${status[refused.code]} ${refused.info?.reason}`, `${status[code]} ${reason}`)
-  t.is(refused.info?.domain, 'auth.v1')
-  t.regex(refused.info?.metadata.requestId ?? '', /^[\w-]{1,64}$/)
-  t.is(refused.status?.code, code)
-  t.is(refused.status?.message, refused.message)
-  return refused
-}
-
-test('sign up, log in, read, refresh, activate, look up, recover', async t => {
-  const { activationkey, id } = await service.organization()
-  const signUp = form({ roles: ['ROLE_INSTITUTION'] })
-  const { token } = await client.call(users.signUp, signUp)
-  const { username } = signUp
-  t.is((await client.call(users.activate, { username, activationkey }, { token })).username, username)
-  const login = await client.call(users.login, { username, password })
-  t.is(claimsOf(login.token).org, id)
-  const { user } = await client.call(users.getMe, {}, { token })
-  t.is(user?.id, idOf(token))
-  t.is(user?.active, 1)
-  t.is(user?.partnerOrganization?.activationkey, activationkey)
-  t.truthy(user?.providerActivationKey?.activationkey)
-  t.deepEqual((await client.call(users.getUser, { username }, { token })).user, user)
-  t.is(claimsOf((await client.call(users.refresh, {}, { token })).token).sub, String(user?.id))
-  t.true((await client.call(users.existsByUsername, { username })).exists)
-  t.false((await client.call(users.existsByNickname, { nickname: randomUUID() })).exists)
-
-  const { questions } = await client.call(forgotPasswords.findAllForgotPasswordQuestions, {})
-  const answers = questions.slice(0, 2).map(question => ({ forgotpasswordquestionsid: question.id, answer: 'ipê' }))
-  for (const answer of answers) {
-    await client.call(forgotPasswords.saveForgotPasswordQuestionsUsersAnswers, { answer }, { token })
-  }
-  const byAnswers = await client.call(forgotPasswords.loginByUsernameAndAnswers, { username, answers })
-  t.deepEqual(claimsOf(byAnswers.token).amr, ['kba'])
-  await service.registry.mailedKeys.replace(idOf(token), 'recovery', 'ABCD2345')
-  const byKey = await client.call(forgotPasswords.loginByUsernameAndKey, { username, key: 'ABCD2345' })
-  const newPassword = 'ariranha do rio 9'
-  await client.call(forgotPasswords.passwordUpdateByUsername, { newPassword }, { token: byKey.token })
-  await isRefused(t, client.call(users.getMe, {}, { token }), status.UNAUTHENTICATED, 'INVALID_TOKEN')
-  t.truthy((await client.call(users.login, { username, password: newPassword })).token)
-})
-
-test('a refusal has its gRPC code and reason, in all details', async t => {
-  const { token, username } = await service.signUp('ROLE_CLIENT')
-  const admin = await service.adminToken()
-  const rows: [Promise<unknown>, status, string][] = [
-    [client.call(users.getMe, {}), status.PERMISSION_DENIED, 'ACCESS_DENIED'],
-    [client.call(users.getMe, {}, { token: 'bad' }), status.UNAUTHENTICATED, 'INVALID_TOKEN'],
-    [client.call(users.login, { username }), status.INVALID_ARGUMENT, 'MISSING_PARAMETER'],
-    [client.call(users.login, { username, password: 'x' }), status.UNAUTHENTICATED, 'INVALID_CREDENTIALS'],
-    [
-      client.call(users.activate, { username, activationkey: 'x' }, { token }),
-      status.FAILED_PRECONDITION,
-      'ACTIVATION_REFUSED',
-    ],
-    [client.call(users.getUser, { username: randomUUID() }, { token: admin }), status.NOT_FOUND, 'USER_NOT_FOUND'],
-    [
-      client.call(forgotPasswords.loginByUsernameAndAnswers, { username, answers: Array(11).fill({}) }),
-      status.INVALID_ARGUMENT,
-      'TOO_MANY_ANSWERS',
-    ],
-    [client.call(forgotPasswords.sendKeyByEmail, { username, email: 'x' }), status.INVALID_ARGUMENT, 'INVALID_EMAIL'],
-  ]
-  for (const row of rows) await isRefused(t, ...row)
-})
-
-test('every invalid field of a form is listed in BadRequest', async t => {
-  const call = client.call(users.signUp, form({ city: ' ', gender: 'X', roles: [] }))
-  const { badRequest } = await isRefused(t, call, status.INVALID_ARGUMENT, 'INVALID_SIGN_UP')
-  t.deepEqual(badRequest?.fieldViolations.map(({ field }) => field).sort(), ['city', 'gender', 'roles'])
-  for (const { description } of badRequest?.fieldViolations ?? []) t.not(description, '')
-})
 
 test('the request id that a trusted gateway sends is in ErrorInfo', async t => {
   const call = client.call(users.getMe, {}, { metadata: { 'x-request-id': 'from-the-gateway' } })
@@ -179,16 +105,6 @@ test('GetKeys returns the keys of the HTTP key set', async t => {
     keys.map(({ $typeName, ...key }) => key),
     published,
   )
-})
-
-test('a call ends at its deadline, and the server still works', async t => {
-  const { database } = service.registry
-  const list = forgotPasswords.findAllForgotPasswordQuestions
-  await database.transact(async transaction => {
-    await database.sequelize.query('LOCK TABLE questions', { transaction })
-    t.is((await refusal(client.call(list, {}, { deadline: Date.now() + 150 }))).code, status.DEADLINE_EXCEEDED)
-  })
-  t.true((await client.call(list, {}, { deadline: Date.now() + 5000 })).questions.length > 0)
 })
 
 test('a call whose deadline has passed is not started', async t => {

@@ -1,8 +1,8 @@
-/** Connect and gRPC-Web on the gateway's port: the same services, and refusals with their details. */
+/** The same services, and refusals with their details, over gRPC, and over Connect and gRPC-Web on the gateway's port. */
 import { randomUUID } from 'node:crypto'
 import { create, toBinary } from '@bufbuild/protobuf'
 import { Code, ConnectError, createClient, type Transport } from '@connectrpc/connect'
-import { createConnectTransport, createGrpcWebTransport } from '@connectrpc/connect-node'
+import { createConnectTransport, createGrpcTransport, createGrpcWebTransport } from '@connectrpc/connect-node'
 import test from 'ava'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
@@ -29,6 +29,7 @@ const transports: Record<string, () => Transport> = {
   'Connect (binary)': () =>
     createConnectTransport({ baseUrl: service.http, httpVersion: '1.1', useBinaryFormat: true }),
   'gRPC-Web': () => createGrpcWebTransport({ baseUrl: service.http, httpVersion: '1.1' }),
+  gRPC: () => createGrpcTransport({ baseUrl: `http://${service.grpc}` }),
 }
 
 async function refusal(call: Promise<unknown>) {
