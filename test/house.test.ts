@@ -384,6 +384,17 @@ test('a source file has at most 500 lines', async t => {
   t.deepEqual(long, [])
 })
 
+test('docs/architecture.md lists the triggers', async t => {
+  const baseline = await readFile(join(root, 'server/database/migrations/0001-baseline.sql'), 'utf8')
+  const triggers = [...baseline.matchAll(/^CREATE (?:CONSTRAINT )?TRIGGER (\w+)/gm)].map(([, name]) => name!)
+  const text = await readFile(join(root, 'docs/architecture.md'), 'utf8')
+  const section = /## What the database does by itself\n([\s\S]*?)\n## /.exec(text)?.[1] ?? ''
+  const listed = section
+    .split('\n')
+    .flatMap(line => [...(line.split('|')[1] ?? '').matchAll(/`(\w+)`/g)].map(([, name]) => name!))
+  t.deepEqual(listed.sort(), triggers.sort())
+})
+
 test('every advisory lock of the registry has its key in one list, and docs/operations.md lists the keys', async t => {
   const list = 'server/database/advisory-keys.ts'
   const keysIn = (text: string) =>

@@ -1,6 +1,10 @@
 /**
  * The keys of all advisory locks in the database of a registry, none of which another application there may use. They last
  * for a transaction. With a hash as second key, PostgreSQL keeps a lock apart from those with a single key.
+ *
+ * A transaction locks users first, by id, then organizations, by id, and takes these locks last. Those of repeatable requests
+ * come first, which no other lock precedes. An import that looks organizations up by INEP code takes those locks earlier: if
+ * that causes a deadlock, PostgreSQL rolls one transaction back, and it runs again.
  */
 export const advisoryKeys = {
   /** Migrations; shared: a start, or a backup. */

@@ -143,12 +143,12 @@ export function createConnections(url: () => string): Connections {
     const { host, address, port } = target.hosts[index]!
     const password = target.password ?? passwordOf(target, index)
     const client = new pg.Client({
-      ...((address ?? host) && { host: address ?? host }),
-      ...(port && { port }),
-      ...(user && { user }),
-      ...(password && { password }),
-      ...(database && { database }),
-      ...(options && { options }),
+      host: address ?? host,
+      port,
+      user,
+      password,
+      database,
+      options,
       ssl: host?.startsWith('/') ? false : tls ? { ...tls, ...(address && host && { servername: host }) } : false,
       sslnegotiation: target.direct && tls ? 'direct' : 'postgres',
       enableChannelBinding: authentication.bindsChannel,
@@ -158,7 +158,7 @@ export function createConnections(url: () => string): Connections {
       connectionTimeoutMillis: connectTimeout,
       // Routers drop connections that are silent for long. The operating system then detects the loss within seconds.
       keepAlive: keepAliveDelay !== undefined,
-      ...(keepAliveDelay !== undefined && { keepAliveInitialDelayMillis: keepAliveDelay }),
+      keepAliveInitialDelayMillis: keepAliveDelay,
     } as pg.ClientConfig) as Client
     // Startup parameters cost no round trip, and poolers support these.
     const startup = client.getStartupConf

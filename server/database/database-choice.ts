@@ -29,7 +29,7 @@ export async function resolveDatabase(
     import('../embedded/start.js'),
   ])
   const secrets = await embeddedSecrets(dataDir)
-  const embedded = await startEmbedded({ dataDir, log, ...(onLaunch && { onLaunch }) })
+  const embedded = await startEmbedded({ dataDir, log, onLaunch })
   return {
     get url() {
       return embedded.url
@@ -75,7 +75,7 @@ export async function awaitDatabase<T>(
       if (!isLogged)
         log.warn({ database: at, code: reason, seconds: timeout }, 'waiting for the database that DATABASE_URL names')
       isLogged = true
-      await sleep(500, undefined, { ...(signal && { signal }) })
+      await sleep(500, undefined, { signal })
     }
   }
 }

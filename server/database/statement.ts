@@ -47,7 +47,7 @@ export function createRunner(connections: Connections, log: Pick<Log, 'warn'> | 
   }
 
   async function runPlain<Row>(client: pg.Client, { name, text, values }: Statement): Promise<Row[]> {
-    return (await client.query({ text, values: values as unknown[], ...(named && { name }) })).rows as Row[]
+    return (await client.query({ text, values: values as unknown[], name: named ? name : undefined })).rows as Row[]
   }
 
   const run: typeof runPlain = tracing

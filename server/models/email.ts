@@ -254,7 +254,7 @@ export function createEmails(database: Database) {
       { address, to, locale }: NotifiedChange,
       transaction: Transaction,
     ) {
-      const parameters = { userId, at: new Date().toISOString(), address, ...(to && { to }) }
+      const parameters = { userId, at: new Date().toISOString(), address, to }
       if (email) await queue({ kind, parameters }, locale, transaction)
     },
     /** Queues a notice of a new e-mail address of an organization, to the former one, unless it had none. */

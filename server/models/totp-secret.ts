@@ -54,10 +54,8 @@ export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey,
     /** Returns the active secret, and a pending one that no code has confirmed yet. */
     async find(userId: number) {
       const row = (await table.findByPk(userId))?.get()
-      return {
-        ...(row?.secretSealed && { secret: open(userId, row.secretSealed) }),
-        ...(row?.pendingSealed && { pending: open(userId, row.pendingSealed) }),
-      }
+      const opened = (sealed: Buffer | null | undefined) => (sealed ? open(userId, sealed) : undefined)
+      return { secret: opened(row?.secretSealed), pending: opened(row?.pendingSealed) }
     },
     /** Stores a pending secret, and replaces an earlier pending one. */
     async enroll(userId: number, secret: string, transaction: Transaction) {
