@@ -41,15 +41,10 @@ const allowedHeaders = ['authorization', 'x-requested-with', 'traceparent', ...c
 const exposedHeaders = ['x-request-id', 'retry-after', ...cors.exposedHeaders]
 
 /** Sends the answers of a gateway. */
-export interface Sender {
-  /** Whether a request is a CORS preflight. The answer doesn't list what is forbidden. */
-  isPreflight(request: Request): boolean
-  /** Sends an answer, unless one was sent or the client has disconnected. */
-  send(request: Request, response: Response, answer: Answer): void
-}
+export type Sender = ReturnType<typeof createSender>
 
 /** Creates a sender. Pages of `corsOrigins` may read answers; a refused body is discarded for `linger` ms. */
-export function createSender(corsOrigins: readonly string[], linger: number): Sender {
+export function createSender(corsOrigins: readonly string[], linger: number) {
   const origins = new Set(corsOrigins)
 
   /** Headers of every answer to a request, including CORS (Fetch standard, 3.2). */
@@ -70,9 +65,11 @@ export function createSender(corsOrigins: readonly string[], linger: number): Se
   }
 
   return {
-    isPreflight: ({ method, headers }) =>
+    /** Whether a request is a CORS preflight. The answer doesn't list what is forbidden. */
+    isPreflight: ({ method, headers }: Request) =>
       method === 'OPTIONS' && headers['access-control-request-method'] !== undefined,
-    send(request, response, { status, headers, body }) {
+    /** Sends an answer, unless one was sent or the client has disconnected. */
+    send(request: Request, response: Response, { status, headers, body }: Answer): void {
       if (response.headersSent || response.destroyed) return
       const bytes = Buffer.byteLength(body)
       const length: Record<string, string> = status === 204 || status === 304 ? {} : { 'content-length': String(bytes) }

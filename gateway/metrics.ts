@@ -18,18 +18,10 @@ interface GatewayStats {
 }
 
 /** Metrics of a gateway, in a separate process or not. */
-export interface GatewayMetrics {
-  observe(result: Result): void
-  /** Counts a connection that a limit closed or refused. */
-  cut(limit: 'connections' | 'unread'): void
-  /** Exports the state of the gateway. */
-  watch(stats: () => GatewayStats): void
-  /** Exports the number of known and of connected servers. */
-  watchServers(stats: () => { readonly known: number; readonly connected: number }): void
-}
+export type GatewayMetrics = ReturnType<typeof createGatewayMetrics>
 
 /** Creates the metrics of a gateway. */
-export function createGatewayMetrics(registry: Registry): GatewayMetrics {
+export function createGatewayMetrics(registry: Registry) {
   const registers = [registry]
   const requests = new Counter({
     name: 'auth_http_requests_total',
@@ -52,12 +44,14 @@ export function createGatewayMetrics(registry: Registry): GatewayMetrics {
   })
   for (const limit of ['connections', 'unread']) cuts.inc({ limit }, 0)
   return {
-    observe({ route, status, seconds }) {
+    observe({ route, status, seconds }: Result): void {
       requests.inc({ route, status })
       if (seconds !== undefined) duration.observe({ route }, seconds)
     },
-    cut: limit => cuts.inc({ limit }),
-    watch(stats) {
+    /** Counts a connection that a limit closed or refused. */
+    cut: (limit: 'connections' | 'unread') => cuts.inc({ limit }),
+    /** Exports the state of the gateway. */
+    watch(stats: () => GatewayStats): void {
       new Gauge({
         name: 'auth_http_connections',
         help: 'Connections of clients: open, and maximum.',
@@ -70,7 +64,8 @@ export function createGatewayMetrics(registry: Registry): GatewayMetrics {
         },
       })
     },
-    watchServers(stats) {
+    /** Exports the number of known and of connected servers. */
+    watchServers(stats: () => { readonly known: number; readonly connected: number }): void {
       new Gauge({
         name: 'auth_servers',
         help: 'Servers of a separate gateway: connected, which answer, and away.',

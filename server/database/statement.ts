@@ -7,23 +7,14 @@ import { inStatementSpan } from './spans.js'
 import type { Statement } from './sql.js'
 
 /** Runs statements on a connection. */
-export interface Runner {
-  /** Whether prepared statements persist on a connection, as far as is known. */
-  namesHold(): boolean
-  /** Detects on the first connection whether prepared statements persist. Never throws. */
-  tryNames(client: pg.Client): Promise<void>
-  /** Runs a statement in a transaction. */
-  run<Row>(client: pg.Client, query: Statement): Promise<Row[]>
-  /** Runs a statement outside transactions, and repeats it unprepared if only its name caused the error. */
-  runAlone<Row>(client: pg.Client, query: Statement): Promise<Row[]>
-}
+export type Runner = ReturnType<typeof createRunner>
 
 /**
  * Runs prepared statements, if they persist. Behind a pooler in transaction mode, a prepared statement can be missing (26000),
  * or another client can have used its name (42P05). After such an error, statements run unprepared. Neither error has side
  * effects.
  */
-export function createRunner(connections: Connections, log: Pick<Log, 'warn'> | undefined): Runner {
+export function createRunner(connections: Connections, log: Pick<Log, 'warn'> | undefined) {
   let named = true
   let tried: Promise<void> | undefined
 
@@ -55,15 +46,18 @@ export function createRunner(connections: Connections, log: Pick<Log, 'warn'> | 
     : runPlain
 
   return {
-    namesHold: () => named,
-    tryNames(client) {
+    /** Whether prepared statements persist on a connection, as far as is known. */
+    namesHold: (): boolean => named,
+    /** Detects on the first connection whether prepared statements persist. Never throws. */
+    tryNames(client: pg.Client): Promise<void> {
       tried ??= tryNames(client).catch(error => {
         if (isAboutNames(error)) disableNames()
         else tried = undefined
       })
       return tried
     },
-    async run(client, query) {
+    /** Runs a statement in a transaction. */
+    async run<Row>(client: pg.Client, query: Statement): Promise<Row[]> {
       try {
         return await run(client, query)
       } catch (error) {
@@ -71,7 +65,8 @@ export function createRunner(connections: Connections, log: Pick<Log, 'warn'> | 
         throw error
       }
     },
-    async runAlone(client, query) {
+    /** Runs a statement outside transactions, and repeats it unprepared if only its name caused the error. */
+    async runAlone<Row>(client: pg.Client, query: Statement): Promise<Row[]> {
       try {
         return await run(client, query)
       } catch (error) {

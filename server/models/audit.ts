@@ -3,8 +3,8 @@ import { attribute, bigint, bytes, defineTable, hasDefault, key, nullable } from
 import type { Database } from '../database/connection.js'
 import { first, sql } from '../database/sql.js'
 import type { AuditAction } from '../policy/audit-actions.js'
-import { type AuditChain, createAuditChain, stampEvent } from './audit-chain.js'
-import { type AuditList, createAuditList, shownOfEvent } from './audit-list.js'
+import { createAuditChain, stampEvent } from './audit-chain.js'
+import { createAuditList, shownOfEvent } from './audit-list.js'
 import type { MasterKey } from './master-key.js'
 
 /** An event of the audit log. It contains no secret, and no text from an unauthenticated caller. */
@@ -39,17 +39,10 @@ const stamps = { salt: nullable(bytes), addressDigest: nullable(bytes) }
  * The audit log. An event is staged, with its MAC, in the transaction of the action that it records. Soon after, the event is
  * sealed: it is linked to the previous event, which makes a missing or altered event detectable.
  */
-export interface Audit extends AuditChain, AuditList {
-  /** Appends an event. Other transactions don't wait for the end of its transaction. */
-  append(event: AuditEvent, transaction?: Transaction): Promise<void>
-  /** Returns an event as the argument of the SQL function `audit_append`, for statements that also append an event. */
-  stamp(event: AuditEvent): string
-  /** Returns the number of staged events, up to 10,000, and the age of the oldest one in seconds. */
-  backlog(): Promise<{ staged: number; oldestSeconds: number }>
-}
+export type Audit = ReturnType<typeof createAudit>
 
 /** Creates the audit log in a database. */
-export function createAudit(database: Database, masterKey: Pick<MasterKey, 'mac'>): Audit {
+export function createAudit(database: Database, masterKey: Pick<MasterKey, 'mac'>) {
   defineTable(database, 'audit_events', {
     id: key(bigint),
     ...shown,
@@ -68,13 +61,16 @@ export function createAudit(database: Database, masterKey: Pick<MasterKey, 'mac'
   return {
     ...createAuditChain(database, masterKey),
     ...createAuditList(database),
+    /** Returns an event as the argument of the SQL function `audit_append`, for statements that also append an event. */
     stamp,
-    async append(event, transaction) {
+    /** Appends an event. Other transactions don't wait for the end of its transaction. */
+    async append(event: AuditEvent, transaction?: Transaction): Promise<void> {
       await database.run(sql('audit-append')`SELECT audit_append(${stamp(event)})`, transaction)
     },
+    /** Returns the number of staged events, up to 10,000, and the age of the oldest one in seconds. */
     backlog: async () =>
       (await first(
-        database.read<Awaited<ReturnType<Audit['backlog']>>>(sql('audit-backlog')`
+        database.read<{ staged: number; oldestSeconds: number }>(sql('audit-backlog')`
       SELECT count(*)::int AS "staged",
         coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8 AS "oldestSeconds"
       FROM (SELECT at FROM audit_staged ORDER BY seq LIMIT 10000) s`),

@@ -3,41 +3,17 @@ import { bytes, defineTable, hasDefault, key, text, time } from '../database/att
 import type { Database } from '../database/connection.js'
 import { SchemaError } from '../database/failures.js'
 import { sql } from '../database/sql.js'
-import {
-  createMasterKey,
-  type DataKeys,
-  dataKeyNames,
-  type MasterKey,
-  randomDataKeys,
-  unwrapKey,
-  wrapKey,
-} from './master-key.js'
-
-/** The data keys of a registry, which its database stores wrapped, and the operations that use them. */
-export interface StoredKeys extends MasterKey {
-  /** Loads the data keys, and returns false if none exist. Throws when another master key wrapped them. */
-  find(): Promise<boolean>
-  /** Loads the data keys. Throws when none exist, or another master key wrapped them. */
-  load(): Promise<void>
-  /**
-   * Creates the data keys unless they exist, and loads them. Of concurrent processes, only one creates them. Returns whether
-   * this call created them.
-   */
-  install(t: Transaction): Promise<boolean>
-  /** Wraps the data keys with another master key, which the next start requires. Running processes aren't affected. */
-  rotate(masterKey: Buffer, t: Transaction): Promise<void>
-  /** Returns the master key, for a backup. Throws when it doesn’t unwrap the data keys that the transaction reads. */
-  reveal(t: Transaction): Promise<Buffer>
-  /** Loads data keys that another master key wrapped, such as those of a backup, and wraps them with this master key. */
-  adopt(another: Buffer, t: Transaction): Promise<void>
-}
+import { createMasterKey, type DataKeys, dataKeyNames, randomDataKeys, unwrapKey, wrapKey } from './master-key.js'
 
 const attributes = { name: key(text), wrapped: bytes, createdAt: hasDefault(time) }
 
 type Wrapped = { readonly name: string; readonly wrapped: Buffer }
 
+/** The data keys of a registry, which its database stores wrapped, and the operations that use them. */
+export type StoredKeys = ReturnType<typeof createStoredKeys>
+
 /** Creates access to the data keys of a database, which `masterKey` wraps. */
-export function createStoredKeys(database: Database, masterKey: Buffer): StoredKeys {
+export function createStoredKeys(database: Database, masterKey: Buffer) {
   const table = defineTable(database, 'data_keys', attributes)
   let loaded: DataKeys | undefined
 
@@ -72,31 +48,40 @@ export function createStoredKeys(database: Database, masterKey: Buffer): StoredK
 
   return {
     ...operations,
+    /** Loads the data keys, and returns false if none exist. Throws when another master key wrapped them. */
     find,
-    async load() {
+    /** Loads the data keys. Throws when none exist, or another master key wrapped them. */
+    async load(): Promise<void> {
       if (!(await find())) throw new SchemaError('The registry is not installed yet: run `auth-admin install` first.')
     },
-    async install(transaction) {
-      await lock(transaction)
-      const rows = await all(transaction)
+    /**
+     * Creates the data keys unless they exist, and loads them. Of concurrent processes, only one creates them. Returns whether
+     * this call created them.
+     */
+    async install(t: Transaction): Promise<boolean> {
+      await lock(t)
+      const rows = await all(t)
       const keys = rows.length > 0 ? unwrap(rows) : randomDataKeys()
       loaded = keys
       if (rows.length > 0) return false
       const wrapped = dataKeyNames.map(name => ({ name, wrapped: wrapKey(masterKey, name, keys[name]) }))
-      await table.bulkCreate(wrapped, { transaction })
+      await table.bulkCreate(wrapped, { transaction: t })
       return true
     },
-    async rotate(another, transaction) {
-      await lock(transaction)
-      await wrap(unwrap(await all(transaction)), another, transaction)
+    /** Wraps the data keys with another master key, which the next start requires. Running processes aren't affected. */
+    async rotate(another: Buffer, t: Transaction): Promise<void> {
+      await lock(t)
+      await wrap(unwrap(await all(t)), another, t)
     },
-    async reveal(transaction) {
-      unwrap(await all(transaction))
+    /** Returns the master key, for a backup. Throws when it doesn’t unwrap the data keys that the t reads. */
+    async reveal(t: Transaction): Promise<Buffer> {
+      unwrap(await all(t))
       return masterKey
     },
-    async adopt(another, transaction) {
-      loaded = unwrap(await all(transaction), another)
-      await wrap(loaded, masterKey, transaction)
+    /** Loads data keys that another master key wrapped, such as those of a backup, and wraps them with this master key. */
+    async adopt(another: Buffer, t: Transaction): Promise<void> {
+      loaded = unwrap(await all(t), another)
+      await wrap(loaded, masterKey, t)
     },
   }
 }

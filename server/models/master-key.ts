@@ -7,27 +7,22 @@ export const dataKeyNames = ['pepper', 'sealing', 'digesting', 'audit'] as const
 export type DataKeys = Readonly<Record<(typeof dataKeyNames)[number], Buffer>>
 
 /** Operations that use the data keys. Each method throws until the keys are loaded. */
-export interface MasterKey {
-  /** Returns the secret key of all hashes of passwords and answers. */
-  pepper(): Buffer
-  /** Encrypts a secret (AES-256-GCM). `use` is the associated data, which decryption requires. */
-  seal(use: string, secret: string): Buffer
-  /** Decrypts a secret that `seal` encrypted for the same use. Throws when it was altered, or encrypted with another key. */
-  open(use: string, sealed: Buffer): string
-  /** Returns a keyed digest (HMAC-SHA-256), to look up or compare a secret without storing it. */
-  digest(use: string, secret: string): Buffer
-  /** Returns a MAC (HMAC-SHA-256) for the audit log. */
-  mac(text: string): Buffer
-}
+export type MasterKey = ReturnType<typeof createMasterKey>
 
 /** Creates the operations. They call `keys` at each use, so the data keys may be loaded later. */
-export function createMasterKey(keys: () => DataKeys): MasterKey {
+export function createMasterKey(keys: () => DataKeys) {
   return {
-    pepper: () => keys().pepper,
-    seal: (use, secret) => encrypt(keys().sealing, use, Buffer.from(secret)),
-    open: (use, sealed) => decrypt(keys().sealing, use, sealed).toString(),
-    digest: (use, secret) => createHmac('sha256', keys().digesting).update(`${use}\0${secret}`).digest(),
-    mac: text => createHmac('sha256', keys().audit).update(text).digest(),
+    /** Returns the secret key of all hashes of passwords and answers. */
+    pepper: (): Buffer => keys().pepper,
+    /** Encrypts a secret (AES-256-GCM). `use` is the associated data, which decryption requires. */
+    seal: (use: string, secret: string): Buffer => encrypt(keys().sealing, use, Buffer.from(secret)),
+    /** Decrypts a secret that `seal` encrypted for the same use. Throws when it was altered, or encrypted with another key. */
+    open: (use: string, sealed: Buffer): string => decrypt(keys().sealing, use, sealed).toString(),
+    /** Returns a keyed digest (HMAC-SHA-256), to look up or compare a secret without storing it. */
+    digest: (use: string, secret: string): Buffer =>
+      createHmac('sha256', keys().digesting).update(`${use}\0${secret}`).digest(),
+    /** Returns a MAC (HMAC-SHA-256) for the audit log. */
+    mac: (text: string): Buffer => createHmac('sha256', keys().audit).update(text).digest(),
   }
 }
 

@@ -169,55 +169,50 @@ function outcomeOf(fields: readonly string[] | undefined, applied: number | read
   return fields ? { kind: 'updated', id: applied, fields } : { kind: 'created', id: applied }
 }
 
-/** The records that the import has created or changed, by names that rows have for them. */
-export interface Touched {
-  /** Reads which of these records earlier batches touched. */
-  read(names: readonly string[]): Promise<void>
-  /** Rejects a row that means one of these records, if an earlier row touched it. The names were read. */
-  reject(
-    row: Placed,
-    index: number,
-    names: readonly string[],
-    problem: { field: string; what: string },
-  ): Unapplied | undefined
-  /** Notes that a row touched a record. */
-  add(row: Placed, index: number, names: readonly string[]): void
-  /** Stores what was noted. */
-  save(): Promise<void>
-}
-
 /** A row that may know its line. */
 interface Placed {
   readonly line?: number
 }
+
+/** The records that the import has created or changed, by names that rows have for them. */
+export type Touched = ReturnType<typeof createTouched>
 
 /** Creates the touched records for a batch. */
 export function createTouched(
   imports: Pick<Imports, 'touched' | 'touch'>,
   { importId, firstRow }: { importId: number; firstRow: number },
   { t }: Pick<Change, 't'>,
-): Touched {
+) {
   const places = new Map<string, number>()
   const noted = new Map<string, number>()
   const placeOf = ({ line }: Placed, index: number) => line ?? firstRow + index
   return {
-    async read(names) {
+    /** Reads which of these records earlier batches touched. */
+    async read(names: readonly string[]): Promise<void> {
       for (const [name, place] of await imports.touched(importId, names, t)) places.set(name, place)
     },
-    reject(row, index, names, { field, what }) {
+    /** Rejects a row that means one of these records, if an earlier row touched it. The names were read. */
+    reject(
+      row: Placed,
+      index: number,
+      names: readonly string[],
+      { field, what }: { field: string; what: string },
+    ): Unapplied | undefined {
       const place = names.map(name => places.get(name)).find(place => place !== undefined)
       if (place === undefined) return undefined
       const word = row.line === undefined ? 'row' : 'line'
       const message = `This ${word} (${placeOf(row, index)}) means the same ${what} as ${word} ${place}, which was imported: keep one.`
       return rejected('WRONG_STATE', { field, message })
     },
-    add(row, index, names) {
+    /** Notes that a row touched a record. */
+    add(row: Placed, index: number, names: readonly string[]): void {
       for (const name of names) {
         places.set(name, placeOf(row, index))
         noted.set(name, placeOf(row, index))
       }
     },
-    save: () => imports.touch(importId, noted, t),
+    /** Stores what was noted. */
+    save: (): Promise<void> => imports.touch(importId, noted, t),
   }
 }
 
