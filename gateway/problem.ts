@@ -2,43 +2,7 @@
 import { Code, ConnectError } from '@connectrpc/connect'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../proto/gen/google/rpc/error_details_pb.js'
-import { Refusal } from '../server/requests/refusal.js'
-
-/** HTTP status of each reason of a service. */
-export const statuses: Readonly<Record<Reason, number>> = {
-  [Reason.UNSPECIFIED]: 400,
-  [Reason.ACCESS_DENIED]: 403,
-  [Reason.INVALID_TOKEN]: 500,
-  [Reason.MISSING_PARAMETER]: 400,
-  [Reason.MALFORMED_REQUEST]: 400,
-  [Reason.INVALID_SIGN_UP]: 422,
-  [Reason.INVALID_CREDENTIALS]: 404,
-  [Reason.ACTIVATION_REFUSED]: 422,
-  [Reason.USER_NOT_FOUND]: 404,
-  [Reason.QUESTION_NOT_FOUND]: 404,
-  [Reason.ANSWER_NOT_FOUND]: 404,
-  [Reason.INVALID_ANSWERS]: 422,
-  [Reason.TOO_MANY_ANSWERS]: 400,
-  [Reason.INVALID_KEY]: 422,
-  [Reason.INVALID_EMAIL]: 422,
-  [Reason.INVALID_PASSWORD]: 400,
-  [Reason.ORGANIZATION_EMAIL_NOT_FOUND]: 404,
-  [Reason.TOO_MANY_ATTEMPTS]: 429,
-  [Reason.OVERLOADED]: 503,
-  [Reason.UNAVAILABLE]: 503,
-  [Reason.DEADLINE_EXCEEDED]: 503,
-  [Reason.INTERNAL]: 503,
-  [Reason.RECORD_NOT_FOUND]: 404,
-  [Reason.NAME_TAKEN]: 409,
-  [Reason.STALE_ETAG]: 409,
-  [Reason.WRONG_STATE]: 409,
-  [Reason.INVALID_ARGUMENT]: 400,
-  [Reason.CODE_NEEDED]: 401,
-  [Reason.SIGN_IN_AGAIN]: 401,
-  [Reason.CONFIRMATION_NEEDED]: 400,
-  [Reason.LAST_ADMINISTRATOR]: 409,
-  [Reason.JUSTIFICATION_NEEDED]: 400,
-}
+import { Refusal, statusOf } from '../server/requests/refusal.js'
 
 /** Headers of every answer that prevent browsers from sniffing its type or loading content. */
 export const securityHeaders = { 'x-content-type-options': 'nosniff', 'content-security-policy': "default-src 'none'" }
@@ -148,7 +112,7 @@ function problemOfRefusal(error: ConnectError): Problem | undefined {
     )
   const delay = error.findDetails(RetryInfoSchema)[0]?.retryDelay
   return {
-    status: statuses[reason],
+    status: statusOf(reason),
     reason: Reason[reason],
     detail: error.rawMessage,
     ...(errors.length > 0 && { errors }),
@@ -170,7 +134,7 @@ export function problemOfCode(code: Code): Problem {
 /** The problem of a refusal for a reason that isn't the caller's fault. Retries may succeed after a second. */
 export function problemOfReason(reason: Reason): Problem {
   return {
-    status: statuses[reason],
+    status: statusOf(reason),
     reason: Reason[reason],
     detail: new Refusal(reason).message,
     headers: reason === Reason.INTERNAL ? {} : { 'retry-after': '1' },

@@ -2,6 +2,7 @@
  * The HTTP interface as one table: paths, callers and reasons are those of the access policy. `router.ts` finds the row of a
  * request, `translate.ts` converts the request to the RPC's message and the answer back.
  */
+
 import type { DescMessage, DescMethodUnary, Message } from '@bufbuild/protobuf'
 import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
@@ -17,7 +18,8 @@ import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
 import { type HttpPath, type Policy, type ReasonName, type Revision, usualCost } from '../server/policy/policy.js'
 import { reasonsOf } from '../server/policy/reasons.js'
 import { usersPolicies } from '../server/policy/users.js'
-import { gatewayReasons, statuses } from './problem.js'
+import { statusOf } from '../server/requests/refusal.js'
+import { gatewayReasons } from './problem.js'
 
 export type { Revision }
 
@@ -304,7 +306,7 @@ export function refusalsOf({ method, refusals, challenges }: Route): ReadonlyMap
   }
   for (const reason of refusals) {
     if (challenges && reason === 'INVALID_TOKEN') add(401, reason)
-    else add(statuses[Reason[reason]], reason)
+    else add(statusOf(Reason[reason]), reason)
     if (challenges && reason === 'ACCESS_DENIED') add(401, reason)
   }
   const ofGateway = [

@@ -5,7 +5,6 @@ import { fileURLToPath } from 'node:url'
 import { status } from '@grpc/grpc-js'
 import test from 'ava'
 import { definitions, withCode, withLastParagraphs } from '../gateway/openapi/rpc-comments.js'
-import { statuses } from '../gateway/problem.js'
 import { revisions, routes } from '../gateway/routes.js'
 import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
@@ -17,7 +16,7 @@ import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
 import type { Policy } from '../server/policy/policy.js'
 import { reasonsOf, sharedReasons } from '../server/policy/reasons.js'
 import { usersPolicies } from '../server/policy/users.js'
-import { Refusal } from '../server/requests/refusal.js'
+import { Refusal, statusOf } from '../server/requests/refusal.js'
 import { isReservedUsername } from '../server/rules/names.js'
 import { statusesOf } from './_helpers/problem.js'
 
@@ -366,7 +365,7 @@ test('every reason has the HTTP status and the gRPC code of its comment', async 
   t.true(names.length > 15)
   for (const name of names) {
     const reason = Reason[name as keyof typeof Reason]
-    t.is(documented.get(name), `${statuses[reason]}, ${status[new Refusal(reason).code]}`, name)
+    t.is(documented.get(name), `${statusOf(reason)}, ${status[new Refusal(reason).code]}`, name)
   }
 })
 

@@ -4,14 +4,14 @@ import { ScalarType } from '@bufbuild/protobuf'
 import { createGatewayMetrics } from '../../dist/gateway/metrics.js'
 import { firstSentence } from '../../dist/gateway/openapi/comments.js'
 import { grpcCode } from '../../dist/gateway/openapi/rpc-comments.js'
-import { gatewayReasons, statuses } from '../../dist/gateway/problem.js'
+import { gatewayReasons } from '../../dist/gateway/problem.js'
 import { refusalsOf, routes, rowOf } from '../../dist/gateway/routes.js'
 import { Reason } from '../../dist/proto/gen/auth/v1/reason_pb.js'
 import { createMetrics } from '../../dist/server/observability/metrics.js'
 import { createMetricsEndpoint } from '../../dist/server/observability/metrics-endpoint.js'
 import { createUndeclaredProxies } from '../../dist/server/observability/undeclared-proxy.js'
 import { describeSettings } from '../../dist/server/process/settings.js'
-import { limits } from '../../dist/server/requests/refusal.js'
+import { limits, statusOf } from '../../dist/server/requests/refusal.js'
 
 const read = name => readFile(new URL(`../../${name}`, import.meta.url), 'utf8')
 
@@ -94,7 +94,7 @@ export function reasonsByStatus() {
     const key = `${status} ${grpc}`
     groups.set(key, [...(groups.get(key) ?? []), code(name)])
   }
-  for (const name of reasonNames) add(statuses[Reason[name]], code(codeOf(name)), name)
+  for (const name of reasonNames) add(statusOf(Reason[name]), code(codeOf(name)), name)
   for (const [name, { status }] of Object.entries(gatewayReasons)) if (!(name in Reason)) add(status, '', name)
   const rows = [...groups].sort(([a], [b]) => Number.parseInt(a, 10) - Number.parseInt(b, 10))
   return table(
@@ -116,7 +116,7 @@ export async function reasons() {
     const meaning = firstSentence(about)
     return [code(name), meaning, about.slice(meaning.length).trim(), status, grpc]
   }
-  const ofServices = reasonNames.map(name => row(name, comments.get(name), statuses[Reason[name]], code(codeOf(name))))
+  const ofServices = reasonNames.map(name => row(name, comments.get(name), statusOf(Reason[name]), code(codeOf(name))))
   const ofGateway = Object.entries(gatewayReasons)
     .filter(([name]) => !(name in Reason))
     .map(([name, { status, about }]) => row(name, about, status, ''))

@@ -3,12 +3,14 @@
  * `routes.ts`, callers, reasons and limits those of the access policy, texts the comments in proto/ and an introduction. The
  * build makes it (deploy/build/openapi.mjs).
  */
+
 import { type DescField, type JsonValue, ScalarType } from '@bufbuild/protobuf'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Policy, Revision } from '../../server/policy/policy.js'
-import { gatewayReasons, type Problem, problemDocument, problemOfReason, statuses } from '../problem.js'
+import { statusOf } from '../../server/requests/refusal.js'
+import { gatewayReasons, type Problem, problemDocument, problemOfReason } from '../problem.js'
 import { type Route, refusalsOf, routes, rowOf } from '../routes.js'
 import { hideFields } from '../translate.js'
 import { type Comments, firstSentence } from './comments.js'
@@ -162,7 +164,7 @@ function reasonsOf(comments: Comments): Schema {
       const meaning = firstSentence(about)
       const remedy = about.slice(meaning.length).trim()
       if (reason === undefined) return [name, { status: asOfGateway(name).status, meaning, remedy }]
-      return [name, { status: statuses[reason], code: grpcCode(reason), meaning, remedy }]
+      return [name, { status: statusOf(reason), code: grpcCode(reason), meaning, remedy }]
     }),
   )
 }
