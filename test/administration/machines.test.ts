@@ -174,20 +174,19 @@ test('the refusal of a service names the missing scope, or says that no service 
   t.is(await textOf(api.exportUser({ user: 'admin' })), 'No service may do this: sign in as an administrator.')
 })
 
-test('a service that loses its scope or is deleted can’t change anything, even while its key is cached', async t => {
-  const name = newName()
-  const api = openAdministration(t, service, await serviceKey(service, ['organizations.write'], name))
-  const create = () => reasonOf(api.createOrganization({ form: { name: 'Tarde demais' } }))
-  const change = (sql: string) => ask(service.env.DATABASE_URL!, sql)
-  await api.getSession({})
-  await change(`UPDATE services SET scopes = '{administration.read}' WHERE name = '${name}'`)
-  t.is(await create(), 'ACCESS_DENIED')
-  await change(`UPDATE services SET scopes = '{organizations.write}' WHERE name = '${name}'`)
-  await api.getSession({}).catch(() => {})
-  await change(`DELETE FROM services WHERE name = '${name}'`)
-  t.is(await create(), 'INVALID_TOKEN')
-  t.deepEqual((await admin.listOrganizations({ text: 'Tarde demais' })).organizations, [])
-})
+for (const [what, change, reason] of [
+  ['loses its scope', `UPDATE services SET scopes = '{administration.read}'`, 'ACCESS_DENIED'],
+  ['is deleted', 'DELETE FROM services', 'INVALID_TOKEN'],
+] as const) {
+  test(`a service that ${what} can’t change anything, even while its key is cached`, async t => {
+    const name = newName()
+    const api = openAdministration(t, service, await serviceKey(service, ['organizations.write'], name))
+    await api.createOrganization({ form: { name: `${name} before` } })
+    await ask(service.env.DATABASE_URL!, `${change} WHERE name = '${name}'`)
+    t.is(await reasonOf(api.createOrganization({ form: { name: `${name} after` } })), reason)
+    t.deepEqual((await admin.listOrganizations({ text: `${name} after` })).organizations, [])
+  })
+}
 
 test('users that a service reads through Administration count against its limit; administrators have no limit', async t => {
   const reads: Record<string, (client: AdministrationClient) => Promise<unknown>> = {
