@@ -24,9 +24,9 @@ export function traceSequelize(sequelize: Sequelize): void {
   sequelize.addHook('afterQuery', (query: object) => {
     const since = begun.get(query)
     if (since === undefined) return
-    const { type = 'transaction', model, instance } = query as Query
+    const { type, model, instance } = query as Query
     const table = model?.tableName ?? instance?.constructor.tableName
-    const name = [type, table].filter(Boolean).join(' ').toLowerCase()
+    const name = table ? `${type} ${table}`.toLowerCase() : 'transaction'
     spanSince(since, { name: `SQL ${name}`, kind: SpanKind.CLIENT, attributes: attributes(name) }, activeContext())
   })
 }

@@ -72,8 +72,8 @@ for (const [where, separate] of [
     }
     t.like((await accessOf(service, 'traced'))[0], { rpc: 'Login', traceId })
 
-    // All spans of both requests, including SQL by Sequelize.
-    t.true(spans.some(({ name }) => /^SQL insert users$/.test(name)))
+    // All spans of both requests, including the statements of transactions.
+    t.true(spans.some(({ name }) => name === 'SQL transaction'))
     for (const secret of [form.username, form.nickname, password, token, 'hmac1:', '$2b$', 'VALUES']) {
       t.false(received().includes(String(secret)), String(secret))
     }
