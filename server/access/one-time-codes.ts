@@ -38,7 +38,7 @@ export function createOneTimeCodes(deps: {
       if (locked) await attempt.record(Reason.TOO_MANY_ATTEMPTS, t)
       if (failures === codeLimits.window.noticeAfter && email) {
         const parameters = { userId: id, at: new Date(now()).toISOString(), address }
-        await emails.add({ kind: 'wrong-codes', parameters }, settings.mailLocale, t)
+        await emails.add({ kind: 'wrong-codes', stage: 'requested', parameters }, settings.mailLocale, t)
       }
       return { refusal: step === undefined ? wrongCode : usedCode(secondsToNextCode(held.lastStep, now())) }
     })

@@ -31,7 +31,11 @@ export function createNotifyAdministrators({ administeredUsers, emails, settings
     if (administrator.user) return
     const about = aboutOf(administrator, deed)
     for (const userId of await administeredUsers.administratorsBut(deed.subjectId, t)) {
-      await emails.add({ kind: 'administration', parameters: { userId, ...about } }, settings.mailLocale, t)
+      await emails.add(
+        { kind: 'administration', stage: 'ready', parameters: { userId, ...about } },
+        settings.mailLocale,
+        t,
+      )
     }
   }
 }
@@ -50,7 +54,7 @@ export function createNotifyConcerned({
     if (to === null || to !== after.email) return
     const deed = { action, subjectId, ...(action === 'user.set-role' && { role: after.role }) }
     const parameters = { userId: subjectId, to, ...aboutOf(administrator, deed) }
-    await emails.add({ kind: 'administered', parameters }, settings.mailLocale, t)
+    await emails.add({ kind: 'administered', stage: 'ready', parameters }, settings.mailLocale, t)
   }
 }
 

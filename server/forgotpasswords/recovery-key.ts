@@ -69,7 +69,7 @@ export function recoveryKeyRpcs(
       const parameters = { usernameKey: key, email, address, requestId, actor }
       const locale = deps.chooseLocale(call.acceptLanguage)
       if (exempt) await addExempt(parameters, locale)
-      else await emails.add({ kind: 'recovery-request', parameters }, locale)
+      else await emails.add({ kind: 'recovery-key', stage: 'requested', parameters }, locale)
       return {}
     },
 

@@ -58,11 +58,12 @@ export type Notice =
   | 'organization-changed'
   | 'member-deactivated'
 
-/** An event of a user's account, with its time (ISO 8601) and client address. */
+/** An event of a user's account, with its time (ISO 8601) and client address; of merged events, the last and their number. */
 interface Happened {
   readonly userId: number
   readonly at: string
   readonly address: string
+  readonly times?: number
   /** The recipient, if it isn't the current address of the user. */
   readonly to?: string
 }
@@ -76,12 +77,6 @@ export interface NotifiedUser {
 /** The client address of a change, the language of its notice, and the recipient as in `Happened`. */
 export interface NotifiedChange extends Pick<Happened, 'address' | 'to'> {
   readonly locale: string
-}
-
-/** Events of one kind in one notice: their number, with the time and client address of the last. */
-interface Merged extends Happened {
-  readonly notice: Notice
-  readonly times: number
 }
 
 type Rows = typeof administrationPolicies
@@ -113,20 +108,19 @@ interface OrganizationEmailChange extends Pick<Happened, 'at' | 'address'> {
   readonly to: string
 }
 
-/** Kind and parameters of an e-mail. Keys are created when the e-mail is sent. */
-export type EmailIntent =
-  /** A request for a recovery key. The sender decides later whether to send one, so that callers can't measure it. */
-  | { kind: 'recovery-request'; parameters: RecoveryRequest }
+/** A request for an e-mail. The sender decides on it later, so that callers can't measure it; it may hold notices. */
+type Request = { stage: 'requested' | 'held' } & (
+  | { kind: 'recovery-key'; parameters: RecoveryRequest }
+  | { kind: 'email-code'; parameters: EmailChange }
+  | { kind: Notice; parameters: Happened }
+)
+
+/** An e-mail to be sent. Its key is created when it is sent. */
+type Ready = { stage: 'ready' } & (
   | { kind: 'recovery-key'; parameters: { userId: number; to: string } }
   | { kind: 'activation-key'; parameters: { userId: number; organizationId: number } }
-  /** A request for a new e-mail address. The sender decides later whether to send a code, so that callers can't measure it. */
-  | { kind: 'email-request'; parameters: EmailChange }
   | { kind: 'email-code'; parameters: EmailChange }
-  /** A notice. The sender decides whether to send or hold it. */
   | { kind: Notice; parameters: Happened }
-  /** A notice that waits for the quota of its recipient. Later events of its kind are merged into it. */
-  | { kind: 'held-notice'; parameters: Merged }
-  | { kind: 'notice'; parameters: Merged }
   /**
    * A change on the database itself, of which another administrator is notified. It is exempt from quotas and never merged,
    * so that other e-mails can't delay or hide it.
@@ -136,17 +130,21 @@ export type EmailIntent =
   | { kind: 'organization-email-changed'; parameters: OrganizationEmailChange }
   /** A change to an administrator, who is notified at the address at the time of the change. Also exempt from quotas. */
   | { kind: 'administered'; parameters: Administration & { readonly to: string } }
+)
 
-/** Kinds of e-mails that contain or request a key, by its purpose. */
-const kindsByPurpose: Record<Purpose, readonly EmailIntent['kind'][]> = {
-  recovery: ['recovery-request', 'recovery-key'],
-  email: ['email-request', 'email-code'],
-  activation: ['activation-key'],
-}
+/** What a queue entry is for, and its stage. */
+export type EmailIntent = Request | Ready
+
+/** Kinds of e-mails with a key, by its purpose. */
+const kinds = { recovery: 'recovery-key', email: 'email-code', activation: 'activation-key' } satisfies Record<
+  Purpose,
+  Email['kind']
+>
 
 const claimed = {
   id: hasDefault(key(bigint)),
   kind: attribute<EmailIntent['kind']>('TEXT'),
+  stage: hasDefault(attribute<EmailIntent['stage']>('TEXT')),
   parameters: attribute<EmailIntent['parameters']>('JSONB'),
   locale: text,
   attempts: hasDefault(integer),
@@ -173,8 +171,11 @@ export type Email = EmailIntent & {
   readonly createdAt: Date
 }
 
-/** An e-mail of one kind. */
-export type Queued<K extends Email['kind']> = Extract<Email, { kind: K }>
+/** An e-mail of one kind that isn't ready. */
+export type RequestedEmail<K extends Email['kind'] = Email['kind']> = Email & Request & { kind: K }
+
+/** An e-mail of one kind that is to be sent. */
+export type ReadyEmail<K extends Email['kind'] = Email['kind']> = Email & Ready & { kind: K }
 
 /** A queue entry as administrators see it. */
 export type QueuedEmail = Pick<Email, 'id' | 'kind' | 'attempts' | 'createdAt'> & {
@@ -213,10 +214,11 @@ const queued = `SELECT id, kind, attempts, created_at AS "createdAt", (parameter
 /** Creates the queue of e-mails in a database. */
 export function createEmails(database: Database) {
   const table = defineTable(database, 'emails', attributes)
-  const queue = async (intent: EmailIntent, locale: string, transaction?: Transaction) => {
+  const queue = async ({ kind, stage, parameters }: EmailIntent, locale: string, transaction?: Transaction) => {
     await database.run(
       sql('email-add')`
-      INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at) VALUES (${intent.kind}, ${intent.parameters}, ${locale}, now(), now())`,
+      INSERT INTO emails (kind, stage, parameters, locale, created_at, next_attempt_at)
+      VALUES (${kind}, ${stage}, ${parameters}, ${locale}, now(), now())`,
       transaction,
     )
   }
@@ -255,7 +257,7 @@ export function createEmails(database: Database) {
       transaction: Transaction,
     ) {
       const parameters = { userId, at: new Date().toISOString(), address, to }
-      if (email) await queue({ kind, parameters }, locale, transaction)
+      if (email) await queue({ kind, stage: 'requested', parameters }, locale, transaction)
     },
     /** Queues a notice of a new e-mail address of an organization, to the former one, unless it had none. */
     async notifyOrganization(
@@ -265,7 +267,7 @@ export function createEmails(database: Database) {
     ) {
       if (to === null) return
       const parameters = { organizationId, at: new Date().toISOString(), address, to }
-      await queue({ kind: 'organization-email-changed', parameters }, locale, transaction)
+      await queue({ kind: 'organization-email-changed', stage: 'ready', parameters }, locale, transaction)
     },
     /**
      * Queues a recovery request. It replaces a queued request with the same account, network and `registered`, which bounds the
@@ -274,9 +276,9 @@ export function createEmails(database: Database) {
     async replaceRequest(request: ExemptRequest, locale: string) {
       await database.run(sql('email-replace-request')`
         INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at)
-        VALUES ('recovery-request', ${request}, ${locale}, now(), now())
+        VALUES ('recovery-key', ${request}, ${locale}, now(), now())
         ON CONFLICT ((parameters ->> 'usernameKey'), (parameters ->> 'network'), (parameters ->> 'registered'))
-          WHERE kind = 'recovery-request' AND parameters ->> 'network' IS NOT NULL
+          WHERE parameters ->> 'network' IS NOT NULL
           DO UPDATE SET parameters = excluded.parameters, locale = excluded.locale, created_at = excluded.created_at`)
     },
     /**
@@ -291,17 +293,16 @@ export function createEmails(database: Database) {
       RETURNING ${sql.text(selectList(claimed, 'e'))}`),
       ),
     /**
-     * Turns a queue entry into the e-mail `intent`. For an active account the lease continues; otherwise the e-mail is due
-     * again with the last priority. A recovery key keeps the age of its request; other e-mails restart their age. A held notice
-     * keeps its parameters: other processes may have merged events into it since it was leased. Returns undefined when the
-     * entry has been discarded.
+     * Makes an e-mail ready, with new parameters if some are given. For an active account the lease continues; otherwise the
+     * e-mail is due again with the last priority. A recovery key keeps the age of its request; other e-mails restart their age.
+     * Returns undefined when the e-mail has been discarded.
      */
-    admit: async <I extends EmailIntent>(id: string, intent: I, active: boolean, transaction: Transaction) =>
+    admit: async (id: string, active: boolean, parameters: Ready['parameters'] | undefined, transaction: Transaction) =>
       first(
-        database.run<Queued<I['kind']>>(
+        database.run<ReadyEmail>(
           sql('email-admit')`
-        UPDATE emails e SET kind = ${intent.kind}::text, parameters = CASE WHEN e.kind = 'held-notice' THEN e.parameters ELSE ${intent.parameters} END,
-          created_at = CASE WHEN ${intent.kind} = 'recovery-key' THEN created_at ELSE now() END,
+        UPDATE emails e SET stage = 'ready', parameters = coalesce(${parameters ?? null}, parameters),
+          created_at = CASE WHEN kind = 'recovery-key' THEN created_at ELSE now() END,
           attempts = CASE WHEN ${active}::boolean THEN 1 ELSE 0 END,
           priority = CASE WHEN ${active} THEN priority ELSE 2 END,
           next_attempt_at = CASE WHEN ${active} THEN next_attempt_at ELSE now() END
@@ -310,35 +311,29 @@ export function createEmails(database: Database) {
         ),
       ),
     /**
-     * Delays a notice by `seconds`, and merges it with a held notice of the same kind for the user. A notice of a changed
-     * e-mail address isn't merged, because it goes to the former address.
+     * Holds a notice for `seconds`, as a new entry, which is merged into a held notice of the same kind for the user to the same
+     * recipient.
      */
-    async hold({ id, kind }: Pick<Email, 'id' | 'kind'>, seconds: number, transaction: Transaction) {
-      // Resets the attempts.
-      const row = { attempts: 0, priority: 0, createdAt: fromNow(0), nextAttemptAt: fromNow(seconds) }
-      if (kind === 'held-notice' || kind === 'email-changed') await table.update(row, { where: { id }, transaction })
-      else
-        await database.run(
-          sql('email-merge')`
-        WITH fresh AS (DELETE FROM emails WHERE id = ${id} RETURNING kind, parameters, locale)
-        INSERT INTO emails AS held (kind, parameters, locale, created_at, next_attempt_at)
-        SELECT 'held-notice', parameters || jsonb_build_object('notice', kind, 'times', 1), locale,
-          now(), now() + make_interval(secs => ${seconds}) FROM fresh
-        ON CONFLICT ((parameters ->> 'userId'), (parameters ->> 'notice')) WHERE kind = 'held-notice' DO UPDATE SET
+    async hold(id: string, seconds: number, transaction: Transaction) {
+      await database.run(
+        sql('email-hold')`
+        WITH due AS (DELETE FROM emails WHERE id = ${id} RETURNING kind, parameters, locale)
+        INSERT INTO emails AS held (kind, stage, parameters, locale, created_at, next_attempt_at)
+        SELECT kind, 'held', parameters, locale, now(), now() + make_interval(secs => ${seconds}) FROM due
+        ON CONFLICT ((parameters ->> 'userId'), kind, coalesce(parameters ->> 'to', '')) WHERE stage = 'held' DO UPDATE SET
           parameters = CASE WHEN excluded.parameters ->> 'at' > held.parameters ->> 'at' THEN excluded.parameters
-            ELSE held.parameters END || jsonb_build_object('times', (held.parameters ->> 'times')::int + 1)`,
-          transaction,
-        )
+            ELSE held.parameters END || jsonb_build_object('times', coalesce((held.parameters ->> 'times')::int, 1) + 1)`,
+        transaction,
+      )
     },
     /** Discards queued e-mails that contain or request keys of these purposes. An e-mail that is being composed is not sent. */
     async discard(userId: number, purposes: readonly Purpose[], transaction: Transaction) {
       await database.run(
         sql('emails-discard')`
-        DELETE FROM emails
-        WHERE (coalesce(parameters ->> 'userId', parameters ->> 'usernameKey') = ${userId}::int::text
-            AND kind = ANY(${purposes.flatMap(purpose => kindsByPurpose[purpose])}) AND kind <> 'recovery-request')
-          OR (coalesce(parameters ->> 'userId', parameters ->> 'usernameKey') = (SELECT username_key FROM users WHERE id = ${userId}::int)
-            AND kind = ANY(${purposes.flatMap(purpose => kindsByPurpose[purpose])}) AND kind = 'recovery-request')`,
+        DELETE FROM emails USING users u
+        WHERE u.id = ${userId} AND kind = ANY(${purposes.map(purpose => kinds[purpose])})
+          AND coalesce(parameters ->> 'userId', parameters ->> 'usernameKey') IN (u.id::text, u.username_key)
+          AND (parameters ->> 'userId' = u.id::text OR parameters ->> 'usernameKey' = u.username_key)`,
         transaction,
       )
     },
@@ -360,15 +355,15 @@ export function createEmails(database: Database) {
     backlog: async () =>
       (await first(
         database.read<Backlog>(sql('email-backlog')`
-      SELECT count(*) FILTER (WHERE next_attempt_at IS NOT NULL AND kind <> 'held-notice')::int AS "waiting",
+      SELECT count(*) FILTER (WHERE next_attempt_at IS NOT NULL AND stage <> 'held')::int AS "waiting",
         coalesce(extract(epoch FROM now() - min(created_at)
-          FILTER (WHERE next_attempt_at IS NOT NULL AND kind <> 'held-notice')), 0)::float8 AS "oldestSeconds",
+          FILTER (WHERE next_attempt_at IS NOT NULL AND stage <> 'held')), 0)::float8 AS "oldestSeconds",
         count(*) FILTER (WHERE next_attempt_at IS NOT NULL AND last_error IS NOT NULL)::int AS "retried",
         count(*) FILTER (WHERE next_attempt_at IS NOT NULL
           AND CASE WHEN last_error IS NULL THEN attempts > 1 ELSE starts_with(last_error, '${sql.text(notComposed)}') END)::int
           AS "uncomposed",
         count(*) FILTER (WHERE next_attempt_at IS NULL)::int AS "failed"
-      FROM (SELECT kind, created_at, next_attempt_at, last_error, attempts FROM emails ORDER BY id LIMIT 10000) e`),
+      FROM (SELECT stage, created_at, next_attempt_at, last_error, attempts FROM emails ORDER BY id LIMIT 10000) e`),
       ))!,
     /** Deletes e-mails that failed permanently, 7 days after their creation. */
     async prune() {

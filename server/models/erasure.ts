@@ -115,7 +115,7 @@ export function createErasure(database: Database, counterKeys: CounterKeys) {
         [
           'emails',
           sql`DELETE FROM emails WHERE parameters ->> 'userId' = ${String(id)}
-            OR (kind = 'recovery-request' AND parameters ->> 'usernameKey' = ${usernameKey})`,
+            OR parameters ->> 'usernameKey' = ${usernameKey}`,
         ],
         // Staged events before sealed ones, as sealing does.
         ['audit_staged', forgetIn(sql`audit_staged`)],

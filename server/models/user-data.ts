@@ -189,9 +189,8 @@ const exportedTables: Readonly<Record<string, ExportedTable>> = {
   creation_requests: { from: 'creation_requests WHERE user_id = u.id', more: 'created_at', order: 't.created_at' },
   emails: {
     from: `emails WHERE coalesce(parameters ->> 'userId', parameters ->> 'usernameKey') IN (u.id::text, u.username_key)
-      AND (parameters ->> 'userId' = u.id::text
-        OR (kind = 'recovery-request' AND parameters ->> 'usernameKey' = u.username_key))`,
-    columns: 'id, kind, locale, created_at, next_attempt_at',
+      AND (parameters ->> 'userId' = u.id::text OR parameters ->> 'usernameKey' = u.username_key)`,
+    columns: 'id, kind, stage, locale, created_at, next_attempt_at',
     // Parameters can hold data of other people: the address that a caller gave, and the reason of an administrator.
     more: "parameters - 'actor' AS parameters, attempts, last_error",
     order: 't.id',

@@ -7,7 +7,7 @@ import { randomUUID } from 'node:crypto'
 import type { Transaction } from '../database/connection.js'
 import type { AdministeredUserRow } from '../models/administered-user.js'
 import type { Models } from '../models/define-models.js'
-import type { Email, EmailIntent, Notice, Queued } from '../models/email.js'
+import type { Email, Notice, ReadyEmail, RequestedEmail } from '../models/email.js'
 import { emailCode, newRecoveryKey } from '../models/mailed-key.js'
 import { registryTag } from '../models/master-key.js'
 import type { User } from '../models/user.js'
@@ -53,9 +53,9 @@ export function createComposer(
    * Admits an e-mail for a user. An e-mail to an inactive account returns to the queue with the last priority: anyone can
    * sign up many accounts with addresses that mail servers are slow to reject.
    */
-  async function admit<I extends EmailIntent>(id: string, intent: I, user: User | undefined, t: Transaction) {
+  async function admit({ id }: Email, user: User | undefined, t: Transaction, parameters?: ReadyEmail['parameters']) {
     const active = user?.active === true
-    const admitted = await emails.admit(id, intent, active, t)
+    const admitted = await emails.admit(id, active, parameters, t)
     return admitted && active ? admitted : 'held'
   }
 
@@ -65,7 +65,7 @@ export function createComposer(
    * exhaust the owner's quota. From such a network, only active accounts are exempt from the quota of the recipient:
    * anyone can sign up, and sign in, with the e-mail address of another person.
    */
-  async function decide(request: Queued<'recovery-request'>): Promise<Composed> {
+  async function decideRecoveryKey(request: RequestedEmail<'recovery-key'>) {
     const { usernameKey, email, address, requestId, actor = 'anonymous' } = request.parameters
     const user = await users.byUsername(usernameKey)
     if (!user || user.suspended) return 'unwanted'
@@ -84,13 +84,12 @@ export function createComposer(
       // The rollback also reverts the count of the first of two quotas.
       if ((await wait(t)) > 0) throw refused
       await audit.append({ ...event, address, request_id: requestId }, t)
-      return admit(request.id, { kind: 'recovery-key', parameters: { userId: user.id, to } }, user, t)
+      return admit(request, user, t, { userId: user.id, to })
     })
-    const admitted = await decided.catch(error => {
+    return decided.catch(error => {
       if (error !== refused) throw error
       return 'unwanted' as const
     })
-    return typeof admitted === 'object' ? sendRecoveryKey(admitted, user) : admitted
   }
 
   /**
@@ -106,9 +105,9 @@ export function createComposer(
     })
   }
 
-  async function sendRecoveryKey(entry: Queued<'recovery-key'>, read?: User): Promise<Composed> {
+  async function sendRecoveryKey(entry: ReadyEmail<'recovery-key'>): Promise<Composed> {
     const { userId, to } = entry.parameters
-    const user = read ?? (await users.byId(userId))
+    const user = await users.byId(userId)
     if (!user || user.suspended) return 'unwanted'
     // The address may have changed since the request.
     if (settings.recoveryEmail !== 'any' && emailKey(user.email ?? '') !== emailKey(to)) return 'unwanted'
@@ -118,16 +117,15 @@ export function createComposer(
   }
 
   /** Decides on a code for a user's new address: only the quota of the recipient prevents it, without an error. */
-  async function admitCode({ id, parameters }: Queued<'email-request'>): Promise<Composed> {
-    const user = await users.byId(parameters.userId)
-    const admitted = await database.transact(async t => {
-      if ((await quotas.recipient(parameters.to, false, t)) > 0) return 'unwanted'
-      return admit(id, { kind: 'email-code', parameters }, user, t)
+  async function decideCode(request: RequestedEmail<'email-code'>) {
+    const user = await users.byId(request.parameters.userId)
+    return database.transact(async t => {
+      if ((await quotas.recipient(request.parameters.to, false, t)) > 0) return 'unwanted'
+      return admit(request, user, t)
     })
-    return typeof admitted === 'object' ? sendCode(admitted) : admitted
   }
 
-  async function sendCode(entry: Queued<'email-code'>): Promise<Composed> {
+  async function sendCode(entry: ReadyEmail<'email-code'>): Promise<Composed> {
     const { userId, to, generation } = entry.parameters
     const user = await users.byId(userId)
     // A changed generation means that the requesting session has ended.
@@ -138,7 +136,7 @@ export function createComposer(
     return write(entry, [userId], to, 'email-code', { username: user.username, key })
   }
 
-  async function sendActivationKey(entry: Queued<'activation-key'>): Promise<Composed> {
+  async function sendActivationKey(entry: ReadyEmail<'activation-key'>): Promise<Composed> {
     const { userId, organizationId } = entry.parameters
     const user = await users.byId(userId)
     if (!user || user.suspended) return 'unwanted'
@@ -165,31 +163,28 @@ export function createComposer(
    * that was activated has its own quota. Others share the recipient's, because anyone can sign up many accounts with the
    * e-mail address of another person.
    */
-  async function decideNotice(email: Queued<Notice | 'held-notice'>): Promise<Composed> {
-    const parameters =
-      email.kind === 'held-notice' ? email.parameters : { ...email.parameters, notice: email.kind, times: 1 }
-    const user = await ownerOf(parameters.notice, parameters.userId)
-    const to = parameters.to ?? user?.email
+  async function decideNotice(email: RequestedEmail<Notice>) {
+    const user = await ownerOf(email.kind, email.parameters.userId)
+    const to = email.parameters.to ?? user?.email
     if (!to) return 'unwanted'
-    const admitted = await database.transact(async t => {
+    return database.transact(async t => {
       const activated = user && (user.active || user.unactivatedSeenAt === null)
       const wait = await (activated ? quotas.notice(user.id, to, t) : quotas.recipient(to, false, t))
-      if (wait === 0) return admit(email.id, { kind: 'notice', parameters }, user, t)
-      await emails.hold(email, wait, t)
+      if (wait === 0) return admit(email, user, t)
+      await emails.hold(email.id, wait, t)
       return 'held'
     })
-    return typeof admitted === 'object' ? sendNotice(admitted) : admitted
   }
 
-  async function sendNotice(entry: Queued<'notice'>): Promise<Composed> {
-    const { userId, notice, to, ...content } = entry.parameters
-    const user = await ownerOf(notice, userId)
+  async function sendNotice(entry: ReadyEmail<Notice>): Promise<Composed> {
+    const { userId, to, ...content } = entry.parameters
+    const user = await ownerOf(entry.kind, userId)
     const email = to ?? user?.email
     if (!user || !email) return 'unwanted'
-    return write(entry, [userId], email, notice, { username: user.username, ...content })
+    return write(entry, [userId], email, entry.kind, { username: user.username, ...content })
   }
 
-  async function sendAdministrationNotice(entry: Queued<'administration' | 'administered'>): Promise<Composed> {
+  async function sendAdministrationNotice(entry: ReadyEmail<'administration' | 'administered'>): Promise<Composed> {
     const { kind, parameters } = entry
     const { userId, subjectId, actor, actorId, ...content } = parameters
     const to = 'to' in parameters ? parameters.to : (await users.byId(userId))?.email
@@ -201,35 +196,41 @@ export function createComposer(
     return write(entry, [userId, subjectId], to, kind, change)
   }
 
-  async function sendOrganizationNotice(entry: Queued<'organization-email-changed'>): Promise<Composed> {
+  async function sendOrganizationNotice(entry: ReadyEmail<'organization-email-changed'>): Promise<Composed> {
     const { organizationId, to, ...content } = entry.parameters
     const organization = await organizations.find(organizationId)
     if (!organization) return 'unwanted'
     return write(entry, [], to, entry.kind, { organization: organization.name, ...content })
   }
 
-  return async email => {
+  /** Applies the quotas. Returns an e-mail that is to be sent now. */
+  function decide(email: RequestedEmail): Promise<ReadyEmail | 'unwanted' | 'held'> {
+    if (email.kind === 'recovery-key') return decideRecoveryKey(email)
+    return email.kind === 'email-code' ? decideCode(email) : decideNotice(email)
+  }
+
+  function send(email: ReadyEmail): Promise<Composed> {
     switch (email.kind) {
-      case 'recovery-request':
       case 'recovery-key':
-        if (now() - email.createdAt.getTime() > recoveryMaxAge) return 'expired'
-        return email.kind === 'recovery-request' ? decide(email) : sendRecoveryKey(email)
-      case 'email-request':
-        return admitCode(email)
+        return sendRecoveryKey(email)
       case 'email-code':
         return sendCode(email)
       case 'activation-key':
         return sendActivationKey(email)
-      case 'notice':
-        return sendNotice(email)
       case 'organization-email-changed':
         return sendOrganizationNotice(email)
       case 'administration':
       case 'administered':
         return sendAdministrationNotice(email)
       default:
-        return decideNotice(email)
+        return sendNotice(email)
     }
+  }
+
+  return async email => {
+    if (email.kind === 'recovery-key' && now() - email.createdAt.getTime() > recoveryMaxAge) return 'expired'
+    const decided = email.stage === 'ready' ? email : await decide(email)
+    return typeof decided === 'object' ? send(decided) : decided
   }
 }
 

@@ -20,7 +20,7 @@ interface Content {
   readonly organization: string
   readonly key: string
   /** Number of events, with time (ISO 8601) and client address of the last. */
-  readonly times: number
+  readonly times?: number
   readonly at: string
   readonly address: string
   /** A change to the user with this id, and the role that it gave. */

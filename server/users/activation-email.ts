@@ -79,7 +79,8 @@ export function sendAdminKeyByEmailPartner(deps: {
       await transact(async ({ t, record }) => {
         await take(target.id, organizationId, t)
         const locale = chooseLocale(call.acceptLanguage)
-        await emails.add({ kind: 'activation-key', parameters: { userId: target.id, organizationId } }, locale, t)
+        const parameters = { userId: target.id, organizationId }
+        await emails.add({ kind: 'activation-key', stage: 'ready', parameters }, locale, t)
         const object = `organization:${organizationId}`
         await record({ action: 'user.send-activation-key', subject_id: target.id, object })
       })

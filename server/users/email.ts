@@ -48,7 +48,7 @@ export function emailRpcs(deps: {
         const wait = await quotas.change(user.id, t)
         if (wait > 0) throw tooManyAttempts(wait, 'change')
         const parameters = { userId: user.id, to, generation: user.tokenGeneration }
-        await emails.add({ kind: 'email-request', parameters }, chooseLocale(call.acceptLanguage), t)
+        await emails.add({ kind: 'email-code', stage: 'requested', parameters }, chooseLocale(call.acceptLanguage), t)
         await attempt.succeed(t)
       })
       return {}

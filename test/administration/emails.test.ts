@@ -29,8 +29,8 @@ test('the queue shows kind, user, attempts and codes, and no content of an e-mai
   const api = await openSignedIn(t, service)
   const to = 'hidden@example.org'
   await database.transact(t => users.setEmail({ id: 1, email: null }, to, { address: '192.0.2.1', locale: 'en' }, t))
-  await emails.add({ kind: 'recovery-key', parameters: { userId: 1, to } }, 'en')
-  await emails.add({ kind: 'recovery-key', parameters: { userId: 1, to } }, 'en')
+  await emails.add({ kind: 'recovery-key', stage: 'ready', parameters: { userId: 1, to } }, 'en')
+  await emails.add({ kind: 'recovery-key', stage: 'ready', parameters: { userId: 1, to } }, 'en')
   const list = async (filter = {}) => (await api.listEmails(filter)).emails
   await waitForValue(
     () => list(),
@@ -92,7 +92,7 @@ test('with validate_only, retrying or discarding an e-mail changes nothing and l
   })
   await ask(
     service.env.DATABASE_URL!,
-    `INSERT INTO emails (kind, parameters, locale, next_attempt_at) VALUES ('notice', '{}', 'en', NULL)`,
+    `INSERT INTO emails (kind, parameters, locale, next_attempt_at) VALUES ('password-changed', '{}', 'en', NULL)`,
   )
   const { id } = (await api.listEmails({})).emails[0]!
   const before = await stored()
@@ -139,8 +139,8 @@ test('a retry of all makes every permanently failed e-mail due at once, and chan
   // The sender takes due e-mails: it finds none that it could send.
   await ask(
     url,
-    `INSERT INTO emails (kind, parameters, locale, priority, next_attempt_at)
-      SELECT 'held-notice', jsonb_build_object('userId', n, 'notice', 'x'), 'en', 3, CASE WHEN n > 1 THEN NULL ELSE 'infinity'::timestamptz END
+    `INSERT INTO emails (kind, stage, parameters, locale, priority, next_attempt_at)
+      SELECT 'password-changed', 'held', jsonb_build_object('userId', n), 'en', 3, CASE WHEN n > 1 THEN NULL ELSE 'infinity'::timestamptz END
       FROM generate_series(1, 2502) n`,
   )
   const due = async () =>

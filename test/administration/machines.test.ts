@@ -28,7 +28,7 @@ test('a service with administration.read reads everything that administrators re
   const { username, providerKey } = await service.institution({ activationkey })
   const [{ id: email } = { id: '0' }] = await ask(
     service.env.DATABASE_URL!,
-    `INSERT INTO emails (kind, parameters, locale, next_attempt_at) VALUES ('notice', '{"userId": 1}', 'en', NULL) RETURNING id`,
+    `INSERT INTO emails (kind, parameters, locale, next_attempt_at) VALUES ('password-changed', '{"userId": 1}', 'en', NULL) RETURNING id`,
   )
   const name = newName()
   const key = await serviceKey(service, ['administration.read'], name)

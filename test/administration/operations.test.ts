@@ -73,7 +73,10 @@ test('diagnosis reports each fault', async t => {
   await writeFile(join(service.settings.dataDir, 'initial-admin-password'), 'x')
   await ask(url, 'UPDATE users SET active = false')
   await ask(url, `UPDATE signing_keys SET signs_at = now() - interval '92 days'`)
-  await ask(url, `INSERT INTO emails (kind, parameters, locale, next_attempt_at) VALUES ('notice', '{}', 'en', NULL)`)
+  await ask(
+    url,
+    `INSERT INTO emails (kind, parameters, locale, next_attempt_at) VALUES ('password-changed', '{}', 'en', NULL)`,
+  )
   for (let each = 0; each < 10; each++) {
     const { username } = await service.signUp('ROLE_CLIENT')
     await service.login(username)

@@ -83,12 +83,12 @@ async function quiet({ registry }: TestService): Promise<void> {
 }
 
 /** Queues and holds an e-mail that starts a change, for a user of the first token generation. */
-async function hold(kind: 'email-request' | 'email-code', userId: number, to: string): Promise<string> {
+async function hold(stage: 'requested' | 'ready', userId: number, to: string): Promise<string> {
   const { database } = service.registry
   const parameters = { userId, to, generation: 0 }
-  const text = `INSERT INTO emails (kind, parameters, locale, next_attempt_at) VALUES ($1, $2, 'en', now() + interval '1 hour')
-    RETURNING id`
-  const [row] = await database.run<{ id: string }>({ text, values: [kind, parameters] })
+  const text = `INSERT INTO emails (kind, stage, parameters, locale, next_attempt_at)
+    VALUES ('email-code', $1, $2, 'en', now() + interval '1 hour') RETURNING id`
+  const [row] = await database.run<{ id: string }>({ text, values: [stage, parameters] })
   return row!.id
 }
 
@@ -301,7 +301,7 @@ test.serial(
       const [before, wanted] = [newEmail(), newEmail()]
       const { token, username } = await service.signUp('ROLE_CLIENT', { email: before })
       // Both e-mails that start a change.
-      const ids = [await hold('email-request', idOf(token), wanted), await hold('email-code', idOf(token), wanted)]
+      const ids = [await hold('requested', idOf(token), wanted), await hold('ready', idOf(token), wanted)]
       await admin.updateUser({ user: username, form: set ? { email: set } : {}, updateMask: { paths: ['email'] } })
       const text = 'UPDATE emails SET next_attempt_at = now() WHERE id = ANY($1)'
       await service.registry.database.run({ text, values: [ids] })
@@ -379,7 +379,10 @@ test('a recovery key that waits in the queue isn’t sent to a replaced address'
   const { code } = await mailedCode(token)
   t.is((await confirmEmail(token, code)).status, 200)
   await mailbox.nextEmail(before)
-  await registry.emails.add({ kind: 'recovery-key', parameters: { userId: idOf(token), to: before } }, 'en')
+  await registry.emails.add(
+    { kind: 'recovery-key', stage: 'ready', parameters: { userId: idOf(token), to: before } },
+    'en',
+  )
   await quiet(service)
   t.is(mailbox.emails.filter(({ to }) => to?.[0]?.address === before).length, 1)
 })

@@ -163,10 +163,10 @@ const requestOf = ({ username, email }: { username: string; email: string }): Re
 })
 
 /** Queues an e-mail that is not due yet. Returns its number. */
-async function held({ kind, parameters }: EmailIntent): Promise<string> {
-  const text = `INSERT INTO emails (kind, parameters, locale, next_attempt_at)
-    VALUES ($1, $2, 'en', now() + interval '1 hour') RETURNING id`
-  const [row] = await service.registry.database.run<{ id: string }>({ text, values: [kind, parameters] })
+async function held({ kind, stage, parameters }: EmailIntent): Promise<string> {
+  const text = `INSERT INTO emails (kind, stage, parameters, locale, next_attempt_at)
+    VALUES ($1, $2, $3, 'en', now() + interval '1 hour') RETURNING id`
+  const [row] = await service.registry.database.run<{ id: string }>({ text, values: [kind, stage, parameters] })
   return row!.id
 }
 
@@ -198,28 +198,36 @@ for (const [name, [endsActivation, revoke]] of Object.entries(revocations)) {
     await database.transact(t => mailedKeys.replaceEmail(user.id, 'EFGH6789 0', 'x@example.org', t))
     await mailedKeys.replace(user.id, 'activation', randomUUID(), organizationId)
     const waiting: EmailIntent[] = [
-      { kind: 'recovery-request', parameters: requestOf(user) },
-      { kind: 'recovery-key', parameters: { userId: user.id, to: user.email } },
-      { kind: 'email-request', parameters: { userId: user.id, to: user.email, generation: 0 } },
-      { kind: 'email-code', parameters: { userId: user.id, to: user.email, generation: 0 } },
-      { kind: 'activation-key', parameters: { userId: user.id, organizationId } },
-      { kind: 'answer-saved', parameters: { userId: user.id, at: '2026-11-21', address: '192.0.2.1' } },
+      { kind: 'recovery-key', stage: 'requested', parameters: requestOf(user) },
+      { kind: 'recovery-key', stage: 'ready', parameters: { userId: user.id, to: user.email } },
+      { kind: 'email-code', stage: 'requested', parameters: { userId: user.id, to: user.email, generation: 0 } },
+      { kind: 'email-code', stage: 'ready', parameters: { userId: user.id, to: user.email, generation: 0 } },
+      { kind: 'activation-key', stage: 'ready', parameters: { userId: user.id, organizationId } },
+      {
+        kind: 'answer-saved',
+        stage: 'requested',
+        parameters: { userId: user.id, at: '2026-11-21', address: '192.0.2.1' },
+      },
     ]
     // Keys of other users stay valid, including those of a user whose name is this user’s id.
     const other = await withEmail()
     await mailedKeys.replace(other.id, 'recovery', 'ABCD2345')
     const alike: EmailIntent = {
-      kind: 'recovery-request',
+      kind: 'recovery-key',
+      stage: 'requested',
       parameters: requestOf({ username: String(user.id), email: 'x@example.org' }),
     }
-    const others: EmailIntent[] = [alike, { kind: 'recovery-key', parameters: { userId: other.id, to: other.email } }]
+    const others: EmailIntent[] = [
+      alike,
+      { kind: 'recovery-key', stage: 'ready', parameters: { userId: other.id, to: other.email } },
+    ]
     const ids: string[] = []
     for (const intent of [...waiting, ...others]) ids.push(await held(intent))
     await changeTokens(service.registry, user.id, t => revoke(users, user, t))
     const left = await sql(`SELECT kind FROM emails WHERE id IN (${ids}) ORDER BY id`)
     t.deepEqual(
       left.map(({ kind }) => kind),
-      [...(endsActivation ? [] : ['activation-key']), 'answer-saved', 'recovery-request', 'recovery-key'],
+      [...(endsActivation ? [] : ['activation-key']), 'answer-saved', 'recovery-key', 'recovery-key'],
     )
     const keys = await sql(`SELECT purpose FROM mailed_keys WHERE user_id = ${user.id}`)
     t.deepEqual(

@@ -100,7 +100,10 @@ test('after a restore into another database with another master key all users ca
     )
   await service.login(user.username)
   await service.registry.mailedKeys.replace(idOf(user.token), 'recovery', 'ABCDEFGH')
-  await service.registry.emails.add({ kind: 'recovery-key', parameters: { userId: idOf(user.token), to: 'x' } }, 'en')
+  await service.registry.emails.add(
+    { kind: 'recovery-key', stage: 'ready', parameters: { userId: idOf(user.token), to: 'x' } },
+    'en',
+  )
   await ask(
     service.env.DATABASE_URL!,
     `INSERT INTO totp_secrets (user_id, secret_sealed) VALUES (1, 'sealed secret of one-time codes')`,

@@ -206,7 +206,7 @@ test('e-mails that failed, or whose last attempt failed, are never reported as o
   const queue = (due: string) =>
     ask(
       env.DATABASE_URL,
-      `INSERT INTO emails (kind, parameters, locale, next_attempt_at, last_error) VALUES ('notice', '{}', 'en', ${due}, 'Error ECONNREFUSED')`,
+      `INSERT INTO emails (kind, parameters, locale, next_attempt_at, last_error) VALUES ('password-changed', '{}', 'en', ${due}, 'Error ECONNREFUSED')`,
     )
   await queue('now()')
   t.like(await found(), {

@@ -49,7 +49,7 @@ const plenty = `
   INSERT INTO questions (question, question_key) SELECT 'Qual ' || n, 'qual ' || n FROM generate_series(1, 150) n;
   INSERT INTO unmatched_answers SELECT id, 'Onde ' || id, 'onde ' || id, '' FROM users;
   INSERT INTO emails (kind, parameters, locale, next_attempt_at, last_error)
-    SELECT 'notice', '{"userId": 1}', 'en', CASE WHEN n % 2 = 0 THEN now() END, 'Error ECONNREFUSED' FROM generate_series(1, 150) n;
+    SELECT 'password-changed', '{"userId": 1}', 'en', CASE WHEN n % 2 = 0 THEN now() END, 'Error ECONNREFUSED' FROM generate_series(1, 150) n;
   INSERT INTO services (name, scopes) SELECT 'notas-' || n, '{users.read}' FROM generate_series(1, 150) n;
   INSERT INTO service_keys (service_id, beginning, digest, expires_at, last_used_on)
     SELECT id, 'authsvc_', sha256(name::bytea), now(), now() FROM services;

@@ -13,7 +13,7 @@ test('mail lists, shows, retries and discards e-mails of the queue, without addr
   await ask(
     env.DATABASE_URL,
     `INSERT INTO emails (kind, parameters, locale, next_attempt_at, last_error) VALUES
-      ('recovery-key', '${parameters}', 'en', NULL, 'Error ECONNREFUSED'), ('notice', '{"userId": 1}', 'en', now(), NULL)`,
+      ('recovery-key', '${parameters}', 'en', NULL, 'Error ECONNREFUSED'), ('password-changed', '{"userId": 1}', 'en', now(), NULL)`,
   )
   const [failed, waiting] = (await json('list')).emails
   t.like(failed, { id: 1, kind: 'recovery-key', user: 1, attempts: 0, error: 'Error ECONNREFUSED' })

@@ -157,7 +157,7 @@ test('for an unknown word, a synonym or a similar word is suggested', async t =>
 test('every noun accepts #7 as the id 7', async t => {
   const env = await installedRegistry(t)
   const json = async (...args: string[]) => JSON.parse((await runCli(env, [...args, '--json'])).stdout)
-  const queue = `INSERT INTO emails (kind, parameters, locale) VALUES ('notice', '{"userId": 1}', 'en') RETURNING id`
+  const queue = `INSERT INTO emails (kind, parameters, locale) VALUES ('password-changed', '{"userId": 1}', 'en') RETURNING id`
   const ids = {
     users: 1,
     organizations: (await json('organizations', 'create', '--name', 'Escola Azul')).id,

@@ -257,7 +257,7 @@ test('every operation leaves an event of its action, marked with what it changes
       const columns = '(kind, parameters, locale, next_attempt_at)'
       const [{ id }] = (await ask(
         url,
-        `INSERT INTO emails ${columns} VALUES ('notice', '{}', 'en', NULL), ('notice', '{}', 'en', NULL) RETURNING id`,
+        `INSERT INTO emails ${columns} VALUES ('password-changed', '{}', 'en', NULL), ('password-changed', '{}', 'en', NULL) RETURNING id`,
       )) as [{ id: string }]
       await api.retryEmail({ id: BigInt(id) })
     },

@@ -79,8 +79,8 @@ test('one key activates many users at the same time', async t => {
 test('an e-mail that another worker is claiming is skipped', async t => {
   const { database, emails } = await openModels(t)
   const parameters = { userId: 1, at: '', address: '' }
-  await emails.add({ kind: 'password-changed', parameters }, 'en')
-  await emails.add({ kind: 'recovery-login', parameters }, 'en')
+  await emails.add({ kind: 'password-changed', stage: 'requested', parameters }, 'en')
+  await emails.add({ kind: 'recovery-login', stage: 'requested', parameters }, 'en')
   await database.transact(async transaction => {
     await database.sequelize.query(`SELECT FROM emails WHERE kind = 'password-changed' FOR UPDATE`, { transaction })
     const claimed = emails.claim(60, true)

@@ -260,10 +260,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   ],
   'an e-mail that is sent': [['emails_pkey'], m => m.emails.done('9')],
   'an e-mail that is delayed': [['emails_pkey'], m => m.emails.failed('9', '', 5)],
-  'a notice that is held back': [
-    ['emails_pkey', 'emails_held_notice'],
-    m => m.emails.hold({ id: '9', kind: 'answer-saved' }, 5, none),
-  ],
+  'a notice that is held back': [['emails_pkey', 'emails_held_notice'], m => m.emails.hold('9', 5, none)],
   'a count of e-mails': [['email_quotas_pkey'], m => m.emailQuotas.take(key, [{ max: 5, seconds: 3600 }], none)],
   'records that an import changed': [['import_records_pkey'], m => m.imports.touched(9, ['u9'], none)],
   'ids that a new record can have': [

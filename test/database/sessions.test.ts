@@ -228,7 +228,7 @@ test('doctor warns of e-mails that no process could finish, before they are old'
   await ask(
     env.DATABASE_URL!,
     `INSERT INTO emails (kind, parameters, locale, attempts, next_attempt_at)
-     VALUES ('notice', '{}', 'en', 2, now() + interval '1 hour')`,
+     VALUES ('password-changed', '{}', 'en', 2, now() + interval '1 hour')`,
   )
   const { stdout } = await runCli(env, ['doctor', '--json'])
   const { status, detail } = JSON.parse(stdout).checks.find((each: { check: string }) => each.check === 'e-mails')

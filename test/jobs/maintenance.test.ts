@@ -22,7 +22,7 @@ test('a maintenance run keeps e-mails of another registry in the same folder, wh
   const dataDir = await temporaryFolder(t)
   const userId = await addUser(models, 'ana', 'ROLE_ADMIN', 'ana@example.org')
   const parameters = { userId, at: '2026-11-21T12:00:00Z', address: '192.0.2.1' }
-  await models.emails.add({ kind: 'password-changed', parameters }, 'en')
+  await models.emails.add({ kind: 'password-changed', stage: 'requested', parameters }, 'en')
   const settings = { mailFrom: 'auth@localhost', dataDir, recoveryEmail: 'registered', limitFactor: 1 } as const
   const sender = startMail(models, { ...settings, smtpUrl: undefined }, log, Date.now)
   await waitForValue(async () => (await texts(models, 'SELECT id::text AS text FROM emails')).length, 0)
@@ -93,10 +93,13 @@ test('a maintenance run deletes e-mails from the folder that are older than 30 d
   ]
   const happened = { at: '2026-11-21T12:00:00Z', address: '192.0.2.1' }
   for (const userId of [ana, bia, old])
-    await emails.add({ kind: 'password-changed', parameters: { userId, ...happened } }, 'en')
+    await emails.add({ kind: 'password-changed', stage: 'requested', parameters: { userId, ...happened } }, 'en')
   // One to ana about bia.
   const details = { action: 'user.suspend', actor: 'cli:x@y', at: happened.at, reason: 'x' } as const
-  await emails.add({ kind: 'administration', parameters: { userId: ana, subjectId: bia, ...details } }, 'en')
+  await emails.add(
+    { kind: 'administration', stage: 'ready', parameters: { userId: ana, subjectId: bia, ...details } },
+    'en',
+  )
   const settings = { mailFrom: 'auth@localhost', dataDir, recoveryEmail: 'registered', limitFactor: 1 } as const
   const sender = startMail(models, { ...settings, smtpUrl: undefined }, log, Date.now)
   await waitForValue(async () => (await texts(models, 'SELECT id::text AS text FROM emails')).length, 0)

@@ -69,8 +69,12 @@ test('an erased user is in no table, its address in no event, and the audit log 
   const receipt = (await database.transact(async transaction => {
     // They wait to be sent or sealed.
     const waiting = { usernameKey: usernameKey(username), email, address, requestId: 'r' }
-    await emails.add({ kind: 'recovery-request', parameters: waiting }, 'en', transaction)
-    await emails.add({ kind: 'password-changed', parameters: { userId: id, at: 'x', address } }, 'en', transaction)
+    await emails.add({ kind: 'recovery-key', stage: 'requested', parameters: waiting }, 'en', transaction)
+    await emails.add(
+      { kind: 'password-changed', stage: 'requested', parameters: { userId: id, at: 'x', address } },
+      'en',
+      transaction,
+    )
     const event = { action: 'user.set-email', outcome: 'ok', actor: 'user', subject_id: id } as const
     await audit.append({ ...event, actor_id: id, address }, transaction)
     await audit.append({ ...event, actor_id: idOf(other.token), address: others }, transaction)

@@ -147,9 +147,9 @@ test('metrics show what waits to be sent or sealed, and the age of the signing k
   const { service, registry } = await startTestService(t, { ...scraped, SMTP_URL: 'smtp://127.0.0.1:9' })
   const id = Number((await registry.users.byUsername('admin'))?.id)
   // Both are due in an hour, so that none is attempted meanwhile.
-  await registry.database.run(sql`INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at)
-        SELECT kind, '{}', 'en', now() - interval '90 s', now() + interval '1 h'
-        FROM unnest(ARRAY['held-notice', 'recovery-key']) AS kind`)
+  await registry.database.run(sql`INSERT INTO emails (kind, stage, parameters, locale, created_at, next_attempt_at)
+        SELECT 'password-changed', stage, '{}', 'en', now() - interval '90 s', now() + interval '1 h'
+        FROM unnest(ARRAY['held', 'ready']) AS stage`)
   // A scrape without a response of the database in time has the other metrics.
   const scrapeInTime = () =>
     waitFor(async () => {

@@ -22,10 +22,14 @@ async function scene(models: Models) {
     userId,
     organizationId,
     intents: {
-      'recovery-request': { kind: 'recovery-request', parameters: request },
-      'recovery-key': { kind: 'recovery-key', parameters: { userId, to } },
-      'activation-key': { kind: 'activation-key', parameters: { userId, organizationId } },
-      'password-changed': { kind: 'password-changed', parameters: { userId, at: '2026-11-21', address: '192.0.2.1' } },
+      'recovery-request': { kind: 'recovery-key', stage: 'requested', parameters: request },
+      'recovery-key': { kind: 'recovery-key', stage: 'ready', parameters: { userId, to } },
+      'activation-key': { kind: 'activation-key', stage: 'ready', parameters: { userId, organizationId } },
+      'password-changed': {
+        kind: 'password-changed',
+        stage: 'requested',
+        parameters: { userId, at: '2026-11-21', address: '192.0.2.1' },
+      },
     } satisfies Record<string, EmailIntent>,
     async compose(intent: EmailIntent, minutesAgo = 0) {
       await emails.add(intent, 'en')
@@ -34,6 +38,12 @@ async function scene(models: Models) {
       return composer((await emails.claim(60, true))!)
     },
   }
+}
+
+/** The stages of all queued e-mails, sorted. */
+async function stagesOf({ database }: Models) {
+  const rows = await database.run<{ stage: string }>(sql`SELECT stage FROM emails ORDER BY stage`)
+  return rows.map(({ stage }) => stage)
 }
 
 test('a recovery request becomes a key to the registered address, and leaves an event', async t => {
@@ -46,9 +56,9 @@ test('a recovery request becomes a key to the registered address, and leaves an 
   t.is(await models.emails.claim(60, true), undefined, 'it is still on loan')
   const [{ id } = { id: '' }] = await models.emails.list({ limit: 9 })
   await models.database.transact(t => models.emails.retry(id, t))
-  const { kind, parameters, attempts, createdAt } = (await models.emails.claim(60, true))!
+  const { kind, stage, parameters, attempts, createdAt } = (await models.emails.claim(60, true))!
   t.true(createdAt.getTime() < Date.now() - 29 * 60_000, 'it is as old as the request')
-  t.deepEqual({ kind, parameters, attempts }, { ...intents['recovery-key'], attempts: 2 })
+  t.deepEqual({ kind, stage, parameters, attempts }, { ...intents['recovery-key'], attempts: 2 })
   t.is(
     typeof sent === 'object' && sent.name,
     `auth.${id}.${createdAt.getTime()}`,
@@ -67,10 +77,7 @@ for (const kind of ['recovery-request', 'recovery-key'] as const) {
   })
 }
 
-for (const [kind, admitted] of [
-  ['recovery-request', 'recovery-key'],
-  ['password-changed', 'notice'],
-] as const) {
+for (const kind of ['recovery-request', 'password-changed'] as const) {
   test(`${kind}: an e-mail for an inactive account returns to the end of the queue without a counted attempt`, async t => {
     const models = await openModels(t)
     const { compose, intents, userId } = await scene(models)
@@ -79,7 +86,7 @@ for (const [kind, admitted] of [
     t.is(await models.mailedKeys.attempt(userId, 'recovery', '192.0.2.1'), undefined, 'no key is made yet')
     t.is(await models.emails.claim(60, false), undefined)
     const entry = (await models.emails.claim(60, true))!
-    t.deepEqual([entry.kind, entry.attempts, entry.priority], [admitted, 1, 2])
+    t.deepEqual([entry.kind, entry.stage, entry.attempts, entry.priority], [intents[kind].kind, 'ready', 1, 2])
     const composer = createComposer(models, { recoveryEmail: 'registered', limitFactor: 1 }, Date.now)
     const sent = await composer(entry)
     t.is(typeof sent === 'object' && sent.to, to)
@@ -142,7 +149,7 @@ test('activation-key: an e-mail that is composed while the address changes goes 
 })
 
 const happened = { userId: 1, at: '2026-11-21', address: '192.0.2.1' }
-const notice = { kind: 'notice', parameters: { ...happened, notice: 'password-changed', times: 1 } } as const
+const notice = { kind: 'password-changed', stage: 'ready', parameters: happened } as const
 
 test('an active account has 10 notices an hour to an address, which no other e-mail and no other account uses up', async t => {
   const models = await openModels(t)
@@ -152,12 +159,12 @@ test('an active account has 10 notices an hour to an address, which no other e-m
   await models.database.run(sql`UPDATE users SET unactivated_seen_at = now() WHERE id = ${strangerId}`)
   const stranger = {
     kind: 'password-changed',
+    stage: 'requested',
     parameters: { ...intents['password-changed'].parameters, userId: strangerId },
   } as const
   // Each is admitted, and returns to the end of the queue.
   for (let times = 1; times <= 7; times++) t.is(await compose(stranger), 'held')
-  const kinds = (await models.emails.list({ limit: 99 })).map(({ kind }) => kind).sort()
-  t.deepEqual(kinds, ['held-notice', ...Array(5).fill('notice')], 'five an hour, the others are merged')
+  t.deepEqual(await stagesOf(models), ['held', ...Array(5).fill('ready')], 'five an hour, the others are merged')
 
   const composeAll = async () => {
     const outcomes: unknown[] = []
@@ -185,26 +192,49 @@ for (const what of ['deactivated', 'deleted'] as const) {
     const change = { deactivated: 'active = false', deleted: 'suspended = true, deleted_at = now()' }[what]
     await models.database.run(sql`UPDATE users SET ${sql.text(change)} WHERE id = ${userId}`)
     const kind = ({ deactivated: 'member-deactivated', deleted: 'account-deleted' } as const)[what]
-    await compose({ kind, parameters: intents['password-changed'].parameters })
-    t.deepEqual(
-      (await models.emails.list({ limit: 9 })).map(each => each.kind),
-      ['notice'],
-    )
+    await compose({ ...intents['password-changed'], kind })
+    t.deepEqual(await stagesOf(models), ['ready'])
   })
 }
 
 test('an event that is merged into a held notice while another process sends it is not lost', async t => {
   const models = await openModels(t)
   const { intents } = await scene(models)
-  const parameters = { ...intents['password-changed'].parameters, notice: 'password-changed', times: 1 } as const
-  await models.emails.add({ kind: 'held-notice', parameters }, 'en')
+  const event = intents['password-changed']
+  await models.emails.add({ ...event, stage: 'held' }, 'en')
   const leased = (await models.emails.claim(60, true))!
   // Another process merges an event meanwhile.
-  await models.emails.add({ kind: 'password-changed', parameters: { ...parameters, at: '2026-11-22' } }, 'en')
+  await models.emails.add({ ...event, parameters: { ...event.parameters, at: '2026-11-22' } }, 'en')
   const fresh = (await models.emails.claim(60, true))!
-  await models.database.transact(x => models.emails.hold(fresh, 60, x))
+  await models.database.transact(x => models.emails.hold(fresh.id, 60, x))
   const sent = await createComposer(models, { recoveryEmail: 'registered', limitFactor: 1 }, Date.now)(leased)
   t.regex(typeof sent === 'object' ? sent.text : String(sent), /2 times/)
+})
+
+test('held notices are merged by kind and recipient: one to a former address is sent there', async t => {
+  const models = await openModels(t)
+  const { database, emails } = models
+  const { intents } = await scene(models)
+  const event = intents['password-changed']
+  const former = { ...event, parameters: { ...event.parameters, to: 'antiga@example.org' } }
+  for (const intent of [former, event, event, { ...event, kind: 'answer-saved' } as const, former, event]) {
+    await emails.add(intent, 'en')
+    const { id } = (await emails.claim(60, true))!
+    await database.transact(x => emails.hold(id, 60, x))
+  }
+  // Beyond the quota still, they are held again.
+  for (const { id } of await emails.list({ limit: 9 })) await database.transact(x => emails.hold(id, 0, x))
+  const composer = createComposer(models, { recoveryEmail: 'registered', limitFactor: 1 }, Date.now)
+  const sent: string[] = []
+  for (let entry = await emails.claim(60, true); entry; entry = await emails.claim(60, true)) {
+    const mail = await composer(entry)
+    sent.push(typeof mail === 'object' ? `${entry.kind} ${mail.to} ${/\d+ times/.exec(mail.text)}` : mail)
+  }
+  t.deepEqual(sent.sort(), [
+    `answer-saved ${to} null`,
+    `password-changed ${to} 3 times`,
+    'password-changed antiga@example.org 2 times',
+  ])
 })
 
 test('a notice isn’t sent to an address removed since it was queued', async t => {
@@ -223,7 +253,7 @@ for (const kind of ['recovery-key', 'activation-key', 'email-code'] as const) {
   test(`${kind}: no key is made for an e-mail discarded while it was composed`, async t => {
     const models = await openModels(t)
     const { intents, userId } = await scene(models)
-    const code: EmailIntent = { kind: 'email-code', parameters: { userId, to, generation: 0 } }
+    const code: EmailIntent = { kind: 'email-code', stage: 'ready', parameters: { userId, to, generation: 0 } }
     const purpose = { 'recovery-key': 'recovery', 'activation-key': 'activation', 'email-code': 'email' } as const
     await models.emails.add(kind === 'email-code' ? code : intents[kind], 'en')
     const entry = (await models.emails.claim(60, true))!

@@ -10,8 +10,8 @@ const run = ({ database }: Models, text: string) => database.run<Record<string, 
 async function queue(models: Models, locale: string, minutesDue: number, priority: number) {
   await run(
     models,
-    `INSERT INTO emails (kind, parameters, locale, priority, next_attempt_at)
-      VALUES ('recovery-key', '{"userId": 1}', '${locale}', ${priority}, now() - interval '${minutesDue} minutes')`,
+    `INSERT INTO emails (kind, stage, parameters, locale, priority, next_attempt_at)
+      VALUES ('recovery-key', 'ready', '{"userId": 1}', '${locale}', ${priority}, now() - interval '${minutesDue} minutes')`,
   )
 }
 
@@ -31,15 +31,14 @@ test('first attempts precede retries, and both precede e-mails for inactive acco
 
   // A failed e-mail is a retry from then on; one to an active account stays a first attempt until then.
   await run(models, 'DELETE FROM emails')
-  await emails.add({ kind: 'recovery-key', parameters: { userId: 1, to: 'a@example.org' } }, 'en')
+  await emails.add({ kind: 'recovery-key', stage: 'ready', parameters: { userId: 1, to: 'a@example.org' } }, 'en')
   const { id } = (await emails.claim(60, false))!
-  const intent = { kind: 'recovery-key', parameters: { userId: 1, to: 'a@example.org' } } as const
-  t.is((await database.transact(transaction => emails.admit(id, intent, true, transaction)))?.priority, 0)
+  t.is((await database.transact(transaction => emails.admit(id, true, undefined, transaction)))?.priority, 0)
   await emails.failed(id, 'Error', 0)
   t.is(await emails.claim(60, false), undefined)
   t.is((await emails.claim(60, true))?.priority, 1)
   // An e-mail for an inactive account stays one when it fails.
-  await database.transact(transaction => emails.admit(id, intent, false, transaction))
+  await database.transact(transaction => emails.admit(id, false, undefined, transaction))
   await emails.claim(60, true)
   await emails.failed(id, 'Error', 0)
   t.is((await emails.claim(60, true))?.priority, 2)
@@ -50,8 +49,8 @@ test('of a thousand requests that no bucket counts, one waits per account, netwo
   const { emails } = models
   const request = { usernameKey: 'ana', email: 'ana@example.org', address: '192.0.2.1', requestId: 'r' }
   const exempt = { ...request, network: '192.0.2.1', registered: true }
-  await emails.add({ kind: 'recovery-request', parameters: request }, 'en')
-  await emails.add({ kind: 'recovery-request', parameters: request }, 'en')
+  await emails.add({ kind: 'recovery-key', stage: 'requested', parameters: request }, 'en')
+  await emails.add({ kind: 'recovery-key', stage: 'requested', parameters: request }, 'en')
   await emails.replaceRequest(exempt, 'en')
   for (let n = 0; n < 1000; n++) {
     await emails.replaceRequest({ ...exempt, email: `x${n}@example.org`, registered: false }, 'pt-BR')

@@ -70,10 +70,10 @@ async function fillEveryTable(t: { teardown(work: () => Promise<void>): void }) 
   const parameters = { userId: id, subjectId: chiefId, actor: chiefName, actorId: chiefId, reason: 'motivo sigiloso' }
   await run(`UPDATE organizations SET responsible = 'Dona Responsável', phone = '0800-1', login = 'login-alheio'
       WHERE id = ${organization.id};
-    INSERT INTO emails (kind, parameters, locale, next_attempt_at) VALUES
-      ('recovery-request', jsonb_set('${JSON.stringify(requested)}', '{usernameKey}',
+    INSERT INTO emails (kind, stage, parameters, locale, next_attempt_at) VALUES
+      ('recovery-key', 'requested', jsonb_set('${JSON.stringify(requested)}', '{usernameKey}',
         (SELECT to_jsonb(username_key) FROM users WHERE id = ${id})), 'en', NULL),
-      ('administered', '${JSON.stringify(parameters)}', 'en', NULL)`)
+      ('administered', 'ready', '${JSON.stringify(parameters)}', 'en', NULL)`)
   const foreign = [
     ...[chiefName, 'motivo sigiloso', 'outro@example.com', strange, 'pedido-alheio', 'cli:', `alertas-${id}`],
     ...['Dona Responsável', '0800-1', 'login-alheio', organization.email, organization.activationkey],
@@ -94,8 +94,8 @@ test('an export has what administrators export of the user, without other people
   t.like(own.answers[0], { question_id: 1, answered: true })
   t.true(own.known_addresses.length >= 1)
   t.deepEqual(
-    own.emails.map(({ kind }: { kind: string }) => kind),
-    ['recovery-request', 'administered'],
+    own.emails.map(({ kind, stage }: { kind: string; stage: string }) => `${kind} ${stage}`),
+    ['recovery-key requested', 'administered ready'],
   )
   for (const text of foreign) t.false(answer.text.includes(text), text)
   t.notRegex(answer.text, /hmac1|\$2b\$|Rexresposta|_hash"|_sealed"|_digest"|actor|object/i)

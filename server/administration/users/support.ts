@@ -107,7 +107,7 @@ export function userSupportRpcs(
         const wait = await quotas.recipient(row.email, true, t)
         if (wait > 0) throw tooManyAttempts(wait, 'recovery')
         const parameters = { userId: row.id, to: row.email }
-        await emails.add({ kind: 'recovery-key', parameters }, settings.mailLocale, t)
+        await emails.add({ kind: 'recovery-key', stage: 'ready', parameters }, settings.mailLocale, t)
         await record({ action: 'user.send-key', subject_id: row.id })
         return row.email
       })

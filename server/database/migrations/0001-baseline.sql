@@ -241,7 +241,10 @@ CREATE TABLE question_aliases (
 -- E-mails to be sent. A row says what an e-mail is for. Its key is made when it is sent, so no row holds one.
 CREATE TABLE emails (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  -- What the recipient gets.
   kind text NOT NULL,
+  -- requested: quotas aren't applied yet. held: waits for the quota of its recipient. ready: to be sent.
+  stage text NOT NULL DEFAULT 'requested' CHECK (stage IN ('requested', 'held', 'ready')),
   parameters jsonb NOT NULL,
   locale text NOT NULL,
   -- The lowest goes first: 0 for a first attempt, 1 for a retry, 2 for any attempt for an account that isn't active.
@@ -255,14 +258,14 @@ CREATE TABLE emails (
 CREATE INDEX emails_due ON emails (priority, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
 -- Revoking a user's tokens discards the e-mails that would send it a key.
 CREATE INDEX emails_owner ON emails ((coalesce(parameters ->> 'userId', parameters ->> 'usernameKey')));
--- A user has one held notice of a kind; later ones are merged into it.
-CREATE UNIQUE INDEX emails_held_notice ON emails ((parameters ->> 'userId'), (parameters ->> 'notice'))
-  WHERE kind = 'held-notice';
+-- A user has one held notice of a kind to a recipient; later ones are merged into it.
+CREATE UNIQUE INDEX emails_held_notice ON emails ((parameters ->> 'userId'), kind, coalesce(parameters ->> 'to', ''))
+  WHERE stage = 'held';
 -- Bounds recovery requests that the bucket of their network doesn't count: for an account and a network one with the
 -- registered address waits, and one with another address.
 CREATE UNIQUE INDEX emails_exempt_request
   ON emails ((parameters ->> 'usernameKey'), (parameters ->> 'network'), (parameters ->> 'registered'))
-  WHERE kind = 'recovery-request' AND parameters ->> 'network' IS NOT NULL;
+  WHERE parameters ->> 'network' IS NOT NULL;
 
 -- Keys that were mailed: for each user and purpose the newest only.
 CREATE TABLE mailed_keys (
