@@ -38,7 +38,6 @@ const faults: Readonly<Record<string, Fault>> = {
   'wrong-key': { file: 'process/starts.slow', match: 'a wrong master key*' },
   'older-version': { file: 'process/starts.slow', match: 'a version*' },
   'database-down': { file: 'process/starts.slow', match: 'a start*' },
-  'rolling-restart': { file: 'process/processes.long', match: 'a rolling restart*' },
   signals: { file: 'process/stops.slow', match: '*SIG*' },
   'hanging-stop': { file: 'process/stops.slow', match: '*keep a process from ending*' },
   'server-killed': { file: 'gateway/balancing.slow', match: 'one server is killed*' },
