@@ -14,6 +14,7 @@ import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { type Scheduler, turnKey } from '../server/limits/scheduler.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../server/observability/tracing.js'
 import { createSenderOf, network, type Sender } from '../server/requests/client-address.js'
+import { chooseLocale } from '../server/requests/locale.js'
 import { Refusal } from '../server/requests/refusal.js'
 import { announcesTooMuch, type Body, bodyLimit, bodyTooLarge, isArriving, readBody } from './body.js'
 import { asBearer, challenged } from './client-authentication.js'
@@ -21,7 +22,6 @@ import { isGone, type Request, type Response, refusedPause } from './connection.
 import { type Answer, createSender, type Exchange, type Log, type Outcome, textAnswer } from './exchange.js'
 import { type Address, createListener, expectsContinue, listenerLimits, type Secure } from './listener.js'
 import type { GatewayMetrics } from './metrics.js'
-import { preferredLocale } from './negotiation.js'
 import { inPortuguese } from './portuguese.js'
 import {
   HttpError,
@@ -344,7 +344,7 @@ function describeServed(request: Request, route: string | undefined, { status }:
 
 /** A problem document in the language that the client prefers. */
 function answerProblem(given: Problem, headers: IncomingHttpHeaders): Answer {
-  const locale = preferredLocale(headers['accept-language'])
+  const locale = chooseLocale(headers['accept-language'], 'en')
   const problem = locale === 'pt-BR' ? inPortuguese(given) : given
   return {
     status: problem.status,

@@ -4,8 +4,8 @@ import { readFileSync } from 'node:fs'
 import type { IncomingHttpHeaders } from 'node:http'
 import { createRequire } from 'node:module'
 import { gzipSync } from 'node:zlib'
+import { chooseLocale } from '../server/requests/locale.js'
 import type { Answer } from './exchange.js'
-import { preferredLocale, weightsOf } from './negotiation.js'
 
 const { resolve } = createRequire(import.meta.url)
 
@@ -24,6 +24,9 @@ const pagePolicy = [
 /** Answers a request with these headers. */
 export type AnswerFile = (headers: IncomingHttpHeaders) => Answer
 
+/** An `Accept-Encoding` with gzip, and not with the weight 0 (RFC 9110, 12.4.2). */
+const acceptsGzip = /(^|,)\s*gzip\s*(;\s*q=(?!0(\.0*)?\s*(,|$))[^,]*)?\s*(,|$)/i
+
 /**
  * Creates the answer of a file, as `imports` in package.json names it: with `{locale}` in its name, the one in the language
  * that the client prefers. A file is read, and compressed, at the first request. A request with its ETag is answered without
@@ -34,8 +37,8 @@ export function createFileAnswer(name: string, mediaType: string, cache: string)
   const answers = new Map<string, Answer>()
 
   return headers => {
-    const locale = isLocalized ? preferredLocale(headers['accept-language']) : undefined
-    const isPacked = (weightsOf(headers['accept-encoding']).get('gzip') ?? 0) > 0
+    const locale = isLocalized ? chooseLocale(headers['accept-language'], 'en') : undefined
+    const isPacked = acceptsGzip.test(String(headers['accept-encoding']))
     const key = `${locale} ${isPacked}`
     const answer = answers.get(key) ?? read(locale, isPacked)
     answers.set(key, answer)

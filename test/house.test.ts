@@ -56,7 +56,7 @@ test('imports are found', t => {
   t.true(imports.get('server/calls/grpc.ts')?.includes('@grpc/grpc-js'))
 })
 
-test('the gateway imports from the server only client addresses, refusals, timeouts, the access policy, the scheduler and spans, and in main.ts what programs need', t => {
+test('the gateway imports from the server only client addresses, languages, refusals, timeouts, the access policy, the scheduler and spans, and in main.ts what programs need', t => {
   const wrong = breaches(
     (file, target) =>
       file.startsWith('gateway/') &&

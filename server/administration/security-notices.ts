@@ -3,7 +3,7 @@ import type { CallersDeps } from '../calls/pipeline.js'
 import type { Transaction } from '../database/connection.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { Administered, Emails, NotifiedChange } from '../models/email.js'
-import type { Locale } from '../outbox/texts.js'
+import type { Locale } from '../requests/locale.js'
 
 interface Deps {
   readonly administeredUsers: AdministeredUsers

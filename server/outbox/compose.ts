@@ -13,11 +13,12 @@ import { registryTag } from '../models/master-key.js'
 import type { User } from '../models/user.js'
 import type { Log } from '../observability/log.js'
 import type { Settings } from '../process/settings.js'
+import type { Locale } from '../requests/locale.js'
 import type { Limit } from '../requests/refusal.js'
 import { emailKey } from '../rules/names.js'
 import { createQuotas } from './quotas.js'
 import { type Composed, startSender } from './sender.js'
-import { type Contents, type Locale, writeEmail } from './texts.js'
+import { type Contents, writeEmail } from './texts.js'
 import { createMailTransport } from './transport.js'
 
 /** Starts to process the queue of e-mails. `onRefusal` is called with the limit that an e-mail exceeds. */

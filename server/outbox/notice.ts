@@ -1,7 +1,7 @@
 import type { Transaction } from '../database/connection.js'
 import type { Emails, Notice, NotifiedUser } from '../models/email.js'
 import type { Call } from '../requests/call.js'
-import type { ChooseLocale } from './texts.js'
+import type { ChooseLocale } from '../requests/locale.js'
 
 /** Queues an e-mail about a change to a user's account, if the user has an e-mail address. */
 export type NotifyOwner = ReturnType<typeof createNotifyOwner>

@@ -4,15 +4,10 @@
  */
 import { daysUntilPurge } from '../models/administered-user.js'
 import type { Administered, Notice } from '../models/email.js'
+import type { Locale } from '../requests/locale.js'
 import { visible } from '../rules/names.js'
 import english from './english.json' with { type: 'json' }
 import portuguese from './portuguese.json' with { type: 'json' }
-
-/** Languages of the e-mails. */
-export type Locale = 'pt-BR' | 'en'
-
-/** Chooses the language for a value of `Accept-Language` (RFC 9110). */
-export type ChooseLocale = (acceptLanguage: string | undefined) => Locale
 
 /** What e-mails say. */
 interface Content {
@@ -111,25 +106,4 @@ function plain(text: string, more = ''): string {
   return visible(text)
     .normalize('NFKC')
     .replace(new RegExp(`[^\\p{L}\\p{M}\\p{N} ()+'’_\\p{Pd}${more}]+`, 'gu'), '·')
-}
-
-/**
- * Chooses the language for an `Accept-Language` header: lookup (RFC 4647, 3.4) among the languages of the e-mails, by
- * quality. Any Portuguese matches pt-BR. Returns `fallback` without a header or match, and when `*` matches.
- */
-export function chooseLocale(acceptLanguage: string | undefined, fallback: Locale): Locale {
-  const ranges = (acceptLanguage ?? '')
-    .slice(0, 1000)
-    .split(',')
-    .map(range => /^\s*([a-z]{1,8}|\*)(?:-[a-z0-9-]*)?\s*(?:;\s*q\s*=\s*([01](?:\.\d{0,3})?)\s*)?$/i.exec(range))
-    .filter(range => range !== null)
-    .map(([, language, quality = '1']) => ({ language: language!.toLowerCase(), quality: Number(quality) }))
-    .filter(({ quality }) => quality > 0)
-    .sort((a, b) => b.quality - a.quality)
-  for (const { language } of ranges) {
-    if (language === 'pt') return 'pt-BR'
-    if (language === 'en') return 'en'
-    if (language === '*') return fallback
-  }
-  return fallback
 }

@@ -3,7 +3,7 @@ import type { UsersRpcs } from '../calls/context.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { MasterKey } from '../models/master-key.js'
 import type { Users } from '../models/user.js'
-import type { ChooseLocale } from '../outbox/texts.js'
+import type { ChooseLocale } from '../requests/locale.js'
 import { refuse } from '../requests/refusal.js'
 import { toUserRecord } from './user-record.js'
 

@@ -1,6 +1,7 @@
 import test from 'ava'
 import fc from 'fast-check'
-import { chooseLocale, shownUsername, writeEmail } from '../../server/outbox/texts.js'
+import { shownUsername, writeEmail } from '../../server/outbox/texts.js'
+import { chooseLocale } from '../../server/requests/locale.js'
 import { anyCharacter } from '../_helpers/characters.js'
 
 test('every e-mail states its purpose in both languages', t => {
