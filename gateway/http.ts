@@ -68,9 +68,6 @@ export interface GatewayOptions {
   readonly limits?: Partial<typeof gatewayLimits>
 }
 
-/** A gateway that can be opened once and closed once. */
-export type Gateway = ReturnType<typeof createGateway>
-
 /** Limits of a client. */
 export const gatewayLimits = {
   ...listenerLimits,
@@ -96,7 +93,7 @@ const trivialCost = 0.1
 /** Cost in ms of reading and checking 8 KiB of a body. */
 const costOf8KiB = 0.3
 
-/** Creates a gateway, which listens after `listen`. */
+/** Creates a gateway, which listens after `listen`. It can be opened once and closed once. */
 export function createGateway(options: GatewayOptions) {
   const { transport, scheduler, serviceOf = () => undefined, compatibility, log, metrics } = options
   const limits = { ...gatewayLimits, ...options.limits }

@@ -32,9 +32,6 @@ export interface VerifiedLink {
   readonly events: number
 }
 
-/** Operations on the chain. */
-export type AuditChain = ReturnType<typeof createAuditChain>
-
 /** Fields that the MAC of an event covers, in this order, followed by the digest of the address. The link covers the time. */
 const covered = ['action', 'outcome', 'reason', 'actor', 'actor_id', 'subject_id', 'object', 'request_id'] as const
 

@@ -110,9 +110,6 @@ function listOf(filter: AuditFilter, { fromId, beforeId, beforeSeq }: AuditStret
     ) newest ORDER BY id, seq`
 }
 
-/** Reads the audit log. */
-export type AuditList = ReturnType<typeof createAuditList>
-
 /** Creates the methods that read the audit log in a database. */
 export function createAuditList(database: Database) {
   const one = async <Row>(query: Query) => (await first(database.run<Row>(query)))!

@@ -38,17 +38,6 @@ export interface FeedTail extends FeedEnd {
   readonly changes: readonly FeedChange[]
 }
 
-/** Changes after a link. */
-export interface FeedPage extends FeedEnd {
-  /**
-   * Whether the log still has the given link: it is `lost` if the log never had it, and `expired` if retention deleted its
-   * event.
-   */
-  readonly link: 'known' | 'lost' | 'expired'
-  /** By id. */
-  readonly changes: readonly FeedChange[]
-}
-
 /** Reads the feed. */
 export type ChangeFeed = ReturnType<typeof createChangeFeed>
 

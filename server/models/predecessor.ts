@@ -15,10 +15,7 @@ const changing = auditActions.filter(action => /^user\./.test(action) && !harmle
 /** Tables whose ids imports keep. */
 const numbered = ['users', 'organizations', 'questions', 'provider_keys'] as const
 
-/** What imports from the database of the older implementation leave in a database. */
-export type Predecessor = ReturnType<typeof createPredecessor>
-
-/** Reads and writes what imports know. */
+/** Creates what imports from the database of the older implementation leave in a database. */
 export function createPredecessor(database: Database) {
   defineTable(database, 'predecessor_users', { userId: key(integer), digest: bytes })
   defineTable(database, 'predecessor_organizations', { organizationId: key(integer), digest: bytes })

@@ -11,9 +11,6 @@ export type Numbered = 'organizations' | 'users'
 /** How far beyond the highest id a reservation can reach, and how many ids it leaves to other records. */
 const most = 10_000_000
 
-/** Reserves ids. */
-export type ReservedIds = ReturnType<typeof createReservedIds>
-
 /** The sequence of a kind, its last id, and the highest one that can be reserved. */
 const given = (
   kind: Numbered,

@@ -119,8 +119,8 @@ export function createRegistrar({
     add: async (user: Registration, t: Transaction): Promise<number> => one(await apply([user], undefined, t)),
 
     /**
-     * Adds and replaces users of another system, whose names have been settled against each other and all users here. Nobody is
-     * notified. Throws `Taken` if others have one of the names after all.
+     * Adds and replaces users of another system, whose names have been settled against each other and all users here. It notifies
+     * no one. Throws `Taken` if others have one of the names after all.
      */
     async adopt(
       { added, replaced }: Readonly<Record<'added' | 'replaced', readonly (Registration & { readonly id: number })[]>>,

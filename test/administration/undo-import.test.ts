@@ -1,4 +1,4 @@
-/** The undo of an import removes what the import created and nothing else has touched since, and nothing besides. */
+/** The undo of an import removes what the import created and nothing else has touched since, and nothing more. */
 import { createHash, randomUUID } from 'node:crypto'
 import test from 'ava'
 import { ImportKind } from '../../proto/gen/auth/v1/administration_pb.js'

@@ -59,7 +59,7 @@ export function userSupportRpcs(
       },
     } satisfies Checked<'unlockUser', string | undefined>,
 
-    /** Deletes the answers of a user, so that nobody signs in by them, and notifies the user by e-mail. */
+    /** Deletes the answers of a user, so that no one signs in by them, and notifies the user by e-mail. */
     async clearAnswers(request, context) {
       let cleared = 0
       const { user } = await change(request, context, {}, async (row, t) => {
