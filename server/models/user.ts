@@ -1,3 +1,4 @@
+import DataLoader from 'dataloader'
 import { col, literal, type Transaction } from 'sequelize'
 import {
   type Attribute,
@@ -148,9 +149,14 @@ export interface CallerRow extends User {
   readonly enrolled: boolean
 }
 
+/** What identifies the user of a token: its id, and the id of the key that signed the token. */
+interface Token {
+  readonly id: number
+  readonly kid: string
+}
+
 /** Tokens of a retired key are invalid, even if a process caches the key. */
-const tokenHolder = (id: number, kid: string) => sql`${callers} WHERE u.id = ${id}
-  AND EXISTS (SELECT FROM signing_keys s WHERE s.kid = ${kid} AND (s.verifies_until IS NULL OR s.verifies_until > now()))`
+const isValidKey = sql`(s.verifies_until IS NULL OR s.verifies_until > now())`
 
 /** The recipient of e-mails about an account. */
 type Owner = Pick<User, 'id' | 'username' | 'email'>
@@ -186,6 +192,19 @@ export function createUsers(
 ) {
   const table = defineTable(database, 'users', userAttributes)
   const providerKeys = defineTable(database, 'provider_keys', keyAttributes)
+
+  /** Reads the users of all tokens that arrive in the same turn of the event loop by one statement. */
+  const tokenHolders = new DataLoader<Token, CallerRow | undefined>(
+    async tokens => {
+      const [ids, kids] = [tokens.map(({ id }) => id), tokens.map(({ kid }) => kid)]
+      const rows = await database.read<CallerRow & Token>(sql('user-callers')`
+        ${selectUsers(sql`${enrolled}, t.kid`)}
+        JOIN unnest(${ids}::int[], ${kids}::text[]) AS t (id, kid) ON t.id = u.id
+        JOIN signing_keys s ON s.kid = t.kid AND ${isValidKey}`)
+      return tokens.map(({ id, kid }) => rows.find(row => row.id === id && row.kid === kid))
+    },
+    { cache: false, batchScheduleFn: setImmediate },
+  )
 
   async function voidKeys(id: number, purposes: readonly Purpose[], t: Transaction): Promise<void> {
     // Discards queued e-mails first: the sender has either stored the key of an e-mail already, or doesn't find the e-mail.
@@ -231,12 +250,11 @@ export function createUsers(
         ${users} WHERE u.id = ANY(${ids}::int[]) AND u.deleted_at IS NULL
         UNION ALL ${users} WHERE u.username_key = ANY(${usernameKeys}::text[]) AND u.deleted_at IS NULL`),
     /** Returns the user of a token signed with this key; undefined when the key is retired or the user doesn't exist. */
-    findTokenHolder: (id: number, kid: string) =>
-      first(database.read<CallerRow>(sql('user-caller')`${tokenHolder(id, kid)}`)),
+    findTokenHolder: (id: number, kid: string) => tokenHolders.load({ id, kid }),
     /** Returns the user of a token as above and, in the same statement, the user with the username. */
     async findTokenHolderAndUser(id: number, kid: string, usernameKey: string) {
       const rows = await database.read<CallerRow>(sql('user-caller-with')`
-        ${tokenHolder(id, kid)}
+        ${callers} WHERE u.id = ${id} AND EXISTS (SELECT FROM signing_keys s WHERE s.kid = ${kid} AND ${isValidKey})
         UNION ALL ${callers} WHERE u.username_key = ${usernameKey} AND u.id <> ${id} AND u.deleted_at IS NULL`)
       return {
         caller: rows.find(row => row.id === id),
