@@ -27,7 +27,7 @@ export const forgotPasswordsPolicies = {
     http: { method: 'POST', path: '/forgotpasswords/loginbyusernameandanswers' },
   },
   loginByUsernameAndKey: {
-    cost: 1.4,
+    cost: 2,
     caller: 'anyone',
     reasons: ['INVALID_KEY', 'TOO_MANY_ATTEMPTS'],
     audit: ['session.login-by-key'],
