@@ -15,15 +15,20 @@ async function held(): Promise<number[]> {
   return rows.map(({ pid }) => pid)
 }
 
-test.serial('each of many concurrent queries gets its own result', async t => {
-  const users = await Promise.all(Array.from({ length: 8 }, () => service.signUp('ROLE_CLIENT')))
-  const asked = Array.from({ length: 400 }, (_, index) => users[index % users.length]!)
-  const answers = await Promise.all(asked.map(({ token }) => service.request('GET', '/users/me', { token })))
-  t.deepEqual(
-    answers.map(({ json }) => json.username),
-    asked.map(({ username }) => username),
-  )
-})
+test.serial(
+  'each of many concurrent calls gets its own user, and only that with a revoked token is refused',
+  async t => {
+    const users = await Promise.all(Array.from({ length: 8 }, () => service.signUp('ROLE_CLIENT')))
+    const revoked = users[3]!
+    t.is((await service.request('POST', '/users/revokemytokens', { token: revoked.token })).status, 200)
+    const asked = Array.from({ length: 400 }, (_, index) => users[index % users.length]!)
+    const answers = await Promise.all(asked.map(({ token }) => service.request('GET', '/users/me', { token })))
+    t.deepEqual(
+      answers.map(({ json }) => json.username ?? json.reason),
+      asked.map(user => (user === revoked ? 'INVALID_TOKEN' : user.username)),
+    )
+  },
+)
 
 test.serial('queries that wait on a broken connection fail at once, and the next query succeeds', async t => {
   const { request, registry, signUp } = service
@@ -34,16 +39,16 @@ test.serial('queries that wait on a broken connection fail at once, and the next
     const asked = Array.from({ length: 30 }, () =>
       request('GET', '/users/me', { token, once: true, headers: from(anyAddress()) }),
     )
-    let seen: number[] = []
-    const pids = await waitFor(
+    const answers: Awaited<(typeof asked)[number]>[] = []
+    for (const each of asked) void each.then(answer => answers.push(answer))
+    await waitFor(
       async () => {
-        seen = await held()
-        return seen.length >= 2 && seen
+        await registry.database.run(sql`SELECT pg_terminate_backend(pid) FROM unnest(${await held()}::int[]) pid`)
+        return answers.length === asked.length
       },
-      () => seen,
+      () => answers.length,
     )
-    await registry.database.run(sql`SELECT pg_terminate_backend(pid) FROM unnest(${pids}::int[]) pid`)
-    return Promise.all(asked)
+    return answers
   })
   t.deepEqual([...new Set(waiting.map(({ status, json }) => `${status} ${json.reason}`))], ['503 UNAVAILABLE'])
   const after = await Promise.all(Array.from({ length: 40 }, () => request('GET', '/users/me', { token })))
