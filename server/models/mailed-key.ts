@@ -16,6 +16,7 @@ import { first, sql } from '../database/sql.js'
 import { type CounterKeys, countTry } from './attempt.js'
 import { relaxed } from './bucket.js'
 import type { MasterKey } from './master-key.js'
+import { lockForMember } from './organization.js'
 
 /** Maximum attempts of a mailed key from each client address. */
 const mostAttempts = 5
@@ -131,7 +132,7 @@ export function createMailedKeys(database: Database, masterKey: MasterKey, count
         WHERE ${valid(userId, 'activation', key)} AND o.active`
       // Locks the organization first: an attempt while the organization is inactive doesn't spend the key.
       const spend = sql('mailed-key-spend-activation')`
-        WITH organization AS (${found} FOR SHARE OF o)
+        WITH organization AS (${found} ${lockForMember})
         DELETE FROM mailed_keys m USING organization o
         WHERE m.user_id = ${userId} AND m.purpose = 'activation' AND m.key_digest = o.key_digest AND m.organization_id = o.id
         RETURNING o.id`

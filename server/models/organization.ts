@@ -76,6 +76,9 @@ export function newActivationKey(
   return { key, digest: masterKey.digest(activationKeyUse, key), sealed: masterKey.seal(activationKeyUse, key) }
 }
 
+/** Locks an organization that gets a member until the transaction ends, but not against other members. */
+export const lockForMember = sql`FOR SHARE OF o`
+
 /** A filter of organizations. All given conditions must hold. */
 interface OrganizationFilter {
   readonly afterId?: number
@@ -103,8 +106,8 @@ function withNameKey<D extends OrganizationDetails>(details: D): D & { nameKey?:
 export function createOrganizations(database: Database, masterKey: MasterKey) {
   const table = defineTable(database, 'organizations', attributes)
   /** Runs a query; in a transaction, locks the rows of the result until its end. */
-  const findHeld = <Row>(name: string, query: Query, t?: Transaction) =>
-    first(t ? database.run<Row>(sql(`${name}-held`)`${query} FOR SHARE`, t) : database.read<Row>(sql(name)`${query}`))
+  const findHeld = <Row>(name: string, query: Query, lock: Query, t?: Transaction) =>
+    first(t ? database.run<Row>(sql(`${name}-held`)`${query} ${lock}`, t) : database.read<Row>(sql(name)`${query}`))
   return {
     /** Returns the organizations that match the filter, by id. */
     list({ afterId = 0, active, type, text, limit }: OrganizationFilter) {
@@ -206,7 +209,7 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
     async byActivationKey(key: string, t?: Transaction) {
       const query = sql`SELECT o.id FROM organizations o
         WHERE o.activation_key_digest = ${masterKey.digest(activationKeyUse, key)} AND o.active`
-      return (await findHeld<{ id: number }>('organization-by-activation-key', query, t))?.id
+      return (await findHeld<{ id: number }>('organization-by-activation-key', query, lockForMember, t))?.id
     },
     /**
      * Returns the active organization of a provider key and the user of the key, who must be an active ROLE_INSTITUTION. Locks
@@ -219,6 +222,7 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
         FROM users u JOIN provider_keys k ON k.user_id = u.id JOIN organizations o ON o.id = u.organization_id
         WHERE k.key_digest = ${masterKey.digest(activationKeyUse, key)}
           AND u.active AND NOT u.suspended AND u.role = 'ROLE_INSTITUTION' AND o.active`,
+        sql`FOR SHARE OF u, k ${lockForMember}`,
         t,
       ),
     /** Returns those of the organizations that exist, which stay as they are until the transaction ends. */
@@ -226,7 +230,7 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
       // In the order of ids, so that two transactions can't deadlock.
       database.run<Pick<OrganizationRow, 'id' | 'active'>>(
         sql('organizations-hold')`
-        SELECT id, active FROM organizations WHERE id = ANY(${ids}::int[]) ORDER BY id FOR SHARE`,
+        SELECT o.id, o.active FROM organizations o WHERE o.id = ANY(${ids}::int[]) ORDER BY o.id ${lockForMember}`,
         t,
       ),
   }

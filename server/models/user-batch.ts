@@ -15,8 +15,8 @@ export interface BatchedUser extends AdministeredUserRow {
 }
 
 /** A user to register, with what belongs to it. */
-export interface Registration extends NewUser {
-  readonly organizationId?: Place | null
+export interface Registration<Organization = Place> extends Omit<NewUser, 'organizationId'> {
+  readonly organizationId?: Organization | null
   /** Its provider keys in another system, the first of which its record shows; by default a ROLE_INSTITUTION gets one when active. */
   readonly providerKeys?: readonly { readonly id: number; readonly key: string }[]
   readonly answers?: readonly { readonly questionId: number; readonly answerHash: string }[]

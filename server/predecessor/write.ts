@@ -6,9 +6,7 @@ import type { ImportRow, Outcomes } from '../models/import.js'
 import { importObject } from '../models/predecessor.js'
 import type { Registration } from '../models/user-batch.js'
 import type { Passwords } from '../passwords/hash.js'
-import { openPlaces } from '../registration/membership.js'
 import { createRegistrar } from '../registration/registrar.js'
-import { Refusal } from '../requests/refusal.js'
 import { nameImported } from '../rules/id-ranges.js'
 import { questionKey } from '../rules/names.js'
 import type { Convert, Converted, MovedQuestion, toOrganization } from './convert.js'
@@ -99,18 +97,15 @@ export function createWriter(given: Given) {
   /** A user with its membership and answers. `ids` are those of questions, by key. */
   function toUser(
     { user, organization, answers, own }: Converted,
-    places: Awaited<ReturnType<typeof openPlaces>>,
     ids: ReadonlyMap<string, number>,
-  ): Registration & { readonly id: number } {
-    const organizationId = organization === null ? null : places.take(organization)
-    if (organizationId instanceof Refusal) throw organizationId
+  ): Registration<number> & { readonly id: number } {
     const ownKey = questionKey(own?.question ?? '')
     const ownId = ids.get(ownKey)
     // An answer that was saved is newer than that of the sign-up.
     const all = new Map(own && ownId !== undefined ? [[ownId, own.answer], ...answers] : answers)
     return {
       ...user,
-      organizationId,
+      organizationId: organization,
       answers: [...all].map(([questionId, answer]) => ({ questionId, answerHash: passwords.key(answer)! })),
       unmatched:
         own && ownId === undefined
@@ -168,16 +163,12 @@ export function createWriter(given: Given) {
           if (locked?.state !== 'running' || locked.nextRow !== before.nextRow)
             throw new Error('Another process goes on with this import: end it, and run the command again.')
           const object = `${importObject}:${before.id}`
-          const members = [...created, ...updated].flatMap(({ converted: { organization } }) => organization ?? [])
-          const places = await openPlaces(organizations, members, t, { continued: true })
           for (const { id } of updated) {
             // Tokens from before end, as they do where a password or a role changes here.
             await users.revokeTokens(id, t)
             await audit.append({ ...event, action: 'user.revoke-tokens', subject_id: id, object }, t)
           }
-          const [added, replaced] = [created, updated].map(all =>
-            all.map(({ converted }) => toUser(converted, places, ids)),
-          )
+          const [added, replaced] = [created, updated].map(all => all.map(({ converted }) => toUser(converted, ids)))
           await registrar.adopt({ added: added!, replaced: replaced! }, t)
           const after = await imports.advance(before.id, outcomes, t)
           const rows = { importId: before.id, firstRow: before.nextRow, rowCount: after.nextRow - before.nextRow }

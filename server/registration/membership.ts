@@ -3,39 +3,53 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Transaction } from '../database/connection.js'
 import type { Organizations, Place } from '../models/organization.js'
-import { Refusal } from '../requests/refusal.js'
+import type { User } from '../models/user.js'
+import { accepted, Refusal } from '../requests/refusal.js'
 
-/** Places in organizations, which stay as they are until the transaction ends. */
-export interface Places {
-  /** Takes a place in one of the organizations, or says why it takes no member. */
-  take(id: number): Place | Refusal
+/** Who is to be a member of an organization, or of none; what is undefined stays. */
+interface Joining {
+  readonly organizationId?: number | null | undefined
+  /** The user, if it exists. */
+  readonly user?: Pick<User, 'organizationId'>
 }
 
-/** Opens the places of organizations. `continued` memberships began in another system, and go on in inactive ones, too. */
+/** Who has the place that it is to have. */
+export interface Placed {
+  readonly organizationId?: Place | null | undefined
+}
+
+/**
+ * Holds the organizations as they are until the transaction ends, and returns what takes a place in one of them, or says why it
+ * takes no member. A member keeps its place. `continued` memberships began in another system, and go on in inactive ones, too.
+ */
 export async function openPlaces(
   organizations: Pick<Organizations, 'hold'>,
-  ids: readonly number[],
+  all: readonly Joining[],
   t: Transaction,
   { continued = false }: { readonly continued?: boolean } = {},
-): Promise<Places> {
-  const held = new Map((await organizations.hold(ids, t)).map(({ id, active }) => [id, active]))
-  return {
-    take(id) {
-      if (!held.has(id)) return new Refusal(Reason.RECORD_NOT_FOUND, { text: `Organization #${id} no longer exists.` })
-      if (!held.get(id) && !continued)
-        return new Refusal(Reason.WRONG_STATE, { text: `Organization #${id} is inactive: activate it first.` })
-      return id as Place
-    },
+) {
+  const ids = all.flatMap(({ organizationId }) => organizationId ?? [])
+  const rows = ids.length > 0 ? await organizations.hold(ids, t) : []
+  const held = new Map(rows.map(row => [row.id, row]))
+
+  function refusalOf({ organizationId: id, user }: Joining): Refusal | undefined {
+    if (id === null || id === undefined || id === user?.organizationId) return undefined
+    const organization = held.get(id)
+    if (!organization) return new Refusal(Reason.RECORD_NOT_FOUND, { text: `Organization #${id} no longer exists.` })
+    if (!organization.active && !continued)
+      return new Refusal(Reason.WRONG_STATE, { text: `Organization #${id} is inactive: activate it first.` })
+    return undefined
   }
+
+  return <J extends Joining>(joining: J) => refusalOf(joining) ?? (joining as J & Placed)
 }
 
-/** Takes a place in an organization, or refuses. */
+/** Takes a place in an organization for a user, or refuses. */
 export async function takePlace(
   organizations: Pick<Organizations, 'hold'>,
-  id: number,
+  joining: { readonly user: Pick<User, 'organizationId'>; readonly organizationId: number },
   t: Transaction,
 ): Promise<Place> {
-  const place = (await openPlaces(organizations, [id], t)).take(id)
-  if (place instanceof Refusal) throw place
-  return place
+  const take = await openPlaces(organizations, [joining], t)
+  return accepted(take(joining)).organizationId
 }

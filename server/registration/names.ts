@@ -1,10 +1,11 @@
 // Names that a user can't have, because others have them, or have look-alikes of them.
 import { randomInt } from 'node:crypto'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { brokenConstraint } from '../database/failures.js'
 import { type Admission, tooManyAttempts } from '../limits/admission.js'
 import type { Users } from '../models/user.js'
 import type { NameProblems } from '../models/user-names.js'
-import type { FieldViolation } from '../requests/refusal.js'
+import { type FieldViolation, Refusal } from '../requests/refusal.js'
 import { nicknameKey } from '../rules/names.js'
 
 /** Names that a form gives. */
@@ -13,8 +14,12 @@ interface Names {
   readonly nickname?: string | undefined
 }
 
-/** A name is taken, as a transaction sees it. When the transaction has ended, `takenNames` returns which. */
-export class Taken extends Error {}
+/** Names are taken, as a transaction sees it. When the transaction has ended, `takenNames` returns them with a free one. */
+export class Taken extends Refusal {
+  constructor(fields: readonly FieldViolation[]) {
+    super(Reason.INVALID_SIGN_UP, { fields })
+  }
+}
 
 /** Whether an error of a transaction says that a name is taken. */
 export function isTaken(error: unknown): boolean {

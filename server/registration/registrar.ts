@@ -7,13 +7,14 @@
 import type { Transaction } from '../database/connection.js'
 import type { AdministeredUserRow } from '../models/administered-user.js'
 import type { Emails, NotifiedChange } from '../models/email.js'
-import type { Place } from '../models/organization.js'
+import type { Organizations } from '../models/organization.js'
 import type { User, Users } from '../models/user.js'
 import type { Registration, UserBatches } from '../models/user-batch.js'
-import type { FieldViolation } from '../requests/refusal.js'
+import { accepted, Refusal } from '../requests/refusal.js'
 import { formatDateOfBirth } from '../rules/dates.js'
 import { attributesOf, type ProfileField, type ProfileValues, profile } from '../rules/profile.js'
 import type { FormTexts } from './form.js'
+import { openPlaces, type Placed } from './membership.js'
 import { nameViolations, Taken } from './names.js'
 
 /** A change of a user, whose row is locked. What is undefined stays. */
@@ -22,11 +23,14 @@ export interface UserChange {
   readonly username?: string | undefined
   readonly details?: Partial<ProfileValues>
   readonly email?: string | null | undefined
-  /** The new organization; null for none. */
-  readonly place?: Place | null | undefined
+  /** The id of its organization; null for none. */
+  readonly organizationId?: number | null | undefined
   readonly activate?: boolean
   readonly passwordHash?: string | undefined
 }
+
+/** A user to register or to change. */
+type Entry = Registration<number> | UserChange
 
 /** Who changes users: what notices to their owners say, and the id of the user who does it. */
 export interface By {
@@ -47,24 +51,24 @@ export type Registrar = ReturnType<typeof createRegistrar>
 export function createRegistrar({
   users,
   userBatches,
+  organizations,
   emails,
 }: {
   readonly users: Users
   readonly userBatches: UserBatches
+  readonly organizations: Pick<Organizations, 'hold'>
   readonly emails: Pick<Emails, 'notify'>
 }) {
-  async function applyTo({ user, ...change }: UserChange, { notice, id: byId }: By, t: Transaction): Promise<void> {
+  async function applyTo(change: UserChange & Placed, { notice, id: byId }: By, t: Transaction): Promise<void> {
+    const { user, username, email, organizationId, activate = false, passwordHash } = change
     const { id, role } = user
-    const { username, email, place, activate = false, passwordHash } = change
     // All notices go to the address of before.
     const by = email !== undefined && user.email !== null ? { ...notice, to: user.email } : notice
     // The address comes first: the sender holds an e-mail, which this discards, while it waits for a user with another name.
     if (email !== undefined) await users.setEmail(user, email, by, t)
     if (username !== undefined) await users.rename(id, username, by, t)
-    // Access through the former organization ends; a user without one joins it when it is activated.
-    if (place !== undefined && (user.active || user.organizationId !== null || !activate))
-      await users.setOrganization(user, place, by, t)
-    if (activate) await users.activate(user, place ?? null, t, byId)
+    if (moves(change)) await users.setOrganization(user, organizationId!, by, t)
+    if (activate) await users.activate(user, organizationId ?? null, t, byId)
     if (passwordHash !== undefined) await users.changePassword(id, passwordHash, { byToken: false }, t)
     // administration/security-notices.ts notifies an administrator.
     if (role === 'ROLE_ADMIN') return
@@ -73,16 +77,14 @@ export function createRegistrar({
   }
 
   /**
-   * Registers and changes users, in order, and returns their ids, or which of their names others have: of such a user nothing is
-   * stored.
+   * Registers and changes users, in order, and returns their ids, or why one is refused: others have its names, or its
+   * organization takes no member. Of such a user nothing is stored.
    */
-  async function apply(
-    entries: readonly (Registration | UserChange)[],
-    by: By | undefined,
-    t: Transaction,
-  ): Promise<(number | readonly FieldViolation[])[]> {
-    const problems = await namesOf(entries, t)
-    const free = entries.filter((_, index) => problems[index]!.length === 0)
+  async function apply(entries: readonly Entry[], by: By | undefined, t: Transaction): Promise<(number | Refusal)[]> {
+    const take = await openPlaces(organizations, entries, t)
+    const taken = await namesOf(entries, t)
+    const settled = entries.map((entry, index) => taken[index] ?? take(entry))
+    const free = settled.filter(each => !(each instanceof Refusal))
     const added = free.filter((entry): entry is Registration => !('user' in entry))
     const ids = added.length > 0 ? await userBatches.add(added, t) : []
     const changes = free.filter(entry => 'user' in entry)
@@ -91,56 +93,63 @@ export function createRegistrar({
     )
     if (edits.length > 0) await userBatches.edit(edits, t)
     for (const change of changes) await applyTo(change, by!, t)
-    return entries.map((entry, index) => {
-      if (problems[index]!.length > 0) return problems[index]!
+    return settled.map(entry => {
+      if (entry instanceof Refusal) return entry
       // The locks of names admit no other writer; this is for one that doesn't take them.
       return 'user' in entry
         ? entry.user.id
-        : (ids.shift() ?? nameViolations({ username: 'taken', nickname: undefined }))
+        : (ids.shift() ?? new Taken(nameViolations({ username: 'taken', nickname: undefined })))
     })
   }
 
   /** Which of the new names others have. The other names stay free until the transaction ends. */
-  async function namesOf(entries: readonly (Registration | UserChange)[], t: Transaction): Promise<FieldViolation[][]> {
+  async function namesOf(entries: readonly Entry[], t: Transaction): Promise<(Taken | undefined)[]> {
     const names = entries.map(entry =>
       'user' in entry
         ? { username: entry.username, nickname: entry.details?.nickname, userId: entry.user.id }
         : { username: entry.username, nickname: entry.nickname },
     )
-    if (names.every(({ username, nickname }) => !username && !nickname)) return names.map(() => [])
+    if (names.every(({ username, nickname }) => !username && !nickname)) return []
     const problems = await users.nameProblems(names, t)
-    return problems.map((of, index) => nameViolations(of).filter(({ field }) => names[index]![field as 'username']))
+    return problems.map((of, index) => {
+      const fields = nameViolations(of).filter(({ field }) => names[index]![field as 'username'])
+      return fields.length > 0 ? new Taken(fields) : undefined
+    })
   }
 
   return {
     apply,
 
     /** Registers a user, and returns its id. Throws `Taken` if others have one of its names. */
-    add: async (user: Registration, t: Transaction): Promise<number> => one(await apply([user], undefined, t)),
+    add: async (user: Registration<number>, t: Transaction): Promise<number> =>
+      accepted((await apply([user], undefined, t))[0]!),
 
     /**
      * Adds and replaces users of another system, whose names have been settled against each other and all users here. It notifies
-     * no one. Throws `Taken` if others have one of the names after all.
+     * no one. Throws an Error if others have one of the names after all.
      */
     async adopt(
-      { added, replaced }: Readonly<Record<'added' | 'replaced', readonly (Registration & { readonly id: number })[]>>,
+      users: Readonly<Record<'added' | 'replaced', readonly (Registration<number> & { readonly id: number })[]>>,
       t: Transaction,
     ): Promise<void> {
-      const ids = added.length > 0 ? await userBatches.add(added, t) : []
-      if (ids.includes(undefined)) throw new Taken('Names collide with those of users here: run the command again.')
-      if (replaced.length > 0) await userBatches.replace(replaced, t)
+      const take = await openPlaces(organizations, [...users.added, ...users.replaced], t, { continued: true })
+      const [added, replaced] = [users.added, users.replaced].map(all => all.map(user => accepted(take(user))))
+      const ids = added!.length > 0 ? await userBatches.add(added!, t) : []
+      if (ids.includes(undefined)) throw new Error('Names collide with those of users here: run the command again.')
+      if (replaced!.length > 0) await userBatches.replace(replaced!, t)
     },
 
     /** Changes a user. Throws `Taken` if others have one of its new names. */
     async change(change: UserChange, by: By, t: Transaction): Promise<void> {
-      one(await apply([change], by, t))
+      accepted((await apply([change], by, t))[0]!)
     },
   }
 }
 
-function one([outcome]: readonly (number | readonly FieldViolation[])[]): number {
-  if (typeof outcome !== 'number') throw new Taken()
-  return outcome
+/** Whether a change ends access through the former organization. A user without one joins it when it is activated. */
+export function moves({ user, organizationId, activate }: UserChange): boolean {
+  if (organizationId === undefined || organizationId === user.organizationId) return false
+  return user.active || user.organizationId !== null || !activate
 }
 
 /** The change of the fields of a profile that differ from the user's. */

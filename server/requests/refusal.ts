@@ -110,6 +110,12 @@ export class Refusal extends Error {
   }
 }
 
+/** Returns an outcome, or throws it if it is a refusal. */
+export function accepted<T>(outcome: T | Refusal): T {
+  if (outcome instanceof Refusal) throw outcome
+  return outcome
+}
+
 /** Throws the refusal for a reason. */
 export function refuse(reason: Reason, more?: Refusal['more']): never {
   throw new Refusal(reason, more)

@@ -74,7 +74,8 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
       return transact(async ({ t, record, target: user }) => {
         const found = canBeActivated(user) && (await findOrganization(deps, user, activationkey, t))
         if (!found) return refuse(Reason.ACTIVATION_REFUSED)
-        await users.activate(user, await takePlace(organizations, found.id, t), t, found.providerId)
+        const place = await takePlace(organizations, { user, organizationId: found.id }, t)
+        await users.activate(user, place, t, found.providerId)
         await record({ action: 'user.activate', subject_id: user.id, object: `organization:${found.id}` })
         return { username: user.username }
       })

@@ -716,7 +716,7 @@ test.serial(
     ]
     const { answer } = await importUsers(rows, { changeAccounts: ['organization'] })
     t.like(answer, { created: 1, updated: 1, unchanged: 1 })
-    t.deepEqual(problems(answer.rejected), ['1 INVALID_SIGN_UP organization', '2 INVALID_SIGN_UP organization_id'])
+    t.deepEqual(problems(answer.rejected), ['1 WRONG_STATE ', '2 INVALID_SIGN_UP organization_id'])
     t.is((await rowOf(form.username))!.organization_id, organization.id)
     t.is((await rowOf(member.username))!.organization_id, null)
     t.is((await service.request('GET', '/users/me', { token: member.token })).status, 500)

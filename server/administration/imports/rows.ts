@@ -2,10 +2,12 @@
 import { createHash } from 'node:crypto'
 import { setImmediate } from 'node:timers/promises'
 import type { ImportProblem } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Change } from '../../calls/context.js'
 import type { NotifiedChange } from '../../models/email.js'
 import { type ImportRow, type Imports, seenBytes } from '../../models/import.js'
 import type { ReasonName } from '../../policy/policy.js'
+import { Refusal } from '../../requests/refusal.js'
 
 /** Why a field of a row is rejected. */
 export type Problem = Pick<ImportProblem, 'field' | 'message'>
@@ -83,8 +85,8 @@ export interface Kind<Row extends AnyRow, Read extends AnyRead<Row>, Found exten
   namesAfter(read: Read, found: Found | undefined, id: number): readonly string[]
   /** What a change of a record changes. */
   seenOf(found: Found): readonly unknown[]
-  /** Applies entries, in order, and returns their ids, or why one is rejected. */
-  apply(entries: readonly Entry[], batch: Batch): Promise<(number | readonly Problem[])[]>
+  /** Applies entries, in order, and returns their ids, or why one is refused. */
+  apply(entries: readonly Entry[], batch: Batch): Promise<(number | Refusal)[]>
 }
 
 /** The records that rows mean. */
@@ -164,8 +166,11 @@ export function createRows<Row extends AnyRow, Read extends AnyRead<Row>, Found 
   }
 }
 
-function outcomeOf(fields: readonly string[] | undefined, applied: number | readonly Problem[]): Outcome {
-  if (typeof applied !== 'number') return rejected('INVALID_SIGN_UP', ...applied)
+function outcomeOf(fields: readonly string[] | undefined, applied: number | Refusal): Outcome {
+  if (applied instanceof Refusal) {
+    const { reason, more, message } = applied
+    return rejected(Reason[reason] as ReasonName, ...(more.fields ?? [{ field: '', message }]))
+  }
   return fields ? { kind: 'updated', id: applied, fields } : { kind: 'created', id: applied }
 }
 

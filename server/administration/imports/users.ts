@@ -13,9 +13,8 @@ import {
   type FormRules,
   type FormTexts,
 } from '../../registration/form.js'
-import { openPlaces } from '../../registration/membership.js'
-import { moveObject, profileChange, type Registrar, type UserChange } from '../../registration/registrar.js'
-import { Refusal, refuse } from '../../requests/refusal.js'
+import { moveObject, moves, profileChange, type Registrar, type UserChange } from '../../registration/registrar.js'
+import { refuse } from '../../requests/refusal.js'
 import { nicknameSkeleton, usernameSkeleton } from '../../rules/look-alikes.js'
 import { isOneLine, nicknameKey, usernameKey } from '../../rules/names.js'
 import { profile, profileFields } from '../../rules/profile.js'
@@ -26,7 +25,7 @@ import { type Batch, type Decision, differs, type Kind, type Problem, rejected, 
 interface Deps extends FormRules {
   readonly registrar: Registrar
   readonly userBatches: UserBatches
-  readonly organizations: Pick<Organizations, 'findMany' | 'hold'>
+  readonly organizations: Pick<Organizations, 'findMany'>
   readonly passwords: Passwords
 }
 
@@ -46,20 +45,15 @@ interface Read {
 type Wanted = number | null | undefined | Problem
 
 /** Creates the rows of users. */
-export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser, Registration | UserChange> {
+export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser, Registration<number> | UserChange> {
   const { registrar, userBatches, organizations, passwords } = deps
 
-  /** Reads the organizations that rows name, and returns the one of a row. */
+  /** Reads the organizations that rows name, and returns what gives the one of a row. */
   async function findOrganizations(reads: readonly Read[], { t }: Batch) {
     const ids = reads.flatMap(({ row }) => row.organizationId || [])
     const codes = reads.flatMap(({ row }) => row.organizationInepCode?.trim() || []).filter(isOneLine)
     const found = ids.length + codes.length > 0 ? await organizations.findMany(ids, codes, t) : []
-    const places = await openPlaces(
-      organizations,
-      found.map(({ id }) => id),
-      t,
-    )
-    const wanted = ({ organizationId: id, organizationInepCode: code }: ImportedUser): Wanted => {
+    return ({ organizationId: id, organizationInepCode: code }: ImportedUser): Wanted => {
       if (id !== undefined && code !== undefined)
         return { field: 'organization_id', message: 'Use organization_id or organization_inep_code.' }
       if (id === undefined && code === undefined) return undefined
@@ -68,9 +62,8 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
       const field = id ? 'organization_id' : 'organization_inep_code'
       return organization?.id ?? { field, message: 'There is no such organization.' }
     }
-    return { wanted, places }
   }
-  type Places = Awaited<ReturnType<typeof findOrganizations>>
+  type WantedBy = Awaited<ReturnType<typeof findOrganizations>>
 
   /** The hash of a row's password to store; undefined without a password. */
   function hashOf({ index, row, form }: Read, { hashes, of }: Batch): string | undefined | Problem {
@@ -90,7 +83,7 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     return { field: 'password', message: 'The user has changed meanwhile: import the row again.' }
   }
 
-  function create(read: Read, { wanted, places }: Places, batch: Batch): Decision<Registration> {
+  function create(read: Read, wanted: WantedBy, batch: Batch): Decision<Registration<number>> {
     const { row, form, texts, wrong } = read
     const hasPassword = Boolean(form.password) && !batch.hashes.has(read.index)
     const problems: Problem[] = wrong.filter(({ field }) => field !== 'password' || hasPassword)
@@ -99,9 +92,7 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     const passwordHash = problems.length > 0 && !row.passwordHash ? undefined : hashOf(read, batch)
     if (typeof passwordHash === 'object') problems.push(passwordHash)
     const organization = wanted(row)
-    const place = typeof organization === 'number' ? places.take(organization) : (organization ?? null)
-    if (place instanceof Refusal) problems.push({ field: 'organization', message: place.message })
-    else if (isProblem(place)) problems.push(place)
+    if (isProblem(organization)) problems.push(organization)
     if (problems.length > 0) return rejected('INVALID_SIGN_UP', ...problems)
     const entry = {
       id: row.id,
@@ -112,12 +103,12 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
       role: form.role as Role,
       active: row.active ?? false,
       activatedBy: row.active ? (batch.administratorId ?? null) : null,
-      organizationId: place as Exclude<typeof place, object>,
+      organizationId: (organization ?? null) as number | null,
     }
     return { entry }
   }
 
-  function change(read: Read, user: BatchedUser, { wanted, places }: Places, batch: Batch): Decision<UserChange> {
+  function change(read: Read, user: BatchedUser, wanted: WantedBy, batch: Batch): Decision<UserChange> {
     const { row, form, texts, wrong } = read
     const { keepIds, changeAccounts } = batch.of
     if (user.deletedAt)
@@ -153,14 +144,12 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
       problems.push({ field: 'active', message: 'This user is suspended: resume it first.' })
     const organization = wanted(row)
     if (isProblem(organization)) problems.push(organization)
-    const moves = organization !== undefined && !isProblem(organization) && organization !== user.organizationId
-    const place = !moves ? undefined : organization === null ? null : places.take(organization)
-    if (place instanceof Refusal) problems.push({ field: 'organization', message: place.message })
+    const joins = organization !== undefined && !isProblem(organization) && organization !== user.organizationId
     const opening = [
       [username !== undefined, 'username', 'username'],
       [email !== undefined, 'email', 'email'],
       [activate && !user.suspended, 'active', 'active'],
-      [moves, 'organization', row.organizationId === undefined ? 'organization_inep_code' : 'organization_id'],
+      [joins, 'organization', row.organizationId === undefined ? 'organization_inep_code' : 'organization_id'],
     ] as const
     // No permission changes administrators, or anyone with kept ids: the end rejects both.
     for (const [changes, column, field] of user.role === 'ROLE_ADMIN' || keepIds ? [] : opening)
@@ -172,7 +161,7 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
       ...(username === undefined ? [] : ['username']),
       ...changed,
       ...(email === undefined ? [] : ['email']),
-      ...(moves ? ['organization'] : []),
+      ...(joins ? ['organization'] : []),
       ...(activate ? ['active'] : []),
       ...(passwordHash === undefined ? [] : ['password']),
     ]
@@ -180,8 +169,8 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     if (keepIds) return differs(user.id, 'user', fields)
     if (user.role === 'ROLE_ADMIN')
       return rejected('WRONG_STATE', { field: '', message: 'An import doesn’t change administrators.' })
-    const entry = { user, username, details, email, activate, passwordHash, place: place as UserChange['place'] }
-    return { entry, fields }
+    const organizationId = organization as UserChange['organizationId']
+    return { entry: { user, username, details, email, organizationId, activate, passwordHash }, fields }
   }
 
   return {
@@ -224,10 +213,10 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     },
     async open(reads, batch) {
       const find = finder(await userBatches.lock(...namesIn(reads), batch.t))
-      const places = await findOrganizations(reads, batch)
-      const decide = (read: Read, user: BatchedUser | undefined): Decision<Registration | UserChange> => {
+      const wanted = await findOrganizations(reads, batch)
+      const decide = (read: Read, user: BatchedUser | undefined): Decision<Registration<number> | UserChange> => {
         if (hasDamagedName(read, user)) return rejected('INVALID_SIGN_UP', { field: 'username', message: damaged })
-        return user ? change(read, user, places, batch) : create(read, places, batch)
+        return user ? change(read, user, wanted, batch) : create(read, wanted, batch)
       }
       return { find, decide }
     },
@@ -238,9 +227,9 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
       const applied = await registrar.apply(entries, { notice, id }, t)
       for (const [index, entry] of entries.entries()) {
         if (!('user' in entry) || typeof applied[index] !== 'number') continue
-        const { user, place, passwordHash } = entry
-        if (place !== undefined && (user.active || user.organizationId !== null || !entry.activate))
-          await record({ action: 'user.set-organization', subject_id: user.id, object: moveObject(user, place) })
+        const { user, organizationId: to = null, passwordHash } = entry
+        if (moves(entry))
+          await record({ action: 'user.set-organization', subject_id: user.id, object: moveObject(user, to) })
         if (passwordHash !== undefined) await record({ action: 'user.set-password', subject_id: user.id })
       }
       return applied

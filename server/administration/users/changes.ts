@@ -8,10 +8,8 @@ import type { Transaction } from '../../database/connection.js'
 import type { AdministeredUserRow, AdministeredUsers } from '../../models/administered-user.js'
 import type { Administered } from '../../models/email.js'
 import type { MasterKey } from '../../models/master-key.js'
-import type { Organizations } from '../../models/organization.js'
 import type { Users } from '../../models/user.js'
 import type { Settings } from '../../process/settings.js'
-import { takePlace } from '../../registration/membership.js'
 import { moveObject, type Registrar } from '../../registration/registrar.js'
 import { refuse } from '../../requests/refusal.js'
 import { checkRole } from '../../requests/texts.js'
@@ -35,11 +33,10 @@ type UserDone = Done & { readonly action: Administered }
 /** The RPCs that change the state of a user. */
 export function userStateRpcs(
   deps: UserChangeDeps & {
-    organizations: Pick<Organizations, 'hold'>
     settings: Pick<Settings, 'mailLocale'>
   },
 ) {
-  const { references, users, registrar, administeredUsers, organizations, settings } = deps
+  const { references, users, registrar, administeredUsers, settings } = deps
   const byOf = (administrator: Administrator) => ({
     notice: changeBy(administrator, settings),
     id: administrator.user?.id,
@@ -55,8 +52,7 @@ export function userStateRpcs(
         if (row.active && !moved) return undefined
         if (row.role === 'ROLE_ADMIN') administrator.confirm(row.username, request.confirm)
         if (row.suspended) refuse(Reason.WRONG_STATE, { text: `${row.username} is suspended: resume it first.` })
-        const place = moved ? await takePlace(organizations, id, t) : undefined
-        await registrar.change({ user: row, place, activate: true }, byOf(administrator), t)
+        await registrar.change({ user: row, organizationId: id, activate: true }, byOf(administrator), t)
         const organization = id ?? row.organizationId
         const former = moved && row.organizationId !== null ? `${row.organizationId}->` : ''
         const object = organization === null ? undefined : `organization:${former}${organization}`
@@ -104,8 +100,7 @@ export function userStateRpcs(
       const id = request.organization ? (await references.organization.find(request.organization)).id : null
       return change(request, context, {}, async (row, t) => {
         if (row.organizationId === id) return undefined
-        const place = id === null ? null : await takePlace(organizations, id, t)
-        await registrar.change({ user: row, place }, byOf(context.administrator), t)
+        await registrar.change({ user: row, organizationId: id }, byOf(context.administrator), t)
         return { action: 'user.set-organization', object: moveObject(row, id) }
       })
     },

@@ -2,7 +2,6 @@
 import type { UserForm } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs, Checked } from '../../calls/context.js'
-import type { Organizations } from '../../models/organization.js'
 import type { Passwords } from '../../passwords/hash.js'
 import { waiterOf } from '../../passwords/pool.js'
 import type { Settings } from '../../process/settings.js'
@@ -15,7 +14,6 @@ import {
   type FormRules,
   type FormTexts,
 } from '../../registration/form.js'
-import { takePlace } from '../../registration/membership.js'
 import { isTaken, takenNames } from '../../registration/names.js'
 import { profileChange } from '../../registration/registrar.js'
 import { type FieldViolation, refuse } from '../../requests/refusal.js'
@@ -29,7 +27,6 @@ import { changingUser, type UserChangeDeps } from './changes.js'
 import { toAdministeredUser } from './record.js'
 
 interface Deps extends UserChangeDeps, FormRules {
-  organizations: Pick<Organizations, 'hold'>
   passwords: Passwords
   settings: Pick<Settings, 'mailLocale'>
 }
@@ -42,7 +39,7 @@ interface Update {
 
 /** The RPCs that take the form of a user. */
 export function userFormRpcs(deps: Deps) {
-  const { references, users, registrar, notifyAdministrators, organizations, passwords, masterKey } = deps
+  const { references, users, registrar, notifyAdministrators, passwords, masterKey } = deps
   const change = changingUser(deps)
   return {
     /** Registers a user, active at once or not. */
@@ -64,7 +61,7 @@ export function userFormRpcs(deps: Deps) {
       if (request.organization && !request.active) {
         wrongFields([{ field: 'organization', message: 'Only a user that is created active can belong to one.' }])
       }
-      const organization = request.organization ? (await references.organization.find(request.organization)).id : null
+      const organizationId = request.organization ? (await references.organization.find(request.organization)).id : null
       const becomesAdministrator = role === 'ROLE_ADMIN'
       if (becomesAdministrator && request.active) administrator.confirm(username, request.confirm)
 
@@ -82,10 +79,10 @@ export function userFormRpcs(deps: Deps) {
         role,
         active: request.active,
         activatedBy: request.active ? (administrator.user?.id ?? null) : null,
+        organizationId,
       }
       return transact(async ({ t, record }) => {
-        const organizationId = organization === null ? null : await takePlace(organizations, organization, t)
-        const id = await registrar.add({ ...user, organizationId }, t)
+        const id = await registrar.add(user, t)
         if (becomesAdministrator) await notifyAdministrators(administrator, { action: 'user.add', subjectId: id }, t)
         await record({ action: 'user.add', subject_id: id, object: `role:${role}` })
         return { user: toAdministeredUser(await references.user.lock(id, t), masterKey, { keys: true }) }
