@@ -23,7 +23,7 @@ import {
   wrongSettings,
 } from './session-settings.js'
 import { traceSequelize } from './spans.js'
-import type { Statement } from './sql.js'
+import { type Statement, sql } from './sql.js'
 import { createRunner } from './statement.js'
 
 export type { Transaction } from 'sequelize'
@@ -85,6 +85,9 @@ export interface DatabaseStats {
  */
 const conflicts = { attempts: 10, repeatedFor: 4_000, maxPause: 100 }
 
+/** Ends a transaction before Sequelize does: see sequelize.ts. */
+const commit = sql`COMMIT`
+
 /** Maximum milliseconds that `close` waits for statements in flight. */
 const grace = 1_000
 
@@ -139,11 +142,12 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
     try {
       const options = snapshot ? { isolationLevel: Transaction.ISOLATION_LEVELS.REPEATABLE_READ } : {}
       return await sequelize.transaction(options, async transaction => {
-        if (!unlimited) return work(transaction)
         client = clientOf(transaction)
-        connections.setUnlimited(client, true)
-        await client.query(withoutLimits)
-        return work(transaction)
+        connections.setUnlimited(client, unlimited)
+        if (unlimited) await client.query(withoutLimits)
+        const result = await work(transaction)
+        await runner.run(client, commit)
+        return result
       })
     } catch (error) {
       return failConnection(error as { original?: unknown })

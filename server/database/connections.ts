@@ -69,7 +69,6 @@ type Client = pg.Client & {
   /** Whether all statements have completed. */
   readyForQuery?: boolean
   getStartupConf(): Record<string, string>
-  getTransactionStatus(): 'I' | 'T' | 'E' | null
 }
 
 const types = {

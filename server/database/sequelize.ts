@@ -16,25 +16,24 @@ export function openSequelize(connections: Connections, open: () => Promise<pg.C
     inner: pg.Client | undefined
     /** Sequelize listens here for parameters of the server. */
     readonly connection = this
-    private isLost = false
+    /** Sequelize removes it from the pool. */
+    private readonly lose = () => void this.emit('error', new Error('Connection terminated'))
 
     connect(done: Done): void {
       open().then(client => {
-        this.inner = client
-        const lose = () => {
-          this.isLost = true
-          // Sequelize removes it from the pool.
-          this.emit('error', new Error('Connection terminated'))
-        }
-        client.once('error', lose).once('end', lose)
+        this.inner = client.once('error', this.lose).once('end', this.lose)
         done()
       }, done)
     }
 
     query(text: string, ...rest: unknown[]): unknown {
-      // The server rolls back what a lost connection began. If that failed, Sequelize would write to stderr.
-      if (this.isLost && text === 'ROLLBACK;') return (rest[0] as Done)(undefined, { rows: [] })
-      return this.inner!.query(text, ...(rest as []))
+      const client = this.inner!
+      // Sequelize would write the error of a COMMIT or ROLLBACK to stderr. `transact` has committed.
+      const end = () => (rest[0] as Done)(undefined, { rows: [] })
+      if (text === 'COMMIT;' && client.getTransactionStatus() === 'I') return end()
+      // The server rolls back what a lost connection began.
+      if (text === 'ROLLBACK;') return client.query(text).catch(this.lose).then(end)
+      return client.query(text, ...(rest as []))
     }
 
     end(done: Done): void {

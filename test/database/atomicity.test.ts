@@ -6,6 +6,10 @@ import { idOf } from '../_helpers/tokens.js'
 
 const service = serviceForFile()
 
+/** What packages write to the console: the output of a service is JSON only. */
+const written: unknown[] = []
+console.warn = (...parts) => void written.push(...parts)
+
 /** The steps that fail while they are in the table `broken`: writing an event, or the commit of a change. */
 const parts = ['event', 'commit'] as const
 
@@ -84,6 +88,7 @@ for (const [name, arrange] of Object.entries(changes)) {
       t.not((await send()).status, 200)
       await sql('DELETE FROM broken')
       t.deepEqual(await state(), before, part)
+      t.deepEqual(written, [], part)
     }
     const { status, text } = await send()
     t.is(status, 200, text)

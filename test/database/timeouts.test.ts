@@ -46,6 +46,8 @@ test('a check for writes that gets its connection too late fails, and closes no 
 test('output of COPY that isn’t read to the end fails its transaction at once, and costs one connection', async t => {
   const database = openDatabase(service.env.DATABASE_URL!, 1)
   t.teardown(() => database.close())
+  const written: unknown[] = []
+  console.warn = (...parts) => void written.push(...parts)
   const abandoned = database.transact(
     async transaction => {
       for await (const _ of database.copyOut('COPY (SELECT generate_series(1, 10000000)) TO STDOUT', transaction))
@@ -56,4 +58,6 @@ test('output of COPY that isn’t read to the end fails its transaction at once,
   await t.throwsAsync(within(5_000, abandoned), { message: /closed|terminated/ })
   t.true(await database.isWritable())
   t.deepEqual([...database.stats().errors], [])
+  // The output of a service is JSON only.
+  t.deepEqual(written, [])
 })
