@@ -26,7 +26,7 @@ export function emailRpcs({
   openPage,
   settings,
 }: Pick<Models, 'emails'> & { openPage: OpenPage; settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir'> }) {
-  const lock = async (id: string, t: Transaction) => (await emails.lock(id, t)) ?? missing(id)
+  const lock = async (id: string, t: Transaction) => (await emails.find(id, t)) ?? missing(id)
 
   return {
     /** Lists queued e-mails, the oldest first. */

@@ -2,7 +2,7 @@
 // signed in from. The statements are written by hand: each counts, reads and records in one round trip (see database/).
 
 import { createHash } from 'node:crypto'
-import { bytes, defineTable, hasDefault, integer, key, nullable, time } from '../database/attributes.js'
+import { attribute, flag, integer, nullable, type Row, selectList, text, time } from '../database/attributes.js'
 import type { Database, Transaction } from '../database/connection.js'
 import { type Query, sql } from '../database/sql.js'
 import { network, networksOf } from '../requests/client-address.js'
@@ -74,19 +74,21 @@ export function createCounterKeys(masterKey: Pick<MasterKey, 'digest'>) {
   }
 }
 
-/** The data of an account that a sign-in needs. */
-export interface Account {
-  readonly id: number
-  readonly username: string
-  readonly passwordHash: string
-  readonly email: string | null
-  readonly role: Role
-  readonly active: boolean
-  readonly suspended: boolean
-  readonly organizationId: number | null
-  readonly tokenGeneration: number
-  readonly passwordUpdatedAt: Date | null
+const accountAttributes = {
+  id: integer,
+  username: text,
+  passwordHash: text,
+  email: nullable(text),
+  role: attribute<Role>('TEXT'),
+  active: flag,
+  suspended: flag,
+  organizationId: nullable(integer),
+  tokenGeneration: integer,
+  passwordUpdatedAt: nullable(time),
 }
+
+/** The data of an account that a sign-in needs. */
+export interface Account extends Row<typeof accountAttributes> {}
 
 /** An attempt to begin. */
 interface Beginning {
@@ -178,17 +180,6 @@ export interface Count {
   readonly seconds: number
 }
 
-const attributes = {
-  subject: key(bytes),
-  account: hasDefault(nullable(bytes)),
-  count: integer,
-  windowEnds: time,
-  inFlight: hasDefault(integer),
-  inFlightUntil: hasDefault(time),
-}
-
-const addressAttributes = { userId: key(integer), address: key(bytes), seenAt: hasDefault(time) }
-
 /** Days after a sign-in for which the account knows the networks of its client address. */
 const knownDays = 30
 
@@ -199,12 +190,16 @@ const inFlightSeconds = 30
 const knows = (id: Query, network: Buffer) => sql`EXISTS (SELECT FROM known_addresses k
   WHERE k.user_id = ${id} AND k.address = ${network} AND k.seen_at > clock_timestamp() - make_interval(days => ${knownDays}))`
 
+/** The failures and the attempts in flight of the counter `a` that still count. */
+const failed = sql`CASE WHEN a.window_ends > clock_timestamp() THEN a.count ELSE 0 END`
+const inFlight = sql`CASE WHEN a.in_flight_until > clock_timestamp() THEN a.in_flight ELSE 0 END`
+
 /** Adds to the count of a subject, whose window begins with the first and doesn't move: further attempts don't extend a lock. */
 const addOne = (subject: Query, account: Buffer | null, seconds: number, from = sql``) => sql`
   INSERT INTO attempts AS a (subject, account, count, window_ends)
   SELECT ${subject}, ${account}::bytea, 1, clock_timestamp() + make_interval(secs => ${seconds}) ${from}
   ON CONFLICT (subject) DO UPDATE SET in_flight = greatest(a.in_flight - 1, 0),
-    count = CASE WHEN a.window_ends <= clock_timestamp() THEN 1 ELSE a.count + 1 END,
+    count = ${failed} + 1,
     window_ends = CASE WHEN a.window_ends <= clock_timestamp() THEN excluded.window_ends ELSE a.window_ends END
   RETURNING count, window_ends`
 
@@ -220,14 +215,13 @@ export const countTry = (relation: string, address: Buffer, seconds: number) =>
     sql`FROM relaxed`,
   )
 
+const columns = sql.text(selectList(accountAttributes, 'u'))
+
 /** Counts attempts and other limited actions, each within a time window. */
 export type Attempts = ReturnType<typeof createAttempts>
 
 /** Creates the counters in a database. */
 export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, counterKeys: CounterKeys) {
-  defineTable(database, 'attempts', attributes)
-  defineTable(database, 'known_addresses', addressAttributes)
-
   const networkKeys = (address: string) => {
     const [inner, outer] = knowableNetworks(address)
     return [counterKeys.knownNetwork(inner), counterKeys.knownNetwork(outer)] as const
@@ -253,9 +247,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       const id = sql`id`
       type Row = Account & Omit<AttemptStart, 'account' | 'counter'> & { id: number | null; place: number | null }
       const [row] = await database.run<Row>(sql('attempt-begin')`WITH ${relaxed}, account AS (
-          SELECT id, username, password_hash, email, role, active, suspended, organization_id, token_generation,
-            password_updated_at
-          FROM users WHERE username_key = ${usernameKey} AND deleted_at IS NULL
+          SELECT * FROM users WHERE username_key = ${usernameKey} AND deleted_at IS NULL
         ), origin AS (
           SELECT CASE WHEN id = ${device?.userId}::int THEN 1 WHEN ${knows(id, inner)} THEN 2 WHEN ${knows(id, outer)} THEN 3
             END AS place
@@ -273,18 +265,13 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
             clock_timestamp() + make_interval(secs => ${inFlightSeconds})
           FROM allowed WHERE subject IS NOT NULL AND allowed
           ON CONFLICT (subject) DO UPDATE SET
-            in_flight = CASE WHEN a.in_flight_until <= clock_timestamp() THEN 1 ELSE a.in_flight + 1 END,
-            in_flight_until = excluded.in_flight_until
-          WHERE CASE WHEN a.window_ends <= clock_timestamp() THEN 0 ELSE a.count END
-            + CASE WHEN a.in_flight_until <= clock_timestamp() THEN 0 ELSE a.in_flight END < ${max}::int
+            in_flight = ${inFlight} + 1, in_flight_until = excluded.in_flight_until
+          WHERE ${failed} + ${inFlight} < ${max}::int
           RETURNING 1
         )
-        SELECT u.id, u.username, u.password_hash AS "passwordHash", u.email, u.role, u.active, u.suspended,
-          u.organization_id AS "organizationId", u.token_generation AS "tokenGeneration",
-          u.password_updated_at AS "passwordUpdatedAt", f.place, f.known, f.level AS "addressLevel",
+        SELECT ${columns}, f.place, f.known, f.level AS "addressLevel",
           CASE WHEN f.subject IS NULL THEN f.allowed ELSE EXISTS (SELECT FROM begun) END AS begun,
-          CASE WHEN a.window_ends > clock_timestamp() THEN a.count ELSE 0 END AS failed,
-          CASE WHEN a.in_flight_until > clock_timestamp() THEN a.in_flight ELSE 0 END AS "inFlight",
+          ${failed} AS failed, ${inFlight} AS "inFlight",
           greatest(0, coalesce(extract(epoch FROM a.window_ends - clock_timestamp()), 0))::float8 AS seconds
         FROM allowed f LEFT JOIN account u ON true LEFT JOIN attempts a ON a.subject = f.subject`)
       const { place, known } = row!
@@ -397,13 +384,12 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
         sql('attempt-networks-of-user')`SELECT address FROM known_addresses WHERE user_id = ${userId}`,
         t,
       )
+      const knownKeys = (proof: Proof, network: Buffer) =>
+        [former, usernameKey].map(key => counterKeys.known(proof, key, network))
       const names = [...proofs, 'mailed key' as const].flatMap(proof => {
-        const accounts = [counterKeys.account(proof, former), counterKeys.account(proof, usernameKey)] as const
-        const known = proof === 'mailed key' ? [] : networks.map(({ address }) => address)
-        const pairs = known.map(network =>
-          [former, usernameKey].map(key => counterKeys.known(proof as Proof, key, network)),
-        )
-        return [accounts, ...pairs].map(pair => [...pair, ...accounts])
+        const accounts = [counterKeys.account(proof, former), counterKeys.account(proof, usernameKey)]
+        const known = proof === 'mailed key' ? [] : networks.map(({ address }) => knownKeys(proof, address))
+        return [accounts, ...known].map(pair => [...pair, ...accounts])
       })
       const column = (number: number) => names.map(name => name[number])
       // Copies counts instead of moving them, because an attempt in flight ends under the former subject. If the new username
@@ -421,7 +407,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
           SELECT n.next, CASE WHEN n.next <> n.next_account THEN n.next_account END, f.count, f.window_ends
           FROM names n JOIN attempts f ON f.subject = n.former WHERE f.count > 0 AND f.window_ends > clock_timestamp()
           ON CONFLICT (subject) DO UPDATE SET
-            count = CASE WHEN a.window_ends > clock_timestamp() THEN greatest(a.count, excluded.count) ELSE excluded.count END,
+            count = greatest(${failed}, excluded.count),
             window_ends = greatest(a.window_ends, excluded.window_ends)`,
         t,
       )
@@ -429,9 +415,8 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
     /** Deletes expired counts, and known networks that have been unused for too long. */
     async prune(): Promise<void> {
       // Skips locked rows, so that it never waits for a sign-in that waits for it.
-      await database.runUnlimited(sql(
-        'attempts-prune',
-      )`DELETE FROM attempts WHERE subject IN (SELECT subject FROM attempts
+      await database.runUnlimited(sql('attempts-prune')`
+        DELETE FROM attempts WHERE subject IN (SELECT subject FROM attempts
         WHERE greatest(window_ends, in_flight_until) < clock_timestamp() FOR UPDATE SKIP LOCKED)`)
       // now() permits the use of an index; clock_timestamp() doesn't.
       await database.runUnlimited(sql('known-addresses-prune')`

@@ -4,7 +4,7 @@ import type { Database } from '../database/connection.js'
 import { first, type Query, sql } from '../database/sql.js'
 
 /** Attributes of an event that queries read. */
-export const shownOfEvent = {
+const shownOfEvent = {
   at: time,
   action: text,
   outcome: attribute<'ok' | 'refused'>('TEXT'),

@@ -1,10 +1,9 @@
 import type { Transaction } from 'sequelize'
-import { attribute, bigint, bytes, defineTable, hasDefault, key, nullable } from '../database/attributes.js'
 import type { Database } from '../database/connection.js'
 import { first, sql } from '../database/sql.js'
 import type { AuditAction } from '../policy/audit-actions.js'
 import { createAuditChain, stampEvent } from './audit-chain.js'
-import { createAuditList, shownOfEvent } from './audit-list.js'
+import { createAuditList } from './audit-list.js'
 import type { MasterKey } from './master-key.js'
 
 /** An event of the audit log. It contains no secret, and no text from an unauthenticated caller. */
@@ -31,10 +30,6 @@ export interface AuditEvent {
   readonly request_id?: string
 }
 
-const shown = { ...shownOfEvent, action: attribute<AuditAction>('TEXT') }
-
-const stamps = { salt: nullable(bytes), addressDigest: nullable(bytes) }
-
 /**
  * The audit log. An event is staged, with its MAC, in the transaction of the action that it records. Soon after, the event is
  * sealed: it is linked to the previous event, which makes a missing or altered event detectable.
@@ -43,20 +38,6 @@ export type Audit = ReturnType<typeof createAudit>
 
 /** Creates the audit log in a database. */
 export function createAudit(database: Database, masterKey: Pick<MasterKey, 'mac'>) {
-  defineTable(database, 'audit_events', {
-    id: key(bigint),
-    ...shown,
-    ...stamps,
-    mac: bytes,
-    hash: bytes,
-  })
-  defineTable(database, 'audit_staged', {
-    seq: hasDefault(key(bigint)),
-    ...shown,
-    ...stamps,
-    mac: bytes,
-    tx: hasDefault(bigint),
-  })
   const stamp = (event: AuditEvent) => stampEvent(event, masterKey)
   return {
     ...createAuditChain(database, masterKey),
@@ -68,12 +49,11 @@ export function createAudit(database: Database, masterKey: Pick<MasterKey, 'mac'
       await database.run(sql('audit-append')`SELECT audit_append(${stamp(event)})`, transaction)
     },
     /** Returns the number of staged events, up to 10,000, and the age of the oldest one in seconds. */
-    backlog: async () =>
-      (await first(
-        database.read<{ staged: number; oldestSeconds: number }>(sql('audit-backlog')`
-      SELECT count(*)::int AS "staged",
-        coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8 AS "oldestSeconds"
-      FROM (SELECT at FROM audit_staged ORDER BY seq LIMIT 10000) s`),
-      ))!,
+    async backlog() {
+      const count = sql('audit-backlog')`
+        SELECT count(*)::int AS staged, coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8 AS "oldestSeconds"
+        FROM (SELECT at FROM audit_staged ORDER BY seq LIMIT 10000) s`
+      return (await first(database.read<{ staged: number; oldestSeconds: number }>(count)))!
+    },
   }
 }

@@ -1,5 +1,4 @@
 // Leaky buckets that count the recent operations of client addresses, shared by all replicas.
-import { attribute, bytes, defineTable, key, time } from '../database/attributes.js'
 import type { Database, Transaction } from '../database/connection.js'
 import { sql } from '../database/sql.js'
 
@@ -27,7 +26,6 @@ export type Buckets = ReturnType<typeof createBuckets>
 
 /** Creates the buckets in a database. */
 export function createBuckets(database: Database) {
-  defineTable(database, 'buckets', { subject: key(bytes), level: attribute<number>('DOUBLE'), updatedAt: time })
   const isRelaxed = sql`EXISTS (SELECT FROM relaxed)`
   return {
     /** Adds an operation unless the bucket would overflow. Returns the new level, and whether the operation was added. */

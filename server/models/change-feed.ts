@@ -129,16 +129,16 @@ export function createChangeFeed(database: Pick<Database, 'read'>) {
       return { ...endOf({ known, ...first }), link, changes: link === 'known' ? eventsOf(rows).map(toChange) : [] }
     },
     /** Returns a link before every revocation that can concern a token that hasn't expired. */
-    start: async () =>
-      (await first(
-        database.read<Link>(sql('feed-start')`
-      SELECT coalesce(e.id, c.id)::float8 AS id, ${hex(sql`coalesce(e.hash, c.hash)`)} AS hash
-      FROM audit_checkpoint c LEFT JOIN LATERAL (
-        SELECT id, hash FROM audit_events e WHERE ${changing}
-          AND at < now() - make_interval(secs => (SELECT max(token_ttl) FROM signing_keys) + ${sql.text(margin)})
-        ORDER BY id DESC LIMIT 1
-      ) e ON true`),
-      ))!,
+    async start() {
+      const start = sql('feed-start')`
+        SELECT coalesce(e.id, c.id)::float8 AS id, ${hex(sql`coalesce(e.hash, c.hash)`)} AS hash
+        FROM audit_checkpoint c LEFT JOIN LATERAL (
+          SELECT id, hash FROM audit_events e WHERE ${changing}
+            AND at < now() - make_interval(secs => (SELECT max(token_ttl) FROM signing_keys) + ${sql.text(margin)})
+          ORDER BY id DESC LIMIT 1
+        ) e ON true`
+      return (await first(database.read<Link>(start)))!
+    },
   }
 }
 

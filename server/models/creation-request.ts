@@ -43,11 +43,9 @@ export function createCreationRequests(database: Database) {
   return {
     /** Returns the response to an earlier request with this id. Parallel calls with the id wait until the transaction ends. */
     async claim({ actor, requestId }: RequestId, transaction: Transaction) {
-      await database.run(
-        sql('creation-request-lock')`
-        SELECT pg_advisory_xact_lock(${sql.text(advisoryKeys.creations)}, hashtext(${`${actor} ${requestId.toLowerCase()}`}))`,
-        transaction,
-      )
+      const lock = sql('creation-request-lock')`
+        SELECT pg_advisory_xact_lock(${sql.text(advisoryKeys.creations)}, hashtext(${`${actor} ${requestId.toLowerCase()}`}))`
+      await database.run(lock, transaction)
       const where = { actor, requestId, createdAt: { [Op.gt]: fromNow(-retention) } }
       return (await table.findOne({ where, transaction }))?.get()
     },

@@ -1,4 +1,4 @@
-import type { Transaction } from 'sequelize'
+import { Op, type Transaction } from 'sequelize'
 import {
   attribute,
   bigint,
@@ -8,6 +8,7 @@ import {
   integer,
   key,
   nullable,
+  type Row,
   selectList,
   text,
   time,
@@ -205,50 +206,53 @@ export const notComposed = 'not composed: '
 const keptDays = 7
 
 // Skips rows that other workers are claiming.
-const due = (priority: number) => `(SELECT id FROM emails WHERE priority = ${priority} AND next_attempt_at <= now()
-      ORDER BY next_attempt_at FOR UPDATE SKIP LOCKED LIMIT 1)`
+const due = (priority: number) => sql`(
+  SELECT id FROM emails WHERE priority = ${sql.text(priority)} AND next_attempt_at <= now()
+  ORDER BY next_attempt_at FOR UPDATE SKIP LOCKED LIMIT 1)`
 
-const queued = `SELECT id, kind, attempts, created_at AS "createdAt", (parameters ->> 'userId')::int AS "userId",
-    next_attempt_at AS "nextAttemptAt", last_error AS "lastError" FROM emails`
+const columns = sql.text(selectList(claimed, 'e'))
+
+/** What administrators see of an e-mail. */
+const queued = ['id', 'kind', 'attempts', 'createdAt', 'parameters', 'nextAttemptAt', 'lastError']
+
+function toQueued({ parameters, ...email }: Row<typeof attributes>): QueuedEmail {
+  return { ...email, userId: 'userId' in parameters ? parameters.userId : null }
+}
 
 /** Creates the queue of e-mails in a database. */
 export function createEmails(database: Database) {
   const table = defineTable(database, 'emails', attributes)
-  const queue = async ({ kind, stage, parameters }: EmailIntent, locale: string, transaction?: Transaction) => {
-    await database.run(
-      sql('email-add')`
-      INSERT INTO emails (kind, stage, parameters, locale, created_at, next_attempt_at)
-      VALUES (${kind}, ${stage}, ${parameters}, ${locale}, now(), now())`,
-      transaction,
-    )
+  const add = async ({ kind, stage, parameters }: EmailIntent, locale: string, t?: Transaction) => {
+    const add = sql('email-add')`
+      INSERT INTO emails (kind, stage, parameters, locale) VALUES (${kind}, ${stage}, ${parameters}, ${locale})`
+    await database.run(add, t)
   }
   return {
     /** Returns e-mails by id. `failed` selects only permanent failures (true) or only the others (false). */
-    list: ({ afterId = '0', failed, limit }: { afterId?: string; failed?: boolean; limit: number }) =>
-      database.run<QueuedEmail>(sql('email-list')`
-      ${sql.text(queued)} WHERE id > ${afterId} AND (${failed ?? null}::boolean IS NULL OR (next_attempt_at IS NULL) = ${failed ?? null}) ORDER BY id LIMIT ${limit}`),
-    /** Returns the e-mail with an id. */
-    find: (id: string) => first(database.run<QueuedEmail>(sql('email-find')`${sql.text(queued)} WHERE id = ${id}`)),
-    /** Returns an e-mail, and locks its row until the end of the transaction. */
-    lock: (id: string, t: Transaction) =>
-      first(database.run<QueuedEmail>(sql('email-lock')`${sql.text(queued)} WHERE id = ${id} FOR UPDATE`, t)),
+    async list({ afterId = '0', failed, limit }: { afterId?: string; failed?: boolean; limit: number }) {
+      const isFailed = failed === undefined ? {} : { nextAttemptAt: { [failed ? Op.is : Op.not]: null } }
+      const where = { id: { [Op.gt]: afterId }, ...isFailed }
+      return (await table.findAll({ attributes: queued, where, order: ['id'], limit })).map(row => toQueued(row.get()))
+    },
+    /** Returns the e-mail with an id. A transaction locks its row until its end. */
+    async find(id: string, transaction?: Transaction) {
+      const row = await table.findByPk(id, { attributes: queued, transaction, lock: transaction?.LOCK.UPDATE })
+      return row ? toQueued(row.get()) : undefined
+    },
     /** Makes an e-mail due now. An e-mail that is in flight may be sent twice. */
     async retry(id: string, transaction: Transaction) {
       await table.update({ nextAttemptAt: fromNow(0) }, { where: { id }, transaction })
     },
     /** Makes the next e-mails after `afterId` that failed permanently due now. Returns their ids, ascending. */
-    retryFailed: async (afterId: string, limit: number, t: Transaction) =>
-      (
-        await database.run<{ id: string }>(
-          sql('emails-retry-failed')`
+    async retryFailed(afterId: string, limit: number, t: Transaction) {
+      const retry = sql('emails-retry-failed')`
         WITH failed AS MATERIALIZED (
           SELECT id FROM emails WHERE id > ${afterId} AND next_attempt_at IS NULL ORDER BY id LIMIT ${limit} FOR NO KEY UPDATE
         ), retried AS (UPDATE emails e SET next_attempt_at = now() FROM failed WHERE e.id = failed.id)
-        SELECT id FROM failed ORDER BY id`,
-          t,
-        )
-      ).map(({ id }) => id),
-    add: queue,
+        SELECT id FROM failed ORDER BY id`
+      return (await database.run<{ id: string }>(retry, t)).map(({ id }) => id)
+    },
+    add,
     /** Queues a notice of a change that happens now to a user's account, unless the user has no e-mail address. */
     async notify(
       kind: Notice,
@@ -257,7 +261,7 @@ export function createEmails(database: Database) {
       transaction: Transaction,
     ) {
       const parameters = { userId, at: new Date().toISOString(), address, to }
-      if (email) await queue({ kind, stage: 'requested', parameters }, locale, transaction)
+      if (email) await add({ kind, stage: 'requested', parameters }, locale, transaction)
     },
     /** Queues a notice of a new e-mail address of an organization, to the former one, unless it had none. */
     async notifyOrganization(
@@ -267,7 +271,7 @@ export function createEmails(database: Database) {
     ) {
       if (to === null) return
       const parameters = { organizationId, at: new Date().toISOString(), address, to }
-      await queue({ kind: 'organization-email-changed', stage: 'ready', parameters }, locale, transaction)
+      await add({ kind: 'organization-email-changed', stage: 'ready', parameters }, locale, transaction)
     },
     /**
      * Queues a recovery request. It replaces a queued request with the same account, network and `registered`, which bounds the
@@ -275,8 +279,7 @@ export function createEmails(database: Database) {
      */
     async replaceRequest(request: ExemptRequest, locale: string) {
       await database.run(sql('email-replace-request')`
-        INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at)
-        VALUES ('recovery-key', ${request}, ${locale}, now(), now())
+        INSERT INTO emails (kind, parameters, locale) VALUES ('recovery-key', ${request}, ${locale})
         ON CONFLICT ((parameters ->> 'usernameKey'), (parameters ->> 'network'), (parameters ->> 'registered'))
           WHERE parameters ->> 'network' IS NOT NULL
           DO UPDATE SET parameters = excluded.parameters, locale = excluded.locale, created_at = excluded.created_at`)
@@ -285,66 +288,59 @@ export function createEmails(database: Database) {
      * Leases an e-mail for `lease` seconds: by the lowest `priority`, then the earliest due time. An e-mail that isn't settled
      * within its lease is due again. Without `retries`, leases only first attempts.
      */
-    claim: (lease: number, retries: boolean) =>
-      first(
-        database.run<Email>(sql('email-claim')`
-      UPDATE emails e SET next_attempt_at = now() + make_interval(secs => ${lease}), attempts = attempts + 1
-      WHERE id = coalesce(${sql.text(due(0))}, CASE WHEN ${retries}::boolean THEN coalesce(${sql.text(due(1))}, ${sql.text(due(2))}) END)
-      RETURNING ${sql.text(selectList(claimed, 'e'))}`),
-      ),
+    claim(lease: number, retries: boolean) {
+      const claim = sql('email-claim')`
+        UPDATE emails e SET next_attempt_at = now() + make_interval(secs => ${lease}), attempts = attempts + 1
+        WHERE id = coalesce(${due(0)}, CASE WHEN ${retries}::boolean THEN coalesce(${due(1)}, ${due(2)}) END)
+        RETURNING ${columns}`
+      return first(database.run<Email>(claim))
+    },
     /**
      * Makes an e-mail ready, with new parameters if some are given. For an active account the lease continues; otherwise the
      * e-mail is due again with the last priority. A recovery key keeps the age of its request; other e-mails restart their age.
      * Returns undefined when the e-mail has been discarded.
      */
-    admit: async (id: string, active: boolean, parameters: Ready['parameters'] | undefined, transaction: Transaction) =>
-      first(
-        database.run<ReadyEmail>(
-          sql('email-admit')`
-        UPDATE emails e SET stage = 'ready', parameters = coalesce(${parameters ?? null}, parameters),
+    admit(id: string, active: boolean, parameters: Ready['parameters'] | undefined, t: Transaction) {
+      const admit = sql('email-admit')`
+        UPDATE emails e SET stage = 'ready', parameters = coalesce(${parameters}, parameters),
           created_at = CASE WHEN kind = 'recovery-key' THEN created_at ELSE now() END,
           attempts = CASE WHEN ${active}::boolean THEN 1 ELSE 0 END,
           priority = CASE WHEN ${active} THEN priority ELSE 2 END,
           next_attempt_at = CASE WHEN ${active} THEN next_attempt_at ELSE now() END
-        WHERE id = ${id} RETURNING ${sql.text(selectList(claimed, 'e'))}`,
-          transaction,
-        ),
-      ),
+        WHERE id = ${id} RETURNING ${columns}`
+      return first(database.run<ReadyEmail>(admit, t))
+    },
     /**
      * Holds a notice for `seconds`, as a new entry, which is merged into a held notice of the same kind for the user to the same
      * recipient.
      */
-    async hold(id: string, seconds: number, transaction: Transaction) {
-      await database.run(
-        sql('email-hold')`
+    async hold(id: string, seconds: number, t: Transaction) {
+      const hold = sql('email-hold')`
         WITH due AS (DELETE FROM emails WHERE id = ${id} RETURNING kind, parameters, locale)
-        INSERT INTO emails AS held (kind, stage, parameters, locale, created_at, next_attempt_at)
-        SELECT kind, 'held', parameters, locale, now(), now() + make_interval(secs => ${seconds}) FROM due
+        INSERT INTO emails AS held (kind, stage, parameters, locale, next_attempt_at)
+        SELECT kind, 'held', parameters, locale, now() + make_interval(secs => ${seconds}) FROM due
         ON CONFLICT ((parameters ->> 'userId'), kind, coalesce(parameters ->> 'to', '')) WHERE stage = 'held' DO UPDATE SET
           parameters = CASE WHEN excluded.parameters ->> 'at' > held.parameters ->> 'at' THEN excluded.parameters
-            ELSE held.parameters END || jsonb_build_object('times', coalesce((held.parameters ->> 'times')::int, 1) + 1)`,
-        transaction,
-      )
+            ELSE held.parameters END || jsonb_build_object('times', coalesce((held.parameters ->> 'times')::int, 1) + 1)`
+      await database.run(hold, t)
     },
     /** Discards queued e-mails that contain or request keys of these purposes. An e-mail that is being composed is not sent. */
-    async discard(userId: number, purposes: readonly Purpose[], transaction: Transaction) {
-      await database.run(
-        sql('emails-discard')`
+    async discard(userId: number, purposes: readonly Purpose[], t: Transaction) {
+      const discard = sql('emails-discard')`
         DELETE FROM emails USING users u
         WHERE u.id = ${userId} AND kind = ANY(${purposes.map(purpose => kinds[purpose])})
           AND coalesce(parameters ->> 'userId', parameters ->> 'usernameKey') IN (u.id::text, u.username_key)
-          AND (parameters ->> 'userId' = u.id::text OR parameters ->> 'usernameKey' = u.username_key)`,
-        transaction,
-      )
+          AND (parameters ->> 'userId' = u.id::text OR parameters ->> 'usernameKey' = u.username_key)`
+      await database.run(discard, t)
     },
     /** Deletes an e-mail that has been sent or no longer applies. */
     async done(id: string, transaction?: Transaction) {
-      await database.run(sql('email-done')`DELETE FROM emails WHERE id = ${id}`, transaction)
+      await table.destroy({ where: { id }, transaction })
     },
     /** Schedules another attempt after `delay` seconds; without a delay, marks a permanent failure. `error` has no secrets. */
     async failed(id: string, error: string, delay: number | undefined) {
       await database.run(sql('email-failed')`
-        UPDATE emails SET last_error = ${error}, next_attempt_at = now() + make_interval(secs => ${delay ?? null}),
+        UPDATE emails SET last_error = ${error}, next_attempt_at = now() + make_interval(secs => ${delay}),
         priority = greatest(priority, 1) WHERE id = ${id}`)
     },
     /**
@@ -352,19 +348,19 @@ export function createEmails(database: Database) {
      * those whose last attempt failed, and of those among them that couldn't be composed or whose last attempt ended without a
      * result; and the number of permanent failures. Counts up to 10,000 e-mails.
      */
-    backlog: async () =>
-      (await first(
-        database.read<Backlog>(sql('email-backlog')`
-      SELECT count(*) FILTER (WHERE next_attempt_at IS NOT NULL AND stage <> 'held')::int AS "waiting",
-        coalesce(extract(epoch FROM now() - min(created_at)
-          FILTER (WHERE next_attempt_at IS NOT NULL AND stage <> 'held')), 0)::float8 AS "oldestSeconds",
-        count(*) FILTER (WHERE next_attempt_at IS NOT NULL AND last_error IS NOT NULL)::int AS "retried",
-        count(*) FILTER (WHERE next_attempt_at IS NOT NULL
-          AND CASE WHEN last_error IS NULL THEN attempts > 1 ELSE starts_with(last_error, '${sql.text(notComposed)}') END)::int
-          AS "uncomposed",
-        count(*) FILTER (WHERE next_attempt_at IS NULL)::int AS "failed"
-      FROM (SELECT stage, created_at, next_attempt_at, last_error, attempts FROM emails ORDER BY id LIMIT 10000) e`),
-      ))!,
+    async backlog() {
+      const isDue = sql`next_attempt_at IS NOT NULL`
+      const count = sql('email-backlog')`
+        SELECT count(*) FILTER (WHERE ${isDue} AND stage <> 'held')::int AS waiting,
+          coalesce(extract(epoch FROM now() - min(created_at) FILTER (WHERE ${isDue} AND stage <> 'held')), 0)::float8
+            AS "oldestSeconds",
+          count(*) FILTER (WHERE ${isDue} AND last_error IS NOT NULL)::int AS retried,
+          count(*) FILTER (WHERE ${isDue} AND CASE WHEN last_error IS NULL THEN attempts > 1
+            ELSE starts_with(last_error, '${sql.text(notComposed)}') END)::int AS uncomposed,
+          count(*) FILTER (WHERE next_attempt_at IS NULL)::int AS failed
+        FROM (SELECT stage, created_at, next_attempt_at, last_error, attempts FROM emails ORDER BY id LIMIT 10000) e`
+      return (await first(database.read<Backlog>(count)))!
+    },
     /** Deletes e-mails that failed permanently, 7 days after their creation. */
     async prune() {
       await database.run(sql('emails-prune')`

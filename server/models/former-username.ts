@@ -21,31 +21,25 @@ export function createFormerUsernames(database: Database) {
   return {
     /** Reserves the present username of a user who gets another one. Releases that one, if it is a former one of the user. */
     async reserve(userId: number, nextKey: string, t: Transaction) {
-      await database.run(
-        sql('former-username-reserve')`
+      const reserve = sql('former-username-reserve')`
         WITH released AS (DELETE FROM former_usernames WHERE user_id = ${userId} AND username_key = ${nextKey})
         INSERT INTO former_usernames (username_key, username_skeleton, user_id, reserved_until)
         SELECT username_key, username_skeleton, id, now() + make_interval(days => ${sql.text(daysReserved)}) FROM users WHERE id = ${userId}
         ON CONFLICT (username_key) DO UPDATE SET username_skeleton = excluded.username_skeleton,
-          user_id = excluded.user_id, reserved_until = excluded.reserved_until`,
-        t,
-      )
+          user_id = excluded.user_id, reserved_until = excluded.reserved_until`
+      await database.run(reserve, t)
     },
     /** Returns the usernames that are reserved for a user, without one. */
-    reserved: async (userId: number, withoutKey: string, t: Transaction) =>
-      (await first(
-        database.run<Reserved>(
-          sql('former-usernames-reserved')`
-      SELECT count(*)::int AS count, min(reserved_until) AS until FROM former_usernames
-      WHERE user_id = ${userId} AND username_key <> ${withoutKey} AND reserved_until > now()`,
-          t,
-        ),
-      ))!,
+    async reserved(userId: number, withoutKey: string, t: Transaction) {
+      const count = sql('former-usernames-reserved')`
+        SELECT count(*)::int AS count, min(reserved_until) AS until FROM former_usernames
+        WHERE user_id = ${userId} AND username_key <> ${withoutKey} AND reserved_until > now()`
+      return (await first(database.run<Reserved>(count, t)))!
+    },
     /** Deletes those that aren't reserved any more. */
     async prune() {
-      await database.runUnlimited(
-        sql('former-usernames-prune')`DELETE FROM former_usernames WHERE reserved_until <= now()`,
-      )
+      await database.runUnlimited(sql('former-usernames-prune')`
+        DELETE FROM former_usernames WHERE reserved_until <= now()`)
     },
   }
 }

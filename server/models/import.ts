@@ -1,8 +1,10 @@
+import { Op, type Transaction } from 'sequelize'
 import {
   attribute,
   bytes,
   defineTable,
   flag,
+  fromNow,
   hasDefault,
   integer,
   key,
@@ -12,8 +14,8 @@ import {
   text,
   time,
 } from '../database/attributes.js'
-import type { Database, Transaction } from '../database/connection.js'
-import { type Query, sql } from '../database/sql.js'
+import type { Database } from '../database/connection.js'
+import { first, sql } from '../database/sql.js'
 import type { MasterKey } from './master-key.js'
 import { createReservedIds } from './reserved-ids.js'
 
@@ -76,8 +78,6 @@ const batchAttributes = {
   stagedSealed: nullable(bytes),
 }
 
-const recordAttributes = { importId: key(integer), record: key(bytes), place: integer }
-
 /** An import. */
 export interface ImportRow extends Row<typeof attributes> {}
 
@@ -103,12 +103,16 @@ const columns = sql.text(selectList(attributes, 'i'))
 
 /** Creates the imports in a database. */
 export function createImports(database: Database, masterKey: Pick<MasterKey, 'digest'>) {
-  defineTable(database, 'imports', attributes)
-  defineTable(database, 'import_batches', batchAttributes)
-  defineTable(database, 'import_records', recordAttributes)
+  const table = defineTable(database, 'imports', attributes)
+  const batches = defineTable(database, 'import_batches', batchAttributes)
   const digest = (importId: number, name: string) =>
     masterKey.digest('import-record', `${importId}\0${name}`).subarray(0, 16)
-  const one = async (query: Query, t?: Transaction) => (await database.run<ImportRow>(query, t))[0]
+  async function change(id: number, changes: Partial<ImportRow>, transaction: Transaction): Promise<ImportRow> {
+    const values = { ...changes, updatedAt: fromNow(0) }
+    const [, rows] = await table.update(values, { where: { id }, returning: true, transaction })
+    return rows[0]!.get()
+  }
+
   return {
     /** The ids that imports reserve. */
     ids: createReservedIds(database),
@@ -127,60 +131,45 @@ export function createImports(database: Database, masterKey: Pick<MasterKey, 'di
         DO UPDATE SET actor = excluded.actor, actor_id = excluded.actor_id, token_generation = excluded.token_generation,
           updated_at = now()
         RETURNING ${columns}`
-      return (await one(start, t))!
+      return (await first(database.run<ImportRow>(start, t)))!
     },
 
-    find: (id: number) => one(sql('import-find')`SELECT ${columns} FROM imports i WHERE id = ${id}`),
+    find: async (id: number) => (await table.findByPk(id))?.get(),
 
     /** Locks an import until the end of the transaction: its batches are judged one after the other. */
-    lock: (id: number, t: Transaction) =>
-      one(sql('import-lock')`SELECT ${columns} FROM imports i WHERE id = ${id} FOR NO KEY UPDATE`, t),
+    lock: async (id: number, transaction: Transaction) =>
+      (await table.findByPk(id, { transaction, lock: transaction.LOCK.NO_KEY_UPDATE }))?.get(),
 
     /** Returns at most `limit` imports with lower ids, the newest first. */
-    list: ({ beforeId = 2 ** 31 - 1, limit }: { beforeId?: number; limit: number }) =>
-      database.run<ImportRow>(
-        sql('imports-list')`SELECT ${columns} FROM imports i WHERE id < ${beforeId} ORDER BY id DESC LIMIT ${limit}`,
-      ),
+    async list({ beforeId = 2 ** 31 - 1, limit }: { beforeId?: number; limit: number }) {
+      const rows = await table.findAll({ where: { id: { [Op.lt]: beforeId } }, order: [['id', 'DESC']], limit })
+      return rows.map(row => row.get())
+    },
 
-    /** Adds the outcomes of the next rows, in the transaction that applies them, and returns the import. */
-    async advance(id: number, { created, updated, unchanged, rejected }: Outcomes, t: Transaction): Promise<ImportRow> {
-      const rows = created + updated + unchanged + rejected
-      const advance = sql('import-advance')`
-        UPDATE imports i SET created = created + ${created}, updated = updated + ${updated},
-          unchanged = unchanged + ${unchanged}, rejected = rejected + ${rejected}, next_row = next_row + ${rows}, updated_at = now()
-        WHERE id = ${id} RETURNING ${columns}`
-      return (await one(advance, t))!
+    /** Adds the outcomes of the next rows, in the transaction that has locked the import and applies them, and returns the import. */
+    advance(row: ImportRow, { created, updated, unchanged, rejected }: Outcomes, t: Transaction) {
+      const sums = {
+        created: row.created + created,
+        updated: row.updated + updated,
+        unchanged: row.unchanged + unchanged,
+        rejected: row.rejected + rejected,
+      }
+      return change(row.id, { ...sums, nextRow: row.nextRow + created + updated + unchanged + rejected }, t)
     },
 
     /** Ends an import, with its outcomes if they have changed. */
-    async end(id: number, state: 'finished' | 'aborted', t: Transaction, outcomes?: Outcomes): Promise<ImportRow> {
-      const end = sql('import-end')`
-        UPDATE imports i SET state = ${state}, created = coalesce(${outcomes?.created}, created),
-          updated = coalesce(${outcomes?.updated}, updated), unchanged = coalesce(${outcomes?.unchanged}, unchanged),
-          rejected = coalesce(${outcomes?.rejected}, rejected), updated_at = now()
-        WHERE id = ${id} RETURNING ${columns}`
-      return (await one(end, t))!
-    },
+    end: (id: number, state: 'finished' | 'aborted', t: Transaction, outcomes?: Outcomes) =>
+      change(id, { state, ...outcomes }, t),
 
     /** Notes that an import is undone, and returns it. */
-    async undo(id: number, t: Transaction): Promise<ImportRow> {
-      const undo = sql('import-undo')`UPDATE imports i SET undone_at = coalesce(undone_at, now()), updated_at = now()
-        WHERE id = ${id} RETURNING ${columns}`
-      return (await one(undo, t))!
+    undo: (row: ImportRow, t: Transaction) => change(row.id, { undoneAt: row.undoneAt ?? fromNow(0) }, t),
+
+    async addBatch(batch: ImportBatchRow, transaction: Transaction) {
+      await batches.create(batch, { transaction })
     },
 
-    async addBatch({ importId, firstRow, rowCount, answer, seen, stagedSealed }: ImportBatchRow, t: Transaction) {
-      const add = sql('import-batch-add')`
-        INSERT INTO import_batches (import_id, first_row, row_count, answer, seen, staged_sealed)
-        VALUES (${importId}, ${firstRow}, ${rowCount}, ${answer}, ${seen}, ${stagedSealed})`
-      await database.run(add, t)
-    },
-
-    async findBatch(importId: number, firstRow: number, t: Transaction): Promise<ImportBatchRow | undefined> {
-      const find = sql('import-batch-find')`SELECT ${sql.text(selectList(batchAttributes, 'b'))} FROM import_batches b
-        WHERE import_id = ${importId} AND first_row = ${firstRow}`
-      return (await database.run<ImportBatchRow>(find, t))[0]
-    },
+    findBatch: async (importId: number, firstRow: number, transaction: Transaction) =>
+      (await batches.findOne({ where: { importId, firstRow }, transaction }))?.get(),
 
     /** Returns what a dry run saw for each of these rows, in order; undefined unless it saw all of them. */
     async seen(dryRunId: number, firstRow: number, rowCount: number, t: Transaction): Promise<Buffer[] | undefined> {
@@ -201,30 +190,22 @@ export function createImports(database: Database, masterKey: Pick<MasterKey, 'di
     },
 
     /** Returns the answer of the newest batch. */
-    async lastAnswer(importId: number): Promise<Buffer | undefined> {
-      const [last] = await database.run<{ answer: Buffer }>(
-        sql(
-          'import-batch-last',
-        )`SELECT answer FROM import_batches WHERE import_id = ${importId} ORDER BY first_row DESC LIMIT 1`,
-      )
-      return last?.answer
+    async lastAnswer(importId: number) {
+      const last = await batches.findOne({ attributes: ['answer'], where: { importId }, order: [['firstRow', 'DESC']] })
+      return last?.get().answer
     },
 
     /** Returns the first row of each staged batch, in order. */
-    async stagedBatches(importId: number, t: Transaction): Promise<number[]> {
-      const rows = await database.run<{ firstRow: number }>(
-        sql('import-staged')`SELECT first_row AS "firstRow" FROM import_batches
-          WHERE import_id = ${importId} AND staged_sealed IS NOT NULL ORDER BY first_row`,
-        t,
-      )
-      return rows.map(({ firstRow }) => firstRow)
+    async stagedBatches(importId: number, transaction: Transaction) {
+      const staged = { importId, stagedSealed: { [Op.not]: null } }
+      const rows = await batches.findAll({ attributes: ['firstRow'], where: staged, order: ['firstRow'], transaction })
+      return rows.map(row => row.get().firstRow)
     },
 
     /** Deletes the staged rows of an import. */
-    async discardStaged(importId: number, t: Transaction): Promise<void> {
-      const discard = sql('import-discard-staged')`
-        UPDATE import_batches SET staged_sealed = NULL WHERE import_id = ${importId} AND staged_sealed IS NOT NULL`
-      await database.run(discard, t)
+    async discardStaged(importId: number, transaction: Transaction) {
+      const where = { importId, stagedSealed: { [Op.not]: null } }
+      await batches.update({ stagedSealed: null }, { where, transaction })
     },
 
     /**

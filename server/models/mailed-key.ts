@@ -4,6 +4,7 @@ import {
   attribute,
   bytes,
   defineTable,
+  fromNow,
   hasDefault,
   integer,
   key,
@@ -71,17 +72,11 @@ export function createMailedKeys(database: Database, masterKey: MasterKey, count
     key: string,
     organizationId: number | null,
     email: string | null,
-    t?: Transaction,
+    transaction?: Transaction,
   ): Promise<void> {
     const keyDigest = digest(userId, purpose, key)
-    await database.run(
-      sql('mailed-key-store')`
-      INSERT INTO mailed_keys (user_id, purpose, key_digest, organization_id, email, expires_at)
-      VALUES (${userId}, ${purpose}, ${keyDigest}, ${organizationId}, ${email}, now() + make_interval(secs => ${validity[purpose]}))
-      ON CONFLICT (user_id, purpose) DO UPDATE SET key_digest = excluded.key_digest,
-        organization_id = excluded.organization_id, email = excluded.email, expires_at = excluded.expires_at`,
-      t,
-    )
+    const expiresAt = fromNow(validity[purpose])
+    await table.upsert({ userId, purpose, keyDigest, organizationId, email, expiresAt }, { transaction })
   }
   return {
     digest,
@@ -113,13 +108,11 @@ export function createMailedKeys(database: Database, masterKey: MasterKey, count
       return row!.count <= mostAttempts ? (row!.digest ?? undefined) : undefined
     },
     /** Spends a recovery key. Of parallel calls, only one returns true. */
-    spend: async (userId: number, key: string, t: Transaction) =>
-      (await first(
-        database.run(
-          sql('mailed-key-spend')`DELETE FROM mailed_keys m WHERE ${valid(userId, 'recovery', key)} RETURNING 1`,
-          t,
-        ),
-      )) !== undefined,
+    async spend(userId: number, key: string, t: Transaction) {
+      const spend = sql('mailed-key-spend')`
+        DELETE FROM mailed_keys m WHERE ${valid(userId, 'recovery', key)} RETURNING 1`
+      return (await database.run(spend, t)).length > 0
+    },
     /** Spends a code, and returns the e-mail address that it confirms; undefined for a wrong code. */
     async spendEmail(userId: number, code: string, t: Transaction) {
       const spend = sql('mailed-key-spend-email')`

@@ -1,6 +1,5 @@
 // What imports from the database of the older implementation know of earlier ones: a digest of each row there, beside the record
 // that it became. server/predecessor/ reads and judges the rows.
-import { bytes, defineTable, integer, key } from '../database/attributes.js'
 import type { Database, Transaction } from '../database/connection.js'
 import { sql } from '../database/sql.js'
 import { auditActions } from '../policy/audit-actions.js'
@@ -17,8 +16,6 @@ const numbered = ['users', 'organizations', 'questions', 'provider_keys'] as con
 
 /** Creates what imports from the database of the older implementation leave in a database. */
 export function createPredecessor(database: Database) {
-  defineTable(database, 'predecessor_users', { userId: key(integer), digest: bytes })
-  defineTable(database, 'predecessor_organizations', { organizationId: key(integer), digest: bytes })
   const kinds = {
     users: { table: sql.text('predecessor_users'), id: sql.text('user_id') },
     organizations: { table: sql.text('predecessor_organizations'), id: sql.text('organization_id') },

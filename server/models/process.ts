@@ -2,7 +2,6 @@
 // older version would break, and doctor whether one has a former issuer.
 import { randomBytes } from 'node:crypto'
 import { hostname } from 'node:os'
-import { defineTable, key, text, time } from '../database/attributes.js'
 import type { Database, Transaction } from '../database/connection.js'
 import { holdSchema, newestMigration } from '../database/migrate.js'
 import { sql } from '../database/sql.js'
@@ -32,28 +31,17 @@ export function describeProcess({ kind, id, version }: Process): string {
   return `${kind} ${id} (version ${version})`
 }
 
-const selectRunning = `SELECT id, kind, version, migration, issuer, audience FROM processes
-  WHERE seen_at > clock_timestamp() - interval '${seconds} seconds'`
+const selectRunning = sql`SELECT id, kind, version, migration, issuer, audience FROM processes
+  WHERE seen_at > clock_timestamp() - interval '${sql.text(seconds)} seconds'`
 
 /** Creates the processes in a database. */
 export function createProcesses(database: Database) {
-  defineTable(database, 'processes', {
-    id: key(text),
-    kind: text,
-    version: text,
-    migration: text,
-    issuer: text,
-    audience: text,
-    seenAt: time,
-  })
   const write = async ({ id, kind, version, migration, issuer, audience }: Process, t?: Transaction) => {
-    await database.run(
-      sql('process-renew')`
+    const renew = sql('process-renew')`
       INSERT INTO processes (id, kind, version, migration, issuer, audience, seen_at)
       VALUES (${id}, ${kind}, ${version}, ${migration}, ${issuer}, ${audience}, clock_timestamp())
-      ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp()`,
-      t,
-    )
+      ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp()`
+    await database.run(renew, t)
   }
   return {
     /**
@@ -80,21 +68,17 @@ export function createProcesses(database: Database) {
       await database.run(sql('process-remove')`DELETE FROM processes WHERE id = ${id}`)
     },
     /** Returns the processes that run, or that ended within half a minute without removing themselves. */
-    running: () => database.run<Process>(sql('processes-running')`${sql.text(selectRunning)} ORDER BY id`),
+    running: () => database.run<Process>(sql('processes-running')`${selectRunning} ORDER BY id`),
     /** Describes those of them that don't know a migration. */
-    without: async (migration: string, t: Transaction) =>
-      (
-        await database.run<Process>(
-          sql('processes-without')`
-      ${sql.text(selectRunning)} AND left(migration, 4) < left(${migration}, 4) ORDER BY id`,
-          t,
-        )
-      ).map(describeProcess),
+    async without(migration: string, t: Transaction) {
+      const older = sql('processes-without')`
+        ${selectRunning} AND left(migration, 4) < left(${migration}, 4) ORDER BY id`
+      return (await database.run<Process>(older, t)).map(describeProcess)
+    },
     /** Deletes processes that ended more than an hour ago without removing themselves. */
     async prune() {
-      await database.runUnlimited(
-        sql('processes-prune')`DELETE FROM processes WHERE seen_at < clock_timestamp() - interval '1 hour'`,
-      )
+      await database.runUnlimited(sql('processes-prune')`
+        DELETE FROM processes WHERE seen_at < clock_timestamp() - interval '1 hour'`)
     },
   }
 }

@@ -10,7 +10,6 @@ import {
   type Row,
   selectList,
   text,
-  time,
 } from '../database/attributes.js'
 import type { Database } from '../database/connection.js'
 import { first, sql } from '../database/sql.js'
@@ -25,21 +24,6 @@ const shown = {
 }
 
 const questionAttributes = { ...shown, questionKey: text }
-
-const answerAttributes = {
-  userId: key(integer),
-  questionId: key(integer),
-  /** Null until the first answer takes effect. */
-  answerHash: hasDefault(nullable(text)),
-  /** A waiting answer, saved without the password more than a day after sign-up, and the time at which it takes effect. */
-  nextHash: hasDefault(nullable(text)),
-  nextCountsAt: hasDefault(nullable(time)),
-  /** The user who saved it, and the session. While it waits, it ends with the tokens of that user, and of the owner. */
-  nextBy: hasDefault(nullable(integer)),
-  nextSession: hasDefault(nullable(text)),
-}
-
-const unmatchedAttributes = { userId: key(integer), question: text, questionKey: text, answerHash: text }
 
 /** A security question. An inactive question is retired. */
 export interface QuestionRow extends Row<typeof shown> {}
@@ -95,9 +79,6 @@ export type Questions = ReturnType<typeof createQuestions>
 /** Creates the questions in a database. */
 export function createQuestions(database: Database) {
   const questions = defineTable(database, 'questions', questionAttributes)
-  defineTable(database, 'answers', answerAttributes)
-  defineTable(database, 'unmatched_answers', unmatchedAttributes)
-  defineTable(database, 'question_aliases', { questionKey: key(text), questionId: integer })
 
   /** Returns all questions in their order, including retired ones. */
   async function all(t?: Transaction) {
@@ -194,9 +175,8 @@ export function createQuestions(database: Database) {
      */
     async clear(userId: number, t: Transaction) {
       // A link moves rows from the one table to the other, and these statements follow it.
-      const unmatched = sql(
-        'answers-clear-unmatched',
-      )`DELETE FROM unmatched_answers WHERE user_id = ${userId} RETURNING 1`
+      const unmatched = sql('answers-clear-unmatched')`
+        DELETE FROM unmatched_answers WHERE user_id = ${userId} RETURNING 1`
       const known = sql('answers-clear')`DELETE FROM answers WHERE user_id = ${userId} RETURNING 1`
       return (await database.run(unmatched, t)).length + (await database.run(known, t)).length
     },

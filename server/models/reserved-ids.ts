@@ -25,19 +25,16 @@ export function createReservedIds(database: Database) {
      * Reserves the ids from the next one up to `highest`, and returns the highest id that could be reserved: if `highest` exceeds
      * it, nothing is reserved. Commit the transaction, and then call `advance`.
      */
-    reserve: async (kind: Numbered, highest: number, t: Transaction) =>
-      (await first(
-        database.run<{ reach: number }>(
-          sql('reserved-ids-reserve')`
-      WITH given AS MATERIALIZED (SELECT * FROM ${given(kind)}), reserved AS (
-        INSERT INTO reserved_ids (kind, first, last) 
+    async reserve(kind: Numbered, highest: number, t: Transaction) {
+      const reserve = sql('reserved-ids-reserve')`
+        WITH given AS MATERIALIZED (SELECT * FROM ${given(kind)}), reserved AS (
+          INSERT INTO reserved_ids (kind, first, last)
           SELECT ${kind}, last + 1, ${highest}::int FROM given WHERE ${highest}::int > last AND ${highest}::int <= reach
-        ON CONFLICT (kind, first) DO UPDATE SET last = greatest(reserved_ids.last, excluded.last)
-      )
-      SELECT reach FROM given`,
-          t,
-        ),
-      ))!.reach,
+          ON CONFLICT (kind, first) DO UPDATE SET last = greatest(reserved_ids.last, excluded.last)
+        )
+        SELECT reach FROM given`
+      return (await first(database.run<{ reach: number }>(reserve, t)))!.reach
+    },
     /**
      * Advances the sequence to `highest`, at which it stops: other processes can reach it meanwhile. Waits until no transaction holds an id
      * up to it that isn't stored.
@@ -53,25 +50,21 @@ export function createReservedIds(database: Database) {
     },
     /** Lets one transaction at a time create records with their ids. */
     async lock(kind: Numbered, t: Transaction) {
-      await database.run(
-        sql('reserved-ids-lock')`
-        SELECT pg_advisory_xact_lock(${sql.text(advisoryKeys.keptIds)}, hashtext(${kind}))`,
-        t,
-      )
+      const lock = sql('reserved-ids-lock')`
+        SELECT pg_advisory_xact_lock(${sql.text(advisoryKeys.keptIds)}, hashtext(${kind}))`
+      await database.run(lock, t)
     },
     /**
      * Returns those of the ids that a new record can have, unless a record has them: reserved, and of no erased user. A dry run
      * reserves nothing, and counts ids that could be.
      */
     async free(kind: Numbered, ids: readonly number[], { dryRun }: { readonly dryRun: boolean }, t: Transaction) {
-      const rows = await database.run<{ id: number }>(
-        sql('reserved-ids-free')`
+      const free = sql('reserved-ids-free')`
         SELECT id FROM unnest(${ids}::int[]) AS chosen (id), ${given(kind)}
         WHERE CASE WHEN id <= last THEN EXISTS (SELECT FROM reserved_ids r WHERE r.kind = ${kind} AND id BETWEEN r.first AND r.last)
             ELSE ${dryRun}::boolean AND id <= reach END
-          AND NOT (${kind}::text = 'users' AND EXISTS (SELECT FROM erased_users e WHERE e.id = chosen.id))`,
-        t,
-      )
+          AND NOT (${kind}::text = 'users' AND EXISTS (SELECT FROM erased_users e WHERE e.id = chosen.id))`
+      const rows = await database.run<{ id: number }>(free, t)
       return new Set(rows.map(({ id }) => id))
     },
   }

@@ -66,7 +66,7 @@ const keptCharacters = keyPrefix.length + 4
 /** Reads and changes services and their keys. */
 export type Services = ReturnType<typeof createServices>
 
-const today = `(now() AT TIME ZONE 'UTC')::date`
+const today = sql`(now() AT TIME ZONE 'UTC')::date`
 
 /** Creates the services in a database. */
 export function createServices(database: Database, masterKey: Pick<MasterKey, 'digest'>) {
@@ -85,15 +85,12 @@ export function createServices(database: Database, masterKey: Pick<MasterKey, 'd
     lock: async (name: string, transaction: Transaction) =>
       (await table.findOne({ where: { name }, transaction, lock: transaction.LOCK.UPDATE }))?.get(),
     /** Registers a service. Returns undefined when the name is taken. */
-    add: ({ name, scopes }: Pick<ServiceRow, 'name' | 'scopes'>, transaction: Transaction) =>
-      first(
-        database.run<ServiceRow>(
-          sql('service-add')`
-      INSERT INTO services (name, scopes) VALUES (${name}, ${scopes}) ON CONFLICT (name) DO NOTHING
-      RETURNING id, name, scopes, created_at AS "createdAt"`,
-          transaction,
-        ),
-      ),
+    add({ name, scopes }: Pick<ServiceRow, 'name' | 'scopes'>, t: Transaction) {
+      const add = sql('service-add')`
+        INSERT INTO services (name, scopes) VALUES (${name}, ${scopes}) ON CONFLICT (name) DO NOTHING
+        RETURNING id, name, scopes, created_at AS "createdAt"`
+      return first(database.run<ServiceRow>(add, t))
+    },
     /** Changes the name or the scopes of a service. Throws a unique violation for a name that is taken. */
     async edit(id: number, changes: Partial<Pick<ServiceRow, 'name' | 'scopes'>>, transaction: Transaction) {
       await table.update(changes, { where: { id }, transaction })
@@ -117,17 +114,16 @@ export function createServices(database: Database, masterKey: Pick<MasterKey, 'd
     /** Returns the keyed digest by which a key is looked up. */
     digest,
     /** Returns the service that holds the key with a digest; undefined for an unknown or expired key. */
-    holder: (digest: Buffer) =>
-      first(
-        database.read<KeyHolder>(sql('service-key-holder')`
-      SELECT s.name, s.scopes, k.id AS "keyId",
-        k.last_used_on IS NOT DISTINCT FROM ${sql.text(today)} AS "usedToday"
-      FROM service_keys k JOIN services s ON s.id = k.service_id WHERE k.digest = ${digest} AND k.expires_at > now()`),
-      ),
+    holder(digest: Buffer) {
+      const find = sql('service-key-holder')`
+        SELECT s.name, s.scopes, k.id AS "keyId", k.last_used_on IS NOT DISTINCT FROM ${today} AS "usedToday"
+        FROM service_keys k JOIN services s ON s.id = k.service_id WHERE k.digest = ${digest} AND k.expires_at > now()`
+      return first(database.read<KeyHolder>(find))
+    },
     /** Records that a key was used today. */
     async touch(keyId: number) {
       await database.run(sql('service-key-touch')`
-        UPDATE service_keys SET last_used_on = ${sql.text(today)} WHERE id = ${keyId} AND last_used_on IS DISTINCT FROM ${sql.text(today)}`)
+        UPDATE service_keys SET last_used_on = ${today} WHERE id = ${keyId} AND last_used_on IS DISTINCT FROM ${today}`)
     },
   }
 }

@@ -131,21 +131,14 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
 
   return {
     /** Returns all keys that verify tokens now, by descending `signsAt`. */
-    async all(transaction?: Transaction) {
-      const rows = await database.run<Row<typeof kept>>(
-        sql('signing-keys')`
-        SELECT ${columns} FROM signing_keys k WHERE ${verifies}
-        ORDER BY signs_at DESC`,
-        transaction,
-      )
-      return rows.map(({ privateSealed, ...shown }) => {
-        const publicKey = createPublicKey({ key: { ...shown.publicJwk }, format: 'jwk' })
-        return {
-          ...shown,
-          publicKey,
-          privateKey: createPrivateKey(masterKey.open(signingKeyUse(shown.kid), privateSealed)),
-        }
-      })
+    async all(t?: Transaction) {
+      const read = sql('signing-keys')`SELECT ${columns} FROM signing_keys k WHERE ${verifies} ORDER BY signs_at DESC`
+      const rows = await database.run<Row<typeof kept>>(read, t)
+      return rows.map(({ privateSealed, ...shown }) => ({
+        ...shown,
+        publicKey: createPublicKey({ key: { ...shown.publicJwk }, format: 'jwk' }),
+        privateKey: createPrivateKey(masterKey.open(signingKeyUse(shown.kid), privateSealed)),
+      }))
     },
     /**
      * Publishes a new key that signs `lead` seconds from now. The former key verifies until its last token expires. Without
@@ -157,12 +150,10 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
       transaction: Transaction,
     ) {
       await lockTable(transaction)
-      const [last] = await database.run<{ tokenTtl: number; age: number }>(
-        sql('signing-key-newest')`
+      const newest = sql('signing-key-newest')`
         SELECT token_ttl AS "tokenTtl", extract(epoch FROM now() - signs_at)::float8 AS age FROM signing_keys
-        ORDER BY signs_at DESC LIMIT 1`,
-        transaction,
-      )
+        ORDER BY signs_at DESC LIMIT 1`
+      const last = await first(database.run<{ tokenTtl: number; age: number }>(newest, transaction))
       if (!force && last && last.age < rotateAfter) return undefined
       return add(last, lead, tokenTtl, transaction)
     },
@@ -177,14 +168,11 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
       return (await findSigner(t))?.kid
     },
     /** Returns the seconds since the current signing key began to sign; undefined when no key signs. */
-    signerAge: async () =>
-      (
-        await first(
-          database.read<{ age: number | null }>(sql('signing-key-age')`
-      SELECT extract(epoch FROM now() - max(signs_at))::float8 AS age FROM signing_keys
-      WHERE signs_at <= now() AND ${verifies}`),
-        )
-      )?.age ?? undefined,
+    async signerAge() {
+      const read = sql('signing-key-age')`
+        SELECT extract(epoch FROM now() - max(signs_at))::float8 AS age FROM signing_keys WHERE signs_at <= now() AND ${verifies}`
+      return (await first(database.read<{ age: number | null }>(read)))?.age ?? undefined
+    },
     /**
      * Deletes a key, which revokes every token that it signed. Afterwards a key without an expiry signs: if the remaining
      * signing key has an expiry, or none remains, the published successor or a new key signs from now on, and its kid is

@@ -1,5 +1,15 @@
-import type { Transaction } from 'sequelize'
-import { bigint, bytes, defineTable, hasDefault, integer, key, nullable, time } from '../database/attributes.js'
+import { Op, type Transaction } from 'sequelize'
+import {
+  bigint,
+  bytes,
+  defineTable,
+  fromNow,
+  hasDefault,
+  integer,
+  key,
+  nullable,
+  time,
+} from '../database/attributes.js'
 import type { Database } from '../database/connection.js'
 import { first, sql } from '../database/sql.js'
 import type { MasterKey } from './master-key.js'
@@ -39,12 +49,6 @@ export interface CodeFailures {
 /** The secrets of one-time codes (RFC 6238), in base 32. */
 export type TotpSecrets = ReturnType<typeof createTotpSecrets>
 
-interface LockedSecret {
-  readonly sealed: Buffer
-  readonly locked: boolean
-  readonly lastStep: number
-}
-
 /** Creates the secrets in a database, which stores them sealed. */
 export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey, 'seal' | 'open'>) {
   const table = defineTable(database, 'totp_secrets', attributes)
@@ -59,53 +63,32 @@ export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey,
     },
     /** Stores a pending secret, and replaces an earlier pending one. */
     async enroll(userId: number, secret: string, transaction: Transaction) {
-      await database.run(
-        sql('totp-enroll')`
-        INSERT INTO totp_secrets (user_id, pending_sealed) VALUES (${userId}, ${masterKey.seal(use(userId), secret)})
-        ON CONFLICT (user_id) DO UPDATE SET pending_sealed = excluded.pending_sealed`,
-        transaction,
-      )
+      await table.upsert({ userId, pendingSealed: masterKey.seal(use(userId), secret) }, { transaction })
     },
     /** Activates the pending secret for codes after time step `step`. Returns false when another secret is pending. */
     async confirm(userId: number, pending: string, step: number, transaction: Transaction) {
       const row = (await table.findByPk(userId, { transaction, lock: transaction.LOCK.UPDATE }))?.get()
       if (!row?.pendingSealed || open(userId, row.pendingSealed) !== pending) return false
-      return (
-        (
-          await database.run(
-            sql('totp-confirm')`
-        UPDATE totp_secrets SET secret_sealed = pending_sealed, pending_sealed = NULL, last_step = ${step}
-        WHERE user_id = ${userId} AND pending_sealed = ${row.pendingSealed} RETURNING 1`,
-            transaction,
-          )
-        ).length > 0
-      )
+      const confirmed = { secretSealed: row.pendingSealed, pendingSealed: null, lastStep: String(step) }
+      await table.update(confirmed, { where: { userId }, transaction })
+      return true
     },
     /**
      * Returns the active secret, and the time step of the last accepted code. Locks both until the transaction ends, so that
      * each attempt sees all failures.
      */
     async lock(userId: number, transaction: Transaction) {
-      const [row] = await database.run<LockedSecret>(
-        sql('totp-lock')`
-        SELECT secret_sealed AS sealed, locked_at IS NOT NULL AS locked, last_step::int AS "lastStep"
-        FROM totp_secrets WHERE user_id = ${userId} AND secret_sealed IS NOT NULL FOR UPDATE`,
-        transaction,
-      )
-      if (!row) return undefined
-      const { sealed, ...state } = row
-      return { secret: open(userId, sealed), ...state }
+      const row = (await table.findByPk(userId, { transaction, lock: transaction.LOCK.UPDATE }))?.get()
+      if (!row?.secretSealed) return undefined
+      const secret = open(userId, row.secretSealed)
+      return { secret, locked: row.lockedAt !== null, lastStep: Number(row.lastStep) }
     },
     /** Accepts the code of a time step, and clears `failures`. Returns false if a code of this or a later step was accepted. */
-    take: async (userId: number, step: number, transaction: Transaction) =>
-      (
-        await database.run(
-          sql('totp-take')`
-      UPDATE totp_secrets SET last_step = ${step}, failures = 0, window_ends = clock_timestamp()
-      WHERE user_id = ${userId} AND last_step < ${step} RETURNING 1`,
-          transaction,
-        )
-      ).length > 0,
+    async take(userId: number, step: number, transaction: Transaction) {
+      const taken = { lastStep: String(step), failures: 0, windowEnds: fromNow(0) }
+      const where = { userId, lastStep: { [Op.lt]: String(step) } }
+      return (await table.update(taken, { where, transaction }))[0] > 0
+    },
     /** Counts a wrong code, and locks the secret at a limit. Returns the count of 15 minutes. `t` must hold the row lock. */
     async fail(userId: number, t: Transaction) {
       const { window, day } = codeLimits
@@ -124,45 +107,37 @@ export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey,
       return (await first(database.run<{ failures: number; locked: boolean }>(count, t)))!
     },
     /** Returns the counts of wrong codes; undefined for a user without an active secret. */
-    failures: (userId: number, transaction?: Transaction) =>
-      first(
-        database.run<CodeFailures>(
-          sql('totp-failures')`
-      SELECT locked_at IS NOT NULL AS locked,
-        CASE WHEN locked_at IS NOT NULL OR window_ends > clock_timestamp() THEN failures ELSE 0 END AS failures,
-        greatest(0, ceil(extract(epoch FROM window_ends - clock_timestamp())))::int AS seconds,
-        CASE WHEN locked_at IS NOT NULL OR day_ends > clock_timestamp() THEN day_failures ELSE 0 END AS "dayFailures",
-        greatest(0, ceil(extract(epoch FROM day_ends - clock_timestamp())))::int AS "daySeconds"
-      FROM totp_secrets WHERE user_id = ${userId} AND secret_sealed IS NOT NULL`,
-          transaction,
-        ),
-      ),
+    failures(userId: number, t?: Transaction) {
+      const read = sql('totp-failures')`
+        SELECT locked_at IS NOT NULL AS locked,
+          CASE WHEN locked_at IS NOT NULL OR window_ends > clock_timestamp() THEN failures ELSE 0 END AS failures,
+          greatest(0, ceil(extract(epoch FROM window_ends - clock_timestamp())))::int AS seconds,
+          CASE WHEN locked_at IS NOT NULL OR day_ends > clock_timestamp() THEN day_failures ELSE 0 END AS "dayFailures",
+          greatest(0, ceil(extract(epoch FROM day_ends - clock_timestamp())))::int AS "daySeconds"
+        FROM totp_secrets WHERE user_id = ${userId} AND secret_sealed IS NOT NULL`
+      return first(database.run<CodeFailures>(read, t))
+    },
     /** Returns the ids of users whose secret is locked. */
-    locked: async () =>
-      (
-        await database.run<{ id: number }>(
-          sql('totp-locked')`SELECT user_id AS id FROM totp_secrets WHERE locked_at IS NOT NULL`,
-        )
-      ).map(({ id }) => id),
+    async locked() {
+      const rows = await table.findAll({ attributes: ['userId'], where: { lockedAt: { [Op.ne]: null } } })
+      return rows.map(row => row.get().userId)
+    },
     /** Clears the counts of wrong codes and ends the lock. Returns whether anything changed. */
-    unlock: async (userId: number, transaction: Transaction) =>
-      (
-        await database.run(
-          sql('totp-unlock')`
-      UPDATE totp_secrets SET failures = 0, day_failures = 0, window_ends = clock_timestamp(), day_ends = clock_timestamp(),
-        locked_at = NULL
-      WHERE user_id = ${userId} AND (locked_at IS NOT NULL OR (failures > 0 AND window_ends > clock_timestamp())
-        OR (day_failures > 0 AND day_ends > clock_timestamp())) RETURNING 1`,
-          transaction,
-        )
-      ).length > 0,
+    async unlock(userId: number, t: Transaction) {
+      const unlock = sql('totp-unlock')`
+        UPDATE totp_secrets SET failures = 0, day_failures = 0, window_ends = clock_timestamp(), day_ends = clock_timestamp(),
+          locked_at = NULL
+        WHERE user_id = ${userId} AND (locked_at IS NOT NULL OR (failures > 0 AND window_ends > clock_timestamp())
+          OR (day_failures > 0 AND day_ends > clock_timestamp())) RETURNING 1`
+      return (await database.run(unlock, t)).length > 0
+    },
     /** Returns the number of active administrators, and of those without one-time codes. */
-    coverage: async () =>
-      (await first(
-        database.run<{ administrators: number; withoutCodes: number }>(sql('totp-coverage')`
-      SELECT count(*)::int AS administrators, (count(*) FILTER (WHERE secret_sealed IS NULL))::int AS "withoutCodes"
-      FROM users u LEFT JOIN totp_secrets t ON t.user_id = u.id WHERE u.role = 'ROLE_ADMIN' AND u.active AND NOT u.suspended`),
-      ))!,
+    async coverage() {
+      const count = sql('totp-coverage')`
+        SELECT count(*)::int AS administrators, (count(*) FILTER (WHERE secret_sealed IS NULL))::int AS "withoutCodes"
+        FROM users u LEFT JOIN totp_secrets t ON t.user_id = u.id WHERE u.role = 'ROLE_ADMIN' AND u.active AND NOT u.suspended`
+      return (await first(database.run<{ administrators: number; withoutCodes: number }>(count)))!
+    },
     /** Deletes the secrets of a user. Returns whether any existed. */
     remove: async (userId: number, transaction: Transaction) =>
       (await table.destroy({ where: { userId }, transaction })) > 0,

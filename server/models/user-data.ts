@@ -213,21 +213,21 @@ export function createUserData(database: Database) {
   const eventsOf = <Event>(reader: Reader, id: number, page: EventPage, t?: Transaction) =>
     database.run<Placed<Event>>(eventsFor(reader, id, page), t)
   return {
-    standing: (id: number) =>
-      first(
-        database.run<Standing>(sql('user-data-standing')`
-      SELECT u.password_hash <> '' AS password,
-      EXISTS (SELECT FROM users p JOIN organizations o ON o.id = p.organization_id
-        WHERE p.role = 'ROLE_INSTITUTION' AND p.active AND NOT p.suspended AND o.active
-          AND (u.organization_id IS NULL OR o.id = u.organization_id)) AS provider,
-      ARRAY (SELECT jsonb_build_object('questionId', q.id, 'question', q.question, 'offered', q.active,
-          'counts', a.answer_hash IS NOT NULL OR coalesce(a.next_counts_at <= now(), false),
-          'waits', CASE WHEN a.next_counts_at > now() THEN ceil(extract(epoch FROM a.next_counts_at - now())) END)
-        FROM answers a JOIN questions q ON q.id = a.question_id WHERE a.user_id = u.id ORDER BY q.id) AS answers,
-      ARRAY (SELECT jsonb_build_object('id', e.id, 'error', e.last_error) FROM emails e
-        WHERE e.next_attempt_at IS NULL AND e.parameters ->> 'userId' = ${id}::text ORDER BY e.id) AS "failedEmails"
-      FROM users u WHERE u.id = ${id}::int`),
-      ),
+    standing(id: number) {
+      const read = sql('user-data-standing')`
+        SELECT u.password_hash <> '' AS password,
+          EXISTS (SELECT FROM users p JOIN organizations o ON o.id = p.organization_id
+            WHERE p.role = 'ROLE_INSTITUTION' AND p.active AND NOT p.suspended AND o.active
+              AND (u.organization_id IS NULL OR o.id = u.organization_id)) AS provider,
+          ARRAY (SELECT jsonb_build_object('questionId', q.id, 'question', q.question, 'offered', q.active,
+              'counts', a.answer_hash IS NOT NULL OR coalesce(a.next_counts_at <= now(), false),
+              'waits', CASE WHEN a.next_counts_at > now() THEN ceil(extract(epoch FROM a.next_counts_at - now())) END)
+            FROM answers a JOIN questions q ON q.id = a.question_id WHERE a.user_id = u.id ORDER BY q.id) AS answers,
+          ARRAY (SELECT jsonb_build_object('id', e.id, 'error', e.last_error) FROM emails e
+            WHERE e.next_attempt_at IS NULL AND e.parameters ->> 'userId' = ${id}::text ORDER BY e.id) AS "failedEmails"
+        FROM users u WHERE u.id = ${id}::int`
+      return first(database.run<Standing>(read))
+    },
     /**
      * Returns all stored data of a user except audit events, with a member for each table; undefined when the user doesn't
      * exist. Omits hashes, keys and digests, but lists a row for each stored key, code or network. The export for the owner
@@ -246,15 +246,15 @@ export function createUserData(database: Database) {
      * Returns the last sign-in of a user before the session that began at `startedAt` (seconds since 1970), among the newest
      * 1,000 events of the user. The address is null if it is unknown.
      */
-    previousSignIn: (id: number, startedAt: number) =>
-      first(
-        database.run<{ at: Date; address: string | null }>(sql('user-data-previous-sign-in')`
+    previousSignIn(id: number, startedAt: number) {
+      const read = sql('user-data-previous-sign-in')`
         SELECT at, address FROM (
           SELECT id, NULL::bigint AS seq, at, action, outcome, address FROM ${newestOf(id, sql`audit_events`, sql`id`)} sealed
           UNION ALL SELECT NULL, seq, at, action, outcome, address FROM ${newestOf(id, sql`audit_staged`, sql`seq`)} staged
         ) newest
         WHERE action = ANY(${signIns}) AND outcome = 'ok' AND at < to_timestamp(${startedAt}::float8 + 1.1)
-        ORDER BY seq DESC NULLS LAST, id DESC OFFSET 1 LIMIT 1`),
-      ),
+        ORDER BY seq DESC NULLS LAST, id DESC OFFSET 1 LIMIT 1`
+      return first(database.run<{ at: Date; address: string | null }>(read))
+    },
   }
 }

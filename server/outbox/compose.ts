@@ -100,7 +100,7 @@ export function createComposer(
    */
   function storeKey({ id }: Email, store: (t: Transaction) => Promise<void>): Promise<boolean> {
     return database.transact(async t => {
-      if (!(await emails.lock(id, t))) return false
+      if (!(await emails.find(id, t))) return false
       await store(t)
       return true
     })

@@ -170,7 +170,7 @@ export function createWriter(given: Given) {
           }
           const [added, replaced] = [created, updated].map(all => all.map(({ converted }) => toUser(converted, ids)))
           await registrar.adopt({ added: added!, replaced: replaced! }, t)
-          const after = await imports.advance(before.id, outcomes, t)
+          const after = await imports.advance(locked, outcomes, t)
           const rows = { importId: before.id, firstRow: before.nextRow, rowCount: after.nextRow - before.nextRow }
           const answer = Buffer.from(JSON.stringify({ lastId }))
           await imports.addBatch({ ...rows, answer, seen: null, stagedSealed: null }, t)

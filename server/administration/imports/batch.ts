@@ -102,7 +102,7 @@ export function importBatch(deps: Deps): AdministrationRpcs['importBatch'] {
         },
         t,
       )
-      return { ...answer, import: toImport(await imports.advance(id, outcomes, t)) }
+      return { ...answer, import: toImport(await imports.advance(row, outcomes, t)) }
     })
   }
 }

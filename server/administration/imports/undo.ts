@@ -60,7 +60,7 @@ export function undoImport(deps: Deps): AdministrationRpcs['undoImport'] {
       transact(async made => {
         let row = (await imports.lock(id, made.t)) ?? missing(id)
         if (!validateOnly && page.after === undefined) {
-          row = await imports.undo(id, made.t)
+          row = await imports.undo(row, made.t)
           await made.record({ action: 'import.undo', object: `import:${id}` })
         }
         const of = row.kind === 'users' ? undoUsers : undoOrganizations
