@@ -95,16 +95,18 @@ const costOf8KiB = 0.3
 
 /** Creates a gateway, which listens after `listen`. It can be opened once and closed once. */
 export function createGateway(options: GatewayOptions) {
-  const { transport, scheduler, serviceOf = () => undefined, compatibility, log, metrics } = options
+  const { transport, scheduler, serviceOf = () => undefined, log, metrics } = options
   const limits = { ...gatewayLimits, ...options.limits }
   const { callTimeout } = limits
   const senderOf = createSenderOf(options.trustedProxies)
   const served = options.docs ? routes : routes.filter(({ file }) => file === undefined)
-  const lookup = createLookup<Action>(served, options.defaultRevision, createAction)
+  const lookup = createLookup(served, options.defaultRevision, (route, revision) =>
+    createAction(route, revision, { ...options, callTimeout }),
+  )
   const { send, isPreflight } = createSender(options.corsOrigins, limits.lingerTimeout)
   const rpcOf = createRpcs({ transport, log, callTimeout })
   const listener = createListener(options.address, tracing ? serveInSpan : serve, limits, {
-    ...(options.secure && { secure: options.secure }),
+    secure: options.secure,
     onEnd: ({ req: { route = 'other', begunAt }, headersSent, statusCode }) =>
       metrics?.observe({
         route,
@@ -140,7 +142,7 @@ export function createGateway(options: GatewayOptions) {
     function finish({ answer, reason, isLogged }: Outcome): void {
       if (isGone(request)) return
       send(request, response, answer)
-      if (!isLogged) logRequest(request, resource?.path, answer, reason)
+      if (!isLogged) logRequest(log, request, resource?.path, answer, reason)
       if (tracing) describeServed(request, resource?.path, answer)
     }
     try {
@@ -205,78 +207,6 @@ export function createGateway(options: GatewayOptions) {
     return handle(exchange)
   }
 
-  function createAction(route: Route, revision: Revision): Action {
-    const { rpc, timeout = callTimeout, file } = route
-    if (file !== undefined) {
-      const answer = createFileAnswer(file.replace('{revision}', revision), route.mediaType!, route.cache!)
-      return { cost: trivialCost, act: ({ request }) => ({ answer: answer(request.headers) }) }
-    }
-    if (!rpc) return { cost: trivialCost, act: () => ({ answer: textAnswer(route.text ?? '') }) }
-    const read = createRead(route, rpc, compatibility)
-    const write = createWrite(route, rpc, revision, compatibility)
-    const isVariable = route.path.endsWith('}')
-
-    /** Calls the RPC on behalf of the client. `more` are headers about a message that can't be read as sent. */
-    function call({ request: { headers, from }, deadline, turn }: Exchange, message: Message, more: object) {
-      // The deadline counts from the arrival. For a Transport, 0 means no deadline.
-      const left = Math.max(1, Math.min(timeout, deadline - Date.now()))
-      const passedOn = Object.assign(forwardedHeaders(headers), more)
-      return transport.unary(rpc!, from.signal, left, passedOn, message, createContextValues().set(turnKey, turn))
-    }
-
-    /** Refuses a caller without permission: it gets that refusal first, not the errors of its request. */
-    async function checkCaller(exchange: Exchange): Promise<void> {
-      await call(exchange, create(rpc!.input), { 'x-malformed-message': '1' }).catch(refusal => {
-        if (problemOf(refusal).reason !== 'MALFORMED_REQUEST') throw refusal
-      })
-    }
-
-    async function act(exchange: Exchange): Promise<Outcome> {
-      const { request, path, query } = exchange
-      const segment = isVariable ? path.slice(path.lastIndexOf('/') + 1) : undefined
-      let input: Translated
-      try {
-        input = read({ segment, query, body: route.method === 'GET' ? undefined : await bodyOf(exchange) })
-      } catch (error) {
-        const isUnread = error instanceof HttpError && error.reason !== 'PAYLOAD_TOO_LARGE'
-        if (route.protected && isUnread) await checkCaller(exchange)
-        throw error
-      }
-      const { malformed } = input
-      const { message } = await call(exchange, input.message, malformed ? { 'x-malformed-fields': malformed } : {})
-      if (route.holds?.(message) === false) {
-        const { detail, headers } = problemOfCode(Code.Unavailable)
-        throw new HttpError('UNAVAILABLE', detail, headers)
-      }
-      return { answer: write(message, request.headers.accept), isLogged: true }
-    }
-    return { cost: costOf(rpc), challenges: route.challenges, act }
-  }
-
-  /** Logs a request that no service has logged: with no input of the client, and its path only if it is a known one. */
-  function logRequest(
-    request: Request,
-    path: string | undefined,
-    { status }: Answer,
-    reason: string | undefined,
-  ): void {
-    // Probes arrive every few seconds.
-    if (path === '/healthz' || path === '/readyz') return
-    const { headers, begunAt } = request
-    const fields = {
-      method: methodOf(request),
-      path,
-      status,
-      reason,
-      ms: Math.round((performance.now() - begunAt) * 10) / 10,
-      requestId: headers['x-request-id'],
-      traceId: traceIdOf(headers.traceparent as string | undefined),
-      network: network(headers['x-forwarded-for'] as string),
-      endpoint: 'http',
-    }
-    log.info(fields, 'request')
-  }
-
   return {
     /** Opens the port; resolves to its actual address. */
     listen: listener.listen,
@@ -288,6 +218,81 @@ export function createGateway(options: GatewayOptions) {
     /** Accepts no more connections, gives requests `graceMs` to finish, then closes the rest. */
     close: (graceMs = 10_000) => listener.close(graceMs),
   }
+}
+
+/** Creates what answers a route. */
+function createAction(route: Route, revision: Revision, options: GatewayOptions & { callTimeout: number }): Action {
+  const { transport, compatibility, callTimeout } = options
+  const { rpc, timeout = callTimeout, file } = route
+  if (file !== undefined) {
+    const answer = createFileAnswer(file.replace('{revision}', revision), route.mediaType!, route.cache!)
+    return { cost: trivialCost, act: ({ request }) => ({ answer: answer(request.headers) }) }
+  }
+  if (!rpc) return { cost: trivialCost, act: () => ({ answer: textAnswer(route.text ?? '') }) }
+  const read = createRead(route, rpc, compatibility)
+  const write = createWrite(route, rpc, revision, compatibility)
+  const isVariable = route.path.endsWith('}')
+
+  /** Calls the RPC on behalf of the client. `more` are headers about a message that can't be read as sent. */
+  function call({ request: { headers, from }, deadline, turn }: Exchange, message: Message, more: object) {
+    // The deadline counts from the arrival. For a Transport, 0 means no deadline.
+    const left = Math.max(1, Math.min(timeout, deadline - Date.now()))
+    const passedOn = Object.assign(forwardedHeaders(headers), more)
+    return transport.unary(rpc!, from.signal, left, passedOn, message, createContextValues().set(turnKey, turn))
+  }
+
+  /** Refuses a caller without permission: it gets that refusal first, not the errors of its request. */
+  async function checkCaller(exchange: Exchange): Promise<void> {
+    await call(exchange, create(rpc!.input), { 'x-malformed-message': '1' }).catch(refusal => {
+      if (problemOf(refusal).reason !== 'MALFORMED_REQUEST') throw refusal
+    })
+  }
+
+  async function act(exchange: Exchange): Promise<Outcome> {
+    const { request, path, query } = exchange
+    const segment = isVariable ? path.slice(path.lastIndexOf('/') + 1) : undefined
+    let input: Translated
+    try {
+      input = read({ segment, query, body: route.method === 'GET' ? undefined : await bodyOf(exchange) })
+    } catch (error) {
+      const isUnread = error instanceof HttpError && error.reason !== 'PAYLOAD_TOO_LARGE'
+      if (route.protected && isUnread) await checkCaller(exchange)
+      throw error
+    }
+    const { malformed } = input
+    const { message } = await call(exchange, input.message, malformed ? { 'x-malformed-fields': malformed } : {})
+    if (route.holds?.(message) === false) {
+      const { detail, headers } = problemOfCode(Code.Unavailable)
+      throw new HttpError('UNAVAILABLE', detail, headers)
+    }
+    return { answer: write(message, request.headers.accept), isLogged: true }
+  }
+  return { cost: costOf(rpc), challenges: route.challenges, act }
+}
+
+/** Logs a request that no service has logged: with no input of the client, and its path only if it is a known one. */
+function logRequest(
+  log: Log,
+  request: Request,
+  path: string | undefined,
+  { status }: Answer,
+  reason: string | undefined,
+): void {
+  // Probes arrive every few seconds.
+  if (path === '/healthz' || path === '/readyz') return
+  const { headers, begunAt } = request
+  const fields = {
+    method: methodOf(request),
+    path,
+    status,
+    reason,
+    ms: Math.round((performance.now() - begunAt) * 10) / 10,
+    requestId: headers['x-request-id'],
+    traceId: traceIdOf(headers.traceparent as string | undefined),
+    network: network(headers['x-forwarded-for'] as string),
+    endpoint: 'http',
+  }
+  log.info(fields, 'request')
 }
 
 /** The body of a request. Others take their turns while it arrives. */
@@ -334,9 +339,10 @@ const unimplemented: Answer = {
 function describeServed(request: Request, route: string | undefined, { status }: Answer): void {
   const attributes = {
     'http.response.status_code': status,
+    'http.route': route,
     'auth.request_id': request.headers['x-request-id'] as string,
   }
-  describeSpan({ ...attributes, ...(route && { 'http.route': route }) }, route && `${methodOf(request)} ${route}`)
+  describeSpan(attributes, route && `${methodOf(request)} ${route}`)
 }
 
 /** A problem document in the language that the client prefers. */

@@ -10,7 +10,7 @@ import type { Transaction } from '../database/connection.js'
 import { type Admission, failuresThatLock, limitsOf, tooManyAttempts } from '../limits/admission.js'
 import { maxEntries } from '../limits/cache-size.js'
 import {
-  type Account,
+  type AttemptStart,
   type Attempts,
   type CounterKeys,
   type Device,
@@ -50,39 +50,22 @@ const ways = {
 /** The audit action of an attempt. */
 type SignInAction = keyof typeof ways
 
-/** An attempt in flight. When its scope ends before a success or a failure, the attempt is undone and doesn't count. */
-export interface Attempt extends AsyncDisposable {
-  /** The account; undefined when no user has the name. */
-  readonly account: Account | undefined
-  /** Its place in the hash queue. */
-  readonly waiter: Waiter
-  /** Compares a password with the account's. Without an account the result is not correct, after the same time. */
-  comparePassword(text: string): Promise<Verdict>
-  /**
-   * Ends the attempt: clears the failures of its proof, adds the networks of the address to the known ones, and records
-   * the audit event. Refuses as for an unknown user when the user has been deleted or erased.
-   */
-  succeed(t?: Transaction): Promise<void>
-  /**
-   * Ends the attempt: counts a failure of the proof and of the client address, and refuses. Audit events record the
-   * first failure of the account in 15 minutes (except of a mailed key), the failure that locks it, and the failure
-   * that blocks the address; the object of the last two is the number of failures.
-   */
-  fail(reason: Reason): Promise<never>
-  /**
-   * Ends the attempt when the second factor was wrong, whose failures one-time-codes.ts counts and records: counts a
-   * failure of the client address only, and throws `refusal`.
-   */
-  failSecond(refusal: Refusal): Promise<never>
-  /**
-   * Appends an audit event of a refusal with this reason, or with one that is more precise than the caller's. Doesn't end the
-   * attempt and counts nothing.
-   */
-  record(reason: Reason | 'WRONG_CODE' | 'CODE_USED', t?: Transaction): Promise<void>
-}
-
 /** Begins attempts to sign in. */
 export type SignIns = ReturnType<typeof createSignIns>
+
+/** An attempt in flight. When its scope ends before a success or a failure, the attempt is undone and doesn't count. */
+export type Attempt = Awaited<ReturnType<SignIns['begin']>>
+
+/** An attempt that is counted as in flight. */
+interface Begun {
+  readonly action: SignInAction
+  readonly usernameKey: string
+  readonly call: Call
+  readonly waiter: Waiter
+  readonly start: AttemptStart
+  /** Ends what this process counts. Returns false if it has ended: a transaction that is repeated ends the attempt again. */
+  end(): boolean
+}
 
 /** Milliseconds for which a lock is cached, so that repeated attempts cost few statements. */
 const lockCachedFor = 100
@@ -122,6 +105,89 @@ export function createSignIns(deps: {
     if (!(await admission.knows(call.address, waiter.account))) throw refusal
   }
 
+  function attemptOf({ action, usernameKey, call, waiter, start, end }: Begun) {
+    const { address } = call
+    const { account, known, counter } = start
+    const isKnown = known && account?.active === true && !account.suspended
+    const accountWaiter: Waiter = isKnown ? { ...waiter, kind: 'known' } : waiter
+    const event = (outcome: 'ok' | 'refused', reason?: Reason | string): AuditEvent => ({
+      ...auditContext(call, outcome === 'ok' ? account : undefined),
+      action,
+      outcome,
+      reason: typeof reason === 'number' ? Reason[reason] : reason,
+      subject_id: account?.id,
+    })
+    const limitReached = (failures: number): AuditEvent => ({
+      ...event('refused', Reason.TOO_MANY_ATTEMPTS),
+      object: `failures:${failures}`,
+    })
+    // An attempt that can't be undone expires.
+    const undo = async () => counter && attempts.undo(counter.subject).catch(() => {})
+    async function addFailureOfAddress(level?: number): Promise<void> {
+      const failures = await admission.addFailure(address, level)
+      // The block concerns the address, so its event has no account.
+      if (failures !== undefined) await attempts.record({ ...limitReached(failures), subject_id: undefined })
+    }
+    return {
+      /** The account; undefined when no user has the name. */
+      account,
+      /** Its place in the hash queue. */
+      waiter: accountWaiter,
+      /** Compares a password with the account's. Without an account the result is not correct, after the same time. */
+      async comparePassword(text: string): Promise<Verdict> {
+        const claim = { context: 'password', text, stored: account?.passwordHash } as const
+        const [verdict] = await passwords.verify([claim], accountWaiter)
+        return verdict!
+      },
+      /**
+       * Ends the attempt: clears the failures of its proof, adds the networks of the address to the known ones, and records
+       * the audit event. Refuses as for an unknown user when the user has been deleted or erased.
+       */
+      async succeed(t?: Transaction): Promise<void> {
+        const { id } = account!
+        if (!(await attempts.succeed(counter?.subject, address, id, event('ok'), t))) refuse(ways[action].unknown)
+        end()
+      },
+      /**
+       * Appends an audit event of a refusal with this reason, or with one that is more precise than the caller's. Doesn't end the
+       * attempt and counts nothing.
+       */
+      record: (reason: Reason | 'WRONG_CODE' | 'CODE_USED', t?: Transaction) =>
+        attempts.record(event('refused', reason), t),
+      /**
+       * Ends the attempt when the second factor was wrong, whose failures one-time-codes.ts counts and records: counts a
+       * failure of the client address only, and throws `refusal`.
+       */
+      async failSecond(refusal: Refusal): Promise<never> {
+        end()
+        await undo()
+        await addFailureOfAddress()
+        throw refusal
+      },
+      /**
+       * Ends the attempt: counts a failure of the proof and of the client address, and refuses. Audit events record the
+       * first failure of the account in 15 minutes (except of a mailed key), the failure that locks it, and the failure
+       * that blocks the address; the object of the last two is the number of failures.
+       */
+      async fail(reason: Reason): Promise<never> {
+        // Before the first await: `return attempt.fail(…)` ends the caller's scope before this promise settles.
+        end()
+        const failures = {
+          max: limits.max,
+          seconds: lockout.seconds,
+          first: counter && event('refused', reason),
+          last: limitReached(limits.max),
+        }
+        const of = { userId: account?.id, address, bucket: limits.bucket }
+        await addFailureOfAddress(await attempts.fail(counter ?? wrongKeysOf(usernameKey), failures, of))
+        return refuse(reason)
+      },
+      async [Symbol.asyncDispose](): Promise<void> {
+        if (end()) await undo()
+      },
+    }
+  }
+
   return {
     /**
      * Counts an attempt as in flight before any comparison. Refuses with TOO_MANY_ATTEMPTS when the failures and attempts
@@ -129,9 +195,9 @@ export function createSignIns(deps: {
      * queue has no room. A refused attempt doesn't count. An attempt from a `device` of the account counts for that device
      * only.
      */
-    async begin(action: SignInAction, usernameKey: string, call: Call, device?: Device): Promise<Attempt> {
+    async begin(action: SignInAction, usernameKey: string, call: Call, device?: Device) {
       const { address } = call
-      const { proof, unknown } = ways[action]
+      const { proof } = ways[action]
       const waiter = waiterOf(call, usernameKey, proof === 'administration' ? proof : 'other')
       const lockKey = [proof, usernameKey, network(address), device?.userId, device?.session].join('\0')
       const lockedFor = locks.get(lockKey)
@@ -140,10 +206,11 @@ export function createSignIns(deps: {
 
       const inFlight = admission.begin(address)
       let open = true
-      // A transaction that is repeated ends the attempt again.
-      function end() {
-        if (open) inFlight[Symbol.dispose]()
+      function end(): boolean {
+        if (!open) return false
         open = false
+        inFlight[Symbol.dispose]()
+        return true
       }
       const start = await attempts.begin({ usernameKey, proof, address, device, limits }).catch(error => {
         end()
@@ -151,78 +218,13 @@ export function createSignIns(deps: {
       })
       admission.observe(address, start.addressLevel)
       call.user ??= start.account?.id
-      if (!start.begun) {
-        end()
-        const obstacle = obstacleOf(start, limits)
-        if (obstacle === 'failures') locks.set(lockKey, start.seconds)
-        if (obstacle === 'address') throw tooManyAttempts(secondsToRoom(start.addressLevel), 'failures')
-        // Attempts in flight end soon.
-        throw tooManyAttempts(obstacle === 'failures' ? start.seconds : 1, 'account')
-      }
-
-      const { account, known, counter } = start
-      const isKnown = known && account?.active === true && !account.suspended
-      const accountWaiter: Waiter = isKnown ? { ...waiter, kind: 'known' } : waiter
-      const event = (outcome: 'ok' | 'refused', reason?: Reason | string): AuditEvent => ({
-        ...auditContext(call, outcome === 'ok' ? account : undefined),
-        action,
-        outcome,
-        ...(reason !== undefined && { reason: typeof reason === 'string' ? reason : Reason[reason]! }),
-        ...(account && { subject_id: account.id }),
-      })
-      // An attempt that can't be undone expires.
-      const undo = async () => counter && attempts.undo(counter.subject).catch(() => {})
-      const record: Attempt['record'] = (reason, t) => attempts.record(event('refused', reason), t)
-      const limitReached = (failures: number): AuditEvent => ({
-        ...event('refused', Reason.TOO_MANY_ATTEMPTS),
-        object: `failures:${failures}`,
-      })
-      async function addFailureOfAddress(level?: number): Promise<void> {
-        const failures = await admission.addFailure(address, level)
-        if (failures === undefined) return
-        // The block concerns the address, so its event has no account.
-        const { subject_id: _, ...ofAddress } = limitReached(failures)
-        await attempts.record(ofAddress)
-      }
-      return {
-        account,
-        waiter: accountWaiter,
-        async comparePassword(text) {
-          const claim = { context: 'password', text, stored: account?.passwordHash } as const
-          const [verdict] = await passwords.verify([claim], accountWaiter)
-          return verdict!
-        },
-        async succeed(t) {
-          const { id } = account!
-          if (!(await attempts.succeed(counter?.subject, address, id, event('ok'), t))) refuse(unknown)
-          end()
-        },
-        record,
-        async failSecond(refusal) {
-          end()
-          await undo()
-          await addFailureOfAddress()
-          throw refusal
-        },
-        async fail(reason) {
-          // Before the first await: `return attempt.fail(…)` ends the caller's scope before this promise settles.
-          end()
-          const failures = {
-            max: limits.max,
-            seconds: lockout.seconds,
-            ...(counter && { first: event('refused', reason) }),
-            last: limitReached(limits.max),
-          }
-          const of = { userId: account?.id, address, bucket: limits.bucket }
-          await addFailureOfAddress(await attempts.fail(counter ?? wrongKeysOf(usernameKey), failures, of))
-          return refuse(reason)
-        },
-        async [Symbol.asyncDispose]() {
-          if (!open) return
-          end()
-          await undo()
-        },
-      }
+      if (start.begun) return attemptOf({ action, usernameKey, call, waiter, start, end })
+      end()
+      const obstacle = obstacleOf(start, limits)
+      if (obstacle === 'failures') locks.set(lockKey, start.seconds)
+      if (obstacle === 'address') throw tooManyAttempts(secondsToRoom(start.addressLevel), 'failures')
+      // Attempts in flight end soon.
+      throw tooManyAttempts(obstacle === 'failures' ? start.seconds : 1, 'account')
     },
   }
 }

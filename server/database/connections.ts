@@ -138,34 +138,24 @@ export function createConnections(url: () => string): Connections {
     tls: DatabaseTarget['tls'],
   ): Promise<pg.Client> {
     if (stopped) throw new Error('Connection terminated')
-    const { user, database, connectTimeout, keepAliveDelay, authentication, options } = target
-    const { host, address, port } = target.hosts[index]!
-    const password = target.password ?? passwordOf(target, index)
-    const client = new pg.Client({
-      host: address ?? host,
-      port,
-      user,
-      password,
-      database,
-      options,
-      ssl: host?.startsWith('/') ? false : tls ? { ...tls, ...(address && host && { servername: host }) } : false,
-      sslnegotiation: target.direct && tls ? 'direct' : 'postgres',
-      enableChannelBinding: authentication.bindsChannel,
-      application_name: target.applicationName,
-      pipeline,
-      types,
-      connectionTimeoutMillis: connectTimeout,
-      // Routers drop connections that are silent for long. The operating system then detects the loss within seconds.
-      keepAlive: keepAliveDelay !== undefined,
-      keepAliveInitialDelayMillis: keepAliveDelay,
-    } as pg.ClientConfig) as Client
-    // Startup parameters cost no round trip, and poolers support these.
-    const startup = client.getStartupConf
-    client.getStartupConf = () => ({ ...startup.call(client), ...startupParameters })
-
-    const checkAuthentication = restrictAuthentication(client, authentication)
-
+    const client = createClient(target, index, pipeline, tls)
+    const checkAuthentication = restrictAuthentication(client, target.authentication)
     const state: State = { ...fresh, index, retire }
+    watch(client, state)
+    try {
+      await client.connect()
+      checkAuthentication()
+      state.connected = true
+      if (target.writable) await checkWritable(client)
+      if (stopped) throw new Error('Connection terminated')
+      return client
+    } catch (error) {
+      void end(client)
+      throw error
+    }
+  }
+
+  function watch(client: Client, state: State): void {
     all.set(client, state)
     timer ??= setInterval(check, checkInterval).unref()
     client.on('error', () => {
@@ -186,23 +176,13 @@ export function createConnections(url: () => string): Connections {
       // A read-only error means that the server was demoted to a standby.
       if (code === readOnly) renew()
     })
-    try {
-      await client.connect()
-      checkAuthentication()
-      state.connected = true
-      if (target.writable) {
-        const { rows } = await client.query('SHOW transaction_read_only')
-        if (rows[0].transaction_read_only !== 'off') {
-          countError(readOnly.slice(0, 2))
-          throw Object.assign(new Error('The database is read-only'), { code: readOnly })
-        }
-      }
-      if (stopped) throw new Error('Connection terminated')
-      return client
-    } catch (error) {
-      void end(client)
-      throw error
-    }
+  }
+
+  async function checkWritable(client: pg.Client): Promise<void> {
+    const { rows } = await client.query('SHOW transaction_read_only')
+    if (rows[0].transaction_read_only === 'off') return
+    countError(readOnly.slice(0, 2))
+    throw Object.assign(new Error('The database is read-only'), { code: readOnly })
   }
 
   function check(): void {
@@ -273,6 +253,34 @@ export function createConnections(url: () => string): Connections {
       for (const client of all.keys()) destroy(client)
     },
   }
+}
+
+/** Creates a client, which isn't connected. */
+function createClient(target: DatabaseTarget, index: number, pipeline: boolean, tls: DatabaseTarget['tls']): Client {
+  const { user, database, connectTimeout, keepAliveDelay, authentication, options } = target
+  const { host, address, port } = target.hosts[index]!
+  const client = new pg.Client({
+    host: address ?? host,
+    port,
+    user,
+    password: target.password ?? passwordOf(target, index),
+    database,
+    options,
+    ssl: tls && !host?.startsWith('/') ? { ...tls, servername: address && host } : false,
+    sslnegotiation: target.direct && tls ? 'direct' : 'postgres',
+    enableChannelBinding: authentication.bindsChannel,
+    application_name: target.applicationName,
+    pipeline,
+    types,
+    connectionTimeoutMillis: connectTimeout,
+    // Routers drop connections that are silent for long. The operating system then detects the loss within seconds.
+    keepAlive: keepAliveDelay !== undefined,
+    keepAliveInitialDelayMillis: keepAliveDelay,
+  } as pg.ClientConfig) as Client
+  // Startup parameters cost no round trip, and poolers support these.
+  const startup = client.getStartupConf
+  client.getStartupConf = () => ({ ...startup.call(client), ...startupParameters })
+  return client
 }
 
 /** Role and database, as the driver completes them, and the parameter that requires TLS. */

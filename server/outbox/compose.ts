@@ -5,7 +5,6 @@
  */
 import { randomUUID } from 'node:crypto'
 import type { Transaction } from '../database/connection.js'
-import type { AdministeredUserRow } from '../models/administered-user.js'
 import type { Models } from '../models/define-models.js'
 import type { Email, Notice, ReadyEmail, RequestedEmail } from '../models/email.js'
 import { emailCode, newRecoveryKey } from '../models/mailed-key.js'
@@ -16,7 +15,7 @@ import type { Settings } from '../process/settings.js'
 import type { Locale } from '../requests/locale.js'
 import type { Limit } from '../requests/refusal.js'
 import { emailKey } from '../rules/names.js'
-import { createQuotas } from './quotas.js'
+import { createQuotas, type Quotas } from './quotas.js'
 import { type Composed, startSender } from './sender.js'
 import { type Contents, writeEmail } from './texts.js'
 import { createMailTransport } from './transport.js'
@@ -47,8 +46,19 @@ export function createComposer(
   now: () => number,
   onRefusal?: (limit: Limit) => void,
 ): (email: Email) => Promise<Composed> {
-  const { database, users, administeredUsers, organizations, mailedKeys, emails, attempts, counterKeys, audit } = models
-  const quotas = createQuotas(models.emailQuotas, counterKeys, settings.limitFactor, now, onRefusal)
+  const quotas = createQuotas(models.emailQuotas, models.counterKeys, settings.limitFactor, now, onRefusal)
+  const decide = createDecide(models, settings, quotas)
+  const make = createMake(models, settings)
+  return async email => {
+    if (email.kind === 'recovery-key' && now() - email.createdAt.getTime() > recoveryMaxAge) return 'expired'
+    const decided = email.stage === 'ready' ? email : await decide(email)
+    return typeof decided === 'object' ? make(decided) : decided
+  }
+}
+
+/** Creates the function that applies the quotas to a request. It returns an e-mail that is to be sent now. */
+function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>, quotas: Quotas) {
+  const { database, users, emails, attempts, audit } = models
 
   /**
    * Admits an e-mail for a user. An e-mail to an inactive account returns to the queue with the last priority: anyone can
@@ -93,6 +103,43 @@ export function createComposer(
     })
   }
 
+  /** Decides on a code for a user's new address: only the quota of the recipient prevents it, without an error. */
+  async function decideCode(request: RequestedEmail<'email-code'>) {
+    const user = await users.byId(request.parameters.userId)
+    return database.transact(async t => {
+      if ((await quotas.recipient(request.parameters.to, false, t)) > 0) return 'unwanted'
+      return admit(request, user, t)
+    })
+  }
+
+  /**
+   * Decides when to notify the owner: now, or, beyond the quota, later in one e-mail with all events until then. An account
+   * that was activated has its own quota. Others share the recipient's, because anyone can sign up many accounts with the
+   * e-mail address of another person.
+   */
+  async function decideNotice(email: RequestedEmail<Notice>) {
+    const user = await ownerOf(models, email)
+    const to = email.parameters.to ?? user?.email
+    if (!to) return 'unwanted'
+    return database.transact(async t => {
+      const activated = user && (user.active || user.unactivatedSeenAt === null)
+      const wait = await (activated ? quotas.notice(user.id, to, t) : quotas.recipient(to, false, t))
+      if (wait === 0) return admit(email, user, t)
+      await emails.hold(email.id, wait, t)
+      return 'held'
+    })
+  }
+
+  return (email: RequestedEmail): Promise<ReadyEmail | 'unwanted' | 'held'> => {
+    if (email.kind === 'recovery-key') return decideRecoveryKey(email)
+    return email.kind === 'email-code' ? decideCode(email) : decideNotice(email)
+  }
+}
+
+/** Creates the function that makes the e-mail of an entry, with a key if its kind has one. */
+function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail'>) {
+  const { database, users, administeredUsers, organizations, mailedKeys, emails } = models
+
   /**
    * Stores a key while its entry is in the queue. Returns false when the entry has been discarded. A transaction that
    * voids keys also discards entries. The row lock of the entry serializes both: the stored key is voided, or no key is
@@ -106,7 +153,7 @@ export function createComposer(
     })
   }
 
-  async function sendRecoveryKey(entry: ReadyEmail<'recovery-key'>): Promise<Composed> {
+  async function makeRecoveryKey(entry: ReadyEmail<'recovery-key'>): Promise<Composed> {
     const { userId, to } = entry.parameters
     const user = await users.byId(userId)
     if (!user || user.suspended) return 'unwanted'
@@ -117,16 +164,7 @@ export function createComposer(
     return write(entry, [userId], to, 'recovery-key', { username: user.username, key })
   }
 
-  /** Decides on a code for a user's new address: only the quota of the recipient prevents it, without an error. */
-  async function decideCode(request: RequestedEmail<'email-code'>) {
-    const user = await users.byId(request.parameters.userId)
-    return database.transact(async t => {
-      if ((await quotas.recipient(request.parameters.to, false, t)) > 0) return 'unwanted'
-      return admit(request, user, t)
-    })
-  }
-
-  async function sendCode(entry: ReadyEmail<'email-code'>): Promise<Composed> {
+  async function makeCode(entry: ReadyEmail<'email-code'>): Promise<Composed> {
     const { userId, to, generation } = entry.parameters
     const user = await users.byId(userId)
     // A changed generation means that the requesting session has ended.
@@ -137,7 +175,7 @@ export function createComposer(
     return write(entry, [userId], to, 'email-code', { username: user.username, key })
   }
 
-  async function sendActivationKey(entry: ReadyEmail<'activation-key'>): Promise<Composed> {
+  async function makeActivationKey(entry: ReadyEmail<'activation-key'>): Promise<Composed> {
     const { userId, organizationId } = entry.parameters
     const user = await users.byId(userId)
     if (!user || user.suspended) return 'unwanted'
@@ -153,39 +191,15 @@ export function createComposer(
     return write(entry, [userId], to, 'activation-key', { username: user.username, key })
   }
 
-  /** The user of a notice. Only the notice of its deletion goes to a deleted user. */
-  async function ownerOf(notice: Notice, id: number): Promise<AdministeredUserRow | undefined> {
-    const user = await administeredUsers.find({ id })
-    return notice === 'account-deleted' || !user?.deletedAt ? user : undefined
-  }
-
-  /**
-   * Decides when to notify the owner: now, or, beyond the quota, later in one e-mail with all events until then. An account
-   * that was activated has its own quota. Others share the recipient's, because anyone can sign up many accounts with the
-   * e-mail address of another person.
-   */
-  async function decideNotice(email: RequestedEmail<Notice>) {
-    const user = await ownerOf(email.kind, email.parameters.userId)
-    const to = email.parameters.to ?? user?.email
-    if (!to) return 'unwanted'
-    return database.transact(async t => {
-      const activated = user && (user.active || user.unactivatedSeenAt === null)
-      const wait = await (activated ? quotas.notice(user.id, to, t) : quotas.recipient(to, false, t))
-      if (wait === 0) return admit(email, user, t)
-      await emails.hold(email.id, wait, t)
-      return 'held'
-    })
-  }
-
-  async function sendNotice(entry: ReadyEmail<Notice>): Promise<Composed> {
+  async function makeNotice(entry: ReadyEmail<Notice>): Promise<Composed> {
     const { userId, to, ...content } = entry.parameters
-    const user = await ownerOf(entry.kind, userId)
+    const user = await ownerOf(models, entry)
     const email = to ?? user?.email
     if (!user || !email) return 'unwanted'
     return write(entry, [userId], email, entry.kind, { username: user.username, ...content })
   }
 
-  async function sendAdministrationNotice(entry: ReadyEmail<'administration' | 'administered'>): Promise<Composed> {
+  async function makeAdministrationNotice(entry: ReadyEmail<'administration' | 'administered'>): Promise<Composed> {
     const { kind, parameters } = entry
     const { userId, subjectId, actor, actorId, ...content } = parameters
     const to = 'to' in parameters ? parameters.to : (await users.byId(userId))?.email
@@ -197,42 +211,39 @@ export function createComposer(
     return write(entry, [userId, subjectId], to, kind, change)
   }
 
-  async function sendOrganizationNotice(entry: ReadyEmail<'organization-email-changed'>): Promise<Composed> {
+  async function makeOrganizationNotice(entry: ReadyEmail<'organization-email-changed'>): Promise<Composed> {
     const { organizationId, to, ...content } = entry.parameters
     const organization = await organizations.find(organizationId)
     if (!organization) return 'unwanted'
     return write(entry, [], to, entry.kind, { organization: organization.name, ...content })
   }
 
-  /** Applies the quotas. Returns an e-mail that is to be sent now. */
-  function decide(email: RequestedEmail): Promise<ReadyEmail | 'unwanted' | 'held'> {
-    if (email.kind === 'recovery-key') return decideRecoveryKey(email)
-    return email.kind === 'email-code' ? decideCode(email) : decideNotice(email)
-  }
-
-  function send(email: ReadyEmail): Promise<Composed> {
+  return (email: ReadyEmail): Promise<Composed> => {
     switch (email.kind) {
       case 'recovery-key':
-        return sendRecoveryKey(email)
+        return makeRecoveryKey(email)
       case 'email-code':
-        return sendCode(email)
+        return makeCode(email)
       case 'activation-key':
-        return sendActivationKey(email)
+        return makeActivationKey(email)
       case 'organization-email-changed':
-        return sendOrganizationNotice(email)
+        return makeOrganizationNotice(email)
       case 'administration':
       case 'administered':
-        return sendAdministrationNotice(email)
+        return makeAdministrationNotice(email)
       default:
-        return sendNotice(email)
+        return makeNotice(email)
     }
   }
+}
 
-  return async email => {
-    if (email.kind === 'recovery-key' && now() - email.createdAt.getTime() > recoveryMaxAge) return 'expired'
-    const decided = email.stage === 'ready' ? email : await decide(email)
-    return typeof decided === 'object' ? send(decided) : decided
-  }
+/** The user of a notice. Only the notice of its deletion goes to a deleted user. */
+async function ownerOf(
+  { administeredUsers }: Models,
+  { kind, parameters }: RequestedEmail<Notice> | ReadyEmail<Notice>,
+) {
+  const user = await administeredUsers.find({ id: parameters.userId })
+  return kind === 'account-deleted' || !user?.deletedAt ? user : undefined
 }
 
 function write<K extends keyof Contents>(

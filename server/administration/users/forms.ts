@@ -41,23 +41,27 @@ interface Update {
 export function userFormRpcs(deps: Deps) {
   const { references, users, registrar, notifyAdministrators, passwords, masterKey } = deps
   const change = changingUser(deps)
+
+  async function checkNew(form: Partial<UserForm>): Promise<CompleteTexts> {
+    const { password, role = '', nickname = form.username } = form
+    const fields = [...accountFields, ...(password === undefined ? [] : ['password' as const]), 'roles' as const]
+    const { wrong, texts } = checkForm({ ...form, nickname, roles: role === '' ? [] : [role] }, fields, deps)
+    if (wrong.length > 0) {
+      // Report taken names with all other wrong fields; otherwise they show when the user is added.
+      const taken = await takenNames(users, texts)
+      refuseForm([...wrong, ...taken.filter(({ field }) => wrong.every(other => other.field !== field))])
+    }
+    return texts as CompleteTexts
+  }
+
   return {
     /** Registers a user, active at once or not. */
     async createUser(request, { call, administrator, transact }) {
       const form: Partial<UserForm> = request.form ?? {}
-      const { password, role: givenRole = '', nickname = form.username } = form
-      const fields = [...accountFields, ...(password === undefined ? [] : ['password' as const]), 'roles' as const]
-      const given = { ...form, nickname, roles: givenRole === '' ? [] : [givenRole] }
-      const { wrong, texts } = checkForm(given, fields, deps)
-      if (wrong.length > 0) {
-        // Report taken names with all other wrong fields; otherwise they show when the user is added.
-        const taken = await takenNames(users, texts)
-        refuseForm([...wrong, ...taken.filter(({ field }) => wrong.every(other => other.field !== field))])
-      }
+      const complete = await checkNew(form)
+      const { username } = complete
       const role = checkRole('form.role', form.role)
       administrator.permitSignIn([role])
-      const complete = texts as CompleteTexts
-      const { username } = complete
       if (request.organization && !request.active) {
         wrongFields([{ field: 'organization', message: 'Only a user that is created active can belong to one.' }])
       }
@@ -65,11 +69,9 @@ export function userFormRpcs(deps: Deps) {
       const becomesAdministrator = role === 'ROLE_ADMIN'
       if (becomesAdministrator && request.active) administrator.confirm(username, request.confirm)
 
-      const key = usernameKey(username)
-      const [passwordHash = ''] =
-        password === undefined
-          ? []
-          : await passwords.hash([{ context: 'password', text: password }], waiterOf(call, key, 'administration'))
+      const given = form.password === undefined ? [] : [{ context: 'password', text: form.password } as const]
+      const waiter = waiterOf(call, usernameKey(username), 'administration')
+      const [passwordHash = ''] = given.length > 0 ? await passwords.hash(given, waiter) : []
       const user = {
         ...attributesOfForm(complete),
         passwordHash,
