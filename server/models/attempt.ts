@@ -328,8 +328,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       const [inner, outer] = networkKeys(address)
       // For an account that was never activated, `seen` updates the time of the last sign-in. It skips a locked row: a wait
       // would break the order of locks, and the lock belongs to another sign-in or to a change of the user.
-      const rows = await database.run(
-        sql('attempt-succeed')`WITH cleared AS (
+      const query = sql('attempt-succeed')`WITH cleared AS (
           UPDATE attempts SET count = 0, window_ends = clock_timestamp(), in_flight = greatest(in_flight - 1, 0)
           WHERE subject = ${subject} RETURNING 1
         ), present AS MATERIALIZED (
@@ -341,19 +340,18 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
         ), remembered AS (INSERT INTO known_addresses (user_id, address, seen_at)
           SELECT id, network, clock_timestamp() FROM present, (VALUES (${inner}::bytea), (${outer})) AS networks (network)
           ON CONFLICT (user_id, address) DO UPDATE SET seen_at = clock_timestamp() RETURNING 1)
-        SELECT audit_append(${stamped(event)}) WHERE EXISTS (SELECT FROM remembered)`,
-        t,
-      )
+        SELECT audit_append(${stamped(event)}) WHERE EXISTS (SELECT FROM remembered)`
+      const rows = await database.run(query, t)
       return rows.length > 0
     },
     /** Records an event of an attempt. Counts nothing. */
     async record(event: AuditEvent, t?: Transaction): Promise<void> {
       const id = event.subject_id
-      await database.run(
-        sql('attempt-record')`WITH present AS MATERIALIZED (SELECT FROM users WHERE id = ${id} FOR KEY SHARE)
-          SELECT audit_append(${stamped(event)}) WHERE ${id}::int IS NULL OR EXISTS (SELECT FROM present)`,
-        t,
-      )
+      const query = sql(
+        'attempt-record',
+      )`WITH present AS MATERIALIZED (SELECT FROM users WHERE id = ${id} FOR KEY SHARE)
+          SELECT audit_append(${stamped(event)}) WHERE ${id}::int IS NULL OR EXISTS (SELECT FROM present)`
+      await database.run(query, t)
     },
     /** Increments a count and returns it. */
     async count(subject: Buffer, seconds: number): Promise<Count> {
@@ -380,10 +378,8 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
      * sign-in locks counts, then the user.
      */
     async rename(userId: number, former: string, usernameKey: string, t: Transaction): Promise<void> {
-      const networks = await database.run<{ address: Buffer }>(
-        sql('attempt-networks-of-user')`SELECT address FROM known_addresses WHERE user_id = ${userId}`,
-        t,
-      )
+      const read = sql('attempt-networks-of-user')`SELECT address FROM known_addresses WHERE user_id = ${userId}`
+      const networks = await database.run<{ address: Buffer }>(read, t)
       const knownKeys = (proof: Proof, network: Buffer) =>
         [former, usernameKey].map(key => counterKeys.known(proof, key, network))
       const names = [...proofs, 'mailed key' as const].flatMap(proof => {
@@ -395,22 +391,20 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       // Copies counts instead of moving them, because an attempt in flight ends under the former subject. If the new username
       // already has a count, from before it had a user, the higher count applies. `devices` keeps the counts of devices, whose
       // subjects don't depend on the username. It skips known networks: their former counts expire.
-      await database.run(
-        sql('attempt-rename')`WITH names AS MATERIALIZED (
-            SELECT * FROM unnest(${column(0)}::bytea[], ${column(1)}::bytea[], ${column(2)}::bytea[], ${column(3)}::bytea[])
-              AS n (former, next, former_account, next_account)
-          ), devices AS (
-            UPDATE attempts a SET account = n.next_account FROM names n
-            WHERE a.account = n.former_account AND n.former = n.former_account AND NOT a.subject = ANY(${column(0)}::bytea[])
-          )
-          INSERT INTO attempts AS a (subject, account, count, window_ends)
-          SELECT n.next, CASE WHEN n.next <> n.next_account THEN n.next_account END, f.count, f.window_ends
-          FROM names n JOIN attempts f ON f.subject = n.former WHERE f.count > 0 AND f.window_ends > clock_timestamp()
-          ON CONFLICT (subject) DO UPDATE SET
-            count = greatest(${failed}, excluded.count),
-            window_ends = greatest(a.window_ends, excluded.window_ends)`,
-        t,
-      )
+      const query = sql('attempt-rename')`WITH names AS MATERIALIZED (
+          SELECT * FROM unnest(${column(0)}::bytea[], ${column(1)}::bytea[], ${column(2)}::bytea[], ${column(3)}::bytea[])
+            AS n (former, next, former_account, next_account)
+        ), devices AS (
+          UPDATE attempts a SET account = n.next_account FROM names n
+          WHERE a.account = n.former_account AND n.former = n.former_account AND NOT a.subject = ANY(${column(0)}::bytea[])
+        )
+        INSERT INTO attempts AS a (subject, account, count, window_ends)
+        SELECT n.next, CASE WHEN n.next <> n.next_account THEN n.next_account END, f.count, f.window_ends
+        FROM names n JOIN attempts f ON f.subject = n.former WHERE f.count > 0 AND f.window_ends > clock_timestamp()
+        ON CONFLICT (subject) DO UPDATE SET
+          count = greatest(${failed}, excluded.count),
+          window_ends = greatest(a.window_ends, excluded.window_ends)`
+      await database.run(query, t)
     },
     /** Deletes expired counts, and known networks that have been unused for too long. */
     async prune(): Promise<void> {

@@ -89,14 +89,11 @@ const stride = 5000
 const strides = 4
 
 // Time limits of a transaction: a process that hangs blocks others for at most 2 s.
-const limits = ['statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout']
-  .map(name => `set_config('${name}', '2s', true)`)
-  .join(', ')
+const limits = sql`set_config('statement_timeout', '2s', true), set_config('lock_timeout', '2s', true),
+  set_config('idle_in_transaction_session_timeout', '2s', true)`
 
-const columns = `at, action, outcome, reason, actor, actor_id, subject_id, object, address, request_id,
-      salt, address_digest, mac`
-
-const stamped = 'action, outcome, reason, actor, actor_id, subject_id, object, address, request_id, salt, mac'
+const stamped = sql`action, outcome, reason, actor, actor_id, subject_id, object, address, request_id, salt, mac`
+const columns = sql`at, ${stamped}, address_digest`
 
 /** Creates the chain in a database. */
 export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 'mac'>) {
@@ -114,13 +111,11 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
   /** Verifies one step of the chain after a link, up to the first break or the first event younger than `seconds`. */
   async function follow(from: Link, seconds: number | null, t: Transaction) {
     type Row = Stamped & { id: string; hash: Buffer; at: string; young: boolean }
-    const rows = await database.run<Row>(
-      sql('audit-next-events')`
-      SELECT ${sql.text(stamped)}, address_digest AS digest, id, hash, extract(epoch FROM at)::text AS at,
+    const read = sql('audit-next-events')`
+      SELECT ${stamped}, address_digest AS digest, id, hash, extract(epoch FROM at)::text AS at,
         coalesce(at >= now() - make_interval(secs => ${seconds}), false) AS young
-      FROM audit_events WHERE id > ${from.id} ORDER BY id LIMIT ${stride}`,
-      t,
-    )
+      FROM audit_events WHERE id > ${from.id} ORDER BY id LIMIT ${stride}`
+    const rows = await database.run<Row>(read, t)
     let { id, hash } = from
     for (const row of rows) {
       if (row.young) return { id, hash, more: false }
@@ -136,11 +131,9 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
   /** Returns the first staged event with an invalid MAC, as `staged:<number>`; undefined when there is none. */
   async function verifyStaged(t: Transaction): Promise<string | undefined> {
     for (let seq = '0', more = true; more; ) {
-      const rows = await database.run<Stamped & { seq: string }>(
-        sql('audit-staged-events')`
-        SELECT ${sql.text(stamped)}, address_digest AS digest, seq FROM audit_staged WHERE seq > ${seq} ORDER BY seq LIMIT ${stride}`,
-        t,
-      )
+      const read = sql('audit-staged-events')`
+        SELECT ${stamped}, address_digest AS digest, seq FROM audit_staged WHERE seq > ${seq} ORDER BY seq LIMIT ${stride}`
+      const rows = await database.run<Stamped & { seq: string }>(read, t)
       const wrong = rows.find(row => !isGenuine(row))
       if (wrong) return `staged:${wrong.seq}`
       seq = rows.at(-1)?.seq ?? seq
@@ -150,23 +143,17 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
   }
 
   async function sealBatch(t: Transaction): Promise<boolean> {
-    const [entered] = await database.run<{ mine: boolean }>(
-      sql('audit-enter')`
-      SELECT pg_try_advisory_xact_lock(${sql.text(advisoryKeys.sealing)}) AS mine, ${sql.text(limits)}`,
-      t,
-    )
-    if (!entered!.mine) return false
+    const enter = sql('audit-enter')`
+      SELECT pg_try_advisory_xact_lock(${sql.text(advisoryKeys.sealing)}) AS mine, ${limits}`
+    if (!(await first(database.run<{ mine: boolean }>(enter, t)))!.mine) return false
     type Row = { head: string; hash: Buffer; seq: string; at: string; mac: Buffer }
-    const rows = await database.run<Row>(
-      sql('audit-next-staged')`
+    const read = sql('audit-next-staged')`
       SELECT h.id AS head, h.hash, s.seq, extract(epoch FROM s.at)::text AS at, s.mac
-      FROM audit_head h, LATERAL (SELECT seq, at, mac FROM audit_staged ORDER BY seq LIMIT ${batch}) s ORDER BY s.seq`,
-      t,
-    )
-    const [first] = rows
-    if (!first) return false
-    const head = Number(first.head)
-    let { hash } = first
+      FROM audit_head h, LATERAL (SELECT seq, at, mac FROM audit_staged ORDER BY seq LIMIT ${batch}) s ORDER BY s.seq`
+    const rows = await database.run<Row>(read, t)
+    if (rows.length === 0) return false
+    const head = Number(rows[0]!.head)
+    let { hash } = rows[0]!
     const hashes = rows.map(({ at, mac }, index) => {
       hash = masterKey.mac(linkText(hash, head + index + 1, at, mac))
       return hash
@@ -178,14 +165,24 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
       ), moved AS (
         DELETE FROM audit_staged WHERE seq = ANY (ARRAY(SELECT seq FROM given)) RETURNING *
       ), added AS (
-        INSERT INTO audit_events (id, ${sql.text(columns)}, hash)
-        SELECT ${head}::bigint + place, ${sql.text(columns)}, hash FROM moved JOIN given USING (seq) RETURNING 1
+        INSERT INTO audit_events (id, ${columns}, hash)
+        SELECT ${head}::bigint + place, ${columns}, hash FROM moved JOIN given USING (seq) RETURNING 1
       )
       UPDATE audit_head SET id = ${head}::bigint + ${rows.length}::int, hash = ${hash}
       WHERE (SELECT count(*) FROM added) = ${rows.length} RETURNING 1`
     const moved = await database.run(move, t)
     if (moved.length === 0) throw new Error('Staged events disappeared while they were sealed.')
     return rows.length === batch
+  }
+
+  /** Reads both ends of the chain, and the hash of the event `knownId`. */
+  async function readEnds(knownId: string, t: Transaction) {
+    type Ends = { headId: string; headHash: Buffer; first: string | null; known: Buffer | null; staged: string }
+    const read = sql('audit-ends')`
+      SELECT c.id, c.hash, c.mac, h.id AS "headId", h.hash AS "headHash", (SELECT min(id) FROM audit_events) AS first,
+        (SELECT count(*) FROM audit_staged) AS staged, (SELECT hash FROM audit_events WHERE id = ${knownId}) AS known
+      FROM audit_checkpoint c, audit_head h`
+    return (await first(database.run<Checkpoint & Ends>(read, t)))!
   }
 
   const holdCheckpoint = (t: Transaction) =>
@@ -196,8 +193,8 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
     await database.run(sql`UPDATE audit_checkpoint SET id = ${to.id}, hash = ${to.hash}, mac = ${mac}`, t)
   }
 
-  async function pruneStep(seconds: number, t: Transaction) {
-    await database.run(sql('audit-limit')`SELECT ${sql.text(limits)}`, t)
+  async function pruneStep(seconds: number, t: Transaction): Promise<{ more: boolean; broken?: string }> {
+    await database.run(sql('audit-limit')`SELECT ${limits}`, t)
     const held = await holdCheckpoint(t)
     if (!held) return { more: false }
     if (!isSigned(held)) return { more: false, broken: 'checkpoint' }
@@ -231,57 +228,47 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
      * `known`. A call verifies at most 20,000 events, and returns the position at which the next call continues.
      */
     verify: (known = '0:', from?: VerifiedLink): Promise<Verified> =>
-      database.transact(async t => {
-        const [knownId = '0', knownHash = ''] = known.split(':')
-        await database.run(sql('audit-snapshot')`SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY`, t)
-        type Ends = Checkpoint & { headId: string; headHash: Buffer; first: string | null; known: Buffer | null } & {
-          staged: string
-        }
-        const [found] = await database.run<Ends>(
-          sql('audit-ends')`
-          SELECT c.id, c.hash, c.mac, h.id AS "headId", h.hash AS "headHash",
-          (SELECT min(id) FROM audit_events) AS first, (SELECT count(*) FROM audit_staged) AS staged, (SELECT hash FROM audit_events WHERE id = ${knownId}) AS known
-          FROM audit_checkpoint c, audit_head h`,
-          t,
-        )
-        const { headId, headHash, ...begin } = found!
-        // The checkpoint may have moved past the position of the previous call.
-        const resumes = from !== undefined && from.id > Number(begin.id)
-        let at: Awaited<ReturnType<typeof follow>> = resumes
-          ? { id: from.id, hash: Buffer.from(from.hash, 'hex'), more: true }
-          : { id: Number(begin.id), hash: begin.hash, more: true }
-        let events = from?.events ?? 0
-        const forgotten = Number(knownId) > 0 && Number(knownId) < Number(begin.id)
-        const resultAt = () => {
-          const newest = `${at.id}:${at.hash.toString('hex')}`
-          return { events, staged: Number(begin.staged), newest, forgotten }
-        }
-        const brokenAt = (broken: string) => ({ ...resultAt(), broken })
-        if (!isSigned(begin)) return brokenAt('checkpoint')
-        if (begin.first !== null && Number(begin.first) <= Number(begin.id)) return brokenAt(begin.first)
-        for (let step = 0; at.more && step < strides; step++) {
-          const before = at.id
-          at = await follow(at, null, t)
-          events += at.id - before
-        }
-        if (at.broken !== undefined) return brokenAt(at.broken)
-        if (at.more) return { ...resultAt(), next: { id: at.id, hash: at.hash.toString('hex'), events } }
-        if (at.id !== Number(headId)) return brokenAt(String(Math.min(at.id, Number(headId)) + 1))
-        if (!at.hash.equals(headHash)) return brokenAt(headId)
-        const kept = knownId === begin.id ? begin.hash : begin.known
-        if (Number(knownId) > 0 && !forgotten && kept?.toString('hex') !== knownHash) return brokenAt(knownId)
-        const staged = await verifyStaged(t)
-        return staged === undefined ? resultAt() : brokenAt(staged)
-      }),
+      database.transact(
+        async t => {
+          const [knownId = '0', knownHash = ''] = known.split(':')
+          const { headId, headHash, ...begin } = await readEnds(knownId, t)
+          // The checkpoint may have moved past the position of the previous call.
+          const resumes = from !== undefined && from.id > Number(begin.id)
+          let at: Awaited<ReturnType<typeof follow>> = resumes
+            ? { id: from.id, hash: Buffer.from(from.hash, 'hex'), more: true }
+            : { id: Number(begin.id), hash: begin.hash, more: true }
+          let events = from?.events ?? 0
+          const forgotten = Number(knownId) > 0 && Number(knownId) < Number(begin.id)
+          const resultAt = () => {
+            const newest = `${at.id}:${at.hash.toString('hex')}`
+            return { events, staged: Number(begin.staged), newest, forgotten }
+          }
+          const brokenAt = (broken: string) => ({ ...resultAt(), broken })
+          if (!isSigned(begin)) return brokenAt('checkpoint')
+          if (begin.first !== null && Number(begin.first) <= Number(begin.id)) return brokenAt(begin.first)
+          for (let step = 0; at.more && step < strides; step++) {
+            const before = at.id
+            at = await follow(at, null, t)
+            events += at.id - before
+          }
+          if (at.broken !== undefined) return brokenAt(at.broken)
+          if (at.more) return { ...resultAt(), next: { id: at.id, hash: at.hash.toString('hex'), events } }
+          if (at.id !== Number(headId)) return brokenAt(String(Math.min(at.id, Number(headId)) + 1))
+          if (!at.hash.equals(headHash)) return brokenAt(headId)
+          const kept = knownId === begin.id ? begin.hash : begin.known
+          if (Number(knownId) > 0 && !forgotten && kept?.toString('hex') !== knownHash) return brokenAt(knownId)
+          const staged = await verifyStaged(t)
+          return staged === undefined ? resultAt() : brokenAt(staged)
+        },
+        { snapshot: true },
+      ),
     /**
      * Deletes events older than `seconds`, and signs a checkpoint from which the remaining events verify. Stops at a break in
      * the chain, and returns the break in the format of `Verified.broken`.
      */
     async prune(seconds: number) {
       for (;;) {
-        const { more, broken } = await database.transact(
-          (t): Promise<{ more: boolean; broken?: string }> => pruneStep(seconds, t),
-        )
+        const { more, broken } = await database.transact(t => pruneStep(seconds, t))
         if (broken !== undefined || !more) return broken
       }
     },

@@ -174,12 +174,10 @@ export function createImports(database: Database, masterKey: Pick<MasterKey, 'di
     /** Returns what a dry run saw for each of these rows, in order; undefined unless it saw all of them. */
     async seen(dryRunId: number, firstRow: number, rowCount: number, t: Transaction): Promise<Buffer[] | undefined> {
       const end = firstRow + rowCount
-      const rows = await database.run<{ firstRow: number; seen: Buffer }>(
-        sql('import-seen')`SELECT first_row AS "firstRow", seen FROM import_batches
-          WHERE import_id = ${dryRunId} AND first_row < ${end} AND first_row + row_count > ${firstRow} AND seen IS NOT NULL
-          ORDER BY first_row`,
-        t,
-      )
+      const query = sql('import-seen')`SELECT first_row AS "firstRow", seen FROM import_batches
+        WHERE import_id = ${dryRunId} AND first_row < ${end} AND first_row + row_count > ${firstRow} AND seen IS NOT NULL
+        ORDER BY first_row`
+      const rows = await database.run<{ firstRow: number; seen: Buffer }>(query, t)
       const all = Buffer.concat(rows.map(row => row.seen))
       const offset = (firstRow - (rows[0]?.firstRow ?? firstRow)) * seenBytes
       if (all.length < offset + rowCount * seenBytes) return undefined
@@ -227,11 +225,9 @@ export function createImports(database: Database, masterKey: Pick<MasterKey, 'di
       const byDigest = new Map(names.map(name => [digest(importId, name).toString('latin1'), name]))
       if (byDigest.size === 0) return new Map()
       const digests = [...byDigest.keys()].map(text => Buffer.from(text, 'latin1'))
-      const rows = await database.run<{ record: Buffer; place: number }>(
-        sql('import-touched')`SELECT record, place FROM import_records
-          WHERE import_id = ${importId} AND record = ANY(${digests}::bytea[])`,
-        t,
-      )
+      const query = sql('import-touched')`SELECT record, place FROM import_records
+        WHERE import_id = ${importId} AND record = ANY(${digests}::bytea[])`
+      const rows = await database.run<{ record: Buffer; place: number }>(query, t)
       return new Map(rows.map(({ record, place }) => [byDigest.get(record.toString('latin1'))!, place]))
     },
 

@@ -1,6 +1,6 @@
 // What imports created, as their events in the audit log name it, and what has touched it since.
 import type { Database, Transaction } from '../database/connection.js'
-import { type Query, sql } from '../database/sql.js'
+import { first, type Query, sql } from '../database/sql.js'
 import { readCreated } from '../rules/id-ranges.js'
 
 /** A place among the records that an import created: behind a record of an event. */
@@ -58,11 +58,12 @@ export function createImportedRecords(database: Database) {
      * chain, and `deleted` once retention has deleted events.
      */
     async log(importId: number, since: Date): Promise<'whole' | 'unsealed' | 'deleted'> {
-      const [log] = await database.run<{ unsealed: boolean; deleted: boolean }>(
-        sql('imported-log')`SELECT EXISTS (SELECT FROM audit_staged WHERE ${imported(importId)}) AS unsealed,
+      const query = sql(
+        'imported-log',
+      )`SELECT EXISTS (SELECT FROM audit_staged WHERE ${imported(importId)}) AS unsealed,
           (SELECT id > 0 FROM audit_checkpoint)
-            AND (SELECT at FROM audit_events ORDER BY id LIMIT 1) > ${since} IS NOT FALSE AS deleted`,
-      )
+            AND (SELECT at FROM audit_events ORDER BY id LIMIT 1) > ${since} IS NOT FALSE AS deleted`
+      const [log] = await database.run<{ unsealed: boolean; deleted: boolean }>(query)
       return log!.deleted ? 'deleted' : log!.unsealed ? 'unsealed' : 'whole'
     },
 
@@ -72,13 +73,12 @@ export function createImportedRecords(database: Database) {
       after: ImportedPlace,
       limit: number,
     ): Promise<{ ids: number[]; next: ImportedPlace | undefined }> {
-      const from = async (event: number) =>
-        (
-          await database.run<{ event: number; object: string }>(
-            sql('imported-created')`SELECT id::float8 AS event, object FROM audit_events
-              WHERE ${imported(importId)} AND id >= ${event} AND object LIKE '% created:%' ORDER BY id LIMIT 1`,
-          )
-        )[0]
+      const from = (event: number) =>
+        first(
+          database.run<{ event: number; object: string }>(sql('imported-created')`
+            SELECT id::float8 AS event, object FROM audit_events
+            WHERE ${imported(importId)} AND id >= ${event} AND object LIKE '% created:%' ORDER BY id LIMIT 1`),
+        )
       let found = await from(after.event)
       let rest = found ? readCreated(found.object) : []
       if (found?.event === after.event) rest = rest.filter(id => id > after.id)

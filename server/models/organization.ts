@@ -152,10 +152,8 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
     },
     /** Returns another organization with the INEP code. Locks the code, so the result holds until the transaction ends. */
     async withInepCode(inepCode: string, id: number | undefined, transaction: Transaction) {
-      await database.run(
-        sql`SELECT pg_advisory_xact_lock(${advisoryKeys.inepCodes}, hashtext(${inepCode}))`,
-        transaction,
-      )
+      const query = sql`SELECT pg_advisory_xact_lock(${advisoryKeys.inepCodes}, hashtext(${inepCode}))`
+      await database.run(query, transaction)
       const where = { inepCode, id: { [Op.ne]: id ?? null } }
       return (await table.findOne({ attributes: ['id'], where, transaction }))?.get().id
     },

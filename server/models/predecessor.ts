@@ -49,10 +49,8 @@ export function createPredecessor(database: Database) {
     /** Returns the digests of imported records with ids between two, both inclusive. */
     async digests(of: keyof typeof kinds, from: number, to: number, t?: Transaction): Promise<Map<number, Buffer>> {
       const { table, id } = kinds[of]
-      const rows = await database.run<{ id: number; digest: Buffer }>(
-        sql`SELECT ${id} AS id, digest FROM ${table} WHERE ${id} BETWEEN ${from} AND ${to}`,
-        t,
-      )
+      const query = sql`SELECT ${id} AS id, digest FROM ${table} WHERE ${id} BETWEEN ${from} AND ${to}`
+      const rows = await database.run<{ id: number; digest: Buffer }>(query, t)
       return new Map(rows.map(({ id, digest }) => [id, digest]))
     },
 
@@ -60,28 +58,23 @@ export function createPredecessor(database: Database) {
     async note(of: keyof typeof kinds, rows: readonly { id: number; digest: Buffer }[], t: Transaction): Promise<void> {
       const { table, id } = kinds[of]
       const [ids, digests] = [rows.map(({ id }) => id), rows.map(({ digest }) => digest)]
-      await database.run(
-        sql`INSERT INTO ${table} (${id}, digest) SELECT * FROM unnest(${ids}::int[], ${digests}::bytea[])
-          ON CONFLICT (${id}) DO UPDATE SET digest = excluded.digest`,
-        t,
-      )
+      const query = sql`INSERT INTO ${table} (${id}, digest) SELECT * FROM unnest(${ids}::int[], ${digests}::bytea[])
+        ON CONFLICT (${id}) DO UPDATE SET digest = excluded.digest`
+      await database.run(query, t)
     },
 
     /** Returns which of the ids belong to organizations here that no import made. */
     async ownOrganizations(ids: readonly number[]): Promise<number[]> {
-      const rows = await database.run<{ id: number }>(
-        sql`SELECT id FROM organizations WHERE id = ANY(${ids}::int[])
-          AND NOT EXISTS (SELECT FROM predecessor_organizations WHERE organization_id = id) ORDER BY id`,
-      )
+      const query = sql`SELECT id FROM organizations WHERE id = ANY(${ids}::int[])
+        AND NOT EXISTS (SELECT FROM predecessor_organizations WHERE organization_id = id) ORDER BY id`
+      const rows = await database.run<{ id: number }>(query)
       return rows.map(({ id }) => id)
     },
 
     /** Takes the keys of names from users that get others in the same import: no key of a name has a capital letter. */
     async freeNames(userIds: readonly number[], t: Transaction): Promise<void> {
-      await database.run(
-        sql`UPDATE users SET username_key = 'MOVED ' || id, nickname_key = 'MOVED ' || id WHERE id = ANY(${userIds}::int[])`,
-        t,
-      )
+      const query = sql`UPDATE users SET username_key = 'MOVED ' || id, nickname_key = 'MOVED ' || id WHERE id = ANY(${userIds}::int[])`
+      await database.run(query, t)
     },
 
     /** Adds or changes questions. To replace all, returns false, and changes nothing, if answers refer to some. */
@@ -95,23 +88,21 @@ export function createPredecessor(database: Database) {
         await database.run(sql`DELETE FROM questions WHERE ${unused}`, t)
         if ((await database.run(sql`SELECT FROM questions LIMIT 1`, t)).length > 0) return false
       }
-      for (const { id, question, questionKey, active } of rows)
-        await database.run(
-          sql`INSERT INTO questions (id, question, question_key, active) VALUES (${id}, ${question}, ${questionKey}, ${active})
-            ON CONFLICT (id) DO UPDATE SET question = ${question}, question_key = ${questionKey}, active = ${active}`,
-          t,
-        )
+      for (const { id, question, questionKey, active } of rows) {
+        const put = sql`INSERT INTO questions (id, question, question_key, active) VALUES (${id}, ${question}, ${questionKey}, ${active})
+          ON CONFLICT (id) DO UPDATE SET question = ${question}, question_key = ${questionKey}, active = ${active}`
+        await database.run(put, t)
+      }
       return true
     },
 
     /** Makes the next ids of each table greater than the given one. */
     async advanceIds(last: Readonly<Record<(typeof numbered)[number], number>>, t: Transaction): Promise<void> {
-      for (const table of numbered)
-        await database.run(
-          sql`SELECT setval(s, greatest(${last[table]}::bigint, coalesce(pg_sequence_last_value(s), 1)))
-            FROM (SELECT pg_get_serial_sequence(${table}, 'id')::regclass AS s) sequence WHERE ${last[table]}::bigint > 0`,
-          t,
-        )
+      for (const table of numbered) {
+        const advance = sql`SELECT setval(s, greatest(${last[table]}::bigint, coalesce(pg_sequence_last_value(s), 1)))
+          FROM (SELECT pg_get_serial_sequence(${table}, 'id')::regclass AS s) sequence WHERE ${last[table]}::bigint > 0`
+        await database.run(advance, t)
+      }
     },
 
     /** Updates the statistics of the tables that an import fills. */

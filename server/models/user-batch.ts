@@ -69,41 +69,44 @@ export function createUserBatches(database: Database, masterKey: MasterKey) {
       nicknameSkeleton: nicknameSkeleton(row.nickname),
     })
 
-  /** Adds what belongs to users. */
-  async function addParts(users: readonly (Registration & { readonly id: number })[], t: Transaction): Promise<void> {
+  type Registered = Registration & { readonly id: number }
+
+  /** Adds the provider keys of users. */
+  async function addKeys(users: readonly Registered[], t: Transaction): Promise<void> {
     const keys = users.flatMap(({ id: userId, role, active, providerKeys = [] }) => {
       const own: readonly { id?: number; key?: string }[] = role === 'ROLE_INSTITUTION' && active ? [{}] : []
       const given = providerKeys.length > 0 ? providerKeys : own
       return given.map(({ id = null, key }, index) => ({ id, key, userId, additional: index > 0 }))
     })
-    if (keys.length > 0) {
-      const stored = keys.map(({ key }) => newActivationKey(masterKey, key))
-      const [digests, sealed] = [stored.map(({ digest }) => digest), stored.map(({ sealed }) => sealed)]
-      const [ids, owners] = [keys.map(({ id }) => id), keys.map(({ userId }) => userId)]
-      const additional = keys.map(key => key.additional)
-      await database.run(
-        sql('user-batch-add-keys')`INSERT INTO provider_keys (id, user_id, key_digest, key_sealed, additional)
-          SELECT coalesce(id, nextval(pg_get_serial_sequence('provider_keys', 'id'))), user_id, digest, sealed, additional
-          FROM unnest(${ids}::int[], ${owners}::int[], ${digests}::bytea[], ${sealed}::bytea[], ${additional}::boolean[])
-            AS k (id, user_id, digest, sealed, additional)
-          ON CONFLICT (user_id) WHERE NOT additional DO NOTHING`,
-        t,
-      )
-    }
+    if (keys.length === 0) return
+    const stored = keys.map(({ key }) => newActivationKey(masterKey, key))
+    const [digests, sealed] = [stored.map(({ digest }) => digest), stored.map(({ sealed }) => sealed)]
+    const [ids, owners] = [keys.map(({ id }) => id), keys.map(({ userId }) => userId)]
+    const additional = keys.map(key => key.additional)
+    const add = sql('user-batch-add-keys')`INSERT INTO provider_keys (id, user_id, key_digest, key_sealed, additional)
+      SELECT coalesce(id, nextval(pg_get_serial_sequence('provider_keys', 'id'))), user_id, digest, sealed, additional
+      FROM unnest(${ids}::int[], ${owners}::int[], ${digests}::bytea[], ${sealed}::bytea[], ${additional}::boolean[])
+        AS k (id, user_id, digest, sealed, additional)
+      ON CONFLICT (user_id) WHERE NOT additional DO NOTHING`
+    await database.run(add, t)
+  }
+
+  /** Adds the answers of users, and those to questions that aren't in the registry. */
+  async function addAnswers(users: readonly Registered[], t: Transaction): Promise<void> {
     const answers = users.flatMap(({ id, answers = [] }) => answers.map(each => ({ user_id: id, ...columnsOf(each) })))
-    if (answers.length > 0)
-      await database.run(
-        sql('user-batch-add-answers')`INSERT INTO answers (user_id, question_id, answer_hash)
-          SELECT user_id, question_id, answer_hash FROM jsonb_populate_recordset(NULL::answers, ${JSON.stringify(answers)}::jsonb)`,
-        t,
-      )
+    const add = sql('user-batch-add-answers')`INSERT INTO answers (user_id, question_id, answer_hash)
+      SELECT user_id, question_id, answer_hash FROM jsonb_populate_recordset(NULL::answers, ${JSON.stringify(answers)}::jsonb)`
+    if (answers.length > 0) await database.run(add, t)
     const unmatched = users.flatMap(({ id, unmatched: of }) => (of ? [{ user_id: id, ...columnsOf(of) }] : []))
-    if (unmatched.length > 0)
-      await database.run(
-        sql('user-batch-add-unmatched')`INSERT INTO unmatched_answers
-          SELECT * FROM jsonb_populate_recordset(NULL::unmatched_answers, ${JSON.stringify(unmatched)}::jsonb)`,
-        t,
-      )
+    const addUnmatched = sql('user-batch-add-unmatched')`INSERT INTO unmatched_answers
+      SELECT * FROM jsonb_populate_recordset(NULL::unmatched_answers, ${JSON.stringify(unmatched)}::jsonb)`
+    if (unmatched.length > 0) await database.run(addUnmatched, t)
+  }
+
+  /** Adds what belongs to users. */
+  async function addParts(users: readonly Registered[], t: Transaction): Promise<void> {
+    await addKeys(users, t)
+    await addAnswers(users, t)
   }
 
   /** Selects users by ids or keys of usernames. */
@@ -124,11 +127,11 @@ export function createUserBatches(database: Database, masterKey: MasterKey) {
     async lock(ids: readonly number[], usernameKeys: readonly string[], t: Transaction): Promise<BatchedUser[]> {
       // Separate, because a statement that waits for a lock returns other columns as they were before. In the order of ids, so that
       // two transactions can't deadlock; administrators lock one another as callers.
-      await database.run(
-        sql('user-batch-lock')`SELECT FROM users u WHERE ${anyOf(ids, usernameKeys)} AND role <> 'ROLE_ADMIN'
-          ORDER BY id FOR NO KEY UPDATE`,
-        t,
-      )
+      const query = sql(
+        'user-batch-lock',
+      )`SELECT FROM users u WHERE ${anyOf(ids, usernameKeys)} AND role <> 'ROLE_ADMIN'
+          ORDER BY id FOR NO KEY UPDATE`
+      await database.run(query, t)
       return find(ids, usernameKeys, t)
     },
 
@@ -153,7 +156,7 @@ export function createUserBatches(database: Database, masterKey: MasterKey) {
      * Replaces users as a whole, but for their states. Provider keys stay where none are given, and end with their role. The rows
      * are locked.
      */
-    async replace(rows: readonly (Registration & { readonly id: number })[], t: Transaction): Promise<void> {
+    async replace(rows: readonly Registered[], t: Transaction): Promise<void> {
       const changes = rows.map(row => ({ id: row.id, details: toColumns(row) }))
       await database.run(replace('user-batch-replace', changes), t)
       const ids = rows.map(({ id }) => id)
@@ -178,11 +181,10 @@ export function createUserBatches(database: Database, masterKey: MasterKey) {
 
     /** Returns the password hashes and provider keys of users, by id. */
     async secrets(ids: readonly number[]) {
-      const rows = await database.run<{ id: number; passwordHash: string; sealed: Buffer | null }>(
-        sql('user-batch-secrets')`SELECT u.id, u.password_hash AS "passwordHash", k.key_sealed AS sealed
-          FROM users u LEFT JOIN provider_keys k ON k.user_id = u.id AND NOT k.additional
-          WHERE u.id = ANY(${ids}::int[]) ORDER BY u.id`,
-      )
+      const query = sql('user-batch-secrets')`SELECT u.id, u.password_hash AS "passwordHash", k.key_sealed AS sealed
+        FROM users u LEFT JOIN provider_keys k ON k.user_id = u.id AND NOT k.additional
+        WHERE u.id = ANY(${ids}::int[]) ORDER BY u.id`
+      const rows = await database.run<{ id: number; passwordHash: string; sealed: Buffer | null }>(query)
       return rows.map(({ id, passwordHash, sealed }) => ({
         id,
         passwordHash,

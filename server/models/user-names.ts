@@ -76,22 +76,20 @@ export function createUserNames(database: Database) {
       const ids = all.map(({ userId = 0 }) => userId)
       const most = sql.text(String(maxAlike))
       // One statement, and with the equal names: a name is either a user's or, from the same commit on, a former one.
-      const rows = await database.run<{ usernames: string[]; nicknames: string[] }>(
-        sql('user-alike')`SELECT ARRAY (
-            SELECT username_key FROM users
-              WHERE (username_skeleton = n.username_skeleton OR username_key = n.username_key) AND id <> n.user_id
-            UNION ALL SELECT username_key FROM former_usernames
-              WHERE (username_skeleton = n.username_skeleton OR username_key = n.username_key) AND user_id <> n.user_id
-                AND reserved_until > now()
-            LIMIT ${most}) AS usernames,
-          ARRAY (SELECT nickname_key FROM users
-            WHERE (nickname_skeleton = n.nickname_skeleton OR nickname_key = n.nickname_key) AND id <> n.user_id
-            LIMIT ${most}) AS nicknames
-          FROM unnest(${usernames}::text[], ${nicknames}::text[], ${usernameKeys}::text[], ${nicknameKeys}::text[], ${ids}::int[])
-            WITH ORDINALITY AS n (username_skeleton, nickname_skeleton, username_key, nickname_key, user_id, place)
-          ORDER BY place`,
-        t,
-      )
+      const query = sql('user-alike')`SELECT ARRAY (
+          SELECT username_key FROM users
+            WHERE (username_skeleton = n.username_skeleton OR username_key = n.username_key) AND id <> n.user_id
+          UNION ALL SELECT username_key FROM former_usernames
+            WHERE (username_skeleton = n.username_skeleton OR username_key = n.username_key) AND user_id <> n.user_id
+              AND reserved_until > now()
+          LIMIT ${most}) AS usernames,
+        ARRAY (SELECT nickname_key FROM users
+          WHERE (nickname_skeleton = n.nickname_skeleton OR nickname_key = n.nickname_key) AND id <> n.user_id
+          LIMIT ${most}) AS nicknames
+        FROM unnest(${usernames}::text[], ${nicknames}::text[], ${usernameKeys}::text[], ${nicknameKeys}::text[], ${ids}::int[])
+          WITH ORDINALITY AS n (username_skeleton, nickname_skeleton, username_key, nickname_key, user_id, place)
+        ORDER BY place`
+      const rows = await database.run<{ usernames: string[]; nicknames: string[] }>(query, t)
       return rows.map(({ usernames, nicknames }, index) => ({
         username: problemOf(usernameKeys[index]!, usernames),
         nickname: problemOf(nicknameKeys[index]!, nicknames),
@@ -107,15 +105,13 @@ export function createUserNames(database: Database) {
     const [ofUsernames, ofNicknames] = [advisoryKeys.usernames, advisoryKeys.nicknames].map(key =>
       sql.text(String(key)),
     )
-    await database.run(
-      sql('user-lock-looks')`SELECT pg_advisory_xact_lock(kind, hash) FROM (
-          SELECT ${ofUsernames!} AS kind, hashtext(skeleton) AS hash FROM unnest(${usernames}::text[]) AS skeleton
-            WHERE skeleton IS NOT NULL
-          UNION SELECT ${ofNicknames!}, hashtext(skeleton) FROM unnest(${nicknames}::text[]) AS skeleton
-            WHERE skeleton IS NOT NULL
-          ORDER BY 1, 2
-        ) s`,
-      t,
-    )
+    const query = sql('user-lock-looks')`SELECT pg_advisory_xact_lock(kind, hash) FROM (
+        SELECT ${ofUsernames!} AS kind, hashtext(skeleton) AS hash FROM unnest(${usernames}::text[]) AS skeleton
+          WHERE skeleton IS NOT NULL
+        UNION SELECT ${ofNicknames!}, hashtext(skeleton) FROM unnest(${nicknames}::text[]) AS skeleton
+          WHERE skeleton IS NOT NULL
+        ORDER BY 1, 2
+      ) s`
+    await database.run(query, t)
   }
 }
