@@ -60,7 +60,7 @@ export function createAdministrators({ callers, now }: { callers: Callers; now: 
         return {
           seesKeys: true,
           auditContext: { actor: local.actor, request_id: call.requestId },
-          ...(local.reason && { reason: local.reason }),
+          reason: local.reason,
           permitSignIn() {},
           confirm,
           justify() {

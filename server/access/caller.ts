@@ -98,7 +98,6 @@ export function auditContext(
   call: Call,
   caller?: Pick<User, 'id'>,
 ): Pick<AuditEvent, 'actor' | 'actor_id' | 'address' | 'request_id'> {
-  const from = { address: call.address, request_id: call.requestId }
   const actor = call.service ? `service:${call.service.name}` : caller ? 'user' : 'anonymous'
-  return { actor, ...(caller && { actor_id: caller.id }), ...from }
+  return { actor, actor_id: caller?.id, address: call.address, request_id: call.requestId }
 }

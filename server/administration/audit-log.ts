@@ -104,7 +104,7 @@ async function listNewest(audit: Audit, filter: AuditFilter, place: Place) {
   if (indexed) return { events }
   const { oldest, from } = await audit.ends(fromId)
   const over = fromId <= oldest || (filter.since && from && from.getTime() < filter.since.getTime() - disorder)
-  return { events, ...(!over && { next: { beforeId: fromId } }) }
+  return { events, next: over ? undefined : { beforeId: fromId } }
 }
 
 /** The next events, oldest first; without a place, from the end of the log on. */

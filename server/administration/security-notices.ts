@@ -52,7 +52,7 @@ export function createNotifyConcerned({
     if (!after || ![before?.role, after.role].includes('ROLE_ADMIN')) return
     const to = before?.email ?? after.email
     if (to === null || to !== after.email) return
-    const deed = { action, subjectId, ...(action === 'user.set-role' && { role: after.role }) }
+    const deed = { action, subjectId, role: action === 'user.set-role' ? after.role : undefined }
     const parameters = { userId: subjectId, to, ...aboutOf(administrator, deed) }
     await emails.add({ kind: 'administered', stage: 'ready', parameters }, settings.mailLocale, t)
   }

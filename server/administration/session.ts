@@ -63,7 +63,7 @@ export function sessionRpcs({
       }
       await attempt.succeed()
       const startedAt = Math.floor(now() / 1000)
-      const token = await adminTokens.issue(account, { method: 'pwd', startedAt, ...(enrolled && { second: 'otp' }) })
+      const token = await adminTokens.issue(account, { method: 'pwd', second: enrolled ? 'otp' : undefined, startedAt })
       return { token, expireTime: timestampFromMs((startedAt + adminTokenTtl) * 1000) }
     },
 

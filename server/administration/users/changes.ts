@@ -156,8 +156,8 @@ export function changingUser(deps: Pick<UserChangeDeps, 'references' | 'notifyAd
       async record({ t, record }, done: UserDone, before, { id, role }, administrator) {
         const { action } = done
         if ([before.role, role].includes('ROLE_ADMIN') || action === 'user.set-password') {
-          const deed = { action, subjectId: id, ...(action === 'user.set-role' && { role }) }
-          await notifyAdministrators(administrator, deed, t)
+          const given = action === 'user.set-role' ? role : undefined
+          await notifyAdministrators(administrator, { action, subjectId: id, role: given }, t)
         }
         await record({ ...done, subject_id: id })
       },

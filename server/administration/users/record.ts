@@ -23,7 +23,7 @@ export function toAdministeredUser(
       { user: row, admin: true },
       masterKey,
     ),
-    ...(row.email !== null && { email: row.email }),
+    email: row.email ?? undefined,
     suspended: row.suspended,
     createTime: timestampFromDate(row.createdAt),
     ...(row.deletedAt && {
