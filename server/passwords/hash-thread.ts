@@ -1,8 +1,7 @@
-// The program of a hash thread: computes one job at a time and posts its result.
+// The program of a hash thread: computes one job at a time.
 import { getPriority, setPriority } from 'node:os'
-import { parentPort } from 'node:worker_threads'
 import bcrypt from 'bcrypt'
-import type { CompareJob, Job } from './threads.js'
+import type { CompareJob, Job, Result } from './threads.js'
 
 /** Low enough to leave the cores to the main thread, high enough to make progress on a busy machine. */
 const niceness = 5
@@ -16,10 +15,9 @@ if (process.platform === 'linux') {
   }
 }
 
-parentPort?.on('message', (job: Job) => {
-  const result: string | boolean = job.kind === 'hash' ? bcrypt.hashSync(job.text, job.cost) : compare(job)
-  parentPort?.postMessage(result)
-})
+export default function run(job: Job): Result {
+  return job.kind === 'hash' ? bcrypt.hashSync(job.text, job.cost) : compare(job)
+}
 
 function compare({ text, hash, cost }: CompareJob): boolean {
   const data = typeof text === 'string' ? text : Buffer.from(text)

@@ -1,6 +1,7 @@
 // The threads that run bcrypt: a fixed number at low priority, so that they don't delay other calls.
 import { availableParallelism } from 'node:os'
-import { Worker } from 'node:worker_threads'
+import { fileURLToPath } from 'node:url'
+import { Piscina } from 'piscina'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Refusal } from '../requests/refusal.js'
 
@@ -37,60 +38,22 @@ export interface ThreadsOptions {
   readonly onFault?: ((error: unknown) => void) | undefined
 }
 
-interface Task {
-  readonly job: Job
-  readonly startedAt: number
-  readonly resolve: (result: Result) => void
-  readonly reject: (error: Refusal) => void
-}
-
-interface Thread {
-  readonly worker: Worker
-  /** Undefined while the thread is idle. */
-  task?: Task
-}
-
 /** Initial average duration of a job, in ms, divided by 2 to the power of its cost, until jobs are measured. */
 const initialUnitMs = 0.06
 
-const program = new URL('./hash-thread.js', import.meta.url)
+const filename = fileURLToPath(new URL('./hash-thread.js', import.meta.url))
 
 /** Creates the threads of a pool. They start with the first jobs; idle ones don't keep the process alive. */
 export function createThreads({ cost, count = availableParallelism(), onFault }: ThreadsOptions) {
-  const threads = new Set<Thread>()
+  const threads = new Piscina<Job, Result>({ filename, minThreads: 0, maxThreads: count, idleTimeout: Infinity })
   let averageMs = initialUnitMs * 2 ** cost
-  let closed = false
-
-  const tasks = () => [...threads].flatMap(({ task }) => task ?? [])
-
-  function startThread(): Thread {
-    const thread: Thread = { worker: new Worker(program, { name: 'hashing' }) }
-    threads.add(thread)
-    thread.worker.on('message', (result: Result) => finish(thread, result))
-    thread.worker.on('error', error => onFault?.(error))
-    thread.worker.on('exit', () => {
-      threads.delete(thread)
-      // The next job starts a new thread, not this handler: a thread that can't start would be restarted in a loop.
-      thread.task?.reject(new Refusal(closed ? Reason.UNAVAILABLE : Reason.INTERNAL))
-    })
-    return thread
-  }
-
-  function finish(thread: Thread, result: Result): void {
-    const { job, startedAt, resolve } = thread.task!
-    // The time includes the messages to and from the thread. Imported hashes of another cost would distort the average.
-    if (job.cost === cost) averageMs += (performance.now() - startedAt - averageMs) / 8
-    delete thread.task
-    // `close` waits for the threads to end.
-    if (!closed) thread.worker.unref()
-    resolve(result)
-  }
+  let [running, closed] = [0, false]
 
   return {
     count,
     /** Idle or unstarted threads. */
     get free() {
-      return closed ? 0 : count - tasks().length
+      return closed ? 0 : count - running
     },
     /** Moving average duration of a job of the configured cost, in ms. */
     get averageMs() {
@@ -100,18 +63,26 @@ export function createThreads({ cost, count = availableParallelism(), onFault }:
      * Runs a job; `free` must not be 0. Refuses with INTERNAL when the thread crashes, and with UNAVAILABLE when `close`
      * ends it.
      */
-    run(job: Job): Promise<Result> {
-      return new Promise<Result>((resolve, reject) => {
-        const thread = [...threads].find(({ task }) => !task) ?? startThread()
-        thread.task = { job, startedAt: performance.now(), resolve, reject }
-        thread.worker.ref()
-        thread.worker.postMessage(job)
-      })
+    async run(job: Job): Promise<Result> {
+      running++
+      const startedAt = performance.now()
+      try {
+        const result = await threads.run(job)
+        // The time includes the messages to and from the thread. Imported hashes of another cost would distort the average.
+        if (job.cost === cost) averageMs += (performance.now() - startedAt - averageMs) / 8
+        return result
+      } catch (error) {
+        if (closed) throw new Refusal(Reason.UNAVAILABLE)
+        onFault?.(error)
+        throw new Refusal(Reason.INTERNAL)
+      } finally {
+        running--
+      }
     },
     /** Terminates the threads and their jobs. */
     async close(): Promise<void> {
       closed = true
-      await Promise.all([...threads].map(({ worker }) => worker.terminate()))
+      await threads.destroy()
     },
   }
 }
