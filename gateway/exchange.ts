@@ -1,6 +1,6 @@
 /** A request and its answer: common headers, and the end of a connection whose further bytes aren't read. */
 import { cors } from '@connectrpc/connect'
-import type { Turn } from '../server/limits/scheduler.js'
+import type { Turn } from '../server/requests/call.js'
 import type { Request, Response } from './connection.js'
 import { securityHeaders } from './problem.js'
 
@@ -39,9 +39,6 @@ export interface Log {
 const allowedMethods = 'GET, HEAD, POST, PATCH'
 const allowedHeaders = ['authorization', 'x-requested-with', 'traceparent', ...cors.allowedHeaders]
 const exposedHeaders = ['x-request-id', 'retry-after', ...cors.exposedHeaders]
-
-/** Sends the answers of a gateway. */
-export type Sender = ReturnType<typeof createSender>
 
 /** Creates a sender. Pages of `corsOrigins` may read answers; a refused body is discarded for `linger` ms. */
 export function createSender(corsOrigins: readonly string[], linger: number) {

@@ -2,7 +2,7 @@
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
 
 /** The result of a request. */
-export interface Result {
+interface Result {
   /** Its path in the table of routes; `RPC` for a call over Connect or gRPC-Web; `other`. */
   readonly route: string
   /** The status of its answer; `gone` if the client disconnected before. */

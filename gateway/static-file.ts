@@ -22,7 +22,7 @@ const pagePolicy = [
 ].join('; ')
 
 /** Answers a request with these headers. */
-export type AnswerFile = (headers: IncomingHttpHeaders) => Answer
+type AnswerFile = (headers: IncomingHttpHeaders) => Answer
 
 /** An `Accept-Encoding` with gzip, and not with the weight 0 (RFC 9110, 12.4.2). */
 const acceptsGzip = /(^|,)\s*gzip\s*(;\s*q=(?!0(\.0*)?\s*(,|$))[^,]*)?\s*(,|$)/i

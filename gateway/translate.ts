@@ -49,10 +49,10 @@ export function encodeMalformed(malformed: Malformed): string | undefined {
 }
 
 /** Creates the message of a request. Throws `HttpError` if the request can't be read. */
-export type Read = (input: Input) => Translated
+type Read = (input: Input) => Translated
 
 /** Creates the HTTP response from the RPC's response; `accept` is the request's header. */
-export type Write = (message: Message, accept: string | undefined) => Answer
+type Write = (message: Message, accept: string | undefined) => Answer
 
 /** The legacy clients to support, if any. */
 export type Compatibility = 'predecessor' | undefined

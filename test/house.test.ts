@@ -56,12 +56,12 @@ test('imports are found', t => {
   t.true(imports.get('server/calls/grpc.ts')?.includes('@grpc/grpc-js'))
 })
 
-test('the gateway imports from the server only client addresses, languages, refusals, timeouts, the access policy, the scheduler and spans, and in main.ts what programs need', t => {
+test('the gateway imports from the server only calls, client addresses, languages, refusals, timeouts, the access policy, the scheduler and spans, and in main.ts what programs need', t => {
   const wrong = breaches(
     (file, target) =>
       file.startsWith('gateway/') &&
       /^(server|cli)\//.test(target) &&
-      !/^server\/(policy\/[\w-]+|limits\/[\w-]+|requests\/(client-address|locale|refusal|timeout)|observability\/tracing)\.ts$/.test(
+      !/^server\/(policy\/[\w-]+|limits\/[\w-]+|requests\/(call|client-address|locale|refusal|timeout)|observability\/tracing)\.ts$/.test(
         target,
       ) &&
       !(file === 'gateway/main.ts' && /^server\/(process|observability)\/[\w-]+\.ts$/.test(target)),

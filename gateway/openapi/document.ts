@@ -19,7 +19,7 @@ import { grpcCode, withoutLastParagraph } from './rpc-comments.js'
 import { createSchemas, type Schema, type Schemas } from './schemas.js'
 
 /** Requests of operations and their answers, by RPC, and problem documents by reason (examples.json). */
-export interface Examples {
+interface Examples {
   readonly operations: Readonly<
     Record<
       string,
@@ -30,7 +30,7 @@ export interface Examples {
 }
 
 /** What a document is made from. */
-export interface Sources {
+interface Sources {
   readonly comments: Comments
   /** The introduction for developers, in Markdown; `{revision}` stands for the revision. */
   readonly introduction: string
@@ -214,7 +214,7 @@ function remarksOf(row: Policy): string[] {
 }
 
 /** Who may call an RPC, in words. */
-export function callersOf(row: Policy): string {
+function callersOf(row: Policy): string {
   switch (row.caller) {
     case 'anyone':
       return 'everyone'

@@ -8,7 +8,7 @@ import type { Comments } from './comments.js'
 export type Schema = Readonly<Record<string, unknown>>
 
 /** Where a message occurs: in requests, in answers, or as the JSON text in a field of an answer. */
-export type Direction = 'request' | 'answer' | 'text'
+type Direction = 'request' | 'answer' | 'text'
 
 /** Makes the schemas of a revision, and collects those of messages. */
 export interface Schemas {

@@ -66,7 +66,7 @@ interface Reason {
 }
 
 /** An OpenAPI document of this project, as far as the pages show it. */
-export interface OpenApi {
+interface OpenApi {
   readonly info: { readonly version: string }
   readonly tags: readonly { readonly name: string; readonly description: string }[]
   readonly paths: Readonly<Record<string, Readonly<Record<string, Operation>>>>
@@ -85,7 +85,7 @@ interface Context {
 }
 
 /** The path of the reference of a revision. */
-export function referencePath(revision: Revision, locale: Locale): string {
+function referencePath(revision: Revision, locale: Locale): string {
   return `/docs/${revision}/${locale}`
 }
 

@@ -8,7 +8,7 @@ import { tooLong } from '../rules/sizes.js'
 import type { Keyring } from './keyring.js'
 
 /** Authentication methods (RFC 8176): password, answers to security questions, and mailed key or one-time code. */
-export type Method = 'pwd' | 'kba' | 'otp'
+type Method = 'pwd' | 'kba' | 'otp'
 
 /** Maximum seconds of a session from its sign-in, over all refreshes of its token. */
 const sessionLength: Record<Method, number> = { pwd: 30 * 86_400, kba: 3600, otp: 3600 }

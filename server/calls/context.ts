@@ -82,7 +82,7 @@ export interface AdministrationContext<Target = unknown> extends OpenContext {
 }
 
 /** The context of an RPC, by its row. */
-export type ContextOf<P extends Policy> = P extends AdministrationPolicy
+type ContextOf<P extends Policy> = P extends AdministrationPolicy
   ? AdministrationContext<P extends { readonly target: infer K extends keyof Records } ? Records[K] : unknown>
   : P extends UserPolicy
     ? UserContext<P>
@@ -114,7 +114,7 @@ export interface Steps<M extends DescMethodUnary, P extends Policy, Read = unkno
 }
 
 /** The implementation of an RPC with the row `P`. */
-export type Rpc<M extends DescMethodUnary, P extends Policy> = Handler<M, P> | Steps<M, P>
+type Rpc<M extends DescMethodUnary, P extends Policy> = Handler<M, P> | Steps<M, P>
 
 /** The RPCs of a service, by the rows of its policy. */
 export type RpcsOf<S extends { readonly method: object }, Rows> = {

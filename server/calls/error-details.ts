@@ -4,10 +4,10 @@ import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../../proto/
 import type { Refusal } from '../requests/refusal.js'
 
 /** `domain` of every `google.rpc.ErrorInfo`. */
-export const domain = 'auth.v1'
+const domain = 'auth.v1'
 
 /** An error detail before it is encoded. */
-export interface Detail {
+interface Detail {
   readonly desc: DescMessage
   readonly value: Message
 }

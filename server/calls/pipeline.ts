@@ -120,7 +120,7 @@ interface TargetFields extends Partial<Record<keyof Records, string>> {
 }
 
 /** Identifies the caller of an RPC. Refuses a caller that its row doesn't permit. */
-export function enter(deps: CallersDeps, policy: Policy, arrival: Arrival): Promise<Entry> {
+function enter(deps: CallersDeps, policy: Policy, arrival: Arrival): Promise<Entry> {
   switch (policy.caller) {
     case 'anyone':
       return enterOpen(deps, policy, arrival)

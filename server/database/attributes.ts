@@ -20,7 +20,7 @@ export interface Attribute<T = unknown, P extends boolean = boolean> extends Mod
 }
 
 /** An attribute table: attributes by name. */
-export type Attributes = Readonly<Record<string, Attribute>>
+type Attributes = Readonly<Record<string, Attribute>>
 
 type Value<A> = A extends Attribute<infer T> ? T : never
 
@@ -74,7 +74,7 @@ export const key = <T, P extends boolean>(of: Attribute<T, P>): Attribute<T, P> 
 export const column = <T, P extends boolean>(field: string, of: Attribute<T, P>): Attribute<T, P> => ({ ...of, field })
 
 /** A Sequelize model of rows of these attributes. */
-export type Table<A extends Attributes> = ModelStatic<Model<Row<A>, NewRow<A>>>
+type Table<A extends Attributes> = ModelStatic<Model<Row<A>, NewRow<A>>>
 
 /** Describes a table, and returns its model. */
 export function defineTable<A extends Attributes>(

@@ -2,7 +2,7 @@ import type { Database } from './connection.js'
 import { sql } from './sql.js'
 
 /** The clock of the database. Replicas compare only times of this clock, which they share. */
-export interface Clock {
+interface Clock {
   /** Returns the time in ms since 1970. */
   now(): number
   /** Stops reading the clock. */

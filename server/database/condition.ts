@@ -6,7 +6,7 @@ import { first, sql } from './sql.js'
 export const connectionsOfProcess = 10 + width
 
 /** The state of a PostgreSQL server. */
-export interface Condition {
+interface Condition {
   /** Version of PostgreSQL. */
   readonly version: string
   /** Time of the server's clock, in ms since 1970. */

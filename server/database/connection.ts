@@ -65,7 +65,7 @@ export interface Database {
 }
 
 /** State of the pool, and errors since the start. */
-export interface DatabaseStats {
+interface DatabaseStats {
   /** Number of connections in use. */
   readonly inUse: number
   readonly idle: number

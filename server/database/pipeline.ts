@@ -4,7 +4,7 @@ import type { Statement } from './sql.js'
 import type { Runner } from './statement.js'
 
 /** Connections that read-only statements share. */
-export interface Pipeline {
+interface Pipeline {
   /** Runs a prepared statement and returns its rows. It must be fast and wait for no lock: later statements wait for it. */
   read<Row>(query: Statement): Promise<Row[]>
   /** Closes each connection when its statements have completed. */

@@ -13,7 +13,7 @@
  *
  * `database.run` runs a statement on the pool or in a transaction, `database.read` on a connection that reads share.
  */
-export interface Sql {
+interface Sql {
   /** Creates a statement without a name, or a part of another. */
   (parts: readonly string[], ...given: readonly unknown[]): Query
   /** Creates a statement that is prepared under a name. */

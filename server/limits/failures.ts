@@ -5,10 +5,10 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { type Limit, Refusal } from '../requests/refusal.js'
 import { maxEntries } from './cache-size.js'
 
-/** The failures of subjects, such as users, by id. */
-export type Failures = ReturnType<typeof createFailures>
-
-/** Creates the failures of a process. `max` failures in a window reach the limit; `now` is a clock in ms since 1970. */
+/**
+ * Creates the failures of subjects, such as users, by id, in a process. `max` failures in a window reach the limit; `now` is a
+ * clock in ms since 1970.
+ */
 export function createFailures(deps: {
   readonly limit: Limit
   readonly max: number

@@ -46,8 +46,6 @@ export const schedulerLimits: SchedulerLimits = {
   waiting: { innermost: 256, outermost: 512, all: 2_000 },
 }
 
-export type { Turn }
-
 /** A request for a turn. */
 export interface TurnRequest {
   /** Its networks, innermost first; or one name, for a peer that acts for many clients. */

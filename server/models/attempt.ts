@@ -102,7 +102,7 @@ interface Beginning {
 }
 
 /** The limits of attempts. */
-export interface AttemptLimits {
+interface AttemptLimits {
   /** Maximum sum of failures and attempts in flight of a counter. */
   readonly max: number
   /** The bucket of failures of a client address. */
@@ -174,7 +174,7 @@ interface Failures {
 }
 
 /** A count within a time window. */
-export interface Count {
+interface Count {
   readonly count: number
   /** Seconds until the count restarts. */
   readonly seconds: number

@@ -8,7 +8,7 @@ import { first, sql } from '../database/sql.js'
 import type { MasterKey } from './master-key.js'
 
 /** The result of `verify`. */
-export interface Verified {
+interface Verified {
   /** Number of events of the chain verified so far. */
   readonly events: number
   /** Number of events that aren't sealed yet. */

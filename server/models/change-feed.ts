@@ -32,7 +32,7 @@ export interface FeedEnd {
 }
 
 /** Links that follow another one. */
-export interface FeedTail extends FeedEnd {
+interface FeedTail extends FeedEnd {
   /** All links, by id, and the changes at them; undefined if the given link is none, or too many follow it. */
   readonly links?: readonly Link[]
   readonly changes: readonly FeedChange[]

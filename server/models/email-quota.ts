@@ -3,7 +3,7 @@ import type { Database, Transaction } from '../database/connection.js'
 import { first, sql } from '../database/sql.js'
 
 /** Maximum number of e-mails in a sliding window of `seconds`. */
-export interface EmailLimit {
+interface EmailLimit {
   readonly max: number
   readonly seconds: number
 }

@@ -85,7 +85,7 @@ export interface ImportRow extends Row<typeof attributes> {}
 export interface Outcomes extends Row<typeof counts> {}
 
 /** A batch of an import. */
-export interface ImportBatchRow extends Row<typeof batchAttributes> {}
+interface ImportBatchRow extends Row<typeof batchAttributes> {}
 
 /** Bytes of a digest in `seen`. */
 export const seenBytes = 8

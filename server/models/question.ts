@@ -44,7 +44,7 @@ interface GivenAnswer {
 }
 
 /** An answer that is stored as a keyed digest. */
-export interface KeyedAnswer {
+interface KeyedAnswer {
   readonly userId: number
   /** Null for an answer to a question that isn't in the registry. */
   readonly questionId: number | null

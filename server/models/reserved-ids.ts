@@ -6,7 +6,7 @@ import type { Database, Transaction } from '../database/connection.js'
 import { first, sql } from '../database/sql.js'
 
 /** Records whose ids can be reserved. */
-export type Numbered = 'organizations' | 'users'
+type Numbered = 'organizations' | 'users'
 
 /** How far beyond the highest id a reservation can reach, and how many ids it leaves to other records. */
 const most = 10_000_000

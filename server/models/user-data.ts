@@ -30,7 +30,7 @@ export interface Standing {
 }
 
 /** The reader of a user's data: administrators, or the user itself, who gets no data of other people. */
-export type Reader = 'administrator' | 'owner'
+type Reader = 'administrator' | 'owner'
 
 /** Reads the stored data of a user. */
 export type UserData = ReturnType<typeof createUserData>
@@ -51,7 +51,7 @@ interface Placed<Event> {
 }
 
 /** An event as its user sees it. */
-export interface OwnEvent {
+interface OwnEvent {
   /** ISO 8601. */
   readonly time: string
   readonly action: string

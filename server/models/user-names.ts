@@ -12,7 +12,7 @@ interface Names {
 }
 
 /** Why a user can't have a name: another one has it, or has one that it looks like. */
-export type NameProblem = 'taken' | 'alike'
+type NameProblem = 'taken' | 'alike'
 
 /** Why a user can't have its names; undefined for one that it can have. */
 export type NameProblems = { readonly [N in 'username' | 'nickname']: NameProblem | undefined }

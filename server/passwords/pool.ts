@@ -9,7 +9,7 @@ import { Refusal } from '../requests/refusal.js'
 import { type CompareJob, createThreads, type HashJob, type Job, type Result, type ThreadsOptions } from './threads.js'
 
 /** The result of a job: the hash, or whether text and hash match. */
-export type Outcome<J extends Job> = J extends HashJob ? string : J extends CompareJob ? boolean : Result
+type Outcome<J extends Job> = J extends HashJob ? string : J extends CompareJob ? boolean : Result
 
 /** The attributes of a job that decide its place in the queue. */
 export interface Place {

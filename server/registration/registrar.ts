@@ -33,13 +33,13 @@ export interface UserChange {
 type Entry = Registration<number> | UserChange
 
 /** Who changes users: what notices to their owners say, and the id of the user who does it. */
-export interface By {
+interface By {
   readonly notice: NotifiedChange
   readonly id?: number | undefined
 }
 
 /** Returns those of the fields whose values differ from the user's. */
-export function changedFields(user: User, fields: readonly ProfileField[], texts: FormTexts): ProfileField[] {
+function changedFields(user: User, fields: readonly ProfileField[], texts: FormTexts): ProfileField[] {
   const shown = { ...texts, dateofborn: texts.dateofborn && formatDateOfBirth(texts.dateofborn) }
   return fields.filter(field => (shown[field] ?? null) !== user[profile[field].attribute])
 }

@@ -112,6 +112,6 @@ function count(api: Api, id: number) {
 }
 
 /** What an import is of. */
-export function nounOf({ kind }: Pick<Import, 'kind'>): string {
+function nounOf({ kind }: Pick<Import, 'kind'>): string {
   return ImportKind[kind].toLowerCase()
 }

@@ -18,7 +18,7 @@ type Unapplied =
   | { readonly kind: 'rejected'; readonly reason: ReasonName; readonly problems: readonly Problem[] }
 
 /** The outcome of a row. */
-export type Outcome =
+type Outcome =
   | Unapplied
   | { readonly kind: 'created'; readonly id: number }
   | { readonly kind: 'updated'; readonly id: number; readonly fields: readonly string[] }
@@ -180,7 +180,7 @@ interface Placed {
 }
 
 /** The records that the import has created or changed, by names that rows have for them. */
-export type Touched = ReturnType<typeof createTouched>
+type Touched = ReturnType<typeof createTouched>
 
 /** Creates the touched records for a batch. */
 export function createTouched(
