@@ -26,7 +26,7 @@ export function emailRpcs({
   openPage,
   settings,
 }: Pick<Models, 'emails'> & { openPage: OpenPage; settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir'> }) {
-  const lock = async (id: string, t: Transaction) => (await emails.find(id, t)) ?? missing(id)
+  const find = async (id: string, t?: Transaction) => (await emails.find(id, t)) ?? missing(id)
 
   return {
     /** Lists queued e-mails, the oldest first. */
@@ -39,18 +39,17 @@ export function emailRpcs({
 
     /** Returns a queued e-mail, without its text. */
     async getEmail(request) {
-      const id = checkId(request.id)
-      return { email: toQueuedEmail((await emails.find(id)) ?? missing(id)) }
+      return { email: toQueuedEmail(await find(checkId(request.id))) }
     },
 
     /** Makes a waiting or failed e-mail due now. */
     async retryEmail(request, { transact }) {
       const id = checkId(request.id)
       return transact(async ({ t, record }) => {
-        const email = await lock(id, t)
+        const email = await find(id, t)
         await emails.retry(id, t)
         await record({ action: 'email.retry', ...about(email) })
-        return { email: toQueuedEmail(await lock(id, t)) }
+        return { email: toQueuedEmail(await find(id, t)) }
       })
     },
 
@@ -74,7 +73,7 @@ export function emailRpcs({
     async discardEmail(request, { transact }) {
       const id = checkId(request.id)
       return transact(async ({ t, record }) => {
-        const email = await lock(id, t)
+        const email = await find(id, t)
         await emails.done(id, t)
         await record({ action: 'email.discard', ...about(email) })
         return {}

@@ -1,8 +1,6 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { References } from '../calls/pipeline.js'
-import type { AdministeredUsers } from '../models/administered-user.js'
-import type { Organizations } from '../models/organization.js'
-import type { Questions } from '../models/question.js'
+import type { Models } from '../models/define-models.js'
 import { refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { nicknameKey, questionKey, usernameKey } from '../rules/names.js'
@@ -14,13 +12,11 @@ import { limits, tooLong } from '../rules/sizes.js'
  * and another record's name, or `#id` where a record has that name. Refuses with INVALID_ARGUMENT a missing or ambiguous
  * reference, with USER_NOT_FOUND or RECORD_NOT_FOUND one to no record.
  */
-export function createReferences(deps: {
-  administeredUsers: Pick<AdministeredUsers, 'find' | 'lock'>
-  organizations: Organizations
-  questions: Questions
-}): References {
-  const { administeredUsers, organizations, questions } = deps
-
+export function createReferences({
+  administeredUsers,
+  organizations,
+  questions,
+}: Pick<Models, 'administeredUsers' | 'organizations' | 'questions'>): References {
   /** The record that a reference names, among those with the id and with the name. */
   async function find<T extends { readonly id: number }>(
     reference: string | undefined,

@@ -1,8 +1,7 @@
 // Secrets of users and organizations, for exports.
 
 import type { AdministrationRpcs } from '../calls/context.js'
-import type { Organizations } from '../models/organization.js'
-import type { UserBatches } from '../models/user-batch.js'
+import type { Models } from '../models/define-models.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { formatIds } from '../rules/id-ranges.js'
 
@@ -10,8 +9,7 @@ import { formatIds } from '../rules/id-ranges.js'
 const maxIds = 1_000
 
 /** The RPCs that export secrets. */
-export function secretRpcs(deps: { userBatches: UserBatches; organizations: Organizations }) {
-  const { userBatches, organizations } = deps
+export function secretRpcs({ userBatches, organizations }: Pick<Models, 'userBatches' | 'organizations'>) {
   return {
     /** Returns password hashes and provider keys. */
     async getUserSecrets({ ids }, { transact }) {

@@ -1,13 +1,11 @@
 import type { Administrator } from '../access/administrator.js'
 import type { CallersDeps } from '../calls/pipeline.js'
 import type { Transaction } from '../database/connection.js'
-import type { AdministeredUsers } from '../models/administered-user.js'
-import type { Administered, Emails, NotifiedChange } from '../models/email.js'
+import type { Models } from '../models/define-models.js'
+import type { Administered, NotifiedChange } from '../models/email.js'
 import type { Locale } from '../requests/locale.js'
 
-interface Deps {
-  readonly administeredUsers: AdministeredUsers
-  readonly emails: Emails
+interface Deps extends Pick<Models, 'administeredUsers' | 'emails'> {
   readonly settings: { readonly mailLocale: Locale }
 }
 

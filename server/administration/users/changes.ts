@@ -6,9 +6,8 @@ import type { AdministrationContext, AdministrationRpcs, Checked } from '../../c
 import type { References } from '../../calls/pipeline.js'
 import type { Transaction } from '../../database/connection.js'
 import type { AdministeredUserRow, AdministeredUsers } from '../../models/administered-user.js'
+import type { Models } from '../../models/define-models.js'
 import type { Administered } from '../../models/email.js'
-import type { MasterKey } from '../../models/master-key.js'
-import type { Users } from '../../models/user.js'
 import type { Settings } from '../../process/settings.js'
 import { moveObject, type Registrar } from '../../registration/registrar.js'
 import { refuse } from '../../requests/refusal.js'
@@ -19,13 +18,10 @@ import { changeBy, type NotifyAdministrators } from '../security-notices.js'
 import { toAdministeredUser } from './record.js'
 
 /** What changes of users are made of. */
-export interface UserChangeDeps {
+export interface UserChangeDeps extends Pick<Models, 'users' | 'administeredUsers' | 'masterKey'> {
   references: References
-  users: Users
   registrar: Registrar
-  administeredUsers: AdministeredUsers
   notifyAdministrators: NotifyAdministrators
-  masterKey: MasterKey
 }
 
 type UserDone = Done & { readonly action: Administered }

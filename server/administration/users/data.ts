@@ -3,19 +3,16 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Administration } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs } from '../../calls/context.js'
-import type { Erasure } from '../../models/erasure.js'
-import type { EventPlace, UserData } from '../../models/user-data.js'
+import type { Models } from '../../models/define-models.js'
+import type { EventPlace } from '../../models/user-data.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { refuse } from '../../requests/refusal.js'
 import { keepAnAdministrator, type UserChangeDeps } from './changes.js'
 
 /** The RPCs of the data stored about a user. */
 export function userDataRpcs(
-  deps: Pick<UserChangeDeps, 'administeredUsers' | 'notifyAdministrators'> & {
-    userData: UserData
-    erasure: Erasure
-    openPage: OpenPage
-  },
+  deps: Pick<UserChangeDeps, 'notifyAdministrators'> &
+    Pick<Models, 'administeredUsers' | 'userData' | 'erasure'> & { openPage: OpenPage },
 ) {
   const { administeredUsers, notifyAdministrators, userData, erasure, openPage } = deps
   return {

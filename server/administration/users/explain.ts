@@ -5,11 +5,10 @@ import type { Checked } from '../../calls/context.js'
 import { answersNeeded } from '../../forgotpasswords/answers.js'
 import { failuresThatLock, limitsOf } from '../../limits/admission.js'
 import type { AdministeredUserRow } from '../../models/administered-user.js'
-import { type Attempts, type CounterKeys, type Proof, proofs } from '../../models/attempt.js'
-import type { Buckets } from '../../models/bucket.js'
-import type { MasterKey } from '../../models/master-key.js'
-import { type CodeFailures, codeLimits, type TotpSecrets } from '../../models/totp-secret.js'
-import type { Standing, UserData } from '../../models/user-data.js'
+import { type Proof, proofs } from '../../models/attempt.js'
+import type { Models } from '../../models/define-models.js'
+import { type CodeFailures, codeLimits } from '../../models/totp-secret.js'
+import type { Standing } from '../../models/user-data.js'
 import type { Quotas } from '../../outbox/quotas.js'
 import { network } from '../../requests/client-address.js'
 import { toAdministeredUser } from './record.js'
@@ -36,16 +35,9 @@ const proven = {
 } as const satisfies Record<Proof, { prevents: Obstacle['prevents']; failures: string }>
 
 /** Returns what keeps a user from signing in, activating and recovering. */
-export function explainUser(deps: {
-  userData: UserData
-  attempts: Attempts
-  buckets: Buckets
-  counterKeys: CounterKeys
-  totpSecrets: TotpSecrets
-  quotas: Quotas
-  masterKey: MasterKey
-  settings: { readonly limitFactor: number }
-}): Checked<'explainUser', string | undefined> {
+export function explainUser(
+  deps: FailureDeps & Pick<Models, 'userData' | 'masterKey'> & { quotas: Quotas },
+): Checked<'explainUser', string | undefined> {
   const { userData, quotas, masterKey } = deps
   return {
     check: request => checkAddress(request.address),
@@ -192,10 +184,9 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, quotaWa
 }
 
 /** What `readFailures` reads from. */
-export type FailureDeps = Pick<
-  Parameters<typeof explainUser>[0],
-  'attempts' | 'buckets' | 'counterKeys' | 'totpSecrets' | 'settings'
->
+export interface FailureDeps extends Pick<Models, 'attempts' | 'buckets' | 'counterKeys' | 'totpSecrets'> {
+  readonly settings: { readonly limitFactor: number }
+}
 
 /**
  * The counts that sign-ins ask for: of networks and devices that the account doesn't know, of the network of the address that
@@ -237,10 +228,7 @@ export async function readFailures(
 }
 
 /** The failures of an address, on any account. */
-async function countOfAddress(
-  { buckets, counterKeys, settings }: Pick<Parameters<typeof explainUser>[0], 'buckets' | 'counterKeys' | 'settings'>,
-  address: string,
-): Promise<Count> {
+async function countOfAddress({ buckets, counterKeys, settings }: FailureDeps, address: string): Promise<Count> {
   const bucket = limitsOf(settings.limitFactor).failures
   const level = await buckets.read(counterKeys.address('failures', address), bucket)
   const locked = level + 1 > bucket.capacity

@@ -3,8 +3,8 @@ import { Administration, UserState } from '../../../proto/gen/auth/v1/administra
 import type { AdministrationRpcs } from '../../calls/context.js'
 import type { References } from '../../calls/pipeline.js'
 import type { Admission } from '../../limits/admission.js'
-import type { AdministeredUsers, UserFilter } from '../../models/administered-user.js'
-import type { MasterKey } from '../../models/master-key.js'
+import type { UserFilter } from '../../models/administered-user.js'
+import type { Models } from '../../models/define-models.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { checkRole, checkText } from '../../requests/texts.js'
 import { toAdministeredUser } from './record.js'
@@ -18,13 +18,13 @@ const states: Record<UserState, UserFilter['state']> = {
 }
 
 /** The RPCs that read users. */
-export function userReadRpcs(deps: {
-  administeredUsers: AdministeredUsers
-  references: Pick<References, 'organization'>
-  masterKey: MasterKey
-  openPage: OpenPage
-  admission: Pick<Admission, 'takeServiceReads' | 'refundServiceReads'>
-}) {
+export function userReadRpcs(
+  deps: Pick<Models, 'administeredUsers' | 'masterKey'> & {
+    references: Pick<References, 'organization'>
+    openPage: OpenPage
+    admission: Pick<Admission, 'takeServiceReads' | 'refundServiceReads'>
+  },
+) {
   const { administeredUsers, references, masterKey, openPage, admission } = deps
   return {
     /** Lists users by id. Those that a service gets count as read. */

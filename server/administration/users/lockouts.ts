@@ -2,8 +2,8 @@
 // lock, and the counters then tell whether it still holds.
 import { Administration as AdministrationService } from '../../../proto/gen/auth/v1/administration_pb.js'
 import type { AdministrationRpcs } from '../../calls/context.js'
-import type { AdministeredUsers } from '../../models/administered-user.js'
 import type { Audit } from '../../models/audit.js'
+import type { Models } from '../../models/define-models.js'
 import { lockout } from '../../policy/limits.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { disorder, stretch } from '../audit-log.js'
@@ -14,12 +14,7 @@ const sizes = { usual: 50, max: 100 }
 
 /** Lists the users that are locked now because of failures, by id. */
 export function listLockouts(
-  deps: FailureDeps & {
-    administeredUsers: Pick<AdministeredUsers, 'find'>
-    audit: Pick<Audit, 'list' | 'ends'>
-    openPage: OpenPage
-    now: () => number
-  },
+  deps: FailureDeps & Pick<Models, 'administeredUsers' | 'audit'> & { openPage: OpenPage; now: () => number },
 ): AdministrationRpcs['listLockouts'] {
   const { administeredUsers, audit, openPage, now, totpSecrets } = deps
   return async request => {

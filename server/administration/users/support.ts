@@ -3,11 +3,8 @@
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs, Checked } from '../../calls/context.js'
 import { tooManyAttempts } from '../../limits/admission.js'
-import { type Attempts, type CounterKeys, proofs } from '../../models/attempt.js'
-import type { Buckets } from '../../models/bucket.js'
-import type { Emails } from '../../models/email.js'
-import type { Questions } from '../../models/question.js'
-import type { TotpSecrets } from '../../models/totp-secret.js'
+import { proofs } from '../../models/attempt.js'
+import type { Models } from '../../models/define-models.js'
 import type { Quotas } from '../../outbox/quotas.js'
 import type { Passwords } from '../../passwords/hash.js'
 import { checkPassword, type PasswordPolicy } from '../../passwords/policy.js'
@@ -22,18 +19,13 @@ import { changingUser, checkPresent, type UserChangeDeps } from './changes.js'
 
 /** The RPCs that help a user. */
 export function userSupportRpcs(
-  deps: UserChangeDeps & {
-    attempts: Attempts
-    buckets: Buckets
-    counterKeys: CounterKeys
-    totpSecrets: TotpSecrets
-    questions: Pick<Questions, 'clear'>
-    emails: Emails
-    quotas: Quotas
-    passwords: Passwords
-    policy: PasswordPolicy
-    settings: Pick<Settings, 'mailLocale'>
-  },
+  deps: UserChangeDeps &
+    Pick<Models, 'attempts' | 'buckets' | 'counterKeys' | 'totpSecrets' | 'questions' | 'emails'> & {
+      quotas: Quotas
+      passwords: Passwords
+      policy: PasswordPolicy
+      settings: Pick<Settings, 'mailLocale'>
+    },
 ) {
   const { registrar, attempts, buckets, counterKeys, totpSecrets, questions, emails, quotas } = deps
   const { passwords, policy, settings } = deps

@@ -2,8 +2,7 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { Administration as AdministrationService } from '../../../proto/gen/auth/v1/administration_pb.js'
 import type { AdministrationRpcs } from '../../calls/context.js'
-import type { AdministeredUsers } from '../../models/administered-user.js'
-import type { Erasure } from '../../models/erasure.js'
+import type { Models } from '../../models/define-models.js'
 import { canonicalBlock } from '../../requests/client-address.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
@@ -13,11 +12,9 @@ const stretch = 10_000
 const mostErased = 100
 
 /** Erases accounts that were never activated, or counts them. */
-export function eraseUnactivatedUsers(deps: {
-  administeredUsers: Pick<AdministeredUsers, 'signedUpFrom' | 'lockUnactivated'>
-  erasure: Erasure
-  openPage: OpenPage
-}): AdministrationRpcs['eraseUnactivatedUsers'] {
+export function eraseUnactivatedUsers(
+  deps: Pick<Models, 'administeredUsers' | 'erasure'> & { openPage: OpenPage },
+): AdministrationRpcs['eraseUnactivatedUsers'] {
   const { administeredUsers, erasure, openPage } = deps
   return async (request, { administrator, transact }) => {
     const { network: given = '', createTimeFrom, createTimeTo, confirm, validateOnly } = request
