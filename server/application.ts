@@ -78,7 +78,7 @@ import { rotateProviderKey } from './users/provider-key.js'
 import { recordRpcs } from './users/records.js'
 import { signUp } from './users/sign-up.js'
 import { tokenRpcs } from './users/tokens.js'
-import { setUsername } from './users/username.js'
+import { setUsername } from './users/rename.js'
 
 /** What an application is made from. */
 interface ApplicationDeps extends Pick<CallsDeps, 'ready' | 'scheduler' | 'log' | 'observe' | 'refused'> {

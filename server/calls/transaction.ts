@@ -1,30 +1,20 @@
 // The transaction of a change: it permits caller and target again, appends the events, and does what `validate_only` and
 // `request_id` promise.
-import {
-  create,
-  type DescMethodUnary,
-  fromBinary,
-  type Message,
-  type MessageInitShape,
-  toBinary,
-} from '@bufbuild/protobuf'
+import type { DescMethodUnary, Message } from '@bufbuild/protobuf'
 import { checkAction } from '../access/permissions.js'
 import type { Database, Transaction } from '../database/connection.js'
 import type { Audit, AuditEvent } from '../models/audit.js'
-import type { CreationRequests } from '../models/creation-request.js'
-import type { MasterKey } from '../models/master-key.js'
 import type { Policy } from '../policy/policy.js'
 import { type Call, checkPresence } from '../requests/call.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { isUuid } from '../rules/names.js'
 import type { Transact } from './context.js'
+import { answerOnce, type RepetitionDeps } from './repeated-request.js'
 
 /** What transactions are made of. */
-export interface TransactionDeps {
+export interface TransactionDeps extends RepetitionDeps {
   readonly database: Pick<Database, 'transact'>
   readonly audit: Pick<Audit, 'append'>
-  readonly masterKey: Pick<MasterKey, 'digest' | 'seal' | 'open'>
-  readonly creationRequests: CreationRequests
 }
 
 /** How a caller changes something. */
@@ -79,7 +69,7 @@ export function transactFor(deps: TransactionDeps, known: KnownCall): Transact<u
           },
         })
       const result = requestId
-        ? await once(deps, known, { requestId, ...changes.auditContext }, { t, events }, doIt)
+        ? await answerOnce(deps, known, { requestId, ...changes.auditContext }, { t, events }, doIt)
         : await doIt()
       if (validateOnly) throw new ValidatedOnly(result)
       return result
@@ -91,31 +81,4 @@ export function transactFor(deps: TransactionDeps, known: KnownCall): Transact<u
       throw error
     }
   }
-}
-
-/**
- * Does what a request with a `request_id` asks for, and keeps the answer; or returns the answer to the same request of the
- * same caller.
- */
-async function once<T>(
-  { masterKey, creationRequests }: TransactionDeps,
-  { method, request }: KnownCall,
-  { requestId, actor, actor_id }: { readonly requestId: string } & Changes['auditContext'],
-  { t, events }: { readonly t: Transaction; readonly events: readonly Pick<AuditEvent, 'subject_id'>[] },
-  work: () => Promise<T>,
-): Promise<T> {
-  const id = { actor: actor_id ? `${actor} #${actor_id}` : actor, requestId }
-  const form = Buffer.from(toBinary(method.input, request)).toString('base64')
-  const digest = masterKey.digest('creation-request', `${method.name} ${form}`)
-  const use = `creation-request ${requestId}`
-  const before = await creationRequests.claim(id, t)
-  if (before && !before.digest.equals(digest))
-    wrongFields([{ field: 'request_id', message: 'Already used by another request: use a new one.' }])
-  if (before) return fromBinary(method.output, Buffer.from(masterKey.open(use, before.answerSealed), 'base64')) as T
-  const answer = create(method.output, (await work()) as MessageInitShape<DescMethodUnary['output']>)
-  // A key that is shown once is never stored, even sealed.
-  const bytes = toBinary(method.output, 'key' in answer ? Object.assign({}, answer, { key: '' }) : answer)
-  const answerSealed = masterKey.seal(use, Buffer.from(bytes).toString('base64'))
-  await creationRequests.add({ ...id, digest, answerSealed, userId: events.at(-1)?.subject_id ?? null }, t)
-  return answer as T
 }

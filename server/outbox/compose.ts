@@ -1,6 +1,6 @@
 /**
  * The outbox owns the composition and delivery of queued e-mails: it composes them (here) within quotas (quotas.ts),
- * from texts (texts.ts), and sends them (sender.ts) by a mail server or to files (transport.ts). models/ stores the
+ * from texts (write-email.ts), and sends them (sender.ts) by a mail server or to files (transport.ts). models/ stores the
  * queue. No request waits for the outbox.
  */
 import { randomUUID } from 'node:crypto'
@@ -17,7 +17,7 @@ import type { Limit } from '../requests/refusal.js'
 import { emailKey } from '../rules/names.js'
 import { createQuotas, type Quotas } from './quotas.js'
 import { type Composed, startSender } from './sender.js'
-import { type Contents, writeEmail } from './texts.js'
+import { type Contents, writeEmail } from './write-email.js'
 import { createMailTransport } from './transport.js'
 
 /** Starts to process the queue of e-mails. `onRefusal` is called with the limit that an e-mail exceeds. */

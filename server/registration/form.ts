@@ -2,7 +2,7 @@
 import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
 import type { FieldViolation } from '../requests/refusal.js'
-import { dayIn, readDateOfBirth } from '../rules/dates.js'
+import { dayIn, readDateOfBirth, firstYearOfBirth } from '../rules/dates.js'
 import {
   answerKey,
   emailKey,
@@ -24,9 +24,6 @@ import {
 } from '../rules/profile.js'
 import { type Role, roles } from '../rules/roles.js'
 import { limits, tooLong } from '../rules/sizes.js'
-
-/** First year of birth that is accepted; an earlier one is a typing error. */
-const firstYear = 1850
 
 /**
  * Characters without a visible or common glyph: default ignorable code points, further blanks and fillers, annotation
@@ -151,7 +148,7 @@ export function checkForm(
   const readDay = (text: string): string | undefined => {
     const day = readDateOfBirth(text, timeZone)!
     if (day > dayIn(timeZone, new Date(now()))) return refused('dateofborn', 'Give a day that isn’t in the future.')
-    return day < `${firstYear}` ? refused('dateofborn', `Give a day after ${firstYear - 1}.`) : day
+    return day < `${firstYearOfBirth}` ? refused('dateofborn', `Give a day after ${firstYearOfBirth - 1}.`) : day
   }
 
   for (const field of fields) {

@@ -1,5 +1,8 @@
 // Dates as texts, and the day of an instant.
 
+/** First year of birth that is accepted; an earlier one is a typing error. */
+export const firstYearOfBirth = 1850
+
 /**
  * Parses a date of birth, `dd/MM/yyyy` or a date or date-time of ISO 8601, and returns it as `yyyy-MM-dd`. A date-time
  * with an offset or `Z` stands for its day in the time zone, one without for its date. Exactly midnight UTC stands for

@@ -1,6 +1,6 @@
 import test from 'ava'
 import fc from 'fast-check'
-import { shownUsername, writeEmail } from '../../server/outbox/texts.js'
+import { shownUsername, writeEmail } from '../../server/outbox/write-email.js'
 import { chooseLocale } from '../../server/requests/locale.js'
 import { anyCharacter } from '../_helpers/characters.js'
 
