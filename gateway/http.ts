@@ -305,7 +305,7 @@ async function slowDown(request: Request, { reason }: Refusal, proxied: boolean)
   request.resume()
   if (!proxied) request.from.hold()
   // A proxy's connection carries other clients afterwards, so the refusal itself waits.
-  else if (reason === Reason.OVERLOADED) await sleep(2 * refusedPause(), undefined, { ref: false })
+  else if (reason === Reason.OVERLOADED) await sleep(3 * refusedPause(), undefined, { ref: false })
 }
 
 /** Methods that are logged; all others are `other`. */
