@@ -1,10 +1,10 @@
 // `auth-admin import database` runs on the machine itself, never on a remote service: it reads one database and fills another.
 import { readFile } from 'node:fs/promises'
-import type { Choice } from '../../server/predecessor/decide.js'
-import type { Found, Imported, ReportLine } from '../../server/predecessor/import.js'
+import type { Analysis, Choice, ReportLine } from '../../server/predecessor/decide.js'
+import type { Source } from '../../server/predecessor/source.js'
 import { openPrivateFile } from '../../server/process/private-file.js'
 import type { Command } from '../command.js'
-import { type ExitCode, end, fail, misuse } from '../exit-codes.js'
+import { end, fail, misuse } from '../exit-codes.js'
 import { announce, withRegistry } from '../session.js'
 import { askText, canAsk, confirm, missingYes, readSecret } from '../terminal/ask.js'
 import { printFields, printJson, say, warn } from '../terminal/output.js'
@@ -83,34 +83,40 @@ Examples:
       if (!options.dryRun && !options.yes && !canAsk(options)) misuse(missingYes)
       if (!options.dryRun && !options.reason && !canAsk(options)) misuse('This changes passwords: pass --reason.')
       const database = await announce('Importing into', options)
-      const { importPredecessor, ImportRefused } = await import('../../server/predecessor/import.js')
+      const { openMove } = await import('../../server/predecessor/import.js')
+      const { withSource } = await import('../../server/predecessor/source.js')
       const out = options.report === undefined ? undefined : await openPrivateFile(options.report).catch(explainReport)
-      const done = await withRegistry(async ({ registry, passwords, settings, actor }) => {
-        const reason = options.dryRun
+      const report = (line: ReportLine) => void out?.stream.write(`${JSON.stringify(line)}\n`)
+      const { json, dryRun = false } = options
+      const exitCode = await withRegistry(async ({ registry, passwords, settings: { timeZone }, actor }) => {
+        const reason = dryRun
           ? undefined
           : (options.reason ?? (await askText('Reason, for the audit log:', { required: true })))
-        const how = {
-          url: source,
-          choice,
-          dryRun: options.dryRun === true,
-          timeZone: settings.timeZone,
-          actor,
-          reason,
-          report: (line: ReportLine) => void out?.stream.write(`${JSON.stringify(line)}\n`),
-          withProgress,
-          async confirm(found: Found) {
-            if (!options.json) printFound(found)
-            await confirm(`Import ${found.users} users into ${database}?`, options)
-          },
-        }
-        return importPredecessor({ registry, passwords }, how).catch(error => {
-          if (error instanceof ImportRefused) fail(error.message, 5)
-          throw error
+        return withSource(source, async there => {
+          const move = await openMove(registry, passwords, there, timeZone)
+          if (move.problem !== undefined) fail(move.problem, 5)
+          const found = await withProgress('Analyzing', tell => move.analyze({ choice, report, tell }))
+          const { administratorThere: administrator = null, listed, unsettled } = found
+          if (!json) printFound(there, found)
+          const isOpen = unsettled.length > 0
+          if (!dryRun && !isOpen) await confirm(`Import ${there.userCount} users into ${database}?`, options)
+          const write = (tell: (done: string) => void) => move.write(found, { dryRun, actor, reason }, tell)
+          const done = isOpen ? undefined : await withProgress(dryRun ? 'Comparing' : 'Importing', write)
+          if (json) {
+            const { id, state, sourceDigest, nextRow } = done?.import ?? {}
+            const { organizations = there.organizations.length, counts } = done ?? {}
+            printJson({
+              ...{ id, state, sourceDigest, nextRow, kind: 'predecessor', dryRun, ...counts, users: there.userCount },
+              ...{ organizations, questions: there.questions.length, administrator, listed, unsettled },
+            })
+          } else if (done) {
+            say(done.import ? `Import ${done.import.id} is finished.` : 'An import would do this:')
+            printFields({ ...done.counts })
+          } else warn(`${unsettled.length} users need a decision: nothing was written. Pass --on-collision.`)
+          return done ? (done.counts.rejected > 0 ? 6 : 0) : 5
         })
       })
       await out?.commit().catch(explainReport)
-      printDone(done, options)
-      const exitCode: ExitCode = done.unsettled.length > 0 ? 5 : done.counts!.rejected > 0 ? 6 : 0
       if (exitCode !== 0) end(exitCode)
     })
 }
@@ -128,40 +134,16 @@ function explainReport({ code, message }: NodeJS.ErrnoException): never {
   fail(code ? `The file of --report can’t be written (${code}).` : message)
 }
 
-function printFound({ users, organizations, questions, administrator, listed, unsettled }: Found): void {
-  printFields({ 'users there': users, organizations, questions, ...listed })
-  if (administrator !== undefined)
-    say(`User #${administrator} there has the name of the administrator here: it stays as it is here.`)
+function printFound(
+  { userCount, organizations, questions }: Source,
+  { listed, administratorThere, unsettled }: Analysis,
+): void {
+  printFields({ 'users there': userCount, organizations: organizations.length, questions: questions.length, ...listed })
+  if (administratorThere !== undefined)
+    say(`User #${administratorThere} there has the name of the administrator here: it stays as it is here.`)
   for (const { id, username, problems } of unsettled.slice(0, maxPrinted)) {
     const why = problems.map(({ field, problem, by }) => `${field} ${problem}${by ? ` (#${by.join(', #')})` : ''}`)
     say(`#${id} ${username}: ${why.join(', ')}`)
   }
   if (unsettled.length > maxPrinted) say(`… and ${unsettled.length - maxPrinted} more: --report has all.`)
-}
-
-function printDone(done: Imported, { json, dryRun }: Options): void {
-  const { import: row, counts, organizationCounts, questionCounts, unsettled, ...found } = done
-  if (json) {
-    printJson({
-      ...(row && { id: row.id, state: row.state, sourceDigest: row.sourceDigest, nextRow: row.nextRow }),
-      kind: 'predecessor',
-      dryRun: dryRun === true,
-      ...counts,
-      users: found.users,
-      organizations: organizationCounts ?? found.organizations,
-      questions: questionCounts ?? found.questions,
-      administrator: found.administrator ?? null,
-      listed: found.listed,
-      unsettled,
-    })
-    return
-  }
-  if (unsettled.length > 0) {
-    printFound(done)
-    warn(`${unsettled.length} users need a decision: nothing was written. Pass --on-collision.`)
-    return
-  }
-  if (dryRun) printFound(done)
-  say(dryRun ? 'An import would do this:' : `Import ${row!.id} is finished.`)
-  printFields({ ...counts })
 }

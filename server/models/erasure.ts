@@ -40,7 +40,6 @@ const owned = [
   'known_addresses',
   'totp_secrets',
   'creation_requests',
-  'predecessor_users',
 ]
 
 /** Creates the erasure of users from a database. */

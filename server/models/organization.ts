@@ -48,13 +48,17 @@ const attributes = {
   ...shownOfOrganization,
   nameKey: text,
   keyDigest: column('activation_key_digest', bytes),
+  /** Of the row of the older implementation that it was imported from. */
+  predecessorDigest: hasDefault(nullable(text)),
 }
 
 /** What can be set of an organization: by imports, also whether and since when it is active. */
 export type OrganizationDetails = Partial<OrganizationValues & Pick<OrganizationRow, 'active' | 'creationDate'>>
 
 /** A new organization. Only imports choose its id, among those that are reserved, and its key, by default a new one. */
-export interface NewOrganization extends OrganizationDetails, Partial<Pick<OrganizationRow, 'id'>> {
+export interface NewOrganization
+  extends OrganizationDetails,
+    Partial<Pick<OrganizationRow, 'id' | 'predecessorDigest'>> {
   readonly name: string
   readonly activationKey?: string
 }

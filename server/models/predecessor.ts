@@ -1,5 +1,5 @@
-// What imports from the database of the older implementation know of earlier ones: a digest of each row there, beside the record
-// that it became. server/predecessor/ reads and judges the rows.
+// What imports from the database of the older implementation know of earlier ones: users and organizations keep a digest of the
+// row there that they were imported from. server/predecessor/ reads and judges the rows.
 import type { Database, Transaction } from '../database/connection.js'
 import { sql } from '../database/sql.js'
 import { auditActions } from '../policy/audit-actions.js'
@@ -12,14 +12,10 @@ const harmless = ['ask-email', 'export', 'export-own', 'send-activation-key', 's
 const changing = auditActions.filter(action => /^user\./.test(action) && !harmless.includes(action.slice(5)))
 
 /** Tables whose ids imports keep. */
-const numbered = ['users', 'organizations', 'questions', 'provider_keys'] as const
+type Numbered = 'users' | 'organizations' | 'questions' | 'provider_keys'
 
-/** Creates what imports from the database of the older implementation leave in a database. */
+/** Creates what imports from the database of the older implementation need of a database. */
 export function createPredecessor(database: Database) {
-  const kinds = {
-    users: { table: sql.text('predecessor_users'), id: sql.text('user_id') },
-    organizations: { table: sql.text('predecessor_organizations'), id: sql.text('organization_id') },
-  } as const
   return {
     /**
      * Returns the users that no import made: of a registry that can be moved into, at most the default administrator. Returns
@@ -27,8 +23,7 @@ export function createPredecessor(database: Database) {
      */
     others: () =>
       database.runUnlimited<{ id: number; username: string; usernameKey: string; role: string }>(
-        sql`SELECT id, username, username_key AS "usernameKey", role FROM users u
-          WHERE NOT EXISTS (SELECT FROM predecessor_users p WHERE p.user_id = u.id) LIMIT 2`,
+        sql`SELECT id, username, username_key AS "usernameKey", role FROM users WHERE predecessor_digest IS NULL LIMIT 2`,
       ),
 
     /** Whether users were added, changed or erased here since the first import, except this one, and except by imports. */
@@ -37,79 +32,60 @@ export function createPredecessor(database: Database) {
         WHERE at >= began AND outcome = 'ok' AND action = ANY(${changing}) AND subject_id IS DISTINCT FROM ${administratorId}::int
           AND coalesce(object, '') NOT LIKE ${`${importObject}:%`}::text)`
       const [found] = await database.runUnlimited<{ changed: boolean }>(
-        sql`WITH since AS MATERIALIZED (SELECT min(created_at) AS began FROM users JOIN predecessor_users ON user_id = id)
+        sql`WITH since AS MATERIALIZED (SELECT min(created_at) AS began FROM users WHERE predecessor_digest IS NOT NULL)
           SELECT ${changedIn('audit_events')} OR ${changedIn('audit_staged')} AS changed`,
       )
       return found!.changed
     },
 
-    /** Whether any user was imported. */
-    hasUsers: async () => (await database.run(sql`SELECT FROM predecessor_users LIMIT 1`)).length > 0,
-
-    /** Returns the digests of imported records with ids between two, both inclusive. */
-    async digests(of: keyof typeof kinds, from: number, to: number, t?: Transaction): Promise<Map<number, Buffer>> {
-      const { table, id } = kinds[of]
-      const query = sql`SELECT ${id} AS id, digest FROM ${table} WHERE ${id} BETWEEN ${from} AND ${to}`
-      const rows = await database.run<{ id: number; digest: Buffer }>(query, t)
+    /** Returns the digests of records with these ids: null for one that no import made. */
+    async digests(of: 'users' | 'organizations', ids: readonly number[], t?: Transaction) {
+      const query = sql`SELECT id, predecessor_digest AS digest FROM ${sql.text(of)} WHERE id = ANY(${ids}::int[])`
+      const rows = await database.run<{ id: number; digest: string | null }>(query, t)
       return new Map(rows.map(({ id, digest }) => [id, digest]))
     },
 
-    /** Notes the digests of records, new or changed. */
-    async note(of: keyof typeof kinds, rows: readonly { id: number; digest: Buffer }[], t: Transaction): Promise<void> {
-      const { table, id } = kinds[of]
-      const [ids, digests] = [rows.map(({ id }) => id), rows.map(({ digest }) => digest)]
-      const query = sql`INSERT INTO ${table} (${id}, digest) SELECT * FROM unnest(${ids}::int[], ${digests}::bytea[])
-        ON CONFLICT (${id}) DO UPDATE SET digest = excluded.digest`
-      await database.run(query, t)
+    /**
+     * Takes the keys of names from imported users that have some of these, and returns their ids. A later batch of the same
+     * import gives them others; the empty digest makes it do so. No key of a name has a capital letter.
+     */
+    async freeNames(names: readonly { readonly usernameKey: string; readonly nicknameKey: string }[], t: Transaction) {
+      const [usernames, nicknames] = [names.map(each => each.usernameKey), names.map(each => each.nicknameKey)]
+      const free = sql`UPDATE users SET username_key = 'MOVED ' || id, nickname_key = 'MOVED ' || id, predecessor_digest = ''
+        WHERE (username_key = ANY(${usernames}::text[]) OR nickname_key = ANY(${nicknames}::text[]))
+          AND predecessor_digest IS NOT NULL RETURNING id`
+      return (await database.run<{ id: number }>(free, t)).map(({ id }) => id)
     },
 
-    /** Returns which of the ids belong to organizations here that no import made. */
-    async ownOrganizations(ids: readonly number[]): Promise<number[]> {
-      const query = sql`SELECT id FROM organizations WHERE id = ANY(${ids}::int[])
-        AND NOT EXISTS (SELECT FROM predecessor_organizations WHERE organization_id = id) ORDER BY id`
-      const rows = await database.run<{ id: number }>(query)
-      return rows.map(({ id }) => id)
-    },
-
-    /** Takes the keys of names from users that get others in the same import: no key of a name has a capital letter. */
-    async freeNames(userIds: readonly number[], t: Transaction): Promise<void> {
-      const query = sql`UPDATE users SET username_key = 'MOVED ' || id, nickname_key = 'MOVED ' || id WHERE id = ANY(${userIds}::int[])`
-      await database.run(query, t)
-    },
-
-    /** Adds or changes questions. To replace all, returns false, and changes nothing, if answers refer to some. */
-    async putQuestions(
-      rows: readonly { id: number; question: string; questionKey: string; active: boolean }[],
-      { replaces }: { readonly replaces: boolean },
-      t: Transaction,
-    ): Promise<boolean> {
-      if (replaces) {
-        const unused = sql`NOT EXISTS (SELECT FROM answers) AND NOT EXISTS (SELECT FROM question_aliases)`
-        await database.run(sql`DELETE FROM questions WHERE ${unused}`, t)
-        if ((await database.run(sql`SELECT FROM questions LIMIT 1`, t)).length > 0) return false
-      }
-      for (const { id, question, questionKey, active } of rows) {
-        const put = sql`INSERT INTO questions (id, question, question_key, active) VALUES (${id}, ${question}, ${questionKey}, ${active})
-          ON CONFLICT (id) DO UPDATE SET question = ${question}, question_key = ${questionKey}, active = ${active}`
-        await database.run(put, t)
-      }
-      return true
+    /** Adds and changes questions, and returns how many. Until users were imported, replaces those of the installation. */
+    async putQuestions(rows: readonly { readonly id: number; readonly question: string }[], t: Transaction) {
+      const state = sql`SELECT NOT EXISTS (SELECT FROM users WHERE predecessor_digest IS NOT NULL) AS "isFirst",
+        EXISTS (SELECT FROM answers) OR EXISTS (SELECT FROM question_aliases) AS "isUsed"`
+      const [{ isFirst, isUsed } = {}] = await database.run<Partial<Record<'isFirst' | 'isUsed', boolean>>>(state, t)
+      if (isFirst && isUsed)
+        throw new Error('Answers refer to security questions of this registry: import into a newly installed one.')
+      if (isFirst) await database.run(sql`DELETE FROM questions`, t)
+      const put = sql`INSERT INTO questions AS q (id, question, question_key, active)
+        SELECT id, question, "questionKey", active
+          FROM jsonb_to_recordset(${JSON.stringify(rows)}) AS r (id int, question text, "questionKey" text, active boolean)
+        ON CONFLICT (id) DO UPDATE
+          SET question = excluded.question, question_key = excluded.question_key, active = excluded.active
+          WHERE (q.question, q.active) IS DISTINCT FROM (excluded.question, excluded.active)
+        RETURNING 1`
+      return (await database.run(put, t)).length
     },
 
     /** Makes the next ids of each table greater than the given one. */
-    async advanceIds(last: Readonly<Record<(typeof numbered)[number], number>>, t: Transaction): Promise<void> {
-      for (const table of numbered) {
-        const advance = sql`SELECT setval(s, greatest(${last[table]}::bigint, coalesce(pg_sequence_last_value(s), 1)))
-          FROM (SELECT pg_get_serial_sequence(${table}, 'id')::regclass AS s) sequence WHERE ${last[table]}::bigint > 0`
-        await database.run(advance, t)
-      }
+    async advanceIds(last: Readonly<Record<Numbered, number>>, t: Transaction): Promise<void> {
+      const advance = sql`SELECT setval(s, greatest(last::bigint, coalesce(pg_sequence_last_value(s), 1)))
+        FROM jsonb_each_text(${JSON.stringify(last)}::jsonb) AS of ("table", last),
+          LATERAL (SELECT pg_get_serial_sequence("table", 'id')::regclass AS s) sequence
+        WHERE last::bigint > 0`
+      await database.run(advance, t)
     },
 
     /** Updates the statistics of the tables that an import fills. */
-    async analyze(): Promise<void> {
-      await database.runUnlimited(
-        sql`ANALYZE users, provider_keys, answers, unmatched_answers, predecessor_users, organizations, questions`,
-      )
-    },
+    analyze: () =>
+      database.runUnlimited(sql`ANALYZE users, provider_keys, answers, unmatched_answers, organizations, questions`),
   }
 }

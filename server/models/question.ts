@@ -155,7 +155,7 @@ export function createQuestions(database: Database) {
         WITH given AS (SELECT u.*, ${by?.userId}::int AS by, ${by?.session}::text AS session, ${answerHash}::text AS hash
           FROM users u WHERE u.id = ${userId}),
         who AS (SELECT *, by IS NOT NULL AND (created_at <= now() - interval '1 day'
-          OR EXISTS (SELECT FROM predecessor_users WHERE user_id = id)) AS waits FROM given)
+          OR predecessor_digest IS NOT NULL) AS waits FROM given)
         INSERT INTO answers AS a (user_id, question_id, answer_hash, next_hash, next_counts_at, next_by, next_session)
         SELECT id, ${questionId}, CASE WHEN NOT waits THEN hash END, CASE WHEN waits THEN hash END,
           CASE WHEN waits THEN now() + interval '1 day' END, CASE WHEN waits THEN by END, CASE WHEN waits THEN session END

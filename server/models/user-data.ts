@@ -129,7 +129,8 @@ const signIns: readonly AuditAction[] = [
  * for the owner.
  */
 const userColumns: Record<Reader, string> = {
-  administrator: `to_jsonb(u) - ARRAY['password_hash', 'username_key', 'nickname_key', 'username_skeleton', 'nickname_skeleton']`,
+  administrator: `to_jsonb(u) - ARRAY['password_hash', 'username_key', 'nickname_key', 'username_skeleton', 'nickname_skeleton',
+    'predecessor_digest']`,
   owner: `(SELECT to_jsonb(t) FROM (SELECT u.id, u.username, u.password_updated_at, u.email, u.security_question,
       u.terms_of_usage, u.role, u.active, u.suspended, u.organization_id, u.created_at, u.unactivated_seen_at, u.activated_at,
       u.avatar, ${profileFields.map(field => `u.${snakeCase(profile[field].attribute)}`).join(', ')}) t)`,
@@ -180,11 +181,6 @@ const exportedTables: Readonly<Record<string, ExportedTable>> = {
     from: 'totp_secrets WHERE user_id = u.id',
     columns: 'secret_sealed IS NOT NULL AS enrolled, locked_at',
     order: 't.enrolled',
-  },
-  predecessor_users: {
-    from: 'predecessor_users WHERE user_id = u.id',
-    columns: 'true AS imported',
-    order: 't.imported',
   },
   creation_requests: { from: 'creation_requests WHERE user_id = u.id', more: 'created_at', order: 't.created_at' },
   emails: {

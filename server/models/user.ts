@@ -86,6 +86,8 @@ export const userAttributes = {
   unactivatedSeenAt: hasDefault(nullable(time)),
   /** Kept from the older implementation, for exports. */
   avatar: hasDefault(nullable(text)),
+  /** Of the row of the older implementation that it was imported from. */
+  predecessorDigest: hasDefault(nullable(text)),
   /** Skeletons of the names: names that look alike have the same skeleton. */
   usernameSkeleton: text,
   nicknameSkeleton: text,

@@ -3,26 +3,24 @@ import { randomUUID } from 'node:crypto'
 import type { NewOrganization } from '../models/organization.js'
 import { emptyUser } from '../models/user.js'
 import type { Registration } from '../models/user-batch.js'
-import { isImportableHash } from '../passwords/hash.js'
-import type { PasswordPolicy } from '../passwords/policy.js'
-import { accountFields, attributesOfForm, checkForm } from '../registration/form.js'
+import { isImportableHash, type Passwords } from '../passwords/hash.js'
+import { accountFields, attributesOfForm, type CompleteTexts, checkForm, type FormRules } from '../registration/form.js'
 import { readDateOfBirth } from '../rules/dates.js'
 import { answerKey, isOneLine, questionKey } from '../rules/names.js'
 import { organizationFields } from '../rules/organization.js'
+import { requiredFields } from '../rules/profile.js'
 import type { Role } from '../rules/roles.js'
-import type { Membership, SourceOrganization, SourceQuestion, SourceUser } from './source.js'
+import type { SourceOrganization, SourceQuestion, SourceUser } from './source.js'
 
 /** What an operator decides about a user that can't be imported as it is. */
 export interface Decision {
   /** Leaves the user out. */
   readonly skip?: true
-  /** Other names. */
-  readonly username?: string
-  readonly nickname?: string
-  /** The role of a user that has none, or several. */
-  readonly role?: Role
-  /** Id of the organization of a member of a missing one, or of several; null for none. */
-  readonly organization?: number | null
+  readonly username?: string | undefined
+  readonly nickname?: string | undefined
+  readonly role?: Role | undefined
+  /** Null for none. */
+  readonly organization?: number | null | undefined
 }
 
 /** Why a user can't be imported without a decision. */
@@ -30,136 +28,154 @@ export interface Problem {
   readonly field: 'id' | 'username' | 'nickname' | 'role' | 'organization'
   readonly problem: 'administrator’s' | 'taken' | 'look-alike' | 'refused' | 'none' | 'several' | 'missing'
   /** Ids of the users that have the name, or the ids of organizations. */
-  readonly by?: readonly number[]
+  readonly by?: readonly number[] | undefined
   readonly message?: string
 }
 
 /** What is imported otherwise than it was there, or needs the attention of an administrator. */
 export interface Note {
   readonly note:
-    | 'administrator, inactive'
-    | 'active without organization'
-    | 'changed'
-    | 'no password'
-    | 'organization'
-    | 'provider key'
-  readonly field?: string
+    | ('administrator, inactive' | 'active without organization' | 'changed')
+    | ('no password' | 'organization' | 'provider key')
+  readonly field?: string | undefined
   readonly message: string
 }
 
 /** What is noted of an organization or a question. */
-export interface RowNote {
-  readonly organization?: number
-  readonly question?: number
-  readonly message: string
-}
-
-/** A user as it is imported. */
-export interface Converted {
-  readonly problems: readonly Problem[]
-  readonly notes: readonly Note[]
-  readonly user: Omit<Registration, 'organizationId' | 'answers' | 'unmatched'> & { readonly id: number }
-  readonly organization: number | null
-  /** Answers by the id of their question. */
-  readonly answers: ReadonlyMap<number, string>
-  /** Question and answer of the sign-up. */
-  readonly own: { readonly question: string; readonly answer: string } | undefined
-}
+export type RowNote = Readonly<{ organization: number } | { question: number }> & Pick<Note, 'message'>
 
 /** Roles by their number there. */
 const roleNumbers: readonly Role[] = ['ROLE_ADMIN', 'ROLE_INSTITUTION', 'ROLE_CLIENT']
 
+/** Fields of the form that users there have. */
+const fields = [...accountFields, 'securityquestion'] as const
+type Field = (typeof fields)[number]
+
+/** Whether every user has a field: then a wrong value stays. */
+const isKept = (field: string) => field === 'username' || (requiredFields as readonly string[]).includes(field)
+
 /** The policy for passwords isn't asked: passwords come as hashes. */
-const noPolicy: PasswordPolicy = { minLength: 0, isCommon: () => false }
+const policy = { minLength: 0, isCommon: () => false }
+
+/** What users refer to, by their conversion. */
+interface Rules extends Omit<FormRules, 'policy'> {
+  readonly passwords: Pick<Passwords, 'key'>
+  readonly organizationIds: readonly number[]
+  readonly questions: readonly MovedQuestion[]
+}
 
 /** The conversion of users. */
 export type Convert = ReturnType<typeof createConversion>
 
-/** Creates the conversion of users into a registry with these organizations. */
-export function createConversion(rules: {
-  readonly now: () => number
-  readonly timeZone: string
-  readonly organizationIds: ReadonlySet<number>
-}) {
-  return (user: SourceUser, decision: Decision = {}): Converted => {
+/** Creates the conversion of users into a registry with these organizations and questions. */
+export function createConversion({ passwords, organizationIds, questions, ...rules }: Rules) {
+  const questionIds = new Map(questions.map(({ id, questionKey }) => [questionKey, id]))
+  return (there: SourceUser, decision: Decision = {}) => {
     const notes: Note[] = []
     const problems: Problem[] = []
-    const changed = (field: string, message: string) => void notes.push({ note: 'changed', field, message })
+    const note = (note: Note['note'], message: string, field?: string) => void notes.push({ note, field, message })
 
-    const given: Parameters<typeof checkForm>[0] = {
-      username: decision.username ?? user.username ?? '',
-      nickname: decision.nickname ?? user.nickname ?? '',
-      state: user.state ?? '',
-      city: user.city ?? '',
-      gender: trimmed(user.gender),
-      institutiontype: noneOf(user.institutiontype),
-      institution: noneOf(user.institution),
-      dateofborn: trimmed(user.dateofborn),
-      securityquestion: trimmed(user.securityquestion),
-    }
-    const { wrong, texts } = checkForm(given, [...accountFields, 'securityquestion'], { ...rules, policy: noPolicy })
+    const given = Object.fromEntries(fields.map(field => [field, textOf(field, there, decision)]))
+    const { wrong, texts } = checkForm(given, fields, { ...rules, policy })
     for (const { field, message } of wrong) {
       if (field === 'username' || field === 'nickname') problems.push({ field, problem: 'refused', message })
-      else
-        changed(
-          field,
-          `${message} ${field === 'state' || field === 'city' ? 'It is kept on one line.' : 'It is left out.'}`,
-        )
+      else note('changed', `${message} ${isKept(field) ? 'It is kept on one line.' : 'It is left out.'}`, field)
     }
-    const kept = (field: 'username' | 'nickname' | 'state' | 'city') => texts[field] ?? oneLine(given[field] ?? '')
-    const names = { username: kept('username'), nickname: kept('nickname') }
+    const kept = fields.filter(isKept).map(field => [field, texts[field] ?? oneLine(given[field]!)])
 
-    const role = roleOf(user, decision, problems)
-    const isChosen = decision.organization == null || rules.organizationIds.has(decision.organization)
-    const chosen = isChosen ? decision.organization : undefined
-    const organization = organizationOf(user.memberships ?? [], chosen, problems, notes)
-    if (user.active !== 1 && user.active !== 0) changed('active', `It was ${user.active}, and is 0.`)
-    const active = user.active === 1 && role !== 'ROLE_ADMIN'
-    if (role === 'ROLE_ADMIN')
-      notes.push({ note: 'administrator, inactive', message: 'Activate this administrator with the command line.' })
+    const roles = (there.roles ?? []).flatMap(number => roleNumbers[number] ?? [])
+    // Of several, the one that permits least.
+    const role = (roles.length === 1 ? roles[0] : (decision.role ?? roles.at(-1))) ?? 'ROLE_CLIENT'
+    if (roles.length !== 1 && !decision.role)
+      problems.push({ field: 'role', problem: roles.length === 0 ? 'none' : 'several' })
+
+    const memberships = there.memberships ?? []
+    const all = new Set(memberships.flatMap(({ exists, organization }) => (exists ? [organization!] : [])))
+    const owners = new Set(memberships.flatMap(({ keyOf }) => keyOf ?? []))
+    const { organization: chosen } = decision
+    const isChosen = chosen === null || (chosen !== undefined && organizationIds.includes(chosen))
+    let [organization = null] = [...all, ...owners]
+    if (memberships.length > 0 && all.size !== 1) {
+      if (isChosen) organization = chosen
+      else {
+        const by = all.size > 0 ? [...all] : owners.size > 0 ? [...owners] : undefined
+        problems.push({ field: 'organization', problem: all.size > 0 ? 'several' : 'missing', by })
+        note('organization', organization === null ? 'Taken without organization.' : `Organization ${organization}.`)
+      }
+    }
+
+    if (there.active !== 1 && there.active !== 0) note('changed', `It was ${there.active}, and is 0.`, 'active')
+    const active = there.active === 1 && role !== 'ROLE_ADMIN'
+    if (role === 'ROLE_ADMIN') note('administrator, inactive', 'Activate this administrator with the command line.')
     else if (active && organization === null)
-      notes.push({ note: 'active without organization', message: `Institution: ${texts.institution ?? 'none'}.` })
-    const hash = user.password?.trim() ?? ''
-    if (!isImportableHash(hash))
-      notes.push({ note: 'no password', message: 'The password there is no bcrypt hash: set one.' })
+      note('active without organization', `Institution: ${texts.institution ?? 'none'}.`)
+    const hash = there.password?.trim() ?? ''
+    if (!isImportableHash(hash)) note('no password', 'The password there is no bcrypt hash: set one.')
 
+    // The newest key is shown; the others go on working beside it.
+    const providerKeys = role === 'ROLE_INSTITUTION' ? [...(there.keys ?? [])].reverse() : []
+    if (there.keys && role !== 'ROLE_INSTITUTION') note('provider key', `Left out: a ${role} has none.`)
+    if (providerKeys.length > 1) note('provider key', `${providerKeys.length} keys: the newest one is shown.`)
+
+    // The last answer to each question counts; one that was saved is newer than that of the sign-up.
+    const own = { question: there.securityquestion?.trim() ?? '', answer: there.securityanswer ?? '' }
+    const ownKey = answerKey(own.answer) === '' ? '' : questionKey(own.question)
+    const ownId = questionIds.get(ownKey)
+    const answers = new Map(ownId === undefined ? [] : [[ownId, own.answer]])
+    for (const { question, answer } of there.answers ?? []) {
+      if (answerKey(answer ?? '') !== '') answers.set(question, answer!)
+      else note('changed', `The answer to question ${question} has no letter or digit.`, 'answer')
+    }
+
+    const user = {
+      ...emptyUser,
+      ...attributesOfForm({ ...texts, ...Object.fromEntries(kept) } as CompleteTexts),
+      id: there.id,
+      passwordHash: isImportableHash(hash) ? hash : '',
+      securityQuestion: texts.securityquestion ?? null,
+      termsOfUsage: there.termsofusage === true,
+      role,
+      active,
+      // When is not known.
+      activatedAt: null,
+      activatedBy: active ? (memberships.find(({ provider }) => provider !== null)?.provider ?? null) : null,
+      avatar: there.avatar,
+      providerKeys,
+      organizationId: organization,
+    }
     return {
       problems,
       notes,
-      user: {
-        ...emptyUser,
-        ...attributesOfForm({ ...texts, ...names, state: kept('state'), city: kept('city') }),
-        id: user.id,
-        passwordHash: isImportableHash(hash) ? hash : '',
-        securityQuestion: texts.securityquestion ?? null,
-        termsOfUsage: user.termsofusage === true,
-        role,
-        active,
-        // When is not known.
-        activatedAt: null,
-        activatedBy: active ? (user.memberships?.find(({ provider }) => provider !== null)?.provider ?? null) : null,
-        avatar: user.avatar,
-        providerKeys: keysOf(user, role, notes),
+      user,
+      /** Completes the user with the digests of its row and of its answers. */
+      complete(predecessorDigest: string): Registration<number> & { readonly id: number } {
+        const hashed = (answer: string) => ({ answerHash: passwords.key(answer)! })
+        return {
+          ...{ ...user, predecessorDigest },
+          answers: [...answers].map(([questionId, answer]) => ({ questionId, ...hashed(answer) })),
+          ...(ownKey !== '' &&
+            ownId === undefined && {
+              unmatched: { question: own.question, questionKey: ownKey, ...hashed(own.answer) },
+            }),
+        }
       },
-      organization,
-      answers: answersOf(user, notes),
-      own: ownAnswer(user),
     }
   }
 }
 
 /** Whether our rules refuse a name. */
 export function isRefused(field: 'username' | 'nickname', name: string): boolean {
-  return checkForm({ [field]: name }, [field], { policy: noPolicy, now: Date.now, timeZone: 'UTC' }).wrong.length > 0
+  return checkForm({ [field]: name }, [field], { policy, now: Date.now, timeZone: 'UTC' }).wrong.length > 0
 }
 
-function trimmed(text: string | null): string | undefined {
-  return text?.trim() || undefined
-}
-
-/** Institution and its type: a blank, or what clients send for none, is none. */
-function noneOf(text: string | null): string | undefined {
-  return text?.trim() === 'X' ? undefined : trimmed(text)
+/** The text of a field. Clients send X for no institution. */
+function textOf(
+  field: Field,
+  there: { readonly [F in Field]?: string | null },
+  decision: { readonly [F in Field]?: string },
+) {
+  const text = decision[field] ?? there[field] ?? ''
+  return field.startsWith('institution') && text.trim() === 'X' ? '' : text
 }
 
 /** A text without control characters, trimmed. */
@@ -167,63 +183,10 @@ export function oneLine(text: string): string {
   return (isOneLine(text) ? text : text.replace(/[\p{Cc}\p{Cs}\p{Zl}\p{Zp}]+/gu, ' ')).trim()
 }
 
-function roleOf({ roles }: SourceUser, { role }: Decision, problems: Problem[]): Role {
-  const all = (roles ?? []).flatMap(number => roleNumbers[number] ?? [])
-  if (all.length === 1) return all[0]!
-  if (role) return role
-  problems.push({ field: 'role', problem: all.length === 0 ? 'none' : 'several' })
-  // The one that permits least.
-  return all.at(-1) ?? 'ROLE_CLIENT'
-}
-
-function organizationOf(
-  memberships: readonly Membership[],
-  chosen: number | null | undefined,
-  problems: Problem[],
-  notes: Note[],
-): number | null {
-  const [first, ...others] = new Set(memberships.flatMap(({ exists, organization }) => (exists ? [organization!] : [])))
-  if (memberships.length === 0 || (first !== undefined && others.length === 0)) return first ?? null
-  if (chosen !== undefined) return chosen
-  const owners = [...new Set(memberships.flatMap(({ keyOf }) => keyOf ?? []))]
-  if (first !== undefined) problems.push({ field: 'organization', problem: 'several', by: [first, ...others] })
-  else problems.push({ field: 'organization', problem: 'missing', by: owners.length > 0 ? owners : undefined })
-  const taken = first ?? owners[0] ?? null
-  const message = taken === null ? 'Taken without organization.' : `Organization ${taken}.`
-  notes.push({ note: 'organization', message })
-  return taken
-}
-
-/** The last answer to each question counts. */
-function answersOf({ answers }: SourceUser, notes: Note[]): Map<number, string> {
-  const all = new Map<number, string>()
-  for (const { question, answer } of answers ?? []) {
-    const message = `The answer to question ${question} has no letter or digit.`
-    if (answerKey(answer ?? '') === '') notes.push({ note: 'changed', field: 'answer', message })
-    else all.set(question, answer!)
-  }
-  return all
-}
-
-function ownAnswer({ securityquestion, securityanswer }: SourceUser): Converted['own'] {
-  const [question, answer] = [securityquestion?.trim() ?? '', securityanswer ?? '']
-  return questionKey(question) === '' || answerKey(answer) === '' ? undefined : { question, answer }
-}
-
-/** The newest key is shown; the others go on working beside it. */
-function keysOf({ keys }: SourceUser, role: Role, notes: Note[]): NonNullable<Registration['providerKeys']> {
-  const all = [...(keys ?? [])].reverse()
-  if (all.length > 0 && role !== 'ROLE_INSTITUTION') {
-    notes.push({ note: 'provider key', message: `Left out: a ${role} has none.` })
-    return []
-  }
-  if (all.length > 1) notes.push({ note: 'provider key', message: `${all.length} keys: the newest one is shown.` })
-  return all
-}
-
 /** Converts an organization. `today` is the creation date of one without. */
 export function toOrganization(
   given: SourceOrganization,
+  predecessorDigest: string,
   today: string,
   notes: RowNote[],
 ): NewOrganization & { id: number } {
@@ -245,7 +208,7 @@ export function toOrganization(
   if (name === null) note(`It had no name: it is Organization ${id}.`)
   return {
     ...Object.fromEntries(details),
-    id,
+    ...{ id, predecessorDigest },
     name: name ?? `Organization ${id}`,
     active,
     creationDate: creationDate ?? today,
@@ -254,15 +217,10 @@ export function toOrganization(
 }
 
 /** A question with its id. */
-export interface MovedQuestion {
-  readonly id: number
-  readonly question: string
-  readonly questionKey: string
-  readonly active: boolean
-}
+export type MovedQuestion = ReturnType<typeof toQuestions>[number]
 
 /** Converts questions: their keys differ, because of equal ones the later ones get their id. */
-export function toQuestions(questions: readonly SourceQuestion[], notes: RowNote[]): MovedQuestion[] {
+export function toQuestions(questions: readonly SourceQuestion[], notes: RowNote[]) {
   const keys = new Set<string>()
   return questions.map(({ id, question, active }) => {
     const given = oneLine(question ?? '')

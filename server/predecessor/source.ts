@@ -1,26 +1,19 @@
 // Reads the database of the older implementation, in one snapshot of a read-only transaction.
 import { createHash } from 'node:crypto'
-import { openDatabase, type Transaction } from '../database/connection.js'
+import { openDatabase } from '../database/connection.js'
 import { type Meaning, meaningOf } from '../database/failures.js'
 import { type Query, sql } from '../database/sql.js'
 
-type Text = string | null
+type Texts<Field extends string> = Readonly<Record<Field, string | null>>
 
 /** An organization there; all but the id is text. */
-export type SourceOrganization = { readonly id: number } & Readonly<
-  Record<
-    | ('active' | 'name' | 'creation_date' | 'inep_code' | 'phone' | 'type')
-    | ('website' | 'login' | 'address' | 'responsible' | 'activationkey'),
-    Text
-  >
+export type SourceOrganization = { readonly id: number } & Texts<
+  | ('active' | 'name' | 'creation_date' | 'inep_code' | 'phone' | 'type')
+  | ('website' | 'login' | 'address' | 'responsible' | 'activationkey')
 >
 
 /** A security question there. */
-export interface SourceQuestion {
-  readonly id: number
-  readonly question: Text
-  readonly active: number | null
-}
+export type SourceQuestion = { readonly id: number; readonly active: number | null } & Texts<'question'>
 
 /** A membership there. */
 export interface Membership {
@@ -33,13 +26,12 @@ export interface Membership {
   readonly provider: number | null
 }
 
-/** Fields of a user there. */
-type UserText =
-  | ('username' | 'nickname' | 'password' | 'dateofborn' | 'gender' | 'state' | 'city' | 'institutiontype')
-  | ('institution' | 'securityquestion' | 'securityanswer' | 'avatar')
-
 /** A user there, with the rows of other tables that belong to it, each in the order of ids. */
-export interface SourceUser extends Readonly<Record<UserText, Text>> {
+export interface SourceUser
+  extends Texts<
+    | ('username' | 'nickname' | 'password' | 'dateofborn' | 'gender' | 'state' | 'city' | 'institutiontype')
+    | ('institution' | 'securityquestion' | 'securityanswer' | 'avatar')
+  > {
   readonly id: number
   readonly termsofusage: boolean | null
   readonly active: number | null
@@ -47,7 +39,7 @@ export interface SourceUser extends Readonly<Record<UserText, Text>> {
   readonly roles: readonly number[] | null
   readonly memberships: readonly Membership[] | null
   readonly keys: readonly { readonly id: number; readonly key: string }[] | null
-  readonly answers: readonly { readonly question: number; readonly answer: Text }[] | null
+  readonly answers: readonly { readonly question: number; readonly answer: string | null }[] | null
 }
 
 /** A snapshot. */
@@ -56,7 +48,8 @@ export type Source = Awaited<ReturnType<typeof openSource>>
 /** Users of a batch. */
 const batch = 1_000
 
-const last = (table: string) =>
+/** The greatest id of a table, also of rows that are gone, if the role may read the sequence. */
+const lastOf = (table: string) =>
   sql.text(`(SELECT greatest(coalesce(max(id), 0), coalesce(CASE
     WHEN has_sequence_privilege(pg_get_serial_sequence('auth.${table}', 'id'), 'USAGE, SELECT')
     THEN pg_sequence_last_value(pg_get_serial_sequence('auth.${table}', 'id')) END, 0))::int FROM auth.${table})`)
@@ -94,26 +87,6 @@ const users = sql`SELECT u.id, u.username, u.nickname, u.password, u.dateofborn:
     GROUP BY given.users_id
   ) m ON m.users_id = u.id`
 
-/** Opens a snapshot of the database at a URL for `work`. Throws an Error that says what is wrong with the database. */
-export async function withSource<T>(url: string, work: (source: Source) => Promise<T>): Promise<T> {
-  const database = openDatabase(url, 1)
-  const reader =
-    (t?: Transaction) =>
-    <Row>(query: Query): Promise<Row[]> =>
-      database.run<Row>(query, t).catch(refuse)
-  try {
-    await reader()(sql`SELECT 1`)
-    return await database.transact(async t => work(await openSource(reader(t))), { snapshot: true, unlimited: true })
-  } finally {
-    await database.close()
-  }
-}
-
-/** An error of the other database, whose failures must not be taken for those of ours. */
-class SourceError extends Error {
-  override readonly name = 'Error'
-}
-
 /** What is wrong with the other database. */
 const problems: { readonly [M in Meaning]?: string } = {
   'not installed': 'it has no schema `auth` with the tables of the older implementation',
@@ -121,10 +94,29 @@ const problems: { readonly [M in Meaning]?: string } = {
   'no rights': 'its user may not read the tables of schema `auth`',
 }
 
-function refuse(error: unknown): never {
-  const meaning = meaningOf(error)
-  const problem = (meaning && problems[meaning]) ?? (error as Error).message
-  throw new SourceError(`The other database can’t be read: ${problem}.`, { cause: error })
+/** An error of the other database, whose failures must not be taken for those of ours. */
+class SourceError extends Error {
+  override readonly name = 'Error'
+  constructor(cause: unknown) {
+    const meaning = meaningOf(cause)
+    super(`The other database can’t be read: ${(meaning && problems[meaning]) ?? (cause as Error).message}.`, { cause })
+  }
+}
+
+/** Opens a snapshot of the database at a URL for `work`. Throws an Error that says what is wrong with the database. */
+export async function withSource<T>(url: string, work: (source: Source) => Promise<T>): Promise<T> {
+  const database = openDatabase(url, 1)
+  const failed = (error: unknown): never => {
+    throw new SourceError(error)
+  }
+  try {
+    await database.run(sql`SELECT 1`).catch(failed)
+    const read = async (t: Parameters<Parameters<typeof database.transact>[0]>[0]) =>
+      work(await openSource(query => database.run<never>(query, t).catch(failed)))
+    return await database.transact(read, { snapshot: true, unlimited: true })
+  } finally {
+    await database.close()
+  }
 }
 
 async function openSource(all: <Row>(query: Query) => Promise<Row[]>) {
@@ -132,42 +124,38 @@ async function openSource(all: <Row>(query: Query) => Promise<Row[]>) {
   // A cursor is planned for its first rows otherwise.
   await all(sql`SET LOCAL cursor_tuple_fraction = 1`)
   await all(sql`SET LOCAL jit = off`)
-  const [database] = await all<{ oid: string; name: string }>(
-    sql`SELECT oid::text AS oid, datname AS name FROM pg_database WHERE datname = current_database()`,
-  )
-  const [lastIds] = await all<
-    Record<'users' | 'organizations' | 'questions' | 'provider_keys', number>
-  >(sql`SELECT ${last('users')} AS users,
-    ${last('forgotpassword_questions')} AS questions, ${last('users_provider_activationkey')} AS provider_keys,
-    (SELECT greatest(coalesce(max(id), 0), 0) FROM auth.educemaden_organizations) AS organizations`)
-  const [counted] = await all<{ count: number }>(sql`SELECT count(*)::int AS count FROM auth.users`)
+  const here = sql`SELECT oid || ' ' || datname AS name, (SELECT count(*) FROM auth.users)::int AS "userCount"
+    FROM pg_database WHERE datname = current_database()`
+  const [found] = await all<{ name: string; userCount: number }>(here)
+  const last = sql`SELECT ${lastOf('users')} AS users, ${lastOf('forgotpassword_questions')} AS questions,
+    ${lastOf('users_provider_activationkey')} AS provider_keys,
+    (SELECT greatest(coalesce(max(id), 0), 0) FROM auth.educemaden_organizations) AS organizations`
+  const [lastIds] = await all<Record<'users' | 'organizations' | 'questions' | 'provider_keys', number>>(last)
+  const organizations = sql`SELECT id, active, name, creation_date, inep_code, phone, type, website, login, address, responsible,
+    activationkey::text AS activationkey FROM auth.educemaden_organizations ORDER BY id`
+  const questions = sql`SELECT id, question, active FROM auth.forgotpassword_questions ORDER BY id`
   return {
     /** Digest of what distinguishes this database from others, in hexadecimal. */
-    digest: createHash('sha256').update(`${database!.oid} ${database!.name}`).digest('hex'),
+    digest: createHash('sha256').update(found!.name).digest('hex'),
+    userCount: found!.userCount,
     /** The greatest ids there, also of rows that are gone. */
     lastIds: lastIds!,
-    organizations: await all<SourceOrganization>(sql`SELECT id, active, name, creation_date, inep_code, phone, type,
-      website, login, address, responsible, activationkey::text AS activationkey
-      FROM auth.educemaden_organizations ORDER BY id`),
-    questions: await all<SourceQuestion>(
-      sql`SELECT id, question, active FROM auth.forgotpassword_questions ORDER BY id`,
-    ),
-    /** Number of users. */
-    userCount: counted!.count,
+    organizations: await all<SourceOrganization>(organizations),
+    questions: await all<SourceQuestion>(questions),
 
-    /** Reads the names of users. */
-    names: (ids: readonly number[]) =>
+    /** Reads the names of users with these ids, or this username. */
+    names: (ids: readonly number[], username?: string) =>
       all<Pick<SourceUser, 'id' | 'username' | 'nickname'>>(
-        sql`SELECT id, username, nickname FROM auth.users WHERE id = ANY(${ids}::int[]) ORDER BY id`,
+        sql`SELECT id, username, nickname FROM auth.users WHERE id = ANY(${ids}::int[]) OR username = ${username} ORDER BY id`,
       ),
 
     /** Reads users with ids above `afterId`, in batches by id. */
     async *users(afterId: number): AsyncGenerator<readonly SourceUser[]> {
-      const after = sql.text(String(Math.trunc(afterId)))
+      const after = sql.text(Math.trunc(afterId))
       await all(sql`DECLARE moving NO SCROLL CURSOR FOR ${users} WHERE u.id > ${after} ORDER BY u.id`)
       try {
         for (;;) {
-          const rows = await all<SourceUser>(sql`FETCH ${sql.text(String(batch))} FROM moving`)
+          const rows = await all<SourceUser>(sql`FETCH ${sql.text(batch)} FROM moving`)
           if (rows.length > 0) yield rows
           if (rows.length < batch) return
         }

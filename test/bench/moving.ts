@@ -30,7 +30,7 @@ import { type Bench, masterKey, serviceOn } from './world.js'
 const population = 1_000_000
 
 /** Tables whose rows an import writes for users. */
-const tables = ['users', 'provider_keys', 'answers', 'unmatched_answers', 'predecessor_users'] as const
+const tables = ['users', 'provider_keys', 'answers', 'unmatched_answers'] as const
 
 /** Cost of hashes. */
 const cost = 12

@@ -32,8 +32,6 @@ const tables = {
     'imports',
     'known_addresses',
     'organizations',
-    'predecessor_organizations',
-    'predecessor_users',
     'provider_keys',
     'question_aliases',
     'questions',

@@ -28,8 +28,6 @@ test.serial.before(async () => {
         now() - n * interval '1 minute' FROM generate_series(1, ${rows / 4}) n;
     INSERT INTO former_usernames SELECT 'f' || id, 'f' || id, id, now() + id * interval '1 minute' FROM users;
     INSERT INTO provider_keys (user_id, key_digest, key_sealed) SELECT id, sha256(id::text::bytea), '' FROM users;
-    INSERT INTO predecessor_users SELECT id, '' FROM users;
-    INSERT INTO predecessor_organizations SELECT id, '' FROM organizations;
     INSERT INTO answers (user_id, question_id, answer_hash) SELECT u.id, q.id, '' FROM users u, questions q WHERE q.id < 4;
     INSERT INTO emails (kind, parameters, locale, next_attempt_at)
       SELECT 'password-changed', '{}', 'en', now() + n * interval '1 hour' FROM generate_series(1, ${rows}) n;
@@ -377,9 +375,6 @@ const guards = new Set([
   // Asked once a minute for a blocked address, and above directly.
   'known_addresses_address',
   'organizations_name_key_key',
-  // For deletions of organizations, and for imports, which this registry doesn't have.
-  'predecessor_organizations_pkey',
-  'predecessor_users_pkey',
   'provider_keys_pkey',
   'provider_keys_user_id_key',
   // A table with so few rows is read sequentially.

@@ -35,7 +35,9 @@ CREATE TABLE organizations (
   website text,
   email text,
   activation_key_digest bytea NOT NULL UNIQUE,
-  activation_key_sealed bytea NOT NULL
+  activation_key_sealed bytea NOT NULL,
+  -- Of the row in the database of the older implementation from which it was imported: a later import skips an equal row.
+  predecessor_digest text
 );
 CREATE INDEX organizations_name_key ON organizations (name_key);
 CREATE INDEX organizations_inep_code ON organizations (inep_code) WHERE inep_code IS NOT NULL;
@@ -92,6 +94,8 @@ CREATE TABLE users (
   unactivated_seen_at timestamptz,
   -- Kept from the older implementation for exports; nothing else reads it.
   avatar text,
+  -- As of organizations.
+  predecessor_digest text,
   CONSTRAINT users_deleted_suspended CHECK (deleted_at IS NULL OR suspended)
 );
 
@@ -435,18 +439,6 @@ CREATE TABLE creation_requests (
 );
 CREATE INDEX creation_requests_created ON creation_requests (created_at);
 CREATE INDEX creation_requests_user ON creation_requests (user_id) WHERE user_id IS NOT NULL;
-
-
--- Users and organizations that were imported from the database of the older implementation: a later import skips those whose
--- row there has the same digest.
-CREATE TABLE predecessor_users (
-  user_id integer PRIMARY KEY REFERENCES users ON DELETE CASCADE,
-  digest bytea NOT NULL
-);
-CREATE TABLE predecessor_organizations (
-  organization_id integer PRIMARY KEY REFERENCES organizations ON DELETE CASCADE,
-  digest bytea NOT NULL
-);
 
 
 -- Imports of files, and of the database of the older implementation.
