@@ -9,8 +9,9 @@ import { startupParameters } from './session-settings.js'
 export interface Connections {
   /**
    * Connects to the first host that accepts the connection and has the required properties. Begins with the host of the last
-   * success, unless it has failed since. `pipeline` sends statements without waiting for responses; `retire` is called once,
-   * when the connection must no longer be used. Throws `ConnectionError`.
+   * success, unless it has failed since. Replaces connections to other hosts once one accepts writes. `pipeline` sends statements
+   * without waiting for responses; `retire` is called once, when the connection must no longer be used. Throws
+   * `ConnectionError`.
    */
   open(options?: { pipeline?: boolean; retire?: () => void }): Promise<pg.Client>
   /** Whether a connection may be used. */
@@ -112,6 +113,8 @@ export function createConnections(url: () => string): Connections {
           return connect(at.target, index, pipeline, retire, undefined)
         })
         at.first = index
+        // Only one host is the primary. A former one may still run and accept connections, and its reads are stale.
+        if (at.target.writable) renew(state => state.index !== index)
         return client
       } catch (error) {
         // The name of a host that is down may be unknown, so an error of another host is more informative.
@@ -211,14 +214,14 @@ export function createConnections(url: () => string): Connections {
     passOver(index)
     retireNow(given)
     destroy(client as Client)
-    renew(unanswered - 1)
+    renew(({ silent }) => silent >= unanswered - 1)
     dropPatient(index)
   }
 
-  /** Replaces the connections that have been silent for at least `silent` checks. */
-  function renew(silent = 0): void {
+  /** Replaces these connections. */
+  function renew(are: (state: State) => boolean = () => true): void {
     for (const [client, state] of all) {
-      if (!state.connected || state.silent < silent) continue
+      if (!state.connected || !are(state)) continue
       retireNow(state)
       if (isIdle(client)) destroy(client)
     }
@@ -243,7 +246,7 @@ export function createConnections(url: () => string): Connections {
       if (state) state.unlimited = unlimited
     },
     discard,
-    renew,
+    renew: () => renew(),
     end,
     errors,
     stop() {

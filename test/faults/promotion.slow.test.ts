@@ -124,12 +124,15 @@ function isPrimary(databaseUrl: string): Promise<boolean> {
   )
 }
 
+/** A database URL with both hosts. */
+function listed(first: string, second: string): string {
+  const { username, password, host } = new URL(first)
+  return `postgres://${username}:${password}@${host},${new URL(second).host}/auth`
+}
+
 /** How the service finds the writable one of two servers: its database URL. */
 const ways: Record<string, (t: Teardown, urls: readonly [string, string]) => Promise<string>> = {
-  'several hosts': async (_, [first, second]) => {
-    const { username, password, host } = new URL(first)
-    return `postgres://${username}:${password}@${host},${new URL(second).host}/auth`
-  },
+  'several hosts': async (_, urls) => listed(...urls),
   ...(process.env.HAPROXY && { HAProxy: startHaproxy }),
 }
 for (const [name, start] of Object.entries(ways)) {
@@ -211,6 +214,30 @@ for (const [name, start] of Object.entries(ways)) {
     )
   })
 }
+
+test.serial('reads leave a former primary that still runs as soon as writes have found the new one', async t => {
+  const { primary, standby } = await startPair(t)
+  const service = await startTestService(t, {
+    DATABASE_URL: listed(primary, standby),
+    AUTH_LIMIT_FACTOR: '1000',
+  })
+  const { token } = await service.signUp('ROLE_CLIENT')
+  let ended = false
+  // The connection for reads is never silent.
+  const read = async () => {
+    while (!ended) await service.request('GET', '/users/me', { token, once: true })
+  }
+  const reads = read()
+  t.teardown(async () => {
+    ended = true
+    await reads
+  })
+  await ask(standby, 'SELECT pg_promote()')
+  // Commits of the former primary wait for its standby, so this is acknowledged by the new one.
+  const { token: newer } = await service.signUp('ROLE_CLIENT')
+  for (let times = 0; times < 20; times++)
+    t.is((await service.request('GET', '/users/me', { token: newer, once: true })).status, 200)
+})
 
 test.serial('a start waits until a standby is promoted and takes writes', async t => {
   const { standby } = await startPair(t)
