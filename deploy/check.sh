@@ -81,6 +81,11 @@ check_envoy() {
   [ $code -eq 0 ] && ! grep -qE '\[(warning|error|critical)\]' "$work/envoy"
 }
 
+check_haproxy() {
+  sed 's/\bdb[123]:/127.0.0.1:/' patroni/haproxy.cfg >"$work/haproxy.cfg"
+  haproxy -c -q -f "$work/haproxy.cfg"
+}
+
 # The example with other paths and ports, in front of the built service.
 check_proxied() {
   (cd .. && node dist/test/run.js "dist/test/deploy/$1.deploy.test.js")
@@ -120,13 +125,14 @@ check 'Dockerfile (hadolint)' hadolint hadolint Dockerfile
 compose=(docker-compose)
 if docker compose version >"$work/where" 2>&1; then compose=(docker compose); fi
 check 'compose.yaml (docker compose config)' "${compose[0]}" check_compose
-check 'compose.yaml, prometheus.yaml, prometheus-adapter.yaml, envoy.yaml (yamllint)' yamllint \
+check 'compose.yaml, prometheus.yaml, prometheus-adapter.yaml, envoy.yaml, patroni.yaml (yamllint)' yamllint \
   yamllint --strict -d '{extends: default, rules: {line-length: {max: 140}, document-start: disable, comments: disable, braces: {max-spaces-inside: 1}}}' \
-  compose.yaml prometheus.yaml helm/prometheus-adapter.yaml envoy/envoy.yaml helm/auth-registry/Chart.yaml helm/auth-registry/values.yaml
+  compose.yaml prometheus.yaml helm/prometheus-adapter.yaml envoy/envoy.yaml patroni/patroni.yaml helm/auth-registry/Chart.yaml helm/auth-registry/values.yaml
 check 'systemd units (systemd-analyze verify)' systemd-analyze check_systemd
 check 'systemd units (systemd-analyze security)' systemd-analyze check_exposure
 check 'nginx example (nginx -t)' nginx check_nginx
 check 'Envoy example (envoy --mode validate)' envoy check_envoy
+check 'HAProxy example (haproxy -c)' haproxy check_haproxy
 check 'nginx example before a service (test/deploy)' nginx check_proxied nginx
 check 'Envoy example before a service (test/deploy)' envoy check_proxied envoy
 check 'Envoy example of docs/verifying.md (test/deploy)' envoy check_proxied jwt-authn

@@ -25,6 +25,10 @@ const faults: Readonly<Record<string, Fault>> = {
     file: 'faults/promotion.slow',
     ...(!process.env.HAPROXY && { tool: 'HAProxy (HAPROXY=path); several hosts in DATABASE_URL are tried alone' }),
   },
+  patroni: {
+    file: 'faults/patroni.slow',
+    ...(!process.env.PATRONI && { tool: 'Patroni (PATRONI=path): skipped' }),
+  },
   pooler: {
     file: 'faults/pooler.slow',
     ...(!process.env.PGBOUNCER && { tool: 'PgBouncer (PGBOUNCER=path); a pooler of the tests’ own takes its place' }),
