@@ -1,6 +1,6 @@
 /**
  * Runs AVA beside a PostgreSQL of its own, and searches the output of the services under test for secrets. Arguments go to AVA;
- * a test may be named by its source (`test/users/email.test.ts`).
+ * a test may be named by its source (`test/users/profile.test.ts`).
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'

@@ -1,9 +1,9 @@
-/** Activation: who may, with which key, and its effects. */
+/** Activation: who may, with which key, and its effects; and what each caller sees of a record then. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { suspend } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
-import { type SignedUp, serviceForFile, serviceWithClock } from '../_helpers/service.js'
+import { password, type SignedUp, serviceForFile, serviceWithClock } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
 
 const service = serviceForFile()
@@ -168,4 +168,50 @@ test('a key mailed for an organization is valid for 72 hours', async t => {
   t.is((await activate(users[0]!)).status, 200)
   await later.clock.pass(1)
   refused(t, await activate(users[1]!), 422, 'ACTIVATION_REFUSED')
+})
+
+// What each caller sees of a record. conformance/permissions.matrix.ts has who may see it.
+
+type Viewer = Pick<SignedUp, 'token'>
+
+/** The record of a user, as another one sees it. */
+const seen = async ({ token }: Viewer, { username }: SignedUp) =>
+  (await service.request('GET', `/users/${encodeURIComponent(username)}`, { token })).json
+
+test('the organization’s activation key is shown to its active institutions and to administrators only', async t => {
+  const { organization, provider } = await scene()
+  const client = await service.signUp('ROLE_CLIENT')
+  await activate(client.token, { username: client.username, activationkey: provider.providerKey })
+  const [institution, admin] = [await service.institution(organization), { token: await service.adminToken() }]
+  const key = async (viewer: Viewer, user: SignedUp) => (await seen(viewer, user)).partnerOrganization.activationkey
+  const { activationkey } = organization
+  t.is(await key(client, client), undefined)
+  t.is(await key(institution, client), activationkey)
+  t.is(await key(institution, institution), activationkey)
+  t.is(await key(institution, provider), activationkey)
+  t.is(await key(admin, client), activationkey)
+})
+
+test('the provider key is shown to its owner and to administrators only', async t => {
+  const { organization, provider: institution } = await scene()
+  const [colleague, admin] = [await service.institution(organization), { token: await service.adminToken() }]
+  const key = async (viewer: Viewer) => (await seen(viewer, institution)).providerActivationKey?.activationkey
+  t.truthy(await key(institution))
+  t.is(await key(admin), await key(institution))
+  t.is(await key(colleague), undefined)
+})
+
+test('without a username, the password update and the answer apply to the token’s user', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const [{ id: question }] = (await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json
+  const body = { forgotpasswordquestionsid: question, answer: 'azul' }
+  const save = await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', {
+    token,
+    body,
+  })
+  t.is(save.status, 200)
+  t.is((await service.registry.questions.answers(idOf(token))).length, 1)
+  const query = { newPassword: `${password}?` }
+  t.is((await service.request('POST', '/forgotpasswords/passwordupdatebyusername', { token, query })).status, 200)
+  t.truthy(await service.login(username, `${password}?`))
 })
