@@ -1,14 +1,23 @@
 /** The client package verifies tokens without a call, on a real service. */
 import { generateKeyPairSync, randomBytes } from 'node:crypto'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { Code, ConnectError, createClient, createRouterTransport } from '@connectrpc/connect'
 import test from 'ava'
 import jwt from 'jsonwebtoken'
 import { createCache } from '../../proto/client/cache.js'
-import { createVerifier } from '../../proto/client/verify.js'
-import { serviceForFile } from '../_helpers/service.js'
+import { requireToken as forConnect, verifiedKey } from '../../proto/client/connect.js'
+import { requireToken as forExpress, verifiedOf } from '../../proto/client/express.js'
+import { requireToken as forFastify } from '../../proto/client/fastify.js'
+import type { UsersChange } from '../../proto/client/index.js'
+import { createVerifier, type Verified, VerifyError } from '../../proto/client/verify.js'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { openLocal } from '../_helpers/administration.js'
+import { type SignedUp, serviceForFile, serviceWithClock } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
-import { claimsOf, createForger, forge, headerOf, nowInSeconds } from '../_helpers/tokens.js'
-import { createNetwork, outcome, paths, revoke, verifierOf } from '../_helpers/verifiers.js'
-import { waitForValue } from '../_helpers/wait.js'
+import { claimsOf, createForger, forge, headerOf, idOf, nowInSeconds } from '../_helpers/tokens.js'
+import { createNetwork, move, outcome, paths, registryOf, revoke, verifierOf } from '../_helpers/verifiers.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 const service = serviceForFile(() => ({ AUTH_LIMIT_FACTOR: '1000' }))
 
@@ -186,4 +195,207 @@ test('a closed verifier answers 503', async t => {
   t.is(await outcome(verifier, token), 'signature')
   verifier.close()
   t.is(await outcome(verifier, token), 'UNAVAILABLE')
+})
+
+// The client package keeps copies of users up to date, on a real service.
+
+test('the first change asks for all users, and each later one has the ids that changed', async t => {
+  const registry = await registryOf(service)
+  const changes: UsersChange[] = []
+  const watch = registry.watchUsers(change => void changes.push(change))
+  await waitForValue(
+    () => changes,
+    value => value.length > 0,
+  )
+  t.true(changes[0]!.all)
+  const user = await service.signUp('ROLE_CLIENT')
+  await waitFor(() => changes.some(({ ids }) => ids.includes(idOf(user.token))))
+  t.false(changes.at(-1)!.all)
+  await watch.close()
+  const before = changes.length
+  await move(service, user)
+  await new Promise(resolve => setTimeout(resolve, 700))
+  t.is(changes.length, before)
+  const { users } = await registry.users.batchGetUsers({
+    references: [{ user: { case: 'id', value: idOf(user.token) } }],
+  })
+  t.is(users[0]!.city, 'Palmas')
+})
+
+test('a change is delivered again until it is applied', async t => {
+  const registry = await registryOf(service)
+  let awaited: number | undefined
+  let [times, applied] = [0, false]
+  let started = false
+  const watch = registry.watchUsers(({ ids }) => {
+    started = true
+    if (awaited === undefined || !ids.includes(awaited) || applied) return
+    if (++times < 3) throw new Error('the copy is locked')
+    applied = true
+  })
+  t.teardown(() => watch.close())
+  await waitFor(() => started)
+  const user = await service.signUp('ROLE_CLIENT')
+  awaited = idOf(user.token)
+  await move(service, user)
+  await waitFor(() => applied)
+  t.is(times, 3)
+})
+
+test('failed polls are repeated, and no change is lost', async t => {
+  const network = createNetwork()
+  const registry = await registryOf(service, { fetch: network.fetch })
+  const ids: number[] = []
+  const watch = registry.watchUsers(change => void ids.push(...change.ids))
+  t.teardown(() => watch.close())
+  await waitForValue(
+    () => network.calls,
+    value => value.length > 1,
+  )
+  network.away(true)
+  network.broken.add(paths.poll)
+  network.away(false)
+  const { token } = await service.signUp('ROLE_CLIENT')
+  await waitForValue(
+    () => network.calls,
+    value => value.length > 4,
+  )
+  t.false(ids.includes(idOf(token)))
+  network.broken.clear()
+  await waitForValue(
+    () => ids,
+    value => value.includes(idOf(token)),
+  )
+})
+
+test('a watcher that was offline for a day misses no change, suspension or erasure', async t => {
+  const clocked = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '1000' })
+  const registry = await registryOf(clocked)
+  const names = ['changed', 'suspended', 'erased', 'untouched'] as const
+  const users = {} as Record<(typeof names)[number], SignedUp>
+  let cursor = ''
+  const seen: number[] = []
+  const first = registry.watchUsers(change => {
+    cursor = change.cursor
+    seen.push(...change.ids)
+  })
+  await waitForValue(
+    () => cursor,
+    value => value !== '',
+  )
+  for (const name of names) users[name] = await clocked.signUp('ROLE_CLIENT')
+  await waitFor(() => names.every(name => seen.includes(idOf(users[name].token))))
+  await first.close()
+
+  await clocked.clock.pass(40_000)
+  const administration = await openLocal(t, clocked, { reason: 'a test' })
+  const late = { ...users.changed, token: await clocked.login(users.changed.username) }
+  await move(clocked, late)
+  await administration.suspendUser({ user: users.suspended.username })
+  await administration.eraseUser({ user: users.erased.username, confirm: users.erased.username })
+  await clocked.clock.pass(46_400)
+
+  const changes: UsersChange[] = []
+  const again = registry.watchUsers(change => void changes.push(change), { cursor })
+  t.teardown(() => again.close())
+  const missed = () => changes.flatMap(({ ids }) => ids)
+  await waitFor(() =>
+    ['changed', 'suspended', 'erased'].every(name => missed().includes(idOf(users[name as 'changed'].token))),
+  )
+  t.false(missed().includes(idOf(users.untouched.token)))
+  t.false(changes.some(({ all }) => all))
+})
+
+// Middleware of the client package: responses to requests without a valid token.
+
+/** A verifier that knows three tokens. */
+const verifier = {
+  async verify(token: string): Promise<Verified> {
+    if (token === 'broken') throw new TypeError('a fault')
+    if (token === 'away') throw new VerifyError('UNAVAILABLE', 'Try again.')
+    if (token !== 'good') throw new VerifyError('INVALID_TOKEN', 'Log in again.')
+    return { claims: { sub: '7' }, asOf: new Date(), ageMs: 0, source: 'cache' } as unknown as Verified
+  },
+}
+
+/** The response to each value of `Authorization`: status, `WWW-Authenticate`, `Retry-After`. */
+const answers: [authorization: string | undefined, status: number, challenge: string | null, retry: string | null][] = [
+  ['Bearer good', 200, null, null],
+  ['bearer  good ', 200, null, null],
+  ['Bearer bad', 401, 'Bearer error="invalid_token"', null],
+  ['Basic good', 401, 'Bearer error="invalid_token"', null],
+  ['Bearer', 401, 'Bearer error="invalid_token"', null],
+  [undefined, 401, 'Bearer', null],
+  ['Bearer away', 503, null, '1'],
+  ['Bearer broken', 500, null, null],
+]
+
+test('Express: the answer is 401 with a challenge, or 503 with Retry-After, and a problem document', async t => {
+  const handle = forExpress(verifier)
+  const server = createServer((request, response) =>
+    handle(request, response, error => {
+      if (error) response.writeHead(500).end()
+      else response.end(verifiedOf(request).claims.sub)
+    }),
+  )
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => void server.close())
+  const { port } = server.address() as AddressInfo
+  for (const [authorization, status, challenge, retry] of answers) {
+    const response = await fetch(`http://127.0.0.1:${port}`, { headers: authorization ? { authorization } : {} })
+    const { headers } = response
+    t.deepEqual(
+      [response.status, headers.get('www-authenticate'), headers.get('retry-after')],
+      [status, challenge, retry],
+    )
+    const body = await response.text()
+    if (status === 200) t.is(body, '7')
+    if (status === 401 || status === 503) {
+      t.is(headers.get('content-type'), 'application/problem+json')
+      t.is(JSON.parse(body).status, status)
+      t.is(JSON.parse(body).reason, status === 401 ? 'INVALID_TOKEN' : 'UNAVAILABLE')
+    }
+  }
+  t.throws(() => verifiedOf({}), { message: /requireToken/ })
+})
+
+test('Fastify: the answer is the same', async t => {
+  const handle = forFastify(verifier)
+  for (const [authorization, status, challenge, retry] of answers) {
+    if (status === 500) continue
+    const request = { headers: { authorization } }
+    const sent: { status?: number; headers?: Record<string, string>; body?: string } = {}
+    const answered = await handle(request, {
+      code: status => (sent.status = status),
+      headers: headers => (sent.headers = headers),
+      send: body => (sent.body = body),
+    })
+    if (status === 200) t.deepEqual([answered, verifiedOf(request).claims.sub, sent], [undefined, '7', {}])
+    else
+      t.deepEqual(
+        [sent.status, sent.headers!['www-authenticate'] ?? null, sent.headers!['retry-after'] ?? null],
+        [status, challenge, retry],
+      )
+  }
+  await t.throwsAsync(handle({ headers: { authorization: 'Bearer broken' } }, {} as never), { instanceOf: TypeError })
+})
+
+test('Connect: the refusal is UNAUTHENTICATED or UNAVAILABLE', async t => {
+  const transport = createRouterTransport(
+    router => {
+      router.rpc(Users.method.getMe, (_, { values }) => ({ user: { id: Number(values.get(verifiedKey)!.claims.sub) } }))
+    },
+    { router: { interceptors: [forConnect(verifier)] } },
+  )
+  const client = createClient(Users, transport)
+  const call = (authorization?: string) => client.getMe({}, { headers: authorization ? { authorization } : {} })
+  t.is((await call('Bearer good')).user!.id, 7)
+  for (const [authorization, code] of [
+    [undefined, Code.Unauthenticated],
+    ['Bearer bad', Code.Unauthenticated],
+    ['Bearer away', Code.Unavailable],
+  ] as const) {
+    const error = await t.throwsAsync(call(authorization), { instanceOf: ConnectError })
+    t.is(ConnectError.from(error).code, code)
+  }
 })

@@ -1,6 +1,16 @@
 /** Admission by client address, on real buckets. */
+
+import { availableParallelism } from 'node:os'
+import { mock } from 'node:test'
+import { setImmediate as settle } from 'node:timers/promises'
 import test from 'ava'
+import fc from 'fast-check'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { createAdmission } from '../../server/limits/admission.js'
+import { createEmailRequests } from '../../server/limits/email-requests.js'
+import { createRecentCounts } from '../../server/limits/recent-counts.js'
+import { createScheduler } from '../../server/limits/scheduler.js'
+import type { Refusal } from '../../server/requests/refusal.js'
 import { openModels } from '../_helpers/models.js'
 
 test('a network’s failures and sign-ups share one count, of which an outer network’s is the sum, and refusals are half', async t => {
@@ -18,4 +28,174 @@ test('a network’s failures and sign-ups share one count, of which an outer net
   await admission.take('recoveryRequests', other)
   for (let times = 0; times < 5; times++) admission.countRefusal([one, '203.0.113.1', '203.0.113.0/24'])
   t.deepEqual(counts(one, other, '192.0.2.0/24', '203.0.113.1', '203.0.113.0/24'), [3.333, 3, 6.333, 0.5, 0.5])
+})
+
+test('the count of an outer network always equals the sum of the counts inside it', t => {
+  const inner = ['2001:db8:1:0', '2001:db8:1:1', '2001:db8:1:100', '2001:db8:1:ffff']
+  const steps = fc.array(fc.record({ at: fc.nat(600_000), place: fc.constantFrom(...inner), amount: fc.nat(20) }))
+  fc.assert(
+    fc.property(steps, steps => {
+      let now = 0
+      const counts = createRecentCounts(() => now)
+      for (const { at, place, amount } of steps) {
+        now += at
+        counts.add(`${place}::1`, amount)
+        counts.add('2001:db8:2::1', 5)
+        const sum = inner.reduce((sum, each) => sum + counts.of(`${each}::/64`), 0)
+        t.true(Math.abs(counts.of('2001:db8:1::/48') - sum) < 1e-6)
+      }
+    }),
+  )
+})
+
+test('a failure loses weight over time: a thousand are forgotten within two hours', t => {
+  let now = 0
+  const counts = createRecentCounts(() => now)
+  counts.add('192.0.2.1', 1000)
+  t.is(counts.of('192.0.2.1'), 1000)
+  now += 15 * 60_000
+  t.true(counts.of('192.0.2.0/24') > 300 && counts.of('192.0.2.0/24') < 400)
+  now += 105 * 60_000
+  t.true(counts.of('192.0.2.0/24') < 1)
+})
+
+// Which requests for e-mails are accepted first.
+
+/** Waiting requests, and the order in which they start. */
+function setUp(factor = 1) {
+  const requests = createEmailRequests(factor)
+  const begun: string[] = []
+  const ask = async (name: string, address: string, known = false, more: object = {}) => {
+    const call = { address, deadline: Number.POSITIVE_INFINITY, signal: new AbortController().signal, ...more }
+    using _turn = await requests.begin(call, known)
+    begun.push(name)
+    await settle()
+  }
+  const reasonOf = (...given: Parameters<typeof ask>) =>
+    ask(...given).then(
+      () => 'begun',
+      ({ reason, more }: Refusal) => `${Reason[reason]} ${more.retryAfter}`,
+    )
+  return { requests, begun, ask, reasonOf }
+}
+
+const from = (index: number) => `10.${index >> 8}.${index & 255}.1`
+
+test('one request at a time is in progress, and networks take turns', async t => {
+  const { requests, begun, ask } = setUp()
+  const call = { address: '192.0.2.1', deadline: Number.POSITIVE_INFINITY, signal: new AbortController().signal }
+  const first = await requests.begin(call, false)
+  const all = ['a', 'a', 'a', 'b', 'c', 'b'].map(name => ask(name, `192.0.2.${name.charCodeAt(0)}`))
+  await settle()
+  t.deepEqual(begun, [])
+  first[Symbol.dispose]()
+  await Promise.all(all)
+  t.is(begun.join(''), 'abcaba')
+})
+
+test('networks that the account knows get half of the turns, however many others wait', async t => {
+  const { begun, ask } = setUp(1_000)
+  const others = Array.from({ length: 1_000 }, (_, index) => ask('other', from(index)))
+  const known = Array.from({ length: 20 }, (_, index) => ask('known', from(index), true))
+  await Promise.all(known)
+  // The first one started before any was known.
+  t.true(begun.filter(name => name === 'other').length <= 22, begun.join(' '))
+  t.deepEqual(begun.slice(2, 10).sort(), [...Array(4).fill('known'), ...Array(4).fill('other')])
+  await Promise.all(others)
+})
+
+test('too many requests from others are refused with OVERLOADED, those of known networks are not', async t => {
+  const { ask, reasonOf } = setUp(1_000)
+  // One of them is in progress.
+  const all = Array.from({ length: 1_001 }, (_, index) => ask('other', from(index)))
+  t.is(await reasonOf('other', from(1_001)), 'OVERLOADED 1')
+  t.is(await reasonOf('known', from(1_001), true), 'begun')
+  await Promise.all(all)
+})
+
+test('too many requests from one address are refused with OVERLOADED, those of its neighbours are not', async t => {
+  const { ask, reasonOf } = setUp(1_000)
+  const all = Array.from({ length: 257 }, () => ask('many', '192.0.2.1'))
+  t.is(await reasonOf('many', '192.0.2.1'), 'OVERLOADED 1')
+  t.is(await reasonOf('neighbour', '192.0.2.2'), 'begun')
+  await Promise.all(all)
+})
+
+test('a request whose deadline passes or whose caller leaves is refused with DEADLINE_EXCEEDED, and frees its turn', async t => {
+  const { requests, begun, ask, reasonOf } = setUp()
+  const call = { address: '192.0.2.1', deadline: Number.POSITIVE_INFINITY, signal: new AbortController().signal }
+  const first = await requests.begin(call, false)
+  const leaving = new AbortController()
+  const gone = reasonOf('gone', '192.0.2.1', true, { signal: leaving.signal })
+  const late = reasonOf('late', '192.0.2.1', true, { deadline: Date.now() + 20 })
+  leaving.abort()
+  t.deepEqual(await Promise.all([gone, late]), ['DEADLINE_EXCEEDED 1', 'DEADLINE_EXCEEDED 1'])
+  const next = ask('next', '192.0.2.2')
+  first[Symbol.dispose]()
+  await next
+  t.deepEqual(begun, ['next'])
+})
+
+test('a request that waits leaves its place in the scheduler to others', async t => {
+  const { requests, ask } = setUp()
+  const signal = new AbortController().signal
+  const deadline = Number.POSITIVE_INFINITY
+  const scheduler = createScheduler(
+    {
+      networkShares: [0],
+      peer: 0,
+      burst: 0,
+      overShare: 1,
+      overShareBudget: 1_000,
+      slots: 1,
+      waiting: { innermost: 9, outermost: 9, all: 9 },
+    },
+    () => false,
+  )
+  const take = (name: string) => scheduler.take({ networks: [name], cost: 1, deadline }, { signal })
+  const first = await requests.begin({ address: '192.0.2.1', deadline, signal }, false)
+  const turn = await take('a')
+  const other = take('b')
+  t.deepEqual(scheduler.stats(), { waiting: 1, running: 1, shed: 0 })
+  const waiting = ask('waiting', '192.0.2.1', false, { turn })
+  const others = await other
+  t.is(scheduler.stats().running, 1)
+  first[Symbol.dispose]()
+  await waiting
+  t.is(scheduler.stats().running, 2)
+  others[Symbol.dispose]()
+  turn[Symbol.dispose]()
+})
+
+test.serial('50 requests begin at once, then 2 a second for each core, times the factor', async t => {
+  let now = 0
+  const clock = mock.method(performance, 'now', () => now)
+  mock.timers.enable({ apis: ['setTimeout'] })
+  t.teardown(() => {
+    clock.mock.restore()
+    mock.timers.reset()
+  })
+  const pass = async (ms: number) => {
+    for (let passed = 0; passed < ms; passed++) {
+      now++
+      mock.timers.tick(1)
+      await settle()
+    }
+  }
+  for (const factor of [1, 5]) {
+    const { begun, ask } = setUp(factor)
+    const all = Array.from({ length: 52 }, () => ask('a', '192.0.2.1'))
+    for (let times = 0; times < 1_000; times++) await settle()
+    t.is(begun.length, 50)
+    const each = Math.ceil(1_000 / (2 * availableParallelism() * factor))
+    await pass(each - 5)
+    t.is(begun.length, 50)
+    await pass(10)
+    t.is(begun.length, 51)
+    await pass(each - 10)
+    t.is(begun.length, 51)
+    await pass(10)
+    t.is(begun.length, 52)
+    await Promise.all(all)
+  }
 })

@@ -7,6 +7,7 @@ import { type AddressInfo, createServer } from 'node:net'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import test, { type ExecutionContext } from 'ava'
+import pg from 'pg'
 import { settingNames } from '../../server/process/settings.js'
 import { programs, spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { writePems } from '../_helpers/certificates.js'
@@ -14,7 +15,7 @@ import { freshDatabase } from '../_helpers/database.js'
 import { issue } from '../_helpers/over-tls.js'
 import { freePort } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
-import { launch, serviceEnv, spawnService } from '../_helpers/spawned.js'
+import { launch, type Spawned, serviceEnv, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
 import { claimsOf } from '../_helpers/tokens.js'
 import { waitForValue } from '../_helpers/wait.js'
 
@@ -122,4 +123,49 @@ test('after a first start on a taken port, the next one installs the registry wi
   // A registry keeps its issuer.
   const moved = await spawnService(t, { DATABASE_URL })
   t.regex(moved.output(), new RegExp(`^issuer   http://${address} \\(see auth-admin issuer\\)$`, 'm'))
+})
+
+// The modules that an idle process has loaded: none that only some calls need.
+
+/** Modules that only calls need, each by one of its files. */
+const brought = {
+  'a second protobuf library': /node_modules\/protobufjs\//,
+  nodemailer: /\/nodemailer/,
+  'the dictionary of passwords': /node_modules\/@zxcvbn-ts\//,
+  bcrypt: /node_modules\/bcrypt\//,
+  'a hash thread': /hash-thread\.js/,
+}
+
+const loadedBy = (service: Spawned) =>
+  Object.entries(brought)
+    .filter(([, file]) => file.test(service.output()))
+    .map(([what]) => what)
+
+/** Starts a service on a database that another one used before. It reports each file that it loads. */
+async function startReporting(t: ExecutionContext) {
+  const DATABASE_URL = await freshDatabase(t)
+  // The first start hashes the password of the administrator.
+  await signalUntilEnded(await spawnService(t, { DATABASE_URL }), 'SIGINT')
+  const client = new pg.Client(DATABASE_URL)
+  await client.connect()
+  t.teardown(() => client.end())
+  // Maintenance has run once this row is deleted.
+  await client.query(`INSERT INTO signing_keys (kid, public_jwk, private_sealed, signs_at, verifies_until, token_ttl)
+    SELECT 'lapsed', public_jwk, private_sealed, signs_at - interval '9 days', now() - interval '1 day', token_ttl
+    FROM signing_keys`)
+  const service = await spawnService(t, { DATABASE_URL, NODE_DEBUG: 'module,esm' })
+  const left = () => client.query(`SELECT FROM signing_keys WHERE kid = 'lapsed'`)
+  await waitForValue(async () => (await left()).rowCount, 0)
+  return service
+}
+
+test('an idle process after its first maintenance run has loaded no module that only some calls need', async t => {
+  const service = await startReporting(t)
+  const request = createRequest(service.http)
+  t.is((await request('GET', '/readyz')).status, 200)
+  t.deepEqual(loadedBy(service), [])
+
+  // Modules are loaded, and reported, when a call needs them.
+  t.is((await request('POST', '/users/login', { body: { username: 'admin', password } })).status, 200)
+  t.true(['a hash thread', 'bcrypt'].every(what => loadedBy(service).includes(what)))
 })
