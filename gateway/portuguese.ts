@@ -1,6 +1,6 @@
 // Problem documents in Portuguese. The code has its sentences in English, which are the keys of portuguese.json, as in GNU
 // gettext: `{0}` stands for a value, which is itself translated if it is in the catalogue. A sentence that isn't stays in
-// English; test/gateway/portuguese.test.ts finds those that the code can send.
+// English; test/gateway/http.test.ts finds those that the code can send.
 import texts from './portuguese.json' with { type: 'json' }
 import type { Problem } from './problem.js'
 

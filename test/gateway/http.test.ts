@@ -1,21 +1,26 @@
 /** The form of requests and answers over HTTP, common to all operations. */
 import { randomUUID } from 'node:crypto'
+import { readdir, readFile } from 'node:fs/promises'
 import { request as open } from 'node:http'
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import test from 'ava'
 import pg from 'pg'
+import { toPortuguese } from '../../gateway/portuguese.js'
 import { routes } from '../../gateway/routes.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import {
   type Answer,
   createRequest,
   password,
+  type RequestOptions,
   retryWhileBusy,
   serviceForFile,
+  signUpForm,
   startTestService,
 } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { spawnService } from '../_helpers/spawned.js'
+import { forge, nowInSeconds } from '../_helpers/tokens.js'
 import { waitForValue } from '../_helpers/wait.js'
 
 const service = serviceForFile()
@@ -500,4 +505,196 @@ test('while the database is unavailable answers are 503 with Retry-After, and af
   await client.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS true`)
   t.is((await other.request('GET', '/users/me', { token })).status, 200)
   t.is((await other.request('GET', '/readyz')).status, 200)
+})
+
+// Which of several faults of a request is answered.
+
+/** The callers: an inactive ROLE_INSTITUTION, a ROLE_CLIENT and an administrator. */
+type Caller = 'self' | 'other' | 'admin'
+
+/** Requests with several faults, and the status and reason of the response; `{other}` is the name of a caller. */
+const rows: [operation: string, faults: string, expected: string, caller: Caller, rest?: object][] = []
+const add = (operation: string, ...all: [faults: string, expected: string, caller: Caller, rest?: object][]) =>
+  void rows.push(...all.map(row => [operation, ...row] as (typeof rows)[number]))
+
+add('GET /users/me?a=%E0', ['unreadable query', '400 MALFORMED_REQUEST', 'self'])
+add('GET /users/refresh?a=%E0', ['unreadable query', '400 MALFORMED_REQUEST', 'self'])
+add('GET /users/ana', ['not its own, unknown', '403 ACCESS_DENIED', 'self'], ['unknown', '404 USER_NOT_FOUND', 'admin'])
+add(
+  'POST /users/activate',
+  ['not its own, key missing', '403 ACCESS_DENIED', 'self', { query: { username: '{other}' } }],
+  ['key missing, unknown user', '400 MISSING_PARAMETER', 'admin', { query: { username: 'x' } }],
+  ['unknown user and key', '422 ACTIVATION_REFUSED', 'admin', { query: { username: 'nobody', activationkey: 'x' } }],
+  ['no JSON', '400 MALFORMED_REQUEST', 'self', { body: '{' }],
+)
+add(
+  'POST /forgotpasswords/passwordupdatebyusername',
+  ['not its own, too short', '403 ACCESS_DENIED', 'self', { query: { username: '{other}', newPassword: 'x' } }],
+  ['not its own, unknown', '403 ACCESS_DENIED', 'self', { query: { username: 'nobody' } }],
+  ['too short, unknown user', '400 INVALID_PASSWORD', 'admin', { query: { username: 'nobody', newPassword: 'x' } }],
+  ['unknown', '404 USER_NOT_FOUND', 'admin', { query: { username: 'x', newPassword: 'papa-capim 77' } }],
+)
+add(
+  'POST /forgotpasswords/saveforgotpasswordquestionsusersanswers',
+  ['not its own, answer empty', '403 ACCESS_DENIED', 'self', { body: { usersid: 1, answer: '' } }],
+  ['answer empty', '400 MISSING_PARAMETER', 'self', { body: { forgotpasswordquestionsid: 999_999, answer: '' } }],
+  ['no answer', '400 MISSING_PARAMETER', 'admin', { body: { usersid: 2_000_000_000, forgotpasswordquestionsid: 1 } }],
+  ['a list', '400 MALFORMED_REQUEST', 'self', { body: [] }],
+)
+add(
+  'POST /1.0.0/users/sendadminkeybyemailpartner',
+  ['not its own, address missing', '403 ACCESS_DENIED', 'self', { query: { username: '{other}' } }],
+  ['wrong role, address missing', '403 ACCESS_DENIED', 'other', { query: { username: '{other}' } }],
+  ['address missing, unknown user', '400 MISSING_PARAMETER', 'admin', { query: { username: 'x' } }],
+  ['unknown user and address', '404 USER_NOT_FOUND', 'admin', { query: { username: 'x', emailpartner: 'x' } }],
+  [
+    'unknown address',
+    '404 ORGANIZATION_EMAIL_NOT_FOUND',
+    'self',
+    { query: { username: '{self}', emailpartner: 'x@example.org' } },
+  ],
+)
+
+const callers = {} as Record<Caller, { readonly username: string; readonly token: string }>
+test.before(async () => {
+  callers.self = await service.signUp('ROLE_INSTITUTION')
+  callers.other = await service.signUp('ROLE_CLIENT')
+  callers.admin = { username: 'admin', token: await service.adminToken() }
+})
+
+for (const [operation, faults, expected, caller, rest = {}] of rows) {
+  const [method = '', path = ''] = operation.split(' ')
+  const [status = '', reason] = expected.split(' ')
+  test(`${operation} with ${faults}: ${status}; without a token 403, with a bad one 500`, async t => {
+    const named = JSON.stringify(rest).replace(/\{(self|other)\}/g, (_, name: Caller) => callers[name].username)
+    const send = (more: RequestOptions) => service.request(method, path, { ...JSON.parse(named), ...more })
+    refused(t, await send({ token: callers[caller].token }), Number(status), reason)
+    refused(t, await send({}), 403, 'ACCESS_DENIED')
+    refused(t, await send({ headers: { authorization: 'Basic YTpi' } }), 403, 'ACCESS_DENIED')
+    refused(t, await send({ token: 'malformed' }), 500, 'INVALID_TOKEN')
+    const now = nowInSeconds()
+    const expired = await forge(service, callers.self.token, { iat: now - 7200, exp: now - 3600 })
+    refused(t, await send({ token: expired }), 500, 'INVALID_TOKEN')
+  })
+}
+
+test('a caller without permission is refused before the media type of the body is checked', async t => {
+  const path = '/forgotpasswords/saveforgotpasswordquestionsusersanswers'
+  const send = (token?: string) =>
+    service.request('POST', path, { ...(token && { token }), body: 'x', headers: { 'content-type': 'text/plain' } })
+  refused(t, await send(), 403, 'ACCESS_DENIED')
+  refused(t, await send('malformed'), 500, 'INVALID_TOKEN')
+  refused(t, await send(callers.self.token), 415, 'UNSUPPORTED_MEDIA_TYPE')
+})
+
+// Problem documents in the language of `Accept-Language`.
+
+const portuguese = { headers: { 'accept-language': 'pt-BR,pt;q=0.9,en;q=0.5' } }
+
+test('a refusal is in Portuguese where the client prefers it, with the same reason and title', async t => {
+  const path = `/users/login?username=nobody&password=${password}`
+  const english = await service.request('POST', path)
+  const answer = await service.request('POST', path, portuguese)
+  refused(t, answer, 404, 'INVALID_CREDENTIALS')
+  t.is(answer.headers.get('content-language'), 'pt-BR')
+  t.is(answer.json.detail, 'Nome de usuário ou senha inválidos.')
+  t.is(answer.json.title, english.json.title)
+  t.is(english.headers.get('content-language'), 'en')
+  t.is(english.json.detail, 'Invalid username or password.')
+})
+
+test('messages of wrong fields are in Portuguese, values included', async t => {
+  const body = {
+    username: 'login',
+    nickname: '',
+    password: 'short',
+    state: 'SPX',
+    city: 'a\nb',
+    gender: 'X',
+    roles: [],
+  }
+  const answer = await service.request('POST', '/users/signup', {
+    ...portuguese,
+    body: { ...body, termsofusage: 'no' },
+  })
+  refused(t, answer, 422, 'INVALID_SIGN_UP')
+  const messages = Object.fromEntries(
+    answer.json.errors.map(({ field, message }: { field: string; message: string }) => [field, message]),
+  )
+  t.like(messages, {
+    username: 'Escolha outro nome de usuário: este é reservado.',
+    nickname: 'Preencha este campo.',
+    password: 'Use pelo menos 8 caracteres.',
+    state: 'Informe a sigla do estado, exatamente 2 caracteres.',
+    city: 'Retire quebras de linha e outros caracteres de controle.',
+    gender: 'Deixe vazio, ou use M, F ou N.',
+    termsofusage: 'deve ser true ou false',
+    roles: 'Informe exatamente um destes valores: ROLE_ADMIN, ROLE_INSTITUTION, ROLE_CLIENT.',
+  })
+})
+
+test('a taken nickname is refused in Portuguese, with the free one', async t => {
+  const { nickname } = await service.signUp('ROLE_CLIENT')
+  const answer = await service.request('POST', '/users/signup', { ...portuguese, body: signUpForm({ nickname }) })
+  t.regex(answer.json.errors[0].message, /^Escolha outro apelido: este já está em uso; .+ está livre\.$/)
+})
+
+test('refusals of the gateway itself are in Portuguese', async t => {
+  for (const [method, path, detail] of [
+    ['GET', '/nowhere', 'O caminho não existe.'],
+    ['GET', '/users/login', 'Métodos permitidos: POST, OPTIONS.'],
+    ['POST', '/users/login', 'Informe username e password.'],
+  ] as const) {
+    t.is((await service.request(method, path, portuguese)).json.detail, detail, path)
+  }
+})
+
+for (const [header, locale] of [
+  [undefined, 'en'],
+  ['', 'en'],
+  ['*', 'en'],
+  ['fr', 'en'],
+  ['pt', 'pt-BR'],
+  ['PT-pt', 'pt-BR'],
+  ['en-US,pt;q=0.9', 'en'],
+  ['en;q=0.5, pt-BR;q=0.6', 'pt-BR'],
+  ['pt;q=0', 'en'],
+] as const) {
+  test(`Accept-Language ${header} selects ${locale}`, async t => {
+    const headers: Record<string, string> = header === undefined ? {} : { 'accept-language': header }
+    t.is((await service.request('GET', '/users/me', { headers })).headers.get('content-language'), locale)
+  })
+}
+
+/** Sentences that problem documents don’t have, or not in this form. */
+const exempt = [
+  'The one-time code is wrong.',
+  'This one-time code was already used. The next one comes in a or b s.',
+  'The row of this RPC doesn’t list the event a or b.',
+  'Type a or b to confirm.',
+  // Answers to requests whose headers can't be read.
+  'The headers have more than a or b bytes.',
+  'The request took too long to arrive.',
+  'This is not an HTTP request.',
+  // Translated for each of the two names; a test above has one.
+  'Choose another a or b: this one a or b.',
+]
+
+test('every sentence that a problem document can have is translated', async t => {
+  const rooms = ['users', 'forgotpasswords', 'access', 'requests', 'rules', 'passwords'].map(room => `server/${room}`)
+  const sentences: string[] = []
+  for (const folder of [...rooms, 'gateway']) {
+    // The gateway has further texts, in pages and metrics.
+    const before = folder === 'gateway' ? /new HttpError\(\s*'\w+',\s*/ : /(?<=[\s(,:])/
+    const sentence = new RegExp(`${before.source}(['\`])([A-Z][^'\`\\n]*\\.)\\1`, 'g')
+    for (const name of (await readdir(folder)).filter(each => each.endsWith('.ts'))) {
+      const found = (await readFile(`${folder}/${name}`, 'utf8')).matchAll(sentence)
+      sentences.push(...[...found].map(([, , text = '']) => text.replace(/\$\{[^}]*\}/g, 'a or b')))
+    }
+  }
+  t.true(sentences.length > 80)
+  t.deepEqual(
+    sentences.filter(each => !exempt.includes(each) && toPortuguese(each) === each),
+    [],
+  )
 })

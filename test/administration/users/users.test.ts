@@ -1,7 +1,16 @@
 /** RPCs by which administrators change users: their effects, refusals, and events in the audit log. */
 import { randomUUID } from 'node:crypto'
+import { toBinary } from '@bufbuild/protobuf'
 import test, { type ExecutionContext } from 'ava'
-import { UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
+import {
+  CreateOrganizationResponseSchema,
+  CreateQuestionResponseSchema,
+  CreateServiceKeyResponseSchema,
+  CreateServiceResponseSchema,
+  CreateUserResponseSchema,
+  UserState,
+} from '../../../proto/gen/auth/v1/administration_pb.js'
+import { Scope } from '../../../proto/gen/auth/v1/scopes_pb.js'
 import {
   type AdministrationClient,
   openAdministration,
@@ -11,6 +20,7 @@ import {
   signedInForFile,
   wrongFieldsOf,
 } from '../../_helpers/administration.js'
+import { ask } from '../../_helpers/database.js'
 import { mailboxForFile } from '../../_helpers/mailbox.js'
 import { endsOrWaits } from '../../_helpers/models.js'
 import {
@@ -79,6 +89,8 @@ test('a username that looks like an id is refused, and an existing one affects n
 
 test('a user is created inactive under the rules of sign-up, and signs in with its password', async t => {
   const given = form({ password, dateofborn: '01/02/1990', gender: 'F', email: ' nova@example.org ', institution: 'X' })
+  await admin.createUser({ form: given, validateOnly: true })
+  t.is(await login(given.username), 404)
   const { user } = await admin.createUser({ form: given })
   t.like(user!.record, { ...given, email: undefined, password: undefined, nickname: given.username, active: 0 })
   t.is(user!.email, 'nova@example.org')
@@ -114,18 +126,6 @@ test('all invalid fields of a new user are listed together, including taken name
   ])
   t.is(await reasonOf(admin.createUser({ form: form({ city: '' }) })), 'INVALID_SIGN_UP')
   t.deepEqual(await wrongFieldsOf(admin.createUser({ form: form(), organization: 'x' })), ['organization'])
-})
-
-test('a creation repeated with its request id creates one user, and validate_only creates none', async t => {
-  const [given, requestId] = [form(), randomUUID()]
-  const [first, second] = [
-    await admin.createUser({ form: given, requestId }),
-    await admin.createUser({ form: given, requestId }),
-  ]
-  t.is(first.user!.record!.id, second.user!.record!.id)
-  const checked = form()
-  await admin.createUser({ form: checked, validateOnly: true })
-  t.is(await reasonOf(admin.getUser({ user: checked.username })), 'USER_NOT_FOUND')
 })
 
 test('a user created as active belongs to its organization, and an institution has a provider key', async t => {
@@ -483,4 +483,133 @@ test('other active administrators are notified by e-mail of changes on the datab
   const recipients = new Set(notices.flatMap(({ to = [] }) => to.map(({ address }) => address)))
   t.deepEqual([...recipients].sort(), ['ana@example.org', 'chefe@example.org'])
   t.true((await events(own, id)).includes('user.suspend chamado 42: http://example.org/perdeu'))
+})
+
+// Administrators change usernames.
+
+const rename = (user: string, username: string) =>
+  admin.updateUser({ user, form: { username }, updateMask: { paths: ['username'] } })
+
+test('when an administrator changes a username, the user is notified, tokens stay valid, and the former name stays reserved', async t => {
+  const email = `${randomUUID()}@example.org`
+  const { token, username } = await service.signUp('ROLE_CLIENT', { email })
+  const name = `joana ${randomUUID()}`
+  const { user, changed } = await rename(username, name)
+  t.true(changed)
+  t.is(user?.record?.username, name)
+  t.is((await service.request('GET', '/users/me', { token })).json.username, name)
+  t.deepEqual([await login(username), await login(name)], [404, 200])
+  const notice = await mailbox.nextEmail(email)
+  t.is(notice.subject, 'Your username was changed')
+  const events = await service.registry.audit.list({ subjectId: idOf(token), action: 'user.edit', limit: 9 })
+  t.deepEqual(
+    events.map(({ object, outcome }) => [object, outcome]),
+    [['fields:username', 'ok']],
+  )
+  const other = await service.signUp('ROLE_CLIENT')
+  t.deepEqual(await wrongFieldsOf(rename(other.username, username)), ['form.username'])
+  t.is(await reasonOf(rename(other.username, username)), 'INVALID_SIGN_UP')
+  t.false((await rename(name, name)).changed)
+  t.true((await rename(name, username)).changed)
+})
+
+test('a username that is taken or invalid is refused, together with all other invalid fields', async t => {
+  const [user, other] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+  for (const username of ['', '#7', 'me', 'a\u200bb', 'x'.repeat(256)]) {
+    const update = admin.updateUser({
+      user: user.username,
+      form: { username, state: 'X' },
+      updateMask: { paths: ['username', 'state'] },
+    })
+    t.deepEqual(await wrongFieldsOf(update), ['form.state', 'form.username'], username)
+  }
+  const both = admin.updateUser({
+    user: user.username,
+    form: { username: other.username, nickname: other.nickname },
+    updateMask: { paths: ['username', 'nickname'] },
+  })
+  t.deepEqual(await wrongFieldsOf(both), ['form.nickname', 'form.username'])
+  t.is(await login(user.username), 200)
+})
+
+// Creations that are requested more than once with one request id.
+
+const count = async (text: string) => Number((await ask(service.env.DATABASE_URL!, text))[0]!.count)
+
+/** A session of another administrator. */
+async function another(t: ExecutionContext): Promise<AdministrationClient> {
+  const username = randomUUID()
+  await admin.createUser({ form: form({ username, role: 'ROLE_ADMIN', password }), active: true, confirm: username })
+  const { token } = await openAdministration(t, service).signIn({ username, password })
+  return openAdministration(t, service, token)
+}
+
+test('if two administrators use the same request id, each creates a separate record', async t => {
+  const other = await another(t)
+  const [requestId, name] = [randomUUID(), `Defesa Civil ${randomUUID()}`]
+  const one = await admin.createOrganization({ form: { name }, requestId })
+  const two = await other.createOrganization({ form: { name }, requestId })
+  t.not(one.organization!.record!.id, two.organization!.record!.id)
+  t.not(one.organization!.record!.activationkey, two.organization!.record!.activationkey)
+  // Each gets its own response again; another request with the id is refused.
+  t.deepEqual(await admin.createOrganization({ form: { name }, requestId }), one)
+  t.deepEqual(await other.createOrganization({ form: { name }, requestId }), two)
+  t.is(await reasonOf(other.createOrganization({ form: { name: `${name}!` }, requestId })), 'INVALID_ARGUMENT')
+  t.is(await count(`SELECT count(*) FROM organizations WHERE name = '${name}'`), 2)
+})
+
+test('eight concurrent creations with one request id create one record and get the same response, and only one gets the service key', async t => {
+  const name = randomUUID().slice(0, 8)
+  const given = `s-${name}`
+  await admin.createService({ name: `k-${name}`, scopes: [Scope.USERS_READ] })
+  const keys: string[] = []
+  /** A response without the key, which is recorded. */
+  const withoutKey = <A extends { key: string }>(answer: A): A => {
+    if (answer.key !== '') keys.push(answer.key)
+    return { ...answer, key: '' }
+  }
+  const all: Record<string, [create: (requestId: string) => Promise<Uint8Array>, made: string]> = {
+    user: [
+      async requestId =>
+        toBinary(
+          CreateUserResponseSchema,
+          await admin.createUser({ form: form({ username: name, password }), requestId }),
+        ),
+      `users WHERE username = '${name}'`,
+    ],
+    organization: [
+      async requestId =>
+        toBinary(CreateOrganizationResponseSchema, await admin.createOrganization({ form: { name }, requestId })),
+      `organizations WHERE name = '${name}'`,
+    ],
+    question: [
+      async requestId =>
+        toBinary(CreateQuestionResponseSchema, await admin.createQuestion({ question: name, requestId })),
+      `questions WHERE question = '${name}'`,
+    ],
+    service: [
+      async requestId =>
+        toBinary(
+          CreateServiceResponseSchema,
+          withoutKey(await admin.createService({ name: given, scopes: [Scope.USERS_READ], requestId })),
+        ),
+      `services WHERE name = '${given}'`,
+    ],
+    key: [
+      async requestId =>
+        toBinary(
+          CreateServiceKeyResponseSchema,
+          withoutKey(await admin.createServiceKey({ name: `k-${name}`, requestId })),
+        ),
+      `service_keys JOIN services s ON s.id = service_id WHERE s.name = 'k-${name}'`,
+    ],
+  }
+  for (const [what, [create, made]] of Object.entries(all)) {
+    const before = await count(`SELECT count(*) FROM ${made}`)
+    const requestId = randomUUID()
+    const answers = await Promise.all(Array.from({ length: 8 }, () => create(requestId)))
+    t.is(new Set(answers.map(bytes => Buffer.from(bytes).toString('hex'))).size, 1, what)
+    t.is(await count(`SELECT count(*) FROM ${made}`), before + 1, what)
+  }
+  t.is(keys.length, 2)
 })
