@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { PassThrough } from 'node:stream'
 import { fileURLToPath } from 'node:url'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
+import type { Assertions } from 'ava'
 import type { Command } from 'commander'
 import { run } from '../../cli/program.js'
 import { formatAddress } from '../../server/process/settings.js'
@@ -185,5 +186,19 @@ export function openTerminal(
       terminal.kill('SIGKILL')
       throw new Error(`The terminal never showed ${JSON.stringify(text)} but ${JSON.stringify(screen().slice(seen))}`)
     },
+  }
+}
+
+/** Asserts that commands of a noun are refused: each with its exit code, one sentence, and no other output. */
+export async function assertRefusals(
+  t: Assertions,
+  run: (...args: string[]) => Promise<Run>,
+  cases: readonly (readonly [sentence: RegExp, code: number, ...args: string[]])[],
+): Promise<void> {
+  for (const [sentence, expected, ...args] of cases) {
+    const { code, stdout, stderr } = await run(...args)
+    t.deepEqual([code, stdout], [expected, ''], `${args.join(' ')}: ${stderr}`)
+    t.regex(stderr, sentence, args.join(' '))
+    t.regex(stderr, /^error: [^\n]+\n$/, args.join(' '))
   }
 }

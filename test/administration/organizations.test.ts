@@ -164,6 +164,7 @@ test('a list returns each row once, in pages of 50 by default and at most 1,000,
   t.is(rest.nextPageToken, '')
   const ids = [...first.organizations, ...rest.organizations].map(({ record }) => record!.id!)
   t.is(new Set(ids).size, 1005)
+  t.is((await api.listOrganizations({ type, text: 'PÁGI 1004' })).organizations.length, 1)
   // Also if the last page is full.
   const exact = await api.listOrganizations({ type, pageSize: 5, pageToken: first.nextPageToken })
   t.is(exact.nextPageToken, '')

