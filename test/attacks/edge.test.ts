@@ -92,16 +92,6 @@ test('a client that sends headers or a body slowly is disconnected', async t => 
   for (const { closed, ms } of bodies) t.true(closed && ms < 20_000, `${ms}`)
 })
 
-test('a client that sends nothing, or only a few bytes, is disconnected', async t => {
-  const answers = await Promise.all([
-    sendRaw(port(), [], { patience: 14_000 }),
-    sendRaw(port(), ['P'], { patience: 14_000 }),
-    sendRaw(port(), ['PRI '.slice(0, 3)], { patience: 14_000 }),
-    drip('P', ''),
-  ])
-  for (const { closed, ms } of answers) t.true(closed && ms < 14_000, `${ms}`)
-})
-
 const smuggled = 'GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n'
 const post = (lines: string, body: string) =>
   `POST /users/login HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n${lines}\r\n${body}`
@@ -392,19 +382,9 @@ test('paths are compared after their unreserved characters are decoded, and no o
   const call = `${jsonHead}Content-Length: 2\r\n`
   t.is(await statusOf('POST', '/auth.v1.Users/%47etMe', `${call}\r\n{}`), 200)
   for (const path of [
-    '/users%2Flogin',
-    '/%2Fusers/login',
-    '//users/login',
-    '/users/%256Cogin',
-    '/users/login%20',
-    '/users/login%00',
-    '/users/%6login',
-    '/users/%6',
-    '/users/login%3F',
-    '/users/login%2F',
-    '/users/./login',
-    '/users/%2E/login',
-    '/users/x/%2e%2e/login',
+    ...['/users%2Flogin', '/%2Fusers/login', '//users/login', '/users/%256Cogin', '/users/login%20'],
+    ...['/users/login%00', '/users/%6login', '/users/%6', '/users/login%3F', '/users/login%2F'],
+    ...['/users/./login', '/users/%2E/login', '/users/x/%2e%2e/login'],
   ])
     t.true([404, 405].includes((await statusOf('POST', `${path}?${login}`))!), path)
 })

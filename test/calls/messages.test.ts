@@ -196,17 +196,8 @@ for (const [name, protocol] of Object.entries(protocols)) {
     const long = isConnect
       ? ['15000', '2147483647', '2147483648', '4294967296', '9999999999']
       : [
-          '15S',
-          '596H',
-          '597H',
-          '1194H',
-          '99999999H',
-          '35792M',
-          '71583M',
-          '99999999M',
-          '2147484S',
-          '99999999S',
-          '99999999m',
+          ...['15S', '596H', '597H', '1194H', '99999999H', '35792M', '71583M', '99999999M', '2147484S'],
+          ...['99999999S', '99999999m'],
         ]
     for (const timeout of long) {
       const { code, message: why } = await send('Users/Login', { [header]: timeout }, message)

@@ -79,16 +79,8 @@ test.before('prepare a registry with many records of each kind', async () => {
   await writeFile(join(config, 'auth-admin', 'contexts.json'), JSON.stringify({ contexts }))
   env = { ...(await installedRegistry(t)), XDG_CONFIG_HOME: config }
   const fields = [
-    '--email',
-    'e@e.example',
-    '--address',
-    'Rua A, 1',
-    '--inep-code',
-    '12345678',
-    '--login',
-    'l',
-    '--phone',
-    '7',
+    ...['--email', 'e@e.example', '--address', 'Rua A, 1', '--inep-code', '12345678', '--login', 'l'],
+    ...['--phone', '7'],
   ]
   const more = ['--responsible', 'Ana Lima', '--type', 'E', '--website', 'https://e.example']
   const created = await runCli(env, ['organizations', 'create', '--name', 'Escola Azul', ...fields, ...more])

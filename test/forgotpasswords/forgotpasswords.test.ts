@@ -344,15 +344,8 @@ test('a new key has 5 new attempts', async t => {
 
 test('an address that is missing, or that mail can’t be sent to, is answered with 422', async t => {
   for (const email of [
-    '',
-    ' ',
-    'ana',
-    'ana@',
-    '@example.org',
-    'ana@exa mple.org',
-    'ana@example..org',
-    'a@b@c',
-    '"mallory@example.org, x"@example.org',
+    ...['', ' ', 'ana', 'ana@', '@example.org', 'ana@exa mple.org', 'ana@example..org', 'a@b@c'],
+    ...['"mallory@example.org, x"@example.org'],
     `${'a'.repeat(65)}@b.org`,
   ])
     refused(t, await requestKey({ username: 'ana', email }), 422, 'INVALID_EMAIL')

@@ -1,9 +1,9 @@
 /** A gateway in front of several servers: what its clients see when one dies, hangs or stops. */
 import { once } from 'node:events'
 import { createServer as createHttp2Server, type ServerHttp2Session } from 'node:http2'
-import type { AddressInfo } from 'node:net'
+import { type AddressInfo } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { DescMethodUnary } from '@bufbuild/protobuf'
+import { type DescMethodUnary } from '@bufbuild/protobuf'
 import { Code, type ConnectError } from '@connectrpc/connect'
 import test, { type ExecutionContext } from 'ava'
 import { createRemoteTransport } from '../../gateway/remote.js'
@@ -11,15 +11,33 @@ import { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { spawnGateway, spawnServer } from '../_helpers/apart.js'
-import { freshDatabase } from '../_helpers/database.js'
-import { callsOf, type Load, login, readsOf, retriesOf, usesAll, writesOf } from '../_helpers/load.js'
+import { freshDatabase, type Teardown } from '../_helpers/database.js'
+import { callsOf, login, readsOf, retriesOf, type Load, usesAll, writesOf } from '../_helpers/load.js'
 import { scrape } from '../_helpers/metrics.js'
-import { startNames } from '../_helpers/names.js'
 import { freePort, startRelay } from '../_helpers/relay.js'
 import { createRequest, startTestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { idOf } from '../_helpers/tokens.js'
 import { waitFor, waitForValue, within } from '../_helpers/wait.js'
+import { createSocket } from 'node:dgram'
+
+/** A DNS server (RFC 1035) that serves one name for the length of a test: it answers A queries for any name with the result of `addresses`, and others with an empty answer. */
+async function startNames(t: Teardown, addresses: () => readonly string[]): Promise<{ readonly at: string }> {
+  const socket = createSocket('udp4')
+  socket.on('message', (query, { port, address }) => {
+    // The name ends with an empty label; type and class follow.
+    const end = query.indexOf(0, 12) + 5
+    const question = query.subarray(12, end)
+    const found = question.readUInt16BE(question.length - 4) === 1 ? addresses() : []
+    const header = Buffer.from([query[0]!, query[1]!, 0x81, 0x80, 0, 1, 0, found.length, 0, 0, 0, 0])
+    // The name is that of the question; the TTL is a second.
+    const answers = found.map(ip => Buffer.from([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4, ...ip.split('.').map(Number)]))
+    socket.send(Buffer.concat([header, question, ...answers]), port, address)
+  })
+  await once(socket.bind(0, '127.0.0.1'), 'listening')
+  t.teardown(async () => void socket.close())
+  return { at: `127.0.0.1:${socket.address().port}` }
+}
 
 /** Two servers on one database, a gateway that uses both, and a token. */
 async function twoServers(t: ExecutionContext) {

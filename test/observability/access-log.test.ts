@@ -309,17 +309,7 @@ test('external faults are logged without a stack trace, and all others with one'
   const log = createLog('info', line => lines.push(line))
   const fault = (code: unknown, type = Error) => Object.assign(new type('x'), { code })
   const outside = [
-    'ECONNREFUSED',
-    'ETIMEDOUT',
-    'EAI_AGAIN',
-    'ENOSPC',
-    '08006',
-    '25006',
-    '53100',
-    '57P01',
-    '55P03',
-    14,
-    4,
+    ...['ECONNREFUSED', 'ETIMEDOUT', 'EAI_AGAIN', 'ENOSPC', '08006', '25006', '53100', '57P01', '55P03', 14, 4],
   ]
   const ended = ['Connection terminated unexpectedly', 'Client has encountered a connection error and is not queryable']
   const lost = ended.map(text => new Error('statement', { cause: new Error(text) }))

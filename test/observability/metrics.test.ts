@@ -260,15 +260,8 @@ test('a separate gateway counts each request once by route and status, without u
     return own.map(({ labels, value }) => `${labels.route} ${labels.status} ${value}`).sort()
   }
   const expected = [
-    '/1.0.0/users/login 200 1',
-    '/healthz 200 1',
-    '/users/login 200 1',
-    '/users/login 404 1',
-    '/users/login 405 1',
-    '/users/{username} 403 1',
-    'RPC 200 1',
-    'other 400 1',
-    'other 404 2',
+    ...['/1.0.0/users/login 200 1', '/healthz 200 1', '/users/login 200 1', '/users/login 404 1'],
+    ...['/users/login 405 1', '/users/{username} 403 1', 'RPC 200 1', 'other 400 1', 'other 404 2'],
   ]
   // A request counts once its response is sent.
   await waitForValue(counts, value => value.length >= expected.length)

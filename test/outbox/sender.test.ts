@@ -416,15 +416,8 @@ test.serial('every accepted address gets its e-mail at exactly that address', as
 
 test.serial('every unusual accepted address gets its e-mail at exactly that address', async t => {
   for (const to of [
-    "!#$%&'*+-/=?^_`{|}~@example.org",
-    'Maria.Silva@EXAMPLE.org',
-    'a@localhost',
-    'a@[192.0.2.1]',
-    'a@[IPv6:2001:db8::1]',
-    'a@BÜCHER.example',
-    'a@xn--aa-ea.com',
-    'a@straße.de',
-    'a@日本語.jp',
+    ...["!#$%&'*+-/=?^_`{|}~@example.org", 'Maria.Silva@EXAMPLE.org', 'a@localhost', 'a@[192.0.2.1]'],
+    ...['a@[IPv6:2001:db8::1]', 'a@BÜCHER.example', 'a@xn--aa-ea.com', 'a@straße.de', 'a@日本語.jp'],
     `${'a'.repeat(64)}@${'b'.repeat(61)}.${'c'.repeat(61)}.${'d'.repeat(61)}.br`,
   ]) {
     t.true(isEmailAddress(to), to)

@@ -123,23 +123,10 @@ test('all invalid settings are reported together, and no message repeats a secre
     AUTH_BCRIPT_COST: 'hunter2',
   })
   for (const name of [
-    'DATABASE_URL: ',
-    'SMTP_URL: ',
-    'AUTH_MASTER_KEY: ',
-    'AUTH_GRPC_ADDRESS: ',
-    'AUTH_HTTP_ADDRESS: ',
-    'AUTH_METRICS_ADDRESS: ',
-    'AUTH_BCRYPT_COST: ',
-    'AUTH_TOKEN_TTL: ',
-    'AUTH_CORS_ORIGINS: ',
-    'AUTH_TRUSTED_PROXIES: ',
-    'AUTH_RECOVERY_EMAIL: ',
-    'AUTH_MAIL_LOCALE: ',
-    'AUTH_DEFAULT_REVISION: ',
-    'AUTH_COMPATIBILITY: ',
-    'AUTH_LOG_LEVEL: ',
-    'AUTH_MAIL_FROM: ',
-    'did you mean AUTH_BCRYPT_COST?',
+    ...['DATABASE_URL: ', 'SMTP_URL: ', 'AUTH_MASTER_KEY: ', 'AUTH_GRPC_ADDRESS: ', 'AUTH_HTTP_ADDRESS: '],
+    ...['AUTH_METRICS_ADDRESS: ', 'AUTH_BCRYPT_COST: ', 'AUTH_TOKEN_TTL: ', 'AUTH_CORS_ORIGINS: '],
+    ...['AUTH_TRUSTED_PROXIES: ', 'AUTH_RECOVERY_EMAIL: ', 'AUTH_MAIL_LOCALE: ', 'AUTH_DEFAULT_REVISION: '],
+    ...['AUTH_COMPATIBILITY: ', 'AUTH_LOG_LEVEL: ', 'AUTH_MAIL_FROM: ', 'did you mean AUTH_BCRYPT_COST?'],
   ])
     t.true(message.includes(name), name)
   t.false(message.includes('hunter2'))

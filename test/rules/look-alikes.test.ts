@@ -71,17 +71,8 @@ for (const [name, ...others] of dotted) {
 test('names with marks that show aren’t look-alikes of those without', t => {
   const plain = ['jose', 'aline', 'nguyen', 'hanh', 'zilvinas', 'jurate', 'indre', 'itala', 'janis', 'cagla', 'zelina']
   const marked = [
-    'josé',
-    'alíne',
-    'nguyễn',
-    'hạnh',
-    'žilvinas',
-    'jūratė',
-    'i\u0307\u0301ndre',
-    'ítala',
-    'ǰanis',
-    'çağla',
-    'żelina',
+    ...['josé', 'alíne', 'nguyễn', 'hạnh', 'žilvinas', 'jūratė', 'i\u0307\u0301ndre', 'ítala', 'ǰanis'],
+    ...['çağla', 'żelina'],
   ]
   for (const [index, name] of marked.entries()) t.false(alike(name, plain[index]!), name)
   // The Lithuanian i keeps its dot below an accent.
@@ -133,18 +124,20 @@ test('names in one script aren’t look-alikes, however similar they are', t => 
 
 test('scripts that are commonly combined count as one script, and other combinations don’t', t => {
   for (const text of [
-    '山田たろう',
-    '東京タワー',
-    '김 金',
-    'ㄅ注音',
-    'joão d’ávila 2',
-    'thạch',
-    'şıķ',
-    'мой-1',
-    'שלום',
-    'محمد١',
-    'สมชาย',
-    'tel:+5511987654321',
+    ...[
+      '山田たろう',
+      '東京タワー',
+      '김 金',
+      'ㄅ注音',
+      'joão d’ávila 2',
+      'thạch',
+      'şıķ',
+      'мой-1',
+      'שלום',
+      'محمد١',
+      'สมชาย',
+    ],
+    ...['tel:+5511987654321'],
   ])
     t.true(shareScript(nicknameKey(text), nicknameKey(text)), text)
   for (const text of ['аdmin', 'ɑdmin', '⍺dmin', 'maria ا', 'たろう김', 'αб', 'ꮪcope', '𐌀bc', 'jо\u0303'])

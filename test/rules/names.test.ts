@@ -123,15 +123,9 @@ test('# and digits of any script are reserved, in every spelling, and other uses
 
 test('addresses of RFC 5321 are accepted', t => {
   for (const address of [
-    'maria@example.org',
-    'maria.silva+x@sub.example.com.br',
-    "!#$%&'*+-/=?^_`{|}~@example.org",
-    'a@localhost',
-    'a@[192.0.2.1]',
-    'a@[IPv6:2001:db8::1]',
-    'a@xn--bcher-kva.example',
-    'a@bücher.example',
-    'a@EXAMPLE.ORG',
+    ...['maria@example.org', 'maria.silva+x@sub.example.com.br', "!#$%&'*+-/=?^_`{|}~@example.org"],
+    ...['a@localhost', 'a@[192.0.2.1]', 'a@[IPv6:2001:db8::1]', 'a@xn--bcher-kva.example', 'a@bücher.example'],
+    ...['a@EXAMPLE.ORG'],
     `${'a'.repeat(64)}@example.org`,
     'a@bu\u0308cher.example',
     'a@日本語.jp',
@@ -146,21 +140,9 @@ test('addresses of RFC 5321 are accepted', t => {
 
 test('a text that is not an address by RFC 5321 is refused', t => {
   for (const text of [
-    '',
-    'maria',
-    '@example.org',
-    'maria@',
-    'maria@@example.org',
-    'a b@example.org',
-    'a..b@example.org',
-    '.a@example.org',
-    'a.@example.org',
-    'a@-example.org',
-    'a@example-.org',
-    'a@example..org',
-    'a@example.org.',
-    'a@exam_ple.org',
-    'a@exa%6dple.org',
+    ...['', 'maria', '@example.org', 'maria@', 'maria@@example.org', 'a b@example.org', 'a..b@example.org'],
+    ...['.a@example.org', 'a.@example.org', 'a@-example.org', 'a@example-.org', 'a@example..org'],
+    ...['a@example.org.', 'a@exam_ple.org', 'a@exa%6dple.org'],
     `a@${'b'.repeat(64)}.org`,
     `${'a'.repeat(65)}@example.org`,
     `a@${Array(26).fill('b'.repeat(9)).join('.')}`,
@@ -337,28 +319,11 @@ test('no other name has the key of a telephone number', t => {
 
 test('only whole telephone numbers with a real area code are treated as such', t => {
   for (const text of [
-    '(10)98765-4321',
-    '(20)98765-4321',
-    '(11)88765-43210',
-    '119876543210',
-    '(11)1765-4321',
-    '98765-4321',
-    '(11)98765-4321 x',
-    'a(11)98765-4321',
-    '(11 98765-4321',
-    '11)98765-4321',
-    '+5598765-4321',
-    '+1 11 98765-4321',
-    '+11987654321',
-    '00 11 98765-4321',
-    '0 15 11 98765-4321',
-    '(00)11987654321',
-    '(0(11)98765-4321',
-    '(55)11987654321',
-    'tel:11987654321',
-    'tel:5511987654321',
-    '+5510987654321',
-    '11/98765/4321',
+    ...['(10)98765-4321', '(20)98765-4321', '(11)88765-43210', '119876543210', '(11)1765-4321', '98765-4321'],
+    ...['(11)98765-4321 x', 'a(11)98765-4321', '(11 98765-4321', '11)98765-4321', '+5598765-4321'],
+    ...['+1 11 98765-4321', '+11987654321', '00 11 98765-4321', '0 15 11 98765-4321', '(00)11987654321'],
+    ...['(0(11)98765-4321', '(55)11987654321', 'tel:11987654321', 'tel:5511987654321', '+5510987654321'],
+    ...['11/98765/4321'],
   ]) {
     t.is(readTelephone(text), undefined, text)
   }
