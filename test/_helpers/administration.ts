@@ -81,3 +81,18 @@ export async function openLocal(
   await local.registry.masterKey.load()
   return createClient(Administration, await local.administer(reason))
 }
+
+/** What all pages of a list have: `read` returns a page by its token, and `of` what it has. */
+export async function allPages<P extends { nextPageToken: string }, T>(
+  read: (pageToken: string) => Promise<P>,
+  of: (page: P) => readonly T[],
+): Promise<T[]> {
+  const all: T[] = []
+  let pageToken = ''
+  do {
+    const page = await read(pageToken)
+    all.push(...of(page))
+    pageToken = page.nextPageToken
+  } while (pageToken !== '')
+  return all
+}

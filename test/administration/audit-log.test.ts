@@ -2,7 +2,7 @@
 import { type Timestamp, timestampFromDate } from '@bufbuild/protobuf/wkt'
 import test from 'ava'
 import type { AuditEvent } from '../../server/models/audit.js'
-import { type AdministrationClient, openLocal, openSignedIn, reasonOf } from '../_helpers/administration.js'
+import { type AdministrationClient, allPages, openLocal, openSignedIn, reasonOf } from '../_helpers/administration.js'
 import { ask } from '../_helpers/database.js'
 import { appendMany } from '../_helpers/models.js'
 import { startTestService, type TestService } from '../_helpers/service.js'
@@ -30,15 +30,11 @@ interface Filter {
 }
 
 /** All events that match, page by page. */
-async function list(api: AdministrationClient, filter: Filter = {}, pageSize = 1000) {
-  const all = []
-  for (let pageToken = '', more = true; more; more = pageToken !== '') {
-    const page = await api.listAuditEvents({ ...filter, pageSize, pageToken })
-    all.push(...page.events)
-    pageToken = page.nextPageToken
-  }
-  return all
-}
+const list = (api: AdministrationClient, filter: Filter = {}, pageSize = 1000) =>
+  allPages(
+    pageToken => api.listAuditEvents({ ...filter, pageSize, pageToken }),
+    ({ events }) => events,
+  )
 
 test('events are listed newest first, filter by user, actor, action, outcome and time, and appear on exactly one page', async t => {
   const service = await startTestService(t, settings)

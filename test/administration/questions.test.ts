@@ -1,6 +1,6 @@
 /** Questions of administrators: answers survive every change, and custom questions can be linked. */
 import test from 'ava'
-import { openSignedIn, reasonOf } from '../_helpers/administration.js'
+import { type AdministrationClient, allPages, openSignedIn, reasonOf } from '../_helpers/administration.js'
 import { ask } from '../_helpers/database.js'
 import { startTestService, type TestService } from '../_helpers/service.js'
 
@@ -18,6 +18,13 @@ async function saveAnswer(service: TestService, token: string, id: number, answe
   const saved = await service.request('POST', path, { token, body: { forgotpasswordquestionsid: id, answer } })
   if (saved.status !== 200) throw new Error(saved.text)
 }
+
+/** The ids of all questions, read in pages. */
+const idsByPage = (api: AdministrationClient, pageSize: number) =>
+  allPages(
+    pageToken => api.listQuestions({ pageSize, pageToken }),
+    page => page.questions.map(({ record }) => record!.id),
+  )
 
 test('answers to an application’s custom question count for login once it is linked, also those of later sign-ups', async t => {
   const service = await startTestService(t, settings)
@@ -106,12 +113,10 @@ test('custom questions without a link are listed in pages, the most used first',
   ] as const)
     for (let each = 0; each < times; each++)
       await service.signUp('ROLE_CLIENT', { securityquestion: text, securityanswer: 'x' })
-  const found: string[] = []
-  for (let pageToken = '', more = true; more; more = pageToken !== '') {
-    const page = await api.listUnmatchedQuestions({ pageSize: 1, pageToken })
-    found.push(...page.questions.map(({ question, users }) => `${question} ${users}`))
-    pageToken = page.nextPageToken
-  }
+  const found = await allPages(
+    pageToken => api.listUnmatchedQuestions({ pageSize: 1, pageToken }),
+    page => page.questions.map(({ question, users }) => `${question} ${users}`),
+  )
   t.deepEqual(found, ['c? 2', 'a? 1', 'b? 1'])
 })
 
@@ -138,13 +143,7 @@ test('adding, changing, retiring and offering a question respects the etag, and 
   t.is(await reasonOf(api.updateQuestion({ question: `#${id}`, text: 'Em que cidade sua mãe nasceu?' })), 'NAME_TAKEN')
   t.is(await reasonOf(api.retireQuestion({ question: '#999' })), 'RECORD_NOT_FOUND')
 
-  const all: number[] = []
-  for (let pageToken = '', more = true; more; more = pageToken !== '') {
-    const page = await api.listQuestions({ pageSize: 4, pageToken })
-    all.push(...page.questions.map(({ record }) => record!.id!))
-    pageToken = page.nextPageToken
-  }
-  t.deepEqual(all, [1, 2, 3, 4, 5, 6, 7, 8, id!])
+  t.deepEqual(await idsByPage(api, 4), [1, 2, 3, 4, 5, 6, 7, 8, id!])
   await api.retireQuestion({ question: '3' })
   const { questions } = await api.listQuestions({ offered: false })
   t.deepEqual(
@@ -185,13 +184,7 @@ test('every list has the questions in the configured order, then the others, and
   const next = [id, 3, 5, 1, 2, 4, 6, 7, 8]
   t.deepEqual([await listed(), await published()], [next, next])
 
-  const pages: (number | undefined)[] = []
-  for (let pageToken = '', more = true; more; more = pageToken !== '') {
-    const page = await api.listQuestions({ pageSize: 2, pageToken })
-    pages.push(...page.questions.map(({ record }) => record!.id))
-    pageToken = page.nextPageToken
-  }
-  t.deepEqual(pages, next)
+  t.deepEqual(await idsByPage(api, 2), next)
   t.is(await reasonOf(api.orderQuestions({})), 'INVALID_ARGUMENT')
   t.is(await reasonOf(api.orderQuestions({ questions: ['1', '#1'] })), 'INVALID_ARGUMENT')
   t.is(await reasonOf(api.orderQuestions({ questions: ['999'] })), 'RECORD_NOT_FOUND')

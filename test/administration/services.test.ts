@@ -11,6 +11,7 @@ import { sql } from '../../server/database/sql.js'
 import { formatAddress } from '../../server/process/settings.js'
 import {
   type AdministrationClient,
+  allPages,
   openAdministration,
   openSignedIn,
   reasonOf,
@@ -176,13 +177,10 @@ test('deleting a service deletes its keys, and needs its name as confirmation', 
 
 test('services are listed by name, each once over all pages', async t => {
   for (let index = 0; index < 5; index++) await admin.createService({ name: `paged-${index}`, scopes })
-  const found: string[] = []
-  let pageToken = ''
-  do {
-    const page = await admin.listServices({ pageSize: 2, pageToken })
-    found.push(...page.services.map(({ name }) => name))
-    pageToken = page.nextPageToken
-  } while (pageToken !== '')
+  const found = await allPages(
+    pageToken => admin.listServices({ pageSize: 2, pageToken }),
+    page => page.services.map(({ name }) => name),
+  )
   const paged = found.filter(name => name.startsWith('paged-'))
   t.deepEqual(
     paged,

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import pg from 'pg'
-import { password } from '../_helpers/service.js'
+import { password, type RequestOptions } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { waitFor } from '../_helpers/wait.js'
 
@@ -24,10 +24,8 @@ test('no secret that passes through the service appears in its log', async t => 
   const ask = async (
     method: string,
     path: string,
-    query: Record<string, string> = {},
-    more: { token?: string; body?: unknown; headers?: Record<string, string> } = {},
+    { query = {}, token, body, headers }: Omit<RequestOptions, 'once'> = {},
   ) => {
-    const { token, body, headers } = more
     const response = await fetch(`${http}${path}?${new URLSearchParams(query)}`, {
       method,
       headers: {
@@ -40,6 +38,7 @@ test('no secret that passes through the service appears in its log', async t => 
     })
     return { status: response.status, text: await response.text() }
   }
+  const post = (path: string, options: Parameters<typeof ask>[2] = {}) => ask('POST', path, options)
   let requests = 0
 
   const own = secret('password')
@@ -57,90 +56,66 @@ test('no secret that passes through the service appears in its log', async t => 
     securityanswer: answer,
     email: 'ana@example.org',
   }
-  const { status, text: token } = await ask('POST', '/users/signup', {}, { body: form })
+  const { status, text: token } = await post('/users/signup', { body: form })
   t.is(status, 200)
   secrets.push(token, token.split('.')[2]!)
   // Duplicate, incomplete and wrong values, because errors might quote them.
-  await ask('POST', '/users/signup', {}, { body: { ...form, password: secret('password') } })
-  await ask('POST', '/users/signup', {}, { body: `{"password":"${secret('password')}"` })
-  await ask(
-    'POST',
-    '/users/signup',
-    {},
-    { body: { ...form, password: [secret('password')], dateofborn: secret('date') } },
-  )
-  await ask('POST', '/users/login', { username, password: own })
-  await ask('POST', '/users/login', { username, password: secret('wrong') })
-  await ask('POST', '/users/login', { username: secret('mistyped'), password: own })
-  await ask('GET', '/users/login', { username, password: secret('method') })
-  await ask('POST', `/users/nowhere/${secret('path')}`, { password: secret('nowhere') })
-  await ask(
-    'POST',
-    '/users/login',
-    {},
-    {
-      body: `username=${username}&password=%E0${secret('form')}`,
-      headers: { 'content-type': 'application/x-www-form-urlencoded' },
-    },
-  )
-  await ask('POST', '/users/activate', { username, activationkey: secret('key') }, { token })
-  await ask('POST', '/forgotpasswords/loginbyusernameandkey', { username, key: secret('key') })
-  await ask('POST', '/users/setemail', {}, { token, body: { email: 'b@example.org', password: secret('password') } })
-  await ask('POST', '/users/setemail', {}, { token, body: { email: 'b@example.org', password: own } })
-  await ask(
-    'POST',
-    '/users/me/username',
-    {},
-    { token, body: { username: `${username}s`, password: secret('password') } },
-  )
-  await ask('POST', '/users/me/username', {}, { token, body: { username: 'me', password: own } })
-  await ask('POST', '/users/confirmemail', {}, { token, body: { code: secret('code') } })
-  await ask('GET', '/users/me', {}, { token: `authsvc_${secret('service')}` })
-  await ask(
-    'POST',
-    '/forgotpasswords/loginbyusernameandanswers',
-    { username },
-    {
-      body: [
-        { forgotpasswordquestionsid: 1, answer: secret('answer') },
-        { forgotpasswordquestionsid: 2, answer: secret('answer') },
-      ],
-    },
-  )
-  await ask('POST', '/forgotpasswords/sendkeybyemail', { username, email: 'ana@example.org' })
-  await ask('GET', '/users/me', { access_token: secret('token') }, { token: secret('bad-token') })
-  await ask('GET', `/users/${secret('name')}`, {}, { token })
-  await ask('POST', '/auth.v1.Users/Login', {}, { body: { username, password: secret('connect') } })
-  await ask('POST', '/auth.v1.Users/Login', {}, { body: { username: { password: secret('connect') } } })
-  await ask('POST', '/auth.v1.Users/VerifyToken', {}, { body: { token: secret('token') } })
+  await post('/users/signup', { body: { ...form, password: secret('password') } })
+  await post('/users/signup', { body: `{"password":"${secret('password')}"` })
+  await post('/users/signup', { body: { ...form, password: [secret('password')], dateofborn: secret('date') } })
+  await post('/users/login', { query: { username, password: own } })
+  await post('/users/login', { query: { username, password: secret('wrong') } })
+  await post('/users/login', { query: { username: secret('mistyped'), password: own } })
+  await ask('GET', '/users/login', { query: { username, password: secret('method') } })
+  await post(`/users/nowhere/${secret('path')}`, { query: { password: secret('nowhere') } })
+  await post('/users/login', {
+    body: `username=${username}&password=%E0${secret('form')}`,
+    headers: { 'content-type': 'application/x-www-form-urlencoded' },
+  })
+  await post('/users/activate', { query: { username, activationkey: secret('key') }, token })
+  await post('/forgotpasswords/loginbyusernameandkey', { query: { username, key: secret('key') } })
+  await post('/users/setemail', { token, body: { email: 'b@example.org', password: secret('password') } })
+  await post('/users/setemail', { token, body: { email: 'b@example.org', password: own } })
+  await post('/users/me/username', { token, body: { username: `${username}s`, password: secret('password') } })
+  await post('/users/me/username', { token, body: { username: 'me', password: own } })
+  await post('/users/confirmemail', { token, body: { code: secret('code') } })
+  await ask('GET', '/users/me', { token: `authsvc_${secret('service')}` })
+  await post('/forgotpasswords/loginbyusernameandanswers', {
+    query: { username },
+    body: [
+      { forgotpasswordquestionsid: 1, answer: secret('answer') },
+      { forgotpasswordquestionsid: 2, answer: secret('answer') },
+    ],
+  })
+  await post('/forgotpasswords/sendkeybyemail', { query: { username, email: 'ana@example.org' } })
+  await ask('GET', '/users/me', { query: { access_token: secret('token') }, token: secret('bad-token') })
+  await ask('GET', `/users/${secret('name')}`, { token })
+  await post('/auth.v1.Users/Login', { body: { username, password: secret('connect') } })
+  await post('/auth.v1.Users/Login', { body: { username: { password: secret('connect') } } })
+  await post('/auth.v1.Users/VerifyToken', { body: { token: secret('token') } })
   // Faults of the database quote rows and values.
   await database.query(`ALTER TABLE users ADD CONSTRAINT broken CHECK (nickname <> 'bia') NOT VALID`)
-  const failed = await ask(
-    'POST',
-    '/users/signup',
-    {},
-    { body: { ...form, username: secret('username'), nickname: 'bia', password: secret('password') } },
-  )
+  const failed = await post('/users/signup', {
+    body: { ...form, username: secret('username'), nickname: 'bia', password: secret('password') },
+  })
   t.is(failed.status, 503)
   t.notRegex(failed.text, /constraint|Failing row|broken/)
   await database.query('ALTER TABLE emails RENAME TO away')
   t.is(
-    (await ask('POST', '/forgotpasswords/sendkeybyemail', { username: secret('username'), email: 'x@example.org' }))
+    (await post('/forgotpasswords/sendkeybyemail', { query: { username: secret('username'), email: 'x@example.org' } }))
       .status,
     503,
   )
   t.is(
-    (await ask('POST', '/forgotpasswords/passwordupdatebyusername', { newPassword: secret('password') }, { token }))
+    (await post('/forgotpasswords/passwordupdatebyusername', { query: { newPassword: secret('password') }, token }))
       .status,
     503,
   )
   await database.query('ALTER TABLE away RENAME TO emails')
-  const updated = await ask(
-    'POST',
-    '/forgotpasswords/passwordupdatebyusername',
-    { newPassword: secret('password') },
-    { token },
-  )
+  const updated = await post('/forgotpasswords/passwordupdatebyusername', {
+    query: { newPassword: secret('password') },
+    token,
+  })
   t.is(updated.status, 200)
   const log = await waitFor(() => output().includes('e-mail delayed') && output(), output)
   t.true(alive())

@@ -1,9 +1,11 @@
 /** A gateway in front of several servers: what its clients see when one dies, hangs or stops. */
+
+import { createSocket } from 'node:dgram'
 import { once } from 'node:events'
 import { createServer as createHttp2Server, type ServerHttp2Session } from 'node:http2'
-import { type AddressInfo } from 'node:net'
+import type { AddressInfo } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type DescMethodUnary } from '@bufbuild/protobuf'
+import type { DescMethodUnary } from '@bufbuild/protobuf'
 import { Code, type ConnectError } from '@connectrpc/connect'
 import test, { type ExecutionContext } from 'ava'
 import { createRemoteTransport } from '../../gateway/remote.js'
@@ -12,14 +14,13 @@ import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { freshDatabase, type Teardown } from '../_helpers/database.js'
-import { callsOf, login, readsOf, retriesOf, type Load, usesAll, writesOf } from '../_helpers/load.js'
+import { callsOf, type Load, login, readsOf, retriesOf, usesAll, writesOf } from '../_helpers/load.js'
 import { scrape } from '../_helpers/metrics.js'
 import { freePort, startRelay } from '../_helpers/relay.js'
 import { createRequest, startTestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { idOf } from '../_helpers/tokens.js'
 import { waitFor, waitForValue, within } from '../_helpers/wait.js'
-import { createSocket } from 'node:dgram'
 
 /** A DNS server (RFC 1035) that serves one name for the length of a test: it answers A queries for any name with the result of `addresses`, and others with an empty answer. */
 async function startNames(t: Teardown, addresses: () => readonly string[]): Promise<{ readonly at: string }> {

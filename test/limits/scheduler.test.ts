@@ -1,11 +1,12 @@
 /** When requests start, in a simulated event loop. */
+
+import { mock } from 'node:test'
 import test from 'ava'
 import fc from 'fast-check'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { createScheduler, type Scheduler, type SchedulerLimits } from '../../server/limits/scheduler.js'
-import { type Turn } from '../../server/requests/call.js'
+import type { Turn } from '../../server/requests/call.js'
 import { Refusal } from '../../server/requests/refusal.js'
-import { mock } from 'node:test'
 
 /** An event loop that a test controls: timers, turns of the loop, and clocks. */
 interface Simulation {

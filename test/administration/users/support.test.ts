@@ -6,6 +6,7 @@ import { UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { lockout } from '../../../server/policy/limits.js'
 import { usernameKey } from '../../../server/rules/names.js'
 import {
+  allPages,
   openAdministration,
   openLocal,
   openSignedIn,
@@ -517,12 +518,10 @@ test('users locked by failures are listed with the cause until they are unlocked
   const { seconds } = first!.failures[0]!
   t.true(seconds > 800 && seconds <= 900, String(seconds))
 
-  const pages: string[] = []
-  for (let pageToken = '', more = true; more; more = pageToken !== '') {
-    const page = await api.listLockouts({ pageSize: 1, pageToken })
-    pages.push(...page.lockouts.map(({ username }) => username))
-    pageToken = page.nextPageToken
-  }
+  const pages = await allPages(
+    pageToken => api.listLockouts({ pageSize: 1, pageToken }),
+    page => page.lockouts.map(({ username }) => username),
+  )
   t.deepEqual(pages, [ana.username, clara.username])
 
   await api.unlockUser({ user: ana.username })
