@@ -500,7 +500,7 @@ test('when an administrator changes a username, the user is notified, tokens sta
   t.is((await service.request('GET', '/users/me', { token })).json.username, name)
   t.deepEqual([await login(username), await login(name)], [404, 200])
   const notice = await mailbox.nextEmail(email)
-  t.is(notice.subject, 'Your username was changed')
+  t.is(notice.subject, 'Seu nome de usuário foi alterado')
   const events = await service.registry.audit.list({ subjectId: idOf(token), action: 'user.edit', limit: 9 })
   t.deepEqual(
     events.map(({ object, outcome }) => [object, outcome]),
