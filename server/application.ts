@@ -76,9 +76,9 @@ import { myDataRpcs } from './users/my-data.js'
 import { updateMe } from './users/profile.js'
 import { rotateProviderKey } from './users/provider-key.js'
 import { recordRpcs } from './users/records.js'
+import { setUsername } from './users/rename.js'
 import { signUp } from './users/sign-up.js'
 import { tokenRpcs } from './users/tokens.js'
-import { setUsername } from './users/rename.js'
 
 /** What an application is made from. */
 interface ApplicationDeps extends Pick<CallsDeps, 'ready' | 'scheduler' | 'log' | 'observe' | 'refused'> {

@@ -17,8 +17,8 @@ import type { Limit } from '../requests/refusal.js'
 import { emailKey } from '../rules/names.js'
 import { createQuotas, type Quotas } from './quotas.js'
 import { type Composed, startSender } from './sender.js'
-import { type Contents, writeEmail } from './write-email.js'
 import { createMailTransport } from './transport.js'
+import { type Contents, writeEmail } from './write-email.js'
 
 /** Starts to process the queue of e-mails. `onRefusal` is called with the limit that an e-mail exceeds. */
 export function startMail(

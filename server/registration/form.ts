@@ -2,7 +2,7 @@
 import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
 import type { FieldViolation } from '../requests/refusal.js'
-import { dayIn, readDateOfBirth, firstYearOfBirth } from '../rules/dates.js'
+import { dayIn, firstYearOfBirth, readDateOfBirth } from '../rules/dates.js'
 import {
   answerKey,
   emailKey,
