@@ -224,7 +224,8 @@ export function createEmails(database: Database) {
   const table = defineTable(database, 'emails', attributes)
   const add = async ({ kind, stage, parameters }: EmailIntent, locale: string, t?: Transaction) => {
     const add = sql('email-add')`
-      INSERT INTO emails (kind, stage, parameters, locale) VALUES (${kind}, ${stage}, ${parameters}, ${locale})`
+      INSERT INTO emails (kind, stage, parameters, locale, created_at, next_attempt_at)
+      VALUES (${kind}, ${stage}, ${parameters}, ${locale}, now(), now())`
     await database.run(add, t)
   }
   return {
@@ -279,7 +280,8 @@ export function createEmails(database: Database) {
      */
     async replaceRequest(request: ExemptRequest, locale: string) {
       await database.run(sql('email-replace-request')`
-        INSERT INTO emails (kind, parameters, locale) VALUES ('recovery-key', ${request}, ${locale})
+        INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at)
+        VALUES ('recovery-key', ${request}, ${locale}, now(), now())
         ON CONFLICT ((parameters ->> 'usernameKey'), (parameters ->> 'network'), (parameters ->> 'registered'))
           WHERE parameters ->> 'network' IS NOT NULL
           DO UPDATE SET parameters = excluded.parameters, locale = excluded.locale, created_at = excluded.created_at`)
@@ -317,8 +319,8 @@ export function createEmails(database: Database) {
     async hold(id: string, seconds: number, t: Transaction) {
       const hold = sql('email-hold')`
         WITH due AS (DELETE FROM emails WHERE id = ${id} RETURNING kind, parameters, locale)
-        INSERT INTO emails AS held (kind, stage, parameters, locale, next_attempt_at)
-        SELECT kind, 'held', parameters, locale, now() + make_interval(secs => ${seconds}) FROM due
+        INSERT INTO emails AS held (kind, stage, parameters, locale, created_at, next_attempt_at)
+        SELECT kind, 'held', parameters, locale, now(), now() + make_interval(secs => ${seconds}) FROM due
         ON CONFLICT ((parameters ->> 'userId'), kind, coalesce(parameters ->> 'to', '')) WHERE stage = 'held' DO UPDATE SET
           parameters = CASE WHEN excluded.parameters ->> 'at' > held.parameters ->> 'at' THEN excluded.parameters
             ELSE held.parameters END || jsonb_build_object('times', coalesce((held.parameters ->> 'times')::int, 1) + 1)`
