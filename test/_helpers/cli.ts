@@ -13,6 +13,7 @@ import { databaseFor, ownSettings } from './installed.js'
 import { temporaryFolder } from './temporary-folder.js'
 import './turns.js'
 import type { TestService } from './service.js'
+import { waitFor } from './wait.js'
 
 /** The program that users start. */
 export const program = fileURLToPath(new URL('../../cli/main.js', import.meta.url))
@@ -136,7 +137,7 @@ export function spawnCli(env: Record<string, string>, args: readonly string[], i
 
 /** A command at a terminal of 80 columns. */
 export interface Terminal {
-  /** Resolves once the output since the last call contains the text; rejects after 30 seconds. */
+  /** Resolves once the output since the last call contains the text; rejects as `waitFor` does. */
   shows(text: string): Promise<void>
   type(text: string): void
   /** Everything written so far, without colours and cursor movements. */
@@ -175,16 +176,14 @@ export function openTerminal(
     ended,
     type: text => terminal.write(text),
     async shows(text) {
-      for (const end = Date.now() + 30_000; Date.now() < end; ) {
-        const at = screen().indexOf(text, seen)
-        if (at >= 0) {
-          seen = at + text.length
-          return
-        }
-        await new Promise(resolve => setTimeout(resolve, 20))
+      const unseen = () => screen().slice(seen)
+      try {
+        await waitFor(() => unseen().includes(text), unseen)
+      } catch (error) {
+        terminal.kill('SIGKILL')
+        throw new Error(`The terminal never showed ${JSON.stringify(text)}`, { cause: error })
       }
-      terminal.kill('SIGKILL')
-      throw new Error(`The terminal never showed ${JSON.stringify(text)} but ${JSON.stringify(screen().slice(seen))}`)
+      seen = screen().indexOf(text, seen) + text.length
     },
   }
 }
