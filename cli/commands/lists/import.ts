@@ -193,8 +193,8 @@ interface Survey {
 }
 
 async function importFile(api: Api, noun: Noun, file: string, options: Options): Promise<void> {
-  // Rows are short-lived: a larger young generation fills the memory before they are collected.
-  setFlagsFromString('--semi-space-growth-factor=1')
+  // The heap of a process that has much memory grows by what batches leave for some 100 MB before it is collected.
+  setFlagsFromString('--optimize-for-size')
   if (options.report !== undefined && (await isSameFile(options.report, file)))
     misuse('--report names the file to import, and would overwrite it: choose another file.')
   const source = await openSource(file, options.format)
