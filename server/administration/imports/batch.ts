@@ -31,7 +31,7 @@ const maxBatch = 250
 const maxAtOnce = 10_000
 
 /** Milliseconds: the maximum that a batch waits while passwords are hashed, and between two checks. */
-const yieldToSignIns = { max: 500, interval: 20 }
+const yieldToSignIns = { max: 2_000, interval: 20 }
 
 interface Deps {
   readonly imports: Imports
