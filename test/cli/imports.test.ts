@@ -30,9 +30,10 @@ async function imported(noun: string, path: string, ...options: string[]) {
 
 const withoutTerms = 'No column termsofusage: new users are registered as not having accepted the terms.\n'
 
-/** A list of schools as a ministry publishes it. */
-function schools(): string {
-  const lines = ['INEP_CODE;name;active;Address;phone;responsible;creation_date;município']
+/** A list of schools as a ministry publishes it; with ids that another system gave, one of them out of range. */
+function schools({ withIds = false } = {}): string {
+  const head = 'INEP_CODE;name;active;Address;phone;responsible;creation_date;município'
+  const lines = [withIds ? `id;${head}` : head]
   for (let number = 0; number < 207; number++) {
     const name = number % 3 === 0 ? 'ESCOLA MUNICIPAL SÃO JOÃO' : `Escola "Nova" ${number}`
     const address = number % 5 === 0 ? `Rua ${number};\r\nCentro` : number % 7 === 0 ? 'NULL' : `Av. ${number}`
@@ -46,6 +47,10 @@ function schools(): string {
       number % 2 === 0 ? '2001-03-04 00:00:00' : '04/03/2001',
       'Bauru',
     ]
+    if (withIds) {
+      cells.unshift(number === 150 ? '2147483647' : String(620 - 3 * number))
+      if (number === 1) cells[2] = '=SOMA(1)'
+    }
     lines.push(cells.map(cell => (/[";\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell)).join(';'))
   }
   return `${lines.join('\r\n')}\r\n`
@@ -87,6 +92,45 @@ test.serial(
     await cli('organizations', 'export', out)
     t.is(await readFile(out, 'utf8'), before)
     t.deepEqual(await sql('SELECT * FROM organizations ORDER BY id'), rows)
+  },
+)
+
+test.serial(
+  '207 organizations keep the ids of another system: at the first import, repeated, exported, and with a mended reject',
+  async t => {
+    const env = await installedRegistry(t)
+    const run = async (noun: string, path: string, ...options: string[]) => {
+      const { code, stdout } = await runCli(env, [noun, 'import', path, '--keep-ids', '--json', ...options])
+      const { created, unchanged, rejected } = JSON.parse(stdout)
+      return { code, created, unchanged, rejected }
+    }
+    const list = schools({ withIds: true })
+    const first = await run('organizations', await file(list))
+    t.deepEqual(first, { code: 6, created: 206, unchanged: 0, rejected: 1 })
+    const mended = await file(list.replace('2147483647', '1'))
+    t.deepEqual(await run('organizations', mended), { code: 0, created: 1, unchanged: 206, rejected: 0 })
+    t.deepEqual(await run('organizations', mended), { code: 0, created: 0, unchanged: 207, rejected: 0 })
+    const named = await ask(
+      env.DATABASE_URL,
+      'SELECT id, name FROM organizations WHERE id IN (1, 617, 620) ORDER BY id',
+    )
+    t.deepEqual(
+      named.map(({ id, name }) => [id, name]),
+      [
+        [1, 'ESCOLA MUNICIPAL SÃO JOÃO'],
+        [617, '=SOMA(1)'],
+        [620, 'ESCOLA MUNICIPAL SÃO JOÃO'],
+      ],
+    )
+    const out = at('with-ids.csv')
+    t.is((await runCli(env, ['organizations', 'export', out])).code, 0)
+    t.deepEqual(await run('organizations', out), { code: 0, created: 0, unchanged: 207, rejected: 0 })
+    const created = await runCli(env, ['organizations', 'create', '--name', 'Nova', '--json'])
+    t.is(JSON.parse(created.stdout).id, 621)
+    const users = await file(
+      'id;username;state;city;role;termsofusage;organization_id\n9;ana;SP;Bauru;ROLE_CLIENT;1;620\n',
+    )
+    t.deepEqual(await run('users', users), { code: 0, created: 1, unchanged: 0, rejected: 0 })
   },
 )
 
