@@ -81,9 +81,16 @@ export async function installedRegistry(t: Teardown) {
   return { DATABASE_URL: await databaseFor(t), AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD, AUTH_BCRYPT_COST }
 }
 
-/** The `--json` of a command of a noun, which must succeed. */
-export function documentsOf(service: { readonly env: Record<string, string> }, noun: string) {
-  const run = (...args: string[]) => runCli(service.env, [noun, ...args])
+/** The objects of lines of JSON. */
+export const jsonLines = (text: string) =>
+  text
+    .trim()
+    .split('\n')
+    .map(line => JSON.parse(line))
+
+/** Runs commands that begin with these words; `json` returns the `--json` of one, which must succeed. */
+export function documentsOf(service: { readonly env: Record<string, string> }, ...words: string[]) {
+  const run = (...args: string[]) => runCli(service.env, [...words, ...args])
   const json = async (...args: string[]) => {
     const { code, stdout, stderr } = await run(...args, '--json')
     if (code !== 0) throw new Error(stderr)

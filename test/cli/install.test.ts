@@ -1,9 +1,9 @@
 /** `auth-admin install`: a usable registry, even if it runs repeatedly or concurrently. */
-import { chown, readFile, stat, symlink, writeFile } from 'node:fs/promises'
+import { chown, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { newIdentity } from '../_helpers/backups.js'
-import { keys, openTerminal, runCli, spawnCli } from '../_helpers/cli.js'
+import { documentsOf, keys, openTerminal, runCli, spawnCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
 import { createRequest } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
@@ -11,50 +11,52 @@ import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { nextVersion, runVersion } from '../_helpers/versions.js'
 import { waitFor } from '../_helpers/wait.js'
 
+const AUTH_MASTER_KEY = Buffer.alloc(32, 7).toString('base64')
+const AUTH_ADMIN_PASSWORD = 'several words that are hard to guess'
+
 async function emptyDatabase(t: ExecutionContext, env: Record<string, string> = {}) {
-  const dataDir = await temporaryFolder(t)
-  return {
-    DATABASE_URL: await freshDatabase(t, { from: 'template0' }),
-    AUTH_MASTER_KEY: Buffer.alloc(32, 7).toString('base64'),
-    AUTH_DATA_DIR: dataDir,
-    AUTH_BCRYPT_COST: '4',
-    ...env,
-  }
+  const DATABASE_URL = await freshDatabase(t, { from: 'template0' })
+  return { DATABASE_URL, AUTH_MASTER_KEY, AUTH_DATA_DIR: await temporaryFolder(t), AUTH_BCRYPT_COST: '4', ...env }
 }
+
+/** How a command names a database. */
+const nameOf = ({ pathname, host }: URL) => `the database ${pathname.slice(1)} at ${host}`
 
 test('install creates tables, a signing key, questions and the administrator in an empty database, and nothing the second time', async t => {
   const env = await emptyDatabase(t)
-  const first = await runCli(env, ['install'])
-  t.is(first.code, 0, first.stderr)
-  t.is(first.stderr, '')
-  const file = join(env.AUTH_DATA_DIR, 'initial-admin-password')
-  const password = (await readFile(file, 'utf8')).trim()
-  t.false(first.stdout.includes(password), 'only a terminal shows it')
-  t.true(first.stdout.includes(file))
-  t.is((await stat(file)).mode & 0o777, 0o600)
-
-  const second = await runCli(env, ['install'])
-  t.is(second.code, 0, second.stderr)
-  const { pathname, host } = new URL(env.DATABASE_URL)
+  const { json, run } = documentsOf({ env })
+  const { passwordFile, administrator, signingKey, migrations } = await json('install')
+  t.deepEqual([administrator, typeof signingKey, migrations], ['admin', 'string', ['0001-baseline.sql']])
+  t.is(passwordFile, join(env.AUTH_DATA_DIR, 'initial-admin-password'))
+  t.is((await stat(passwordFile)).mode & 0o777, 0o600)
   t.is(
-    second.stdout,
-    `Installing in the database ${pathname.slice(1)} at ${host}.\nThe registry is installed already; nothing changed.\n`,
+    (await run('install')).stdout,
+    `Installing in ${nameOf(new URL(env.DATABASE_URL))}.\nThe registry is installed already; nothing changed.\n`,
   )
-
-  const { questions } = JSON.parse((await runCli(env, ['questions', 'list', '--json'])).stdout)
+  const { questions } = await json('questions', 'list')
   t.true(questions.length >= 5)
   t.regex(questions[0].question, /^Qual é/)
-  const { users } = JSON.parse((await runCli(env, ['users', 'list', '--json'])).stdout)
-  t.like(users, [{ username: 'admin', role: 'ROLE_ADMIN', active: 1, suspended: false }])
+  const { users } = await json('users', 'list')
   t.is(users.length, 1)
+  t.like(users, [{ username: 'admin', role: 'ROLE_ADMIN', active: 1, suspended: false }])
 })
 
-test('at a terminal, install shows the password that it generated', async t => {
+test('only a terminal shows the password that install generated, and otherwise where it is kept', async t => {
   const env = await emptyDatabase(t)
+  const file = join(env.AUTH_DATA_DIR, 'initial-admin-password')
+  for (const flags of [[], ['--json']]) {
+    const { code, stdout, stderr } = await runCli({ ...env, DATABASE_URL: await freshDatabase(t) }, [
+      'install',
+      ...flags,
+    ])
+    t.deepEqual([code, stderr], [0, ''])
+    t.true(stdout.includes(file))
+    t.false(stdout.includes((await readFile(file, 'utf8')).trim()))
+    await rm(file)
+  }
   const terminal = openTerminal(env, ['install'])
   t.is(await terminal.ended, 0)
-  const password = await readFile(join(env.AUTH_DATA_DIR, 'initial-admin-password'), 'utf8')
-  t.regex(terminal.screen(), new RegExp(`password +${password}`))
+  t.regex(terminal.screen(), new RegExp(`password +${await readFile(file, 'utf8')}`))
 })
 
 test('install asks before it migrates an existing registry at a terminal, and doesn’t ask without one', async t => {
@@ -79,7 +81,7 @@ test('install prints the folder of an embedded database', async t => {
 })
 
 test('the default administrator is created once: no installation or start recreates an erased or renamed one', async t => {
-  const env = await emptyDatabase(t, { AUTH_ADMIN_PASSWORD: 'several words that are hard to guess' })
+  const env = await emptyDatabase(t, { AUTH_ADMIN_PASSWORD })
   await runCli(env, ['install'])
   const names = async () => (await ask(env.DATABASE_URL, 'SELECT username FROM users')).map(row => row.username)
   for (const [sql, left] of [
@@ -95,17 +97,12 @@ test('the default administrator is created once: no installation or start recrea
     t.false('administrator' in JSON.parse(stdout))
     t.deepEqual(await names(), left)
   }
-  const service = await spawnService(t, { ...env, AUTH_ADMIN_PASSWORD: 'several words that are hard to guess' })
+  const service = await spawnService(t, env)
   t.deepEqual(await names(), [])
-  const warnings = () =>
-    service
-      .output()
-      .split('\n')
-      .filter(line => line.includes('no active administrator'))
+  const warning = /"level":"warn".*no active administrator.*`auth-admin users create .*--role ROLE_ADMIN --active/
   // Log and standard output use different pipes.
-  await waitFor(() => warnings().length > 0, service.output)
-  t.is(warnings().length, 1)
-  t.regex(warnings()[0]!, /"level":"warn".*`auth-admin users create .*--role ROLE_ADMIN --active/)
+  await waitFor(() => warning.test(service.output()), service.output)
+  t.is(service.output().split('no active administrator').length, 2)
 })
 
 test('a service that is started without a terminal says where to sign in and where the password is, not the password', async t => {
@@ -126,13 +123,11 @@ test('registries that share a data folder each keep their password, and say so o
     const service = await spawnService(t, { ...env, DATABASE_URL: databaseUrl, AUTH_ADMIN_PASSWORD: '' })
     const line = await waitFor(() => /^admin .*$/m.exec(service.output())?.[0], service.output)
     const kept = /password kept in (\S+)$/.exec(line)?.[1]
-    const login = async (password: string) => {
-      const { status } = await createRequest(service.http)('POST', '/users/login', {
-        query: { username: 'admin', password },
-      })
-      return status
+    const token = async () => {
+      const query = { username: 'admin', password: await readFile(kept!, 'utf8') }
+      return (await createRequest(service.http)('POST', '/users/login', { query })).status
     }
-    return { kept, login, token: async () => kept && login(await readFile(kept, 'utf8')) }
+    return { kept, token }
   }
   const first = await greeting(env.DATABASE_URL)
   t.is(first.kept, usual)
@@ -142,10 +137,7 @@ test('registries that share a data folder each keep their password, and say so o
   t.regex(String(second.kept), /\/initial-admin-password-[\da-f]{8}$/)
   t.is(await readFile(usual, 'utf8'), password, 'nothing of the first is overwritten')
   t.is((await stat(second.kept!)).mode & 0o777, 0o600)
-  for (const [url, kept] of [
-    [env.DATABASE_URL, usual],
-    [other, second.kept],
-  ] as const) {
+  for (const [kept, url] of Object.entries({ [usual]: env.DATABASE_URL, [second.kept!]: other })) {
     const again = await greeting(url)
     t.is(again.kept, kept)
     t.is(await again.token(), 200)
@@ -153,14 +145,7 @@ test('registries that share a data folder each keep their password, and say so o
 
   // A registry whose password is in no file, and one whose password was changed since.
   const third = await freshDatabase(t, { from: 'template0' })
-  t.is(
-    (
-      await runCli({ ...env, DATABASE_URL: third, AUTH_ADMIN_PASSWORD: 'several words that are hard to guess' }, [
-        'install',
-      ])
-    ).code,
-    0,
-  )
+  t.is((await runCli({ ...env, DATABASE_URL: third, AUTH_ADMIN_PASSWORD }, ['install'])).code, 0)
   t.is((await greeting(third)).kept, undefined)
   const words = join(env.AUTH_DATA_DIR, 'words')
   await writeFile(words, 'other words that are hard to guess')
@@ -173,10 +158,7 @@ for (const what of ['a link', 'a file of another user'] as const) {
   test(`${what} at the place of the first password is neither followed nor overwritten`, async t => {
     if (process.getuid?.() !== 0 && what !== 'a link') return t.pass()
     const env = await emptyDatabase(t)
-    const [file, target] = ['initial-admin-password', 'target'].map(name => join(env.AUTH_DATA_DIR, name)) as [
-      string,
-      string,
-    ]
+    const [file, target] = [join(env.AUTH_DATA_DIR, 'initial-admin-password'), join(env.AUTH_DATA_DIR, 'target')]
     await writeFile(target, 'former content')
     if (what === 'a link') await symlink(target, file)
     else {
@@ -192,7 +174,7 @@ for (const what of ['a link', 'a file of another user'] as const) {
 }
 
 test('install restores missing questions, and rotates a signing key that is due', async t => {
-  const env = await emptyDatabase(t, { AUTH_ADMIN_PASSWORD: 'several words that are hard to guess' })
+  const env = await emptyDatabase(t, { AUTH_ADMIN_PASSWORD })
   await runCli(env, ['install'])
   const missing = {
     questions: 'DELETE FROM questions',
@@ -225,17 +207,6 @@ test('concurrent installations create everything once, and all succeed', async t
   t.is(audit.filter((event: { action: string }) => event.action === 'user.add').length, 1)
 })
 
-test('install --json prints where the random password is kept, not the password', async t => {
-  const env = await emptyDatabase(t)
-  const { stdout, code } = await runCli(env, ['install', '--json'])
-  t.is(code, 0)
-  const { passwordFile, administrator, signingKey, migrations } = JSON.parse(stdout)
-  t.is(administrator, 'admin')
-  t.is(typeof signingKey, 'string')
-  t.true(migrations.length > 0)
-  t.false(stdout.includes((await readFile(passwordFile, 'utf8')).trim()))
-})
-
 test('install takes the administrator’s password from the settings, never prints it, and warns if it is weak', async t => {
   for (const [given, warning] of [
     ['um-cavalo-bem-azul-19', /^$/],
@@ -254,41 +225,23 @@ test('install takes the administrator’s password from the settings, never prin
 
 // `auth-admin migrate`: migrations as a separate step.
 
-const AUTH_MASTER_KEY = Buffer.alloc(32, 7).toString('base64')
-
 test('migrate creates empty tables, and status and plan report before and after without changes', async t => {
   const env = { DATABASE_URL: await freshDatabase(t, { from: 'template0' }), AUTH_MASTER_KEY }
-  const status = async () => JSON.parse((await runCli(env, ['migrate', 'status', '--json'])).stdout)
-  const before = await status()
-  t.deepEqual(before, { done: [], pending: [{ name: '0001-baseline.sql', kind: 'expand' }], newer: [] })
-  t.deepEqual(JSON.parse((await runCli(env, ['migrate', 'plan', '--json'])).stdout), { pending: before.pending })
-  t.regex((await runCli(env, ['migrate', 'plan'])).stdout, /0001-baseline\.sql +expand +migrate up, before the update/)
-  t.deepEqual(await status(), before)
+  const { json, run } = documentsOf({ env }, 'migrate')
+  const pending = [{ name: '0001-baseline.sql', kind: 'expand' }]
+  t.deepEqual(await json('plan'), { pending })
+  t.regex((await run('plan')).stdout, /0001-baseline\.sql +expand +migrate up, before the update/)
+  t.deepEqual(await json('status'), { done: [], pending, newer: [] })
 
-  const { code, stdout, stderr } = await runCli(env, ['migrate', '--json'])
-  t.is(code, 0, stderr)
-  const database = `the database ${new URL(env.DATABASE_URL).pathname.slice(1)} at ${new URL(env.DATABASE_URL).host}`
-  t.deepEqual(JSON.parse(stdout), { database, migrations: ['0001-baseline.sql'] })
-  const after = await status()
-  t.like(after, { done: before.pending, pending: [], newer: [] })
-  for (const { runTime } of after.done) t.true(Math.abs(Date.parse(runTime) - Date.now()) < 600_000)
-  t.deepEqual(JSON.parse((await runCli(env, ['migrate', 'up', '--json'])).stdout), { database, migrations: [] })
-  t.is((await runCli(env, ['migrate', 'plan'])).stdout, 'The tables are up to date.\n')
-  t.deepEqual(await runCli(env, ['migrate']), {
-    code: 0,
-    stderr: '',
-    stdout: `Migrating ${database}.\nThe tables are up to date; nothing changed.\n`,
-  })
-  t.regex(
-    (await runCli(env, ['migrate', 'status'])).stdout,
-    /^MIGRATION +KIND +STATE +RUN AT\n0001-baseline\.sql +expand +done +\d{4}-/,
-  )
-  for (const command of [
-    ['questions', 'list'],
-    ['issuer', 'show'],
-  ]) {
-    t.regex((await runCli(env, command)).stderr, /not installed yet: run `auth-admin install`/)
-  }
+  const database = nameOf(new URL(env.DATABASE_URL))
+  t.deepEqual(await json(), { database, migrations: ['0001-baseline.sql'] })
+  t.like(await json('status'), { done: pending, pending: [], newer: [] })
+  t.deepEqual(await json('up'), { database, migrations: [] })
+  t.is((await run('plan')).stdout, 'The tables are up to date.\n')
+  t.is((await run()).stdout, `Migrating ${database}.\nThe tables are up to date; nothing changed.\n`)
+  t.regex((await run('status')).stdout, /^MIGRATION +KIND +STATE +RUN AT\n0001-baseline\.sql +expand +done +\d{4}-/)
+  for (const command of ['questions list', 'issuer show'])
+    t.regex((await runCli(env, command.split(' '))).stderr, /not installed yet: run `auth-admin install`/)
 })
 
 test('migrate up --contract refuses with 5 while a process that doesn’t know the migration has been seen in 30 s', async t => {
@@ -344,32 +297,22 @@ test('a database of another baseline is refused with a one-sentence error that s
   }
   for (const [name, sql] of Object.entries(others)) {
     const env = { DATABASE_URL: await freshDatabase(t), AUTH_MASTER_KEY, AUTH_DATA_DIR: folder }
-    t.is((await runCli(env, ['install'])).code, 0)
+    const { run } = documentsOf({ env })
+    t.is((await run('install')).code, 0)
     await ask(env.DATABASE_URL, sql)
-    for (const [exitCode, ...args] of [
-      [5, 'migrate'],
-      [5, 'migrate', 'plan'],
-      [5, 'migrate', 'status'],
-      [5, 'install'],
-      [5, 'backup', join(folder, 'registry.age'), '--recipient', recipient],
-    ] as const) {
-      const { code, stderr } = await runCli(env, args)
-      t.is(code, exitCode, args.join(' '))
-      t.is(
-        stderr,
-        `error: The database has another baseline than this version (${name}): run the version that made it, or use an empty database.\n`,
-        args.join(' '),
-      )
+    const detail = `The database has another baseline than this version (${name})`
+    const backup = `backup ${join(folder, 'registry.age')} --recipient ${recipient}`
+    for (const command of ['migrate', 'migrate plan', 'migrate status', 'install', backup]) {
+      const { code, stderr } = await run(...command.split(' '))
+      t.is(stderr, `error: ${detail}: run the version that made it, or use an empty database.\n`, command)
+      t.is(code, 5, command)
     }
-    const { code, stdout } = await runCli(env, ['doctor', '--json'])
+    const { code, stdout } = await run('doctor', '--json')
     t.is(code, 1)
+    const checks: { check: string }[] = JSON.parse(stdout).checks
     t.like(
-      JSON.parse(stdout).checks.find(({ check }: { check: string }) => check === 'migrations'),
-      {
-        status: 'failed',
-        detail: `The database has another baseline than this version (${name}).`,
-        fix: 'Run the version that made it, or use an empty database.',
-      },
+      checks.find(({ check }) => check === 'migrations'),
+      { status: 'failed', detail: `${detail}.`, fix: 'Run the version that made it, or use an empty database.' },
     )
   }
 })
