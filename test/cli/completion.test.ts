@@ -2,22 +2,20 @@
 import { spawnSync } from 'node:child_process'
 import { readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
 import test, { type ExecutionContext } from 'ava'
-import { remoteUser, runCli } from '../_helpers/cli.js'
+import { program, remoteUser, runCli } from '../_helpers/cli.js'
 import { serviceForFile } from '../_helpers/service.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { waitFor } from '../_helpers/wait.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
-const program = fileURLToPath(new URL('../../cli/main.js', import.meta.url))
-
-/** The offers of `auth-admin __complete` for the words of a shell. */
-async function offers(env: Record<string, string>, ...words: string[]): Promise<string[]> {
-  const { code, stdout } = await runCli(env, ['__complete', '--', ...words])
-  if (code !== 0) throw new Error(`ended with ${code}`)
-  return stdout.split('\n').filter(Boolean)
+/** Asserts that `auth-admin __complete` offers these, for the words of a shell. */
+async function offers(t: ExecutionContext, env: Record<string, string>, cases: Record<string, string[]>) {
+  for (const [words, offered] of Object.entries(cases)) {
+    const { code, stdout } = await runCli(env, ['__complete', '--', ...words.split('/')])
+    t.deepEqual([code, stdout.split('\n').filter(Boolean)], [0, offered], words)
+  }
 }
 
 /** The environment of a user who is signed in at the service. */
@@ -28,24 +26,16 @@ async function signedIn(t: ExecutionContext) {
   return env
 }
 
-/** Shells, each with how it loads the script and shows that it is ready. */
+/** Shells, each with its script, how it loads the script and shows that it is ready, and how it starts. */
 const shells = {
-  bash: {
-    args: ['--norc', '--noprofile', '-i'],
-    script: 'auth-admin.bash',
-    start: "PS1='re''ady> '; . ./auth-admin.bash",
-  },
-  zsh: {
-    args: ['-f', '-i'],
-    script: '_auth-admin',
-    // Its Tab key also runs a typed substitution, for any command; this binding only completes.
-    start: "PROMPT='re''ady> '; bindkey '^I' complete-word; fpath=($PWD $fpath); autoload -U compinit; compinit -u -D",
-  },
-  fish: {
-    args: ['--no-config', '-i'],
-    script: 'auth-admin.fish',
-    start: "function fish_prompt; echo -n 're''ady> '; end; . ./auth-admin.fish",
-  },
+  bash: ['auth-admin.bash', "PS1='re''ady> '; . ./auth-admin.bash", '--norc', '--noprofile', '-i'],
+  // Its Tab key also runs a typed substitution, for any command; this binding only completes.
+  zsh: [
+    '_auth-admin',
+    "PROMPT='re''ady> '; bindkey '^I' complete-word; fpath=($PWD $fpath); autoload -U compinit; compinit -u -D",
+    ...['-f', '-i'],
+  ],
+  fish: ['auth-admin.fish', "function fish_prompt; echo -n 're''ady> '; end; . ./auth-admin.fish", '--no-config', '-i'],
 } as const
 type Shell = keyof typeof shells
 
@@ -55,7 +45,7 @@ type Shell = keyof typeof shells
  */
 async function tab(t: ExecutionContext, shell: Shell, env: Record<string, string>, typed: string, runs = true) {
   const folder = await temporaryFolder(t)
-  const { args, script, start } = shells[shell]
+  const [script, start, ...args] = shells[shell]
   await writeFile(join(folder, script), (await runCli(env, ['completion', shell])).stdout)
   const answer = `'${process.execPath}' '${program}' "$@" | tee names; mv names offered`
   const note = `printf '%s\\0' "$@" >noted; mv noted ran`
@@ -77,6 +67,11 @@ async function tab(t: ExecutionContext, shell: Shell, env: Record<string, string
   })
   const read = (file: string) => readFile(join(folder, file), 'utf8').catch(() => undefined)
   terminal.write(`${start}\r`)
+  const seen = (file: string) =>
+    waitFor(
+      () => read(file),
+      () => screen,
+    )
   await waitFor(
     () => screen.includes('ready> '),
     () => screen,
@@ -84,51 +79,47 @@ async function tab(t: ExecutionContext, shell: Shell, env: Record<string, string
   terminal.write(typed)
   for (let offered = ''; offered === ''; ) {
     terminal.write('\t')
-    offered = await waitFor(
-      () => read('offered'),
-      () => screen,
-    )
+    offered = await seen('offered')
     await rm(join(folder, 'offered'))
     // A busy machine may take longer than the time limit of completion.
     if (!runs) break
   }
   if (runs) terminal.write('\r')
-  const ran = runs
-    ? await waitFor(
-        () => read('ran'),
-        () => screen,
-      )
-    : ''
+  const ran = runs ? await seen('ran') : ''
   t.is(await read('evaluated'), undefined, typed)
   return ran.split('\0').slice(0, -1)
 }
 
-test('commands, options and choices are completed from their beginning', async t => {
-  const env = { AUTH_DATA_DIR: await temporaryFolder(t) }
-  t.deepEqual(await offers(env, 'organ'), ['organizations'])
-  t.true((await offers(env, 'users', '')).includes('show'))
-  t.deepEqual(await offers(env, 'users', 'list', '--rol'), ['--role'])
-  t.deepEqual(await offers(env, 'users', 'list', '--role', 'ROLE_A'), ['ROLE_ADMIN'])
-  t.true((await offers(env, 'users', 'list', '--')).includes('--local'))
-  t.deepEqual(await offers(env, 'completion', ''), ['bash', 'zsh', 'fish'])
-  t.false((await offers(env, '')).includes('__complete'))
+test('commands, options and choices are completed from their beginning, without a service and without names', async t => {
+  const folder = await temporaryFolder(t)
+  await offers(
+    t,
+    { AUTH_DATA_DIR: folder, XDG_CONFIG_HOME: folder },
+    {
+      organ: ['organizations'],
+      'users/sho': ['show'],
+      'users/list/--rol': ['--role'],
+      'users/list/--loc': ['--local'],
+      'users/list/--role/ROLE_A': ['ROLE_ADMIN'],
+      'completion/': ['bash', 'zsh', 'fish'],
+      __: [],
+      'users/show/a': [],
+    },
+  )
+  t.deepEqual(await readdir(folder), [])
 })
 
 test('names of users and organizations are completed by the server of the current session', async t => {
   const env = await signedIn(t)
   const { username } = await service.signUp('ROLE_CLIENT')
   await service.organization({ name: 'Completa do Sul' })
-  t.deepEqual(await offers(env, 'users', 'show', username.slice(0, 8)), [username])
-  t.deepEqual(await offers(env, 'users', 'show', `'${username.slice(0, 8)}`), [username])
-  t.deepEqual(await offers(env, 'organizations', 'show', 'completa d'), ['Completa do Sul'])
-  t.deepEqual(await offers(env, 'users', 'list', '--organization', 'Compl'), ['Completa do Sul'])
-  t.deepEqual(await offers(env, 'users', 'show', '--context', 'h'), ['here'])
-})
-
-test('completion starts no service: without a session it offers no names', async t => {
-  const folder = await temporaryFolder(t)
-  t.deepEqual(await offers({ AUTH_DATA_DIR: folder, XDG_CONFIG_HOME: folder }, 'users', 'show', 'a'), [])
-  t.deepEqual(await readdir(folder), [])
+  await offers(t, env, {
+    [`users/show/${username.slice(0, 8)}`]: [username],
+    [`users/show/'${username.slice(0, 8)}`]: [username],
+    'organizations/show/completa d': ['Completa do Sul'],
+    'users/list/--organization/Compl': ['Completa do Sul'],
+    'users/show/--context/h': ['here'],
+  })
 })
 
 for (const shell of Object.keys(shells) as Shell[]) {

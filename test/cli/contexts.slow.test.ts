@@ -8,7 +8,7 @@ import test, { type ExecutionContext } from 'ava'
 import { TOTP } from 'otpauth'
 import { newServiceKey } from '../../server/models/service.js'
 import { formatAddress } from '../../server/process/settings.js'
-import { keys, openTerminal, remoteUser, runCli, spawnCli } from '../_helpers/cli.js'
+import { assertRefusals, documentsOf, keys, openTerminal, remoteUser, runCli, spawnCli } from '../_helpers/cli.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { forge, nowInSeconds } from '../_helpers/tokens.js'
@@ -16,26 +16,43 @@ import { forge, nowInSeconds } from '../_helpers/tokens.js'
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 const url = () => `http://${formatAddress(service.service.addresses.admin!)}`
 
-const isolatedUser = (t: ExecutionContext, start = runCli) => remoteUser(t, service, start)
+/** A user of the command line without settings of the service; `signedIn` is the context of a session. */
+async function isolatedUser(t: ExecutionContext, { signedIn = '', start = runCli } = {}) {
+  const user = await remoteUser(t, service, start)
+  const login = async (...args: string[]) => {
+    const { code, stderr } = await user.login(...args)
+    t.is(code, 0, stderr)
+  }
+  if (signedIn) await login('--context', signedIn)
+  const session = join(user.config, 'auth-admin', 'sessions', `${signedIn}.token`)
+  return {
+    ...user,
+    ...documentsOf(user),
+    login,
+    session,
+    /** Runs a command with this standard input. */
+    pipe: user.run,
+    /** Makes the session this old. */
+    async age(seconds: number) {
+      const then = nowInSeconds() - seconds
+      const claims = { auth_time: then, iat: then, exp: then + 12 * 3600 }
+      await writeFile(session, await forge(service, (await readFile(session, 'utf8')).trim(), claims))
+    },
+    terminal: (...args: string[]) => openTerminal(user.env, args),
+  }
+}
 
 test.serial('after a login commands use the server, as the user who signed in', async t => {
-  const { run, login, config } = await isolatedUser(t, spawnCli)
-  const signedIn = await login('--context', 'here', '--json')
-  t.is(signedIn.code, 0, signedIn.stderr)
-  t.is(JSON.parse(signedIn.stdout).context, 'here')
-  const me = JSON.parse((await run(['whoami', '--json'])).stdout)
-  t.is(me.user.username, 'admin')
-  t.is(me.context, 'here')
-  const added = await run(['organizations', 'create', '--name', 'Remota', '--json'])
-  t.is(added.code, 0, added.stderr)
-  const { id } = JSON.parse(added.stdout)
+  const { pipe, login, json, config } = await isolatedUser(t, { start: spawnCli })
+  await login('--context', 'here')
+  t.like(JSON.parse((await pipe(['whoami', '--json'])).stdout), { user: { username: 'admin' }, context: 'here' })
+  const { id } = await json('organizations', 'create', '--name', 'Remota')
   const [event] = await service.registry.audit.list({ action: 'organization.add', limit: 1 })
   t.deepEqual([event?.actor, event?.object, event?.address], ['user', `organization:${id}`, '127.0.0.1'])
   // Only its owner can read the session.
   const folder = join(config, 'auth-admin')
-  for (const file of ['contexts.json', join('sessions', 'here.token')]) {
+  for (const file of ['contexts.json', join('sessions', 'here.token')])
     t.is((await stat(join(folder, file))).mode & 0o777, 0o600, file)
-  }
   t.false((await readFile(join(folder, 'contexts.json'), 'utf8')).includes('eyJ'))
   t.deepEqual(await readdir(join(folder, 'sessions')), ['here.token'])
 })
@@ -43,296 +60,239 @@ test.serial('after a login commands use the server, as the user who signed in', 
 test.serial(
   'login says when a password that a public session has set signs in, and how to set another one',
   async t => {
-    const { run } = await isolatedUser(t)
+    const { pipe } = await isolatedUser(t)
     const create = ['users', 'create', '--username', 'eva', '--role', 'ROLE_ADMIN', '--state', 'SP', '--city', 'Bauru']
     t.is((await runCli(service.env, [...create, '--active', '--confirm', 'eva', '--reason', 'teste'])).code, 0)
-    const file = ['users', 'set-password', 'eva', '--password-file', '-', '--reason', 'teste']
-    t.is((await runCli(service.env, file, password)).code, 0)
+    const set = (words: string) =>
+      runCli(service.env, ['users', 'set-password', 'eva', '--password-file', '-', '--reason', 'teste'], words)
+    t.is((await set(password)).code, 0)
     const token = await service.login('eva')
     const newPassword = 'tatu-canastra 12'
     await service.request('POST', '/forgotpasswords/passwordupdatebyusername', { token, body: { newPassword } })
-    const login = () => run(['login', url(), '--username', 'eva', '--password-file', '-'], newPassword)
+    const login = () => pipe(['login', url(), '--username', 'eva', '--password-file', '-'], newPassword)
     const { code, stderr } = await login()
     t.is(code, 4)
     t.regex(
       stderr,
       /^error: .* or from \S+Z on\. Another administrator, or `auth-admin users set-password --local` [^`]+ now\.\n$/,
     )
-    t.is((await runCli(service.env, file, newPassword)).code, 0)
+    t.is((await set(newPassword)).code, 0)
     t.is((await login()).code, 0)
   },
 )
 
 test.serial('logout deletes the session, and `--everywhere` also revokes its copies', async t => {
-  const first = await isolatedUser(t)
-  const second = await isolatedUser(t)
+  const [first, second] = [await isolatedUser(t), await isolatedUser(t)]
   for (const { login } of [first, second]) await login('--context', 'here')
-  t.deepEqual(JSON.parse((await first.run(['logout', '--json'])).stdout), { context: 'here', signedOut: true })
-  const after = await first.run(['users', 'list', '--json'])
-  t.is(after.code, 4)
-  t.regex(JSON.parse(after.stdout).error.message, /not signed in to here/)
+  t.deepEqual(await first.json('logout'), { context: 'here', signedOut: true })
+  await assertRefusals(t, first.run, [[/not signed in to here/, 4, 'users', 'list']])
   await first.login('--context', 'here')
-  t.is((await first.run(['logout', '--everywhere'])).code, 0)
-  const refused = await second.run(['users', 'list', '--json'])
-  t.is(refused.code, 4)
-  t.is(JSON.parse(refused.stdout).error.reason, 'INVALID_TOKEN')
+  t.is((await first.run('logout', '--everywhere')).code, 0)
+  const refused = await second.run('users', 'list', '--json')
+  t.deepEqual([refused.code, JSON.parse(refused.stdout).error.reason], [4, 'INVALID_TOKEN'])
 })
 
-test.serial(
-  'contexts are listed, chosen and deleted, and `--context` and `--local` override the current one',
-  async t => {
-    const { run, login, env } = await isolatedUser(t)
-    await login('--context', 'one')
-    await login('--context', 'two')
-    const names = async () =>
-      JSON.parse((await run(['contexts', 'list', '--json'])).stdout).contexts.map(
-        ({ name, current }: { name: string; current: boolean }) => (current ? `${name}*` : name),
-      )
-    t.deepEqual(await names(), ['one', 'two*'])
-    t.deepEqual(JSON.parse((await run(['contexts', 'use', 'one', '--json'])).stdout), { current: 'one' })
-    t.deepEqual(await names(), ['one*', 'two'])
-    t.is(JSON.parse((await run(['whoami', '--context', 'two', '--json'])).stdout).context, 'two')
-    t.deepEqual(JSON.parse((await run(['contexts', 'show', 'two', '--json'])).stdout), {
-      name: 'two',
-      url: url(),
-      current: false,
-    })
-    t.is(JSON.parse((await run(['contexts', 'show', '--json'])).stdout).name, 'one')
-    t.deepEqual(JSON.parse((await run(['contexts', 'delete', 'two', '--json'])).stdout), { name: 'two', deleted: true })
-    t.is((await run(['whoami', '--context', 'two'])).code, 3)
-    const local = await runCli({ ...service.env, XDG_CONFIG_HOME: env.XDG_CONFIG_HOME }, [
-      'whoami',
-      '--local',
-      '--json',
-    ])
-    t.regex(JSON.parse(local.stdout).actor, /^cli:.+@.+$/)
-    await run(['contexts', 'use', 'local'])
-    const none = await run(['users', 'list'])
-    t.is(none.code, 5)
-    t.regex(none.stderr, /no registry in/)
-  },
-)
-
-test.serial('the certificate authority of a context is found from every working directory', async t => {
-  const { run, login, config } = await isolatedUser(t)
+test.serial('contexts are listed, chosen and deleted', async t => {
+  const { json, run, login, config, env } = await isolatedUser(t)
+  // Its certificate authority is found from every working directory.
   const ca = join(config, 'ca.pem')
   await writeFile(ca, '')
-  const signedIn = await login('--context', 'here', '--ca', relative(process.cwd(), ca))
-  t.is(signedIn.code, 0, signedIn.stderr)
-  t.like(JSON.parse((await run(['contexts', 'list', '--json'])).stdout).contexts, [{ name: 'here', ca }])
+  await login('--context', 'one', '--ca', relative(process.cwd(), ca))
+  await login('--context', 'two')
+  const listed = async () => (await json('contexts', 'list')).contexts
+  const [one, two] = [
+    { name: 'one', url: url(), current: false, ca },
+    { name: 'two', url: url(), current: true },
+  ]
+  t.like(await listed(), [one, two])
+  t.deepEqual(await json('contexts', 'use', 'one'), { current: 'one' })
+  t.like(await listed(), [
+    { ...one, current: true },
+    { ...two, current: false },
+  ])
+  t.is((await json('whoami', '--context', 'two')).context, 'two')
+  t.deepEqual(await json('contexts', 'show', 'two'), { ...two, current: false })
+  t.is((await json('contexts', 'show')).name, 'one')
+  t.deepEqual(await json('contexts', 'delete', 'two'), { name: 'two', deleted: true })
+  const local = documentsOf({ env: { ...service.env, XDG_CONFIG_HOME: env.XDG_CONFIG_HOME } })
+  t.regex((await local.json('whoami', '--local')).actor, /^cli:.+@.+$/)
+  await run('contexts', 'use', 'local')
+  await assertRefusals(t, run, [
+    [/two/, 3, 'whoami', '--context', 'two'],
+    [/no registry in/, 5, 'users', 'list'],
+  ])
 })
 
 test.serial(
   'at a terminal, login asks for missing credentials without echo, and for a one-time code if enrolled',
   async t => {
-    const { env, run, login } = await isolatedUser(t)
-    await login('--context', 'here')
-    const enrolling = openTerminal(env, ['totp', 'enroll'])
+    const { run, json, login, terminal, pipe } = await isolatedUser(t, { signedIn: 'here' })
+    const enrolling = terminal('totp', 'enroll')
     await enrolling.shows('One-time code:')
     const secret = /\n((?:[A-Z2-7]{4} ){7}[A-Z2-7]{4})\r?\n/.exec(enrolling.screen())?.[1]?.replaceAll(' ', '')
     t.truthy(secret, enrolling.screen())
     t.true(enrolling.screen().includes('█'))
     const totp = new TOTP({ secret: secret! })
     const now = Date.now()
-    enrolling.type(`${totp.generate({ timestamp: now })}${keys.enter}`)
+    const code = (later = 0) => `${totp.generate({ timestamp: now + later })}${keys.enter}`
+    enrolling.type(code())
     t.is(await enrolling.ended, 0, enrolling.screen())
     t.regex(
       enrolling.screen(),
       /Your sessions have ended:\r?\nrun `auth-admin login` with the next code, which comes in \d+ s/,
     )
-    const after = await run(['users', 'list'])
-    t.is(after.code, 4)
-    t.is(after.stderr, 'error: Your session has ended: run `auth-admin login --context here`.\n')
+    await assertRefusals(t, run, [
+      [/^error: Your session has ended: run `auth-admin login --context here`\.\n$/, 4, 'users', 'list'],
+    ])
 
-    const terminal = openTerminal(env, ['login', '--context', 'new'])
-    await terminal.shows('URL of the administration listener')
-    terminal.type(`auth.example.org${keys.enter}`)
-    await terminal.shows('Use https://')
-    terminal.type(`${keys.clearLine}${url()}${keys.enter}`)
-    await terminal.shows('Username')
-    terminal.type(`admin${keys.enter}`)
-    await terminal.shows('Password')
-    terminal.type(`${password}${keys.enter}`)
-    await terminal.shows('One-time code')
-    // It was already used for the enrolment.
-    terminal.type(`${totp.generate({ timestamp: now })}${keys.enter}`)
-    await terminal.shows('This one-time code was already used. The next one comes in')
-    await terminal.shows('One-time code')
-    terminal.type(`${totp.generate({ timestamp: now + 30_000 })}${keys.enter}`)
-    t.is(await terminal.ended, 0, terminal.screen())
-    t.notRegex(terminal.screen(), /Invalid username or password/)
-    t.false(terminal.screen().includes(password))
-    const piped = await login('--context', 'here', '--json')
-    t.is(piped.code, 4)
-    t.is(JSON.parse(piped.stdout).error.reason, 'CODE_NEEDED')
-
-    const removed = await run(['totp', 'delete', 'admin', '--confirm', 'admin', '--json'])
-    t.is(removed.code, 0, removed.stderr)
-    t.like(JSON.parse(removed.stdout), { username: 'admin', changed: true })
-    t.is((await login('--context', 'here')).code, 0)
+    const asked = terminal('login', '--context', 'new')
+    for (const [question, answer] of Object.entries({
+      'URL of the administration listener': `auth.example.org${keys.enter}`,
+      'Use https://': `${keys.clearLine}${url()}${keys.enter}`,
+      Username: `admin${keys.enter}`,
+      Password: `${password}${keys.enter}`,
+      // It was already used for the enrolment.
+      'One-time code': code(),
+      'This one-time code was already used. The next one comes in': '',
+      'One-time code (': code(30_000),
+    })) {
+      await asked.shows(question.replace(' (', ''))
+      asked.type(answer)
+    }
+    t.is(await asked.ended, 0, asked.screen())
+    t.notRegex(asked.screen(), /Invalid username or password/)
+    t.false(asked.screen().includes(password))
+    const words = ['login', url(), '--context', 'here', '--username', 'admin', '--password-file', '-', '--json']
+    const piped = await pipe(words, password)
+    t.deepEqual([piped.code, JSON.parse(piped.stdout).error.reason], [4, 'CODE_NEEDED'])
+    t.like(await json('totp', 'delete', 'admin', '--confirm', 'admin'), { username: 'admin', changed: true })
+    await login('--context', 'here')
   },
 )
 
 test.serial(
   'a machine signs in with a service key, has the access of its scopes, and errors name the missing scope',
   async t => {
-    const { run, config } = await isolatedUser(t, spawnCli)
-    const name = 'rotinas'
-    const key = await serviceKey(service, ['organizations.write'], name)
-    const args = ['login', url(), '--context', 'ci', '--service-key-file', '-', '--json']
-    const signedIn = await run(args, `${key}\n`)
-    t.is(signedIn.code, 0, signedIn.stderr)
-    t.deepEqual(JSON.parse(signedIn.stdout), {
-      context: 'ci',
-      url: url(),
-      actor: `service:${name}`,
-      scopes: ['organizations.write'],
-    })
-    const file = join(config, 'auth-admin', 'sessions', 'ci.token')
-    t.is((await stat(file)).mode & 0o777, 0o600)
-    t.false((await readFile(join(config, 'auth-admin', 'contexts.json'), 'utf8')).includes(key))
-    t.like(JSON.parse((await run(['whoami', '--json'])).stdout), {
-      actor: `service:${name}`,
-      scopes: ['organizations.write'],
-    })
-    const created = await run(['organizations', 'create', '--name', 'Da rotina', '--json'])
-    t.is(created.code, 0, created.stderr)
-    const { id, activationkey } = JSON.parse(created.stdout)
+    const { pipe, run, json, config } = await isolatedUser(t, { start: spawnCli })
+    const [actor, scopes] = ['service:rotinas', ['organizations.write']]
+    const key = await serviceKey(service, ['organizations.write'], 'rotinas')
+    const login = (key: string, ...more: string[]) =>
+      pipe(['login', url(), '--context', 'ci', '--service-key-file', '-', ...more], key)
+    for (const [wrong, code, says] of [
+      [newServiceKey(), 4, /^error: The server doesn’t accept the key: it is wrong, expired or deleted\.\n$/],
+      [
+        await serviceKey(service, ['users.read'], 'leitora'),
+        4,
+        /leitora may not do this: it needs the scope administration\.read or organizations\.write/,
+      ],
+      [password, 2, /key/],
+    ] as const)
+      await assertRefusals(t, () => login(wrong), [[says, code]])
+    t.is((await login(key, '--username', 'admin')).code, 2)
+    t.deepEqual((await json('contexts', 'list')).contexts, [])
+
+    const signedIn = await login(`${key}\n`, '--json')
+    t.deepEqual(JSON.parse(signedIn.stdout), { context: 'ci', url: url(), actor, scopes })
+    const folder = join(config, 'auth-admin')
+    t.is((await stat(join(folder, 'sessions', 'ci.token'))).mode & 0o777, 0o600)
+    t.false((await readFile(join(folder, 'contexts.json'), 'utf8')).includes(key))
+    t.like(await json('whoami'), { actor, scopes })
+    const { id, activationkey } = await json('organizations', 'create', '--name', 'Da rotina')
     t.is(activationkey, undefined)
-    t.is((await run(['organizations', 'edit', String(id), '--phone', '7'])).code, 0)
-    const refused = await run(['users', 'list', '--json'])
-    t.is(refused.code, 4)
-    t.like(JSON.parse(refused.stdout).error, {
-      reason: 'ACCESS_DENIED',
-      message: `The service ${name} may not do this: it needs the scope administration.read.`,
-    })
-    const deleted = await run(['organizations', 'delete', String(id), '--confirm', 'Da rotina'])
-    t.is(deleted.code, 4)
-    t.is(deleted.stderr, 'error: No service may do this: sign in as an administrator.\n')
-    t.is((await run(['logout', '--everywhere'])).code, 1)
-    t.is((await run(['logout'])).code, 0)
+    await assertRefusals(t, run, [
+      [/^error: The service rotinas may not do this: it needs the scope administration\.read\.\n$/, 4, 'users', 'list'],
+      [
+        /No service may do this: sign in as an administrator/,
+        4,
+        'organizations',
+        'delete',
+        `${id}`,
+        '--confirm',
+        'Da rotina',
+      ],
+      [/./, 1, 'logout', '--everywhere'],
+    ])
+    t.is((await run('logout')).code, 0)
   },
 )
 
 test.serial(
-  'login refuses a key that is unknown, malformed or without a scope for Administration, and stores nothing',
+  'at a terminal, a sign-in that is too old is renewed before other questions; elsewhere the error says what to do',
   async t => {
-    const { run } = await isolatedUser(t)
-    const login = (key: string) => run(['login', url(), '--context', 'ci', '--service-key-file', '-'], key)
-    const unknown = await login(newServiceKey())
-    t.deepEqual(
-      [unknown.code, unknown.stderr],
-      [4, 'error: The server doesn’t accept the key: it is wrong, expired or deleted.\n'],
-    )
-    const other = await login(await serviceKey(service, ['users.read'], 'leitora'))
-    t.is(other.code, 4)
-    t.regex(other.stderr, /leitora may not do this: it needs the scope administration\.read or organizations\.write/)
-    t.is((await login(password)).code, 2)
-    t.is((await run(['login', url(), '--service-key-file', '-', '--username', 'admin'], 'x')).code, 2)
-    t.deepEqual(JSON.parse((await run(['contexts', 'list', '--json'])).stdout).contexts, [])
+    const { run, age, terminal } = await isolatedUser(t, { signedIn: 'here' })
+    const { username } = await service.signUp('ROLE_CLIENT')
+    await age(905)
+    t.is((await run('users', 'list')).code, 0)
+    const says =
+      /^error: This requires a sign-in in the last 15 minutes, with a one-time code if codes are enrolled\. Sign in again\. Run `auth-admin login --context here`\.\n$/
+    await assertRefusals(t, run, [[says, 4, 'services', 'create', 'notas', '--may', 'users.read']])
+    const erasing = terminal('users', 'erase', username)
+    await erasing.shows(`Context here (${url()}): sign in again as admin.`)
+    await erasing.shows('Password')
+    t.notRegex(erasing.screen(), /to confirm/)
+    erasing.type(`${password}${keys.enter}`)
+    await erasing.shows('to confirm:')
+    erasing.type(`${username}${keys.enter}`)
+    t.is(await erasing.ended, 0, erasing.screen())
+
+    // Here it depends on the changed user.
+    await service.signUp('ROLE_CLIENT', { username: 'colega' })
+    await run('users', 'activate', 'colega')
+    await age(905)
+    const suspending = terminal('users', 'suspend', 'colega')
+    await suspending.shows('can no longer sign in')
+    suspending.type(`y${keys.enter}`)
+    t.is(await suspending.ended, 0, suspending.screen())
+    const setting = terminal('users', 'set-password', 'admin')
+    await setting.shows('sign in again as admin')
+    await setting.shows('Password')
+    setting.type(`${password}${keys.enter}`)
+    await setting.shows('New password')
+    setting.type(keys.ctrlC)
+    t.is(await setting.ended, 130)
   },
 )
 
-test.serial('the error for a session that is too old says which sign-in the command needs', async t => {
-  const { run, login, config } = await isolatedUser(t)
-  await login('--context', 'here')
-  const file = join(config, 'auth-admin', 'sessions', 'here.token')
-  const genuine = (await readFile(file, 'utf8')).trim()
-  const then = nowInSeconds() - 905
-  await writeFile(file, await forge(service, genuine, { auth_time: then, iat: then, exp: then + 12 * 3600 }))
-  t.is((await run(['users', 'list'])).code, 0)
-  const { code, stderr } = await run(['services', 'create', 'notas', '--may', 'users.read', '--json'])
-  t.is(code, 4)
-  t.is(
-    stderr,
-    'error: This requires a sign-in in the last 15 minutes, with a one-time code if codes are enrolled. Sign in again. Run `auth-admin login --context here`.\n',
-  )
-})
-
-test.serial('at a terminal, a sign-in that is too old is renewed before other questions', async t => {
-  const { run, login, config, env } = await isolatedUser(t)
-  await login('--context', 'here')
-  const file = join(config, 'auth-admin', 'sessions', 'here.token')
-  const genuine = (await readFile(file, 'utf8')).trim()
-  const then = nowInSeconds() - 905
-  const age = async () =>
-    writeFile(file, await forge(service, genuine, { auth_time: then, iat: then, exp: then + 12 * 3600 }))
-  const { username } = await service.signUp('ROLE_CLIENT')
-  await age()
-  const erasing = openTerminal(env, ['users', 'erase', username])
-  await erasing.shows(`Context here (${url()}): sign in again as admin.`)
-  await erasing.shows('Password')
-  t.notRegex(erasing.screen(), /to confirm/)
-  erasing.type(`${password}${keys.enter}`)
-  await erasing.shows('to confirm:')
-  erasing.type(`${username}${keys.enter}`)
-  t.is(await erasing.ended, 0, erasing.screen())
-  t.is((await run(['services', 'list'])).code, 0)
-
-  // Here it depends on the changed user.
-  await service.signUp('ROLE_CLIENT', { username: 'colega' })
-  await run(['users', 'activate', 'colega'])
-  await age()
-  const suspending = openTerminal(env, ['users', 'suspend', 'colega'])
-  await suspending.shows('can no longer sign in')
-  suspending.type(`y${keys.enter}`)
-  t.is(await suspending.ended, 0, suspending.screen())
-  const setting = openTerminal(env, ['users', 'set-password', 'admin'])
-  await setting.shows('sign in again as admin')
-  await setting.shows('Password')
-  setting.type(`${password}${keys.enter}`)
-  await setting.shows('New password')
-  setting.type(keys.ctrlC)
-  t.is(await setting.ended, 130)
-})
-
 test.serial('at a terminal, an expired session is renewed, and the command continues', async t => {
-  const { run, login, config, env } = await isolatedUser(t)
-  await login('--context', 'here')
-  const file = join(config, 'auth-admin', 'sessions', 'here.token')
-  const genuine = (await readFile(file, 'utf8')).trim()
-  const then = nowInSeconds() - 13 * 3600
-  const end = async () =>
-    writeFile(file, await forge(service, genuine, { auth_time: then, iat: then, exp: then + 12 * 3600 }))
-  for (const args of [
-    ['users', 'list'],
+  const { run, pipe, session, age, terminal } = await isolatedUser(t, { signedIn: 'here' })
+  for (const [command, shows] of Object.entries({
+    'users list': 'ROLE_ADMIN',
     // It requires a recent sign-in.
-    ['services', 'create', 'renovada', '--may', 'users.read'],
+    'services create renovada --may users.read': 'authsvc_',
     // It shows its progress meanwhile.
-    ['doctor'],
-  ]) {
-    await end()
-    const refused = await run([...args, '--json'])
-    t.is(JSON.parse(refused.stdout).error?.exitCode ?? refused.code, args[0] === 'doctor' ? 1 : 4)
-    const terminal = openTerminal(env, args)
-    await terminal.shows(`Your session has ended. Context here (${url()}): sign in again as admin.`)
-    await terminal.shows('Password of admin (not shown):')
-    const before = terminal.screen().length
+    doctor: 'PostgreSQL',
+  })) {
+    await age(13 * 3600)
+    const args = command.split(' ')
+    t.is((await run(...args)).code, command === 'doctor' ? 1 : 4)
+    const asked = terminal(...args)
+    await asked.shows(`Your session has ended. Context here (${url()}): sign in again as admin.`)
+    await asked.shows('Password of admin (not shown):')
+    const before = asked.screen().length
     await new Promise(resolve => setTimeout(resolve, 1_500))
-    t.is(terminal.screen().slice(before), '')
-    terminal.type(`${password}${keys.enter}`)
-    await terminal.shows({ users: 'ROLE_ADMIN', services: 'authsvc_', doctor: 'PostgreSQL' }[args[0]!]!)
-    await terminal.ended
+    t.is(asked.screen().slice(before), '')
+    asked.type(`${password}${keys.enter}`)
+    await asked.shows(shows)
+    await asked.ended
   }
-  t.is((await run(['whoami'])).code, 0)
+  t.is((await run('whoami')).code, 0)
 
-  const key = await serviceKey(service, ['administration.read'])
-  t.is((await run(['login', '--context', 'here', '--service-key-file', '-'], key)).code, 0)
-  await writeFile(file, newServiceKey(), { mode: 0o600 })
-  const ofService = openTerminal(env, ['users', 'list'])
+  const login = ['login', '--context', 'here', '--service-key-file', '-']
+  t.is((await pipe(login, await serviceKey(service, ['administration.read']))).code, 0)
+  await writeFile(session, newServiceKey(), { mode: 0o600 })
+  const ofService = terminal('users', 'list')
   t.is(await ofService.ended, 4)
   t.notRegex(ofService.screen(), /Password/)
 })
 
 test.serial('a context remembers the username of its sign-in, and `--username` overrides it', async t => {
-  const { run, login, env } = await isolatedUser(t)
-  await login('--context', 'here')
-  const again = await run(['login', '--context', 'here', '--password-file', '-', '--json'], password)
+  const { pipe, terminal } = await isolatedUser(t, { signedIn: 'here' })
+  const again = await pipe(['login', '--context', 'here', '--password-file', '-', '--json'], password)
   t.is(JSON.parse(again.stdout).username, 'admin', again.stderr)
-  const terminal = openTerminal(env, ['login', '--context', 'here', '--username', 'bruna'])
-  await terminal.shows('Password of bruna (not shown):')
-  terminal.type(keys.ctrlC)
-  t.is(await terminal.ended, 130)
+  const asked = terminal('login', '--context', 'here', '--username', 'bruna')
+  await asked.shows('Password of bruna (not shown):')
+  asked.type(keys.ctrlC)
+  t.is(await asked.ended, 130)
 })
 
 test.serial(
@@ -341,69 +301,63 @@ test.serial(
     const { run, login, env } = await isolatedUser(t)
     await login('--context', 'one')
     await login('--context', 'two')
-    const contextOf = async (more: Record<string, string>, ...args: string[]) =>
-      JSON.parse((await runCli({ ...env, ...more }, ['whoami', '--json', ...args])).stdout).context
-    t.is(await contextOf({}), 'two')
-    t.is(await contextOf({ AUTH_CONTEXT: 'one' }), 'one')
-    t.is(await contextOf({ AUTH_CONTEXT: 'one' }, '--context', 'two'), 'two')
-    const settings = { ...service.env, AUTH_CONTEXT: 'one' }
-    t.is(await contextOf(settings, '--local'), 'local')
-    t.is(await contextOf({ ...service.env, AUTH_CONTEXT: 'local' }), 'local')
-    t.is((await runCli({ ...env, AUTH_CONTEXT: 'three' }, ['whoami'])).code, 3)
-    const config = await runCli(settings, ['config', '--local', '--json'])
-    t.deepEqual(JSON.parse(config.stdout).unknown, [])
-    const used = await runCli({ ...env, AUTH_CONTEXT: 'one' }, ['contexts', 'use', 'two'])
+    const at = (AUTH_CONTEXT: string, more = env) => documentsOf({ env: { ...more, AUTH_CONTEXT } })
+    for (const [context, given, ...args] of [
+      ['two', ''],
+      ['one', 'one'],
+      ['two', 'one', '--context', 'two'],
+    ] as const)
+      t.is((await at(given).json('whoami', ...args)).context, context)
+    const here = service.env as typeof env
+    t.is((await at('one', here).json('whoami', '--local')).context, 'local')
+    t.is((await at('local', here).json('whoami')).context, 'local')
+    t.is((await at('three').run('whoami')).code, 3)
+    t.deepEqual((await at('one', here).json('config', '--local')).unknown, [])
+    const used = await at('one').run('contexts', 'use', 'two')
     t.is(used.stderr, 'warning: AUTH_CONTEXT is set: commands still work at one.\n')
-    t.regex((await run(['--help'])).stdout, /AUTH_CONTEXT/)
+    t.regex((await run('--help')).stdout, /AUTH_CONTEXT/)
   },
 )
 
 test.serial('a local-only command refuses `--context` without effect, and ignores AUTH_CONTEXT', async t => {
-  const { run, login, env } = await isolatedUser(t)
-  await login('--context', 'prod')
-  for (const args of [
+  const { pipe, env, config } = await isolatedUser(t, { signedIn: 'prod' })
+  for (const [command, name = command] of [
     ['install'],
-    ['migrate', 'up'],
-    ['migrate'],
-    ['backup', join(env.AUTH_DATA_DIR, 'registry.age'), '--passphrase-file', '-'],
-    ['restore', 'registry.age', '--passphrase-file', '-'],
-    ['master-key', 'rotate', '--new-key-file', '-'],
+    ['migrate up'],
+    ['migrate', 'migrate up'],
+    [`backup ${join(config, 'registry.age')} --passphrase-file -`, 'backup'],
+    ['restore registry.age --passphrase-file -', 'restore'],
+    ['master-key rotate --new-key-file -', 'master-key rotate'],
   ]) {
-    for (const words of [
-      ['--context', 'prod', ...args],
-      [...args, '--context', 'prod'],
-    ]) {
-      const { code, stderr } = await run(words, 'x'.repeat(32))
-      t.is(code, 2, words.join(' '))
-      const name = { migrate: 'migrate up', 'master-key': 'master-key rotate' }[args[0]!] ?? args[0]
+    for (const words of [`--context prod ${command}`, `${command} --context prod`]) {
+      const { code, stderr } = await pipe(words.split(' '), 'x'.repeat(32))
+      t.is(code, 2, words)
       t.true(stderr.startsWith(`error: \`${name}\` works on the database that the settings of this environment name`))
     }
   }
-  t.deepEqual(await readdir(join(env.AUTH_DATA_DIR, '..')), ['auth-admin'])
+  t.deepEqual(await readdir(config), ['auth-admin'])
   const installed = await runCli({ ...service.env, ...env, AUTH_CONTEXT: 'prod' }, ['install'])
   t.is(installed.code, 0, installed.stderr)
 })
 
 test.serial('login says what to do about a wrong password, a connection without TLS and a missing URL', async t => {
-  const { run } = await isolatedUser(t)
-  const login = (...args: string[]) => run(['login', ...args, '--username', 'admin', '--password-file', '-'], 'wrong')
-  const wrong = await login(url(), '--json')
+  const { pipe } = await isolatedUser(t)
+  const login = (...args: string[]) => pipe(['login', '--username', 'admin', ...args], 'wrong')
+  const wrong = await login(url(), '--password-file', '-', '--json')
   t.deepEqual([wrong.code, JSON.parse(wrong.stdout).error.reason], [4, 'INVALID_CREDENTIALS'])
-  const clear = await login('http://auth.example.org:50052')
-  t.is(clear.code, 2)
-  t.regex(clear.stderr, /https:\/\//)
-  t.is((await login()).code, 2)
-  t.is((await run(['login', url(), '--username', 'admin', '--password', password])).code, 2)
+  await assertRefusals(t, login, [
+    [/https:\/\//, 2, 'http://auth.example.org:50052', '--password-file', '-'],
+    [/URL/, 2, '--password-file', '-'],
+    [/--password/, 2, url(), '--password', password],
+  ])
 })
 
 test.serial('a session file that other users can read causes a warning', async t => {
-  const { run, login, config } = await isolatedUser(t)
-  await login('--context', 'here')
-  const file = join(config, 'auth-admin', 'sessions', 'here.token')
-  const token = await readFile(file, 'utf8')
-  await rm(file)
-  await writeFile(file, token, { mode: 0o644 })
-  const { code, stderr } = await run(['whoami'])
+  const { run, session } = await isolatedUser(t, { signedIn: 'here' })
+  const token = await readFile(session, 'utf8')
+  await rm(session)
+  await writeFile(session, token, { mode: 0o644 })
+  const { code, stderr } = await run('whoami')
   t.is(code, 0)
   t.regex(stderr, /readable by other users/)
 })
@@ -411,13 +365,9 @@ test.serial('a session file that other users can read causes a warning', async t
 test.serial(
   'an irreversible command needs a confirmation at a server, but not in scripts on the database itself',
   async t => {
-    const { run, login } = await isolatedUser(t)
-    await login('--context', 'here')
-    const [key] = JSON.parse((await run(['keys', 'list', '--json'])).stdout).keys
-    const refused = await run(['keys', 'retire', key.kid, '--now', '--json'])
-    t.is(refused.code, 2)
-    t.regex(refused.stderr, /--confirm/)
-    const retired = await runCli(service.env, ['keys', 'retire', key.kid, '--now', '--json'])
-    t.is(JSON.parse(retired.stdout).kid, key.kid, retired.stderr)
+    const { run, json } = await isolatedUser(t, { signedIn: 'here' })
+    const [{ kid }] = (await json('keys', 'list')).keys
+    await assertRefusals(t, run, [[/--confirm/, 2, 'keys', 'retire', kid, '--now']])
+    t.is((await documentsOf(service).json('keys', 'retire', kid, '--now')).kid, kid)
   },
 )

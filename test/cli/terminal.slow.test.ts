@@ -1,45 +1,49 @@
 /** `auth-admin` at a terminal: it asks for what is missing, hides passwords, and ends on Ctrl-C. */
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import test from 'ava'
-import { keys, openTerminal, runCli, type Terminal } from '../_helpers/cli.js'
+import test, { type ExecutionContext } from 'ava'
+import { assertRefusals, documentsOf, keys, openTerminal, type Terminal } from '../_helpers/cli.js'
 import { serviceForFile } from '../_helpers/service.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { waitFor } from '../_helpers/wait.js'
 
 const service = serviceForFile()
 const terminal = (...args: string[]) => openTerminal(service.env, args)
-const json = async (...args: string[]) => JSON.parse((await runCli(service.env, [...args, '--json'])).stdout)
+const { json, run } = documentsOf(service)
+
+/** Answers questions in their order: types a text once one is shown, and Enter unless the text ends with a control key. */
+async function answer({ shows, type }: Terminal, ...answers: (readonly [question: string, typed?: string])[]) {
+  for (const [question, typed = ''] of answers) {
+    await shows(question)
+    type(typed.endsWith(keys.ctrlC) ? typed : `${typed}${keys.enter}`)
+  }
+}
+
+/** Runs a command to its end with answers to its questions. Returns the screen. */
+async function fill(t: ExecutionContext, command: string, answers: Readonly<Record<string, string>>, code = 0) {
+  const opened = terminal(...command.split(' '))
+  await answer(opened, ...Object.entries(answers))
+  t.is(await opened.ended, code, opened.screen())
+  return opened.screen()
+}
+
+/** Questions that are left as they are. */
+const skip = (...questions: string[]) => Object.fromEntries(questions.map(question => [question, '']))
 
 test('`organizations create` asks for every field, and again for an invalid one', async t => {
-  const { shows, type, ended, screen } = terminal('organizations', 'create', '--phone', '7')
-  await shows('Name')
-  type(keys.enter)
-  await shows('Required')
-  type(`Perguntada${keys.enter}`)
-  await shows('E-mail')
-  type(`contact${keys.enter}`)
-  await shows('Not a valid e-mail')
-  type(`@example.org${keys.enter}`)
-  for (const detail of ['Postal', 'INEP', 'Login', 'responsible']) {
-    await shows(detail)
-    type(keys.enter)
-  }
-  await shows('E school')
-  type(`D${keys.enter}`)
-  await shows('website')
-  type(keys.enter)
-  t.is(await ended, 0, screen())
-  const {
-    id: _,
-    activationkey: key,
-    creation_date: _day,
-    etag: _etag,
-    members: _members,
-    ...rest
-  } = await json('organizations', 'show', 'Perguntada')
-  t.deepEqual(rest, { active: 'true', name: 'Perguntada', email: 'contact@example.org', phone: '7', type: 'D' })
-  t.true(screen().includes(key))
+  const screen = await fill(t, 'organizations create --phone 7', {
+    Name: '',
+    Required: 'Perguntada',
+    'E-mail': 'contact',
+    'Not a valid e-mail': '@example.org',
+    ...skip('Postal', 'INEP', 'Login', 'responsible'),
+    'E school': 'D',
+    ...skip('website'),
+  })
+  const { activationkey, ...shown } = await json('organizations', 'show', 'Perguntada')
+  t.like(shown, { active: 'true', name: 'Perguntada', email: 'contact@example.org', phone: '7', type: 'D' })
+  for (const field of ['address', 'inep_code', 'login', 'responsible', 'website']) t.false(field in shown, field)
+  t.true(screen.includes(activationkey))
 })
 
 /** Waits until the current question on the screen contains, or doesn't contain, a text. */
@@ -48,11 +52,9 @@ const stands = ({ screen }: Terminal, question: string, text: RegExp, there = tr
 
 test('an invalid input is reported below the line while it is typed, until it is corrected', async t => {
   const form = ['--username', 'digitada', '--role', 'ROLE_CLIENT', '--city', 'Campinas', '--state', 'SP']
-  await runCli(service.env, ['users', 'create', ...form])
+  await run('users', 'create', ...form)
   const opened = terminal('users', 'edit', 'digitada')
   const { shows, type, ended, screen } = opened
-  const says = (question: string, text: RegExp) => stands(opened, question, text)
-  const isQuiet = (question: string) => stands(opened, question, /> /, false)
   for (const [question, wrong, sentence, rest] of [
     ['Sign-in name', '\x7f', /Required/, 'digitada'],
     ['Display name', '\x7f', /Required/, 'Digitada'],
@@ -65,9 +67,9 @@ test('an invalid input is reported below the line while it is typed, until it is
   ] as const) {
     await shows(question)
     type(wrong)
-    await says(question, sentence)
+    await stands(opened, question, sentence)
     type(rest)
-    await isQuiet(question)
+    await stands(opened, question, /> /, false)
     type(keys.enter)
   }
   await shows('Name of the institution')
@@ -85,18 +87,10 @@ test('an invalid input is reported below the line while it is typed, until it is
 
 test('`organizations edit` offers the current values, and Backspace clears one', async t => {
   await service.organization({ name: 'Editada', email: 'velho@example.org' })
-  const { shows, type, ended, screen } = terminal('organizations', 'edit', 'Editada')
-  await shows('Editada')
-  type(keys.enter)
-  await shows('velho@example.org')
-  type(`\x7f${keys.enter}`)
-  await shows('Postal')
-  type(`Rua B${keys.enter}`)
-  for (const detail of ['INEP', 'Login', 'Telephone', 'responsible', 'E school', 'website']) {
-    await shows(detail)
-    type(keys.enter)
-  }
-  t.is(await ended, 0, screen())
+  await fill(t, 'organizations edit Editada', {
+    ...{ Editada: '', 'velho@example.org': '\x7f', Postal: 'Rua B' },
+    ...skip('INEP', 'Login', 'Telephone', 'responsible', 'E school', 'website'),
+  })
   const { name, address, email } = await json('organizations', 'show', 'Editada')
   t.deepEqual({ name, address, email }, { name: 'Editada', address: 'Rua B', email: undefined })
 })
@@ -105,14 +99,12 @@ test('`users activate` offers a choice of organizations', async t => {
   await service.organization({ name: 'AA primeira' })
   const { id } = await service.organization({ name: 'AB segunda' })
   const { username } = await service.signUp('ROLE_INSTITUTION')
-  const { shows, type, ended, screen } = terminal('users', 'activate')
-  await shows('Which user')
-  type(`${username}${keys.enter}`)
-  await shows('Which organization')
-  type('segu')
-  await shows('❯ AB segunda')
-  type(keys.enter)
-  t.is(await ended, 0, screen())
+  const opened = terminal('users', 'activate')
+  await answer(opened, ['Which user', username])
+  await opened.shows('Which organization')
+  opened.type('segu')
+  await answer(opened, ['❯ AB segunda'])
+  t.is(await opened.ended, 0, opened.screen())
   t.is((await json('users', 'show', username)).partnerOrganization.id, id)
 })
 
@@ -145,58 +137,38 @@ test('a new password is asked for twice, checked while it is typed, and never sh
 
 test('`users create` asks for missing fields, again for invalid ones, and searches the organization by words', async t => {
   const { id } = await service.organization({ name: 'Procurada Ímpar' })
-  const { shows, type, ended, screen } = terminal('users', 'create', '--state', 'SP', '--active')
-  await shows('Username')
-  type(`perguntada${keys.enter}`)
-  await shows('Which role')
-  type(keys.down)
-  await shows('❯ ROLE_INSTITUTION')
-  type(keys.enter)
-  await shows('Display name')
-  type(keys.enter)
-  await shows('City or town')
-  type(keys.enter)
-  await shows('Required')
-  type(`Campinas${keys.enter}`)
-  await shows('E-mail address')
-  type(`contact${keys.enter}`)
-  await shows('Not a valid e-mail')
-  type(`@example.org${keys.enter}`)
-  for (const detail of ['Date of birth', 'M, F or N', 'E school', 'Name of the institution']) {
-    await shows(detail)
-    type(keys.enter)
-  }
-  await shows('Which organization')
-  type('impar')
-  await shows('❯ Procurada Ímpar')
-  type(keys.enter)
-  t.is(await ended, 0, screen())
+  const opened = terminal('users', 'create', '--state', 'SP', '--active')
+  await answer(opened, ['Username', 'perguntada'])
+  await opened.shows('Which role')
+  opened.type(keys.down)
+  await answer(
+    opened,
+    ...([['❯ ROLE_INSTITUTION'], ['Display name'], ['City or town'], ['Required', 'Campinas']] as const),
+    ...([
+      ['E-mail address', 'contact'],
+      ['Not a valid e-mail', '@example.org'],
+    ] as const),
+    ...([['Date of birth'], ['M, F or N'], ['E school'], ['Name of the institution']] as const),
+  )
+  await opened.shows('Which organization')
+  opened.type('impar')
+  await answer(opened, ['❯ Procurada Ímpar'])
+  t.is(await opened.ended, 0, opened.screen())
   const user = await json('users', 'show', 'perguntada')
   t.like(user, { city: 'Campinas', state: 'SP', email: 'contact@example.org', active: 1, role: 'ROLE_INSTITUTION' })
   t.is(user.partnerOrganization.id, id)
 })
 
 test('`users create` with a username asks only for missing required fields', async t => {
-  const { shows, type, ended, screen } = terminal('users', 'create', '--username', 'resumida', '--role', 'ROLE_CLIENT')
-  await shows('Code of the federative unit')
-  type(`SP${keys.enter}`)
-  await shows('City or town')
-  type(`Campinas${keys.enter}`)
-  t.is(await ended, 0, screen())
-  t.notRegex(screen(), /E-mail address|optional/)
+  const answers = { 'Code of the federative unit': 'SP', 'City or town': 'Campinas' }
+  const screen = await fill(t, 'users create --username resumida --role ROLE_CLIENT', answers)
+  t.notRegex(screen, /E-mail address|optional/)
   t.like(await json('users', 'show', 'resumida'), { city: 'Campinas', state: 'SP' })
 })
 
 test('`services create` asks for the scopes', async t => {
-  const { shows, type, ended, screen } = terminal('services', 'create', 'perguntado')
-  await shows('What may it do?')
-  await shows('clients.forward')
-  type(` ${keys.down} ${keys.enter}`)
-  t.is(await ended, 0, screen())
+  await fill(t, 'services create perguntado', { 'What may it do?': ` ${keys.down} ` })
   t.deepEqual((await json('services', 'show', 'perguntado')).scopes, ['users.read', 'tokens.verify'])
-  const { code, stderr } = await runCli(service.env, ['services', 'create', 'calado'])
-  t.is(code, 2)
-  t.regex(stderr, /pass the scopes with --may/)
 })
 
 test('a missing reason is asked for before a password; without a terminal the command is refused', async t => {
@@ -205,24 +177,19 @@ test('a missing reason is asked for before a password; without a terminal the co
   await setting.shows('Reason, for the audit log:')
   t.notRegex(setting.screen(), /New password/)
   setting.type(`ligou${keys.enter}`)
-  await setting.shows('New password')
-  setting.type(`sete girafas azuis${keys.enter}`)
-  await setting.shows('Repeat the password')
-  setting.type(`sete girafas azuis${keys.enter}`)
+  await answer(setting, ['New password', 'sete girafas azuis'], ['Repeat the password', 'sete girafas azuis'])
   t.is(await setting.ended, 0, setting.screen())
   const { events } = await json('audit', 'list', '--action', 'user.set-password', '--user', username)
   t.is(events[0].reason, 'ligou')
 
   const role = terminal('users', 'set-role', username, 'ROLE_ADMIN')
-  await role.shows('Reason, for the audit log:')
-  role.type(`ajuda${keys.enter}`)
-  await role.shows('to confirm:')
-  role.type(`${username}${keys.enter}`)
+  await answer(role, ['Reason, for the audit log:', 'ajuda'], ['to confirm:', username])
   t.is(await role.ended, 0, role.screen())
-  await runCli(service.env, ['users', 'set-role', username, 'ROLE_CLIENT', '--confirm', username, '--reason', 'fim'])
-  const piped = await runCli(service.env, ['users', 'set-password', username, '--password-file', '-'], 'oito girafas')
-  t.is(piped.code, 2)
-  t.regex(piped.stderr, /Pass --reason\./)
+  await run('users', 'set-role', username, 'ROLE_CLIENT', '--confirm', username, '--reason', 'fim')
+  await assertRefusals(t, run, [
+    [/Pass --reason\./, 2, 'users', 'set-password', username, '--password-file', '/dev/null'],
+    [/pass the scopes with --may/, 2, 'services', 'create', 'calado'],
+  ])
 })
 
 test('obstacles to a change are reported before its confirmation', async t => {
@@ -249,40 +216,27 @@ test('obstacles to a change are reported before its confirmation', async t => {
 
 test('a command that affects users states its effect and asks first, and exits with 1 if declined', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
-  for (const [sentence, ...args] of [
-    ['can no longer sign in', 'suspend'],
-    ['has to sign in again', 'revoke-tokens'],
-    ['erased 30 days from now', 'delete'],
-    ['becomes a ROLE_INSTITUTION', 'set-role', 'ROLE_INSTITUTION'],
-    ['is moved', 'set-organization', '--none'],
-  ] as const) {
-    const [verb, ...rest] = args
-    const { shows, type, ended, screen } = terminal('users', verb, username, ...rest)
-    await shows(sentence)
-    type(`n${keys.enter}`)
-    t.is(await ended, 1, screen())
-  }
-  const { activationkey } = await service.organization()
-  const institution = await service.institution({ activationkey })
-  const rotating = terminal('users', 'rotate-provider-key', institution.username)
-  await rotating.shows('stops working at once')
-  rotating.type(`n${keys.enter}`)
-  t.is(await rotating.ended, 1, rotating.screen())
+  const { username: institution } = await service.institution(await service.organization())
+  for (const [command, sentence] of Object.entries({
+    [`suspend ${username}`]: 'can no longer sign in',
+    [`revoke-tokens ${username}`]: 'has to sign in again',
+    [`delete ${username}`]: 'erased 30 days from now',
+    [`set-role ${username} ROLE_INSTITUTION`]: 'becomes a ROLE_INSTITUTION',
+    [`set-organization ${username} --none`]: 'is moved',
+    [`rotate-provider-key ${institution}`]: 'stops working at once',
+  }))
+    await fill(t, `users ${command}`, { [sentence]: 'n' }, 1)
   t.like(await json('users', 'show', username), { suspended: false, role: 'ROLE_CLIENT' })
-  const { shows, type, ended } = terminal('users', 'suspend', username)
-  await shows('Suspend it?')
-  type(`y${keys.enter}`)
-  t.is(await ended, 0)
+  await fill(t, `users suspend ${username}`, { 'Suspend it?': 'y' })
   t.true((await json('users', 'show', username)).suspended)
-  t.is(await terminal('users', 'delete', username, '--yes').ended, 0)
+  await fill(t, `users delete ${username} --yes`, {})
 })
 
 test('an irreversible command asks for the name as confirmation', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const wrong = terminal('users', 'erase', username)
   await wrong.shows('permanently erases')
-  await wrong.shows('to confirm:')
-  wrong.type(`outro${keys.enter}`)
+  await answer(wrong, ['to confirm:', 'outro'])
   t.is(await wrong.ended, 1)
   const right = terminal('users', 'erase', username)
   await right.shows('to confirm:')
@@ -290,17 +244,14 @@ test('an irreversible command asks for the name as confirmation', async t => {
   await right.shows('Doesn’t match yet')
   right.type(`${username.slice(3)}${keys.enter}`)
   t.is(await right.ended, 0, right.screen())
-  t.is((await runCli(service.env, ['users', 'show', username])).code, 3)
+  t.is((await run('users', 'show', username)).code, 3)
 })
 
 test('Ctrl-C at a question changes nothing and is no error', async t => {
-  const { shows, type, ended, screen } = terminal('questions', 'create')
-  await shows('Question:')
-  type(`Meia pergunta${keys.ctrlC}`)
-  t.is(await ended, 130)
-  t.notRegex(screen(), /error| {4}at /i)
-  const { questions: all }: { questions: { question: string }[] } = await json('questions', 'list')
-  t.false(all.some(({ question }) => question.startsWith('Meia')))
+  const screen = await fill(t, 'questions create', { 'Question:': `Meia pergunta${keys.ctrlC}` }, 130)
+  t.notRegex(screen, /error| {4}at /i)
+  const { questions } = await json('questions', 'list')
+  t.false(questions.some(({ question }: { question: string }) => question.startsWith('Meia')))
 })
 
 test('a command with --json asks nothing, even at a terminal', async t => {
@@ -313,23 +264,17 @@ test('a command with --json asks nothing, even at a terminal', async t => {
 })
 
 test('`imports undo` counts what it would remove, and asks for the id of the import', async t => {
-  const folder = await temporaryFolder(t)
-  const file = join(folder, 'schools.csv')
+  const file = join(await temporaryFolder(t), 'schools.csv')
   await writeFile(file, 'name\nEscola Um\nEscola Dois\n')
   const { id } = await json('organizations', 'import', file)
-  const { shows, type, ended, screen } = terminal('imports', 'undo', String(id))
-  await shows(`This permanently removes 2 organizations that import ${id} created.`)
-  type(`${id}${keys.enter}`)
-  t.is(await ended, 0, screen())
-  t.regex(screen(), /is undone: 2 organizations removed, 0 kept\./)
+  const says = `This permanently removes 2 organizations that import ${id} created.`
+  t.regex(await fill(t, `imports undo ${id}`, { [says]: `${id}` }), /is undone: 2 organizations removed, 0 kept\./)
 })
 
 test('`users delete` of several users asks once', async t => {
   for (const username of ['varios-a', 'varios-b'])
     await json('users', 'create', '--username', username, '--role', 'ROLE_CLIENT', '--state', 'SP', '--city', 'Bauru')
-  const { shows, type, ended, screen } = terminal('users', 'delete', 'varios-a', 'varios-b')
-  await shows('2 users (varios-a, varios-b) can no longer sign in')
-  type(`y${keys.enter}`)
-  t.is(await ended, 0, screen())
-  t.regex(screen(), /\(varios-a\) is deleted\..*\(varios-b\) is deleted\./s)
+  const says = '2 users (varios-a, varios-b) can no longer sign in'
+  const screen = await fill(t, 'users delete varios-a varios-b', { [says]: 'y' })
+  t.regex(screen, /\(varios-a\) is deleted\..*\(varios-b\) is deleted\./s)
 })

@@ -4,41 +4,42 @@ import { shownUsername, writeEmail } from '../../server/outbox/write-email.js'
 import { chooseLocale } from '../../server/requests/locale.js'
 import { anyCharacter } from '../_helpers/characters.js'
 
-test('every e-mail states its purpose in both languages', t => {
-  const username = '(11)98765-4321'
-  const at = '2026-11-21T06:10:00Z'
+/** Notices about what may happen several times, and of those the ones that don't say where from. */
+const notices = [
+  ...(['password-changed', 'recovery-login', 'account-activated', 'organization-changed', 'username-changed'] as const),
+  ...(['answer-saved', 'answer-waits', 'member-deactivated'] as const),
+]
+const content = {
+  username: '(11)98765-4321',
+  at: '2026-11-21T06:10:30Z',
+  address: '192.0.2.7',
+  organization: 'Escola Azul',
+}
+const { username, address, organization } = content
+
+test('every e-mail states its purpose in both languages, and how many events it is about', t => {
   for (const locale of ['pt-BR', 'en'] as const) {
     for (const kind of ['recovery-key', 'activation-key'] as const) {
       const { subject, text } = writeEmail(kind, locale, { username, key: 'K7M2PQ9X' })
       t.false(subject.includes(username) || subject.includes('K7M2PQ9X'))
-      t.true(text.includes(username) && text.includes('K7M2PQ9X'))
-      t.true(text.includes(kind === 'recovery-key' ? '15 minut' : '72 ho'))
+      for (const part of [username, 'K7M2PQ9X', kind === 'recovery-key' ? '15 minut' : '72 ho'])
+        t.true(text.includes(part), text)
     }
-    for (const kind of [
-      'password-changed',
-      'recovery-login',
-      'account-deleted',
-      'provider-key-rotated',
-      'account-activated',
-      'organization-changed',
-      'username-changed',
-    ] as const) {
-      const { text } = writeEmail(kind, locale, { username, times: 1, at, address: '192.0.2.7' })
-      t.true(text.includes(username) && text.includes('192.0.2.7') && text.includes('2026') && text.includes('UTC'))
+    for (const kind of [...notices, 'account-deleted', 'provider-key-rotated', 'organization-email-changed'] as const) {
+      const { text } = writeEmail(kind, locale, { ...content, times: 1 })
+      const named = kind === 'organization-email-changed' ? organization : username
+      for (const part of [named, '2026', 'UTC']) t.true(text.includes(part), text)
+      t.is(text.includes(address), kind !== 'member-deactivated', text)
     }
-    const changed = { organization: 'Escola Azul', at, address: '192.0.2.7' }
-    const notice = writeEmail('organization-email-changed', locale, changed).text
-    t.true(
-      ['Escola Azul', '192.0.2.7', '2026', 'UTC'].every(part => notice.includes(part)),
-      notice,
-    )
-    const { text } = writeEmail('member-deactivated', locale, { username, times: 1, at, address: '192.0.2.7' })
-    t.true(text.includes(username) && text.includes('2026') && !text.includes('192.0.2.7'), text)
+  }
+  for (const kind of notices) {
+    t.regex(writeEmail(kind, 'en', { ...content, times: 451 }).text, /451 times, the last time on/)
+    t.regex(writeEmail(kind, 'pt-BR', { ...content, times: 451 }).text, /451 vezes, a última em/)
+    t.notRegex(writeEmail(kind, 'pt-BR', { ...content, times: 1 }).text, /vezes|\b1\b.*última/)
   }
 })
 
 test('the notices about answers and passwords say what counts, from when, and what ends it', t => {
-  const content = { username: 'ana', times: 1, at: '2026-11-21T06:10:30Z', address: '192.0.2.7' }
   const says: Record<string, readonly [en: RegExp, pt: RegExp]> = {
     'answer-saved': [
       /counts at once, and the former answer no longer does/,
@@ -55,32 +56,14 @@ test('the notices about answers and passwords say what counts, from when, and wh
     ],
   }
   for (const [kind, [en, pt]] of Object.entries(says)) {
-    t.regex(writeEmail(kind as 'answer-waits', 'en', content).text, en)
-    t.regex(writeEmail(kind as 'answer-waits', 'pt-BR', content).text, pt)
+    t.regex(writeEmail(kind as 'answer-waits', 'en', { ...content, times: 1 }).text, en)
+    t.regex(writeEmail(kind as 'answer-waits', 'pt-BR', { ...content, times: 1 }).text, pt)
   }
 })
 
 test('a name can’t add lines or reverse text', t => {
   const { text } = writeEmail('recovery-key', 'en', { username: 'a\r\n\r\nYour key: EVIL\u202e', key: 'K' })
   t.notRegex(text, /\r|\u202e|^Your key: EVIL/m)
-})
-
-test('an e-mail about several events says how many', t => {
-  for (const kind of [
-    'password-changed',
-    'recovery-login',
-    'answer-saved',
-    'answer-waits',
-    'member-deactivated',
-    'username-changed',
-    'account-activated',
-    'organization-changed',
-  ] as const) {
-    const content = { username: 'ana', at: '2026-11-21T06:10:00Z', address: '192.0.2.7' }
-    t.regex(writeEmail(kind, 'en', { ...content, times: 451 }).text, /451 times, the last time on/)
-    t.regex(writeEmail(kind, 'pt-BR', { ...content, times: 451 }).text, /451 vezes, a última em/)
-    t.notRegex(writeEmail(kind, 'pt-BR', { ...content, times: 1 }).text, /vezes|\b1\b.*última/)
-  }
 })
 
 const part = fc.oneof(
@@ -92,28 +75,15 @@ const part = fc.oneof(
   fc.string({ unit: anyCharacter }),
   fc.string({ unit: 'grapheme' }),
   fc.constantFrom(
-    'http://',
-    'WWW.',
-    'ｗｗｗ．',
-    'example。org',
-    'a＠b',
-    'a․b',
-    '⒈',
-    '℀',
-    '\u200b',
-    '\u3164',
-    '\ufe0f',
-    '\u202e',
-    'mailto:',
-    '//',
-    ' ',
+    ...['http://', 'WWW.', 'ｗｗｗ．', 'example。org', 'a＠b', 'a․b', '⒈', '℀', '\u200b', '\u3164', '\ufe0f', '\u202e'],
+    ...['mailto:', '//', ' '],
   ),
 )
-const username = fc.array(part, { maxLength: 6 }).map(parts => parts.join(''))
+const anyUsername = fc.array(part, { maxLength: 6 }).map(parts => parts.join(''))
 
 test('a username in an e-mail contains no link or address, and shows at most 40 characters', t => {
   fc.assert(
-    fc.property(username, name => {
+    fc.property(anyUsername, name => {
       const shown = shownUsername(name)
       // As mail clients may interpret it: compatibility forms are dots, slashes and signs.
       const read = shown.replace(/…$/, '').normalize('NFKC')
@@ -128,38 +98,19 @@ test('a username in an e-mail contains no link or address, and shows at most 40 
 })
 
 test('names and telephone numbers stay readable', t => {
-  for (const plain of [
-    '(11)98765-4321',
-    '+55 11 98765-4321',
-    'João d’Ávila_2',
-    "Ana O'Neil",
-    '大文字',
-    'a'.repeat(40),
-  ]) {
-    t.is(shownUsername(plain), plain)
-  }
+  const plain = ['(11)98765-4321', '+55 11 98765-4321', 'João d’Ávila_2', "Ana O'Neil", '大文字', 'a'.repeat(40)]
+  for (const name of plain) t.is(shownUsername(name), name)
   t.is(shownUsername('ana.silva@example.org'), 'ana·silva·example·org')
   t.is(shownUsername('http://www.example.org/a?b'), 'http·www·example·org·a·b')
   t.is(shownUsername('a'.repeat(41)), `${'a'.repeat(39)}…`)
 })
 
 test('the language follows Accept-Language by quality, with a fallback', t => {
-  const choices: [string | undefined, string][] = [
-    [undefined, 'pt-BR'],
-    ['', 'pt-BR'],
-    ['en', 'en'],
-    ['en-US,en;q=0.9', 'en'],
-    ['pt', 'pt-BR'],
-    ['pt-PT', 'pt-BR'],
-    ['fr, en;q=0.3', 'en'],
-    ['en;q=0.3, pt;q=0.8', 'pt-BR'],
-    ['pt;q=0, en;q=0.1', 'en'],
-    ['fr', 'pt-BR'],
-    ['*', 'pt-BR'],
-    ['EN-gb', 'en'],
-    ['entropy', 'pt-BR'],
-    [';;;=,,,q', 'pt-BR'],
-  ]
-  for (const [header, locale] of choices) t.is(chooseLocale(header, 'pt-BR'), locale as 'en', String(header))
+  const choices = {
+    en: ['en', 'en-US,en;q=0.9', 'fr, en;q=0.3', 'pt;q=0, en;q=0.1', 'EN-gb'],
+    'pt-BR': [undefined, '', 'pt', 'pt-PT', 'en;q=0.3, pt;q=0.8', 'fr', '*', 'entropy', ';;;=,,,q'],
+  }
+  for (const [locale, headers] of Object.entries(choices))
+    for (const header of headers) t.is<string, string>(chooseLocale(header, 'pt-BR'), locale, String(header))
   t.is(chooseLocale('*', 'en'), 'en')
 })
