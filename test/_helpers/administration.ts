@@ -8,7 +8,7 @@ import { openLocalApplication } from '../../server/local-application.js'
 import { createLog } from '../../server/observability/log.js'
 import { formatAddress } from '../../server/process/settings.js'
 import type { Teardown } from './database.js'
-import { password, type TestService } from './service.js'
+import { password, type TestService, teardownOfFile } from './service.js'
 
 /** The RPCs of Administration. */
 export type AdministrationClient = Client<typeof Administration>
@@ -42,12 +42,9 @@ export async function openSignedIn(t: Teardown, service: TestService): Promise<A
 /** The same, for all tests of the calling file. It is available once the tests run. */
 export function signedInForFile(service: TestService): AdministrationClient {
   const client = {} as AdministrationClient
-  const cleanUps: (() => Promise<void>)[] = []
+  const hooks = teardownOfFile()
   test.serial.before(async () => {
-    Object.assign(client, await openSignedIn({ teardown: work => void cleanUps.push(work) }, service))
-  })
-  test.after.always(async () => {
-    for (const work of cleanUps) await work()
+    Object.assign(client, await openSignedIn(hooks, service))
   })
   return client
 }

@@ -1,6 +1,6 @@
 /** Many clients at many addresses. */
 import { randomInt } from 'node:crypto'
-import { type Answer, password, type SignedUp, type TestService } from './service.js'
+import { type Answer, password, type RequestOptions, type SignedUp, type TestService } from './service.js'
 import { idOf } from './tokens.js'
 
 let network = randomInt(0x10000)
@@ -14,9 +14,19 @@ export function anyAddress(): string {
 /** Headers of a request from an address. */
 export const from = (address: string) => ({ 'x-forwarded-for': address })
 
-/** A login at an address. */
-export const login = (service: TestService, username: string, address: string, secret = password) =>
-  service.request('POST', '/users/login', { body: { username, password: secret }, headers: from(address) })
+/** A login at an address, a unique one unless it is given. */
+export const login = (
+  service: Pick<TestService, 'request'>,
+  username: string,
+  address = anyAddress(),
+  secret = password,
+  { headers, ...more }: RequestOptions = {},
+) =>
+  service.request('POST', '/users/login', {
+    body: { username, password: secret },
+    headers: { ...from(address), ...headers },
+    ...more,
+  })
 
 /** An active user whose account knows an address. */
 export async function known(

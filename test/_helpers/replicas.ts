@@ -1,6 +1,6 @@
 import test from 'ava'
 import type { Clock } from './clock.js'
-import { serviceWithClock, startTestService, type TestService } from './service.js'
+import { serviceWithClock, startTestService, type TestService, teardownOfFile } from './service.js'
 
 /**
  * Services on one database for all tests of the calling file, available once the tests run. With `clocked` they have one
@@ -8,8 +8,7 @@ import { serviceWithClock, startTestService, type TestService } from './service.
  */
 export function replicasForFile(count: number, { clocked = false } = {}): readonly TestService[] {
   const replicas = Array.from({ length: count }, () => ({}) as TestService & { clock?: Clock })
-  const cleanUps: (() => Promise<void>)[] = []
-  const hooks = { teardown: (work: () => Promise<void>) => void cleanUps.push(work) }
+  const hooks = teardownOfFile()
   // Serial, so that they run before the hooks of the file.
   test.serial.before(async () => {
     const [first, ...others] = replicas
@@ -19,9 +18,6 @@ export function replicasForFile(count: number, { clocked = false } = {}): readon
       const shared = { DATABASE_URL: env.DATABASE_URL! }
       Object.assign(other, await startTestService(hooks, shared, clock && { clock }))
     }
-  })
-  test.after.always(async () => {
-    for (const work of cleanUps.reverse()) await work()
   })
   return replicas
 }

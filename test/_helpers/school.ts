@@ -5,6 +5,7 @@ import type { SignedUp, TestService } from './service.js'
 export interface School {
   readonly id: number
   readonly activationkey: string
+  readonly email: string
   readonly institution: SignedUp & { readonly providerKey: string }
   /** A client that the institution's key activated. */
   member(fields?: Record<string, unknown>): Promise<SignedUp>
@@ -12,11 +13,12 @@ export interface School {
 
 /** A new organization with an institution. */
 export async function openSchool(service: TestService): Promise<School> {
-  const { id, activationkey } = await service.organization()
+  const { id, activationkey, email } = await service.organization()
   const institution = await service.institution({ activationkey })
   return {
     id,
     activationkey,
+    email,
     institution,
     async member(fields) {
       const user = await service.signUp('ROLE_CLIENT', fields)

@@ -113,15 +113,21 @@ export async function retryWhileBusy(send: () => Promise<Answer>): Promise<Answe
 /** One service for all tests of the calling file, available once the tests run. `env` is called when it starts. */
 export function serviceForFile(env: () => Record<string, string> = () => ({})): TestService {
   const service = {} as TestService
-  const cleanUps: (() => Promise<void>)[] = []
+  const hooks = teardownOfFile()
   // Serial, so that it runs before the hooks of the file.
   test.serial.before(async () => {
-    Object.assign(service, await startTestService({ teardown: work => void cleanUps.push(work) }, env()))
+    Object.assign(service, await startTestService(hooks, env()))
   })
+  return service
+}
+
+/** What is registered here runs after all tests of the calling file, the last one first. */
+export function teardownOfFile(): Teardown {
+  const cleanUps: (() => Promise<void>)[] = []
   test.after.always(async () => {
     for (const work of cleanUps.reverse()) await work()
   })
-  return service
+  return { teardown: work => void cleanUps.push(work) }
 }
 
 /** Retries the start while the database doesn't answer in time, as on a very busy machine. */
