@@ -42,13 +42,9 @@ test('8 to 256 characters of any script are acceptable', t => {
 })
 
 test('the list of common passwords holds their normalized forms', t => {
-  const { dictionary } = createRequire(import.meta.url)('@zxcvbn-ts/language-common')
-  const list: string[] = dictionary['passwords-common']
+  const list = createRequire(import.meta.url)('@zxcvbn-ts/language-common').dictionary['passwords-common'] as string[]
   t.true(list.length > 40000)
-  t.deepEqual(
-    list.filter(each => nicknameKey(each) !== each),
-    [],
-  )
+  t.true(list.every(each => nicknameKey(each) === each))
 })
 
 test('a file replaces the list of common passwords', async t => {
@@ -59,23 +55,6 @@ test('a file replaces the list of common passwords', async t => {
   t.truthy(checkPassword('CORRECT HORSE', {}, own))
   t.is(checkPassword('password1', {}, own), undefined)
   t.throws(() => createPasswordPolicy({ minLength: 8, denylistFile: `${file}.none` }))
-})
-
-test('a telephone number that is a username can’t be the password in any spelling', t => {
-  for (const username of ['(11)98723-4321', '11987234321', '+55 11 98723 4321']) {
-    for (const password of [
-      '(11) 98723-4321',
-      '11987234321',
-      '5511987234321',
-      '011987234321',
-      '987234321',
-      '98723–4321',
-    ]) {
-      t.truthy(check(password, { username }), password)
-    }
-    t.is(check('(11)98723-4322', { username }), undefined)
-    t.is(check('11987234321x', { username }), undefined)
-  }
 })
 
 test('every text is accepted, or refused with a sentence', t => {
