@@ -2,43 +2,328 @@
 import { createHash, randomUUID } from 'node:crypto'
 import { join } from 'node:path'
 import test from 'ava'
+import { TOTP } from 'otpauth'
 import { ImportKind } from '../../proto/gen/auth/v1/administration_pb.js'
-import type { AdministrationClient } from '../_helpers/administration.js'
-import { reasonOf } from '../_helpers/administration.js'
+import { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
+import { type AdministrationClient, openAdministration, reasonOf } from '../_helpers/administration.js'
 import { done, newIdentity } from '../_helpers/backups.js'
 import { runCli } from '../_helpers/cli.js'
-import { createStoppedClock, stopClock } from '../_helpers/clock.js'
+import { type Clock, createStoppedClock, stopClock } from '../_helpers/clock.js'
+import { anyAddress, from, login } from '../_helpers/crowd.js'
 import { freshDatabase } from '../_helpers/database.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
-import { startTestService } from '../_helpers/service.js'
-import { temporaryFolder } from '../_helpers/temporary-folder.js'
+import { enterByAnswers, enterByKey, saveAnswer, sendKey, updatePassword } from '../_helpers/recovery.js'
 import {
-  answers,
-  beginHolding,
-  collectSecrets,
-  confirmEmail,
-  countsNow,
-  day,
-  emailCode,
-  enroll,
-  type Holding,
-  holderOf,
-  type Installation,
-  installation,
-  type Kind,
-  openInstallation,
-  openSessions,
-  type Person,
-  peopleOf,
-  refusalOf,
-  saveAnswer,
-  send,
-  signIn,
-  useAll,
-} from './holdings.js'
-import { notes, readTakingAway } from './taking-away.matrix.js'
+  type Answer,
+  password,
+  serviceWithClock,
+  signUpForm,
+  startTestService,
+  type TestService,
+  teardownOfFile,
+} from '../_helpers/service.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
+import { forge, idOf } from '../_helpers/tokens.js'
+import { type Credential, notes, readTakingAway } from './taking-away.matrix.js'
 
 const mailbox = mailboxForFile()
+const hooks = teardownOfFile()
+const day = 86_400
+
+/** A service whose clock the test moves. */
+interface Installation {
+  readonly service: TestService & { readonly clock: Clock }
+  /** Administration, with a recent session of the administrator of the installation. */
+  administer(): Promise<AdministrationClient>
+}
+
+const settings = () => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
+
+function installation(service: Installation['service']): Installation {
+  const open = openAdministration(hooks, service)
+  let session: { readonly at: number; readonly api: Promise<AdministrationClient> } | undefined
+  const renew = async () =>
+    openAdministration(hooks, service, (await open.signIn({ username: 'admin', password })).token)
+  return {
+    service,
+    administer() {
+      if (session?.at !== service.clock.now()) session = { at: service.clock.now(), api: renew() }
+      return session.api
+    },
+  }
+}
+
+/** A user, with what it needs for events that take something away. */
+interface Person {
+  readonly id: number
+  /** The text of a question that it answered at sign-up. */
+  readonly question: string
+  username: string
+  password: string
+  /** Public sessions. */
+  pwd: string
+  kba: string
+  otp: string
+  /** The session that saved the waiting answers. */
+  saver: string
+  /** Secret of the one-time codes. */
+  totp?: string
+}
+
+/** What the account is that holds most credentials. */
+type Kind = 'institution' | 'client' | 'administrator' | 'administrator with codes'
+
+/** One of every credential. */
+type Holding = Awaited<ReturnType<typeof beginHolding>>
+
+/** Answers to each of four questions; the first two count, and the third one isn't saved. */
+const answers = { first: 'azul', waiting: 'verde', other: 'rosa' }
+
+/** The reason of a refusal over HTTP; undefined when there is none. */
+const refusalOf = ({ status, json }: Answer): string | undefined =>
+  status === 200 ? undefined : (json?.reason ?? String(status))
+
+/** The text of an answer that must be a success. */
+async function must(answer: Promise<Answer>): Promise<string> {
+  const { status, text } = await answer
+  if (status !== 200) throw new Error(`${status} ${text}`)
+  return text
+}
+
+const send = ({ service }: Installation, path: string, body: unknown, token?: string) =>
+  service.request('POST', path, { body, headers: from(anyAddress()), ...(token !== undefined && { token }) })
+
+/** The refusal of a request. */
+const refusal = async (...request: Parameters<typeof send>) => refusalOf(await send(...request))
+
+const enter = ({ service }: Installation, person: Person, secret = person.password) =>
+  login(service, person.username, anyAddress(), secret)
+
+/** The key in the next e-mail to an address that has one. */
+async function keyIn(address: string): Promise<string> {
+  for (;;) {
+    const { text = '' } = await mailbox.nextEmail(address)
+    const key = /: ([2-9A-HJ-NP-Z]{8}|[\da-f]{8}-[\da-f-]{27})$/m.exec(text)?.[1]
+    if (key) return key
+  }
+}
+
+/** A mailed recovery key. */
+async function recoveryKey({ service }: Installation, { username }: Person, email: string): Promise<string> {
+  await must(sendKey(service, username, email))
+  return keyIn(email)
+}
+
+/** Asks for a code for a new address. */
+async function emailCode(at: Installation, { pwd, password }: Person): Promise<{ refused?: string; code: string }> {
+  const email = newAddress()
+  const refused = await refusal(at, '/users/setemail', { email, password }, pwd)
+  return refused === undefined ? { code: await keyIn(email) } : { refused, code: '' }
+}
+
+const confirmEmail = (at: Installation, token: string, code: string) =>
+  refusal(at, '/users/confirmemail', { code }, token)
+
+/** The present one-time code. */
+const codeOf = ({ service }: Installation, secret: string) =>
+  new TOTP({ secret }).generate({ timestamp: service.clock.now() })
+
+/** A session of Administration. */
+async function signIn(at: Installation, { username, password, totp }: Person): Promise<string> {
+  const code = totp === undefined ? {} : { code: codeOf(at, totp) }
+  return (await openAdministration(hooks, at.service).signIn({ username, password, ...code })).token
+}
+
+/** Enrolls new one-time codes with a session of Administration. */
+async function enroll(at: Installation, token: string): Promise<string> {
+  const session = openAdministration(hooks, at.service, token)
+  const { secret } = await session.enrollTotp({})
+  await session.confirmTotp({ code: codeOf(at, secret) })
+  return secret
+}
+
+async function signUp(at: Installation, role: string): Promise<Person> {
+  const question = `Qual é o número ${randomUUID()}?`
+  const username = randomUUID()
+  const form = signUpForm({ username, roles: [role], securityquestion: question, securityanswer: answers.first })
+  const pwd = await must(send(at, '/users/signup', form))
+  return { id: idOf(pwd), question, username, password, pwd, kba: '', otp: '', saver: '' }
+}
+
+const activate = (at: Installation, { username }: Person, activationkey = '', token = '') =>
+  send(at, '/users/activate', { username, activationkey }, token)
+
+/** The day of the sign-ups: answers count at once. */
+async function beginHolding(at: Installation, kind: Kind) {
+  const { service } = at
+  const api = await at.administer()
+  const organization = await service.organization()
+  const member = `#${organization.id}`
+  /** Ids of four questions. */
+  const questions: number[] = []
+  for (let count = 0; count < 4; count++) {
+    const { question } = await api.createQuestion({ question: `Qual é a cor ${randomUUID()}?` })
+    questions.push(question!.record!.id!)
+  }
+  async function administrator(): Promise<Person> {
+    const person = await signUp(at, 'ROLE_ADMIN')
+    await api.activateUser({ user: person.username, organization: member, confirm: person.username })
+    return person
+  }
+  async function activated(role: string, activationkey: string): Promise<Person> {
+    const person = await signUp(at, role)
+    await must(activate(at, person, activationkey, person.pwd))
+    return person
+  }
+  /** Another institution of the organization. */
+  const institution = await activated('ROLE_INSTITUTION', organization.activationkey)
+  const account =
+    kind === 'institution'
+      ? await activated('ROLE_INSTITUTION', organization.activationkey)
+      : kind === 'client'
+        ? await activated('ROLE_CLIENT', await providerKeyOf(at, institution))
+        : await administrator()
+  for (const question of questions.slice(0, 2)) await must(saveAnswer(service, account.pwd, question, answers.first))
+  const newcomer = await signUp(at, 'ROLE_INSTITUTION')
+  await api.setOrganization({ user: newcomer.username, organization: member })
+  const { service: made, key } = await api.createService({ name: randomUUID(), scopes: [Scope.USERS_READ] })
+  return {
+    organization,
+    institution,
+    account,
+    newcomer,
+    administrator: kind.startsWith('administrator') ? account : await administrator(),
+    enrolled: kind === 'administrator with codes' ? account : await administrator(),
+    service: { name: made!.name, key, keyId: made!.keys[0]!.id },
+    /** Users whom nothing has activated. */
+    third: { client: await signUp(at, 'ROLE_CLIENT'), institution: await signUp(at, 'ROLE_INSTITUTION') },
+    questions,
+    /** The recovery address of the account. */
+    email: newAddress(),
+    /** A token of an earlier session. */
+    device: await must(enter(at, account)),
+    secrets: {} as Partial<Record<Credential, string>>,
+    /** Why a credential can't be held. */
+    missing: {} as Partial<Record<Credential, string>>,
+  }
+}
+
+/** A day later: a session of each kind. */
+async function openSessions(at: Installation, holding: Holding): Promise<void> {
+  const { account, enrolled, questions, email, missing } = holding
+  const { service } = at
+  enrolled.totp = await enroll(at, await signIn(at, enrolled))
+  for (const person of peopleOf(holding)) {
+    person.pwd = await must(enter(at, person))
+    person.saver = person.pwd
+    if (person === account) continue
+    person.kba = await forge(service, person.pwd, { amr: ['kba'] })
+    person.otp = await forge(service, person.pwd, { amr: ['otp'] })
+  }
+  const counting = { questions: questions.slice(0, 2) }
+  account.kba = await must(enterByAnswers(service, account.username, answers.first, counting))
+  for (const question of questions) {
+    const refused = refusalOf(await saveAnswer(service, account.saver, question, answers.waiting))
+    if (refused !== undefined) missing.waiting = refused
+  }
+  // Only now: a process sends two e-mails a second, and answers would bring more.
+  const form = { form: { email }, updateMask: { paths: ['email'] } }
+  await (await at.administer()).updateUser({ user: account.username, ...form })
+  account.otp = await must(enterByKey(service, account.username, await recoveryKey(at, account, email)))
+}
+
+/** Two minutes later, so that the sessions differ: everything else. */
+async function collectSecrets(at: Installation, holding: Holding): Promise<void> {
+  const { account, newcomer, administrator, organization, email, secrets, missing } = holding
+  account.pwd = await must(enter(at, account))
+  secrets.recovery = await recoveryKey(at, account, email)
+  const { refused, code } = await emailCode(at, account)
+  secrets.email = code
+  if (refused !== undefined) missing.email = refused
+  secrets.provider = await providerKeyOf(at, account)
+  if (secrets.provider === '')
+    missing.provider = (await refusal(at, '/users/me/providerkey', {}, account.pwd)) ?? 'none'
+  const partner = { username: newcomer.username, emailpartner: organization.email }
+  await must(send(at, '/1.0.0/users/sendadminkeybyemailpartner', partner, newcomer.pwd))
+  secrets.mailed = await keyIn(organization.email)
+  secrets.session = await signIn(at, administrator)
+}
+
+async function providerKeyOf({ service }: Installation, { pwd }: Person): Promise<string> {
+  const me = await service.request('GET', '/users/me', { token: pwd })
+  return me.json.providerActivationKey?.activationkey ?? ''
+}
+
+/** The people of a holding, each once. */
+const peopleOf = ({ account, newcomer, administrator, enrolled }: Holding): Person[] => [
+  ...new Set([account, newcomer, administrator, enrolled]),
+]
+
+/** Who holds a credential; undefined for those of an organization or a service. */
+function holderOf(holding: Holding, credential: Credential): Person | undefined {
+  if (credential === 'organization' || credential === 'service') return undefined
+  if (credential === 'mailed') return holding.newcomer
+  if (credential === 'session') return holding.administrator
+  return credential === 'code' ? holding.enrolled : holding.account
+}
+
+/** Uses every credential except waiting answers, in an order in which no use disturbs another. Returns which work. */
+async function useAll(at: Installation, holding: Holding): Promise<Partial<Record<Credential, boolean>>> {
+  const { service } = at
+  const { account, newcomer, enrolled, organization, questions, secrets, third } = holding
+  const { username } = account
+  const opens = async (answer: Promise<Answer>) => (await answer).status === 200
+  const me = (token: string) => opens(service.request('GET', '/users/me', { token }))
+  /** A new session, if there can be one: an end of the old ones must not hide that a secret still works. */
+  async function sessionOf(person: Person): Promise<string> {
+    const { status, text } = await enter(at, person)
+    return status === 200 ? text : person.pwd
+  }
+  const activates = async (person: Person, key?: string) => opens(activate(at, person, key, await sessionOf(person)))
+  const session = openAdministration(hooks, service, secrets.session)
+  const found: Partial<Record<Credential, boolean>> = {
+    pwd: await me(account.pwd),
+    kba: await me(account.kba),
+    otp: await me(account.otp),
+    organization: await activates(third.institution, organization.activationkey),
+    provider: await activates(third.client, secrets.provider),
+    mailed: await activates(newcomer, secrets.mailed),
+    service: await opens(service.request('GET', '/users/admin', { token: holding.service.key })),
+    session: (await reasonOf(session.getSession({}))) === 'none',
+    code: await needsCode(at, enrolled),
+    password: await opens(enter(at, account, password)),
+    answers: await opens(enterByAnswers(service, username, answers.first, { questions: questions.slice(0, 2) })),
+    recovery: await opens(enterByKey(service, username, secrets.recovery ?? '')),
+  }
+  found.email = (await confirmEmail(at, await sessionOf(account), secrets.email || 'none')) === undefined
+  found.device = await passesLock(at, holding)
+  return found
+}
+
+/** Whether a sign-in of Administration needs the one-time code of a person, and succeeds with it. */
+async function needsCode(at: Installation, { username, password, totp }: Person): Promise<boolean> {
+  const open = openAdministration(hooks, at.service)
+  if ((await reasonOf(open.signIn({ username, password }))) !== 'CODE_NEEDED') return false
+  return (await reasonOf(open.signIn({ username, password, code: codeOf(at, totp!) }))) === 'none'
+}
+
+/** Whether the device of an account may try a password while strangers have locked the account. */
+async function passesLock(at: Installation, { account, device }: Holding): Promise<boolean> {
+  for (let failures = 0; failures < 10; failures++) await enter(at, account, 'not the password')
+  const locked = await enter(at, account)
+  if (locked.status !== 429) throw new Error(`The account isn’t locked: ${locked.status}`)
+  const tried = await login(at.service, account.username, anyAddress(), account.password, { token: device })
+  return tried.status !== 429
+}
+
+/** Whether answers that waited for a day count now: the first ones to two questions, and those that replace others. */
+async function countsNow({ service }: Installation, { account, questions }: Holding): Promise<boolean> {
+  const of = async (chosen: readonly number[]) =>
+    (await enterByAnswers(service, account.username, answers.waiting, { questions: chosen })).status === 200
+  const [replacing, first] = [await of(questions.slice(0, 2)), await of(questions.slice(2))]
+  if (replacing !== first) throw new Error(`Of waiting answers count: first ones ${first}, replacing ones ${replacing}`)
+  return first
+}
 
 type Refusal = string | undefined
 
@@ -57,9 +342,6 @@ interface Event {
 const newAddress = () => `${randomUUID()}@example.org`
 const newPassword = () => `tartaruga ${randomUUID()}`
 
-/** The refusal of a request of a person. */
-const refusal = async (...request: Parameters<typeof send>): Promise<Refusal> => refusalOf(await send(...request))
-
 /** An event at Administration, by the administrator of the installation. */
 const administer = (
   ...works: ((api: AdministrationClient, person: Person, holding: Holding) => Promise<unknown>)[]
@@ -74,30 +356,27 @@ const administer = (
 })
 
 /** An event at Administration that isn't about a user. */
-const administerOnce = (...works: ((api: AdministrationClient, holding: Holding) => Promise<unknown>)[]): Event => ({
-  async once(at, holding) {
-    for (const work of works) await work(await at.administer(), holding)
-  },
+const administerOnce = (work: (api: AdministrationClient, holding: Holding) => Promise<unknown>): Event => ({
+  once: async (at, holding) => work(await at.administer(), holding),
 })
 
 /** A password update by a token. */
-const updatePassword = (tokenOf: (person: Person, at: Installation) => string | Promise<string>): Event => ({
+const update = (tokenOf: (person: Person, at: Installation) => string | Promise<string>): Event => ({
   async each(at, person) {
-    const body = { username: person.username, newPassword: newPassword() }
-    const path = '/forgotpasswords/passwordupdatebyusername'
-    const refused = await refusal(at, person, path, body, await tokenOf(person, at))
-    if (refused === undefined) person.password = body.newPassword
+    const next = newPassword()
+    const token = await tokenOf(person, at)
+    const refused = refusalOf(await updatePassword(at.service, token, next, person.username))
+    if (refused === undefined) person.password = next
     return refused
   },
 })
 
 /** Saves answers to all questions with a session, with the password or without. */
 const saveAnswers = (withPassword: boolean): Event => ({
-  async each(at, person, { questions }) {
-    const secret = withPassword ? person.password : undefined
+  async each({ service }, { pwd, password }, { questions }) {
     for (const question of questions) {
-      const refused = refusalOf(await saveAnswer(at, person, person.pwd, question, answers.other, secret))
-      if (refused !== undefined) return refused
+      const saved = await saveAnswer(service, pwd, question, answers.other, withPassword ? { password } : {})
+      if (saved.status !== 200) return refusalOf(saved)
     }
     return undefined
   },
@@ -147,11 +426,11 @@ const formerRole = (person: Person, { account, newcomer }: Holding) =>
   person === account || person === newcomer ? 'ROLE_INSTITUTION' : 'ROLE_ADMIN'
 
 const events: Readonly<Record<string, Event>> = {
-  'password updated in the session of the answers': updatePassword(({ saver }) => saver),
-  'password updated in another session by password': updatePassword(({ pwd }) => pwd),
-  'password updated in a session by answers': updatePassword(({ kba }) => kba),
-  'password updated in a session by mailed key': updatePassword(({ otp }) => otp),
-  'password updated in a session of a ROLE_ADMIN': updatePassword((_, at) => at.service.adminToken()),
+  'password updated in the session of the answers': update(({ saver }) => saver),
+  'password updated in another session by password': update(({ pwd }) => pwd),
+  'password updated in a session by answers': update(({ kba }) => kba),
+  'password updated in a session by mailed key': update(({ otp }) => otp),
+  'password updated in a session of a ROLE_ADMIN': update((_, at) => at.service.adminToken()),
   'password set at Administration': administer(async (api, person) => {
     const password = newPassword()
     await api.setPassword({ user: user(person), password })
@@ -168,7 +447,8 @@ const events: Readonly<Record<string, Event>> = {
       // The answer to the text is that of the first question; the second one is answered again.
       await reasonOf(api.linkQuestion({ text: person.question, question: `#${questions[0]}` }))
       if (person !== account) return undefined
-      return refusalOf(await saveAnswer(at, person, person.pwd, questions[1]!, answers.first, person.password))
+      const { pwd, password } = person
+      return refusalOf(await saveAnswer(at.service, pwd, questions[1]!, answers.first, { password }))
     },
   },
   'text of sign-up linked to a question': administer((api, { question }, { questions }) =>
@@ -180,8 +460,8 @@ const events: Readonly<Record<string, Event>> = {
 
   'e-mail address changed by the user': {
     async each(at, person) {
-      const { refusal, code } = await emailCode(at, person)
-      return refusal ?? refusalOf(await confirmEmail(at, person, person.pwd, code))
+      const { refused, code } = await emailCode(at, person)
+      return refused ?? confirmEmail(at, person.pwd, code)
     },
   },
   'e-mail address changed at Administration': administer((api, person) =>
@@ -191,7 +471,7 @@ const events: Readonly<Record<string, Event>> = {
     async each(at, person) {
       const username = randomUUID()
       const { password, pwd } = person
-      const refused = await refusal(at, person, '/users/me/username', { username, password }, pwd)
+      const refused = await refusal(at, '/users/me/username', { username, password }, pwd)
       if (refused === undefined) person.username = username
       return refused
     },
@@ -211,7 +491,7 @@ const events: Readonly<Record<string, Event>> = {
     kind: 'client',
     async each(at, person, { institution }) {
       const token = await at.service.login(institution.username)
-      return refusal(at, institution, '/users/me/members/deactivate', { username: user(person) }, token)
+      return refusal(at, '/users/me/members/deactivate', { username: user(person) }, token)
     },
   },
   'role changed': administer(setRole(() => 'ROLE_CLIENT')),
@@ -222,10 +502,10 @@ const events: Readonly<Record<string, Event>> = {
   'organization of the user changed': administer(moveElsewhere),
   'organization of the user changed and changed back': administer(moveElsewhere, moveTo(ownOrganization)),
   'organization of the user removed': administer(moveTo(() => '')),
-  'tokens revoked by the user': { each: (at, person) => refusal(at, person, '/users/revokemytokens', {}, person.pwd) },
+  'tokens revoked by the user': { each: (at, person) => refusal(at, '/users/revokemytokens', {}, person.pwd) },
   'tokens revoked at Administration': administer((api, person) => api.revokeTokens({ user: user(person) })),
   'deleted by the user': {
-    each: (at, person) => refusal(at, person, '/users/me/delete', { password: person.password }, person.pwd),
+    each: (at, person) => refusal(at, '/users/me/delete', { password: person.password }, person.pwd),
   },
   'deleted at Administration': administer((api, person) => api.deleteUser({ user: user(person) })),
   'deleted and undeleted': administer(
@@ -242,8 +522,7 @@ const events: Readonly<Record<string, Event>> = {
       const api = await at.administer()
       await api.deactivateOrganization({ organization: `#${organization.id}` })
       // A try meanwhile doesn't spend a mailed key.
-      const body = { username: user(newcomer), activationkey: secrets.mailed }
-      const refused = await refusal(at, newcomer, '/users/activate', body, newcomer.pwd)
+      const refused = refusalOf(await activate(at, newcomer, secrets.mailed, newcomer.pwd))
       if (refused !== 'ACTIVATION_REFUSED') throw new Error(`not refused: ${refused}`)
       await api.activateOrganization({ organization: `#${organization.id}` })
     },
@@ -259,7 +538,7 @@ const events: Readonly<Record<string, Event>> = {
     }),
   ),
   'provider key rotated by the user': {
-    each: (at, person) => refusal(at, person, '/users/me/providerkey', {}, person.pwd),
+    each: (at, person) => refusal(at, '/users/me/providerkey', {}, person.pwd),
   },
   'provider key rotated at Administration': administer((api, person) => api.rotateProviderKey({ user: user(person) })),
 
@@ -275,7 +554,7 @@ const events: Readonly<Record<string, Event>> = {
   'codes enrolled': {
     kind: 'administrator',
     async each(at, person) {
-      const token = await signIn(at, person).catch(error => Promise.resolve(reasonOf(Promise.reject(error))))
+      const token = await signIn(at, person).catch(error => reasonOf(Promise.reject(error)))
       if (!token.includes('.')) return token
       await enroll(at, token)
       return undefined
@@ -306,21 +585,21 @@ const events: Readonly<Record<string, Event>> = {
 }
 
 /** Restores a backup of a registry into another database, at the same time. */
-async function restore({ t, service, clock, mailbox }: Installation): Promise<Installation> {
-  const folder = await temporaryFolder(t)
+async function restore({ service }: Installation): Promise<Installation> {
+  const folder = await temporaryFolder(hooks)
   const { recipient, identity } = await newIdentity(folder)
   const file = join(folder, 'registry.age')
   done(await runCli(service.env, ['backup', file, '--recipient', recipient]))
-  const url = await freshDatabase(t, { from: 'template0' })
+  const url = await freshDatabase(hooks, { from: 'template0' })
   await stopClock(url)
   done(await runCli({ ...service.env, DATABASE_URL: url }, ['restore', file, '--identity', identity]))
-  const restored = await createStoppedClock(t, url)
-  await restored.pass((clock.now() - restored.now()) / 1000)
-  const env = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url, DATABASE_URL: url }
-  return installation(t, await startTestService(t, env, { clock: restored }), restored, mailbox)
+  const clock = await createStoppedClock(hooks, url)
+  await clock.pass((service.clock.now() - clock.now()) / 1000)
+  return installation({ ...(await startTestService(hooks, { ...settings(), DATABASE_URL: url }, { clock })), clock })
 }
 
 const table = readTakingAway()
+const kindOf = (name: string): Kind => events[name]!.kind ?? 'institution'
 const seenAs: Readonly<Record<string, string>> = { stays: 'still works', ends: 'has ended' }
 
 /** A holding to which an event happens, or a twin, to which nothing happens. */
@@ -337,20 +616,12 @@ interface Trial {
 
 /** Runs events in an installation, side by side: the clock passes for all at once. */
 async function run(names: readonly string[]): Promise<ReadonlyMap<string, Trial>> {
-  const at = await openInstallation({ teardown: work => void cleanUps.push(work) }, mailbox)
-  const trialOf = (name: string, kind: Kind, event: Event): Trial => ({
-    name,
-    kind,
-    event,
-    at,
-    refusals: new Map(),
-    found: {},
-  })
-  const kinds = new Set(names.map(name => events[name]!.kind ?? 'institution'))
-  const trials = [
-    ...[...kinds].map(kind => trialOf(kind, kind, {})),
-    ...names.map(name => trialOf(name, events[name]!.kind ?? 'institution', events[name]!)),
-  ]
+  const at = installation(await serviceWithClock(hooks, settings()))
+  const trialOf = (name: string, kind: Kind, event: Event): Trial => {
+    return { name, kind, event, at, refusals: new Map(), found: {} }
+  }
+  const all = names.map(name => trialOf(name, kindOf(name), events[name]!))
+  const trials = [...[...new Set(names.map(kindOf))].map(kind => trialOf(kind, kind, {})), ...all]
   /** A step of all trials, four at a time. */
   async function step(work: (trial: Trial, holding: Holding) => Promise<void>): Promise<void> {
     const left = [...trials]
@@ -367,11 +638,11 @@ async function run(names: readonly string[]): Promise<ReadonlyMap<string, Trial>
   await step(async trial => {
     trial.holding = await beginHolding(at, trial.kind)
   })
-  await at.clock.pass(day + 3600)
+  await at.service.clock.pass(day + 3600)
   await step((_, holding) => openSessions(at, holding))
-  await at.clock.pass(120)
+  await at.service.clock.pass(120)
   await step((_, holding) => collectSecrets(at, holding))
-  await at.clock.pass(120)
+  await at.service.clock.pass(120)
   const isTwin = ({ name, kind }: Trial) => name === kind
   // Before the events: some end credentials of the whole registry.
   await step(async (trial, holding) => {
@@ -384,7 +655,7 @@ async function run(names: readonly string[]): Promise<ReadonlyMap<string, Trial>
     if (replace) trial.at = await replace(at)
   })
   const pass = async (seconds: number) => {
-    for (const each of new Set(trials.map(({ at }) => at))) await each.clock.pass(seconds)
+    for (const each of new Set(trials.map(({ at }) => at))) await each.service.clock.pass(seconds)
   }
   // One-time codes are good once, and service keys are cached for a second.
   await pass(60)
@@ -397,11 +668,6 @@ async function run(names: readonly string[]): Promise<ReadonlyMap<string, Trial>
   })
   return new Map(trials.map(trial => [trial.name, trial]))
 }
-
-const cleanUps: (() => Promise<void>)[] = []
-test.after.always(async () => {
-  for (const work of cleanUps.reverse()) await work()
-})
 
 /** Rows by registry: a process has 50 e-mails before it waits. */
 const lanes = new Map<string, string[]>()
@@ -424,7 +690,7 @@ async function resultOf(name: string): Promise<[trial: Trial, twin: Trial]> {
     tracks[track] = begun.catch(() => {})
   }
   const trials = await runs.get(lane)!
-  const both = [trials.get(name)!, trials.get(events[name]!.kind ?? 'institution')!] as const
+  const both = [trials.get(name)!, trials.get(kindOf(name))!] as const
   for (const { error } of both) if (error !== undefined) throw error
   return [...both]
 }

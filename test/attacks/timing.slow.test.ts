@@ -3,8 +3,9 @@
 import { randomInt, randomUUID } from 'node:crypto'
 import { Agent, request as httpRequest } from 'node:http'
 import test, { type ExecutionContext } from 'ava'
+import { sql } from '../../server/database/sql.js'
 import { suspend } from '../_helpers/models.js'
-import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { password, serviceForFile } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 
 /** Standard deviations beyond which a difference isn't chance: about one false alarm in 10⁹ tests. */
@@ -66,50 +67,49 @@ function time(path: string, query: Record<string, string>): Promise<{ ms: number
   })
 }
 
-type Kind = { name: string; ask: (round: number) => Promise<{ ms: number; status: number }> }
+type Asked = { ms: number; status: number }
+type Kinds = Record<string, (round: number) => Promise<Asked>>
 
-/** Measures all kinds in every round, each time in another order, and returns the times. */
-async function measure(t: ExecutionContext, kinds: readonly Kind[], status: number, times = rounds) {
-  const taken = new Map(kinds.map(({ name }) => [name, [] as number[]]))
+/** Measures all kinds in every round, each time in another order, and fails if any two can be distinguished by time. */
+async function indistinguishable(t: ExecutionContext, status: number, kinds: Kinds, times = rounds) {
+  const taken = new Map(Object.keys(kinds).map(name => [name, [] as number[]]))
   for (let round = -5; round < times; round++) {
     // No account may reach ten failures.
-    if (round % 100 === 99 && times > rounds) await service.registry.database.sequelize.query('DELETE FROM attempts')
-    const order = kinds.map(kind => ({ kind, place: Math.random() })).sort((a, b) => a.place - b.place)
-    for (const { kind } of order) {
-      const answer = await kind.ask(round + 5)
-      if (answer.status !== status) t.fail(`${kind.name}: ${answer.status}`)
+    if (round % 100 === 99 && times > rounds) await forget()
+    const order = Object.entries(kinds).map(kind => ({ kind, place: Math.random() }))
+    for (const { kind } of order.sort((a, b) => a.place - b.place)) {
+      const [name, ask] = kind
+      const answer = await ask(round + 5)
+      if (answer.status !== status) t.fail(`${name}: ${answer.status}`)
       // The first rounds warm up connections and statements.
-      if (round >= 0) taken.get(kind.name)!.push(answer.ms)
+      if (round >= 0) taken.get(name)!.push(answer.ms)
     }
   }
-  return taken
-}
-
-/** Fails if any two kinds can be distinguished by time. */
-function indistinguishable(t: ExecutionContext, times: Map<string, number[]>): void {
-  const entries = [...times]
-  for (const [index, [name, some]] of entries.entries()) {
-    for (const [other, others] of entries.slice(index + 1)) {
+  for (const [index, [name, some]] of [...taken].entries()) {
+    for (const [other, others] of [...taken].slice(index + 1)) {
       const { distinguishable, chance, share, gap } = separation(some, others)
-      const said = `${name} / ${other}: a guess is right ${(100 * chance).toFixed(0)} times of 100, ${(100 * share).toFixed(0)} % of the fastest are of one kind, medians ${gap.toFixed(2)} ms apart`
+      const percent = (part: number) => `${(100 * part).toFixed(0)}%`
+      const said = `${name} / ${other}: a guess is right in ${percent(chance)}, ${percent(share)} of the fastest are of one kind, medians ${gap.toFixed(2)} ms apart`
       t.log(said)
       t.false(distinguishable, said)
     }
   }
 }
 
-const signedUp: Record<'inactive' | 'active' | 'suspended', SignedUp[]> = { inactive: [], active: [], suspended: [] }
+const forget = () => service.registry.database.run(sql`DELETE FROM attempts`)
+
+const kinds = ['inactive', 'active', 'suspended'] as const
+const signedUp = { inactive: [], active: [], suspended: [] } as Record<(typeof kinds)[number], string[]>
 test.before(async () => {
   const { database } = service.registry
   const count = Math.ceil((rounds + 5) / 9)
-  for (const kind of ['inactive', 'active', 'suspended'] as const) {
+  for (const kind of kinds) {
     for (let index = 0; index < 2 * count; index++) {
-      const email = `${randomUUID()}@example.org`
-      const user = await service.signUp('ROLE_CLIENT', { email })
-      const id = idOf(user.token)
-      if (kind === 'active') await database.sequelize.query(`UPDATE users SET active = true WHERE id = ${id}`)
+      const { token, username } = await service.signUp('ROLE_CLIENT', { email: `${randomUUID()}@example.org` })
+      const id = idOf(token)
+      if (kind === 'active') await database.run(sql`UPDATE users SET active = true WHERE id = ${id}`)
       if (kind === 'suspended') await suspend(service.registry, id)
-      signedUp[kind].push(user)
+      signedUp[kind].push(username)
     }
   }
 })
@@ -117,72 +117,51 @@ test.before(async () => {
 /** A user of a kind with fewer than ten failures: 9 attempts each, from the first half or the second. */
 const userOf = (kind: keyof typeof signedUp, half: 0 | 1, round: number) => {
   const list = signedUp[kind]
-  return list[half * (list.length / 2) + (Math.floor(round / 9) % (list.length / 2))]!.username
+  return list[half * (list.length / 2) + (Math.floor(round / 9) % (list.length / 2))]!
 }
 const unknownName = () => `(11)9${randomInt(1000, 10_000)}-${randomInt(1000, 10_000)}`
 
-test.serial('a wrong login takes the same time for existing and unknown users', async t => {
-  const login = (username: string, secret = 'not the password') => time('/users/login', { username, password: secret })
-  const times = await measure(
-    t,
-    [
-      { name: 'unknown', ask: () => login(unknownName()) },
-      { name: 'inactive', ask: round => login(userOf('inactive', 0, round)) },
-      { name: 'active', ask: round => login(userOf('active', 0, round)) },
-      { name: 'suspended, with the right password', ask: round => login(userOf('suspended', 0, round), password) },
-      { name: 'a password that can be none', ask: round => login(userOf('active', 1, round), '\u0000') },
-    ],
-    404,
-  )
-  indistinguishable(t, times)
-})
+const login = (username: string, secret = 'not the password') => time('/users/login', { username, password: secret })
+
+test.serial('a wrong login takes the same time for existing and unknown users', t =>
+  indistinguishable(t, 404, {
+    unknown: () => login(unknownName()),
+    inactive: round => login(userOf('inactive', 0, round)),
+    active: round => login(userOf('active', 0, round)),
+    'suspended, with the right password': round => login(userOf('suspended', 0, round), password),
+    'a password that can be none': round => login(userOf('active', 1, round), '\u0000'),
+  }),
+)
 
 test.serial('a wrong mailed key takes the same time for existing and unknown users', async t => {
-  await service.registry.database.sequelize.query('TRUNCATE attempts')
+  await forget()
   const ask = (username: string) => time('/forgotpasswords/loginbyusernameandkey', { username, key: 'ABCD2345' })
-  const times = await measure(
-    t,
-    [
-      { name: 'unknown', ask: () => ask(unknownName()) },
-      { name: 'inactive', ask: round => ask(userOf('inactive', 0, round)) },
-      { name: 'active', ask: round => ask(userOf('active', 0, round)) },
-      { name: 'suspended', ask: round => ask(userOf('suspended', 0, round)) },
-    ],
-    422,
-    // There is less work here than for a password, so a leak would be smaller.
-    400,
-  )
-  indistinguishable(t, times)
+  const all: Kinds = { unknown: () => ask(unknownName()) }
+  for (const kind of kinds) all[kind] = round => ask(userOf(kind, 0, round))
+  // There is less work here than for a password, so a leak would be smaller.
+  await indistinguishable(t, 422, all, 400)
 })
 
-test.serial('a request for a key takes the same time for existing and unknown users', async t => {
-  const ask = (username: string, email: string) => time('/forgotpasswords/sendkeybyemail', { username, email })
-  const foreign = () => `${randomUUID()}@example.org`
-  const times = await measure(
-    t,
-    [
-      { name: 'unknown', ask: () => ask(unknownName(), foreign()) },
-      { name: 'active', ask: round => ask(userOf('active', 1, round), foreign()) },
-      { name: 'suspended', ask: round => ask(userOf('suspended', 1, round), foreign()) },
-    ],
-    200,
-  )
-  indistinguishable(t, times)
+test.serial('a request for a key takes the same time for existing and unknown users', t => {
+  const ask = (username: string) => {
+    const email = `${randomUUID()}@example.org`
+    return time('/forgotpasswords/sendkeybyemail', { username, email })
+  }
+  return indistinguishable(t, 200, {
+    unknown: () => ask(unknownName()),
+    active: round => ask(userOf('active', 1, round)),
+    suspended: round => ask(userOf('suspended', 1, round)),
+  })
 })
 
 test.serial('a login to a locked account takes the same time whether it exists or not', async t => {
-  await service.registry.database.sequelize.query('TRUNCATE attempts')
-  const known = signedUp.active[0]!.username
-  const unknown = unknownName()
-  const login = (username: string) => time('/users/login', { username, password })
-  for (let index = 0; index < 11; index++) {
-    for (const username of [known, unknown]) await time('/users/login', { username, password: 'not the password' })
-  }
-  const kinds = [
-    { name: 'known', ask: () => login(known) },
-    { name: 'unknown', ask: () => login(unknown) },
-  ]
-  indistinguishable(t, await measure(t, kinds, 429))
+  await forget()
+  const [known, unknown] = [signedUp.active[0]!, unknownName()]
+  for (let index = 0; index < 11; index++) for (const username of [known, unknown]) await login(username)
+  await indistinguishable(t, 429, {
+    known: () => login(known, password),
+    unknown: () => login(unknown, password),
+  })
 })
 
 test.serial('the comparison detects a difference of one millisecond in noise, and none where there is none', t => {

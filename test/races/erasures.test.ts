@@ -1,81 +1,54 @@
 /** Sign-in during the erasure of the user: in either order no data of the user remains. */
 
 import { randomUUID } from 'node:crypto'
-import test, { type ExecutionContext } from 'ava'
+import ava, { type ExecutionContext } from 'ava'
 import bcrypt from 'bcrypt'
-import pg from 'pg'
+import type pg from 'pg'
 import { isUnreachable } from '../../server/database/failures.js'
 import { usernameKey } from '../../server/rules/names.js'
 import { openLocal } from '../_helpers/administration.js'
-import { anyAddress, from } from '../_helpers/crowd.js'
-import { ask } from '../_helpers/database.js'
+import { login as loginFrom } from '../_helpers/crowd.js'
+import { ask, hold } from '../_helpers/database.js'
+import { enterByAnswers, enterByKey, saveAnswer, updatePassword } from '../_helpers/recovery.js'
 import { type Answer, password, type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { stopEvents } from '../_helpers/stopped.js'
 import { idOf } from '../_helpers/tokens.js'
 import { waitForValue } from '../_helpers/wait.js'
 
+const test = ava.serial
+
 const service = serviceForFile()
+const once = { once: true }
+const login = (username: string, secret?: string) => loginFrom(service, username, undefined, secret, once)
 
 /** Sign-ins with right and wrong proofs, and their responses if the user is erased before and after. */
-const ways: Record<
-  string,
-  { path: string; query?: object; answer?: string; wrongKeys?: number; before: number; after: number }
-> = {
-  'a login': { path: '/users/login', query: { password }, before: 404, after: 200 },
-  'a login with a wrong password': { path: '/users/login', query: { password: 'wrong' }, before: 404, after: 404 },
-  'a sign-in by answers': {
-    path: '/forgotpasswords/loginbyusernameandanswers',
-    answer: 'Rex',
-    before: 404,
-    after: 200,
-  },
-  'a sign-in by wrong answers': {
-    path: '/forgotpasswords/loginbyusernameandanswers',
-    answer: 'Toto',
-    before: 422,
-    after: 422,
-  },
-  'a sign-in by a mailed key': {
-    path: '/forgotpasswords/loginbyusernameandkey',
-    query: { key: 'ABCDEFGH' },
-    before: 422,
-    after: 200,
-  },
-  'a sign-in by a wrong key': {
-    path: '/forgotpasswords/loginbyusernameandkey',
-    query: { key: 'ABCDEFGJ' },
-    // The next failure leaves an event.
-    wrongKeys: 9,
-    before: 422,
-    after: 422,
-  },
+const ways: Record<string, { enter: (username: string) => Promise<Answer>; before: number; after: number }> = {
+  'a login': { enter: name => login(name), before: 404, after: 200 },
+  'a login with a wrong password': { enter: name => login(name, 'wrong'), before: 404, after: 404 },
+  'a sign-in by answers': { enter: name => enterByAnswers(service, name, 'Rex', once), before: 404, after: 200 },
+  'a sign-in by wrong answers': { enter: name => enterByAnswers(service, name, 'Toto', once), before: 422, after: 422 },
+  'a sign-in by a mailed key': { enter: name => enterByKey(service, name, 'ABCDEFGH'), before: 422, after: 200 },
+  'a sign-in by a wrong key': { enter: name => enterByKey(service, name, 'ABCDEFGJ'), before: 422, after: 422 },
 }
 
-/** A user with every kind of proof, the calls about it, and its remaining data. */
-async function victim(t: ExecutionContext, { path, query, answer, wrongKeys = 0 }: (typeof ways)[string]) {
+/** A user with every kind of proof, its erasure, and its remaining data. */
+async function victim(t: ExecutionContext, way: string) {
   const fields = { email: 'alguem@example.org', securityquestion: '1', securityanswer: 'Rex' }
   const { username, token } = await service.signUp('ROLE_CLIENT', fields)
   const id = idOf(token)
-  const save = { forgotpasswordquestionsid: 2, answer: 'Rex' }
-  await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body: save })
+  await saveAnswer(service, token, 2, 'Rex')
   await service.registry.mailedKeys.replace(id, 'recovery', 'ABCDEFGH')
   const { attempts, counterKeys } = service.registry
-  for (let index = 0; index < wrongKeys; index++)
+  // The next failure leaves an event.
+  for (let left = way === 'a sign-in by a wrong key' ? 9 : 0; left > 0; left--)
     await attempts.count(counterKeys.account('mailed key', usernameKey(username)), 900)
   const local = await openLocal(t, service)
-  const body = answer && [1, 2].map(forgotpasswordquestionsid => ({ forgotpasswordquestionsid, answer }))
   const count = async (sql: string) => (await ask(service.env.DATABASE_URL!, sql)).length
   const emailsGone = () => waitForValue(() => count(`SELECT FROM emails WHERE parameters ->> 'userId' = '${id}'`), 0)
   // The sender of one would also wait for the erasure.
   await emailsGone()
   return {
-    signIn: (): Promise<Answer> =>
-      service.request('POST', path, {
-        query: { username, ...query },
-        ...(body && { body }),
-        headers: from(anyAddress()),
-        once: true,
-      }),
+    signIn: () => ways[way]!.enter(username),
     erase: async () => ({ status: (await local.eraseUser({ user: `#${id}`, confirm: username })).user }),
     id,
     sessions: () =>
@@ -92,35 +65,21 @@ async function victim(t: ExecutionContext, { path, query, answer, wrongKeys = 0 
   }
 }
 
-for (const [name, way] of Object.entries(ways)) {
-  test.serial(`${name} during an erasure finds no user, and leaves no data`, async t => {
-    const { signIn, erase, id, sessions, isGone } = await victim(t, way)
-    t.deepEqual(await stopEvents(t, service, [erase, signIn]), [id, way.before])
-    t.is(await sessions(), 0)
-    await isGone()
-  })
-
-  test.serial(`an erasure waits until ${name} ends, and erases its result`, async t => {
-    const { signIn, erase, id, sessions, isGone } = await victim(t, way)
-    t.deepEqual(await stopEvents(t, service, [signIn, erase]), [way.after, id])
-    t.is(await sessions(), 1)
-    await isGone()
+for (const [name, { before, after }] of Object.entries(ways)) {
+  test(`${name} during an erasure finds no user, and one before it is erased, too`, async t => {
+    for (const isLate of [true, false]) {
+      const { signIn, erase, id, sessions, isGone } = await victim(t, name)
+      const statuses = await stopEvents<unknown>(t, service, isLate ? [erase, signIn] : [signIn, erase])
+      t.deepEqual(statuses, isLate ? [id, before] : [after, id])
+      t.is(await sessions(), isLate ? 0 : 1)
+      await isGone()
+    }
   })
 }
 
 // Calls that need the same rows, paused at the worst moment: none deadlocks or overwrites another.
 
-const login = (username: string, secret = password) =>
-  service.request('POST', '/users/login', { query: { username, password: secret }, once: true })
-
-async function connect(t: ExecutionContext): Promise<pg.Client> {
-  const client = new pg.Client({ connectionString: service.env.DATABASE_URL! })
-  await client.connect()
-  t.teardown(() => client.end())
-  return client
-}
-
-test.serial('a login from a new address and the activation of the same user never deadlock', async t => {
+test('a login from a new address and the activation of the same user never deadlock', async t => {
   const { activationkey } = await service.organization()
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
   const query = { username, activationkey }
@@ -128,34 +87,32 @@ test.serial('a login from a new address and the activation of the same user neve
   t.deepEqual(await stopEvents(t, service, [() => login(username), activate]), [200, 200])
 })
 
-test.serial('renewing a hash never restores a password that was updated in the meantime', async t => {
-  const { sequelize } = service.registry.database
-  const hashOf = async ({ token }: SignedUp) => {
-    const [rows] = await sequelize.query('SELECT password_hash FROM users WHERE id = $1', { bind: [idOf(token)] })
-    return (rows as { password_hash: string }[])[0]!.password_hash
-  }
+test('renewing a hash never restores a password that was updated in the meantime', async t => {
+  const url = service.env.DATABASE_URL!
+  const hashOf = async ({ token }: SignedUp) =>
+    (await ask(url, `SELECT password_hash AS hash FROM users WHERE id = ${idOf(token)}`))[0]!.hash
   const old = bcrypt.hashSync(password, 4)
   const users = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')] as const
   const [{ username, token }, later] = users
-  await sequelize.query('UPDATE users SET password_hash = $1 WHERE id = ANY($2)', {
-    bind: [old, users.map(user => idOf(user.token))],
-  })
-  const query = { newPassword: 'jararaca-verde-7' }
-  const update = () =>
-    service.request('POST', '/forgotpasswords/passwordupdatebyusername', { token, query, once: true })
-  t.deepEqual(await stopEvents(t, service, [update, () => login(username)]), [200, 200])
+  await ask(url, `UPDATE users SET password_hash = '${old}' WHERE id IN (${users.map(user => idOf(user.token))})`)
+  const next = 'jararaca-verde-7'
+  t.deepEqual(
+    await stopEvents(t, service, [() => updatePassword(service, token, next), () => login(username)]),
+    [200, 200],
+  )
   // Hashes are renewed one after the other, after the responses.
   t.is((await login(later.username)).status, 200)
   await waitForValue(
     () => hashOf(later),
     value => value !== old,
   )
-  t.is((await login(username, query.newPassword)).status, 200)
+  t.is((await login(username, next)).status, 200)
   t.is((await login(username)).status, 404)
 })
 
-test.serial('a statement that PostgreSQL aborted for a deadlock may be retried', async t => {
-  const [one, other] = [await connect(t), await connect(t)]
+test('a statement that PostgreSQL aborted for a deadlock may be retried', async t => {
+  const url = service.env.DATABASE_URL!
+  const [one, other] = [await hold(t, url), await hold(t, url)]
   const table = `"${randomUUID()}"`
   await one.query(`CREATE TABLE ${table} AS SELECT id, 0 AS n FROM generate_series(1, 2) id`)
   const change = (client: pg.Client, id: number) => client.query(`UPDATE ${table} SET n = n + 1 WHERE id = ${id}`)

@@ -1,19 +1,13 @@
 /** Replicas that freeze or die at the worst moment: no other replica waits for them, and no acknowledged write is lost. */
 import test, { type ExecutionContext } from 'ava'
-import pg from 'pg'
+import type pg from 'pg'
+import { hold } from '../_helpers/database.js'
 import { createRequest, password, signUpForm, startTestService, type TestService } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { waitFor, within } from '../_helpers/wait.js'
 
 /** Milliseconds in which a slow call ends even on a busy machine, but a hanging one doesn't. */
 const long = 30_000
-
-async function connect(t: ExecutionContext, service: TestService): Promise<pg.Client> {
-  const client = new pg.Client({ connectionString: service.env.DATABASE_URL! })
-  await client.connect()
-  t.teardown(() => client.end())
-  return client
-}
 
 /** A replica in a separate process beside a service. */
 const replica = (t: ExecutionContext, { env }: TestService) => {
@@ -38,8 +32,8 @@ test('a replica that freezes during a sign-up blocks no other replica: none of 2
   const service = await startTestService(t)
   const users = await Promise.all(Array.from({ length: 20 }, () => service.signUp('ROLE_CLIENT')))
   const frozen = await replica(t, service)
-  const holder = await connect(t, service)
-  const observer = await connect(t, service)
+  const holder = await hold(t, service.env.DATABASE_URL!)
+  const observer = await hold(t, service.env.DATABASE_URL!)
   await sealed(service)
   // Its event is written, and its transaction never ends.
   await holder.query('BEGIN')
@@ -70,7 +64,7 @@ test('a replica that freezes during a sign-up blocks no other replica: none of 2
 
 test('a stopping service seals its last events', async t => {
   const service = await startTestService(t)
-  const holder = await connect(t, service)
+  const holder = await hold(t, service.env.DATABASE_URL!)
   // Blocks sealing until the stop.
   await holder.query('SELECT pg_advisory_lock(7264004)')
   await service.signUp('ROLE_CLIENT')
@@ -87,8 +81,8 @@ for (const signal of ['SIGSTOP', 'SIGKILL'] as const) {
     const { events } = await sealed(first)
     await first.service.stop()
     const sealer = await replica(t, first)
-    const holder = await connect(t, first)
-    const observer = await connect(t, first)
+    const holder = await hold(t, first.env.DATABASE_URL!)
+    const observer = await hold(t, first.env.DATABASE_URL!)
     await holder.query('BEGIN')
     await holder.query('SELECT FROM audit_head FOR UPDATE')
     const request = createRequest(sealer.http)
