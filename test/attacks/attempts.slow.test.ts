@@ -145,10 +145,8 @@ test('30 wrong passwords or mailed keys block a client address on all replicas, 
     const fails = kind === 'key' ? 422 : 404
     const blocked = [...Array(30).fill(fails), ...Array(4).fill(429)]
     const answers = await times(34, one)
-    t.deepEqual(
-      answers.map(({ status }) => status),
-      blocked,
-    )
+    const seen = answers.map(({ status }) => status)
+    t.deepEqual(seen, blocked)
     // One drains every 30 seconds.
     t.is(answers.at(-1)!.headers.get('retry-after'), '30')
     t.is((await login(services[1], other.username, address)).status, 429)
@@ -183,10 +181,8 @@ test('any number of failures of an account leaves two events in 15 minutes, and 
   await flood(username)
   const events = (await service.registry.audit.list({ limit: 1000 })).slice(before)
   const two = ['INVALID_CREDENTIALS ', 'TOO_MANY_ATTEMPTS failures:10']
-  t.deepEqual(
-    events.map(({ reason, object }) => `${reason} ${object ?? ''}`),
-    [...two, ...two],
-  )
+  const seen = events.map(({ reason, object }) => `${reason} ${object ?? ''}`)
+  t.deepEqual(seen, [...two, ...two])
   t.true(events.every(({ subject_id, address }) => subject_id === idOf(token) && address?.startsWith('10.')))
 })
 
@@ -270,24 +266,6 @@ test('a lock ends when Retry-After says, and further attempts don’t change tha
   t.is(`${info?.reason} ${retryInfo?.retryDelay?.seconds}`, 'TOO_MANY_ATTEMPTS 1')
   await service.clock.pass(0.1)
   t.is((await login(service, username)).status, 200)
-})
-
-test('a client that isn’t a trusted proxy can’t claim another address, over HTTP or gRPC', async t => {
-  const service = await startTestService(t, { AUTH_TRUSTED_PROXIES: '192.0.2.1' })
-  const client = openGrpc(service.grpc)
-  t.teardown(async () => client.close())
-  const { username } = await service.signUp('ROLE_CLIENT')
-  const names = ['x-forwarded-for', 'x-real-ip', 'forwarded', 'x-client-ip', 'true-client-ip', 'cf-connecting-ip']
-  for (const name of names) {
-    const metadata = { [name]: `${name === 'forwarded' ? 'for=' : ''}203.0.113.7` }
-    await login(service, username, '203.0.113.8', password, { headers: metadata })
-    await client.call(Users.method.login, { username, password }, { metadata })
-  }
-  const events = await service.registry.audit.list({ action: 'session.login', limit: 100 })
-  t.deepEqual(
-    events.map(({ address }) => address),
-    Array(2 * names.length).fill('127.0.0.1'),
-  )
 })
 
 test('an attempt that its caller cancels is neither compared nor counted', async t => {

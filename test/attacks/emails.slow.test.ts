@@ -142,10 +142,8 @@ test('a recovery e-mail is sent once a minute and five times an hour, and reques
     t.is((await sendKey(on.service, username, to)).status, 200)
     return count(on, email)
   }
-  t.deepEqual(
-    await Promise.all(Array.from({ length: 15 }, (_, index) => ask(`x${index}@example.org`))),
-    Array(15).fill(0),
-  )
+  const seen = await Promise.all(Array.from({ length: 15 }, (_, index) => ask(`x${index}@example.org`)))
+  t.deepEqual(seen, Array(15).fill(0))
   for (let sent = 1; sent <= 5; sent++) {
     t.deepEqual(await Promise.all([ask(), ask()]), [sent, sent])
     await on.clock.pass(61)

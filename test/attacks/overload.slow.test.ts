@@ -21,7 +21,7 @@ test('a sign-in from a known address, or a sign-up from a new one, precedes wait
     const { username } = await known(service, home)
     if (isSignUp) for (const _ of [1, 2]) await Promise.all(addresses.map(each => signUp(service, each)))
     let answered = 0
-    const crowd = [...addresses, ...addresses].map(async address => {
+    const crowd = [...addresses, ...addresses, ...addresses, ...addresses].map(async address => {
       await (isSignUp ? signUp(service, address) : login(service, randomUUID()))
       answered++
     })

@@ -242,35 +242,14 @@ test('of 20 simultaneous confirmations with one code, one changes the address, a
   const { 200: succeeded, 422: wrong = 0, 429: waits = 0 } = statuses(await atOnce(20, () => confirmEmail(token, code)))
   t.deepEqual([succeeded, wrong + waits], [1, 19])
   t.is((await userOf(token))?.email, email)
-  t.deepEqual(
-    (await eventsOf(idOf(token), 'user.change-email')).filter(each => each.startsWith('ok')),
-    ['ok'],
-  )
+  const seen = (await eventsOf(idOf(token), 'user.change-email')).filter(each => each.startsWith('ok'))
+  t.deepEqual(seen, ['ok'])
   // A key that waits in the queue isn't sent to a replaced address.
   const parameters = { userId: idOf(token), to: before }
   await service.registry.emails.add({ kind: 'recovery-key', stage: 'ready', parameters }, 'en')
   await mailbox.nextEmail(before)
   await quiet(service)
   t.is(emailsTo(before), 1)
-})
-
-test('an administrator’s change of the address voids a waiting code and notifies the former address', async t => {
-  const [before, wanted, email] = [newEmail(), newEmail(), newEmail()]
-  const { token, username } = await service.signUp('ROLE_CLIENT', { email: before })
-  const { run } = service.registry.database
-  const parameters = { userId: idOf(token), to: wanted, generation: 0 }
-  const ids: string[] = []
-  for (const stage of ['requested', 'ready']) {
-    const [row] = await run<{ id: string }>(sql`INSERT INTO emails (kind, stage, parameters, locale, next_attempt_at)
-      VALUES ('email-code', ${stage}, ${parameters}, 'en', now() + interval '1 hour') RETURNING id`)
-    ids.push(row!.id)
-  }
-  const admin = await openLocal(t, service)
-  await admin.updateUser({ user: username, form: { email }, updateMask: { paths: ['email'] } })
-  await run(sql`UPDATE emails SET next_attempt_at = now() WHERE id = ANY(${ids})`)
-  await quiet(service)
-  t.is(emailsTo(wanted), 0)
-  t.is(emailsTo(before, /foi alterado/), 1)
 })
 
 test('an account mails one code per minute and five per hour, and one recipient gets five per hour from all accounts', async t => {

@@ -96,10 +96,8 @@ test('renewing a hash never restores a password that was updated in the meantime
   const [{ username, token }, later] = users
   await ask(url, `UPDATE users SET password_hash = '${old}' WHERE id IN (${users.map(user => idOf(user.token))})`)
   const next = 'jararaca-verde-7'
-  t.deepEqual(
-    await stopEvents(t, service, [() => updatePassword(service, token, next), () => login(username)]),
-    [200, 200],
-  )
+  const seen = await stopEvents(t, service, [() => updatePassword(service, token, next), () => login(username)])
+  t.deepEqual(seen, [200, 200])
   // Hashes are renewed one after the other, after the responses.
   t.is((await login(later.username)).status, 200)
   await waitForValue(
@@ -120,10 +118,8 @@ test('a statement that PostgreSQL aborted for a deadlock may be retried', async 
   await Promise.all([change(one, 1), change(other, 2)])
   const crossing = await Promise.allSettled([change(one, 2), change(other, 1)])
   const faults = crossing.filter(each => each.status === 'rejected').map(({ reason }) => reason)
-  t.deepEqual(
-    faults.map(({ code }) => code),
-    ['40P01'],
-  )
+  const seen = faults.map(({ code }) => code)
+  t.deepEqual(seen, ['40P01'])
   t.true(isUnreachable(faults[0]))
   await Promise.all([one.query('ROLLBACK'), other.query('ROLLBACK')])
   await one.query('BEGIN')

@@ -1,7 +1,7 @@
 /** Replicas that freeze or die at the worst moment: no other replica waits for them, and no acknowledged write is lost. */
 import test, { type ExecutionContext } from 'ava'
-import type pg from 'pg'
-import { hold } from '../_helpers/database.js'
+import { ask, hold } from '../_helpers/database.js'
+import { lockWaiters } from '../_helpers/models.js'
 import { createRequest, password, signUpForm, startTestService, type TestService } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { waitFor, within } from '../_helpers/wait.js'
@@ -15,12 +15,9 @@ const replica = (t: ExecutionContext, { env }: TestService) => {
   return spawnService(t, { DATABASE_URL, AUTH_ISSUER })
 }
 
-const waiting = async (client: pg.Client, what: RegExp) => {
-  const { rows } = await client.query<{ query: string }>(
-    `SELECT query FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`,
-  )
-  return rows.some(({ query }) => what.test(query))
-}
+/** Waits until a statement waits for a lock. */
+const blocked = ({ registry }: TestService, like: string) =>
+  waitFor(async () => (await lockWaiters(registry.database, like)) > 0)
 
 const sealed = ({ registry }: TestService) =>
   waitFor(async () => {
@@ -33,13 +30,12 @@ test('a replica that freezes during a sign-up blocks no other replica: none of 2
   const users = await Promise.all(Array.from({ length: 20 }, () => service.signUp('ROLE_CLIENT')))
   const frozen = await replica(t, service)
   const holder = await hold(t, service.env.DATABASE_URL!)
-  const observer = await hold(t, service.env.DATABASE_URL!)
   await sealed(service)
   // Its event is written, and its transaction never ends.
   await holder.query('BEGIN')
   await holder.query('LOCK TABLE audit_staged IN SHARE MODE')
   const signUp = createRequest(frozen.http)('POST', '/users/signup', { body: signUpForm(), once: true })
-  await waitFor(() => waiting(observer, /audit_append/))
+  await blocked(service, '%audit_append%')
   process.kill(frozen.pid, 'SIGSTOP')
   t.teardown(async () => void process.kill(frozen.pid, 'SIGCONT'))
   await holder.query('ROLLBACK')
@@ -82,13 +78,12 @@ for (const signal of ['SIGSTOP', 'SIGKILL'] as const) {
     await first.service.stop()
     const sealer = await replica(t, first)
     const holder = await hold(t, first.env.DATABASE_URL!)
-    const observer = await hold(t, first.env.DATABASE_URL!)
     await holder.query('BEGIN')
     await holder.query('SELECT FROM audit_head FOR UPDATE')
     const request = createRequest(sealer.http)
     for (let index = 0; index < 3; index++)
       t.is((await request('POST', '/users/signup', { body: signUpForm() })).status, 200)
-    await waitFor(() => waiting(observer, /UPDATE audit_head/))
+    await blocked(first, '%UPDATE audit_head%')
     process.kill(sealer.pid, signal)
     if (signal === 'SIGSTOP') t.teardown(async () => void process.kill(sealer.pid, 'SIGCONT'))
     await holder.query('ROLLBACK')
@@ -96,9 +91,10 @@ for (const signal of ['SIGSTOP', 'SIGKILL'] as const) {
     const second = await startTestService(t, { DATABASE_URL: first.env.DATABASE_URL! })
     t.true(await within(long, sealed(second)))
     t.like(await sealed(second), { broken: undefined, events: events + 3 })
-    const { rows } = await observer.query('SELECT id::int AS id FROM audit_events ORDER BY id')
+    const rows = await ask(first.env.DATABASE_URL!, 'SELECT id::int AS id FROM audit_events ORDER BY id')
+    const seen = rows.map(({ id }) => id)
     t.deepEqual(
-      rows.map(({ id }) => id),
+      seen,
       Array.from({ length: events + 3 }, (_, index) => index + 1),
     )
   })
