@@ -91,7 +91,9 @@ test('of 100 notices to one victim, 5 are sent within an hour, 20 within a day, 
     events.reduce((sum, each) => sum + each, 0),
     1 + 39 * changers.length,
   )
-  t.true(all.length <= 20 + changers.length, 'of one kind for one user they are merged')
+  t.true(all.length <= 20 + changers.length, 'of one kind for one user they are merged, and the last one is shown')
+  const [last] = await on.service.registry.audit.list({ action: 'user.change-password', limit: 1 })
+  t.true(all.some(({ text }) => text?.includes(`${last!.address}.`)))
 })
 
 test('an organization is mailed 60 keys per hour, and an account has 10 mailed a day', async t => {
