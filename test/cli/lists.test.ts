@@ -79,15 +79,8 @@ test.before('prepare a registry with many records of each kind', async () => {
   await writeFile(join(config, 'auth-admin', 'contexts.json'), JSON.stringify({ contexts }))
   env = { ...(await installedRegistry(t)), XDG_CONFIG_HOME: config }
   const fields = {
-    ...{
-      name: 'Escola Azul',
-      email: 'e@e.example',
-      address: 'Rua A, 1',
-      'inep-code': '12345678',
-      login: 'l',
-      phone: '7',
-    },
-    ...{ responsible: 'Ana Lima', type: 'E', website: 'https://e.example' },
+    ...{ name: 'Escola Azul', email: 'e@e.example', address: 'Rua A, 1', 'inep-code': '12345678', login: 'l' },
+    ...{ phone: '7', responsible: 'Ana Lima', type: 'E', website: 'https://e.example' },
   }
   const flags = Object.entries(fields).flatMap(([name, value]) => [`--${name}`, value])
   const created = await runCli(env, ['organizations', 'create', ...flags])

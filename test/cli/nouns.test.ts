@@ -60,10 +60,12 @@ test('a name, an INEP code or an id identifies an organization, and what fits tw
   ]
   for (const name of [`#${first}`, '87654321']) t.is((await organizationJson('show', name)).id, first)
   await organizationJson('edit', `#${first}`, '--inep-code', String(second))
+  const taken = new RegExp(`#${first} already has this INEP code`)
   await assertRefusals(t, organizations, [
     [new RegExp(`#${first}, #${second}\\.`), 2, 'show', 'gêmea'],
     [/Ambiguous/, 2, 'show', String(second)],
-    [new RegExp(`#${first} already has this INEP code`), 5, 'edit', `#${second}`, '--inep-code', String(second)],
+    [taken, 5, 'edit', `#${second}`, '--inep-code', String(second)],
+    [taken, 5, 'create', '--name', 'Terceira', '--inep-code', String(second)],
   ])
 })
 
