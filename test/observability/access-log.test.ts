@@ -1,9 +1,7 @@
 /** Access lines: one for each call or request, with caller and outcome, without user input. */
 
 import { once } from 'node:events'
-import { writeFile } from 'node:fs/promises'
 import { get } from 'node:http'
-import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { credentials } from '@grpc/grpc-js'
 import test, { type ExecutionContext } from 'ava'
@@ -14,14 +12,13 @@ import { createLog } from '../../server/observability/log.js'
 import { createUndeclaredProxies } from '../../server/observability/undeclared-proxy.js'
 import { accessLines, accessOf, launchGateway } from '../_helpers/access-lines.js'
 import { openSignedIn } from '../_helpers/administration.js'
-import { createAuthority } from '../_helpers/certificates.js'
+import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { openGrpc } from '../_helpers/grpc.js'
 import { scrape } from '../_helpers/metrics.js'
 import { sendRaw } from '../_helpers/raw.js'
 import { createRequest, password, signUpForm, startTestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { type Spawned, spawnService } from '../_helpers/spawned.js'
-import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { idOf } from '../_helpers/tokens.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
@@ -43,45 +40,52 @@ const login = async ({ http }: Spawned) => {
   return (await createRequest(http)('POST', '/users/login', { query })).text
 }
 
+/** Asserts that each request, by its id, has one line, at info, with these fields. */
+async function assertLines(t: ExecutionContext, service: Spawned, expected: Record<string, object>) {
+  for (const [requestId, fields] of Object.entries(expected)) {
+    const lines = await accessOf(service, requestId)
+    t.is(lines.length, 1, requestId)
+    const { time, ms, ...rest } = lines[0]!
+    t.deepEqual(rest, { level: 'info', requestId, ...fields })
+    t.true(typeof ms === 'number' && ms >= 0 && Date.parse(String(time)) > 0)
+  }
+}
+
 test('a call logs one line at info: RPC, outcome, milliseconds, caller and network', async t => {
-  const service = shared
-  const request = createRequest(service.http)
-  const token = await login(service)
-  const from = (requestId: string, address: string, more = {}) => ({
+  const request = createRequest(shared.http)
+  const token = await login(shared)
+  const from = (requestId: string, address = '192.0.2.77', more = {}) => ({
     headers: { 'x-request-id': requestId, 'x-forwarded-for': address, ...more },
   })
+  const query = { username: 'admin', password }
   await request('GET', '/users/me', { token, ...from('me', '2001:db8:1:2:3::4', { traceparent }) })
   await request('GET', '/users/me', from('anonymous', '192.0.2.77', { traceparent: 'hunter2' }))
-  await request('POST', '/users/login', { query: { username: 'admin', password }, ...from('in', '192.0.2.77') })
-  await request('POST', '/users/login', { query: { username: 'admin', password: 'x' }, ...from('out', '192.0.2.77') })
-  await request('POST', '/auth.v1.Users/GetMe', { token, body: {}, ...from('connect', '192.0.2.77') })
-  const grpc = openGrpc(service.grpc)
+  await request('POST', '/users/login', { query, ...from('in') })
+  await request('POST', '/users/login', { query: { ...query, password: 'x' }, ...from('out') })
+  await request('POST', '/auth.v1.Users/GetMe', { token, body: {}, ...from('connect') })
+  const form = signUpForm({ username: 'muito-secreta', nickname: 'apelido secreto' })
+  await request('POST', '/users/signup', { body: form, ...from('up') })
+  const grpc = openGrpc(shared.grpc)
   t.teardown(async () => grpc.close())
   const metadata = { 'x-request-id': 'grpc', 'x-forwarded-for': '192.0.2.9', traceparent }
   await grpc.call(Users.method.getMe, {}, { token, metadata })
 
   const user = idOf(token)
-  const here = { level: 'info', msg: 'call', network: '192.0.2.77', endpoint: 'http' }
-  const expected: Record<string, object> = {
+  const here = { msg: 'call', network: '192.0.2.77', endpoint: 'http' }
+  await assertLines(t, shared, {
     me: { ...here, rpc: 'GetMe', status: 'OK', user, network: '2001:db8:1:2::/64', traceId },
     anonymous: { ...here, rpc: 'GetMe', status: 'PERMISSION_DENIED', reason: 'ACCESS_DENIED' },
     in: { ...here, rpc: 'Login', status: 'OK', user },
     out: { ...here, rpc: 'Login', status: 'UNAUTHENTICATED', reason: 'INVALID_CREDENTIALS', user },
     connect: { ...here, rpc: 'GetMe', status: 'OK', user },
+    up: { ...here, rpc: 'SignUp', status: 'OK' },
     grpc: { ...here, rpc: 'GetMe', status: 'OK', user, network: '192.0.2.9', endpoint: 'grpc', traceId },
-  }
-  for (const [requestId, fields] of Object.entries(expected)) {
-    const lines = await accessOf(service, requestId)
-    t.is(lines.length, 1, requestId)
-    const { time, ms, ...rest } = lines[0]!
-    t.deepEqual(rest, { ...fields, requestId })
-    t.true(typeof ms === 'number' && ms >= 0 && Date.parse(String(time)) > 0)
-  }
+  })
+  t.notRegex(shared.output(), /secret[ao]/)
 })
 
 test('a request that reaches no RPC logs one line, without user input', async t => {
-  const service = shared
-  const request = createRequest(service.http)
+  const request = createRequest(shared.http)
   const secret = 'typed-by-an-attacker'
   const send = (requestId: string, method: string, path: string, more = {}) =>
     request(method, path, { ...more, headers: { 'x-request-id': requestId, traceparent } })
@@ -92,8 +96,8 @@ test('a request that reaches no RPC logs one line, without user input', async t 
   await send('variable', 'DELETE', `/users/${secret}`)
   await send('not-connect', 'POST', '/unknown.v1.Users/GetMe', { body: `{${secret}` })
   await send('options', 'OPTIONS', '/users/me')
-  const here = { level: 'info', msg: 'request', network: '127.0.0.1', endpoint: 'http', traceId }
-  const expected: Record<string, object> = {
+  const here = { msg: 'request', network: '127.0.0.1', endpoint: 'http', traceId }
+  await assertLines(t, shared, {
     unknown: { ...here, method: 'GET', status: 404, reason: 'NOT_FOUND' },
     method: { ...here, method: 'PUT', path: '/users/login', status: 405, reason: 'METHOD_NOT_ALLOWED' },
     json: { ...here, method: 'POST', path: '/users/signup', status: 400, reason: 'MALFORMED_REQUEST' },
@@ -101,22 +105,18 @@ test('a request that reaches no RPC logs one line, without user input', async t 
     variable: { ...here, method: 'DELETE', path: '/users/{username}', status: 405, reason: 'METHOD_NOT_ALLOWED' },
     'not-connect': { ...here, method: 'POST', status: 404, reason: 'NOT_FOUND' },
     options: { ...here, method: 'OPTIONS', path: '/users/me', status: 204 },
-  }
-  for (const [requestId, fields] of Object.entries(expected)) {
-    const lines = await accessOf(service, requestId)
-    t.is(lines.length, 1, requestId)
-    const { time, ms, ...rest } = lines[0]!
-    t.deepEqual(rest, { ...fields, requestId })
-  }
-  t.false(service.output().includes(secret))
+  })
+  t.false(shared.output().includes(secret))
 })
 
-test('an invalid request, or one with too many headers, logs a line with its refusal', async t => {
-  const service = await spawnService(t)
+test('probes and scrapes log no line, an invalid request or one with too many headers its refusal', async t => {
+  const service = await spawnService(t, { AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
+  const metrics = /metrics +(\S+)/.exec(service.output())![1]!
+  for (const url of [`${service.http}/healthz`, `${service.http}/readyz`, metrics]) t.is((await fetch(url)).status, 200)
   const port = Number(new URL(service.http).port)
   await sendRaw(port, ['typed-by-an-attacker\r\n\r\n'])
   await sendRaw(port, [`GET / HTTP/1.1\r\nhost: x\r\nx: ${'typed-by-an-attacker'.repeat(2000)}\r\n\r\n`])
-  const lines = await waitFor(() => accessLines(service).length === 2 && accessLines(service), service.output)
+  const lines = await waitFor(() => accessLines(service).length > 1 && accessLines(service), service.output)
   const here = { level: 'info', msg: 'request', network: '127.0.0.1', endpoint: 'http' }
   t.deepEqual(
     lines.map(({ time, requestId, ...line }) => line),
@@ -126,22 +126,6 @@ test('an invalid request, or one with too many headers, logs a line with its ref
     ],
   )
   t.false(service.output().includes('attacker'))
-})
-
-test('probes and scrapes log no line', async t => {
-  const service = await spawnService(t, { AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
-  const metrics = /metrics +(\S+)/.exec(service.output())?.[1]
-  for (let i = 0; i < 3; i++) {
-    for (const url of [`${service.http}/healthz`, `${service.http}/readyz`, metrics!]) {
-      t.is((await fetch(url)).status, 200)
-    }
-  }
-  await createRequest(service.http)('GET', '/nothing', { headers: { 'x-request-id': 'last' } })
-  await accessOf(service, 'last')
-  t.deepEqual(
-    accessLines(service).map(({ requestId }) => requestId),
-    ['last'],
-  )
 })
 
 test('a separate gateway logs the requests that it answers itself, and the server logs calls', async t => {
@@ -187,15 +171,9 @@ for (const [how, end] of [
 
 test('a gRPC caller with a certificate is named by the certificate, a gateway is not', async t => {
   const authority = createAuthority('Authority')
-  const folder = await temporaryFolder(t)
-  const { cert, key } = authority.issue({ name: 'auth-server', addresses: ['127.0.0.1'] })
-  const env: Record<string, string> = {}
-  const files = { AUTH_TLS_CERT: cert, AUTH_TLS_KEY: key, AUTH_TLS_CA: authority.certificate }
-  for (const [name, content] of Object.entries(files)) {
-    env[name] = join(folder, name)
-    await writeFile(env[name], content)
-  }
-  const service = await spawnService(t, env)
+  const own = authority.issue({ name: 'auth-server', addresses: ['127.0.0.1'] })
+  const { cert, key, ca } = await writePems(t, { ca: authority.certificate, ...own })
+  const service = await spawnService(t, { AUTH_TLS_CERT: cert, AUTH_TLS_KEY: key, AUTH_TLS_CA: ca })
   for (const name of ['reports', 'auth-gateway']) {
     const own = authority.issue({ name })
     const grpc = openGrpc(service.grpc, credentials.createSsl(authority.certificate, own.key, own.cert))
@@ -222,32 +200,27 @@ test('the line of a failed sign-in has the id of the account, if there is one, a
   const request = createRequest(service.http)
   const send = (requestId: string, path: string, form: Record<string, string>, body?: object) =>
     request('POST', path, { query: form, headers: { 'x-request-id': requestId }, ...(body && { body }) })
-  const [known, unknown] = ['AdMin', 'nome-digitado']
-  await send('password', '/users/login', { username: known, password: 'x' })
-  await send('key', '/forgotpasswords/loginbyusernameandkey', { username: known, key: 'ABCD2345' })
-  await send('answers', '/forgotpasswords/loginbyusernameandanswers', { username: known }, [
+  const typed = { username: 'AdMin', password: 'x' }
+  await send('password', '/users/login', typed)
+  await send('key', '/forgotpasswords/loginbyusernameandkey', { username: 'AdMin', key: 'ABCD2345' })
+  await send('answers', '/forgotpasswords/loginbyusernameandanswers', { username: 'AdMin' }, [
     { forgotpasswordquestions: { id: 1 }, answer: 'x' },
   ])
-  await send('nobody', '/users/login', { username: unknown, password: 'x' })
-  for (let index = 0; index < 9; index++)
-    await send(`more ${index}`, '/users/login', { username: known, password: 'x' })
-  await send('locked', '/users/login', { username: known, password: 'x' })
-  const user = (requestId: string) => accessOf(service, requestId).then(([line]) => [line?.reason, line?.user])
-  t.deepEqual(await user('password'), ['INVALID_CREDENTIALS', id])
-  t.deepEqual(await user('key'), ['INVALID_KEY', id])
-  t.is((await user('answers'))[1], id)
-  t.deepEqual(await user('nobody'), ['INVALID_CREDENTIALS', undefined])
-  t.deepEqual(await user('locked'), ['TOO_MANY_ATTEMPTS', id])
+  await send('nobody', '/users/login', { username: 'nome-digitado', password: 'x' })
+  for (let index = 0; index < 9; index++) await send(`more ${index}`, '/users/login', typed)
+  await send('locked', '/users/login', typed)
+  for (const [requestId, [reason, user]] of Object.entries({
+    password: ['INVALID_CREDENTIALS', id],
+    key: ['INVALID_KEY', id],
+    answers: [undefined, id],
+    nobody: ['INVALID_CREDENTIALS', undefined],
+    locked: ['TOO_MANY_ATTEMPTS', id],
+  })) {
+    const [line] = await accessOf(service, requestId)
+    t.is(line?.user, user, requestId)
+    if (reason) t.is(line?.reason, reason, requestId)
+  }
   t.notRegex(service.output(), /AdMin|nome-digitado/)
-})
-
-test('the line of a sign-up names no user', async t => {
-  const service = shared
-  const form = signUpForm({ username: 'muito-secreta', nickname: 'apelido secreto' })
-  const headers = { 'x-request-id': 'up' }
-  t.is((await createRequest(service.http)('POST', '/users/signup', { body: form, headers })).status, 200)
-  t.like((await accessOf(service, 'up'))[0], { rpc: 'SignUp', status: 'OK' })
-  t.false(/secret[ao]/.test(service.output()))
 })
 
 // The log.
@@ -308,15 +281,13 @@ test('external faults are logged without a stack trace, and all others with one'
   const lines: string[] = []
   const log = createLog('info', line => lines.push(line))
   const fault = (code: unknown, type = Error) => Object.assign(new type('x'), { code })
-  const outside = [
-    ...['ECONNREFUSED', 'ETIMEDOUT', 'EAI_AGAIN', 'ENOSPC', '08006', '25006', '53100', '57P01', '55P03', 14, 4],
-  ]
+  const codes = ['ECONNREFUSED', 'ETIMEDOUT', 'EAI_AGAIN', 'ENOSPC', '08006', '25006', '53100', '57P01', '55P03', 14, 4]
   const ended = ['Connection terminated unexpectedly', 'Client has encountered a connection error and is not queryable']
   const lost = ended.map(text => new Error('statement', { cause: new Error(text) }))
-  for (const [index, err] of [...outside.map(code => fault(code)), ...lost].entries())
+  for (const [index, err] of [...codes.map(code => fault(code)), ...lost].entries())
     log.error({ err }, `failure ${index}`)
   const faults = lines.splice(0)
-  t.is(faults.length, outside.length + lost.length)
+  t.is(faults.length, codes.length + lost.length)
   t.notRegex(faults.join(''), /stack/)
   const others = [fault('ERR_INVALID_ARG_TYPE'), fault('23505'), fault('42P01'), fault(13), fault(undefined, TypeError)]
   for (const err of others) log.error({ err }, 'failed')
@@ -328,13 +299,13 @@ test('external faults are logged without a stack trace, and all others with one'
 
 const forwarded = { 'x-forwarded-for': '203.0.113.7' }
 
-/** A service that by default trusts no proxy, the seconds that its clock is ahead, and its warnings. */
-async function start(t: ExecutionContext, trusted = '') {
+/** A service that trusts no proxy, the seconds that its clock is ahead, and its warnings. */
+async function start(t: ExecutionContext) {
   let ahead = 0
   const lines: string[] = []
   const service = await startTestService(
     t,
-    { AUTH_METRICS_ADDRESS: '127.0.0.1:0', AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_TRUSTED_PROXIES: trusted },
+    { AUTH_METRICS_ADDRESS: '127.0.0.1:0', AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_TRUSTED_PROXIES: '' },
     { clock: { now: () => Date.now() + ahead * 1000 }, onLine: line => void lines.push(line) },
   )
   const port = Number(new URL(service.http).port)
@@ -348,6 +319,7 @@ async function start(t: ExecutionContext, trusted = '') {
   }
   return {
     ...service,
+    lines,
     send,
     pass(seconds: number) {
       ahead += seconds
@@ -366,39 +338,32 @@ test('an untrusted proxy causes a warning once an hour, and appears in the metri
     return checks.find(({ check }) => check === 'client addresses')!
   }
   t.is((await doctor()).status, 'ok')
-  t.is(await metric('http'), 0)
   await send(35, forwarded, '127.0.0.1')
   await send(25, forwarded, '127.0.0.2')
   t.is(await metric('http'), 0)
   pass(61)
-  t.is(await metric('http'), 1)
-  t.is(await metric('grpc'), 0)
-  const [warning, ...more] = warnings()
-  t.deepEqual(more, [])
-  const { level, endpoint, networks, requests } = warning
-  t.deepEqual(
-    { level, endpoint, networks, requests, forwarded: warning.forwarded },
-    { level: 'warn', endpoint: 'http', networks: ['127.0.0.1', '127.0.0.2'], requests: 60, forwarded: 60 },
-  )
+  t.deepEqual([await metric('http'), await metric('grpc')], [1, 0])
+  t.is(warnings().length, 1)
+  const networks = ['127.0.0.1', '127.0.0.2']
+  t.like(warnings()[0], { level: 'warn', endpoint: 'http', networks, requests: 60, forwarded: 60 })
   const { status, detail, fix } = await doctor()
   t.is(status, 'warning')
   t.regex(detail, /^Of 60 requests .*, 60 carried X-Forwarded-For and came from 127\.0\.0\.1, 127\.0\.0\.2, not in/)
   t.regex(fix, /AUTH_TRUSTED_PROXIES/)
 
-  await send(60, forwarded)
-  pass(61)
-  t.is(await metric('http'), 1)
-  t.is(warnings().length, 1)
-  pass(3_600)
-  t.is(await metric('http'), 0)
-  t.is((await doctor()).status, 'ok')
-  await send(60, forwarded)
-  pass(61)
-  t.is(await metric('http'), 1)
-  t.is(warnings().length, 2)
+  for (const count of [1, 2]) {
+    await send(60, forwarded)
+    pass(61)
+    t.is(await metric('http'), 1)
+    t.is(warnings().length, count)
+    if (count === 2) break
+    pass(3_600)
+    t.is(await metric('http'), 0)
+    t.is((await doctor()).status, 'ok')
+  }
 })
 
-test('an untrusted proxy is also detected over gRPC, and a service that may forward addresses is not taken for one', async t => {
+test('over gRPC an untrusted proxy is detected, and no service that forwards addresses, whose calls without one are logged once', async t => {
   const service = await start(t)
   const client = openGrpc(service.grpc)
   t.teardown(async () => client.close())
@@ -407,8 +372,13 @@ test('an untrusted proxy is also detected over gRPC, and a service that may forw
     service.pass(61)
     return service.metric('grpc')
   }
-  const authorization = `Bearer ${await serviceKey(service, ['clients.forward'])}`
-  t.is(await send({ ...forwarded, authorization }), 0)
+  const key = await serviceKey(service, ['clients.forward'], 'silent')
+  t.is(await send({ ...forwarded, authorization: `Bearer ${key}` }), 0)
+  const silent = () => service.lines.filter(line => line.includes('"service":"silent"') && line.includes('"warn"'))
+  t.deepEqual(silent(), [])
+  for (let n = 0; n < 5; n++) await client.call(Users.method.getKeys, {}, { token: key })
+  t.is(silent().length, 1)
+  t.false(service.lines.join('').includes(key))
   t.is(await send(forwarded), 1)
   t.deepEqual(
     service.warnings().map(({ endpoint }) => endpoint),
