@@ -1,5 +1,5 @@
 /** deploy/ agrees with the service: settings, ports, versions, programs, limits. Tools check the rest (check.sh). */
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import test from 'ava'
@@ -16,10 +16,9 @@ const manifest = JSON.parse(read('package.json')) as { version: string; engines:
 
 /** Files of deploy/ that configure the service, and the handbook for operators. */
 const files = [
-  ...readdirSync(join(root, 'deploy'), { recursive: true, withFileTypes: true })
-    .filter(entry => entry.isFile())
-    .map(entry => join(entry.parentPath, entry.name).slice(root.length).replaceAll('\\', '/').replace(/^\//, ''))
-    .filter(name => !/^deploy\/(secrets|dashboards)\//.test(name)),
+  ...readdirSync(join(root, 'deploy'), { recursive: true, encoding: 'utf8' })
+    .map(name => `deploy/${name.replaceAll('\\', '/')}`)
+    .filter(name => !/^deploy\/(secrets|dashboards)\//.test(name) && statSync(join(root, name)).isFile()),
   'docs/operations.md',
 ]
 
@@ -78,13 +77,10 @@ test('images run one version of Node.js, which the package supports', t => {
   t.true(majors[0]! > Number(/^>=(\d+)/.exec(manifest.engines.node)![1]))
 })
 
-test('chart and image have the version of the package', t => {
+test('chart and image have the version of the package, and the build makes every program that deploy/ starts', t => {
   const versions = findAll(/(?:^version: |^appVersion: "|auth-registry:|image\.version=")(\d+\.\d+\.\d+(?:-[\w.]+)?)/gm)
   t.true(versions.length >= 5)
   for (const [file, version] of versions) t.is(version, manifest.version, file)
-})
-
-test('the build makes every program that deploy/ starts', t => {
   const programs = findAll(/\b(dist\/[\w/]+\.js)\b/g)
   t.true(programs.length > 6)
   for (const [file, program] of programs) t.true(existsSync(join(root, program!)), `${file}: ${program}`)
@@ -126,28 +122,19 @@ test('the build context of the image holds exactly its inputs', t => {
   t.false(let_in.some(path => /^(node_modules|\.auth|deploy\/secrets|deploy)$/.test(path)))
 })
 
-test('every supervisor in deploy/ waits longer for a process than it takes to stop', t => {
+test('every supervisor in deploy/ waits longer for a process than it takes to stop, and probes notice that before', t => {
   // AUTH_DRAIN, the grace period, and a second for each of a few steps that may hang.
   const least = 5 + grace / 1000 + 5
-  const places = [
-    ['deploy/compose.yaml', /image\n(?:.*\n)*? {4}stop_grace_period: (\d+)s/],
-    ['deploy/systemd/auth-server.service', /^TimeoutStopSec=(\d+)$/m],
-    ['deploy/systemd/auth-gateway.service', /^TimeoutStopSec=(\d+)$/m],
-    ['deploy/helm/auth-registry/templates/server.yaml', /terminationGracePeriodSeconds: (\d+)/],
-    ['deploy/helm/auth-registry/templates/gateway.yaml', /terminationGracePeriodSeconds: (\d+)/],
-  ] as const
-  for (const [file, pattern] of places) t.true(numberIn(file, pattern) >= least, file)
-})
-
-test('pods of the chart report not ready for longer than their probes take to notice', t => {
+  t.true(numberIn('deploy/compose.yaml', /image\n(?:.*\n)*? {4}stop_grace_period: (\d+)s/) >= least)
   const drain = numberIn('deploy/helm/auth-registry/values.yaml', /AUTH_DRAIN: (\d+)s/)
   for (const name of ['server', 'gateway']) {
+    t.true(numberIn(`deploy/systemd/auth-${name}.service`, /^TimeoutStopSec=(\d+)$/m) >= least)
     const file = `deploy/helm/auth-registry/templates/${name}.yaml`
     const probe = (field: string) =>
       numberIn(file, new RegExp(`readinessProbe:\\n(?: +\\w+:.*\\n)*? +${field}: (\\d+)\\n`))
     t.is(probe('failureThreshold'), 3)
     t.true(drain > probe('failureThreshold') * probe('periodSeconds'), file)
-    t.true(numberIn(file, /terminationGracePeriodSeconds: (\d+)/) >= drain + grace / 1000 + 10, file)
+    t.true(numberIn(file, /terminationGracePeriodSeconds: (\d+)/) >= Math.max(least, drain + grace / 1000 + 10), file)
   }
 })
 
@@ -216,38 +203,27 @@ test('the autoscaler uses a metric that the adapter derives from one of the serv
   t.true(read('server/observability/metrics.ts').includes(`name: '${from}'`))
 })
 
-test('the chart scrapes the metrics of every pod, over TLS if it is on, and admits permitted peers only', t => {
+test('the chart scrapes and probes every pod at its metrics port, over TLS if it is on, and admits permitted peers only', t => {
+  const chart = 'deploy/helm/auth-registry/templates'
   for (const part of ['server', 'gateway']) {
-    const text = read(`deploy/helm/auth-registry/templates/${part}.yaml`)
+    const text = read(`${chart}/${part}.yaml`)
     t.regex(text, /include "auth\.scraped" \$tls/, part)
     t.regex(text, /- \{ name: metrics, containerPort: 9090 \}/, part)
     t.regex(text, /"AUTH_METRICS_ADDRESS" "0\.0\.0\.0:9090"/, part)
-  }
-  const helpers = read('deploy/helm/auth-registry/templates/_helpers.tpl')
-  t.regex(helpers, /prometheus\.io\/scheme: \{\{ if \. \}\}https\{\{ else \}\}http\{\{ end \}\}/)
-  const policies = read('deploy/helm/auth-registry/templates/networkpolicy.yaml')
-  t.is(policies.match(/with \.metricsFrom/g)?.length, 2)
-})
-
-test('every probe of the chart and the image uses the metrics port, over TLS if it is on', t => {
-  for (const part of ['server', 'gateway']) {
-    const text = read(`deploy/helm/auth-registry/templates/${part}.yaml`)
-    const probes = [...text.matchAll(/^ +(startup|readiness|liveness)Probe:\n +(.*)$/gm)].map(
-      ([, kind, ask]) => `${kind} ${ask}`,
-    )
+    const probes = [...text.matchAll(/^ +(startup|readiness|liveness)Probe:\n +(.*)$/gm)]
     const ask = (path: string) => `httpGet: {{ include "auth.probe" (list "${path}" $tls) }}`
-    t.deepEqual(probes, [
-      `startup ${ask(part === 'server' ? '/readyz' : '/healthz')}`,
-      `readiness ${ask('/readyz')}`,
-      `liveness ${ask('/healthz')}`,
-    ])
+    t.deepEqual(Object.fromEntries(probes.map(([, kind, ask]) => [kind, ask])), {
+      startup: ask(part === 'server' ? '/readyz' : '/healthz'),
+      readiness: ask('/readyz'),
+      liveness: ask('/healthz'),
+    })
   }
-  const helpers = read('deploy/helm/auth-registry/templates/_helpers.tpl')
+  const helpers = read(`${chart}/_helpers.tpl`)
+  t.regex(helpers, /prometheus\.io\/scheme: \{\{ if \. \}\}https\{\{ else \}\}http\{\{ end \}\}/)
   t.regex(helpers, /port: metrics, scheme: \{\{ if index \. 1 \}\}HTTPS\{\{ else \}\}HTTP\{\{ end \}\}/)
-  t.regex(
-    read('deploy/Dockerfile'),
-    /^HEALTHCHECK [^\n]*\\\n +CMD \["\/nodejs\/bin\/node", "deploy\/healthcheck\.mjs"\]$/m,
-  )
+  t.is(read(`${chart}/networkpolicy.yaml`).match(/with \.metricsFrom/g)?.length, 2)
+  const healthcheck = /^HEALTHCHECK [^\n]*\\\n +CMD \["\/nodejs\/bin\/node", "deploy\/healthcheck\.mjs"\]$/m
+  t.regex(read('deploy/Dockerfile'), healthcheck)
 })
 
 test('every alert has a section that says what to do', t => {
@@ -256,10 +232,13 @@ test('every alert has a section that says what to do', t => {
   const rows = [...text.matchAll(/^\| \[(Auth\w+)\]\(#(\w+)\) \|/gm)]
   t.true(rows.length > 10)
   t.deepEqual(
-    rows.map(([, name]) => name),
-    sections,
+    rows.map(([, ...row]) => row),
+    sections.map(name => [name, name.toLowerCase()]),
   )
-  for (const [, name, anchor] of rows) t.is(anchor, name!.toLowerCase())
-  const rules = existsSync(join(root, 'deploy/alerts.yaml')) ? read('deploy/alerts.yaml') : ''
-  for (const [, name = ''] of rules.matchAll(/^ *- alert: (\w+)$/gm)) t.true(sections.includes(name), name)
+  const alerts = [...read('deploy/alerts.yaml').matchAll(/^ *- alert: (\w+)$[\s\S]*?runbook_url: (\S+)/gm)]
+  t.is(alerts.length, 18)
+  for (const [, name = '', url] of alerts) {
+    t.true(sections.includes(name), name)
+    t.is(url, `https://docs.example.org/operations.md#${name.toLowerCase()}`)
+  }
 })

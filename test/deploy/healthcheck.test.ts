@@ -4,9 +4,8 @@ import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
 import test from 'ava'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
-import type { Teardown } from '../_helpers/database.js'
 import { freePort } from '../_helpers/relay.js'
-import { startTestService, type TestService } from '../_helpers/service.js'
+import { startTestService } from '../_helpers/service.js'
 import { waitForValue } from '../_helpers/wait.js'
 
 const program = fileURLToPath(new URL('../../../deploy/healthcheck.mjs', import.meta.url))
@@ -23,34 +22,20 @@ async function check(env: Record<string, string>): Promise<{ code: number; said:
   return { code, said }
 }
 
-/** It fails after 4 s, which a busy machine may need. */
-const healthy = (env: Record<string, string>) => waitForValue(async () => (await check(env)).code, 0)
-
-async function certificates(t: Teardown): Promise<Record<string, string>> {
+test('a ready process is healthy, over TLS without a client certificate if it has one, and a stopping one is not', async t => {
   const authority = createAuthority('Authority')
-  const files = await writePems(t, { ca: authority.certificate, ...authority.issue({ name: 'auth-server' }) })
-  return { AUTH_TLS_CERT: files.cert, AUTH_TLS_KEY: files.key, AUTH_TLS_CA: files.ca }
-}
-
-/** The address of a service's metrics, as in its setting. */
-const metricsOf = ({ service }: TestService) => `0.0.0.0:${service.addresses.metrics!.port}`
-
-test('a ready process is healthy, and a stopping one is not', async t => {
-  const service = await startTestService(t, { AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
-  const env = { AUTH_METRICS_ADDRESS: metricsOf(service) }
-  await t.notThrowsAsync(healthy(env))
-  service.service.drain()
-  t.is((await check(env)).code, 1)
-})
-
-test('a process with a certificate is asked over TLS, without a client certificate', async t => {
-  const tls = await certificates(t)
-  const service = await startTestService(t, { ...tls, AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
-  const env = { ...tls, AUTH_METRICS_ADDRESS: metricsOf(service) }
-  await t.notThrowsAsync(healthy(env))
-  t.deepEqual(await check(env), { code: 0, said: '' })
-  service.service.drain()
-  t.is((await check(env)).code, 1)
+  const { cert, key, ca } = await writePems(t, {
+    ca: authority.certificate,
+    ...authority.issue({ name: 'auth-server' }),
+  })
+  for (const tls of [{}, { AUTH_TLS_CERT: cert, AUTH_TLS_KEY: key, AUTH_TLS_CA: ca }] as Record<string, string>[]) {
+    const { service } = await startTestService(t, { ...tls, AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
+    const env = { ...tls, AUTH_METRICS_ADDRESS: `0.0.0.0:${service.addresses.metrics!.port}` }
+    // It fails after 4 s, which a busy machine may need.
+    await waitForValue(() => check(env), { code: 0, said: '' })
+    service.drain()
+    t.is((await check(env)).code, 1)
+  }
 })
 
 test('without a listener the check fails, and without metrics it says so', async t => {
