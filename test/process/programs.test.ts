@@ -7,15 +7,14 @@ import { type AddressInfo, createServer } from 'node:net'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import test, { type ExecutionContext } from 'ava'
-import pg from 'pg'
 import { settingNames } from '../../server/process/settings.js'
 import { programs, spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { writePems } from '../_helpers/certificates.js'
-import { freshDatabase } from '../_helpers/database.js'
+import { ask, freshDatabase } from '../_helpers/database.js'
 import { issue } from '../_helpers/over-tls.js'
 import { freePort } from '../_helpers/relay.js'
 import { createRequest, password } from '../_helpers/service.js'
-import { launch, type Spawned, serviceEnv, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
+import { launch, serviceEnv, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
 import { claimsOf } from '../_helpers/tokens.js'
 import { waitForValue } from '../_helpers/wait.js'
 
@@ -62,14 +61,11 @@ test('auth-server and auth-gateway together are the service, and auth-server has
 
 test('with Node.js before 24, exposing Administration beyond this machine logs a warning at the start', async t => {
   const { cert, key } = await writePems(t, issue())
-  for (const [host, beyond] of [
-    ['127.0.0.1', false],
-    ['0.0.0.0', true],
-  ] as const) {
+  for (const host of ['127.0.0.1', '0.0.0.0']) {
     const env = { AUTH_TLS_CERT: cert, AUTH_TLS_KEY: key, AUTH_ADMIN_ADDRESS: `${host}:0` }
     const { output } = await spawnService(t, env)
     const warned = /"level":"warn".*AUTH_ADMIN_ADDRESS.*private network.*client certificates/.test(output())
-    t.is(warned, beyond && Number.parseInt(process.versions.node, 10) < 24, output())
+    t.is(warned, host === '0.0.0.0' && Number.parseInt(process.versions.node, 10) < 24, output())
   }
 })
 
@@ -128,7 +124,7 @@ test('after a first start on a taken port, the next one installs the registry wi
 // The modules that an idle process has loaded: none that only some calls need.
 
 /** Modules that only calls need, each by one of its files. */
-const brought = {
+const brought: Record<string, RegExp> = {
   'a second protobuf library': /node_modules\/protobufjs\//,
   nodemailer: /\/nodemailer/,
   'the dictionary of passwords': /node_modules\/@zxcvbn-ts\//,
@@ -136,36 +132,25 @@ const brought = {
   'a hash thread': /hash-thread\.js/,
 }
 
-const loadedBy = (service: Spawned) =>
-  Object.entries(brought)
-    .filter(([, file]) => file.test(service.output()))
-    .map(([what]) => what)
-
-/** Starts a service on a database that another one used before. It reports each file that it loads. */
-async function startReporting(t: ExecutionContext) {
+test('an idle process after its first maintenance run has loaded no module that only some calls need', async t => {
   const DATABASE_URL = await freshDatabase(t)
   // The first start hashes the password of the administrator.
   await signalUntilEnded(await spawnService(t, { DATABASE_URL }), 'SIGINT')
-  const client = new pg.Client(DATABASE_URL)
-  await client.connect()
-  t.teardown(() => client.end())
-  // Maintenance has run once this row is deleted.
-  await client.query(`INSERT INTO signing_keys (kid, public_jwk, private_sealed, signs_at, verifies_until, token_ttl)
-    SELECT 'lapsed', public_jwk, private_sealed, signs_at - interval '9 days', now() - interval '1 day', token_ttl
-    FROM signing_keys`)
+  await ask(
+    DATABASE_URL,
+    `INSERT INTO signing_keys (kid, public_jwk, private_sealed, signs_at, verifies_until, token_ttl)
+      SELECT 'lapsed', public_jwk, private_sealed, signs_at - interval '9 days', now() - interval '1 day', token_ttl
+      FROM signing_keys`,
+  )
   const service = await spawnService(t, { DATABASE_URL, NODE_DEBUG: 'module,esm' })
-  const left = () => client.query(`SELECT FROM signing_keys WHERE kid = 'lapsed'`)
-  await waitForValue(async () => (await left()).rowCount, 0)
-  return service
-}
-
-test('an idle process after its first maintenance run has loaded no module that only some calls need', async t => {
-  const service = await startReporting(t)
+  // Maintenance has run once this row is deleted.
+  await waitForValue(() => ask(DATABASE_URL, `SELECT FROM signing_keys WHERE kid = 'lapsed'`), [])
+  const loaded = () => Object.keys(brought).filter(what => brought[what]!.test(service.output()))
   const request = createRequest(service.http)
   t.is((await request('GET', '/readyz')).status, 200)
-  t.deepEqual(loadedBy(service), [])
+  t.deepEqual(loaded(), [])
 
   // Modules are loaded, and reported, when a call needs them.
   t.is((await request('POST', '/users/login', { body: { username: 'admin', password } })).status, 200)
-  t.true(['a hash thread', 'bcrypt'].every(what => loadedBy(service).includes(what)))
+  t.true(['a hash thread', 'bcrypt'].every(what => loaded().includes(what)))
 })
