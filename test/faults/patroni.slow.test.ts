@@ -84,8 +84,18 @@ const ways: Record<string, Way> = {
   }),
 }
 
-/** A cluster, and two gateways before two servers on it. */
-async function startAll(t: Teardown, connect: Way) {
+/** Ends what `startAll` started. */
+let stop = async () => {}
+test.after.always(() => stop())
+
+/** Ends the cluster before, and starts one, with two gateways before two servers on it. */
+async function startAll(connect: Way) {
+  await stop()
+  const cleanUps: (() => Promise<void>)[] = []
+  const t: Teardown = { teardown: work => void cleanUps.push(work) }
+  stop = async () => {
+    for (const work of cleanUps.splice(0).reverse()) await work()
+  }
   const cluster = await startCluster(t)
   const { all, only } = await connect(cluster)
   const mailbox = await openMailbox(t)
@@ -97,12 +107,7 @@ async function startAll(t: Teardown, connect: Way) {
 
 const missing = missingTools()
 for (const [way, connect] of Object.entries(ways)) {
-  const cleanUps: (() => Promise<void>)[] = []
   let started: ReturnType<typeof startAll> | undefined
-  test.after.always(async () => {
-    for (const work of cleanUps.reverse()) await work()
-  })
-
   for (const [name, create] of Object.entries(faults)) {
     const title = `${name} (${way}): no acknowledged write is lost or doubled`
     if (missing.length > 0) {
@@ -111,7 +116,7 @@ for (const [way, connect] of Object.entries(ways)) {
     }
     test.serial(title, async t => {
       t.timeout(900_000)
-      started ??= startAll({ teardown: work => void cleanUps.push(work) }, connect)
+      started ??= startAll(connect)
       const { cluster, mailbox, gateways, env, only } = await started
       await cluster.healthy()
       const primary = (await cluster.leader())!
