@@ -79,13 +79,14 @@ function createHttpClient(dial: () => Socket, connections: number): Client {
       connection.received = connection.received.subarray(read.length)
       const { resolve } = connection.pending
       connection.pending = undefined
+      resolve(read.answer)
+      if (read.closes) return gone()
       const next = waiting.shift()
       if (next) next(connection)
       else idle.push(connection)
-      resolve(read.answer)
     })
     const gone = (error?: Error) => {
-      open.delete(connection)
+      if (!open.delete(connection)) return
       const place = idle.indexOf(connection)
       if (place >= 0) idle.splice(place, 1)
       connection.pending?.reject(error ?? new Error('connection closed'))
@@ -129,8 +130,8 @@ export function head(wire: Omit<Wire, 'expected' | 'refusable'>): string {
   return `${text}\r\n`
 }
 
-/** The first response in the received bytes, and its length; undefined while it is incomplete. */
-export function readAnswer(received: Buffer): { answer: Answer; length: number } | undefined {
+/** The first response in the received bytes, its length, and whether it is the connection’s last; undefined while incomplete. */
+export function readAnswer(received: Buffer): { answer: Answer; length: number; closes: boolean } | undefined {
   const end = received.indexOf('\r\n\r\n')
   if (end < 0) return undefined
   const headers = received.toString('latin1', 0, end)
@@ -141,7 +142,8 @@ export function readAnswer(received: Buffer): { answer: Answer; length: number }
   if (received.length < length) return undefined
   const after = /\r\nretry-after: *(\d+)/i.exec(headers)?.[1]
   const answer = { status, body: received.subarray(end + 4, length) }
-  return { answer: after === undefined ? answer : { ...answer, retryAfter: Number(after) }, length }
+  const closes = /\r\nconnection: *close/i.test(headers)
+  return { answer: after === undefined ? answer : { ...answer, retryAfter: Number(after) }, length, closes }
 }
 
 /** Calls that share an HTTP/2 connection. */
@@ -155,7 +157,7 @@ function createGrpcClient(dial: () => Socket, calls: number, timeout: number | u
     send: ({ path, token, forwardedFor, body }) =>
       new Promise((resolve, reject) => {
         const place = next++ % sessions.length
-        if (sessions[place]!.destroyed) sessions[place] = open()
+        if (sessions[place]!.closed || sessions[place]!.destroyed) sessions[place] = open()
         const stream = sessions[place]!.request({
           ':method': 'POST',
           ':path': path,
@@ -187,4 +189,14 @@ function createGrpcClient(dial: () => Socket, calls: number, timeout: number | u
       for (const session of sessions) session.destroy()
     },
   }
+}
+
+/** Classifies an answer: `right`, `refused`, `late`, or its fault. */
+export function judge(endpoint: Endpoint, wire: Wire, { status, body, message = '' }: Answer): string {
+  const right = endpoint === 'grpc' ? 0 : (wire.status ?? 200)
+  if (status === right) return body.includes(wire.expected) ? 'right' : `wrong content of ${wire.path.slice(0, 20)}`
+  const refused = endpoint === 'grpc' ? status === 8 : status === 429 || (status === 503 && body.includes('OVERLOADED'))
+  if (wire.refusable && refused) return 'refused'
+  if (endpoint === 'grpc' ? status === 4 : status === 503 && body.includes('DEADLINE_EXCEEDED')) return 'late'
+  return `${status} ${(message || body.toString()).slice(0, 120)}`
 }

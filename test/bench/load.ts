@@ -2,7 +2,7 @@
 import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Worker } from 'node:worker_threads'
-import { type Answer, type Client, createClient } from './clients.js'
+import { type Answer, type Client, createClient, judge } from './clients.js'
 import type { Beats } from './metronome.js'
 import { type Endpoint, type Operation, type Wire, type World, wireOf } from './operations.js'
 
@@ -225,14 +225,4 @@ function createTally({ endpoint, seconds, deadline = Number.POSITIVE_INFINITY }:
       errors,
     }),
   }
-}
-
-/** Classifies an answer: `right`, `refused`, `late`, or its fault. */
-function judge(endpoint: Endpoint, wire: Wire, { status, body, message = '' }: Answer): string {
-  const right = endpoint === 'grpc' ? 0 : (wire.status ?? 200)
-  if (status === right) return body.includes(wire.expected) ? 'right' : `wrong content of ${wire.path.slice(0, 20)}`
-  const refused = endpoint === 'grpc' ? status === 8 : status === 429 || (status === 503 && body.includes('OVERLOADED'))
-  if (wire.refusable && refused) return 'refused'
-  if (endpoint === 'grpc' ? status === 4 : status === 503 && body.includes('DEADLINE_EXCEEDED')) return 'late'
-  return `${status} ${(message || body.toString()).slice(0, 120)}`
 }

@@ -15,13 +15,14 @@ import { startEmbedded } from '../../server/embedded/start.js'
 import { abuse } from './abuse.js'
 import { costs } from './costs.js'
 import { crowds } from './crowds.js'
+import { day } from './day.js'
 import { floodNames, floodOf } from './floods.js'
 import { errorsIn, evaluate, goalText, measure, type Result, type Samples, summarize } from './measure.js'
 import { root, stopAll } from './processes.js'
 import { scenarios as steady } from './scenarios.js'
 import type { Scenarios } from './segments.js'
 
-const fixed: Scenarios = { ...steady, ...crowds, ...costs }
+const fixed: Scenarios = { ...steady, ...crowds, ...costs, ...day }
 
 const usage = `npm run bench -- [--scenario name]… [options]
 
@@ -39,6 +40,8 @@ ${Object.entries(fixed)
   --seconds 30      length of a window of abuse; a crowd's is a third, a school comes in twice that
   --users 2000      users of the school
   --cost 10         cost of the hashes of abuse, crowd and school
+  --minutes 120     length of a day
+  --capacity 27     hashes a second of the machine, of which a day uses a third; measured at its start by default
   --against FOLDER  front: another checkout with its dist, measured in turn
   --out bench.json  file for everything that was measured
 
@@ -55,6 +58,8 @@ const { values: options } = parseArgs({
     seconds: { type: 'string', default: '30' },
     users: { type: 'string', default: '2000' },
     cost: { type: 'string', default: '10' },
+    minutes: { type: 'string', default: '120' },
+    capacity: { type: 'string' },
     against: { type: 'string' },
     out: { type: 'string', default: 'bench.json' },
     help: { type: 'boolean', default: false },
@@ -66,7 +71,13 @@ async function main(): Promise<void> {
   const scenarios = chosen(options.scenario)
   const rounds = options.rounds === undefined ? undefined : wholeNumber('rounds')
   const scale = options.quick ? 0.1 : 1
-  const sizes = { seconds: wholeNumber('seconds'), users: wholeNumber('users'), cost: wholeNumber('cost') }
+  const sizes = {
+    seconds: wholeNumber('seconds'),
+    users: wholeNumber('users'),
+    cost: wholeNumber('cost'),
+    minutes: wholeNumber('minutes'),
+    capacity: options.capacity === undefined ? 0 : wholeNumber('capacity'),
+  }
   const against = options.against === undefined ? {} : { against: resolve(options.against) }
   const missed: string[] = []
 
@@ -125,7 +136,7 @@ function chosen(names: readonly string[] | undefined): Scenarios {
   return scenarios
 }
 
-function wholeNumber(name: 'rounds' | 'seconds' | 'users' | 'cost'): number {
+function wholeNumber(name: 'rounds' | 'seconds' | 'users' | 'cost' | 'minutes' | 'capacity'): number {
   const number = Number(options[name])
   if (!Number.isInteger(number) || number < 1) throw new Error(`--${name} is a whole number from 1 on`)
   return number

@@ -125,11 +125,15 @@ export function wireOf(operation: Operation, endpoint: Endpoint, index: number, 
     const body = Buffer.from(JSON.stringify(toJson(rpc.input, message)))
     return { ...wire, method: 'POST', path, contentType: 'application/json', body }
   }
-  const bytes = toBinary(rpc.input, message)
-  const frame = Buffer.alloc(5 + bytes.length)
-  frame.writeUInt32BE(bytes.length, 1)
-  frame.set(bytes, 5)
-  return { ...wire, method: 'POST', path, contentType: 'application/grpc', body: frame }
+  return { ...wire, method: 'POST', path, contentType: 'application/grpc', body: frame(toBinary(rpc.input, message)) }
+}
+
+/** A message as gRPC sends it. */
+export function frame(message: Uint8Array): Buffer {
+  const bytes = Buffer.alloc(5 + message.length)
+  bytes.writeUInt32BE(message.length, 1)
+  bytes.set(message, 5)
+  return bytes
 }
 
 const rules: Record<Operation, (index: number, world: World) => Rule> = {

@@ -1,7 +1,7 @@
 /** Starts the processes of the benchmark and measures their resources. */
 import { type ChildProcess, fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readFileSync } from 'node:fs'
+import { closeSync, openSync, readFileSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -52,11 +52,18 @@ const flags = (() => {
   return (scripts.start as string).split(' ').filter(word => word.startsWith('--'))
 })()
 
-/** Starts the service as `npm start` does, built in `folder`, and waits until it logs its addresses. */
-export async function startService(env: Record<string, string>, folder = root): Promise<ServiceProcess> {
+/**
+ * Starts the service as `npm start` does, built in `folder`, and waits until it logs its addresses. Its log has its usual
+ * cost; without a file for it (`BENCH_LOG`) it is discarded.
+ */
+export async function startService(
+  { BENCH_LOG: log, ...env }: Record<string, string>,
+  folder = root,
+): Promise<ServiceProcess> {
   const main = join(folder, 'dist/server/main.js')
-  // Its access log has its usual cost, and is discarded.
-  const child = startProgram(main, env, 'ignore')
+  const file = log === undefined ? undefined : openSync(log, 'a')
+  const child = startProgram(main, env, file ?? 'ignore')
+  if (file !== undefined) closeSync(file)
   const said = await say(child, /gRPC +\S+:(\d+)\nHTTP +https?:\/\/\S+:(\d+)\nmetrics +https?:\/\/\S+:(\d+)/)
   const [grpc, http, metrics] = said.slice(1).map(Number) as [number, number, number]
   return { ...handle(child), grpc, http, metrics, alive: () => child.exitCode === null && child.signalCode === null }
@@ -70,9 +77,11 @@ export async function startGateway(...ports: readonly number[]): Promise<Process
   return { ...handle(child), http: Number(said[1]) }
 }
 
-function startProgram(main: string, env: Record<string, string>, stdout: 'ignore' | 'pipe'): ChildProcess {
+function startProgram(main: string, env: Record<string, string>, stdout: 'ignore' | 'pipe' | number): ChildProcess {
   const stdio = ['ignore', stdout, 'pipe'] as const
-  return track(spawn(process.execPath, [...flags, main], { env: { ...common, ...env }, stdio: [...stdio] }))
+  // With a file for its log also in a session of its own, as under a service manager: Linux shares processors by session.
+  const detached = typeof stdout === 'number'
+  return track(spawn(process.execPath, [...flags, main], { env: { ...common, ...env }, stdio: [...stdio], detached }))
 }
 
 /** Starts a baseline. */

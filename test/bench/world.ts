@@ -20,6 +20,10 @@ export interface Bench {
   readonly users: number
   /** Cost of all hashes, unless a scenario sets another one. */
   readonly cost: number
+  /** Minutes of a day. */
+  readonly minutes: number
+  /** Hashes a second of the machine in a day; 0 measures them. */
+  readonly capacity: number
   /** Another folder with a build of the service, to compare it with this one. */
   readonly against?: string
 }
