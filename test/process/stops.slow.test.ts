@@ -1,6 +1,6 @@
 /** Stops: first not ready, then no new connections, then calls in progress end, then the process, even if something hangs. */
 import { once } from 'node:events'
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { Agent, request as httpRequest } from 'node:http'
 import { connect, createServer } from 'node:net'
 import { join } from 'node:path'
@@ -9,10 +9,9 @@ import { fileURLToPath } from 'node:url'
 import { Client, credentials } from '@grpc/grpc-js'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
 import test, { type ExecutionContext } from 'ava'
-import pg from 'pg'
-import { ask, freshDatabase } from '../_helpers/database.js'
+import { ask, freshDatabase, hold } from '../_helpers/database.js'
 import { startRelay } from '../_helpers/relay.js'
-import { createRequest, password } from '../_helpers/service.js'
+import { createRequest, password, signUpForm } from '../_helpers/service.js'
 import { launch, type Spawned, serviceEnv, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
@@ -66,19 +65,17 @@ test.serial(
   },
 )
 
-for (const signal of ['SIGINT', 'SIGHUP', 'SIGQUIT'] as const) {
-  test.serial(`${signal} stops at once`, async t => {
+test.serial('SIGINT, SIGHUP and SIGQUIT stop at once', async t => {
+  for (const signal of ['SIGINT', 'SIGHUP', 'SIGQUIT'] as const) {
     const service = await spawnService(t, { AUTH_DRAIN: longDrain })
     service.child.kill(signal)
-    t.is(await service.ended, 0)
-  })
-}
+    t.is(await service.ended, 0, signal)
+  }
+})
 
 /** A login that waits for a lock until `release`. */
 async function heldLogin(t: ExecutionContext, { http, databaseUrl }: Spawned) {
-  const client = new pg.Client({ connectionString: databaseUrl })
-  await client.connect()
-  t.teardown(() => client.end())
+  const client = await hold(t, databaseUrl)
   await client.query('BEGIN; LOCK TABLE attempts')
   const answer = login(http)
   // Maintenance may wait for it, too.
@@ -180,10 +177,11 @@ test('a mail server that doesn’t answer doesn’t keep a process from ending, 
   const { port } = server.address() as { port: number }
   const service = await spawnService(t, { SMTP_URL: `smtp://127.0.0.1:${port}` })
   const request = createRequest(service.http)
-  const [username, email] = ['(11)98765-4321', 'ana@example.org']
-  const form = { username, nickname: 'Ana', password, state: 'SP', city: 'Bauru', termsofusage: true, email }
-  await request('POST', '/users/signup', { body: { ...form, roles: ['ROLE_CLIENT'] } })
-  await request('POST', '/forgotpasswords/sendkeybyemail', { body: { username, email } })
+  const form = signUpForm({ email: 'ana@example.org' })
+  await request('POST', '/users/signup', { body: form })
+  await request('POST', '/forgotpasswords/sendkeybyemail', {
+    body: { username: form.username, email: 'ana@example.org' },
+  })
   await waitForValue(
     () => connections,
     value => value > 0,
@@ -216,50 +214,24 @@ function lives(pid: number): boolean {
   }
 }
 
-/** PostgreSQL exits shortly after it has removed its postmaster.pid, for which the service waits. */
-const untilEnded = (pid: number) => waitFor(() => !lives(pid))
-
 const embedded = { DATABASE_URL: '', AUTH_DRAIN: '' }
 
-for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP', 'SIGQUIT'] as const) {
-  test.serial(`${signal} leaves no embedded PostgreSQL running`, async t => {
-    const env = await serviceEnv(t, embedded)
-    const service = await spawnService(t, env)
-    const pid = postmasterOf(env.AUTH_DATA_DIR!)
-    service.child.kill(signal)
-    t.is(await service.ended, 0)
-    await untilEnded(pid)
-  })
-}
-
-test.serial('no embedded PostgreSQL keeps running after repeated signals, nor when it is frozen', async t => {
-  const env = await serviceEnv(t, embedded)
-  const first = await spawnService(t, { ...env, AUTH_DRAIN: longDrain })
-  const pid = postmasterOf(env.AUTH_DATA_DIR!)
-  t.is(await signalUntilEnded(first, 'SIGTERM'), 0)
-  await untilEnded(pid)
-
-  const second = await spawnService(t, env)
-  const frozen = postmasterOf(env.AUTH_DATA_DIR!)
-  process.kill(frozen, 'SIGSTOP')
-  second.child.kill('SIGTERM')
-  t.is(await second.ended, 0)
-  t.false(lives(frozen))
-})
-
-test.serial('an interrupted start leaves no embedded PostgreSQL running', async t => {
-  const env = await serviceEnv(t, embedded)
-  const program = launch(t, env)
-  const pid = await waitFor(() => {
-    try {
-      return postmasterOf(env.AUTH_DATA_DIR!)
-    } catch {
-      return undefined
-    }
-  })
-  program.child.kill('SIGTERM')
-  t.is(await program.ended, 0)
-  await untilEnded(pid)
+test.serial('no signal leaves an embedded PostgreSQL running, whenever it comes, even a frozen one', async t => {
+  for (const [signal, how] of [
+    ...[['SIGTERM'], ['SIGINT'], ['SIGHUP'], ['SIGQUIT'], ['SIGTERM', 'starting'], ['SIGTERM', 'frozen']],
+    ['SIGTERM', 'repeated'],
+  ] as [NodeJS.Signals, string?][]) {
+    const env = await serviceEnv(t, { ...embedded, ...(how === 'repeated' && { AUTH_DRAIN: longDrain }) })
+    const program = how === 'starting' ? launch(t, env) : await spawnService(t, env)
+    const pidFile = join(env.AUTH_DATA_DIR!, 'postgres/postmaster.pid')
+    const pid = await waitFor(() => (existsSync(pidFile) && postmasterOf(env.AUTH_DATA_DIR!)) || undefined)
+    if (how === 'frozen') process.kill(pid, 'SIGSTOP')
+    if (how === 'repeated') void signalUntilEnded(program, signal)
+    else program.child.kill(signal)
+    t.is(await program.ended, 0, `${signal} ${how}`)
+    // PostgreSQL exits shortly after it has removed its postmaster.pid, for which the service waits.
+    await waitFor(() => !lives(pid))
+  }
 })
 
 test.serial('closing the terminal stops the service, and leaves no embedded PostgreSQL running', async t => {
