@@ -1,4 +1,5 @@
 /** Clients of Administration: over gRPC with a token, or on the database itself. */
+import { randomUUID } from 'node:crypto'
 import { type Client, type ConnectError, createClient } from '@connectrpc/connect'
 import { createGrpcTransport, Http2SessionManager } from '@connectrpc/connect-node'
 import test from 'ava'
@@ -49,6 +50,15 @@ export function signedInForFile(service: TestService): AdministrationClient {
   return client
 }
 
+/** Another active ROLE_ADMIN, whom one creates, and its session. */
+export async function anotherAdministrator(t: Teardown, service: TestService, by: AdministrationClient, fields = {}) {
+  const form = { username: randomUUID(), role: 'ROLE_ADMIN', state: 'SP', city: 'Bauru', password, ...fields }
+  const { username } = form
+  const { user } = await by.createUser({ form, active: true, confirm: username })
+  const { token } = await openAdministration(t, service).signIn({ username, password })
+  return { username, id: user!.record!.id!, api: openAdministration(t, service, token) }
+}
+
 /** The reason of a refusal; `none` when there is none. */
 export async function reasonOf(call: Promise<unknown>): Promise<string> {
   const error = await call.then(
@@ -56,6 +66,16 @@ export async function reasonOf(call: Promise<unknown>): Promise<string> {
     (error: ConnectError) => error,
   )
   return error?.findDetails(ErrorInfoSchema)[0]?.reason ?? 'none'
+}
+
+/** Repeats a call that has waited too long for a lock. */
+export async function whenFree<T>(call: () => Promise<T>): Promise<T> {
+  for (;;) {
+    const made = await call().catch(async error => {
+      if ((await reasonOf(Promise.reject(error))) !== 'UNAVAILABLE') throw error
+    })
+    if (made) return made
+  }
 }
 
 /** The invalid fields of a refusal. */

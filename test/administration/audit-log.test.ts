@@ -1,5 +1,5 @@
 /** The audit log of administrators: lists by page and filter, follow requests, and verification in several calls. */
-import { type Timestamp, timestampFromDate } from '@bufbuild/protobuf/wkt'
+import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import test from 'ava'
 import type { AuditEvent } from '../../server/models/audit.js'
 import { type AdministrationClient, allPages, openLocal, openSignedIn, reasonOf } from '../_helpers/administration.js'
@@ -20,14 +20,7 @@ const append = ({ registry }: TestService, ...events: object[]) =>
 const appendSignIns = (service: TestService, count: number) =>
   append(service, ...Array.from({ length: count }, () => ({ action: 'session.login' })))
 
-interface Filter {
-  user?: string
-  actor?: string
-  action?: string
-  outcome?: string
-  timeFrom?: Timestamp
-  timeTo?: Timestamp
-}
+type Filter = Parameters<AdministrationClient['listAuditEvents']>[0]
 
 /** All events that match, page by page. */
 const list = (api: AdministrationClient, filter: Filter = {}, pageSize = 1000) =>
@@ -65,7 +58,7 @@ test('events are listed newest first, filter by user, actor, action, outcome and
   const ids = all.map(({ id }) => id)
   t.deepEqual(
     ids,
-    [...ids].sort((a, b) => Number(b! - a!)),
+    ids.toSorted((a, b) => Number(b! - a!)),
   )
   for (const size of [1, 2, 4]) t.deepEqual(await list(api, {}, size), all)
   for (const size of [1, 2]) t.is((await list(api, { actor: 'admin' }, size)).length, 3)
@@ -98,20 +91,10 @@ test('the events of a user include imports that created or changed it, sealed or
   t.deepEqual(await objects(15, {}, 1), ['user.edit', second, first])
   t.deepEqual(await objects(15, { action: 'user.import' }), [second, first])
   t.deepEqual(await objects(15, { actor: '#1' }), [second])
-  for (const [user, expected] of [
-    [10, [first]],
-    [20, [first]],
-    [30, [first]],
-    [25, [first]],
-    [7, [second]],
-    [300, [second]],
-    [21, []],
-    [29, []],
-    [9, []],
-    [2, []],
-    [1000, ['import:15 created:1000']],
-  ] as const)
-    t.deepEqual(await objects(user), expected, `user ${user}`)
+  for (const user of [10, 20, 30, 25]) t.deepEqual(await objects(user), [first], `user ${user}`)
+  for (const user of [7, 300]) t.deepEqual(await objects(user), [second], `user ${user}`)
+  for (const user of [21, 29, 9, 2]) t.deepEqual(await objects(user), [], `user ${user}`)
+  t.deepEqual(await objects(1000), ['import:15 created:1000'])
   // Follow requests filter alike.
   const { nextPageToken } = await api.listAuditEvents({ user: '#15', follow: true })
   await append(
@@ -120,32 +103,10 @@ test('the events of a user include imports that created or changed it, sealed or
     { action: 'user.import', object: 'import:9 created:99' },
   )
   const { events } = await api.listAuditEvents({ user: '#15', follow: true, pageToken: nextPageToken })
-  t.deepEqual(
-    events.map(({ object }) => object),
-    [first],
-  )
+  t.like(events, { length: 1, 0: { object: first } })
 })
 
-test('one call reads at most 100,000 events, and a list continues past them on the next page', async t => {
-  const service = await startTestService(t, settings)
-  const api = await openLocal(t, service)
-  await append(service, { action: 'user.delete' })
-  // As if that many had been written since.
-  await ask(
-    service.env.DATABASE_URL!,
-    `BEGIN; UPDATE audit_events SET id = id + 1000000 WHERE action <> 'user.delete'; UPDATE audit_head SET id = 1000100; COMMIT`,
-  )
-  const first = await api.listAuditEvents({ action: 'user.delete' })
-  t.deepEqual(first.events, [])
-  t.not(first.nextPageToken, '')
-  t.is((await list(api, { action: 'user.delete' })).length, 1)
-  // Events before the requested time aren't read.
-  const late = { action: 'user.delete', timeFrom: timestampFromDate(new Date(Date.now() + 7_200_000)) }
-  await ask(service.env.DATABASE_URL!, `UPDATE audit_events SET at = at - interval '1 day'`)
-  t.is((await api.listAuditEvents(late)).nextPageToken, '')
-})
-
-test('neither a list nor a follow request loses an event at the boundary of 100,000 events', async t => {
+test('one call reads at most 100,000 events, and neither a list nor a follow request loses one at that boundary', async t => {
   const service = await startTestService(t, settings)
   const api = await openLocal(t, service)
   await append(service)
@@ -166,7 +127,12 @@ test('neither a list nor a follow request loses an event at the boundary of 100,
     UPDATE audit_head SET id = ${last};
     COMMIT`,
   )
-  const newestFirst = [...marked].reverse()
+  const one = await api.listAuditEvents({ action: 'user.add' })
+  t.deepEqual([one.events.length, one.nextPageToken === ''], [0, false])
+  // Events before the requested time aren't read.
+  const timeFrom = timestampFromDate(new Date(Date.now() + 7_200_000))
+  t.is((await api.listAuditEvents({ ...filter, timeFrom })).nextPageToken, '')
+  const newestFirst = marked.toReversed()
   for (const pageSize of [1, 2, 1000]) {
     const ids = (await list(api, filter, pageSize)).map(({ id }) => Number(id))
     t.deepEqual(ids, newestFirst, String(pageSize))
@@ -198,11 +164,8 @@ test('a follow request returns each event after its token once, oldest first, as
   }
   t.deepEqual(seen, ['user.add', 'user.delete'])
   await append(service, { action: 'user.edit' })
-  const page = await api.listAuditEvents({ follow: true, action: 'user.*', pageSize: 1, pageToken })
-  t.deepEqual(
-    page.events.map(({ action }) => action),
-    ['user.edit'],
-  )
+  const { events } = await api.listAuditEvents({ follow: true, action: 'user.*', pageSize: 1, pageToken })
+  t.like(events, { length: 1, 0: { action: 'user.edit' } })
 })
 
 test('a long log is verified in several calls, despite concurrent writes and deletions, and against a known link', async t => {

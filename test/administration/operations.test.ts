@@ -2,12 +2,14 @@
 import { readdir, readFile, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
+import { toJsonString } from '@bufbuild/protobuf'
 import test, { type ExecutionContext } from 'ava'
+import { ListEmailsResponseSchema } from '../../proto/gen/auth/v1/administration_pb.js'
 import { type AdministrationClient, openLocal, openSignedIn, reasonOf } from '../_helpers/administration.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { ask } from '../_helpers/database.js'
 import { startTestService } from '../_helpers/service.js'
-import { waitForValue } from '../_helpers/wait.js'
+import { waitFor } from '../_helpers/wait.js'
 
 const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
 
@@ -40,8 +42,8 @@ test('settings are listed with value, origin and default, and a secret only as s
   const named = (name: string) => listed.find(setting => setting.name === name)
   t.like(named('AUTH_BCRYPT_COST'), { value: '4', origin: 'environment', default: '12', secret: false })
   t.like(named('AUTH_TOKEN_TTL'), { value: '1h', origin: 'default', default: '1h' })
-  t.like(named('AUTH_MASTER_KEY'), { value: 'set', origin: 'environment', secret: true, default: undefined })
-  t.like(named('AUTH_ADMIN_PASSWORD'), { value: 'set', origin: 'environment', secret: true })
+  for (const name of ['AUTH_MASTER_KEY', 'AUTH_ADMIN_PASSWORD'])
+    t.like(named(name), { value: 'set', origin: 'environment', secret: true, default: undefined })
   t.like(named('SMTP_URL'), { value: undefined, origin: 'default', secret: true })
   t.deepEqual(unknown, ['AUTH_SOMETHING_ELSE'])
   const text = JSON.stringify(listed, (_, value) => (typeof value === 'bigint' ? String(value) : value))
@@ -51,17 +53,14 @@ test('settings are listed with value, origin and default, and a secret only as s
 test('diagnosis of a working service reports no failure, and warns about possible improvements', async t => {
   const service = await startTestService(t, settings)
   const found = await examine(await openSignedIn(t, service))
-  for (const check of ['database', 'migrations', 'data keys', 'clocks', 'connections', 'signing key', 'audit log'])
-    t.regex(found[check]!, /^ok /, check)
-  for (const check of ['e-mails', 'client addresses', 'initial password', 'recovery e-mails', 'certificate'])
+  for (const check of [
+    ...['database', 'migrations', 'data keys', 'clocks', 'connections', 'signing key', 'audit log', 'e-mails'],
+    ...['client addresses', 'initial password', 'recovery e-mails', 'certificate', 'administration'],
+  ])
     t.regex(found[check]!, /^ok /, check)
   t.regex(found.administrators!, /^warning 1 active administrator; without one-time codes: 1\./)
-  t.regex(
-    found['password hashes']!,
-    /^warning AUTH_BCRYPT_COST is 4: a hash takes \d+ ms here, about [\d.]+ logins a second/,
-  )
+  t.regex(found['password hashes']!, /^warning AUTH_BCRYPT_COST is 4: .* \d+ ms here, about [\d.]+ logins a second/)
   t.regex(found['mail server']!, /^warning SMTP_URL is not set/)
-  t.regex(found.administration!, /^ok .*127\.0\.0\.1:0/)
 })
 
 test('diagnosis reports each fault', async t => {
@@ -85,13 +84,16 @@ test('diagnosis reports each fault', async t => {
   }
   while (await service.registry.audit.seal());
   const found = await examine(api)
-  t.regex(found.administrators!, /^failed There is no active administrator/)
-  t.regex(found['signing key']!, /^warning The signing key is 92 days old and has no successor/)
-  t.regex(found['e-mails']!, /^warning 1 e-mail failed permanently/)
-  t.regex(found['initial password']!, /^warning /)
-  t.regex(found['recovery e-mails']!, /^warning /)
-  t.regex(found['mail server']!, /^failed .*(ECONNREFUSED|ESOCKET)/)
-  t.regex(found['client addresses']!, /^warning .* sign-ins of \d+ users all came from 127\.0\.0\.1/)
+  for (const [check, says] of Object.entries({
+    administrators: /^failed There is no active administrator/,
+    'signing key': /^warning The signing key is 92 days old and has no successor/,
+    'e-mails': /^warning 1 e-mail failed permanently/,
+    'initial password': /^warning /,
+    'recovery e-mails': /^warning /,
+    'mail server': /^failed .*(ECONNREFUSED|ESOCKET)/,
+    'client addresses': /^warning .* sign-ins of \d+ users all came from 127\.0\.0\.1/,
+  }))
+    t.regex(found[check]!, says)
   t.notRegex(JSON.stringify(found), /secret-of-ana/)
 
   await ask(url, 'DELETE FROM signing_keys')
@@ -135,83 +137,45 @@ async function mailServer(t: ExecutionContext, ...says: string[]): Promise<strin
 
 test('the queue shows kind, user, attempts and codes, and no content of an e-mail', async t => {
   const service = await startTestService(t, { ...settings, SMTP_URL: 'smtp://127.0.0.1:1' })
-  const { emails, database, users } = service.registry
+  const { emails, database, users, audit } = service.registry
   const api = await openSignedIn(t, service)
   const to = 'hidden@example.org'
   await database.transact(t => users.setEmail({ id: 1, email: null }, to, { address: '192.0.2.1', locale: 'en' }, t))
-  await emails.add({ kind: 'recovery-key', stage: 'ready', parameters: { userId: 1, to } }, 'en')
-  await emails.add({ kind: 'recovery-key', stage: 'ready', parameters: { userId: 1, to } }, 'en')
+  for (let times = 0; times < 2; times++)
+    await emails.add({ kind: 'recovery-key', stage: 'ready', parameters: { userId: 1, to } }, 'en')
   const list = async (filter = {}) => (await api.listEmails(filter)).emails
-  await waitForValue(
-    () => list(),
-    value => value.every(({ error }) => error !== undefined),
-  )
+  const idsOf = async (filter: object) => (await list(filter)).map(({ id }) => id)
+  await waitFor(async () => (await list()).every(({ error }) => error !== undefined), list)
   const [first, second] = await list()
   t.like(first, { kind: 'recovery-key', user: 1 })
   t.regex(first!.error!, /ECONNREFUSED|ESOCKET/)
-  t.notRegex(
-    JSON.stringify(await list(), (_, value) => (typeof value === 'bigint' ? String(value) : value)),
-    /hidden/,
-  )
+  t.notRegex(toJsonString(ListEmailsResponseSchema, await api.listEmails({})), /hidden/)
 
-  await database.sequelize.query(`UPDATE emails SET next_attempt_at = NULL WHERE id = ${first!.id}`)
-  t.deepEqual(
-    (await list({ failed: true })).map(({ id }) => id),
-    [first!.id],
-  )
-  t.deepEqual(
-    (await list({ failed: false })).map(({ id }) => id),
-    [second!.id],
-  )
-  const page = await api.listEmails({ pageSize: 1 })
-  t.deepEqual(
-    (await list({ pageSize: 1, pageToken: page.nextPageToken })).map(({ id }) => id),
-    [second!.id],
-  )
-  t.is((await api.getEmail({ id: first!.id })).email!.dueTime, undefined)
+  await ask(service.env.DATABASE_URL!, `UPDATE emails SET next_attempt_at = NULL WHERE id = ${first!.id}`)
+  t.deepEqual(await idsOf({ failed: true }), [first!.id])
+  t.deepEqual(await idsOf({ failed: false }), [second!.id])
+  const { nextPageToken: pageToken } = await api.listEmails({ pageSize: 1 })
+  t.deepEqual(await idsOf({ pageSize: 1, pageToken }), [second!.id])
 
-  await api.retryEmail({ id: first!.id, validateOnly: true })
+  t.truthy((await api.retryEmail({ id: first!.id, validateOnly: true })).email!.dueTime)
+  t.is(await reasonOf(api.discardEmail({ id: first!.id, validateOnly: true })), 'none')
   t.is((await api.getEmail({ id: first!.id })).email!.dueTime, undefined)
-  const { attempts } = first!
   t.truthy((await api.retryEmail({ id: first!.id })).email!.dueTime)
-  await waitForValue(
-    async () => (await api.getEmail({ id: first!.id })).email,
-    value => value!.attempts > attempts,
-  )
+  await waitFor(async () => (await api.getEmail({ id: first!.id })).email!.attempts > first!.attempts, list)
 
-  await api.discardEmail({ id: second!.id })
-  t.is(await reasonOf(api.getEmail({ id: second!.id })), 'RECORD_NOT_FOUND')
-  t.is(await reasonOf(api.discardEmail({ id: second!.id })), 'RECORD_NOT_FOUND')
+  const { id } = second!
+  await api.discardEmail({ id })
+  for (const call of [
+    api.getEmail({ id }),
+    api.discardEmail({ id }),
+    api.discardEmail({ id, validateOnly: true }),
+    api.retryEmail({ id, validateOnly: true }),
+  ])
+    t.is(await reasonOf(call), 'RECORD_NOT_FOUND')
   t.is(await reasonOf(api.retryEmail({})), 'INVALID_ARGUMENT')
-  const events = await service.registry.audit.list({ action: 'email.*', limit: 9 })
-  t.deepEqual(
-    events.map(({ action, object, subject_id }) => [action, object, subject_id]),
-    [
-      ['email.retry', `email:${first!.id}`, 1],
-      ['email.discard', `email:${second!.id}`, 1],
-    ],
-  )
-})
-
-test('with validate_only, retrying or discarding an e-mail changes nothing and leaves no event', async t => {
-  const service = await startTestService(t, { ...settings, SMTP_URL: 'smtp://127.0.0.1:1' })
-  const api = await openSignedIn(t, service)
-  const stored = async () => ({
-    rows: await ask(service.env.DATABASE_URL!, 'SELECT e::text FROM emails e'),
-    events: await service.registry.audit.list({ action: 'email.*', limit: 9 }),
-  })
-  await ask(
-    service.env.DATABASE_URL!,
-    `INSERT INTO emails (kind, parameters, locale, next_attempt_at) VALUES ('password-changed', '{}', 'en', NULL)`,
-  )
-  const { id } = (await api.listEmails({})).emails[0]!
-  const before = await stored()
-  const { email } = await api.retryEmail({ id, validateOnly: true })
-  t.truthy(email!.dueTime)
-  t.is(await reasonOf(api.discardEmail({ id, validateOnly: true })), 'none')
-  t.is(await reasonOf(api.retryEmail({ id: id + 1n, validateOnly: true })), 'RECORD_NOT_FOUND')
-  t.is(await reasonOf(api.discardEmail({ id: id + 1n, validateOnly: true })), 'RECORD_NOT_FOUND')
-  t.deepEqual(await stored(), before)
+  const events = await audit.list({ action: 'email.*', limit: 9 })
+  const recorded = events.map(({ action, object, subject_id }) => `${action} ${object} ${subject_id}`)
+  t.deepEqual(recorded, [`email.retry email:${first!.id} 1`, `email.discard email:${id} 1`])
 })
 
 test('without a mail server, a test e-mail is written to the folder at once', async t => {
@@ -228,12 +192,8 @@ test('without a mail server, a test e-mail is written to the folder at once', as
 })
 
 test('if the mail server refuses a test e-mail, the error contains its codes, but no secret and no text of the server', async t => {
-  const SMTP_URL = await mailServer(
-    t,
-    '220 hello',
-    '250-hello\r\n250 AUTH PLAIN',
-    '535 no: AHNlY3JldC1vZi1hbmE= secret-of-ana',
-  )
+  const refusal = '535 no: AHNlY3JldC1vZi1hbmE= secret-of-ana'
+  const SMTP_URL = await mailServer(t, '220 hello', '250-hello\r\n250 AUTH PLAIN', refusal)
   const service = await startTestService(t, { ...settings, SMTP_URL })
   const api = await openSignedIn(t, service)
   const { sent, answer } = await api.sendTestEmail({ email: 'ana@example.org' })
@@ -261,8 +221,5 @@ test('a retry of all makes every permanently failed e-mail due at once, and chan
   t.is(await due(), 2501)
   t.is((await api.retryFailedEmails({})).emails, 0)
   const events = await service.registry.audit.list({ action: 'email.retry', limit: 9 })
-  t.deepEqual(
-    events.map(({ object }) => object),
-    ['emails:1000', 'emails:1000', 'emails:501'],
-  )
+  t.is(events.map(({ object }) => object).join(), 'emails:1000,emails:1000,emails:501')
 })

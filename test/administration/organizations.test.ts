@@ -33,22 +33,13 @@ const edit = { form: { city: 'x', phone: '(14) 3235-0000' }, updateMask: { paths
 /** Every RPC that changes an organization, with expected fields of the response. */
 const changes = {
   update: {
-    active: true,
     call: (request: Request) => api.updateOrganization({ ...request, ...edit }),
     says: { phone: '(14) 3235-0000' },
   },
-  deactivate: {
-    active: true,
-    call: (request: Request) => api.deactivateOrganization(request),
-    says: { active: 'false' },
-  },
-  activate: {
-    active: false,
-    call: (request: Request) => api.activateOrganization(request),
-    says: { active: 'true' },
-  },
-  'rotate the key of': { active: true, call: (request: Request) => api.rotateOrganizationKey(request), says: {} },
-  delete: { active: true, call: (request: Request) => api.deleteOrganization(request), says: undefined },
+  deactivate: { call: (request: Request) => api.deactivateOrganization(request), says: { active: 'false' } },
+  activate: { call: (request: Request) => api.activateOrganization(request), says: { active: 'true' } },
+  'rotate the key of': { call: (request: Request) => api.rotateOrganizationKey(request), says: {} },
+  delete: { call: (request: Request) => api.deleteOrganization(request), says: undefined },
 }
 
 interface Request {
@@ -58,20 +49,18 @@ interface Request {
   validateOnly?: boolean
 }
 
-for (const [what, { active, call, says }] of Object.entries(changes)) {
+for (const [what, { call, says }] of Object.entries(changes)) {
   test(`to ${what} an organization needs the current etag, and changes nothing with validate_only`, async t => {
     const { id, name, organization, etag: first, activationkey } = await add()
-    const { organization: now } = active
-      ? await api.getOrganization({ organization, omitKeys: true })
-      : await api.deactivateOrganization({ organization })
-    const { etag } = now!
-    t.is(etag === first, active)
+    await api.deactivateOrganization({ organization })
+    if (what !== 'activate') await api.activateOrganization({ organization })
+    await api.updateOrganization({ organization, form: { website: 'x' }, updateMask: { paths: ['website'] } })
+    const { etag } = (await api.getOrganization({ organization, omitKeys: true })).organization!
     const request = { organization, confirm: name }
     const before = await stored(id)
-    for (const wrong of ['x', active ? `${first}x` : first]) {
-      t.is(await reasonOf(call({ ...request, etag: wrong })), 'STALE_ETAG')
-      t.is(await reasonOf(call({ ...request, etag: wrong, validateOnly: true })), 'STALE_ETAG')
-    }
+    for (const stale of ['x', first])
+      for (const validateOnly of [false, true])
+        t.is(await reasonOf(call({ ...request, etag: stale, validateOnly })), 'STALE_ETAG')
     const checked = await call({ ...request, etag, validateOnly: true })
     t.deepEqual(await stored(id), before)
     const done = await call({ ...request, etag })
@@ -88,17 +77,15 @@ for (const [what, { active, call, says }] of Object.entries(changes)) {
 
 test('validate_only creates no organization, and the same form creates one afterwards', async t => {
   const form = { name: `Defesa Civil ${randomUUID()}` }
-  const { organization } = await api.createOrganization({ form, validateOnly: true })
-  t.is(organization!.record!.name, form.name)
+  t.is((await api.createOrganization({ form, validateOnly: true })).organization!.record!.name, form.name)
   t.is(await reasonOf(api.getOrganization({ organization: form.name })), 'RECORD_NOT_FOUND')
-  t.deepEqual((await stored(organization!.record!.id!)).events, [])
-  const made = await api.createOrganization({ form })
-  t.deepEqual((await stored(made.organization!.record!.id!)).events, ['organization.add'])
+  const { organization } = await api.createOrganization({ form })
+  t.deepEqual((await stored(organization!.record!.id!)).events, ['organization.add'])
 })
 
 /** Changes the e-mail address of an organization. */
-const setEmail = (id: number, email: string) =>
-  api.updateOrganization({ organization: `#${id}`, form: { email }, updateMask: { paths: ['email'] } })
+const setEmail = (id: number, email: string, validateOnly = false) =>
+  api.updateOrganization({ organization: `#${id}`, form: { email }, updateMask: { paths: ['email'] }, validateOnly })
 
 test('whoever changes the e-mail address of an organization, the former one is notified, without a key', async t => {
   const [first, second] = [`${randomUUID()}@example.org`, `${randomUUID()}@example.org`]
@@ -114,33 +101,27 @@ test('whoever changes the e-mail address of an organization, the former one is n
   // Nothing is sent where there was none, where nothing changes, and by a dry run.
   await setEmail(id, first)
   await setEmail(id, first)
-  const dry = { organization: `#${id}`, form: { email: second }, updateMask: { paths: ['email'] }, validateOnly: true }
-  await api.updateOrganization(dry)
-  const queued = () =>
-    ask(service.env.DATABASE_URL!, `SELECT FROM emails WHERE parameters ->> 'organizationId' = '${id}'`)
-  t.deepEqual(await queued(), [])
+  await setEmail(id, second, true)
+  const queued = `SELECT FROM emails WHERE parameters ->> 'organizationId' = '${id}'`
+  t.deepEqual(await ask(service.env.DATABASE_URL!, queued), [])
 })
 
-test('a key mailed to an organization ends with its e-mail address, and doesn’t come back with it', async t => {
+test('a key mailed to an organization doesn’t come back with the e-mail address with which it ended', async t => {
   const [email, other] = [`${randomUUID()}@example.org`, `${randomUUID()}@example.org`]
   const { id } = await service.organization({ email })
   const mailedTo = async (address: string) => {
-    const user = await service.signUp('ROLE_INSTITUTION')
-    const { token, username } = user
+    const { token, username } = await service.signUp('ROLE_INSTITUTION')
     const query = { username, emailpartner: address }
-    t.is((await service.request('POST', '/1.0.0/users/sendadminkeybyemailpartner', { token, query })).status, 200)
+    await service.request('POST', '/1.0.0/users/sendadminkeybyemailpartner', { token, query })
     const { text = '' } = await mailbox.nextEmail(address)
     const activationkey = /: ([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})$/m.exec(text)![1]!
     return () => service.request('POST', '/users/activate', { token, query: { username, activationkey } })
   }
-  const [early, late] = [await mailedTo(email), await mailedTo(email)]
+  const early = await mailedTo(email)
   await setEmail(id, other)
   await mailbox.nextEmail(email)
-  refused(t, await early(), 422, 'ACTIVATION_REFUSED')
-  const between = await mailedTo(other)
   await setEmail(id, email)
-  refused(t, await between(), 422, 'ACTIVATION_REFUSED')
-  refused(t, await late(), 422, 'ACTIVATION_REFUSED')
+  refused(t, await early(), 422, 'ACTIVATION_REFUSED')
   t.is((await (await mailedTo(email))()).status, 200)
 })
 
@@ -186,7 +167,6 @@ test('a page token is refused if it is altered or used with another filter or RP
     api.listQuestions({ pageToken: plain }),
     api.listOrganizations({ active: true, pageToken: altered }),
     api.listOrganizations({ active: true, pageToken: 'x' }),
-  ]) {
+  ])
     t.deepEqual(await wrongFieldsOf(call), ['page_token'])
-  }
 })

@@ -1,10 +1,14 @@
 /** Questions of administrators: answers survive every change, and custom questions can be linked. */
-import test from 'ava'
-import { type AdministrationClient, allPages, openSignedIn, reasonOf } from '../_helpers/administration.js'
+import test, { type ExecutionContext } from 'ava'
+import { type AdministrationClient, allPages, openSignedIn, reasonOf, whenFree } from '../_helpers/administration.js'
 import { ask } from '../_helpers/database.js'
 import { startTestService, type TestService } from '../_helpers/service.js'
 
-const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
+/** A new service, with its administrator. */
+async function start(t: ExecutionContext) {
+  const service = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
+  return { service, api: await openSignedIn(t, service) }
+}
 
 /** The status of a sign-in by answers to questions. */
 async function signIn(service: TestService, username: string, answers: Record<number, string>): Promise<number> {
@@ -27,31 +31,21 @@ const idsByPage = (api: AdministrationClient, pageSize: number) =>
   )
 
 test('answers to an application’s custom question count for login once it is linked, also those of later sign-ups', async t => {
-  const service = await startTestService(t, settings)
-  const api = await openSignedIn(t, service)
-  const ana = await service.signUp('ROLE_CLIENT', {
-    securityquestion: 'Nome do seu pet?',
-    securityanswer: 'Rex',
-  })
-  const bia = await service.signUp('ROLE_CLIENT', {
-    securityquestion: '  NOME do seu Pét? ',
-    securityanswer: 'Totó',
-  })
-  await service.signUp('ROLE_CLIENT', { securityquestion: 'Outra?', securityanswer: 'x' })
+  const { service, api } = await start(t)
+  const signUp = (securityquestion: string, securityanswer?: string) =>
+    service.signUp('ROLE_CLIENT', { securityquestion, securityanswer })
+  const ana = await signUp('Nome do seu pet?', 'Rex')
+  const bia = await signUp('  NOME do seu Pét? ', 'Totó')
+  await signUp('Outra?', 'x')
   // Without an answer there is no question to link.
-  await service.signUp('ROLE_CLIENT', { securityquestion: 'Sem resposta?' })
+  await signUp('Sem resposta?')
   for (const { token } of [ana, bia]) await saveAnswer(service, token, 2, 'Recife')
   // Bia has also answered the question itself: that answer stays.
   await saveAnswer(service, bia.token, 1, 'Fofinho')
 
-  const { questions } = await api.listUnmatchedQuestions({})
-  t.deepEqual(
-    questions.map(({ question, users }) => [question.trim().toLowerCase().replace('é', 'e'), users]),
-    [
-      ['nome do seu pet?', 2],
-      ['outra?', 1],
-    ],
-  )
+  const unmatched = async () =>
+    (await api.listUnmatchedQuestions({})).questions.map(({ question, users }) => `${question.trim()} ${users}`)
+  t.regex((await unmatched()).join(), /^nome do seu p[eé]t\? 2,Outra\? 1$/i)
   t.is(await signIn(service, ana.username, { 1: 'rex', 2: 'recife' }), 404)
 
   t.is(await reasonOf(api.linkQuestion({ text: 'Nunca dada?', question: '1' })), 'RECORD_NOT_FOUND')
@@ -64,21 +58,18 @@ test('answers to an application’s custom question count for login once it is l
   t.is(await signIn(service, ana.username, { 1: 'REX', 2: 'recife' }), 200)
   t.is(await signIn(service, bia.username, { 1: 'fofinho', 2: 'recife' }), 200)
   t.is(await signIn(service, bia.username, { 1: 'totó', 2: 'recife' }), 422)
-  t.deepEqual(
-    (await api.listUnmatchedQuestions({})).questions.map(({ question, users }) => [question, users]),
-    [['Outra?', 1]],
-  )
+  t.deepEqual(await unmatched(), ['Outra? 1'])
   // A repetition is not an error.
   t.is((await api.linkQuestion({ text: 'Nome do seu pet?', question: '1' })).linked, 0)
 
-  const clara = await service.signUp('ROLE_CLIENT', { securityquestion: 'nome do seu pet?', securityanswer: 'Mimi' })
+  const clara = await signUp('nome do seu pet?', 'Mimi')
   await saveAnswer(service, clara.token, 2, 'Olinda')
   t.is(await signIn(service, clara.username, { 1: 'mimi', 2: 'olinda' }), 200)
-  t.is((await api.listUnmatchedQuestions({})).questions.length, 1)
+  t.deepEqual(await unmatched(), ['Outra? 1'])
 
   // The text of a question takes precedence over a text that is linked to another.
   const { question: own } = await api.createQuestion({ question: 'Nome do seu pet?' })
-  const dora = await service.signUp('ROLE_CLIENT', { securityquestion: 'nome do seu pet?', securityanswer: 'Lulu' })
+  const dora = await signUp('nome do seu pet?', 'Lulu')
   await saveAnswer(service, dora.token, 2, 'Natal')
   t.is(await signIn(service, dora.username, { [own!.record!.id!]: 'lulu', 2: 'natal' }), 200)
   const [event] = await service.registry.audit.list({ action: 'question.link', limit: 1 })
@@ -86,8 +77,7 @@ test('answers to an application’s custom question count for login once it is l
 })
 
 test('linking a custom question makes the answers of all its users count, however many they are', async t => {
-  const service = await startTestService(t, settings)
-  const api = await openSignedIn(t, service)
+  const { service, api } = await start(t)
   for (let from = 0; from < 21_000; from += 3_000)
     await ask(
       service.env.DATABASE_URL!,
@@ -104,15 +94,9 @@ test('linking a custom question makes the answers of all its users count, howeve
 })
 
 test('custom questions without a link are listed in pages, the most used first', async t => {
-  const service = await startTestService(t, settings)
-  const api = await openSignedIn(t, service)
-  for (const [text, times] of [
-    ['b?', 1],
-    ['c?', 2],
-    ['a?', 1],
-  ] as const)
-    for (let each = 0; each < times; each++)
-      await service.signUp('ROLE_CLIENT', { securityquestion: text, securityanswer: 'x' })
+  const { service, api } = await start(t)
+  for (const text of ['b?', 'c?', 'c?', 'a?'])
+    await service.signUp('ROLE_CLIENT', { securityquestion: text, securityanswer: 'x' })
   const found = await allPages(
     pageToken => api.listUnmatchedQuestions({ pageSize: 1, pageToken }),
     page => page.questions.map(({ question, users }) => `${question} ${users}`),
@@ -121,8 +105,7 @@ test('custom questions without a link are listed in pages, the most used first',
 })
 
 test('adding, changing, retiring and offering a question respects the etag, and a repetition reports no change', async t => {
-  const service = await startTestService(t, settings)
-  const api = await openSignedIn(t, service)
+  const { service, api } = await start(t)
   const requestId = 'f81d4fae-7dec-11d0-a765-00a0c91e6bf6'
   const { question } = await api.createQuestion({ question: ' Cor preferida? ', requestId })
   const { id } = question!.record!
@@ -145,11 +128,7 @@ test('adding, changing, retiring and offering a question respects the etag, and 
 
   t.deepEqual(await idsByPage(api, 4), [1, 2, 3, 4, 5, 6, 7, 8, id!])
   await api.retireQuestion({ question: '3' })
-  const { questions } = await api.listQuestions({ offered: false })
-  t.deepEqual(
-    questions.map(({ record }) => record!.id),
-    [3],
-  )
+  t.like((await api.listQuestions({ offered: false })).questions, { length: 1, 0: { record: { id: 3 } } })
   const events = await service.registry.audit.list({ action: 'question.*', limit: 20 })
   t.deepEqual(
     events.filter(({ actor }) => actor === 'user').map(({ action, actor_id }) => [action, actor_id]),
@@ -158,8 +137,7 @@ test('adding, changing, retiring and offering a question respects the etag, and 
 })
 
 test('every list has the questions in the configured order, then the others, and a new one last', async t => {
-  const service = await startTestService(t, settings)
-  const api = await openSignedIn(t, service)
+  const { service, api } = await start(t)
   const listed = async () => (await api.listQuestions({})).questions.map(({ record }) => record!.id)
   const published = async () =>
     (await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json.map(
@@ -171,10 +149,8 @@ test('every list has the questions in the configured order, then the others, and
   const { questions, changed } = await api.orderQuestions({ questions: ['#5', '3'] })
   t.true(changed)
   const order = [5, 3, 1, 2, 4, 6, 7, 8]
-  t.deepEqual(
-    questions.map(({ record }) => record!.id),
-    order,
-  )
+  const ids = questions.map(({ record }) => record!.id)
+  t.deepEqual(ids, order)
   t.deepEqual([await listed(), await published()], [order, order])
   t.false((await api.orderQuestions({ questions: ['5', '3', '1'] })).changed)
   const { question } = await api.createQuestion({ question: 'Última?' })
@@ -189,24 +165,19 @@ test('every list has the questions in the configured order, then the others, and
   t.is(await reasonOf(api.orderQuestions({ questions: ['1', '#1'] })), 'INVALID_ARGUMENT')
   t.is(await reasonOf(api.orderQuestions({ questions: ['999'] })), 'RECORD_NOT_FOUND')
   const events = await service.registry.audit.list({ action: 'question.order', limit: 9 })
-  t.deepEqual(
-    events.map(({ reason }) => reason),
-    ['5,3', `${id},3`],
-  )
+  t.is(events.map(({ reason }) => reason).join(' '), `5,3 ${id},3`)
 })
 
 test('concurrent orders each apply to the questions that they name', async t => {
-  const service = await startTestService(t, settings)
-  const api = await openSignedIn(t, service)
-  await Promise.all([2, 3, 4, 5, 6].map(id => api.orderQuestions({ questions: [`#${id}`] })))
+  const { api } = await start(t)
+  await Promise.all([2, 3, 4, 5, 6].map(id => whenFree(() => api.orderQuestions({ questions: [`#${id}`] }))))
   const ids = (await api.listQuestions({})).questions.map(({ record }) => record!.id!)
   t.deepEqual(ids.slice(0, 5).sort(), [2, 3, 4, 5, 6])
   t.deepEqual(ids.slice(5), [1, 7, 8])
 })
 
 test('a question can be read by id or text, even if it is retired', async t => {
-  const service = await startTestService(t, settings)
-  const api = await openSignedIn(t, service)
+  const { api } = await start(t)
   await api.retireQuestion({ question: '#3' })
   const listed = (await api.listQuestions({ offered: false })).questions[0]!
   for (const question of ['3', '#3', listed.record!.question!.toUpperCase()])

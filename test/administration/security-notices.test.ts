@@ -2,22 +2,26 @@
 import test, { type ExecutionContext } from 'ava'
 import { TOTP } from 'otpauth'
 import { sql } from '../../server/database/sql.js'
-import { type AdministrationClient, openLocal, openSignedIn, reasonOf } from '../_helpers/administration.js'
+import {
+  type AdministrationClient,
+  anotherAdministrator,
+  openLocal,
+  openSignedIn,
+  reasonOf,
+} from '../_helpers/administration.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
-import { password, startTestService, type TestService } from '../_helpers/service.js'
+import { startTestService, type TestService } from '../_helpers/service.js'
 import { waitFor } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const subject = 'A change to your administrator account'
 
 /** A service whose administrator `admin` has an address, and a second administrator who has one. */
-async function scene(t: ExecutionContext, to: string, locale = 'en') {
+async function scene(t: ExecutionContext, email: string, locale = 'en') {
   const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url, AUTH_MAIL_LOCALE: locale }
   const own = await startTestService(t, settings)
   const admin = await openSignedIn(t, own)
-  const form = { username: 'bia', role: 'ROLE_ADMIN', state: 'SP', city: 'X', email: to, password }
-  const { user } = await admin.createUser({ form, active: true, confirm: 'bia' })
-  return { own, admin, id: user!.record!.id! }
+  return { own, admin, ...(await anotherAdministrator(t, own, admin, { username: 'bia', email })) }
 }
 
 const run = ({ registry }: TestService, text: string) => registry.database.sequelize.query(text)
@@ -25,6 +29,8 @@ const failToSignIn = ({ request }: TestService) =>
   request('POST', '/users/login', { query: { username: 'bia', password: 'errada-errada' } })
 const subjectsTo = (address: string) =>
   mailbox.emails.filter(({ to }) => to?.[0]?.address === address).map(({ subject }) => subject ?? '')
+
+const bia = `(SELECT id FROM users WHERE username = 'bia')`
 
 /** Waits until the queue is empty. */
 async function quiet({ registry }: TestService): Promise<void> {
@@ -39,10 +45,7 @@ const deeds: readonly [says: string, (client: AdministrationClient, own: TestSer
   [
     'no longer has answers to security questions',
     async (c, own) => {
-      await run(
-        own,
-        `INSERT INTO answers (user_id, question_id, answer_hash) SELECT id, 1, '' FROM users WHERE username = 'bia'`,
-      )
+      await run(own, `INSERT INTO answers (user_id, question_id, answer_hash) VALUES (${bia}, 1, '')`)
       await c.clearAnswers({ user: 'bia' })
     },
   ],
@@ -60,10 +63,7 @@ const deeds: readonly [says: string, (client: AdministrationClient, own: TestSer
   [
     'no longer needs a one-time code to sign in',
     async (c, own) => {
-      await run(
-        own,
-        `INSERT INTO totp_secrets (user_id, secret_sealed) SELECT id, '' FROM users WHERE username = 'bia'`,
-      )
+      await run(own, `INSERT INTO totp_secrets (user_id, secret_sealed) VALUES (${bia}, '')`)
       await c.removeTotp({ user: 'bia', confirm: 'bia' })
     },
   ],

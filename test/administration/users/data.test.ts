@@ -1,12 +1,9 @@
 /** Stored data of a user: an export has all of it except secrets, and an erasure deletes all of it. */
 import { randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
-import { startMaintenance } from '../../../server/jobs/maintenance.js'
-import { createLog } from '../../../server/observability/log.js'
-import { openSignedIn, reasonOf, signedInForFile } from '../../_helpers/administration.js'
+import { allPages, openSignedIn, reasonOf, signedInForFile } from '../../_helpers/administration.js'
 import { runCli } from '../../_helpers/cli.js'
 import { mailboxForFile } from '../../_helpers/mailbox.js'
-import { addUser, changeTokens, openModels } from '../../_helpers/models.js'
 import { password, serviceForFile, startTestService } from '../../_helpers/service.js'
 import { idOf } from '../../_helpers/tokens.js'
 
@@ -20,12 +17,8 @@ const run = async (text: string) =>
 async function fillEveryTable(address: string) {
   const organization = await service.organization()
   const email = `vida${organization.id}@example.org`
-  const user = await service.signUp('ROLE_INSTITUTION', {
-    email,
-    institution: 'Instituto Pleno',
-    securityquestion: '1',
-    securityanswer: 'Rexresposta',
-  })
+  const fields = { email, institution: 'Instituto Pleno', securityquestion: '1', securityanswer: 'Rexresposta' }
+  const user = await service.signUp('ROLE_INSTITUTION', fields)
   const { username, token } = user
   const id = idOf(token)
   const activation = { query: { username, activationkey: organization.activationkey }, token }
@@ -71,14 +64,8 @@ test('an export holds every table and column with data about the user, and no se
   t.false(json.includes(organization.activationkey))
 
   // A new table or column must be exported, or excluded on purpose.
-  const kept = [
-    'password_hash',
-    'username_key',
-    'nickname_key',
-    'username_skeleton',
-    'nickname_skeleton',
-    'predecessor_digest',
-  ]
+  const names = ['username_key', 'nickname_key', 'username_skeleton', 'nickname_skeleton']
+  const kept = [...names, 'password_hash', 'predecessor_digest']
   const columns = await run(`SELECT column_name AS name FROM information_schema.columns WHERE table_name = 'users'`)
   const exported = columns.map(({ name }) => name!).filter(name => !kept.includes(name))
   t.deepEqual(Object.keys(data.users).sort(), [...exported, 'has_password'].sort())
@@ -89,10 +76,10 @@ test('an export holds every table and column with data about the user, and no se
   t.is(asked.length, 1)
 })
 
-test('an export of an account with 20,000 events has each once, in pages of at most 1 MB', async t => {
+test('an export of an account with 20,000 events has each once, in pages of at most 1 MB, also on the command line', async t => {
   const own = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
   const chief = await openSignedIn(t, own)
-  const { username, token } = await own.signUp('ROLE_CLIENT')
+  const { username: user, token } = await own.signUp('ROLE_CLIENT')
   const id = idOf(token)
   while ((await own.registry.audit.backlog()).staged > 0) await own.registry.audit.seal()
   // Before all others, so that sealing continues. The user is the actor of every tenth, on another user.
@@ -101,38 +88,30 @@ test('an export of an account with 20,000 events has each once, in pages of at m
     SELECT -n, now(), 'session.login', 'refused', repeat('r', 100), 'user', CASE WHEN n % 10 = 0 THEN ${id} END,
       CASE WHEN n % 10 = 0 THEN 1 ELSE ${id} END, repeat('o', 100), '2001:db8:ffff:ffff:ffff:ffff:ffff:ffff',
       repeat('i', 128), '', '' FROM generate_series(1, 20000) n`)
-  const pages = []
-  let pageToken = ''
-  do {
-    const { json, nextPageToken } = await chief.exportUser({ user: username, pageSize: 1000, pageToken })
-    t.true(Buffer.byteLength(json) <= 1_000_000, `${Buffer.byteLength(json)}`)
-    pages.push(JSON.parse(json))
-    pageToken = nextPageToken
-  } while (pageToken !== '')
-  const [first, ...rest] = pages
-  t.like(first.users, { id, username })
-  for (const page of rest) t.deepEqual(Object.keys(page).sort(), ['audit_events', 'audit_staged'])
-  const ids = pages.flatMap(({ audit_events }) => audit_events.map(({ id }: { id: number }) => id))
-  const given = Array.from({ length: 20_000 }, (_, index) => -1 - index)
-  t.deepEqual(
-    ids.filter(id => id < 0),
-    given,
+  const pages = await allPages(
+    pageToken => chief.exportUser({ user, pageSize: 1000, pageToken }),
+    page => [page.json],
   )
+  t.true(pages.every(json => Buffer.byteLength(json) <= 1_000_000))
+  const [first, ...rest] = pages.map(json => JSON.parse(json))
+  t.like(first.users, { id, username: user })
+  for (const page of rest) t.deepEqual(Object.keys(page).sort(), ['audit_events', 'audit_staged'])
+  const ids: number[] = [first, ...rest].flatMap(page => page.audit_events.map((each: { id: number }) => each.id))
+  const given = Array.from({ length: 20_000 }, (_, index) => -1 - index)
+  const old = ids.filter(id => id < 0)
+  t.deepEqual(old, given)
   t.is(new Set(ids).size, ids.length)
   t.is((await own.registry.audit.list({ subjectId: id, action: 'user.export', limit: 9 })).length, 1)
-  const short = await chief.exportUser({ user: username })
-  t.is(JSON.parse(short.json).audit_events.length + JSON.parse(short.json).audit_staged.length, 50)
-  const foreign = { user: 'admin', pageToken: short.nextPageToken }
-  t.is(await reasonOf(chief.exportUser(foreign)), 'INVALID_ARGUMENT')
+  const { json, nextPageToken: pageToken } = await chief.exportUser({ user })
+  t.is(JSON.parse(json).audit_events.length + JSON.parse(json).audit_staged.length, 50)
+  t.is(await reasonOf(chief.exportUser({ user: 'admin', pageToken })), 'INVALID_ARGUMENT')
 
-  const { code, stdout, stderr } = await runCli(own.env, ['users', 'export', username])
+  const { code, stdout, stderr } = await runCli(own.env, ['users', 'export', user])
   t.is(code, 0, stderr)
   const document = JSON.parse(stdout)
-  t.like(document.users, { id, username })
-  t.deepEqual(
-    document.auditEvents.map(({ id }: { id: number }) => id).filter((id: number) => id < 0),
-    [...given].reverse(),
-  )
+  t.like(document.users, { id, username: user })
+  const written = document.auditEvents.map((each: { id: number }) => each.id).filter((id: number) => id < 0)
+  t.deepEqual(written, given.toReversed())
 })
 
 test('the stored response to a creation is erased with the created user', async t => {
@@ -172,35 +151,4 @@ test('erasure removes a user from every table and returns a receipt with the num
   t.like(events[0], { actor: 'user', subject_id: id })
   // The names are available again.
   await service.signUp('ROLE_CLIENT', { username, nickname })
-})
-
-test('a deleted user is erased after 30 days, and no earlier', async t => {
-  const models = await openModels(t)
-  const { database, users, administeredUsers, audit } = models
-  const [young, old, present] = [
-    await addUser(models, 'nova'),
-    await addUser(models, 'velha'),
-    await addUser(models, 'ana'),
-  ]
-  for (const id of [young, old]) await changeTokens(models, id, transaction => users.delete(id, transaction))
-  await database.sequelize.query(`UPDATE users SET deleted_at = now() - CASE id WHEN ${old}
-    THEN interval '30 days 1 minute' ELSE interval '29 days 23 hours' END WHERE deleted_at IS NOT NULL`)
-  const never = { first: 2 ** 31 - 1, interval: 2 ** 31 - 1 }
-  const rounds = startMaintenance(
-    models,
-    { tokenTtl: 3600, auditRetention: 86_400, unactivatedRetention: undefined, dataDir: '' },
-    createLog('silent'),
-    never,
-  )
-  t.teardown(() => rounds.stop())
-  // Replicas run concurrently.
-  await Promise.all([rounds.round(), rounds.round()])
-  t.is(await administeredUsers.find({ id: old }), undefined)
-  t.is((await administeredUsers.find({ id: young }))?.username, 'nova')
-  t.is((await administeredUsers.find({ id: present }))?.username, 'ana')
-  const events = await audit.list({ action: 'user.erase', limit: 9 })
-  t.deepEqual(
-    events.map(({ subject_id, actor, reason }) => [subject_id, actor, reason]),
-    [[old, 'service', 'deleted']],
-  )
 })

@@ -1,23 +1,16 @@
 /** RPCs by which administrators change users: their effects, refusals, and events in the audit log. */
 import { randomUUID } from 'node:crypto'
-import { toBinary } from '@bufbuild/protobuf'
 import test, { type ExecutionContext } from 'ava'
-import {
-  CreateOrganizationResponseSchema,
-  CreateQuestionResponseSchema,
-  CreateServiceKeyResponseSchema,
-  CreateServiceResponseSchema,
-  CreateUserResponseSchema,
-  UserState,
-} from '../../../proto/gen/auth/v1/administration_pb.js'
+import { UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Scope } from '../../../proto/gen/auth/v1/scopes_pb.js'
 import {
   type AdministrationClient,
-  openAdministration,
+  anotherAdministrator,
   openLocal,
   openSignedIn,
   reasonOf,
   signedInForFile,
+  whenFree,
   wrongFieldsOf,
 } from '../../_helpers/administration.js'
 import { ask } from '../../_helpers/database.js'
@@ -31,7 +24,6 @@ import {
   type TestService,
 } from '../../_helpers/service.js'
 import { idOf } from '../../_helpers/tokens.js'
-import { waitFor } from '../../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const settings = () => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
@@ -57,21 +49,11 @@ const events = async ({ registry }: TestService, subjectId: number) =>
 async function withTwo(t: ExecutionContext, more: Record<string, string> = {}) {
   const own = await startTestService(t, { ...settings(), ...more })
   const admin = await openSignedIn(t, own)
-  const { user } = await admin.createUser({
-    form: form({ username: 'ana', role: 'ROLE_ADMIN', password, email: 'ana@example.org' }),
-    active: true,
-    confirm: 'ana',
-  })
-  const { token } = await openAdministration(t, own).signIn({ username: 'ana', password })
-  return { own, admin, ana: openAdministration(t, own, token), id: user!.record!.id! }
+  const { api: ana, id } = await anotherAdministrator(t, own, admin, { username: 'ana', email: 'ana@example.org' })
+  return { own, admin, ana, id }
 }
 
-test('a username that looks like an id is refused, and an existing one affects no other user’s session or password', async t => {
-  for (const username of ['#1', '＃１']) {
-    const creation = admin.createUser({ form: form({ username }) })
-    t.is(await reasonOf(creation), 'INVALID_SIGN_UP')
-    t.deepEqual(await wrongFieldsOf(creation), ['form.username'])
-  }
+test('an existing username that looks like an id affects no other user’s session or password', async t => {
   const own = await startTestService(t, settings())
   const chief = await openSignedIn(t, own)
   const { user } = await chief.getSession({})
@@ -128,31 +110,22 @@ test('all invalid fields of a new user are listed together, including taken name
   t.deepEqual(await wrongFieldsOf(admin.createUser({ form: form(), organization: 'x' })), ['organization'])
 })
 
-test('a user created as active belongs to its organization, and an institution has a provider key', async t => {
-  const organization = await service.organization()
-  const { user } = await admin.createUser({
-    form: form({ role: 'ROLE_INSTITUTION' }),
-    active: true,
-    organization: `#${organization.id}`,
-  })
-  t.is(user!.record!.active, 1)
-  t.is(user!.record!.partnerOrganization?.id, organization.id)
-  t.regex(user!.record!.providerActivationKey!.activationkey!, /^[\da-f-]{36}$/)
-})
-
-test('the key of an organization is shown with its institutions, whom it activates, and not with clients', async t => {
+test('a user created as active belongs to its organization, whose key is shown with institutions and not with clients', async t => {
   const organization = await service.organization()
   const member = async (role: string) =>
     (await admin.createUser({ form: form({ role }), active: true, organization: `#${organization.id}` })).user!.record!
-  const [client, institution] = [await member('ROLE_CLIENT'), await member('ROLE_INSTITUTION')]
   const shown = async (id: number) => (await admin.getUser({ user: `#${id}` })).user!.record!.partnerOrganization!
-  t.is((await shown(client.id!)).activationkey, undefined)
-  t.is((await shown(client.id!)).id, organization.id)
-  t.is((await shown(institution.id!)).activationkey, organization.activationkey)
-  t.is(client.partnerOrganization!.activationkey, undefined)
-  const recorded = async (id: number) =>
-    (await events(service, id)).filter(event => event.startsWith('user.show-key')).length
-  t.deepEqual([await recorded(client.id!), await recorded(institution.id!)], [0, 1])
+  for (const [role, key] of [
+    ['ROLE_CLIENT', undefined],
+    ['ROLE_INSTITUTION', organization.activationkey],
+  ] as const) {
+    const { id, active, partnerOrganization, providerActivationKey } = await member(role)
+    t.deepEqual([active, partnerOrganization!.id], [1, organization.id])
+    t.is(providerActivationKey !== undefined, key !== undefined)
+    t.is((await shown(id!)).activationkey, key)
+    const recorded = (await events(service, id!)).filter(event => event.startsWith('user.show-key'))
+    t.is(recorded.length, key === undefined ? 0 : 1)
+  }
 })
 
 test('an update changes the fields of its mask, clears those without a value, and keeps all others', async t => {
@@ -223,146 +196,93 @@ test('each change needs the current etag, and changes nothing with validate_only
   t.deepEqual(await events(service, before!.record!.id!), ['user.sign-up'])
 })
 
-test('suspending twice succeeds and changes once; after resuming, sign-in works and earlier tokens stay revoked', async t => {
-  const { username, token } = await service.signUp('ROLE_CLIENT')
-  const first = await admin.suspendUser({ user: username })
-  t.true(first.changed)
-  t.true(first.user!.suspended)
-  t.false((await admin.suspendUser({ user: username })).changed)
-  t.is(await login(username), 404)
-  t.is(await me(token), 500)
-  t.is(await reasonOf(admin.activateUser({ user: username })), 'WRONG_STATE')
-  t.true((await admin.resumeUser({ user: username })).changed)
-  t.false((await admin.resumeUser({ user: username })).changed)
-  t.is(await login(username), 200)
-  t.is(await me(token), 500)
+test('suspending and resuming twice changes once, and a suspended user that is deleted and restored is still suspended', async t => {
+  const { username: user } = await service.signUp('ROLE_CLIENT')
+  t.like(await admin.suspendUser({ user }), { changed: true, user: { suspended: true } })
+  t.false((await admin.suspendUser({ user })).changed)
+  t.is(await reasonOf(admin.activateUser({ user })), 'WRONG_STATE')
+  await admin.deleteUser({ user })
+  t.like((await admin.undeleteUser({ user })).user, { suspended: true, deleteTime: undefined })
+  t.true((await admin.resumeUser({ user })).changed)
+  t.false((await admin.resumeUser({ user })).changed)
+  t.is(await login(user), 200)
 })
 
-test('activation revokes no token, and moving an active user to another organization does', async t => {
+test('activation revokes no token and may move a user, but into no inactive organization', async t => {
   const [here, there] = [await service.organization(), await service.organization()]
-  const { username, token } = await service.signUp('ROLE_INSTITUTION')
-  const { user, changed } = await admin.activateUser({ user: username, organization: `#${here.id}` })
-  t.true(changed)
-  t.is(user!.record!.partnerOrganization?.id, here.id)
+  const { username: user, token } = await service.signUp('ROLE_INSTITUTION')
+  const into = ({ id }: { id: number }) => ({ user, organization: `#${id}` })
+  const activated = await admin.activateUser(into(here))
+  t.true(activated.changed)
+  t.is(activated.user!.record!.partnerOrganization?.id, here.id)
   t.is(await me(token), 200)
-  t.false((await admin.activateUser({ user: username, organization: `#${here.id}` })).changed)
-  t.true((await admin.activateUser({ user: username, organization: `#${there.id}` })).changed)
-  t.is(await me(token), 500)
+  t.false((await admin.activateUser(into(here))).changed)
+  t.true((await admin.activateUser(into(there))).changed)
   await admin.deactivateOrganization({ organization: `#${here.id}` })
-  for (const call of [
-    admin.activateUser({ user: username, organization: `#${here.id}` }),
-    admin.setOrganization({ user: username, organization: `#${here.id}` }),
-  ]) {
+  for (const call of [admin.activateUser(into(here)), admin.setOrganization(into(here))])
     t.is(await reasonOf(call), 'WRONG_STATE')
-  }
-  const none = await admin.setOrganization({ user: username })
-  t.is(none.user!.record!.partnerOrganization, undefined)
+  t.is((await admin.setOrganization({ user })).user!.record!.partnerOrganization, undefined)
 })
 
-test('a deleted user is hidden from every public look-up, keeps its names, and can be restored unchanged', async t => {
-  const { username, nickname, token } = await service.signUp('ROLE_CLIENT', {
-    securityquestion: '1',
-    securityanswer: 'Rex',
-  })
-  const id = idOf(token)
-  const { user, changed } = await admin.deleteUser({ user: username })
-  t.true(changed)
-  t.is(Number(user!.purgeTime!.seconds) - Number(user!.deleteTime!.seconds), 30 * 86_400)
-  t.false((await admin.deleteUser({ user: username })).changed)
-
-  t.is(await me(token), 500)
-  const unknown = await service.request('POST', '/users/login', { query: { username: 'ninguém', password } })
-  const gone = await service.request('POST', '/users/login', { query: { username, password } })
-  t.is(gone.status, unknown.status)
-  t.is(gone.json.detail, unknown.json.detail)
+test('a deleted user is hidden from look-ups, changed by nothing, and can be restored', async t => {
+  const { username: user, nickname, token } = await service.signUp('ROLE_CLIENT')
+  const deleted = await admin.deleteUser({ user })
+  t.true(deleted.changed)
+  t.is(Number(deleted.user!.purgeTime!.seconds) - Number(deleted.user!.deleteTime!.seconds), 30 * 86_400)
+  t.false((await admin.deleteUser({ user })).changed)
   const adminToken = await service.adminToken()
-  const show = () => service.request('GET', `/users/${encodeURIComponent(username)}`, { token: adminToken })
-  t.is((await show()).json.reason, 'USER_NOT_FOUND')
-  const answers = [
-    { forgotpasswordquestionsid: 1, answer: 'rex' },
-    { forgotpasswordquestionsid: 2, answer: 'x' },
-  ]
-  const byAnswers = await service.request('POST', '/forgotpasswords/loginbyusernameandanswers', {
-    query: { username },
-    body: answers,
-  })
-  t.is(byAnswers.json.reason, 'USER_NOT_FOUND')
-  const answer = { forgotpasswordquestionsid: 2, answer: 'x', usersid: id }
+  const show = await service.request('GET', `/users/${encodeURIComponent(user)}`, { token: adminToken })
+  t.is(show.json.reason, 'USER_NOT_FOUND')
+  const answer = { forgotpasswordquestionsid: 2, answer: 'x', usersid: idOf(token) }
   const save = '/forgotpasswords/saveforgotpasswordquestionsusersanswers'
   t.is((await service.request('POST', save, { token: adminToken, body: answer })).json.reason, 'USER_NOT_FOUND')
-
   t.deepEqual((await admin.listUsers({ text: nickname })).users, [])
   t.is((await admin.listUsers({ text: nickname, state: UserState.DELETED })).users.length, 1)
-  t.is((await service.request('POST', '/users/existsByUsername', { query: { username } })).json, true)
-  t.is((await service.request('POST', '/users/existsByNickname', { query: { nickname } })).json, true)
   for (const call of [
-    admin.suspendUser({ user: username }),
-    admin.resumeUser({ user: username }),
-    admin.activateUser({ user: username }),
-    admin.setRole({ user: username, role: 'ROLE_INSTITUTION' }),
-    admin.setOrganization({ user: username }),
-    admin.revokeTokens({ user: username }),
-    admin.setPassword({ user: username, password }),
-    admin.sendRecoveryKey({ user: username }),
-    admin.updateUser({ user: username, form: { city: 'X' }, updateMask: { paths: ['city'] } }),
-  ]) {
+    admin.suspendUser({ user }),
+    admin.resumeUser({ user }),
+    admin.activateUser({ user }),
+    admin.setRole({ user, role: 'ROLE_INSTITUTION' }),
+    admin.setOrganization({ user }),
+    admin.revokeTokens({ user }),
+    admin.setPassword({ user, password }),
+    admin.sendRecoveryKey({ user }),
+    admin.clearAnswers({ user }),
+    admin.updateUser({ user, form: { city: 'X' }, updateMask: { paths: ['city'] } }),
+  ])
     t.is(await reasonOf(call), 'WRONG_STATE')
-  }
-
-  t.true((await admin.undeleteUser({ user: `#${id}` })).changed)
-  t.false((await admin.undeleteUser({ user: username })).changed)
-  t.is(await login(username), 200)
-  t.is(await me(token), 500)
-})
-
-test('a suspended user that is deleted and restored is still suspended', async t => {
-  const { username } = await service.signUp('ROLE_CLIENT')
-  await admin.suspendUser({ user: username })
-  await admin.deleteUser({ user: username })
-  const { user } = await admin.undeleteUser({ user: username })
-  t.true(user!.suspended)
-  t.is(user!.deleteTime, undefined)
+  t.true((await admin.undeleteUser({ user: `#${idOf(token)}` })).changed)
+  t.false((await admin.undeleteUser({ user })).changed)
+  t.is(await login(user), 200)
 })
 
 test('promoting or demoting an administrator needs the username as confirmation', async t => {
   const { own, admin } = await withTwo(t)
   const { username } = await own.signUp('ROLE_ADMIN')
-  const calls: [string, string, (confirm?: string) => Promise<unknown>][] = [
-    ['making', username, confirm => admin.activateUser({ user: username, ...(confirm && { confirm }) })],
-    ['unmaking', 'ana', confirm => admin.setRole({ user: 'ana', role: 'ROLE_CLIENT', ...(confirm && { confirm }) })],
-    ['making again', 'ana', confirm => admin.setRole({ user: 'ana', role: 'ROLE_ADMIN', ...(confirm && { confirm }) })],
-    [
-      'creating',
-      'bia',
-      confirm =>
-        admin.createUser({
-          form: form({ username: 'bia', role: 'ROLE_ADMIN' }),
-          active: true,
-          ...(confirm && { confirm }),
-        }),
-    ],
+  const bia = { form: form({ username: 'bia', role: 'ROLE_ADMIN' }), active: true }
+  const calls: [string, string, (given: { confirm?: string }) => Promise<unknown>][] = [
+    ['making', username, given => admin.activateUser({ user: username, ...given })],
+    ['unmaking', 'ana', given => admin.setRole({ user: 'ana', role: 'ROLE_CLIENT', ...given })],
+    ['making again', 'ana', given => admin.setRole({ user: 'ana', role: 'ROLE_ADMIN', ...given })],
+    ['creating', 'bia', given => admin.createUser({ ...bia, ...given })],
   ]
-  for (const [what, name, call] of calls) {
-    t.is(await reasonOf(call()), 'CONFIRMATION_NEEDED', what)
-    t.is(await reasonOf(call('somebody else')), 'CONFIRMATION_NEEDED', what)
-    t.is(await reasonOf(call(name)), 'none', what)
+  for (const [what, confirm, call] of calls) {
+    for (const wrong of [{}, { confirm: 'somebody else' }])
+      t.is(await reasonOf(call(wrong)), 'CONFIRMATION_NEEDED', what)
+    t.is(await reasonOf(call({ confirm })), 'none', what)
   }
 })
 
-test('promoting or demoting an administrator needs a sign-in at most 15 minutes old; other changes don’t', async t => {
+test('promoting an administrator needs a sign-in at most 15 minutes old', async t => {
   const own = await serviceWithClock(t, settings())
   const admin = await openSignedIn(t, own)
-  const { username } = await own.signUp('ROLE_CLIENT')
-  const make = () => admin.setRole({ user: username, role: 'ROLE_ADMIN', confirm: username, validateOnly: true })
-  const activate = () =>
-    admin.createUser({ form: form({ username: 'x', role: 'ROLE_ADMIN' }), active: true, confirm: 'x' })
+  const { username: user } = await own.signUp('ROLE_CLIENT')
+  const make = () => admin.setRole({ user, role: 'ROLE_ADMIN', confirm: user, validateOnly: true })
   await own.clock.pass(15 * 60 - 5)
   t.is(await reasonOf(make()), 'none')
   await own.clock.pass(10)
-  for (const call of [make(), activate(), admin.eraseUser({ user: username, confirm: username })]) {
-    t.is(await reasonOf(call), 'SIGN_IN_AGAIN')
-  }
-  t.is(await reasonOf(admin.suspendUser({ user: username })), 'none')
+  t.is(await reasonOf(make()), 'SIGN_IN_AGAIN')
+  t.is(await reasonOf(admin.suspendUser({ user })), 'none')
 })
 
 test('the last active administrator can’t be suspended, deleted, erased or given another role', async t => {
@@ -387,32 +307,14 @@ test('the last active administrator can’t be suspended, deleted, erased or giv
   t.is(await reasonOf(admin.listUsers({})), 'INVALID_TOKEN')
 })
 
-test('if two replicas suspend one each of the last two administrators, only one succeeds', async t => {
-  const { own, admin } = await withTwo(t)
-  const other = await startTestService(t, { ...settings(), DATABASE_URL: own.env.DATABASE_URL! })
-  const { token } = await openAdministration(t, own).signIn({ username: 'ana', password })
-  const there = openAdministration(t, other, token)
-  const outcomes = await Promise.all([
-    reasonOf(admin.suspendUser({ user: 'ana' })),
-    reasonOf(there.suspendUser({ user: 'admin' })),
-  ])
-  // The token of the later caller may already be void.
-  t.deepEqual(outcomes.map(reason => reason === 'none').sort(), [false, true], outcomes.join())
-  const { users } = await (await openLocal(t, own)).listUsers({ role: 'ROLE_ADMIN', state: UserState.ACTIVE })
-  t.is(users.length, 1)
-})
-
 test('suspending the second-to-last administrator makes concurrent changes of administrators wait', async t => {
   const { own, admin, id } = await withTwo(t)
-  const { database, administeredUsers, users } = own.registry
+  const { database, administeredUsers, users, audit } = own.registry
   let outcome: Promise<string> | undefined
-  await database.transact(async transaction => {
-    t.true(await administeredUsers.anotherAdministrator(id, transaction))
-    await users.suspend(id, transaction)
-    await own.registry.audit.append(
-      { action: 'user.suspend', outcome: 'ok', actor: 'test', subject_id: id },
-      transaction,
-    )
+  await database.transact(async at => {
+    t.true(await administeredUsers.anotherAdministrator(id, at))
+    await users.suspend(id, at)
+    await audit.append({ action: 'user.suspend', outcome: 'ok', actor: 'test', subject_id: id }, at)
     outcome = reasonOf(admin.suspendUser({ user: 'admin' }))
     t.is(await endsOrWaits(database, outcome), 'waits')
   })
@@ -424,18 +326,17 @@ test('on the database itself, only changes of administrators and of passwords ne
   const silent = await openLocal(t, own)
   const { username } = await own.signUp('ROLE_CLIENT')
   const fields = { form: { city: 'X' }, updateMask: { paths: ['city'] } }
-  for (const [verb, call] of [
-    ['suspend', silent.suspendUser({ user: 'ana' })],
-    ['update', silent.updateUser({ user: 'ana', ...fields })],
-    ['revoke', silent.revokeTokens({ user: 'ana' })],
-    ['delete', silent.deleteUser({ user: 'ana' })],
-    ['organization', silent.setOrganization({ user: 'ana', organization: `#${(await own.organization()).id}` })],
-    ['role', silent.setRole({ user: username, role: 'ROLE_ADMIN', confirm: username })],
-    ['create', silent.createUser({ form: form({ role: 'ROLE_ADMIN' }) })],
-    ['password', silent.setPassword({ user: username, password: 'uma girafa bem alta 7' })],
-  ] as const) {
-    t.is(await reasonOf(call), 'JUSTIFICATION_NEEDED', verb)
-  }
+  for (const call of [
+    silent.suspendUser({ user: 'ana' }),
+    silent.updateUser({ user: 'ana', ...fields }),
+    silent.revokeTokens({ user: 'ana' }),
+    silent.deleteUser({ user: 'ana' }),
+    silent.setOrganization({ user: 'ana', organization: `#${(await own.organization()).id}` }),
+    silent.setRole({ user: username, role: 'ROLE_ADMIN', confirm: username }),
+    silent.createUser({ form: form({ role: 'ROLE_ADMIN' }) }),
+    silent.setPassword({ user: username, password: 'uma girafa bem alta 7' }),
+  ])
+    t.is(await reasonOf(call), 'JUSTIFICATION_NEEDED')
   t.is(await reasonOf(silent.suspendUser({ user: username })), 'none')
   t.is(await reasonOf(silent.updateUser({ user: username, ...fields })), 'none')
 })
@@ -445,41 +346,32 @@ test('other active administrators are notified by e-mail of changes on the datab
   await admin.updateUser({ user: 'admin', form: { email: 'chefe@example.org' }, updateMask: { paths: ['email'] } })
   const { username } = await own.signUp('ROLE_CLIENT', { email: 'cliente@example.org' })
   await admin.createUser({ form: form({ role: 'ROLE_ADMIN', email: 'inativo@example.org' }) })
+  const subject = 'A change made on the database itself'
   // Changes of their own accounts cause another notice.
-  const seen = new Set<unknown>()
-  const next = (address: string) =>
-    waitFor(
-      () => {
-        const one = mailbox.emails.find(
-          each => !seen.has(each) && each.to?.[0]?.address === address && /database itself/.test(each.subject ?? ''),
-        )
-        if (one) seen.add(one)
-        return one
-      },
-      () => mailbox.emails.length,
-    )
+  const next = async (address: string): Promise<string> => {
+    const email = await mailbox.nextEmail(address)
+    return email.subject === subject ? email.text! : next(address)
+  }
   const local = await openLocal(t, own, { reason: 'chamado 42: http://example.org/perdeu' })
   await local.suspendUser({ user: username })
   await local.setPassword({ user: username, password: 'uma girafa bem alta 7' })
   for (const to of ['ana@example.org', 'chefe@example.org']) {
-    const { subject, text = '' } = await next(to)
-    t.is(subject, 'A change made on the database itself')
+    const text = await next(to)
     t.true(text.includes('was given a new password'), text)
-    t.regex(text, /Who: tester, here/)
-    t.regex(text, /When: .*\(UTC\)/)
+    for (const line of [/^Who: tester, here/m, /^When: .*\(UTC\)$/m]) t.regex(text, line)
     t.true(text.includes('Reason given: chamado 42: http:·example·org·perdeu'), text)
   }
   t.is((await mailbox.nextEmail('cliente@example.org')).subject, 'Your password was changed')
 
   // The changed administrator gets no such notice.
   await local.suspendUser({ user: 'ana' })
-  t.true((await next('chefe@example.org')).text!.includes(`ana (id ${id}) was suspended`))
+  t.true((await next('chefe@example.org')).includes(`ana (id ${id}) was suspended`))
   await local.resumeUser({ user: 'ana' })
-  t.true((await next('chefe@example.org')).text!.includes('is no longer suspended'))
+  t.true((await next('chefe@example.org')).includes('is no longer suspended'))
   await admin.revokeTokens({ user: 'ana' })
   await local.setRole({ user: username, role: 'ROLE_ADMIN', confirm: username })
-  t.true((await next('chefe@example.org')).text!.includes('was given another role: ROLE_ADMIN'))
-  const notices = mailbox.emails.filter(({ subject }) => subject === 'A change made on the database itself')
+  t.true((await next('chefe@example.org')).includes('was given another role: ROLE_ADMIN'))
+  const notices = mailbox.emails.filter(each => each.subject === subject)
   const recipients = new Set(notices.flatMap(({ to = [] }) => to.map(({ address }) => address)))
   t.deepEqual([...recipients].sort(), ['ana@example.org', 'chefe@example.org'])
   t.true((await events(own, id)).includes('user.suspend chamado 42: http://example.org/perdeu'))
@@ -494,41 +386,25 @@ test('when an administrator changes a username, the user is notified, tokens sta
   const email = `${randomUUID()}@example.org`
   const { token, username } = await service.signUp('ROLE_CLIENT', { email })
   const name = `joana ${randomUUID()}`
-  const { user, changed } = await rename(username, name)
-  t.true(changed)
-  t.is(user?.record?.username, name)
+  t.like(await rename(username, name), { changed: true, user: { record: { username: name } } })
   t.is((await service.request('GET', '/users/me', { token })).json.username, name)
   t.deepEqual([await login(username), await login(name)], [404, 200])
-  const notice = await mailbox.nextEmail(email)
-  t.is(notice.subject, 'Seu nome de usuário foi alterado')
-  const events = await service.registry.audit.list({ subjectId: idOf(token), action: 'user.edit', limit: 9 })
-  t.deepEqual(
-    events.map(({ object, outcome }) => [object, outcome]),
-    [['fields:username', 'ok']],
-  )
+  t.is((await mailbox.nextEmail(email)).subject, 'Seu nome de usuário foi alterado')
+  t.true((await events(service, idOf(token))).includes('user.edit fields:username'))
   const other = await service.signUp('ROLE_CLIENT')
-  t.deepEqual(await wrongFieldsOf(rename(other.username, username)), ['form.username'])
   t.is(await reasonOf(rename(other.username, username)), 'INVALID_SIGN_UP')
+  t.deepEqual(await wrongFieldsOf(rename(other.username, username)), ['form.username'])
   t.false((await rename(name, name)).changed)
   t.true((await rename(name, username)).changed)
 })
 
 test('a username that is taken or invalid is refused, together with all other invalid fields', async t => {
   const [user, other] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
-  for (const username of ['', '#7', 'me', 'a\u200bb', 'x'.repeat(256)]) {
-    const update = admin.updateUser({
-      user: user.username,
-      form: { username, state: 'X' },
-      updateMask: { paths: ['username', 'state'] },
-    })
-    t.deepEqual(await wrongFieldsOf(update), ['form.state', 'form.username'], username)
-  }
-  const both = admin.updateUser({
-    user: user.username,
-    form: { username: other.username, nickname: other.nickname },
-    updateMask: { paths: ['username', 'nickname'] },
-  })
-  t.deepEqual(await wrongFieldsOf(both), ['form.nickname', 'form.username'])
+  const wrong = (form: Record<string, string>) =>
+    wrongFieldsOf(admin.updateUser({ user: user.username, form, updateMask: { paths: Object.keys(form) } }))
+  for (const username of ['', '#7', 'me', 'a\u200bb', 'x'.repeat(256)])
+    t.deepEqual(await wrong({ username, state: 'X' }), ['form.state', 'form.username'], username)
+  t.deepEqual(await wrong({ username: other.username, nickname: other.nickname }), ['form.nickname', 'form.username'])
   t.is(await login(user.username), 200)
 })
 
@@ -536,21 +412,12 @@ test('a username that is taken or invalid is refused, together with all other in
 
 const count = async (text: string) => Number((await ask(service.env.DATABASE_URL!, text))[0]!.count)
 
-/** A session of another administrator. */
-async function another(t: ExecutionContext): Promise<AdministrationClient> {
-  const username = randomUUID()
-  await admin.createUser({ form: form({ username, role: 'ROLE_ADMIN', password }), active: true, confirm: username })
-  const { token } = await openAdministration(t, service).signIn({ username, password })
-  return openAdministration(t, service, token)
-}
-
 test('if two administrators use the same request id, each creates a separate record', async t => {
-  const other = await another(t)
+  const { api: other } = await anotherAdministrator(t, service, admin)
   const [requestId, name] = [randomUUID(), `Defesa Civil ${randomUUID()}`]
   const one = await admin.createOrganization({ form: { name }, requestId })
   const two = await other.createOrganization({ form: { name }, requestId })
   t.not(one.organization!.record!.id, two.organization!.record!.id)
-  t.not(one.organization!.record!.activationkey, two.organization!.record!.activationkey)
   // Each gets its own response again; another request with the id is refused.
   t.deepEqual(await admin.createOrganization({ form: { name }, requestId }), one)
   t.deepEqual(await other.createOrganization({ form: { name }, requestId }), two)
@@ -560,56 +427,27 @@ test('if two administrators use the same request id, each creates a separate rec
 
 test('eight concurrent creations with one request id create one record and get the same response, and only one gets the service key', async t => {
   const name = randomUUID().slice(0, 8)
-  const given = `s-${name}`
-  await admin.createService({ name: `k-${name}`, scopes: [Scope.USERS_READ] })
-  const keys: string[] = []
-  /** A response without the key, which is recorded. */
-  const withoutKey = <A extends { key: string }>(answer: A): A => {
-    if (answer.key !== '') keys.push(answer.key)
-    return { ...answer, key: '' }
-  }
-  const all: Record<string, [create: (requestId: string) => Promise<Uint8Array>, made: string]> = {
-    user: [
-      async requestId =>
-        toBinary(
-          CreateUserResponseSchema,
-          await admin.createUser({ form: form({ username: name, password }), requestId }),
-        ),
+  const scopes = [Scope.USERS_READ]
+  await admin.createService({ name: `k-${name}`, scopes })
+  const all: [create: (requestId: string) => Promise<object>, made: string][] = [
+    [
+      requestId => admin.createUser({ form: form({ username: name, password }), requestId }),
       `users WHERE username = '${name}'`,
     ],
-    organization: [
-      async requestId =>
-        toBinary(CreateOrganizationResponseSchema, await admin.createOrganization({ form: { name }, requestId })),
-      `organizations WHERE name = '${name}'`,
-    ],
-    question: [
-      async requestId =>
-        toBinary(CreateQuestionResponseSchema, await admin.createQuestion({ question: name, requestId })),
-      `questions WHERE question = '${name}'`,
-    ],
-    service: [
-      async requestId =>
-        toBinary(
-          CreateServiceResponseSchema,
-          withoutKey(await admin.createService({ name: given, scopes: [Scope.USERS_READ], requestId })),
-        ),
-      `services WHERE name = '${given}'`,
-    ],
-    key: [
-      async requestId =>
-        toBinary(
-          CreateServiceKeyResponseSchema,
-          withoutKey(await admin.createServiceKey({ name: `k-${name}`, requestId })),
-        ),
+    [requestId => admin.createOrganization({ form: { name }, requestId }), `organizations WHERE name = '${name}'`],
+    [requestId => admin.createQuestion({ question: name, requestId }), `questions WHERE question = '${name}'`],
+    [requestId => admin.createService({ name: `s-${name}`, scopes, requestId }), `services WHERE name = 's-${name}'`],
+    [
+      requestId => admin.createServiceKey({ name: `k-${name}`, requestId }),
       `service_keys JOIN services s ON s.id = service_id WHERE s.name = 'k-${name}'`,
     ],
-  }
-  for (const [what, [create, made]] of Object.entries(all)) {
+  ]
+  for (const [create, made] of all) {
     const before = await count(`SELECT count(*) FROM ${made}`)
     const requestId = randomUUID()
-    const answers = await Promise.all(Array.from({ length: 8 }, () => create(requestId)))
-    t.is(new Set(answers.map(bytes => Buffer.from(bytes).toString('hex'))).size, 1, what)
-    t.is(await count(`SELECT count(*) FROM ${made}`), before + 1, what)
+    const answers = await Promise.all(Array.from({ length: 8 }, () => whenFree(() => create(requestId))))
+    t.is(answers.filter(answer => 'key' in answer && answer.key !== '').length, 'key' in answers[0]! ? 1 : 0, made)
+    for (const answer of answers) t.deepEqual({ ...answer, key: '' }, { ...answers[0], key: '' })
+    t.is(await count(`SELECT count(*) FROM ${made}`), before + 1, made)
   }
-  t.is(keys.length, 2)
 })
