@@ -146,9 +146,10 @@ for (const [base, revision] of bases) {
       t.true(active === 0 || active === 1)
       t.deepEqual(more, {})
     }
+    const ids = json.map(({ id }: { id: number }) => id)
     t.deepEqual(
-      json.map(({ id }: { id: number }) => id),
-      json.map(({ id }: { id: number }) => id).sort((a: number, b: number) => a - b),
+      ids,
+      ids.toSorted((a: number, b: number) => a - b),
     )
   })
 
@@ -200,13 +201,18 @@ test('a retired question stays in the list and reads 0', async t => {
   t.is(json.find(({ question }: { question: string }) => question === text).active, 0)
 })
 
-test('only administrators see the provider key of other users', async t => {
+test('administrators see all keys; an institution those of its organization, and not the provider key of others', async t => {
   const colleague = await service.institution(organization)
-  const path = `/users/${encodeURIComponent(full.username)}`
-  t.regex((await service.request('GET', path, { token: admin })).json.providerActivationKey.activationkey, uuid)
-  const seen = (await service.request('GET', path, { token: colleague.token })).json
-  t.false('providerActivationKey' in seen)
-  t.is(seen.partnerOrganization.activationkey, organization.activationkey)
+  const client = await service.signUp('ROLE_CLIENT')
+  const query = { username: client.username, activationkey: colleague.providerKey }
+  await service.request('POST', '/users/activate', { token: client.token, query })
+  const show = async ({ username }: SignedUp, token: string) =>
+    (await service.request('GET', `/users/${encodeURIComponent(username)}`, { token })).json
+  t.regex((await show(full, admin)).providerActivationKey.activationkey, uuid)
+  t.false('providerActivationKey' in (await show(full, colleague.token)))
+  for (const user of [full, client])
+    for (const token of [admin, colleague.token])
+      t.is((await show(user, token)).partnerOrganization.activationkey, organization.activationkey)
 })
 
 test('a ROLE_INSTITUTION that was suspended reads 0', async t => {

@@ -11,6 +11,7 @@ import {
   type RequestOptions,
   type SignedUp,
   serviceForFile,
+  signUpForm,
 } from '../_helpers/service.js'
 import { forge, idOf, nowInSeconds } from '../_helpers/tokens.js'
 
@@ -55,17 +56,6 @@ test.before(async () => {
 
 test.after.always(async () => {
   for (const work of cleanUps) await work()
-})
-
-const form = (fields: Record<string, unknown> = {}) => ({
-  username: `pessoa ${randomUUID()}`,
-  nickname: `apelido ${randomUUID()}`,
-  password,
-  state: 'PE',
-  city: 'Recife',
-  termsofusage: true,
-  roles: ['ROLE_CLIENT'],
-  ...fields,
 })
 
 async function withAnswers(): Promise<SignedUp> {
@@ -154,9 +144,9 @@ const scenarios: Record<string, Scenarios> = {
     422: send => send({ query: { username: 'ana', email: 'not an address' } }),
   },
   'POST /users/signup': {
-    200: send => send({ body: form() }),
+    200: send => send({ body: signUpForm() }),
     400: unreadable,
-    422: send => send({ body: form({ city: undefined }) }),
+    422: send => send({ body: signUpForm({ city: undefined }) }),
   },
   'POST /users/activate': {
     200: async send => {

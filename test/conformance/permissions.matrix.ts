@@ -20,7 +20,7 @@ const services = [
   'administration.read',
   'organizations.write',
   'users.watch',
-]
+] as const
 
 /** The kinds of credential at the public services, each with its columns. */
 export const publicColumns = {

@@ -174,15 +174,7 @@ async function callersOfBoth() {
     byAnswers: { ...byAnswers, token: await forge(service, byAnswers.token, { amr: ['kba'] }) },
     enrolled: { ...enrolled, token: codes },
     suspended: { ...suspended, token: await asNow(suspended.token) },
-    services: {
-      'users.read': await serviceKey(service, ['users.read']),
-      'tokens.verify': await serviceKey(service, ['tokens.verify']),
-      'tokens.watch': await serviceKey(service, ['tokens.watch']),
-      'clients.forward': await serviceKey(service, ['clients.forward']),
-      'administration.read': await serviceKey(service, ['administration.read']),
-      'organizations.write': await serviceKey(service, ['organizations.write']),
-      'users.watch': await serviceKey(service, ['users.watch']),
-    },
+    services: await Promise.all(publicColumns.services.map(async scope => [scope, await serviceKey(service, [scope])])),
   }
 }
 
@@ -197,22 +189,11 @@ async function session(): Promise<SignedUp> {
 }
 
 test('every user RPC permits the callers that the matrix lists, and refuses all others as listed', async t => {
-  const {
-    institution,
-    outsider,
-    client,
-    other,
-    inactive,
-    byPassword,
-    byKey,
-    byAnswers,
-    enrolled,
-    suspended,
-    services,
-  } = await callersOfBoth()
+  const callers = await callersOfBoth()
+  const { institution, client, other, inactive, byPassword, byKey, byAnswers, enrolled, suspended } = callers
   const own = (user: SignedUp) => [user.token, self(user)] as const
   const on = (user: SignedUp, target: Target) => [user.token, target] as const
-  const keys = Object.entries(services).map(([scope, key]) => [scope, [key, other] as const])
+  const keys = callers.services.map(([scope, key]) => [scope, [key, other] as const])
   const found = await run('public', [Users, ForgotPasswords, Changes], {
     none: [undefined, other],
     'inactive, own': own(inactive),
@@ -222,7 +203,7 @@ test('every user RPC permits the callers that the matrix lists, and refuses all 
     'client, other': on(client, other),
     'institution, own': own(institution),
     'institution, member': on(institution, self(client)),
-    'institution, other organization': on(outsider, self(client)),
+    'institution, other organization': on(callers.outsider, self(client)),
     ...Object.fromEntries(keys),
     'password, own': own(byPassword),
     'password, other': on(byPassword, other),
@@ -250,18 +231,10 @@ test('every Administration RPC permits the callers that the matrix lists, and re
   const codeless = await forge(service, recent, { amr: ['pwd'] })
   const gone = await session()
   await api.suspendUser({ user: gone.username })
-  const tokens = {
-    institution,
-    client,
-    inactive,
-    password: byPassword,
-    key: byKey,
-    answers: byAnswers,
-    enrolled,
-    suspended,
-  }
+  const publicSessions = { password: byPassword, key: byKey, answers: byAnswers, enrolled, suspended }
+  const tokens = { institution, client, inactive, ...publicSessions }
   const given = Object.entries(tokens).map(([column, { token }]) => [column, [token, other] as const])
-  const keys = Object.entries(services).map(([scope, key]) => [scope, [key, other] as const])
+  const keys = services.map(([scope, key]) => [scope, [key, other] as const])
   const sessions = Object.entries({ recent, old, codeless, 'suspended session': await asNow(gone.token) }).flatMap(
     ([column, token]) => [
       [`${column}, user`, [token, other] as const] as const,

@@ -11,20 +11,9 @@ const alike = (one: string, other: string) =>
   usernameSkeleton(one) === usernameSkeleton(other) &&
   lookAlike(usernameKey(one), usernameKey(other))
 
+/** Names, and others with letters of other scripts. */
 const lookalikes: [name: string, ...others: string[]][] = [
-  [
-    'admin',
-    'аdmin',
-    'аdmіn',
-    'АDMIN',
-    'аdrnin',
-    'ɑdmin',
-    '⍺dmin',
-    'αdmin',
-    'admíո'.replace('í', 'i'),
-    'аｄｍｉｎ',
-    'ad𝗆іn',
-  ],
+  ['admin', ...['аdmin', 'аdmіn', 'АDMIN', 'аdrnin', 'ɑdmin', '⍺dmin', 'αdmin', 'admiո', 'аｄｍｉｎ', 'ad𝗆іn']],
   ['scope', 'ѕсоре', 'sсope'],
   ['Bruno', 'Вruno', 'ВRUNO', 'brunο'],
   ['Nathan', 'ΝATHAN'],
@@ -36,16 +25,7 @@ const lookalikes: [name: string, ...others: string[]][] = [
   ['(11)98765-4321', '(11)98765-4З21', '11 98765 43２１ '.replace('1', 'ӏ'), 'ӏӏ98765432ӏ', '(11)98765-4З2l'],
 ]
 
-for (const [name, ...others] of lookalikes) {
-  test(`${name} has look-alikes in letters of other scripts`, t => {
-    for (const other of others) {
-      t.true(alike(name, other), other)
-      t.true(alike(other, name), other)
-      t.not(usernameKey(name), usernameKey(other))
-    }
-  })
-}
-
+/** Names, and others with marks that don’t show. */
 const dotted: [name: string, ...others: string[]][] = [
   ['admin', 'admi\u0307n', 'ADMI\u0307N', 'admı\u0307n', 'admİn', 'admi\u0307\u0307n', 'аdmi\u0307n', 'admі\u0307n'],
   ['jorge', 'j\u0307orge', 'J\u0307orge', 'ȷ\u0307orge', 'ϳ\u0307orge'],
@@ -58,15 +38,10 @@ const dotted: [name: string, ...others: string[]][] = [
   ['čapek', 'c\u030c\u030capek'],
 ]
 
-for (const [name, ...others] of dotted) {
-  test(`${name} has look-alikes with marks that don’t show`, t => {
-    for (const other of others) {
-      t.true(alike(name, other), other)
-      t.true(alike(other, name), other)
-      t.not(usernameKey(name), usernameKey(other), other)
-    }
-  })
-}
+test('names with letters of other scripts, or with marks that don’t show, are look-alikes', t => {
+  for (const [name, ...others] of [...lookalikes, ...dotted])
+    for (const other of others) t.true(alike(name, other) && alike(other, name), `${name} ${other}`)
+})
 
 test('names with marks that show aren’t look-alikes of those without', t => {
   const plain = ['jose', 'aline', 'nguyen', 'hanh', 'zilvinas', 'jurate', 'indre', 'itala', 'janis', 'cagla', 'zelina']
@@ -124,20 +99,8 @@ test('names in one script aren’t look-alikes, however similar they are', t => 
 
 test('scripts that are commonly combined count as one script, and other combinations don’t', t => {
   for (const text of [
-    ...[
-      '山田たろう',
-      '東京タワー',
-      '김 金',
-      'ㄅ注音',
-      'joão d’ávila 2',
-      'thạch',
-      'şıķ',
-      'мой-1',
-      'שלום',
-      'محمد١',
-      'สมชาย',
-    ],
-    ...['tel:+5511987654321'],
+    ...['山田たろう', '東京タワー', '김 金', 'ㄅ注音', 'joão d’ávila 2', 'thạch', 'şıķ', 'мой-1', 'שלום', 'محمد١'],
+    ...['สมชาย', 'tel:+5511987654321'],
   ])
     t.true(shareScript(nicknameKey(text), nicknameKey(text)), text)
   for (const text of ['аdmin', 'ɑdmin', '⍺dmin', 'maria ا', 'たろう김', 'αб', 'ꮪcope', '𐌀bc', 'jо\u0303'])

@@ -1,9 +1,9 @@
-/** Activation: who may, with which key, and its effects; and what each caller sees of a record then. */
+/** Activation: who may, with which key, and its effects. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { suspend } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
-import { password, type SignedUp, serviceForFile, serviceWithClock } from '../_helpers/service.js'
+import { type SignedUp, serviceForFile, serviceWithClock } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
 
 const service = serviceForFile()
@@ -40,17 +40,8 @@ test('a ROLE_CLIENT is activated by the key of a provider and belongs to its org
   t.is(providerActivationKey, undefined)
 })
 
-test('organization keys and provider keys can be used repeatedly', async t => {
-  const { organization } = await scene()
-  const { providerKey } = await service.institution(organization)
-  for (const _ of [1, 2]) {
-    const { username, token } = await service.signUp('ROLE_CLIENT')
-    t.is((await activate(token, { username, activationkey: providerKey })).status, 200)
-  }
-})
-
 test('a token from before the activation stays valid, and a refreshed one shows active', async t => {
-  const { organization } = await scene()
+  const organization = await service.organization()
   const { token } = await service.institution(organization)
   t.is((await me({ token })).active, 1)
   const { text } = await service.request('GET', '/users/refresh', { token })
@@ -100,6 +91,11 @@ const refusals: Record<string, Refusal> = {
   'a ROLE_ADMIN': async () => {
     const { organization } = await scene()
     return { ...(await service.signUp('ROLE_ADMIN')), activationkey: organization.activationkey }
+  },
+  'a ROLE_ADMIN whom an administrator activates': async () => {
+    const { activationkey } = await service.organization()
+    const { username } = await service.signUp('ROLE_ADMIN')
+    return { token: await service.adminToken(), username, activationkey }
   },
   'an unknown key': async () => ({ ...(await service.signUp('ROLE_CLIENT')), activationkey: randomUUID() }),
   'a malformed key': async () => ({ ...(await service.signUp('ROLE_INSTITUTION')), activationkey: 'open sesame' }),
@@ -168,50 +164,4 @@ test('a key mailed for an organization is valid for 72 hours', async t => {
   t.is((await activate(users[0]!)).status, 200)
   await later.clock.pass(1)
   refused(t, await activate(users[1]!), 422, 'ACTIVATION_REFUSED')
-})
-
-// What each caller sees of a record. conformance/permissions.matrix.ts has who may see it.
-
-type Viewer = Pick<SignedUp, 'token'>
-
-/** The record of a user, as another one sees it. */
-const seen = async ({ token }: Viewer, { username }: SignedUp) =>
-  (await service.request('GET', `/users/${encodeURIComponent(username)}`, { token })).json
-
-test('the organization’s activation key is shown to its active institutions and to administrators only', async t => {
-  const { organization, provider } = await scene()
-  const client = await service.signUp('ROLE_CLIENT')
-  await activate(client.token, { username: client.username, activationkey: provider.providerKey })
-  const [institution, admin] = [await service.institution(organization), { token: await service.adminToken() }]
-  const key = async (viewer: Viewer, user: SignedUp) => (await seen(viewer, user)).partnerOrganization.activationkey
-  const { activationkey } = organization
-  t.is(await key(client, client), undefined)
-  t.is(await key(institution, client), activationkey)
-  t.is(await key(institution, institution), activationkey)
-  t.is(await key(institution, provider), activationkey)
-  t.is(await key(admin, client), activationkey)
-})
-
-test('the provider key is shown to its owner and to administrators only', async t => {
-  const { organization, provider: institution } = await scene()
-  const [colleague, admin] = [await service.institution(organization), { token: await service.adminToken() }]
-  const key = async (viewer: Viewer) => (await seen(viewer, institution)).providerActivationKey?.activationkey
-  t.truthy(await key(institution))
-  t.is(await key(admin), await key(institution))
-  t.is(await key(colleague), undefined)
-})
-
-test('without a username, the password update and the answer apply to the token’s user', async t => {
-  const { username, token } = await service.signUp('ROLE_CLIENT')
-  const [{ id: question }] = (await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')).json
-  const body = { forgotpasswordquestionsid: question, answer: 'azul' }
-  const save = await service.request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', {
-    token,
-    body,
-  })
-  t.is(save.status, 200)
-  t.is((await service.registry.questions.answers(idOf(token))).length, 1)
-  const query = { newPassword: `${password}?` }
-  t.is((await service.request('POST', '/forgotpasswords/passwordupdatebyusername', { token, query })).status, 200)
-  t.truthy(await service.login(username, `${password}?`))
 })

@@ -82,12 +82,8 @@ for (const field of ['dateofborn', 'gender', 'institutiontype', 'institution', '
 }
 
 const unseen = [
-  ...['\u200b', '\u200d', '\ufeff', '\u00ad', '\u034f', '\u115f', '\u3164', '\uffa0', '\u180e', '\u2060', '\u202e'],
-  ...[
-    ...['\u2066', '\ufe0f', '\u{e0020}', '\u{1bca0}', '\u2800', '\ufff9', '\ufffc', '\u{13441}', '\u{16fe4}'],
-    ...['\u{1d159}'],
-  ],
-  ...['\ue000', '\uf8ff', '\u{f0000}', '\u{10fffd}', '\ufffe', '\ufdd0', '\u{10ffff}'],
+  ...'\u200b\u200d\ufeff\u00ad\u034f\u115f\u3164\uffa0\u180e\u2060\u202e\u2066\ufe0f\u{e0020}\u{1bca0}\u2800\ufff9\ufffc',
+  ...'\u{13441}\u{16fe4}\u{1d159}\ue000\uf8ff\u{f0000}\u{10fffd}\ufffe\ufdd0\u{10ffff}',
 ]
 
 for (const field of ['username', 'nickname']) {
@@ -97,19 +93,27 @@ for (const field of ['username', 'nickname']) {
       t.deepEqual(wrongFields({ [field]: `Ana${bad}Lua` }), [field], code)
       t.deepEqual(wrongFields({ [field]: `AnaLua${bad}` }), [field], code)
     }
-    t.deepEqual(
-      check({ [field]: 'a\u2800b' }).fields[0]?.message,
-      'Leave out invisible, blank and private-use characters.',
-    )
+    const { message } = check({ [field]: 'a\u2800b' }).fields[0]!
+    t.is(message, 'Leave out invisible, blank and private-use characters.')
   })
 
   test(`${field} may be in any script, with accents and emoji`, t => {
-    for (const name of [
-      ...['João d’Ávila', 'Анна', '山田 たろう', '김철수', 'محمد', 'שירה', 'สมชาย', 'Ana ❤️', '👩‍👩‍👧', '🏴󠁧󠁢󠁥󠁮󠁧󠁿 1️⃣'],
-    ])
-      t.deepEqual(wrongFields({ [field]: name }), [], name)
+    const names = ['João d’Ávila', 'Анна', '山田 たろう', '김철수', 'محمد', 'שירה', 'สมชาย', 'Ana ❤️', '👩‍👩‍👧', '🏴󠁧󠁢󠁥󠁮󠁧󠁿 1️⃣']
+    for (const name of names) t.deepEqual(wrongFields({ [field]: name }), [], name)
   })
 }
+
+test('a value outside of its list, and a reserved username, are refused', t => {
+  for (const [field, values] of Object.entries({
+    gender: ['m', 'X'],
+    institutiontype: ['S', 'Z'],
+    email: ['not an address'],
+    password: ['seven77', 'PASSWORD123'],
+    username: ['me', ' Login ', '{username}', 'ｓｉｇｎｕｐ', ' ＃１ '],
+    termsofusage: [false],
+  }))
+    for (const value of values) t.deepEqual(wrongFields({ [field]: value }), [field], String(value))
+})
 
 test('other texts may hold invisible characters', t => {
   t.deepEqual(wrongFields({ city: 'São\u00adPaulo', securityquestion: 'a\u200bb', institution: 'a\ue000' }), [])
@@ -118,16 +122,8 @@ test('other texts may hold invisible characters', t => {
 test('exactly one of the three roles is accepted', t => {
   for (const role of ['ROLE_ADMIN', 'ROLE_INSTITUTION', 'ROLE_CLIENT'])
     t.is(check({ roles: [role] }).form?.role as string, role)
-  for (const roles of [
-    [],
-    ['role_client'],
-    ['ROLE_ROOT'],
-    [''],
-    ['ROLE_CLIENT', 'ROLE_CLIENT'],
-    ['ROLE_CLIENT', 'x'],
-  ]) {
+  for (const roles of [[], ['role_client'], ['ROLE_ROOT'], [''], ['ROLE_CLIENT', 'ROLE_CLIENT'], ['ROLE_CLIENT', 'x']])
     t.deepEqual(wrongFields({ roles }), ['roles'], roles.join())
-  }
 })
 
 test('a state has exactly 2 characters, counted as users do', t => {
@@ -207,43 +203,11 @@ test('a date-time with an offset is the day in the time zone at that moment', t 
 })
 
 test('a date-time at exactly midnight UTC is the day that it shows, as programs write a plain date', t => {
-  for (const time of [
-    '00:00Z',
-    '00:00:00Z',
-    '00:00:00.000Z',
-    '00:00:00,0Z',
-    '00:00:00+00:00',
-    '00:00-00:00',
-    '00:00+0000',
-  ])
+  for (const time of '00:00Z 00:00:00Z 00:00:00.000Z 00:00:00,0Z 00:00:00+00:00 00:00-00:00 00:00+0000'.split(' '))
     for (const zone of ['America/Sao_Paulo', 'Pacific/Pago_Pago', 'Asia/Tokyo', 'UTC'])
       t.is(readDateOfBirth(`2000-03-01T${time}`, zone), '2000-03-01', time)
   for (const time of ['00:00:00.0001Z', '00:00:01Z', '00:01Z', '03:00+03:01', '23:59:60Z'])
-    t.is(
-      readDateOfBirth(`2000-03-01T${time}`, 'Pacific/Pago_Pago'),
-      time === '23:59:60Z' ? '2000-03-01' : '2000-02-29',
-      time,
-    )
-})
-
-test('a moment is the same day however its offset is written', t => {
-  const zone = fc.constantFrom('America/Sao_Paulo', 'America/Rio_Branco', 'Asia/Kolkata', 'UTC')
-  const moment = fc
-    .date({ min: new Date('1900-01-02'), max: new Date('2026-11-20'), noInvalidDate: true })
-    .filter(date => !date.toISOString().includes('T00:00:00'))
-  fc.assert(
-    fc.property(moment, fc.integer({ min: -14 * 60, max: 14 * 60 }), zone, (at, ahead, timeZone) => {
-      const local = new Date(at.getTime() + ahead * 60_000).toISOString().slice(0, 19)
-      const [hours, minutes] = [Math.floor(Math.abs(ahead) / 60), Math.abs(ahead) % 60].map(n =>
-        String(n).padStart(2, '0'),
-      )
-      const expected = dayIn(timeZone, at)
-      return ['', ':'].every(
-        colon => readDateOfBirth(`${local}${ahead < 0 ? '-' : '+'}${hours}${colon}${minutes}`, timeZone) === expected,
-      )
-    }),
-  )
-  t.pass()
+    t.is(readDateOfBirth(`2000-03-01T${time}`, 'Pacific/Pago_Pago'), `2000-0${time[0] === '2' ? '3-01' : '2-29'}`, time)
 })
 
 test('an invalid day is refused', t => {
@@ -275,30 +239,18 @@ test('the day of a moment depends on the time zone', t => {
   t.is(dayIn('UTC', new Date('0099-05-05T12:00:00Z')), '0099-05-05')
   const form = { ...good, dateofborn: '21/11/2026' }
   const atNight = rules('2026-11-21T02:00:00Z')
-  t.deepEqual(
-    checkSignUp(form, atNight).fields.map(({ field }) => field),
-    ['dateofborn'],
-  )
+  t.like(checkSignUp(form, atNight).fields, { length: 1, 0: { field: 'dateofborn' } })
   t.deepEqual(checkSignUp(form, { ...atNight, timeZone: 'UTC' }).fields, [])
 })
 
 test('every form is either refused with fields or complete', t => {
   const text = fc.option(fc.oneof(fc.string({ unit: anyCharacter }), fc.string()), { nil: undefined })
+  const names = 'username nickname password dateofborn gender state city institutiontype institution securityquestion'
+  const texts = `${names} securityanswer email`.split(' ').map(name => [name, text] as const)
   const request = fc.record({
-    username: text,
-    nickname: text,
-    password: text,
-    dateofborn: text,
-    gender: text,
-    state: text,
-    city: text,
-    institutiontype: text,
-    institution: text,
-    securityquestion: text,
-    securityanswer: text,
+    ...Object.fromEntries(texts),
     termsofusage: fc.option(fc.boolean(), { nil: undefined }),
     roles: fc.array(fc.oneof(fc.constant('ROLE_CLIENT'), fc.string())),
-    email: text,
   })
   fc.assert(
     fc.property(request, each => {

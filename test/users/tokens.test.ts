@@ -43,15 +43,12 @@ test('a login’s token has the claims of RFC 9068 and those of the project, and
   })
 })
 
-test('a user without an organization has no claim org, and every token has a unique id', async t => {
-  const { username, token } = await service.signUp('ROLE_CLIENT')
-  t.false('org' in claimsOf(token))
-  t.not(claimsOf(await service.login(username)).jti, claimsOf(token).jti)
-})
-
 test('login compares the username as sign-up does, and the token shows it as signed up', async t => {
-  const { username } = await service.signUp('ROLE_CLIENT')
-  t.is(claimsOf(await service.login(` ${username.replace(/\D/g, '')} `)).username, username)
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const { username: shown, jti } = claimsOf(await service.login(` ${username.replace(/\D/g, '')} `))
+  t.is(shown, username)
+  t.not(jti, claimsOf(token).jti)
+  t.false('org' in claimsOf(token))
 })
 
 test('tokens verify with the published key set and node:crypto only', async t => {
@@ -65,13 +62,8 @@ test('tokens verify with the published key set and node:crypto only', async t =>
   t.deepEqual([key.kty, key.use, key.alg, key.crv], ['EC', 'sig', 'ES256', 'P-256'])
   const [header, payload, signature = ''] = token.split('.')
   const publicKey = createPublicKey({ key, format: 'jwk' })
-  const check = (text: string) =>
-    verify(
-      'sha256',
-      Buffer.from(text),
-      { key: publicKey, dsaEncoding: 'ieee-p1363' },
-      Buffer.from(signature, 'base64url'),
-    )
+  const by = { key: publicKey, dsaEncoding: 'ieee-p1363' } as const
+  const check = (text: string) => verify('sha256', Buffer.from(text), by, Buffer.from(signature, 'base64url'))
   t.true(check(`${header}.${payload}`))
   t.false(check(`${header}.${payload}x`))
   // The key id is the thumbprint of RFC 7638.
@@ -81,46 +73,39 @@ test('tokens verify with the published key set and node:crypto only', async t =>
 
 /** Tokens and keys of this service at a time that the test sets. */
 function timed() {
-  let reads = 0
-  let time = Date.now()
+  const state = { reads: 0, away: false, time: Date.now() }
   const { signingKeys } = service.registry
   const all = () => {
-    reads++
-    return signingKeys.all()
+    state.reads++
+    return state.away ? Promise.reject(new Error('away')) : signingKeys.all()
   }
-  const keyring = createKeyring({ all, signer: signingKeys.signer }, () => time)
-  const tokens = createTokens({ keyring, issuer: 'http://a', audience: 'b', ttl: 3600, now: () => time })
-  return {
-    keyring,
-    tokens,
-    reads: () => reads,
-    advance(seconds: number) {
-      time += seconds * 1000
-    },
-  }
+  const now = () => state.time
+  const keyring = createKeyring({ ...signingKeys, all }, now)
+  const tokens = createTokens({ keyring, issuer: 'http://a', audience: 'b', ttl: 3600, now })
+  return Object.assign(state, { keyring, tokens })
 }
 const holder = { id: 1, username: 'ana', role: 'ROLE_CLIENT', active: true, organizationId: null, tokenGeneration: 0 }
 
 test('a token that was verified before is refused once it has expired', async t => {
-  const { tokens, advance } = timed()
-  const token = await tokens.issue(holder, 'pwd')
-  await tokens.verify(token)
-  advance(3599)
-  t.is((await tokens.verify(token)).sub, '1')
-  advance(1)
-  await t.throwsAsync(tokens.verify(token), { instanceOf: Refusal })
+  const at = timed()
+  const token = await at.tokens.issue(holder, 'pwd')
+  await at.tokens.verify(token)
+  at.time += 3_599_000
+  t.is((await at.tokens.verify(token)).sub, '1')
+  at.time += 1_000
+  await t.throwsAsync(at.tokens.verify(token), { instanceOf: Refusal })
 })
 
 test('unknown key ids make a process read the keys at most once in 5 seconds', async t => {
-  const { keyring, reads, advance } = timed()
-  const { kid } = await keyring.signer()
+  const at = timed()
+  const { kid } = await at.keyring.signer()
   for (const seconds of [0, 5.001, 4.999]) {
-    advance(seconds)
-    await Promise.all(Array.from({ length: 20 }, (_, index) => keyring.find(`unknown ${index}`, 3600)))
-    for (let index = 0; index < 20; index++) t.is(await keyring.find(`strange ${index}`, 3600), undefined)
-    t.is((await keyring.find(kid, 3600))?.kid, kid)
+    at.time += seconds * 1000
+    await Promise.all(Array.from({ length: 20 }, (_, index) => at.keyring.find(`unknown ${index}`, 3600)))
+    for (let index = 0; index < 20; index++) t.is(await at.keyring.find(`strange ${index}`, 3600), undefined)
+    t.is((await at.keyring.find(kid, 3600))?.kid, kid)
   }
-  t.is(reads(), 3)
+  t.is(at.reads, 3)
 })
 
 test('clients may cache the key set for at most half of the time between its publishing and the first signature', async t => {
@@ -196,32 +181,25 @@ test('the published key set of an idle replica is at most 5 seconds old, after a
 })
 
 test('concurrent requests for the key set share one read, and if it fails the last set serves for 5 minutes', async t => {
-  const { signingKeys } = service.registry
-  let time = Date.now()
-  let reads = 0
-  let away = false
-  const all = () => {
-    reads++
-    return away ? Promise.reject(new Error('away')) : signingKeys.all()
-  }
-  const keyring = createKeyring({ ...signingKeys, all }, () => time)
-  const ask = () => Promise.all(Array.from({ length: 20 }, () => keyring.published()))
+  const at = timed()
+  const ask = () => Promise.all(Array.from({ length: 20 }, () => at.keyring.published()))
   const [set] = await ask()
   t.true(set!.length > 0)
-  t.is(reads, 1)
-  time += 5000
-  await ask()
-  t.is(reads, 1)
-  time += 1
-  await ask()
-  t.is(reads, 2)
-  away = true
-  time += 300_000
-  t.deepEqual(await keyring.published(), set)
-  time += 1
-  await t.throwsAsync(keyring.published(), { message: 'away' })
-  away = false
-  t.deepEqual(await keyring.published(), set)
+  for (const [seconds, reads] of [
+    [5, 1],
+    [0.001, 2],
+  ] as const) {
+    at.time += seconds * 1000
+    await ask()
+    t.is(at.reads, reads)
+  }
+  at.away = true
+  at.time += 300_000
+  t.deepEqual(await at.keyring.published(), set)
+  at.time += 1
+  await t.throwsAsync(at.keyring.published(), { message: 'away' })
+  at.away = false
+  t.deepEqual(await at.keyring.published(), set)
 })
 
 test('concurrent calls with a token of a key that the process doesn’t know yet are not refused', async t => {
@@ -231,10 +209,7 @@ test('concurrent calls with a token of a key that the process doesn’t know yet
   await keyring.signer()
   const kid = await database.transact(at => signingKeys.rotate({ force: true, lead: 0, tokenTtl: 3600 }, at))
   const found = await Promise.all(Array.from({ length: 5 }, () => keyring.find(kid!, 3600)))
-  t.deepEqual(
-    found.map(key => key?.kid),
-    Array(5).fill(kid),
-  )
+  t.true(found.every(key => key?.kid === kid))
 })
 
 test('a refresh keeps session start and method, and sets a new id and expiry', async t => {
@@ -266,15 +241,11 @@ test.before(async () => {
   key = await serviceKey(https, ['tokens.verify'])
 })
 
-const form = (fields: Record<string, string>) => ({
-  method: 'POST',
-  body: new URLSearchParams(fields),
-})
-
 /** Introspects a token with a form, as in RFC 7662. */
 const introspect = (token: string, authorization?: string, http = https.http) =>
   fetch(`${http}/introspect`, {
-    ...form({ token, token_type_hint: 'access_token' }),
+    method: 'POST',
+    body: new URLSearchParams({ token, token_type_hint: 'access_token' }),
     headers: authorization === undefined ? {} : { authorization },
   })
 
@@ -332,15 +303,6 @@ test('at other endpoints a client secret isn’t a key, and the contract’s sta
   t.is(bad.headers.get('www-authenticate'), null)
 })
 
-test('a request without a token is refused', async t => {
-  const response = await fetch(`${https.http}/introspect`, {
-    ...form({ other: 'x' }),
-    headers: { authorization: `Bearer ${key}` },
-  })
-  t.is(response.status, 400)
-  t.like(await response.json(), { reason: 'MISSING_PARAMETER' })
-})
-
 test('a separate gateway also introspects tokens', async t => {
   const { token } = await https.signUp('ROLE_CLIENT')
   const gateway = await spawnGateway(t, https.grpc)
@@ -360,6 +322,4 @@ test('the metadata names the issuer, its keys and the introspection endpoint', a
     response_types_supported: [],
     grant_types_supported: [],
   })
-  const { status } = await fetch(`${https.http}/1.0.2/.well-known/oauth-authorization-server`)
-  t.is(status, 404)
 })
