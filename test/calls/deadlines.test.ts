@@ -90,10 +90,7 @@ test('each call has 15 seconds, or more if it reads or changes much or waits for
     ...['SendTestEmail 30000', 'StartImport 600000', 'ImportBatch 600000', 'FinishImport 600000'],
     ...['UndoImport 600000', 'VerifyAuditLog 600000', 'Diagnose 600000'],
   ]
-  t.deepEqual(
-    long,
-    expected.flatMap(name => [name, name]),
-  )
+  t.is(long.join(), expected.flatMap(name => [name, name]).join())
 })
 
 test('a call that waits in the scheduler never starts once it is canceled or past its deadline, is counted as such, and the next one starts', async t => {
@@ -115,16 +112,9 @@ test('a call that waits in the scheduler never starts once it is canceled or pas
   const client = await serverOf(t, [Users], handle, { scheduler, observe })
   const ask = (username: string, options = {}) =>
     codeOf(client.call(Users.method.existsByUsername, { username }, options))
-  const waiting = (count: number) =>
-    waitForValue(
-      () => scheduler.stats().waiting,
-      value => value === count,
-    )
+  const waiting = (count: number) => waitForValue(() => scheduler.stats().waiting, count)
   const working = ask('working')
-  await waitForValue(
-    () => worked,
-    value => value.length === 1,
-  )
+  await waitForValue(() => worked.length, 1)
   let cancel = () => {}
   const leaving = ask('leaving', { started: (call: { cancel(): void }) => (cancel = () => call.cancel()) })
   await waiting(1)

@@ -1,5 +1,4 @@
 /** The gRPC server, with a bare client: RPCs, typed refusals, deadlines, health, reflection. */
-import { randomUUID } from 'node:crypto'
 import { create, createFileRegistry, fromBinary, type Message } from '@bufbuild/protobuf'
 import { type FileDescriptorProto, FileDescriptorProtoSchema, FileDescriptorSetSchema } from '@bufbuild/protobuf/wkt'
 import { createClient } from '@connectrpc/connect'
@@ -13,7 +12,7 @@ import { ServerReflection, type ServerReflectionRequest } from '../../proto/gen/
 import { startGrpcServer } from '../../server/calls/grpc.js'
 import { formatAddress } from '../../server/process/settings.js'
 import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
-import { password, serviceForFile, startTestService } from '../_helpers/service.js'
+import { serviceForFile, signUpForm, startTestService } from '../_helpers/service.js'
 import { claimsOf, forge, nowInSeconds } from '../_helpers/tokens.js'
 import { waitFor, waitForValue, within } from '../_helpers/wait.js'
 
@@ -31,48 +30,30 @@ test.after.always(() => {
   bare.close()
 })
 
-const form = (fields: Record<string, unknown> = {}) => ({
-  username: `pessoa ${randomUUID()}`,
-  nickname: `apelido ${randomUUID()}`,
-  password,
-  state: 'PA',
-  city: 'Belém',
-  termsofusage: true,
-  roles: ['ROLE_CLIENT'],
-  ...fields,
-})
-
-async function refusal(call: Promise<unknown>) {
-  const error = await call.then(
-    () => undefined,
-    error => error,
+const refusal = async (call: Promise<unknown>) =>
+  refusalOf(
+    await call.then(
+      () => Promise.reject(new Error('not refused')),
+      error => error,
+    ),
   )
-  if (!error) throw new Error('not refused')
-  return refusalOf(error)
-}
 
-test('the request id that a trusted gateway sends is in ErrorInfo', async t => {
-  const call = client.call(users.getMe, {}, { metadata: { 'x-request-id': 'from-the-gateway' } })
-  t.is((await refusal(call)).info?.metadata.requestId, 'from-the-gateway')
-})
-
-test('the request id of an untrusted peer is ignored, over gRPC and over HTTP', async t => {
+test('the request id of a trusted gateway is in ErrorInfo; that of an untrusted peer is ignored, over gRPC and over HTTP', async t => {
   const strict = await startTestService(t, { AUTH_TRUSTED_PROXIES: '' })
   const own = openGrpc(strict.grpc)
   t.teardown(async () => own.close())
-  const given = 'from-an-untrusted-peer'
-  const { info } = await refusal(own.call(users.getMe, {}, { metadata: { 'x-request-id': given } }))
-  t.regex(info?.metadata.requestId ?? '', /^[\w-]{36}$/)
+  const given = 'from-a-peer'
+  const idFor = async (by: GrpcClient) =>
+    (await refusal(by.call(users.getMe, {}, { metadata: { 'x-request-id': given } }))).info?.metadata.requestId
+  t.is(await idFor(client), given)
+  t.regex((await idFor(own)) ?? '', /^[\w-]{36}$/)
   const headers = { 'x-request-id': given }
   const answer = await strict.request('POST', '/users/login', { query: { username: 'admin', password: 'x' }, headers })
   t.is(answer.json.reason, 'INVALID_CREDENTIALS')
   t.regex(answer.json.requestId, /^[\w-]{36}$/)
   t.is(answer.headers.get('x-request-id'), answer.json.requestId)
   const events = await strict.registry.audit.list({ action: 'session.login', limit: 9 })
-  t.deepEqual(
-    events.map(({ request_id }) => request_id),
-    [answer.json.requestId],
-  )
+  t.like(events, { length: 1, 0: { request_id: answer.json.requestId } })
 })
 
 test('VerifyToken returns whether a token is valid, and its claims, as in RFC 7662', async t => {
@@ -105,15 +86,12 @@ test('VerifyToken returns whether a token is valid, and its claims, as in RFC 76
 
 test('GetKeys returns the keys of the HTTP key set', async t => {
   const { keys } = await client.call(users.getKeys, {})
-  const published = (await service.request('GET', '/.well-known/jwks.json')).json.keys
-  t.deepEqual(
-    keys.map(({ $typeName, ...key }) => key),
-    published,
-  )
+  const { json } = await service.request('GET', '/.well-known/jwks.json')
+  t.like(keys, { length: json.keys.length, ...json.keys })
 })
 
 test('a call whose deadline has passed is not started', async t => {
-  const user = form()
+  const user = signUpForm()
   t.is((await refusal(client.call(users.signUp, user, { deadline: Date.now() - 1 }))).code, status.DEADLINE_EXCEEDED)
   t.false((await client.call(users.existsByUsername, { username: user.username })).exists)
 })
@@ -145,6 +123,22 @@ function ask(path: string, request: Buffer, client = bare): Promise<Buffer> {
 const field = (number: number, text: string) =>
   Buffer.concat([Buffer.from([(number << 3) | 2, Buffer.byteLength(text)]), Buffer.from(text)])
 
+/** Watches the health of a service; `states` gets what is received, and `ended` the status of the end. */
+async function watchHealth(probe: Client, service: string, onEnd = () => {}) {
+  const states: number[] = []
+  const same = (bytes: Buffer) => bytes
+  const stream = probe.makeServerStreamRequest('/grpc.health.v1.Health/Watch', same, same, field(1, service))
+  const ended = new Promise<string>(resolve => {
+    stream.on('error', () => {}).on('data', (bytes: Buffer) => states.push(bytes[1]!))
+    stream.on('status', ({ code }) => {
+      onEnd()
+      resolve(`${status[code]} ${states}`)
+    })
+  })
+  await waitFor(() => states.length > 0)
+  return { states, ended }
+}
+
 test('the health check reports SERVING for the server and both services, and knows no others', async t => {
   const serving = Buffer.from([0x08, 1])
   for (const name of ['', 'auth.v1.Users', 'auth.v1.ForgotPasswords']) {
@@ -168,36 +162,16 @@ test('the health check reports NOT_SERVING while the database is unavailable', a
   const says = async (state: number) => (await ask('/grpc.health.v1.Health/Check', field(1, ''), probe))[1] === state
   t.true(await says(1))
   // Watchers are notified.
-  const received: Record<string, number[]> = { '': [], 'other.Service': [] }
-  for (const [service, states] of Object.entries(received)) {
-    const watch = probe.makeServerStreamRequest(
-      '/grpc.health.v1.Health/Watch',
-      (bytes: Buffer) => bytes,
-      bytes => bytes,
-      field(1, service),
-    )
-    watch.on('error', () => {}).on('data', (bytes: Buffer) => states.push(bytes[1]!))
-    await waitForValue(
-      () => states,
-      value => value.length > 0,
-    )
-  }
+  const { states } = await watchHealth(probe, '')
   await database.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS false`)
   await database.query('SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1', [name])
   await waitFor(() => says(2))
   // Watchers receive the change at the next check.
-  await waitForValue(
-    () => received[''],
-    value => value!.length >= 2,
-  )
+  await waitForValue(() => states, [1, 2])
   await database.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS true`)
   await waitFor(() => says(1))
-  await waitForValue(
-    () => received[''],
-    value => value!.length >= 3,
-  )
-  // SERVING, NOT_SERVING and SERVING; SERVICE_UNKNOWN.
-  t.deepEqual(received, { '': [1, 2, 1], 'other.Service': [3] })
+  // SERVING, NOT_SERVING and SERVING.
+  await waitForValue(() => states, [1, 2, 1])
   const listed = (await ask('/grpc.health.v1.Health/List', Buffer.alloc(0), probe)).toString('latin1')
   for (const service of ['auth.v1.Users', 'auth.v1.ForgotPasswords']) t.true(listed.includes(service))
 })
@@ -207,28 +181,7 @@ test('a client that watches health is notified when the service stops, and doesn
   const probe = new Client(other.grpc, credentials.createInsecure())
   t.teardown(() => probe.close())
   const order: string[] = []
-  const watch = async (service: string) => {
-    const states: number[] = []
-    const stream = probe.makeServerStreamRequest(
-      '/grpc.health.v1.Health/Watch',
-      (bytes: Buffer) => bytes,
-      bytes => bytes,
-      field(1, service),
-    )
-    const ended = new Promise<string>(resolve => {
-      stream.on('error', () => {})
-      stream.on('status', ({ code }) => {
-        order.push('ended')
-        resolve(`${status[code]} ${states}`)
-      })
-    })
-    stream.on('data', (bytes: Buffer) => states.push(bytes[1]!))
-    await waitForValue(
-      () => states,
-      value => value.length > 0,
-    )
-    return { ended }
-  }
+  const watch = (service: string) => watchHealth(probe, service, () => order.push('ended'))
   const watched = [await watch(''), await watch('other.Service')]
   const hung = await other.service.stop().finally(() => order.push('stopped'))
   t.deepEqual(hung, [])
@@ -249,10 +202,7 @@ async function heldServer(t: ExecutionContext) {
     () => 'OK',
     error => status[error.code],
   )
-  await waitForValue(
-    () => ends,
-    value => value.length === 1,
-  )
+  await waitForValue(() => ends.length, 1)
   return { server, held, call, end: ends[0]! }
 }
 

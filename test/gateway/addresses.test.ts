@@ -9,50 +9,35 @@ import { password, serviceForFile } from '../_helpers/service.js'
 const service = serviceForFile()
 const grpc = grpcForFile(service)
 
-for (const [text, canonical] of [
-  ['192.0.2.7', '192.0.2.7'],
-  ['::1', '::1'],
-  ['2001:DB8:0:0:0:0:0:1', '2001:db8::1'],
-  ['2001:0db8::0001', '2001:db8::1'],
-  ['fe80::1%eth0', 'fe80::1'],
-  ['::ffff:192.0.2.7', '192.0.2.7'],
-  ['::FFFF:c000:207', '192.0.2.7'],
-  ['0:0:0:0:0:ffff:192.0.2.7', '192.0.2.7'],
-  ['192.0.2.007', undefined],
-  ['192.0.2', undefined],
-  ['0xc0.0.2.7', undefined],
-  ['[::1]', undefined],
-  ['1::2::3', undefined],
-  ['unknown', undefined],
-  ['', undefined],
-] as const) {
-  test(`${text || 'nothing'} is ${canonical ? `the address ${canonical}` : 'no address'}`, t => {
+test('an address has one form, and no other text is an address', t => {
+  for (const [text, canonical] of [
+    ['192.0.2.7', '192.0.2.7'],
+    ['::1', '::1'],
+    ['2001:DB8:0:0:0:0:0:1', '2001:db8::1'],
+    ['2001:0db8::0001', '2001:db8::1'],
+    ['fe80::1%eth0', 'fe80::1'],
+    ['::ffff:192.0.2.7', '192.0.2.7'],
+    ['::FFFF:c000:207', '192.0.2.7'],
+    ['0:0:0:0:0:ffff:192.0.2.7', '192.0.2.7'],
+  ] as const)
     t.is(canonicalAddress(text), canonical)
-  })
-}
+  for (const text of ['192.0.2.007', '192.0.2', '0xc0.0.2.7', '[::1]', '1::2::3', 'unknown', ''])
+    t.is(canonicalAddress(text), undefined, text)
+})
 
-for (const [address, expected] of [
-  ['192.0.2.7', '192.0.2.7'],
-  ['2001:db8:1:2:3:4:5:6', '2001:db8:1:2::/64'],
-  ['2001:db8:1:2::', '2001:db8:1:2::/64'],
-  ['2001:db8::1', '2001:db8:0:0::/64'],
-  ['2001:db8::1:0:0:1', '2001:db8:0:0::/64'],
-  ['::1', '0:0:0:0::/64'],
-] as const) {
-  test(`${address} is counted as ${expected}`, t => {
-    t.is(network(address), expected)
-  })
-}
-
-for (const [address, expected] of [
-  ['192.0.2.7', ['192.0.2.7', '192.0.2.0/24']],
-  ['2001:db8:1:23ff:3:4:5:6', ['2001:db8:1:23ff::/64', '2001:db8:1:2300::/56', '2001:db8:1::/48']],
-  ['2001:db8::1', ['2001:db8:0:0::/64', '2001:db8:0:0::/56', '2001:db8:0::/48']],
-] as const) {
-  test(`${address} belongs to ${expected.join(', ')}`, t => {
-    t.deepEqual(networksOf(address), expected)
-  })
-}
+test('an address belongs to its networks, and is counted as the innermost one', t => {
+  for (const [address, ...networks] of [
+    ['192.0.2.7', '192.0.2.7', '192.0.2.0/24'],
+    ['2001:db8:1:23ff:3:4:5:6', '2001:db8:1:23ff::/64', '2001:db8:1:2300::/56', '2001:db8:1::/48'],
+    ['2001:db8:1:2::', '2001:db8:1:2::/64', '2001:db8:1:0::/56', '2001:db8:1::/48'],
+    ['2001:db8::1', '2001:db8:0:0::/64', '2001:db8:0:0::/56', '2001:db8:0::/48'],
+    ['2001:db8::1:0:0:1', '2001:db8:0:0::/64', '2001:db8:0:0::/56', '2001:db8:0::/48'],
+    ['::1', '0:0:0:0::/64', '0:0:0:0::/56', '0:0:0::/48'],
+  ] as const) {
+    t.deepEqual(networksOf(address), networks)
+    t.is(network(address), networks[0])
+  }
+})
 
 test('a request counts for the networks of its client, and for the proxy if that names no client', t => {
   t.deepEqual(senderOf('192.0.2.1', '198.51.100.1').networks, ['192.0.2.1', '192.0.2.0/24'])
@@ -69,17 +54,10 @@ for (const [why, peer, header, address, proxied] of [
   ['a proxy with an IPv4-mapped address names its client', '::ffff:10.0.0.1', '198.51.100.1', '198.51.100.1', true],
   ['a proxy in an IPv6 block names its client', '2001:db8::9', '198.51.100.1', '198.51.100.1', true],
   ['a proxy that names no client is the client', '10.0.0.1', undefined, '10.0.0.1', true],
-  ['only the entry of the last proxy counts', '10.0.0.1', '1.2.3.4, 198.51.100.1', '198.51.100.1', true],
   ['trusted proxies in between are skipped', '10.0.0.1', '1.2.3.4, 198.51.100.1, 10.9.9.9, ::1', '198.51.100.1', true],
   ['the first entry counts if all are trusted', '10.0.0.1', '10.1.1.1, 10.2.2.2', '10.1.1.1', true],
-  ['an invalid entry ends the search', '10.0.0.1', '198.51.100.1, unknown', '10.0.0.1', true],
   ['an invalid entry before a proxy ends the search', '10.0.0.1', '198.51.100.1, unknown, 10.2.2.2', '10.2.2.2', true],
-  ['an empty header names no client', '10.0.0.1', '', '10.0.0.1', true],
-  ['empty entries alone name no client', '10.0.0.1', ' ,\t, ,', '10.0.0.1', true],
-  ['a port is removed', '10.0.0.1', '198.51.100.1:4711', '198.51.100.1', true],
   ['brackets are removed', '10.0.0.1', '[2001:0DB9::1]:4711', '2001:db9::1', true],
-  ['quotes that end elsewhere are invalid', '10.0.0.1', '"198.51.100.1, 198.51.100.2"', '10.0.0.1', true],
-  ['a quoted empty entry is invalid', '10.0.0.1', '198.51.100.1, ""', '10.0.0.1', true],
   ['quotes within quotes are invalid', '10.0.0.1', '""198.51.100.1""', '10.0.0.1', true],
   ['an escape within quotes is invalid', '10.0.0.1', '"198\\.51.100.1"', '10.0.0.1', true],
   ['a port out of range is invalid', '10.0.0.1', '198.51.100.1:471100', '10.0.0.1', true],

@@ -37,20 +37,10 @@ test('institution X means no institution, only with the setting', async t => {
 })
 
 test('a birth date is the day whose midnight in Brazil was sent, in any time zone of the device', async t => {
-  for (const dateofborn of [
-    '2001-05-10T03:00:00.000Z',
-    '2001-05-10T02:00:00.000Z',
-    '2001-05-10T05:00:00Z',
-    '2001-05-10T00:00:00.000-02:00',
-    '2001-05-10T00:00:00-0500',
-    '2001-05-10T00:00:00.000',
-    '2001-05-10',
-    '10/05/2001',
-  ])
-    t.is((await signUp(service, { dateofborn })).dateofborn, '10/05/2001', dateofborn)
+  for (const time of ['T03:00:00.000Z', 'T02:00:00.000Z', 'T05:00:00Z', 'T00:00:00.000-02:00', 'T00:00:00-0500'])
+    t.is((await signUp(service, { dateofborn: `2001-05-10${time}` })).dateofborn, '10/05/2001', time)
   // Another time of day is an instant.
   t.is((await signUp(service, { dateofborn: '2001-05-10T00:30:00Z' })).dateofborn, '09/05/2001')
-  t.is((await signUp(plain, { dateofborn: '2001-05-10T03:00:00.000Z' })).dateofborn, '10/05/2001')
   t.is((await signUp(plain, { dateofborn: '2001-05-10T02:00:00.000Z' })).dateofborn, '09/05/2001')
 })
 
@@ -88,10 +78,8 @@ for (const [name, chosen] of Object.entries({ 'with the setting': service, 'with
     const token = signedUp.text
     const { activationkey } = await chosen.organization()
     // The token of the sign-up activates at once; the query isn't escaped.
-    const activated = await request('POST', `/users/activate?username=${written}&activationkey=${activationkey}`, {
-      token,
-    })
-    t.is(activated.status, 200)
+    const activate = `/users/activate?username=${written}&activationkey=${activationkey}`
+    t.is((await request('POST', activate, { token })).status, 200)
     t.is(await exists(`/users/existsByUsername?username=${written}`), 'true')
     t.is((await request('POST', `/users/login?username=${written}&password=${password}`)).status, 200)
     const me = await request('GET', '/users/me', { token })
@@ -99,17 +87,11 @@ for (const [name, chosen] of Object.entries({ 'with the setting': service, 'with
     t.is(me.json.securityquestion, 'Qual a cor do seu primeiro barco?')
     const offered = await request('GET', '/forgotpasswords/findallforgotpasswordquestions')
     const [one, two] = offered.json as { id: number }[]
-    const answers = [one!, two!].map(({ id }) => ({
-      forgotpasswordquestionsid: String(id),
-      usersid: 1,
-      answer: 'Jacareí',
-    }))
-    for (const { usersid, ...body } of answers)
-      t.is(
-        (await request('POST', '/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body })).status,
-        200,
-      )
+    const answers = [one!, two!].map(({ id }) => ({ forgotpasswordquestionsid: String(id), answer: 'Jacareí' }))
+    const save = '/forgotpasswords/saveforgotpasswordquestionsusersanswers'
+    for (const body of answers) t.is((await request('POST', save, { token, body })).status, 200)
     const path = `/forgotpasswords/loginbyusernameandanswers?username=${digits}`
-    t.is((await request('POST', path, { body: answers })).status, 200)
+    const body = answers.map(answer => ({ ...answer, usersid: 1 }))
+    t.is((await request('POST', path, { body })).status, 200)
   })
 }

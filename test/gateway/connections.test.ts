@@ -20,15 +20,9 @@ async function open(
   { onRequest = answer, ...options }: Options & { onRequest?: Parameters<typeof createListener>[1] } = {},
 ) {
   const cut: string[] = []
-  const listener = createListener(
-    { host: '127.0.0.1', port: 0 },
-    onRequest,
-    { ...patient, ...limits },
-    {
-      onCut: limit => void cut.push(limit),
-      ...options,
-    },
-  )
+  const onCut = (limit: string) => void cut.push(limit)
+  const at = { host: '127.0.0.1', port: 0 }
+  const listener = createListener(at, onRequest, { ...patient, ...limits }, { onCut, ...options })
   const { port } = await listener.listen()
   t.teardown(() => listener.close(0))
   const connect = async (from: string) => {
@@ -76,11 +70,9 @@ test('at the limit of an address its longest idle connection is closed for a new
 
 test('a connection with a request in progress is closed for a new one only if all have one', async t => {
   const held: Response[] = []
-  const { connect } = await open(
-    t,
-    { perAddress: 2 },
-    { onRequest: (request, response) => (request.url === '/held' ? void held.push(response) : response.end('ok')) },
-  )
+  const onRequest = ({ url }: Request, response: Response) =>
+    void (url === '/held' ? held.push(response) : response.end('ok'))
+  const { connect } = await open(t, { perAddress: 2 }, { onRequest })
   const busy = await connect('127.0.0.2')
   busy.write(get('/held'))
   await waitForValue(() => held.length, 1)
@@ -137,17 +129,12 @@ test('an address opens a limited number of connections per second', async t => {
   const { connect, cut } = await open(t, { newAtOnce: 1, newPerSecond: 1 })
   let opened = 0
   const startedAt = performance.now()
-  await waitFor(
-    async () => {
-      const connection = await connect('127.0.0.2')
-      await use(connection).then(
-        () => opened++,
-        () => {},
-      )
-      return opened === 3
-    },
-    () => opened,
-  )
+  const again = async () => {
+    const used = use(await connect('127.0.0.2'))
+    opened += await used.then(() => 1).catch(() => 0)
+    return opened
+  }
+  await waitForValue(again, 3)
   // The first at once, the others after a second each.
   t.true(performance.now() - startedAt > 1_900)
   t.true(cut.length > 0)
@@ -170,20 +157,15 @@ test('a trusted proxy is limited only by the total of connections', async t => {
 
 test('a client that doesn’t read its response is disconnected at the time limit, and one that reads gets all of it', async t => {
   const part = 'x'.repeat(100_000)
-  const { listener, connect, cut } = await open(
-    t,
-    { unreadTimeout: 1_000 },
-    {
-      async onRequest({ url }, response) {
-        // Without a pause it exceeds all buffers.
-        for (let parts = 0; parts < 60; parts++) {
-          response.write(part)
-          if (url === '/slowly') await sleep(25)
-        }
-        response.end('ok')
-      },
-    },
-  )
+  const onRequest = async ({ url }: Request, response: Response) => {
+    // Without a pause it exceeds all buffers.
+    for (let parts = 0; parts < 60; parts++) {
+      response.write(part)
+      if (url === '/slowly') await sleep(25)
+    }
+    response.end('ok')
+  }
+  const { listener, connect, cut } = await open(t, { unreadTimeout: 1_000 }, { onRequest })
   const [unread, read] = [await connect('127.0.0.2'), await connect('127.0.0.3')]
   unread.pause()
   unread.write(get().repeat(5))
@@ -195,19 +177,13 @@ test('a client that doesn’t read its response is disconnected at the time limi
 })
 
 test('a client that reads none of many small responses is disconnected', async t => {
-  const { listener, connect, cut } = await open(
-    t,
-    { unreadTimeout: 200 },
-    { onRequest: (_, response) => void response.end(`${'x'.repeat(20_000)}ok`) },
-  )
+  const onRequest = (_: Request, response: Response) => void response.end(`${'x'.repeat(20_000)}ok`)
+  const { listener, connect, cut } = await open(t, { unreadTimeout: 200 }, { onRequest })
   const [idle] = await openAll(connect, ['127.0.0.3'])
   const connection = await connect('127.0.0.2')
   connection.pause()
   connection.write(get().repeat(5_000))
-  await waitForValue(
-    () => cut,
-    value => value.length > 0,
-  )
+  await waitFor(() => cut.length > 0, listener.connections)
   await use(idle!)
   t.is(listener.connections(), 1)
   t.deepEqual(cut, ['unread'])
@@ -221,11 +197,8 @@ for (const [what, before] of [
   ['sent ahead with others', get()],
 ] as const) {
   test(`a request ${what} whose body doesn’t arrive in time is answered with 408`, async t => {
-    const { connect } = await open(
-      t,
-      { requestTimeout: 200 },
-      { onRequest: (request, response) => (request.method === 'GET' ? response.end('ok') : undefined) },
-    )
+    const onRequest = ({ method }: Request, response: Response) => void (method === 'GET' && response.end('ok'))
+    const { connect } = await open(t, { requestTimeout: 200 }, { onRequest })
     const connection = await connect('127.0.0.2')
     connection.write(before + unfinished)
     await connection.end()
@@ -284,16 +257,11 @@ for (const [how, leave] of [
     test(`when a client that pipelined ${ahead} ${how}, the request in progress is aborted, and no other starts`, async t => {
       const responses: Response[] = []
       const visited: Request[] = []
-      const { listener, connect } = await open(
-        t,
-        {},
-        {
-          onRequest(request, response) {
-            responses.push(response)
-            response.on('close', () => void visited.push(request))
-          },
-        },
-      )
+      const onRequest = (request: Request, response: Response) => {
+        responses.push(response)
+        response.on('close', () => void visited.push(request))
+      }
+      const { listener, connect } = await open(t, {}, { onRequest })
       const connection = await connect('127.0.0.2')
       connection.write(get().repeat(bytes / get().length))
       await waitForValue(() => responses.length, 1)

@@ -8,21 +8,10 @@ import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
 import { refused } from '../_helpers/problem.js'
-import { password, serviceForFile } from '../_helpers/service.js'
+import { password, serviceForFile, signUpForm } from '../_helpers/service.js'
 import { claimsOf } from '../_helpers/tokens.js'
 
 const service = serviceForFile()
-
-const form = (fields: Record<string, unknown> = {}) => ({
-  username: `pessoa ${randomUUID()}`,
-  nickname: `apelido ${randomUUID()}`,
-  password,
-  state: 'AM',
-  city: 'Manaus',
-  termsofusage: true,
-  roles: ['ROLE_CLIENT'],
-  ...fields,
-})
 
 const transports: Record<string, () => Transport> = {
   'Connect (JSON)': () => createConnectTransport({ baseUrl: service.http, httpVersion: '1.1', useBinaryFormat: false }),
@@ -33,10 +22,7 @@ const transports: Record<string, () => Transport> = {
 }
 
 async function refusal(call: Promise<unknown>) {
-  const error = await call.then(
-    () => undefined,
-    error => error,
-  )
+  const error: unknown = await call.catch(error => error)
   if (!(error instanceof ConnectError)) throw new Error('not refused')
   const [info] = error.findDetails(ErrorInfoSchema)
   const fields = error.findDetails(BadRequestSchema).flatMap(({ fieldViolations }) => fieldViolations)
@@ -47,7 +33,7 @@ async function refusal(call: Promise<unknown>) {
 for (const [name, open] of Object.entries(transports)) {
   test(`${name}: sign up, log in, read the record`, async t => {
     const users = createClient(Users, open())
-    const signUp = form()
+    const signUp = signUpForm()
     t.is(claimsOf((await users.signUp(signUp)).token).username, signUp.username)
     const { token } = await users.login({ username: signUp.username, password })
     const headers = { authorization: `Bearer ${token}` }
@@ -62,7 +48,7 @@ for (const [name, open] of Object.entries(transports)) {
 
   test(`${name}: a refusal carries reason, wrong fields and the time to wait`, async t => {
     const users = createClient(Users, open())
-    const signUp = await refusal(users.signUp(form({ city: '', state: 'AMZ' })))
+    const signUp = await refusal(users.signUp(signUpForm({ city: '', state: 'AMZ' })))
     t.is(signUp.code, Code.InvalidArgument)
     t.is(`${signUp.info?.domain} ${signUp.info?.reason}`, 'auth.v1 INVALID_SIGN_UP')
     t.truthy(signUp.info?.metadata.requestId)
@@ -91,17 +77,6 @@ for (const [name, open] of Object.entries(transports)) {
       const error = await t.throwsAsync(open().unary(rpc, undefined, undefined, undefined, {}))
       t.is(ConnectError.from(error).code, Code.Unimplemented, `${rpc.parent.typeName}/${rpc.name}`)
     }
-  })
-
-  test(`${name}: a call ends at its deadline`, async t => {
-    const { database } = service.registry
-    const questions = createClient(ForgotPasswords, open())
-    await database.transact(async transaction => {
-      await database.sequelize.query('LOCK TABLE questions', { transaction })
-      const late = await refusal(questions.findAllForgotPasswordQuestions({}, { timeoutMs: 150 }))
-      t.is(late.code, Code.DeadlineExceeded)
-    })
-    t.true((await questions.findAllForgotPasswordQuestions({}, { timeoutMs: 5000 })).questions.length > 0)
   })
 }
 
@@ -140,15 +115,6 @@ test('gRPC, which has a separate port, is refused by status', async t => {
 
 const post = (rpc: string, body: string, headers: Record<string, string> = {}) =>
   service.request('POST', `/auth.v1.${rpc}`, { body, headers: { 'content-type': 'application/json', ...headers } })
-
-test('a plain POST of JSON calls an RPC', async t => {
-  const { username } = await service.signUp('ROLE_CLIENT')
-  const login = await post('Users/Login', JSON.stringify({ username, password }))
-  t.is(login.status, 200)
-  const me = await post('Users/GetMe', '{}', { authorization: `Bearer ${login.json.token}` })
-  t.is(me.json.user.username, username)
-  t.is(me.json.user.active, 0)
-})
 
 test('every RPC response carries Cache-Control: no-store', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
@@ -189,15 +155,10 @@ test('an RPC called by another method than POST is answered with 405 and the all
 })
 
 test('a refused plain POST of JSON gets Connect’s status and details', async t => {
-  const { status, json } = await post('Users/SignUp', JSON.stringify(form({ city: '' })))
+  const { status, json } = await post('Users/SignUp', JSON.stringify(signUpForm({ city: '' })))
   t.is(`${status} ${json.code}`, '400 invalid_argument')
-  t.deepEqual(
-    json.details.map(({ type }: { type: string }) => type),
-    ['google.rpc.ErrorInfo', 'google.rpc.BadRequest'],
-  )
-  t.is((await post('Users/GetMe', '{}')).status, 403)
+  t.like(json.details, { length: 2, 0: { type: 'google.rpc.ErrorInfo' }, 1: { type: 'google.rpc.BadRequest' } })
   t.is((await post('Users/GetMe', '{')).status, 403)
-  t.is((await post('Users/Login', '{')).status, 400)
   t.is((await post('Users/Nothing', '{}')).status, 404)
 })
 
@@ -208,14 +169,4 @@ test('the service itself ends a call at the deadline that Connect-Timeout-Ms set
     const late = await post('ForgotPasswords/FindAllForgotPasswordQuestions', '{}', { 'connect-timeout-ms': '150' })
     t.is(late.json.code, 'deadline_exceeded')
   })
-})
-
-test('internal headers from a client, about its address or malformed fields, are ignored', async t => {
-  const { username } = await service.signUp('ROLE_CLIENT')
-  const headers = { 'x-malformed-fields': 'username=must+be+blue', 'x-forwarded-for': '192.0.2.9, 192.0.2.10' }
-  t.is((await post('Users/Login', JSON.stringify({ username, password }), headers)).status, 200)
-  t.is((await post('Users/SignUp', JSON.stringify(form()), headers)).status, 200)
-  const events = await service.registry.audit.list({ action: 'session.login', outcome: 'ok', limit: 1000 })
-  t.true(events.some(({ address }) => address === '192.0.2.10'))
-  t.false(events.some(({ address }) => address === '192.0.2.9'))
 })

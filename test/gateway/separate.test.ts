@@ -50,39 +50,34 @@ test.serial('what is no operation of the contract works, too', async t => {
   await waitForValue(async () => (await request('GET', '/readyz')).status, 200)
 })
 
-test.serial('refusals carry status, reason, wrong fields, request id and the time to wait', async t => {
-  refused(t, await request('GET', '/users/me'), 403, 'ACCESS_DENIED')
-  refused(t, await request('GET', '/users/me', { token: 'bad' }), 500, 'INVALID_TOKEN')
-  const body = {
-    username: 'x',
-    nickname: 7,
-    password: 'short',
-    state: 'ABC',
-    city: 'ç',
-    termsofusage: 'yes',
-    roles: [],
-  }
-  const signUp = await request('POST', '/users/signup', { body })
-  refused(t, signUp, 422, 'INVALID_SIGN_UP')
-  t.deepEqual(wrongFields(signUp), ['nickname', 'password', 'roles', 'state', 'termsofusage'])
-  const given = await request('POST', '/users/login', { headers: { 'x-request-id': 'abc-1' } })
-  refused(t, given, 400, 'MISSING_PARAMETER')
-  t.is(given.json.requestId, 'abc-1')
-  t.deepEqual(wrongFields(given), ['password', 'username'])
-  refused(t, await request('POST', '/users/signup', { body: '{' }), 400, 'MALFORMED_REQUEST')
-
-  const headers = { 'x-forwarded-for': '198.51.100.77' }
-  const { username } = await service.signUp('ROLE_CLIENT')
-  const query = { username, password: 'wrong password' }
-  for (let i = 0; i < 10; i++) {
-    refused(t, await request('POST', '/users/login', { query, headers }), 404, 'INVALID_CREDENTIALS')
-  }
-  const held = await request('POST', '/users/login', { query, headers })
-  refused(t, held, 429, 'TOO_MANY_ATTEMPTS')
-  t.true(Number(held.headers.get('retry-after')) > 840)
-  const events = await service.registry.audit.list({ action: 'session.login', outcome: 'refused', limit: 20 })
-  t.is(events.at(-1)?.address, '198.51.100.77')
-})
+test.serial(
+  'refusals carry wrong fields, request id and the time to wait, and events the address of the client',
+  async t => {
+    const wrong = {
+      username: 'x',
+      nickname: 7,
+      password: 'short',
+      state: 'ABC',
+      city: 'ç',
+      termsofusage: 'yes',
+      roles: [],
+    }
+    const signUp = await request('POST', '/users/signup', { body: wrong })
+    refused(t, signUp, 422, 'INVALID_SIGN_UP')
+    t.deepEqual(wrongFields(signUp), ['nickname', 'password', 'roles', 'state', 'termsofusage'])
+    const given = await request('POST', '/users/login', { headers: { 'x-request-id': 'abc-1' } })
+    refused(t, given, 400, 'MISSING_PARAMETER')
+    t.is(given.json.requestId, 'abc-1')
+    const headers = { 'x-forwarded-for': '198.51.100.77' }
+    const query = { username: (await service.signUp('ROLE_CLIENT')).username, password: 'wrong password' }
+    for (let i = 0; i < 10; i++) await request('POST', '/users/login', { query, headers })
+    const held = await request('POST', '/users/login', { query, headers })
+    refused(t, held, 429, 'TOO_MANY_ATTEMPTS')
+    t.true(Number(held.headers.get('retry-after')) > 840)
+    const events = await service.registry.audit.list({ action: 'session.login', outcome: 'refused', limit: 20 })
+    t.is(events.at(-1)?.address, '198.51.100.77')
+  },
+)
 
 test.serial('non-ASCII bytes in a header change no answer', async t => {
   const headers = { authorization: 'Bearer é', 'accept-language': 'português' }
@@ -125,10 +120,7 @@ test('a gateway without an address or with an invalid setting refuses to start',
     ['AUTH_HTTP_ADDRESS', 'off', /AUTH_HTTP_ADDRESS/],
     ['AUTH_SERVER_URL', 'nowhere', /AUTH_SERVER_URL/],
   ] as const) {
-    const child = spawn(process.execPath, [programs.gateway], {
-      env: { PATH: process.env.PATH, [name]: value },
-      stdio: 'pipe',
-    })
+    const child = spawn(process.execPath, [programs.gateway], { env: { PATH: process.env.PATH, [name]: value } })
     let said = ''
     child.stderr.on('data', chunk => {
       said += chunk
@@ -140,19 +132,27 @@ test('a gateway without an address or with an invalid setting refuses to start',
   }
 })
 
-test('an internal error is logged where it happened, and not again by the gateway', async t => {
-  const server = await spawnService(t, { AUTH_LOG_LEVEL: 'error', AUTH_HTTP_ADDRESS: '127.0.0.1:0' })
+test('an internal error is answered with 503 and logged once, with its request id, where it happened, also behind a gateway', async t => {
+  const server = await spawnService(t, { AUTH_LOG_LEVEL: 'error' })
   const before = await gatewayAt(t, server.grpc)
   const client = new pg.Client({ connectionString: server.databaseUrl })
   await client.connect()
   t.teardown(() => client.end())
   await client.query('ALTER TABLE questions RENAME TO questions_gone')
-  const headers = { 'x-request-id': 'fault-1' }
-  const answer = await before.request('GET', '/forgotpasswords/findallforgotpasswordquestions', { headers })
-  refused(t, answer, 503, 'INTERNAL')
-  t.is(answer.headers.get('retry-after'), null)
-  await waitFor(() => server.output().includes('fault-1'))
-  t.is(server.output().split('fault-1').length, 2)
+  const rpc = '/auth.v1.ForgotPasswords/FindAllForgotPasswordQuestions'
+  const lines = () => server.output().match(/^\{.*$/gm) ?? []
+  for (const [index, ask] of [createRequest(server.http), before.request].entries()) {
+    const headers = { 'x-request-id': `fault-${index}` }
+    const answer = await ask('GET', '/forgotpasswords/findallforgotpasswordquestions', { headers })
+    refused(t, answer, 503, 'INTERNAL')
+    t.is(answer.headers.get('retry-after'), null)
+    t.is((await ask('POST', rpc, { body: {}, headers })).json.code, 'internal')
+    refused(t, await ask('GET', '/nothing', { headers }), 404)
+    await waitFor(() => lines().length >= 2 * (index + 1), lines)
+    const logged = { level: 'error', requestId: `fault-${index}`, rpc: 'FindAllForgotPasswordQuestions' }
+    for (const line of lines().slice(2 * index)) t.like(JSON.parse(line), logged)
+  }
+  t.is(lines().length, 4)
   t.deepEqual(before.log(), [])
 })
 
@@ -245,21 +245,17 @@ test('an ended call leaves no listener on its signal', async t => {
   t.is(getEventListeners(signal, 'abort').length, 0)
 })
 
-for (const [kind, make] of Object.entries({
-  'a record': (pairs: [string, string][]) => Object.fromEntries(pairs),
-  'a list': (pairs: [string, string][]) => pairs,
-  Headers: (pairs: [string, string][]) => new Headers(pairs),
-})) {
-  test(`the remote transport accepts headers as ${kind}, and each response has its own headers`, async t => {
-    const transport = remote(t)
-    const { token } = await service.signUp('ROLE_CLIENT')
-    const call = () =>
-      transport.unary(Users.method.getMe, undefined, 5000, make([['Authorization', `Bearer ${token}`]]), {})
+test('the remote transport accepts headers in any form, and each response has its own headers', async t => {
+  const transport = remote(t)
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const Authorization = `Bearer ${token}`
+  for (const given of [{ Authorization }, Object.entries({ Authorization }), new Headers({ Authorization })]) {
+    const call = () => transport.unary(Users.method.getMe, undefined, 5000, given, {})
     const [first, second] = [await call(), await call()]
     t.is(first.message.user?.role, 'ROLE_CLIENT')
-    first.header.set('x', 'y')
-    first.trailer.set('x', 'y')
-    t.is(second.header.get('x'), null)
-    t.is(second.trailer.get('x'), null)
-  })
-}
+    for (const part of ['header', 'trailer'] as const) {
+      first[part].set('x', 'y')
+      t.is(second[part].get('x'), null)
+    }
+  }
+})
