@@ -8,7 +8,7 @@ import { serviceKey } from '../_helpers/service-key.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { forge, headerOf, nowInSeconds } from '../_helpers/tokens.js'
 import { createNetwork, outcome, paths, revoke, verifierOf, withClocks } from '../_helpers/verifiers.js'
-import { waitFor, waitForValue } from '../_helpers/wait.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 // These tests move the clock of this process.
 const serial = test.serial
@@ -60,6 +60,7 @@ serial('while the registry is unavailable for 50 s, valid tokens are accepted an
 serial('while no event is sealed the age grows, and beyond the limit the verifier asks the registry', async t => {
   const network = createNetwork()
   const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch, maxStaleMs: 11_000 })
+  const age = () => verifier.ageMs
   const { token } = await service.signUp('ROLE_CLIENT')
   const other = await service.signUp('ROLE_CLIENT')
   t.is(await outcome(verifier, token), 'signature')
@@ -67,10 +68,7 @@ serial('while no event is sealed the age grows, and beyond the limit the verifie
   await sealer.query('SELECT pg_advisory_lock(7264004)')
   await revoke(issuer, other.token)
   // Polls are still answered, but as_of doesn't advance.
-  await waitFor(
-    () => verifier.ageMs > 11_000,
-    () => verifier.ageMs,
-  )
+  await waitForValue(age, ms => ms > 11_000)
   t.is(await outcome(verifier, token), 'registry')
   t.is(await outcome(verifier, other.token), 'INVALID_TOKEN')
   // A verifier that starts now has the same state.
@@ -78,10 +76,7 @@ serial('while no event is sealed the age grows, and beyond the limit the verifie
   t.true(another.ageMs > 11_000, String(another.ageMs))
   t.is(await outcome(another, other.token), 'INVALID_TOKEN')
   await sealer.query('SELECT pg_advisory_unlock(7264004)')
-  await waitFor(
-    () => verifier.ageMs < 11_000,
-    () => verifier.ageMs,
-  )
+  await waitForValue(age, ms => ms < 11_000)
   t.is(await outcome(verifier, token), 'cache')
   t.is(await outcome(verifier, other.token), 'INVALID_TOKEN')
 })
@@ -93,24 +88,20 @@ serial('a verifier whose clock is off by an hour refuses no valid token and acce
   const brief = await forge(service, token, { exp: nowInSeconds() + 1_800 })
   const options = { url: issuer, fetch: network.fetch }
   const verifier = await verifierOf(t, service, options)
+  const judged = () => outcome(verifier, brief)
+  const local = (value: string) => /signature|cache/.test(value)
   for (const by of [3_600_000, -3_600_000]) {
     await withClocks({ wall: by }, async () => {
       // A clock ahead looks like a suspended machine: the verifier asks the registry until the next response of the feed.
       t.regex(await outcome(verifier, brief), by > 0 ? /registry/ : /signature|cache/)
       t.is(await outcome(verifier, expired), 'INVALID_TOKEN')
-      await waitForValue(
-        () => outcome(verifier, brief),
-        value => /signature|cache/.test(value),
-      )
+      await waitForValue(judged, local)
       t.is(await outcome(verifier, expired), 'INVALID_TOKEN')
       const another = await verifierOf(t, service, options)
       t.is(await outcome(another, brief), 'signature')
       t.is(await outcome(another, expired), 'INVALID_TOKEN')
     })
-    await waitForValue(
-      () => outcome(verifier, brief),
-      value => /signature|cache/.test(value),
-    )
+    await waitForValue(judged, local)
   }
   t.is(await outcome(verifier, token), 'signature')
 })

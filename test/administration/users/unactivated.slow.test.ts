@@ -2,13 +2,16 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import test, { type ExecutionContext } from 'ava'
 import { sql } from '../../../server/database/sql.js'
-import { openLocal, openSignedIn, reasonOf, wrongFieldsOf } from '../../_helpers/administration.js'
+import { openSignedIn, reasonOf, wrongFieldsOf } from '../../_helpers/administration.js'
 import { runCli } from '../../_helpers/cli.js'
 import { waits } from '../../_helpers/models.js'
 import { signUpForm, startTestService, type TestService } from '../../_helpers/service.js'
 import { waitFor, waitForValue } from '../../_helpers/wait.js'
 
-const start = (t: ExecutionContext) => startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
+async function start(t: ExecutionContext) {
+  const service = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
+  return { service, administration: await openSignedIn(t, service) }
+}
 
 /** Signs a user up from an address; returns the username. */
 async function signUp({ request }: TestService, address: string, role = 'ROLE_CLIENT'): Promise<string> {
@@ -30,9 +33,8 @@ async function present<T extends string>({ registry }: TestService, users: Recor
 }
 
 test('accounts from an address, an IPv4 block or an IPv6 block are counted and erased, and those outside stay', async t => {
-  const service = await start(t)
+  const { service, administration } = await start(t)
   const { registry, request } = service
-  const administration = await openSignedIn(t, service)
   const users = {
     one: await signUp(service, '203.0.113.7'),
     two: await signUp(service, '203.0.113.9'),
@@ -59,7 +61,7 @@ test('accounts from an address, an IPv4 block or an IPv6 block are counted and e
   t.is((await present(service, users)).length, 6)
 
   const erase = (network: string) => administration.eraseUnactivatedUsers({ network, confirm: network })
-  t.deepEqual({ ...(await erase('203.0.113.0/24')), $typeName: '' }, { $typeName: '', users: 2, nextPageToken: '' })
+  t.like(await erase('203.0.113.0/24'), { users: 2, nextPageToken: '' })
   t.deepEqual(await present(service, users), ['beside', 'six', 'sixToo', 'sixBeside'])
   t.is((await erase('2001:db8:1::/48')).users, 2)
   t.is((await erase('2001:db8:1::/48')).users, 0)
@@ -69,16 +71,13 @@ test('accounts from an address, an IPv4 block or an IPv6 block are counted and e
 
   const admin = (await registry.users.byUsername('admin'))!
   const events = await registry.audit.list({ action: 'user.erase', limit: 20 })
-  t.deepEqual(
-    events.map(({ actor, actor_id, object }) => [actor, actor_id, object]),
-    Array(4).fill(['user', admin.id, 'state:unactivated']),
-  )
+  t.is(events.length, 4)
+  for (const event of events) t.like(event, { actor: 'user', actor_id: admin.id, object: 'state:unactivated' })
 })
 
 test('only never activated accounts are erased, of any role, and only those in the given time range', async t => {
-  const service = await start(t)
+  const { service, administration } = await start(t)
   const { database } = service.registry
-  const administration = await openSignedIn(t, service)
   const address = '203.0.113.7'
   const users = {
     client: await signUp(service, address),
@@ -97,36 +96,25 @@ test('only never activated accounts are erased, of any role, and only those in t
   await database.run(sql`UPDATE users SET active = false WHERE username_key = ${users.activeOnce}`)
   await administration.suspendUser({ user: users.suspended })
   await administration.deleteUser({ user: users.deleted })
-  for (const [name, days] of [
-    [users.old, 10],
-    [users.ancient, 20],
-  ] as const) {
-    const text = `UPDATE users SET created_at = created_at - make_interval(days => $2) WHERE username_key = $1`
-    await database.run({ text, values: [name, days] })
-  }
+  for (const [days, name] of Object.entries({ 10: users.old, 20: users.ancient }))
+    await database.run(
+      sql`UPDATE users SET created_at = created_at - make_interval(days => ${Number(days)}) WHERE username_key = ${name}`,
+    )
   const ago = (days: number) => timestampFromDate(new Date(Date.now() - days * 86_400_000))
   const erase = async (more: object) =>
     (await administration.eraseUnactivatedUsers({ network: address, confirm: address, ...more })).users
+  const stay = ['active', 'activeOnce', 'suspended', 'deleted']
   t.is(await erase({ createTimeFrom: ago(15), createTimeTo: ago(5) }), 1)
-  t.deepEqual(await present(service, users), [
-    'client',
-    'applicant',
-    'active',
-    'activeOnce',
-    'suspended',
-    'deleted',
-    'ancient',
-  ])
+  t.deepEqual(await present(service, users), ['client', 'applicant', ...stay, 'ancient'])
   t.is(await erase({ createTimeFrom: ago(1) }), 2)
-  t.deepEqual(await present(service, users), ['active', 'activeOnce', 'suspended', 'deleted', 'ancient'])
+  t.deepEqual(await present(service, users), [...stay, 'ancient'])
   t.is(await erase({ createTimeTo: ago(1) }), 1)
-  t.deepEqual(await present(service, users), ['active', 'activeOnce', 'suspended', 'deleted'])
+  t.deepEqual(await present(service, users), stay)
   t.truthy(await service.registry.administeredUsers.find({ usernameKey: form.username }))
 })
 
 test('an invalid network is refused, and erasure needs the network as confirmation', async t => {
-  const service = await start(t)
-  const administration = await openSignedIn(t, service)
+  const { service, administration } = await start(t)
   const users = { one: await signUp(service, '203.0.113.7') }
   for (const network of ['', 'x', '203.0.113', '203.0.113.0/33', '203.0.113.0/', '::/129', 'fe80::1%eth0', '::/1/2']) {
     const call = () => administration.eraseUnactivatedUsers({ network, confirm: network })
@@ -141,8 +129,7 @@ test('an invalid network is refused, and erasure needs the network as confirmati
 })
 
 test('each call erases at most 100 accounts, and further calls erase the rest', async t => {
-  const service = await start(t)
-  const administration = await openLocal(t, service)
+  const { service, administration } = await start(t)
   const stays = { stays: await signUp(service, '198.51.100.1') }
   for (let n = 0; n < 220; n += 10)
     await Promise.all(Array.from({ length: 10 }, (_, i) => signUp(service, `203.0.113.${n + i}`)))
@@ -161,10 +148,9 @@ test('each call erases at most 100 accounts, and further calls erase the rest', 
 })
 
 test('concurrent calls erase each account once, and none that is activated meanwhile', async t => {
-  const service = await start(t)
+  const { service, administration } = await start(t)
   const { registry } = service
   const { database, users } = registry
-  const administration = await openSignedIn(t, service)
   const network = '203.0.113.0/24'
   const erase = () => administration.eraseUnactivatedUsers({ network, confirm: network })
   const names: Record<string, string> = {}
@@ -191,9 +177,8 @@ test('concurrent calls erase each account once, and none that is activated meanw
 })
 
 test('the network of a sign-up is known at once, and as long as the audit log keeps its event', async t => {
-  const service = await start(t)
+  const { service, administration } = await start(t)
   const { database, audit } = service.registry
-  const administration = await openLocal(t, service)
   const network = '203.0.113.7'
   const count = async () => (await administration.eraseUnactivatedUsers({ network, validateOnly: true })).users
   // While another session holds the sealing lock, events stay unsealed.
@@ -215,7 +200,7 @@ test('the network of a sign-up is known at once, and as long as the audit log ke
 })
 
 test('`users delete --unactivated` shows the number of accounts, asks for the network as confirmation, and erases them', async t => {
-  const service = await start(t)
+  const { service } = await start(t)
   const users = {
     one: await signUp(service, '203.0.113.7'),
     two: await signUp(service, '203.0.113.8'),
