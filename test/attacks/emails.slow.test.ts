@@ -1,14 +1,16 @@
 /** Floods of e-mails: how many an unknown client can have sent to a user or an organization, and the quota it can use up. */
 import { randomUUID } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
 import ava from 'ava'
 import pg from 'pg'
 import type { Email } from 'postal-mime'
 import { sql } from '../../server/database/sql.js'
 import { type Clock, createClock } from '../_helpers/clock.js'
 import { anyAddress, from, known, login, statuses } from '../_helpers/crowd.js'
-import type { Teardown } from '../_helpers/database.js'
+import { hold, type Teardown } from '../_helpers/database.js'
 import { databaseFor } from '../_helpers/installed.js'
 import { type Mailbox, openMailbox, type RefusalOf } from '../_helpers/mailbox.js'
+import { lockWaiters } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
 import { enterByKey, sendKey, updatePassword } from '../_helpers/recovery.js'
 import { password, type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
@@ -58,6 +60,14 @@ async function received(on: Scene, address: string): Promise<Email[]> {
 }
 const count = async (on: Scene, address: string) => (await received(on, address)).length
 
+/** Asks for an activation key for an account, mailed to its organization. */
+const askPartner = ({ service }: Scene, { username, token }: SignedUp, emailpartner: string) =>
+  service.request('POST', '/1.0.0/users/sendadminkeybyemailpartner', {
+    token,
+    query: { username, emailpartner },
+    headers: from(anyAddress()),
+  })
+
 const keyIn = ({ text }: Email) => /: ([2-9A-HJ-NP-Z]{8})\n/.exec(text ?? '')?.[1] ?? ''
 const victim = 'vitima@example.org'
 
@@ -101,12 +111,7 @@ test('an organization is mailed 60 keys per hour, and an account has 10 mailed a
   const { service } = on
   const [{ email }, other] = [await service.organization(), await service.organization()]
   const users = await Promise.all(Array.from({ length: 20 }, () => service.signUp('ROLE_INSTITUTION')))
-  const ask = ({ username, token }: SignedUp, emailpartner = email) =>
-    service.request('POST', '/1.0.0/users/sendadminkeybyemailpartner', {
-      token,
-      query: { username, emailpartner },
-      headers: from(anyAddress()),
-    })
+  const ask = (user: SignedUp, to = email) => askPartner(on, user, to)
   // 65 in all: beyond the first 50 they are accepted at the rate at which e-mails are sent.
   const asked = users.flatMap((user, index) => Array<SignedUp>(index < 5 ? 4 : 3).fill(user))
   const answers = await Promise.all(asked.map(user => ask(user)))
@@ -134,6 +139,23 @@ test('an organization is mailed 60 keys per hour, and an account has 10 mailed a
   await on.clock.pass(3601)
   const [{ username }] = users as [SignedUp]
   t.is((await ask({ ...users[0]!, token: await service.login(username) })).status, 200)
+})
+
+test('requests for e-mails use one database connection at a time, however many arrive', async t => {
+  const on = await scene(t)
+  const { service } = on
+  const { email } = await service.organization()
+  const users = await Promise.all(Array.from({ length: 7 }, () => service.signUp('ROLE_INSTITUTION')))
+  const holder = await hold(t, service.env.DATABASE_URL!)
+  // No request can add to the queue in the meantime.
+  await holder.query('BEGIN; LOCK TABLE emails IN EXCLUSIVE MODE')
+  const asked = users.flatMap(user => [askPartner(on, user, email), sendKey(service, 'ninguém', email)])
+  const waiting = () => lockWaiters(service.registry.database, '%INSERT INTO emails %')
+  await waitForValue(waiting, count => count > 0)
+  await sleep(200)
+  t.is(await waiting(), 1)
+  await holder.query('ROLLBACK')
+  t.deepEqual(statuses(await Promise.all(asked)), { 200: 14 })
 })
 
 test('a recovery e-mail is sent once a minute and five times an hour, and requests that send nothing use no quota', async t => {
