@@ -2,7 +2,7 @@
 // no service runs. A caller who holds the database's password and the master key needs no sign-in.
 import { createApplication, createHashing } from './application.js'
 import { createInProcessTransport } from './calls/in-process.js'
-import type { Transaction } from './database/connection.js'
+import type { Transaction } from './database/database.js'
 import type { AuditEvent } from './models/audit.js'
 import { openRegistry } from './models/define-models.js'
 import type { Log } from './observability/log.js'

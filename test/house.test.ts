@@ -13,8 +13,8 @@ import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { administrationPolicies } from '../server/policy/administration.js'
 import { changesPolicies } from '../server/policy/changes.js'
 import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
-import type { Policy } from '../server/policy/policy.js'
 import { reasonsOf, sharedReasons } from '../server/policy/reasons.js'
+import type { Policy } from '../server/policy/row.js'
 import { usersPolicies } from '../server/policy/users.js'
 import { Refusal, statusOf } from '../server/requests/refusal.js'
 import { isReservedUsername } from '../server/rules/names.js'
@@ -250,7 +250,7 @@ test('each folder has a header that says what it owns', async t => {
     'server/backup': 'format.ts',
     'server/calls': 'dispatch.ts',
     'server/changes': 'hub.ts',
-    'server/database': 'connection.ts',
+    'server/database': 'database.ts',
     'server/embedded': 'start.ts',
     'server/forgotpasswords': 'answers.ts',
     'server/jobs': 'maintenance.ts',
@@ -259,7 +259,7 @@ test('each folder has a header that says what it owns', async t => {
     'server/observability': 'metrics.ts',
     'server/outbox': 'compose.ts',
     'server/passwords': 'hash.ts',
-    'server/policy': 'policy.ts',
+    'server/policy': 'row.ts',
     'server/predecessor': 'import.ts',
     'server/process': 'settings.ts',
     'server/registration': 'registrar.ts',

@@ -3,7 +3,7 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { User } from '../models/user.js'
-import type { AdministrationPolicy } from '../policy/policy.js'
+import type { AdministrationPolicy } from '../policy/row.js'
 import type { CallingService, IncomingCall } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { auditContext, type Callers } from './caller.js'

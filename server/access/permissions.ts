@@ -3,7 +3,7 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { User } from '../models/user.js'
 import type { AuditAction } from '../policy/audit-actions.js'
-import type { AdministrationPolicy, Policy, UserPolicy } from '../policy/policy.js'
+import type { AdministrationPolicy, Policy, UserPolicy } from '../policy/row.js'
 import type { CallingService } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import type { Session } from './tokens.js'

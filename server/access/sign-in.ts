@@ -6,7 +6,7 @@
 
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Transaction } from '../database/connection.js'
+import type { Transaction } from '../database/database.js'
 import { type Admission, failuresThatLock, limitsOf, tooManyAttempts } from '../limits/admission.js'
 import { maxEntries } from '../limits/cache-size.js'
 import {
@@ -155,7 +155,7 @@ export function createSignIns(deps: {
       record: (reason: Reason | 'WRONG_CODE' | 'CODE_USED', t?: Transaction) =>
         attempts.record(event('refused', reason), t),
       /**
-       * Ends the attempt when the second factor was wrong, whose failures one-time-codes.ts counts and records: counts a
+       * Ends the attempt when the second factor was wrong, whose failures totp.ts counts and records: counts a
        * failure of the client address only, and throws `refusal`.
        */
       async failSecond(refusal: Refusal): Promise<never> {

@@ -7,7 +7,7 @@
 import type { Message } from '@bufbuild/protobuf'
 import type { Administrator } from '../access/administrator.js'
 import type { AdministrationContext, Change } from '../calls/context.js'
-import type { Transaction } from '../database/connection.js'
+import type { Transaction } from '../database/database.js'
 import type { AuditEvent } from '../models/audit.js'
 import { checkEtag } from './etag.js'
 

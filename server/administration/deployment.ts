@@ -1,7 +1,7 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs } from '../calls/context.js'
-import type { Database } from '../database/connection.js'
+import type { Database } from '../database/database.js'
 import { describeDifference, type Migration, readMigrations } from '../database/migrate.js'
 import type { Settings } from '../process/settings.js'
 import { refuse } from '../requests/refusal.js'

@@ -1,6 +1,6 @@
 import type { Administrator } from '../access/administrator.js'
 import type { CallersDeps } from '../calls/pipeline.js'
-import type { Transaction } from '../database/connection.js'
+import type { Transaction } from '../database/database.js'
 import type { Models } from '../models/define-models.js'
 import type { Administered, NotifiedChange } from '../models/email.js'
 import type { Locale } from '../requests/locale.js'

@@ -10,7 +10,7 @@ import {
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs, Checked } from '../calls/context.js'
-import type { Transaction } from '../database/connection.js'
+import type { Transaction } from '../database/database.js'
 import { newServiceKey, type ServiceKeyRow, type ServiceRow, type Services } from '../models/service.js'
 import type { OpenPage } from '../requests/paging.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'

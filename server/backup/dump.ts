@@ -1,7 +1,7 @@
 // Creates a backup: reads the database in one snapshot, while the service runs.
 import { dirname } from 'node:path'
 import { pipeline } from 'node:stream/promises'
-import type { Database, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/database.js'
 import { SchemaError } from '../database/failures.js'
 import { checkMigrations, listMade, readMigrations } from '../database/migrate.js'
 import { sql } from '../database/sql.js'

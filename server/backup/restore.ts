@@ -1,6 +1,6 @@
 // Restores a backup: one transaction replaces the registry in the database with the registry of the backup.
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Database, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/database.js'
 import { SchemaError } from '../database/failures.js'
 import { checkMigrations, compareLedger, dropSchema, migrateWithin, readMigrations } from '../database/migrate.js'
 import { first, sql } from '../database/sql.js'

@@ -7,7 +7,7 @@ import {
   type MessageInitShape,
   toBinary,
 } from '@bufbuild/protobuf'
-import type { Transaction } from '../database/connection.js'
+import type { Transaction } from '../database/database.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { CreationRequests } from '../models/creation-request.js'
 import type { MasterKey } from '../models/master-key.js'

@@ -2,9 +2,9 @@
 // `request_id` promise.
 import type { DescMethodUnary, Message } from '@bufbuild/protobuf'
 import { checkAction } from '../access/permissions.js'
-import type { Database, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/database.js'
 import type { Audit, AuditEvent } from '../models/audit.js'
-import type { Policy } from '../policy/policy.js'
+import type { Policy } from '../policy/row.js'
 import { type Call, checkPresence } from '../requests/call.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { isUuid } from '../rules/names.js'

@@ -3,7 +3,7 @@
  * hand-written statements (`selectList`) and the types of rows derive from it.
  */
 import { DataTypes, literal, type Model, type ModelAttributeColumnOptions, type ModelStatic } from 'sequelize'
-import type { Database } from './connection.js'
+import type { Database } from './database.js'
 
 /** A column type, by its name in Sequelize's DataTypes; `[]` makes it an array. */
 type ScalarType = 'BIGINT' | 'BLOB' | 'BOOLEAN' | 'DATE' | 'DATEONLY' | 'DOUBLE' | 'INTEGER' | 'JSONB' | 'TEXT' | 'UUID'

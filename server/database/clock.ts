@@ -1,4 +1,4 @@
-import type { Database } from './connection.js'
+import type { Database } from './database.js'
 import { sql } from './sql.js'
 
 /** The clock of the database. Replicas compare only times of this clock, which they share. */

@@ -1,5 +1,5 @@
 // What a role needs in a database, as statements with their real names.
-import type { Database, Transaction } from './connection.js'
+import type { Database, Transaction } from './database.js'
 import { ConnectionError, causeOf } from './failures.js'
 import { sql } from './sql.js'
 

@@ -2,7 +2,7 @@
  * This folder owns the periodic jobs of every replica (intervals.ts): maintenance of the registry (here) and sealing of the
  * audit log (sealing.ts). Several replicas can run a step concurrently. Models own the statements of the steps.
  */
-import type { Transaction } from '../database/connection.js'
+import type { Transaction } from '../database/database.js'
 import type { Models } from '../models/define-models.js'
 import { registryTag } from '../models/master-key.js'
 import { publishLead } from '../models/signing-key.js'

@@ -1,7 +1,7 @@
 import type { Transaction } from 'sequelize'
 import { advisoryKeys } from '../database/advisory-keys.js'
 import { flag, hasDefault, integer, key, nullable, type Row, selectList, time } from '../database/attributes.js'
-import type { Database } from '../database/connection.js'
+import type { Database } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
 import type { Role } from '../rules/roles.js'
 import { type CallerRow, enrolled, selectUsers, type User } from './user.js'

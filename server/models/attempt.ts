@@ -3,7 +3,7 @@
 
 import { createHash } from 'node:crypto'
 import { attribute, flag, integer, nullable, type Row, selectList, text, time } from '../database/attributes.js'
-import type { Database, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/database.js'
 import { type Query, sql } from '../database/sql.js'
 import { network, networksOf } from '../requests/client-address.js'
 import type { Role } from '../rules/roles.js'

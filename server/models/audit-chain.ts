@@ -3,7 +3,7 @@
 import { createHash, randomBytes } from 'node:crypto'
 import type { Transaction } from 'sequelize'
 import { advisoryKeys } from '../database/advisory-keys.js'
-import type { Database } from '../database/connection.js'
+import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 import type { MasterKey } from './master-key.js'
 

@@ -1,6 +1,6 @@
 // Reads the audit log: the newest events that match a filter, and the events after them.
 import { attribute, integer, nullable, type Row, selectList, text, time } from '../database/attributes.js'
-import type { Database } from '../database/connection.js'
+import type { Database } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
 
 /** Attributes of an event that queries read. */

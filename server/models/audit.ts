@@ -1,5 +1,5 @@
 import type { Transaction } from 'sequelize'
-import type { Database } from '../database/connection.js'
+import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 import type { AuditAction } from '../policy/audit-actions.js'
 import { createAuditChain, stampEvent } from './audit-chain.js'

@@ -1,5 +1,5 @@
 // Leaky buckets that count the recent operations of client addresses, shared by all replicas.
-import type { Database, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/database.js'
 import { sql } from '../database/sql.js'
 
 /** Capacity of a bucket in operations, and the operations that drain from it per second. */

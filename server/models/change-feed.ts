@@ -1,5 +1,5 @@
 // The feed of changes, as the sealed events of the audit log tell them.
-import type { Database } from '../database/connection.js'
+import type { Database } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
 import { type AuditAction, changedBy } from '../policy/audit-actions.js'
 import { readImported } from '../rules/id-ranges.js'

@@ -12,7 +12,7 @@ import {
   text,
   time,
 } from '../database/attributes.js'
-import type { Database } from '../database/connection.js'
+import type { Database } from '../database/database.js'
 import { sql } from '../database/sql.js'
 
 const attributes = {

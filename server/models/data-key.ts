@@ -1,6 +1,6 @@
 import type { Transaction } from 'sequelize'
 import { bytes, defineTable, hasDefault, key, text, time } from '../database/attributes.js'
-import type { Database } from '../database/connection.js'
+import type { Database } from '../database/database.js'
 import { SchemaError } from '../database/failures.js'
 import { sql } from '../database/sql.js'
 import { createMasterKey, type DataKeys, dataKeyNames, randomDataKeys, unwrapKey, wrapKey } from './master-key.js'

@@ -4,7 +4,7 @@
  * make no authorization decisions, and record only the audit events that callers pass. The folders `users`,
  * `forgotpasswords`, `access` and `outbox`, the startup code and the command line call their methods.
  */
-import { type Database, openDatabase } from '../database/connection.js'
+import { type Database, openDatabase } from '../database/database.js'
 import { resolveDatabase, type Source } from '../database/database-choice.js'
 import type { Log } from '../observability/log.js'
 import type { Settings } from '../process/settings.js'

@@ -1,5 +1,5 @@
 // The times at which e-mails of a quota were sent, for an account or a recipient. Limits apply to a sliding window.
-import type { Database, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 
 /** Maximum number of e-mails in a sliding window of `seconds`. */

@@ -1,5 +1,5 @@
 // Erases users: afterwards no table refers to the user, and the audit log still verifies.
-import type { Database, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
 import { emailKey } from '../rules/names.js'
 import { type CounterKeys, knowableNetworks, proofs } from './attempt.js'

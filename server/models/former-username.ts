@@ -1,6 +1,6 @@
 // Former usernames of users. For 30 days no other user can take one, or a look-alike of it: user-names.ts reads them with
 // the names of users.
-import type { Database, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 
 /** Days for which a former username is reserved. */

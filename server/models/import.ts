@@ -14,7 +14,7 @@ import {
   text,
   time,
 } from '../database/attributes.js'
-import type { Database } from '../database/connection.js'
+import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 import type { MasterKey } from './master-key.js'
 import { createReservedIds } from './reserved-ids.js'

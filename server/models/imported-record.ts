@@ -1,5 +1,5 @@
 // What imports created, as their events in the audit log name it, and what has touched it since.
-import type { Database, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
 import { readCreated } from '../rules/id-ranges.js'
 

@@ -16,7 +16,7 @@ import {
   selectList,
   text,
 } from '../database/attributes.js'
-import type { Database } from '../database/connection.js'
+import type { Database } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
 import { nicknameKey } from '../rules/names.js'
 import { type OrganizationAttribute, type OrganizationValues, organizationFields } from '../rules/organization.js'

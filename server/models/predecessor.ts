@@ -1,6 +1,6 @@
 // What imports from the database of the older implementation know of earlier ones: users and organizations keep a digest of the
 // row there that they were imported from. server/predecessor/ reads and judges the rows.
-import type { Database, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/database.js'
 import { sql } from '../database/sql.js'
 import { auditActions } from '../policy/audit-actions.js'
 

@@ -2,7 +2,7 @@
 // older version would break, and doctor whether one has a former issuer.
 import { randomBytes } from 'node:crypto'
 import { hostname } from 'node:os'
-import type { Database, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/database.js'
 import { holdSchema, newestMigration } from '../database/migrate.js'
 import { sql } from '../database/sql.js'
 import { version } from '../process/version.js'

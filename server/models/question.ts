@@ -11,7 +11,7 @@ import {
   selectList,
   text,
 } from '../database/attributes.js'
-import type { Database } from '../database/connection.js'
+import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 
 /** Attributes of a question that queries read. */

@@ -2,7 +2,7 @@
 // beyond it, by `nextval` alone: it never goes back, whatever other processes do meanwhile. So a failure between both leaves
 // ids that the next attempt can use, and never an id that two records get.
 import { advisoryKeys } from '../database/advisory-keys.js'
-import type { Database, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 
 /** Records whose ids can be reserved. */

@@ -13,7 +13,7 @@ import {
   text,
   time,
 } from '../database/attributes.js'
-import type { Database } from '../database/connection.js'
+import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 import type { ScopeName } from '../rules/scopes.js'
 import type { MasterKey } from './master-key.js'

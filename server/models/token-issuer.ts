@@ -1,5 +1,5 @@
 import type { Transaction } from 'sequelize'
-import type { Database } from '../database/connection.js'
+import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 
 /** Issuer and audience of the tokens of a registry: the claims `iss` and `aud` (RFC 7519). */

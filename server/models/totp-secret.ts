@@ -10,7 +10,7 @@ import {
   nullable,
   time,
 } from '../database/attributes.js'
-import type { Database } from '../database/connection.js'
+import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 import type { MasterKey } from './master-key.js'
 

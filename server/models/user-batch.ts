@@ -1,6 +1,6 @@
 // Users in batches: found, registered and changed, many in one statement. A single one is a batch, too.
 import { snakeCase } from '../database/attributes.js'
-import type { Database, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/database.js'
 import { sql } from '../database/sql.js'
 import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { profile, profileFields } from '../rules/profile.js'

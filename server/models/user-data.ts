@@ -1,6 +1,6 @@
 // Reads the stored data of a user from all tables: to diagnose problems of the account, and to export the data (LGPD).
 import { snakeCase } from '../database/attributes.js'
-import type { Database, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
 import type { AuditAction } from '../policy/audit-actions.js'
 import { organizationFields } from '../rules/organization.js'

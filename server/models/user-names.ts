@@ -1,6 +1,6 @@
 // Which names are taken, by users or as their former usernames, and which look like taken ones.
 import { advisoryKeys } from '../database/advisory-keys.js'
-import type { Database, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/database.js'
 import { sql } from '../database/sql.js'
 import { lookAlike, nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'

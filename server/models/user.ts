@@ -20,7 +20,7 @@ import {
   text,
   time,
 } from '../database/attributes.js'
-import type { Database } from '../database/connection.js'
+import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'

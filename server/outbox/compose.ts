@@ -4,7 +4,7 @@
  * queue. No request waits for the outbox.
  */
 import { randomUUID } from 'node:crypto'
-import type { Transaction } from '../database/connection.js'
+import type { Transaction } from '../database/database.js'
 import type { Models } from '../models/define-models.js'
 import type { Email, Notice, ReadyEmail, RequestedEmail } from '../models/email.js'
 import { emailCode, newRecoveryKey } from '../models/mailed-key.js'

@@ -1,4 +1,4 @@
-import type { Transaction } from '../database/connection.js'
+import type { Transaction } from '../database/database.js'
 import type { Emails, Notice, NotifiedUser } from '../models/email.js'
 import type { Call } from '../requests/call.js'
 import type { ChooseLocale } from '../requests/locale.js'

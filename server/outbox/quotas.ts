@@ -1,6 +1,6 @@
 // Quotas of e-mails, exports and wrong addresses. Refused ones don’t count.
 import { LRUCache } from 'lru-cache'
-import type { Transaction } from '../database/connection.js'
+import type { Transaction } from '../database/database.js'
 import { maxEntries } from '../limits/cache-size.js'
 import type { CounterKeys } from '../models/attempt.js'
 import type { EmailQuotas } from '../models/email-quota.js'

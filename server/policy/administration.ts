@@ -1,5 +1,5 @@
 import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
-import type { Policy } from './policy.js'
+import type { Policy } from './row.js'
 
 /** What a row says unless it says otherwise. */
 const byAdministrator = {

@@ -1,5 +1,5 @@
 import type { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
-import type { Policy } from './policy.js'
+import type { Policy } from './row.js'
 
 /** The rows of `auth.v1.Changes`. */
 export const changesPolicies = {

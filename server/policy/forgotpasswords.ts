@@ -1,5 +1,5 @@
 import type { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
-import type { Policy } from './policy.js'
+import type { Policy } from './row.js'
 
 /** The rows of `auth.v1.ForgotPasswords`. */
 export const forgotPasswordsPolicies = {

@@ -1,4 +1,4 @@
-import type { AdministrationPolicy, Policy, ReasonName } from './policy.js'
+import type { AdministrationPolicy, Policy, ReasonName } from './row.js'
 
 /** Reasons of any RPC, independent of its row. */
 export const sharedReasons = [

@@ -1,5 +1,5 @@
 import type { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import type { Policy } from './policy.js'
+import type { Policy } from './row.js'
 
 /** What users do with their own record alone. */
 const ownRecord = { caller: 'user', target: 'caller', own: 'every role', restricted: [] } as const

@@ -1,5 +1,5 @@
 // Analyses all users before any is written: what collides here, what our rules refuse, what needs a decision, and the decisions.
-import type { Database } from '../database/connection.js'
+import type { Database } from '../database/database.js'
 import { usernameKey, visible } from '../rules/names.js'
 import { type Role, roles } from '../rules/roles.js'
 import { type Convert, type Decision, isRefused, type Note, oneLine, type Problem, type RowNote } from './convert.js'

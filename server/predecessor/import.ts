@@ -7,7 +7,7 @@
  * transaction with the counts of the import: after a kill, the next run goes on behind the last one. By a digest of each row
  * there, a later import finds what has changed.
  */
-import type { Transaction } from '../database/connection.js'
+import type { Transaction } from '../database/database.js'
 import type { Registry } from '../models/define-models.js'
 import type { ImportRow, Outcomes } from '../models/import.js'
 import { importObject } from '../models/predecessor.js'

@@ -1,6 +1,6 @@
 // Finds users whose names collide here: equal in another spelling, or look-alikes. The names are compared in a temporary table,
 // so that memory doesn't grow with the number of users.
-import type { Database, Transaction } from '../database/connection.js'
+import type { Database, Transaction } from '../database/database.js'
 import { type Query, sql } from '../database/sql.js'
 import { lookAlike, nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'

@@ -1,6 +1,6 @@
 // Reads the database of the older implementation, in one snapshot of a read-only transaction.
 import { createHash } from 'node:crypto'
-import { openDatabase } from '../database/connection.js'
+import { openDatabase } from '../database/database.js'
 import { type Meaning, meaningOf } from '../database/failures.js'
 import { type Query, sql } from '../database/sql.js'
 

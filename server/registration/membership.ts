@@ -1,7 +1,7 @@
 // Who becomes a member of an organization, in whatever way, gets a place here. The models that store memberships take nothing
 // else, so a rule of membership is stated once.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Transaction } from '../database/connection.js'
+import type { Transaction } from '../database/database.js'
 import type { Organizations, Place } from '../models/organization.js'
 import type { User } from '../models/user.js'
 import { accepted, Refusal } from '../requests/refusal.js'

@@ -1,6 +1,6 @@
 // Organizations: their form, and how they are added and changed.
 import type { OrganizationForm } from '../../proto/gen/auth/v1/administration_pb.js'
-import type { Transaction } from '../database/connection.js'
+import type { Transaction } from '../database/database.js'
 import type { Emails, NotifiedChange } from '../models/email.js'
 import type { OrganizationDetails, OrganizationRow, Organizations } from '../models/organization.js'
 import type { FieldViolation } from '../requests/refusal.js'

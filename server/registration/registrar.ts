@@ -4,7 +4,7 @@
  * changes, administration, imports, the older database and the installation use it. They know who may change what, and record
  * the events; the models store.
  */
-import type { Transaction } from '../database/connection.js'
+import type { Transaction } from '../database/database.js'
 import type { AdministeredUserRow } from '../models/administered-user.js'
 import type { Emails, NotifiedChange } from '../models/email.js'
 import type { Organizations } from '../models/organization.js'

@@ -1,7 +1,7 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { auditContext } from '../access/caller.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { Transaction } from '../database/connection.js'
+import type { Transaction } from '../database/database.js'
 import { type Admission, failuresThatLock, tooManyAttempts } from '../limits/admission.js'
 import { createFailures } from '../limits/failures.js'
 import type { Attempts, CounterKeys } from '../models/attempt.js'

@@ -1,7 +1,7 @@
 /** Databases for tests, in the PostgreSQL that test/run.ts starts: each a copy of one that is migrated once. */
 import { randomBytes } from 'node:crypto'
 import pg from 'pg'
-import { openDatabase } from '../../server/database/connection.js'
+import { openDatabase } from '../../server/database/database.js'
 import { migrate } from '../../server/database/migrate.js'
 
 const template = 'auth_template'

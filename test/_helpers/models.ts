@@ -1,5 +1,5 @@
 /** The models on a separate database that no service uses. */
-import { type Database, openDatabase, type Transaction } from '../../server/database/connection.js'
+import { type Database, openDatabase, type Transaction } from '../../server/database/database.js'
 import type { AuditEvent } from '../../server/models/audit.js'
 import { createStoredKeys } from '../../server/models/data-key.js'
 import { defineModels, type Models } from '../../server/models/define-models.js'

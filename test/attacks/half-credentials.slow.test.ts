@@ -9,7 +9,7 @@ import ava, { type ExecutionContext } from 'ava'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import type { Transaction } from '../../server/database/connection.js'
+import type { Transaction } from '../../server/database/database.js'
 import { formatAddress } from '../../server/process/settings.js'
 import {
   type AdministrationClient,

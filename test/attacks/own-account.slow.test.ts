@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import test, { type ExecutionContext } from 'ava'
 import type { Email } from 'postal-mime'
-import type { Transaction } from '../../server/database/connection.js'
+import type { Transaction } from '../../server/database/database.js'
 import { sql } from '../../server/database/sql.js'
 import { usernameKey } from '../../server/rules/names.js'
 import { openLocal, openSignedIn, wrongFieldsOf } from '../_helpers/administration.js'

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import type { Email } from 'postal-mime'
-import type { Transaction } from '../../server/database/connection.js'
+import type { Transaction } from '../../server/database/database.js'
 import type { EmailIntent } from '../../server/models/email.js'
 import type { Users } from '../../server/models/user.js'
 import { usernameKey } from '../../server/rules/names.js'

@@ -1,7 +1,7 @@
 /** Services to measure, each on a separate database with many users, including those that the load uses. */
 import { randomBytes } from 'node:crypto'
 import pg from 'pg'
-import { openDatabase } from '../../server/database/connection.js'
+import { openDatabase } from '../../server/database/database.js'
 import { createStoredKeys } from '../../server/models/data-key.js'
 import { newActivationKey } from '../../server/models/organization.js'
 import { createClient } from './clients.js'

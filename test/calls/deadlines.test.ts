@@ -12,7 +12,7 @@ import { createScheduler, type Scheduler, schedulerLimits } from '../../server/l
 import { createLog } from '../../server/observability/log.js'
 import { administrationPolicies } from '../../server/policy/administration.js'
 import { forgotPasswordsPolicies } from '../../server/policy/forgotpasswords.js'
-import type { Policy } from '../../server/policy/policy.js'
+import type { Policy } from '../../server/policy/row.js'
 import { usersPolicies } from '../../server/policy/users.js'
 import type { Call } from '../../server/requests/call.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'

@@ -1,7 +1,7 @@
 /** Statements find their rows by index with any number of users, and every index is used. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
-import { openDatabase } from '../../server/database/connection.js'
+import { openDatabase } from '../../server/database/database.js'
 import { type Statement, sql } from '../../server/database/sql.js'
 import { defineModels, type Models, openRegistry } from '../../server/models/define-models.js'
 import { createLog } from '../../server/observability/log.js'

@@ -1,7 +1,7 @@
 /** The network to the database goes dark: no packet arrives, no connection ends. */
 import test, { type ExecutionContext } from 'ava'
 import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/grpc/health/v1/health_pb.js'
-import { openDatabase } from '../../server/database/connection.js'
+import { openDatabase } from '../../server/database/database.js'
 import { sql } from '../../server/database/sql.js'
 import { freshDatabase } from '../_helpers/database.js'
 import { openGrpc } from '../_helpers/grpc.js'

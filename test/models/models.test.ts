@@ -1,6 +1,6 @@
 /** Models and tables: each table has a matching model, whose verbs keep the invariants of its rows. */
 import test from 'ava'
-import { openDatabase } from '../../server/database/connection.js'
+import { openDatabase } from '../../server/database/database.js'
 import { type Device, knowableNetworks, obstacleOf } from '../../server/models/attempt.js'
 import { createStoredKeys } from '../../server/models/data-key.js'
 import { freshDatabase, type Teardown } from '../_helpers/database.js'

@@ -3,7 +3,7 @@
 // address, and lead to a lock without an end (RFC 4226, 7.3).
 import { Secret, TOTP } from 'otpauth'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Database } from '../database/connection.js'
+import type { Database } from '../database/database.js'
 import type { Account } from '../models/attempt.js'
 import type { Emails } from '../models/email.js'
 import { codeLimits, type TotpSecrets } from '../models/totp-secret.js'
