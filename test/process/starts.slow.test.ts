@@ -24,14 +24,11 @@ const meAt = async ({ http }: Pick<Spawned, 'http'>, token: string) =>
 
 /** A start that must fail: its exit code, and its output without the log. */
 async function failedStart(t: ExecutionContext, env: Record<string, string>) {
-  const { ended, output } = launch(t, await serviceEnv(t, env))
-  const code = await ended
-  return [
-    code,
-    output()
-      .replace(/^\{.*\n/gm, '')
-      .trim(),
-  ]
+  const program = launch(t, await serviceEnv(t, env))
+  await t.throwsAsync(addressesOf(program), undefined, 'it started')
+  const code = await program.ended
+  const said = program.output().replace(/^\{.*\n/gm, '')
+  return [code, said.trim()]
 }
 
 /** Each logs in at each, and all accept the token. Returns the tokens. */
