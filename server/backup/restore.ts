@@ -2,7 +2,14 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Database, Transaction } from '../database/database.js'
 import { SchemaError } from '../database/failures.js'
-import { checkMigrations, compareLedger, dropSchema, migrateWithin, readMigrations } from '../database/migrate.js'
+import {
+  checkMigrations,
+  compareLedger,
+  dropSchema,
+  listMade,
+  migrateWithin,
+  readMigrations,
+} from '../database/migrate.js'
 import { first, sql } from '../database/sql.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { Registry } from '../models/define-models.js'
@@ -140,6 +147,8 @@ async function fill(
   const names = there.map(({ table }) => `"${table}"`).join(', ')
   // Removes rows that migrations have inserted.
   await database.run(sql`TRUNCATE ${sql.text(names)} CASCADE`, t)
+  const keys = await database.run<{ drop: string; make: string }>(keysOf((await listMade()).tables), t)
+  for (const { drop } of keys.toReversed()) await database.run(sql.text(drop), t)
   const counts: Record<string, number> = {}
   for await (const { rows, ...table } of tables) {
     // A registry of that version has no other tables. The check also prevents SQL injection by names from the file.
@@ -155,8 +164,25 @@ async function fill(
     }
   }
   if (Object.keys(counts).length !== there.length) throw damaged()
+  for (const { make } of keys) await database.run(sql.text(make), t)
   return counts
 }
+
+/**
+ * Reads the statements that drop and make the indexes and keys of tables, in the order in which they are made. To make them for
+ * all rows at once takes a fraction of the time of one row after the other.
+ */
+export const keysOf = (tables: readonly string[]) => sql`
+  SELECT format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname) AS drop,
+    format('ALTER TABLE %s ADD CONSTRAINT %I %s', conrelid::regclass, conname, pg_get_constraintdef(oid)) AS make,
+    contype = 'f' AS refers
+  FROM pg_constraint WHERE contype IN ('p', 'u') AND conrelid::regclass::text = ANY(${tables})
+    OR contype = 'f' AND ARRAY[conrelid, confrelid]::regclass[]::text[] && ${tables}
+  UNION ALL
+  SELECT format('DROP INDEX %s', indexrelid::regclass), pg_get_indexdef(indexrelid), false
+  FROM pg_index WHERE indrelid::regclass::text = ANY(${tables})
+    AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid)
+  ORDER BY refers`
 
 function isSame(one: TableHeader, other: TableHeader): boolean {
   const shape = ({ table, columns, sequences }: TableHeader) => JSON.stringify([table, columns, Object.keys(sequences)])
