@@ -60,7 +60,7 @@ const [users, callers] = [selectAdministered(), selectAdministered(enrolled)]
 const states = {
   active: sql`u.active AND NOT u.suspended`,
   inactive: sql`NOT u.active AND NOT u.suspended`,
-  suspended: sql`u.suspended AND u.deleted_at IS NULL`,
+  suspended: sql`u.suspended`,
   deleted: sql`u.deleted_at IS NOT NULL`,
 } as const
 
@@ -128,28 +128,46 @@ export function createAdministeredUsers(database: Database) {
       byEmail = true,
       limit,
     }: UserFilter) {
-      const matching = sql.all(
-        sql`u.id > ${afterId}`,
-        state ? states[state] : sql`u.deleted_at IS NULL`,
-        role !== undefined && sql`u.role = ${role}`,
-        organizationId !== undefined && sql`u.organization_id = ${organizationId}`,
+      const isRole = role !== undefined && sql`u.role = ${role}`
+      const isMember = organizationId !== undefined && sql`u.organization_id = ${organizationId}`
+      const visible = sql.all(state && states[state], state !== 'deleted' && sql`u.deleted_at IS NULL`)
+      // An index has the users of an organization, or of a role, in order of id. PostgreSQL would sometimes read all users by id
+      // instead until enough match, for it expects them to be spread over the table. A range of one value keeps it from that.
+      const within = (column: Query, value: string | number, rest: Query) => ({
+        inOrder: sql`(${column}, u.id) > (${value}, ${afterId}) AND ${column} <= ${value} AND ${rest}`,
+        order: sql`ORDER BY ${column}, u.id`,
+      })
+      const { inOrder, order } =
+        organizationId !== undefined
+          ? within(sql`u.organization_id`, organizationId, sql.all(visible, isRole))
+          : role !== undefined
+            ? within(sql`u.role`, role, visible)
+            : { inOrder: sql`u.id > ${afterId} AND ${visible}`, order: sql`ORDER BY u.id` }
+      if (text === undefined && !createdFrom && !createdTo)
+        return database.run<AdministeredUserRow>(sql`${users} WHERE ${inOrder} ${order} LIMIT ${limit}`)
+      const sought = sql.all(
         createdFrom && sql`u.created_at >= ${createdFrom}`,
         createdTo && sql`u.created_at < ${createdTo}`,
         text !== undefined && searched(text, byEmail),
       )
-      if (text === undefined)
-        return database.run<AdministeredUserRow>(sql`${users} WHERE ${matching} ORDER BY u.id LIMIT ${limit}`)
-      // The number of matches isn't known in advance: frequent words match among the first rows, and the index finds rare words.
-      // Without this split, PostgreSQL (18) estimates that 2 % of all users match any prefix, and would scan a million users for
-      // one match.
+      const among = (rows: Query) => sql`SELECT u.id
+        FROM (SELECT * FROM users u WHERE ${inOrder} ${order} LIMIT ${rows}) u WHERE ${sought} ${order} LIMIT ${limit}`
+      // The number of matches isn't known in advance: frequent words match among the first rows, less frequent ones among more
+      // rows, and the index finds rare ones, whose matches it must read all to know the first. PostgreSQL (18) can't choose: it
+      // estimates that 2 % of all users match a prefix unless it has statistics, and that the users of a time are spread over the
+      // table; so it would scan ten million users for one match. `+ 0` keeps it from reading `far` in order of id.
       return database.run<AdministeredUserRow>(sql`
-        WITH near AS MATERIALIZED (
-          SELECT u.id FROM (SELECT * FROM users WHERE id > ${afterId} ORDER BY id LIMIT least(4 * ${limit}::int, 400)) u
-          WHERE ${matching} ORDER BY u.id LIMIT ${limit}
-        ), far AS MATERIALIZED (
-          SELECT u.id FROM users u WHERE (SELECT count(*) FROM near) < ${limit}::int AND ${matching}
+        WITH near AS MATERIALIZED (${among(sql`least(4 * ${limit}::int, 400)`)}),
+        wide AS MATERIALIZED (${among(sql`(
+          SELECT CASE WHEN count(*) > 1 AND count(*) < ${limit}::int THEN least(100 * ${limit}::int, 20000) ELSE 0 END FROM near
+        )`)}), far AS MATERIALIZED (
+          SELECT u.id FROM users u
+          WHERE greatest((SELECT count(*) FROM near), (SELECT count(*) FROM wide)) < ${limit}::int
+            AND ${sql.all(sql`u.id > ${afterId}`, visible, isRole, isMember, sought)}
+          ORDER BY u.id + 0 LIMIT ${limit}
         )
-        ${users} WHERE u.id IN (SELECT id FROM near UNION SELECT id FROM far ORDER BY id LIMIT ${limit}) ORDER BY u.id`)
+        ${users} WHERE u.id IN (SELECT id FROM near UNION SELECT id FROM wide UNION SELECT id FROM far ORDER BY id LIMIT ${limit})
+        ORDER BY u.id`)
     },
     /**
      * Whether another active administrator exists. Parallel calls wait until the transaction ends, so that two

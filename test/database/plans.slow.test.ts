@@ -19,13 +19,13 @@ test.serial.before(async () => {
     INSERT INTO organizations (name, name_key, email, activation_key_digest, activation_key_sealed)
       SELECT 'o' || n, 'o' || n, 'o' || n || '@example.org', sha256(n::text::bytea), '' FROM generate_series(1, ${rows}) n;
     INSERT INTO users (username, username_key, username_skeleton, nickname, nickname_key, nickname_skeleton,
-        password_hash, email, state, city, terms_of_usage, role, active, organization_id)
-      SELECT 'u' || n, 'u' || n, 'u' || n, 'n' || n, 'n' || n, 'n' || n, '', 'u' || n || '@example.org', 'SP', 'Bauru', true,
-        'ROLE_INSTITUTION', true, n FROM generate_series(1, ${rows}) n;
+        password_hash, email, state, city, institution, terms_of_usage, role, active, organization_id)
+      SELECT 'u' || n, 'u' || n, 'u' || n, 'n' || n, 'n' || n, 'n' || n, '', 'u' || n || '@example.org', 'SP', 'Bauru',
+        CASE WHEN n % 8 = 0 THEN 'Liceu' END, true, 'ROLE_INSTITUTION', true, n FROM generate_series(1, ${rows}) n;
     INSERT INTO users (username, username_key, username_skeleton, nickname, nickname_key, nickname_skeleton,
-        password_hash, state, city, terms_of_usage, role, unactivated_seen_at)
-      SELECT 'w' || n, 'w' || n, 'w' || n, 'w' || n, 'w' || n, 'w' || n, '', 'CE', 'Crato', true, 'ROLE_INSTITUTION',
-        now() - n * interval '1 minute' FROM generate_series(1, ${rows / 4}) n;
+        password_hash, state, city, terms_of_usage, role, organization_id, created_at, unactivated_seen_at)
+      SELECT 'w' || n, 'w' || n, 'w' || n, 'w' || n, 'w' || n, 'w' || n, '', 'CE', 'Crato', true, 'ROLE_INSTITUTION', 1,
+        now() + n * interval '1 day', now() - n * interval '1 minute' FROM generate_series(1, ${rows / 4}) n;
     INSERT INTO former_usernames SELECT 'f' || id, 'f' || id, id, now() + id * interval '1 minute' FROM users;
     INSERT INTO provider_keys (user_id, key_digest, key_sealed) SELECT id, sha256(id::text::bytea), '' FROM users;
     INSERT INTO answers (user_id, question_id, answer_hash) SELECT u.id, q.id, '' FROM users u, questions q WHERE q.id < 4;
@@ -69,11 +69,13 @@ interface Plan {
   readonly 'Index Name'?: string
   readonly 'Index Cond'?: string
   readonly 'Conflict Arbiter Indexes'?: readonly string[]
+  readonly 'Actual Rows'?: number
+  readonly 'Rows Removed by Filter'?: number
   readonly Plans?: Plan[]
 }
 
 /** Nodes of the plans of PostgreSQL for the statements of a model, written by hand or by Sequelize. */
-async function plansOf(use: (models: Models) => Promise<unknown>): Promise<Plan[]> {
+async function plansOf(use: (models: Models) => Promise<unknown>, runs = false): Promise<Plan[]> {
   const { database, masterKey } = service.registry
   const nodes: Plan[] = []
   const collect = (plan: Plan) => {
@@ -90,7 +92,7 @@ async function plansOf(use: (models: Models) => Promise<unknown>): Promise<Plan[
           )
         )[0]!['QUERY PLAN'][0].Plan
       // For the values given, and for any; without a name it is planned each time.
-      collect(await ask('', values))
+      collect(await ask(runs ? 'ANALYZE, ' : '', values))
       if (name !== '') collect(await ask('GENERIC_PLAN, ', []))
     })
     return [] as Row[]
@@ -359,6 +361,24 @@ test(`a search by words finds one user among ${rows}, and the first in order for
   t.deepEqual(await found('BAURÚ', id), ['u9001', 'u9002', 'u9003', 'u9004', 'u9005'])
   t.deepEqual(await found('u9 baur', id).then(names => names.length), 5)
 })
+
+const day = 86_400_000
+const lists: Record<string, Parameters<Models['administeredUsers']['list']>[0]> = {
+  'a word that each eighth user has': { text: 'liceu', limit: 51 },
+  'members of an organization of thousands by a word that all have': { organizationId: 1, text: 'crato', limit: 51 },
+  'users of the last days': { createdFrom: new Date(Date.now() + (rows / 4 - 100) * day), limit: 51 },
+}
+
+for (const [name, filter] of Object.entries(lists)) {
+  test(`${name}: found among ${rows} without reading thousands`, async t => {
+    const nodes = await plansOf(m => m.administeredUsers.list(filter), true)
+    const read = nodes
+      .filter(node => node['Relation Name'] === 'users')
+      .map(node => (node['Actual Rows'] ?? 0) + (node['Rows Removed by Filter'] ?? 0))
+    t.true(Math.max(...read) >= 51)
+    t.true(Math.max(...read) < 1000, read.join(', '))
+  })
+}
 
 /** Indexes that exist for a constraint, not for look-ups. */
 const guards = new Set([
