@@ -55,7 +55,7 @@ function eventText(event: Covered, addressDigest: Buffer | null): string {
 }
 
 /** Returns the text that the MAC of a link covers. `at` is in seconds since 1970, with six decimals. */
-function linkText(previous: Buffer, id: number, at: string, mac: Buffer): string {
+export function linkText(previous: Buffer, id: number, at: string, mac: Buffer): string {
   return JSON.stringify(['link', previous.toString('hex'), id, at, mac.toString('hex')])
 }
 

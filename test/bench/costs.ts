@@ -3,7 +3,7 @@
  * fair as its charges are accurate: each should be within a factor of two of the measured cost.
  */
 import { randomUUID } from 'node:crypto'
-import { readdirSync, readFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
@@ -18,6 +18,7 @@ import { serviceKey } from '../_helpers/service-key.js'
 import { createClient } from './clients.js'
 import type { Prepared, Segment } from './measure.js'
 import { emailOf, formOf, password, usernameOf, type Wire } from './operations.js'
+import { sessionSeconds } from './processes.js'
 import type { Scenarios } from './segments.js'
 import { type Bench, serviceOn } from './world.js'
 
@@ -37,7 +38,7 @@ const charged = (name: string) => rows[name]!.cost ?? usualCost
 type Request = (index: number) => Omit<Wire, 'expected' | 'refusable'>
 
 async function prepare(bench: Bench): Promise<Prepared> {
-  const { service, world, env } = await serviceOn(bench, 1000, 4, { AUTH_LIMIT_FACTOR: '1000' })
+  const { service, world, env, url } = await serviceOn(bench, 1000, 4, { AUTH_LIMIT_FACTOR: '1000' })
   const { holders } = world
   const registry = await openRegistry(readSettings(env), { log: createLog('silent'), connections: 1 })
   await registry.masterKey.load()
@@ -135,7 +136,7 @@ async function prepare(bench: Bench): Promise<Prepared> {
     async scale => {
       const client = createClient({ endpoint: 'http', port: service.http, connections })
       const end = performance.now() + 2000 * scale
-      const before = busyMs(service.pid, bench.folder)
+      const before = busyMs(service.pid, url)
       const statuses: Record<string, number> = {}
       const work = async () => {
         while (performance.now() < end) {
@@ -146,7 +147,7 @@ async function prepare(bench: Bench): Promise<Prepared> {
       await Promise.all(Array.from({ length: connections }, work))
       client.close()
       const count = Object.values(statuses).reduce((sum, each) => sum + each, 0)
-      const cost = (busyMs(service.pid, bench.folder) - before) / count
+      const cost = (busyMs(service.pid, url) - before) / count
       const said = Object.entries(statuses).map(([status, count]) => `${count} × ${status}`)
       return { figures: { cost, charge, off: Math.max(cost / charge, charge / cost) }, note: said.join(', ') }
     }
@@ -164,27 +165,8 @@ async function prepare(bench: Bench): Promise<Prepared> {
 const unique = Date.now()
 let serial = 0
 
-/** Milliseconds of CPU time so far of the main thread of a process, and of PostgreSQL in a folder. */
-function busyMs(pid: number, folder: string): number {
-  const nanoseconds = (path: string) => Number(readFileSync(path, 'utf8').split(' ', 1)[0])
-  let sum = nanoseconds(`/proc/${pid}/task/${pid}/schedstat`)
-  const all = processes()
-  const postmaster = all.find(({ name, line }) => name === 'postgres' && line.includes(folder))
-  for (const each of all) if (each.parent === postmaster?.pid) sum += nanoseconds(`/proc/${each.pid}/schedstat`)
-  return sum / 1e6
-}
-
-function processes(): { pid: number; name: string; parent: number; line: string }[] {
-  return readdirSync('/proc')
-    .filter(name => /^\d+$/.test(name))
-    .flatMap(name => {
-      try {
-        const [, command = '', parent = ''] = /\((.*)\) \S (\d+)/.exec(readFileSync(`/proc/${name}/stat`, 'utf8')) ?? []
-        const line = readFileSync(`/proc/${name}/cmdline`, 'utf8')
-        return [{ pid: Number(name), name: command, parent: Number(parent), line }]
-      } catch {
-        // It has ended.
-        return []
-      }
-    })
+/** Milliseconds of CPU time so far of the main thread of a process, and of the sessions of a database. */
+function busyMs(pid: number, url: string): number {
+  const main = Number(readFileSync(`/proc/${pid}/task/${pid}/schedstat`, 'utf8').split(' ', 1)[0])
+  return main / 1e6 + sessionSeconds(url) * 1000
 }

@@ -61,12 +61,13 @@ async function crowd(bench: Bench): Promise<Prepared> {
  * The flood sends all kinds of requests in turn, for accounts outside the school.
  */
 async function school(bench: Bench): Promise<Prepared> {
-  const population = 20 * Math.ceil((1200 + 1.1 * bench.users) / 20)
+  const users = bench.users ?? 2000
+  const population = 20 * Math.ceil((1200 + 1.1 * users) / 20)
   const { service, world } = await serviceOn(bench, population, bench.cost)
   const common = { endpoint: 'http', port: service.http } as const
   const [load, flood] = [startLoad(), startFlood()]
   const victims = world.accounts.slice(0, 1000)
-  const pupils = { ...world, accounts: world.accounts.slice(1000, 1000 + bench.users), addresses: 1, network: 40 }
+  const pupils = { ...world, accounts: world.accounts.slice(1000, 1000 + users), addresses: 1, network: 40 }
   return {
     rounds: 1,
     segments: {

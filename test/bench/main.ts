@@ -38,7 +38,8 @@ ${Object.entries(fixed)
   --flood NAME      a flood of abuse; may be given more than once, or all
   --from ORIGIN     one, 50 or 48: one address, 50, or each request from another /64 of one /48; the default is all
   --seconds 30      length of a window of abuse; a crowd's is a third, a school comes in twice that
-  --users 2000      users of the school
+  --users 2000      users of the school, or of the large registry of scale (10,000,000)
+  --data FOLDER     folder of a database that is kept, with the registries of scale; the default is a temporary one
   --cost 10         cost of the hashes of abuse, crowd and school
   --minutes 120     length of a day
   --capacity 27     hashes a second of the machine, of which a day uses a third; measured at its start by default
@@ -56,7 +57,8 @@ const { values: options } = parseArgs({
     flood: { type: 'string', multiple: true },
     from: { type: 'string', multiple: true },
     seconds: { type: 'string', default: '30' },
-    users: { type: 'string', default: '2000' },
+    users: { type: 'string' },
+    data: { type: 'string' },
     cost: { type: 'string', default: '10' },
     minutes: { type: 'string', default: '120' },
     capacity: { type: 'string' },
@@ -73,19 +75,21 @@ async function main(): Promise<void> {
   const scale = options.quick ? 0.1 : 1
   const sizes = {
     seconds: wholeNumber('seconds'),
-    users: wholeNumber('users'),
     cost: wholeNumber('cost'),
     minutes: wholeNumber('minutes'),
     capacity: options.capacity === undefined ? 0 : wholeNumber('capacity'),
   }
-  const against = options.against === undefined ? {} : { against: resolve(options.against) }
+  const given = {
+    ...(options.users !== undefined && { users: wholeNumber('users') }),
+    ...(options.against !== undefined && { against: resolve(options.against) }),
+  }
   const missed: string[] = []
 
   const build = await digestOfBuild()
   const folder = await mkdtemp(join(tmpdir(), 'auth-bench-'))
   await chmod(folder, 0o755)
   const log = { info() {}, warn: (text: string) => console.error(text) }
-  const embedded = await startEmbedded({ dataDir: join(folder, 'database'), log })
+  const embedded = await startEmbedded({ dataDir: resolve(options.data ?? join(folder, 'database')), log })
   let cleaned: Promise<void> | undefined
   const clean = () => {
     cleaned ??= (async () => {
@@ -102,7 +106,7 @@ async function main(): Promise<void> {
   try {
     for (const [name, { about, prepare }] of Object.entries(scenarios)) {
       const from = performance.now()
-      const prepared = await prepare({ server: embedded.url, folder, ...sizes, ...against })
+      const prepared = await prepare({ server: embedded.url, folder, ...sizes, ...given })
       const usual = prepared.rounds === undefined ? (options.quick ? 2 : 5) : options.quick ? 1 : prepared.rounds
       const samples = await measure(prepared, rounds ?? usual, scale)
       const results = prepared.rows.map(row => evaluate(row, samples))
@@ -154,6 +158,9 @@ const units: Record<string, string> = {
   perSecond: '/s',
   logins: 'logins/s',
   processor: 'µs CPU',
+  sessions: 'µs CPU of PostgreSQL',
+  busy: 's CPU',
+  least: 'logins/s',
   core: 'cores',
   cost: 'ms',
   off: '',

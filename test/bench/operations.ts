@@ -1,6 +1,7 @@
 /** The requests of the load: each operation of the service as bytes for each endpoint, and its expected response. */
 import { create, type DescMethodUnary, toBinary, toJson } from '@bufbuild/protobuf'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import { ChangeKind, Changes } from '../../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 
@@ -11,7 +12,8 @@ export type Endpoint = 'http' | 'connect' | 'grpc'
 export type Operation =
   | ('me' | 'refresh' | 'look-up' | 'verify' | 'login' | 'mistyped login' | 'sign-up' | 'first login')
   | ('recovery request' | 'administrator sign-in')
-  | ('user list' | 'second page' | 'text search' | 'common word')
+  | ('user list' | 'second page' | 'recent users' | 'search' | 'name search')
+  | ('members' | 'member search' | 'changes' | 'snapshot')
 
 /** The users in the service that receives the load. */
 export interface World {
@@ -31,12 +33,14 @@ export interface World {
   readonly meFrom?: string
   /** Whether trusted proxies forward the addresses of `forwardedOf`. */
   readonly forwarded?: boolean
-  /** The users to look up and to search for, if not users 1 to `population`. */
-  readonly people?: readonly { readonly username: string; readonly text: string }[]
-  /** The content of the first page of the list of users, if not the model. */
-  readonly listed?: string
-  /** Where the second page of the list of users begins; only for Administration, whose token `adminToken` is then. */
+  /** For the lists of Administration, whose token `adminToken` is then: where the second page begins. */
   readonly pageToken?: string
+  /** The first name to search for, by its place in `firstNames`. */
+  readonly name?: number
+  /** Token of an institution, which lists its members. */
+  readonly institution?: string
+  /** Key of a service that reads the feed, and the place in it before the changes to read. */
+  readonly feed?: { readonly key: string; readonly cursor: string }
 }
 
 /** A request as it is sent. */
@@ -70,6 +74,12 @@ interface Rule {
 
 /** Password of every user, the administrator included. */
 export const password = 'cavalo-marinho-azul-42'
+
+/** First names: of all users a half has the first one, a quarter the second one, and so on; number 2ⁿ is the first with each. */
+export const firstNames = (
+  'Maria Pedro Ana Carlos Lucas Paulo Bruna Rafael Tiago Luiza Felipe Daniel Camila Rodrigo Beatriz Eduardo Helena Vitor ' +
+  'Sofia Nina Olivia Iris Yago Gilda Ubirajara Quitéria'
+).split(' ')
 
 /** Username of user number 1, 2, 3, …: a telephone number of the area. */
 export function usernameOf(number: number, area = 11): string {
@@ -146,8 +156,8 @@ const rules: Record<Operation, (index: number, world: World) => Rule> = {
     const { token } = holders[index % holders.length]!
     return { rpc: Users.method.refresh, http: { method: 'GET', path: '/users/refresh' }, token, expected: 'eyJ' }
   },
-  'look-up'(index, { population, adminToken, people }) {
-    const username = people?.[index % people.length]?.username ?? usernameOf(((index * 7_919) % population) + 1)
+  'look-up'(index, { population, adminToken }) {
+    const username = usernameOf(((index * 7_919) % population) + 1)
     const http = { method: 'GET', path: `/users/${encodeURIComponent(username)}` } as const
     return { rpc: Users.method.getUser, fields: { username }, http, token: adminToken, expected: username }
   },
@@ -170,25 +180,33 @@ const rules: Record<Operation, (index: number, world: World) => Rule> = {
     const http = { method: 'POST', path: '/users/signup' } as const
     return { rpc: Users.method.signUp, fields, http, address: addressOf(index, world), expected: 'eyJ' }
   },
-  'user list': (_index, { adminToken: token, listed = 'Modelo' }) => ({ ...list, token, expected: listed }),
+  'user list': (_index, { adminToken: token }) => ({ ...list, token, expected: 'Modelo' }),
   'second page': (_index, { adminToken: token, pageToken }) => ({
     ...list,
     fields: { pageToken },
     token,
     expected: usernameOf(60),
   }),
-  'text search'(index, { population, adminToken: token, people }) {
-    const { text, username } = people?.[index % people.length] ?? {}
-    if (text) return { ...list, fields: { text }, token, expected: username! }
-    const number = ((index * 7_919) % population) + 1
-    return { ...list, fields: { text: `pessoa${number}` }, token, expected: usernameOf(number) }
-  },
-  'common word': (_index, { adminToken: token }) => ({
+  'recent users': (_index, { adminToken: token }) => ({
     ...list,
-    fields: { text: 'pessoa' },
+    fields: { createTimeFrom: { seconds: BigInt(Math.floor(Date.now() / 1000) - 86_400) } },
     token,
-    expected: usernameOf(9),
+    expected: 'ROLE_CLIENT',
   }),
+  search(index, { population, adminToken: token }) {
+    const username = usernameOf(((index * 7_919) % population) + 1)
+    return { ...list, fields: { text: `5511${username.replace(/\D/g, '').slice(2)}` }, token, expected: username }
+  },
+  'name search': (_index, { adminToken: token, name = 0 }) => ({
+    ...list,
+    fields: { text: firstNames[name] },
+    token,
+    expected: usernameOf(2 ** name),
+  }),
+  members: (_index, world) => members(world),
+  'member search': (_index, world) => members(world, firstNames[world.name ?? 0]),
+  changes: (_index, { feed }) => ({ ...poll(feed!.cursor), token: feed!.key, expected: 'userIds' }),
+  snapshot: (_index, { feed }) => ({ ...poll(''), token: feed!.key, expected: 'cursor' }),
   'recovery request'(index, world) {
     const number = world.accounts[index % world.accounts.length]!
     const form = { username: usernameOf(number), email: emailOf(number) }
@@ -206,6 +224,16 @@ const rules: Record<Operation, (index: number, world: World) => Rule> = {
 }
 
 const list = { rpc: Administration.method.listUsers }
+
+function members({ institution: token }: World, text?: string): Rule {
+  const path = `/users/me/members${text === undefined ? '' : `?text=${text}`}`
+  return { rpc: Users.method.listMembers, http: { method: 'GET', path }, token: token!, expected: 'members' }
+}
+
+const poll = (cursor: string) => ({
+  rpc: Changes.method.poll,
+  fields: { cursor, kinds: [ChangeKind.REVOCATIONS, ChangeKind.USERS] },
+})
 
 function login(username: string, place: number, world: World): Rule {
   const form = { username, password }

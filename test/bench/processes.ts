@@ -1,7 +1,7 @@
 /** Starts the processes of the benchmark and measures their resources. */
 import { type ChildProcess, fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { closeSync, openSync, readFileSync } from 'node:fs'
+import { closeSync, openSync, readdirSync, readFileSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -137,10 +137,52 @@ export function processorSeconds(pids: readonly number[]): number {
   }, 0)
 }
 
-/** Resident memory of a process in MB (10⁶ bytes); NaN if the system doesn't report it. */
-export function memory(pid: number): number {
+/** Processor time so far of the open sessions of a database, in seconds. */
+export function sessionSeconds(url: string): number {
+  const title = `postgres: auth ${new URL(url).pathname.slice(1)} `
+  return readdirSync('/proc').reduce((sum, pid) => {
+    try {
+      if (!/^\d/.test(pid) || !readFileSync(`/proc/${pid}/cmdline`, 'utf8').startsWith(title)) return sum
+      return sum + Number(readFileSync(`/proc/${pid}/schedstat`, 'utf8').split(' ', 1)[0]) / 1e9
+    } catch {
+      // It has ended.
+      return sum
+    }
+  }, 0)
+}
+
+/** Resident memory of a process in MB (10⁶ bytes), now or at most; NaN if the system doesn't report it. */
+export function memory(pid: number, which: 'VmRSS' | 'VmHWM' = 'VmRSS'): number {
   if (process.platform !== 'linux') return Number.NaN
-  return (Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'latin1'))?.[1]) * 1024) / 1e6
+  const status = readFileSync(`/proc/${pid}/status`, 'latin1')
+  return (Number(new RegExp(`${which}:\\s+(\\d+)`).exec(status)?.[1]) * 1024) / 1e6
+}
+
+/** Runs `auth-admin`, built in `folder`, to its end. Returns its seconds, most memory in MB, and seconds of processor time. */
+export async function runAdmin(args: readonly string[], env: Record<string, string>, folder = root) {
+  const program = [join(folder, 'dist/cli/main.js'), ...args]
+  const begun = performance.now()
+  const stdio = ['ignore', 'pipe', 'inherit'] as const
+  const child = track(spawn(process.execPath, program, { env: { ...common, ...env }, stdio: [...stdio] }))
+  const figures = { seconds: 0, memory: 0, busy: 0 }
+  let stdout = ''
+  child.stdout!.on('data', chunk => {
+    stdout += chunk
+  })
+  const timer = setInterval(() => {
+    try {
+      figures.busy = processorSeconds([child.pid!])
+      // It is NaN between the end of the process and its collection.
+      figures.memory = memory(child.pid!, 'VmHWM') || figures.memory
+    } catch {
+      // It has ended.
+    }
+  }, 100)
+  const [code] = await once(child, 'close')
+  clearInterval(timer)
+  figures.seconds = (performance.now() - begun) / 1000
+  if (code !== 0) throw new Error(`auth-admin ${args[0]} ended with ${code}: ${stdout.slice(-2000)}`)
+  return { stdout, figures }
 }
 
 function forkModule(name: string, args: string[] = [], env = {}, execArgv: string[] = []): ChildProcess {

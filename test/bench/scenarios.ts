@@ -5,20 +5,17 @@ import { logins } from './logins.js'
 import type { Prepared, Row, Segment } from './measure.js'
 import { moving } from './moving.js'
 import type { Endpoint, Operation } from './operations.js'
-import { type ServiceProcess, startBaseline, startGateway, startLoad } from './processes.js'
-import { type Scenarios, underLoad } from './segments.js'
+import { startBaseline, startGateway, startLoad } from './processes.js'
+import { scale } from './scale.js'
+import { portOf, type Scenarios, underLoad } from './segments.js'
 import { type Bench, serviceOn } from './world.js'
 
 export const scenarios: Scenarios = {
   light: { about: 'light operations through each endpoint', prepare: light },
   front: { about: 'me over HTTP, this build and another (--against) in turn', byDefault: false, prepare: front },
   gateway: { about: 'me through a gateway in a separate process', prepare: gateway },
-  users: { about: 'light operations at 1,000 and 1,000,000 users', prepare: users },
-  moving: {
-    about: 'the older implementation with 1,000,000 users moves in, and what its registry costs',
-    byDefault: false,
-    prepare: moving,
-  },
+  scale: { about: 'a registry of --users (10,000,000) beside one of 1,000', byDefault: false, prepare: scale },
+  moving: { about: 'the older implementation with 1,000,000 users moves in', byDefault: false, prepare: moving },
   logins: { about: 'logins and sign-ups, me beside logins, five times the capacity', prepare: logins },
 }
 
@@ -79,28 +76,4 @@ async function gateway(bench: Bench): Promise<Prepared> {
       { label, subject: label, baseline: 'plain hop', figure: 'processor' },
     ],
   }
-}
-
-async function users(bench: Bench): Promise<Prepared> {
-  const few = await serviceOn(bench, 1000, 4)
-  const many = await serviceOn(bench, 1_000_000, 4)
-  const load = startLoad()
-  const segments: Record<string, Segment> = {}
-  const rows: Row[] = []
-  for (const operation of ['me', 'refresh', 'look-up', 'verify'] as const) {
-    const endpoint = operation === 'verify' ? 'grpc' : 'http'
-    const names = [few, many].map(({ service, world }) => {
-      const name = `${operation}, ${world.population} users`
-      const job = { world, endpoint, mix: { [operation]: 1 }, connections: 16, seconds: 1 } as const
-      segments[name] = underLoad(load, [service], { ...job, port: portOf(service, endpoint) })
-      return name
-    }) as [string, string]
-    const row = { label: `${operation}, time at 1,000,000 ÷ at 1,000`, subject: names[1], baseline: names[0] }
-    rows.push({ ...row, figure: 'time', goal: { most: 1.15 } })
-  }
-  return { segments, rows }
-}
-
-function portOf({ http, grpc }: ServiceProcess, endpoint: Endpoint): number {
-  return endpoint === 'grpc' ? grpc : http
 }

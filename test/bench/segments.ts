@@ -2,7 +2,16 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Job } from './load.js'
 import type { Prepared, Segment } from './measure.js'
-import { besideNeighbours, type Process, processorSeconds, type startBaseline, type startLoad } from './processes.js'
+import type { Endpoint } from './operations.js'
+import {
+  besideNeighbours,
+  type Process,
+  processorSeconds,
+  type ServiceProcess,
+  sessionSeconds,
+  type startBaseline,
+  type startLoad,
+} from './processes.js'
 import type { Bench } from './world.js'
 
 /** A scenario by its name for `--scenario`. */
@@ -13,15 +22,24 @@ export type Scenarios = Record<
 
 export type Load = ReturnType<typeof startLoad>
 
-/** Measures a load, and the processor time that it costs these processes. */
-export function underLoad(load: Load, on: readonly Process[], job: Job): Segment {
+/** The port of a service for an endpoint. */
+export function portOf({ http, grpc }: ServiceProcess, endpoint: Endpoint): number {
+  return endpoint === 'grpc' ? grpc : http
+}
+
+/** Measures a load, and the processor time that it costs these processes, and the sessions of a database. */
+export function underLoad(load: Load, on: readonly Process[], job: Job, url?: string): Segment {
   const pids = on.map(({ pid }) => pid)
+  const sessions = () => (url === undefined ? Number.NaN : sessionSeconds(url))
   return async scale => {
     const before = processorSeconds(pids)
+    const sessionsBefore = sessions()
     const report = await load.ask({ ...job, seconds: job.seconds * scale, lead: (job.lead ?? 0) * scale })
     const used = processorSeconds(pids) - before
+    const usedBySessions = sessions() - sessionsBefore
     const { perSecond, answers, late, latencies, refusals, lost, errors } = report
-    const figures = { perSecond, late, time: 1e6 / perSecond, processor: (used * 1e6) / answers }
+    const each = (seconds: number) => (seconds * 1e6) / answers
+    const figures = { perSecond, late, time: 1e6 / perSecond, processor: each(used), sessions: each(usedBySessions) }
     return { figures, latencies, refusals, errors: { ...lost, ...errors } }
   }
 }
