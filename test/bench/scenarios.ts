@@ -6,7 +6,7 @@ import type { Prepared, Row, Segment } from './measure.js'
 import { moving } from './moving.js'
 import type { Endpoint, Operation } from './operations.js'
 import { startBaseline, startGateway, startLoad } from './processes.js'
-import { scale } from './scale.js'
+import { scale, upkeep } from './scale.js'
 import { portOf, type Scenarios, underLoad } from './segments.js'
 import { type Bench, serviceOn } from './world.js'
 
@@ -15,6 +15,7 @@ export const scenarios: Scenarios = {
   front: { about: 'me over HTTP, this build and another (--against) in turn', byDefault: false, prepare: front },
   gateway: { about: 'me through a gateway in a separate process', prepare: gateway },
   scale: { about: 'a registry of --users (10,000,000) beside one of 1,000', byDefault: false, prepare: scale },
+  upkeep: { about: 'backup, restore, verification and migration of that registry', byDefault: false, prepare: upkeep },
   moving: { about: 'the older implementation with 1,000,000 users moves in', byDefault: false, prepare: moving },
   logins: { about: 'logins and sign-ups, me beside logins, five times the capacity', prepare: logins },
 }
