@@ -152,17 +152,20 @@ export function createAdministeredUsers(database: Database) {
       )
       const among = (rows: Query) => sql`SELECT u.id
         FROM (SELECT * FROM users u WHERE ${inOrder} ${order} LIMIT ${rows}) u WHERE ${sought} ${order} LIMIT ${limit}`
+      const most = sql`least(4 * ${limit}::int, 400)`
       // The number of matches isn't known in advance: frequent words match among the first rows, less frequent ones among more
       // rows, and the index finds rare ones, whose matches it must read all to know the first. PostgreSQL (18) can't choose: it
       // estimates that 2 % of all users match a prefix unless it has statistics, and that the users of a time are spread over the
       // table; so it would scan ten million users for one match. `+ 0` keeps it from reading `far` in order of id.
       return database.run<AdministeredUserRow>(sql`
-        WITH near AS MATERIALIZED (${among(sql`least(4 * ${limit}::int, 400)`)}),
+        WITH near AS MATERIALIZED (${among(most)}),
+        beyond AS MATERIALIZED (SELECT FROM users u WHERE ${inOrder} ${order} OFFSET ${most} LIMIT 1),
         wide AS MATERIALIZED (${among(sql`(
-          SELECT CASE WHEN count(*) > 1 AND count(*) < ${limit}::int THEN least(100 * ${limit}::int, 20000) ELSE 0 END FROM near
+          SELECT CASE WHEN count(*) > 1 AND count(*) < ${limit}::int AND EXISTS (SELECT FROM beyond)
+            THEN least(100 * ${limit}::int, 20000) ELSE 0 END FROM near
         )`)}), far AS MATERIALIZED (
           SELECT u.id FROM users u
-          WHERE greatest((SELECT count(*) FROM near), (SELECT count(*) FROM wide)) < ${limit}::int
+          WHERE EXISTS (SELECT FROM beyond) AND greatest((SELECT count(*) FROM near), (SELECT count(*) FROM wide)) < ${limit}::int
             AND ${sql.all(sql`u.id > ${afterId}`, visible, isRole, isMember, sought)}
           ORDER BY u.id + 0 LIMIT ${limit}
         )

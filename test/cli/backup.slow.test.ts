@@ -129,7 +129,7 @@ test('after a restore into another database with another master key all users ca
   t.is((await event(env, 'registry.backup')).length, 1)
 })
 
-test('restored texts equal the originals exactly, even if they contain delimiters of the format', async t => {
+test('restored texts equal the originals exactly, even if they contain delimiters of the format; so do indexes and keys', async t => {
   const { env, folder, recipient, identity } = await backedUp(t)
   const odd = ['\\.', '\\N', 'a\tb\nc\\', '"};{', '{"end":true}', '\u{1f9a5} ção', `\n${'x'.repeat(200_000)}\n\\.\n`]
   const client = await hold(t, env.DATABASE_URL)
@@ -144,6 +144,12 @@ test('restored texts equal the originals exactly, even if they contain delimiter
   const after = await contents(there.DATABASE_URL)
   for (const table of ['questions', 'token_issuer', 'users']) t.deepEqual(after[table], before[table], table)
   t.true(after.token_issuer![0]!.includes('\\.'))
+  const keys = `SELECT conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid) AS is FROM pg_constraint
+      WHERE connamespace = 'public'::regnamespace
+    UNION SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1`
+  const [original, restored] = [await client.query(keys), await (await hold(t, there.DATABASE_URL)).query(keys)]
+  t.true(original.rows.length > 100)
+  t.deepEqual(restored.rows, original.rows)
 })
 
 test('a restore keeps reserved ids: a later import creates records with them, but not with the id of an erased user', async t => {

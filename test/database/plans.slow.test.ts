@@ -366,17 +366,17 @@ const day = 86_400_000
 const lists: Record<string, Parameters<Models['administeredUsers']['list']>[0]> = {
   'a word that each eighth user has': { text: 'liceu', limit: 51 },
   'members of an organization of thousands by a word that all have': { organizationId: 1, text: 'crato', limit: 51 },
-  'users of the last days': { createdFrom: new Date(Date.now() + (rows / 4 - 100) * day), limit: 51 },
+  'users of the last two thousand': { createdFrom: new Date(Date.now() + (rows / 4 - 2000) * day), limit: 51 },
 }
 
 for (const [name, filter] of Object.entries(lists)) {
-  test(`${name}: found among ${rows} without reading thousands`, async t => {
+  test(`${name}: found among ${rows} without reading many more`, async t => {
     const nodes = await plansOf(m => m.administeredUsers.list(filter), true)
     const read = nodes
       .filter(node => node['Relation Name'] === 'users')
       .map(node => (node['Actual Rows'] ?? 0) + (node['Rows Removed by Filter'] ?? 0))
     t.true(Math.max(...read) >= 51)
-    t.true(Math.max(...read) < 1000, read.join(', '))
+    t.true(Math.max(...read) < 2100, read.join(', '))
   })
 }
 
