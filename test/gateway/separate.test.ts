@@ -140,7 +140,9 @@ test('an internal error is answered with 503 and logged once, with its request i
   t.teardown(() => client.end())
   await client.query('ALTER TABLE questions RENAME TO questions_gone')
   const rpc = '/auth.v1.ForgotPasswords/FindAllForgotPasswordQuestions'
-  const lines = () => server.output().match(/^\{.*$/gm) ?? []
+  const lines = () => (server.output().match(/^\{.*$/gm) ?? []).map(line => JSON.parse(line))
+  // Equal errors within a second are one line.
+  const logged = () => lines().reduce((sum, { suppressed = 0 }) => sum + 1 + suppressed, 0)
   for (const [index, ask] of [createRequest(server.http), before.request].entries()) {
     const headers = { 'x-request-id': `fault-${index}` }
     const answer = await ask('GET', '/forgotpasswords/findallforgotpasswordquestions', { headers })
@@ -148,12 +150,14 @@ test('an internal error is answered with 503 and logged once, with its request i
     t.is(answer.headers.get('retry-after'), null)
     t.is((await ask('POST', rpc, { body: {}, headers })).json.code, 'internal')
     refused(t, await ask('GET', '/nothing', { headers }), 404)
-    await waitFor(() => lines().length >= 2 * (index + 1), lines)
-    const logged = { level: 'error', requestId: `fault-${index}`, rpc: 'FindAllForgotPasswordQuestions' }
-    for (const line of lines().slice(2 * index)) t.like(JSON.parse(line), logged)
+    await waitFor(() => logged() >= 2 * (index + 1), lines)
+    t.like(lines().at(-1), { level: 'error', requestId: `fault-${index}`, rpc: 'FindAllForgotPasswordQuestions' })
   }
-  t.is(lines().length, 4)
-  t.deepEqual(before.log(), [])
+  t.is(logged(), 4)
+  t.deepEqual(
+    before.log().filter(({ level }) => level === 'error'),
+    [],
+  )
 })
 
 test('an unreachable server is logged by the gateway, without the request’s content', async t => {
