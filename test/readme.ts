@@ -182,15 +182,21 @@ try {
   service = await start('npm start')
   await step('Ctrl-C lets logins in progress end, and leaves no process running', async () => {
     const form = { username: 'admin', password: readFileSync(join(clone, '.auth/initial-admin-password'), 'utf8') }
-    const logins = Array.from({ length: 8 }, async () => {
+    const logins = Array.from({ length: 4 }, async () => {
       const request = { method: 'POST', body: new URLSearchParams(form) }
-      return (await fetch('http://127.0.0.1:8080/users/login', request)).status
+      const answer = await fetch('http://127.0.0.1:8080/users/login', request)
+      return answer.ok ? 'OK' : ((await answer.json()) as { reason: string }).reason
     })
     const ended = Promise.allSettled(logins)
     await Promise.race(logins)
     // The terminal sends Ctrl-C to every process of the group, and npm sends it on to what it runs.
     await end(service, () => process.kill(-service.pid, 'SIGINT'))
-    assert.deepEqual(await ended, Array(8).fill({ status: 'fulfilled', value: 200 }))
+    const answers = (await ended).map(each => (each.status === 'fulfilled' ? each.value : String(each.reason)))
+    // A busy machine may refuse a login that would take too long.
+    assert.deepEqual(
+      answers.filter(each => !['OK', 'OVERLOADED'].includes(each)),
+      [],
+    )
   })
 } catch (error) {
   await step('the service starts', () => Promise.reject(error))
