@@ -4,11 +4,16 @@ import test from 'ava'
 import { anyAddress, from, statuses } from '../_helpers/crowd.js'
 import { hold } from '../_helpers/database.js'
 import { endsOrWaits } from '../_helpers/models.js'
+import { enterByKey } from '../_helpers/recovery.js'
 import { type SignedUp, serviceWithClock, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 
-const activate = (service: TestService, { username, token }: SignedUp, activationkey: string = randomUUID()) =>
-  service.request('POST', '/users/activate', { token, body: { username, activationkey }, headers: from(anyAddress()) })
+const activate = (
+  service: TestService,
+  { username, token }: SignedUp,
+  activationkey: string = randomUUID(),
+  address = anyAddress(),
+) => service.request('POST', '/users/activate', { token, body: { username, activationkey }, headers: from(address) })
 
 test('wrong activation keys wait for no lock, are blocked after ten without a query, and are recorded as one lockout', async t => {
   const service = await serviceWithClock(t, { AUTH_TOKEN_TTL: '4h' })
@@ -36,4 +41,21 @@ test('wrong activation keys wait for no lock, are blocked after ten without a qu
   t.is((await behind).status, 200)
   await clock.pass(wait)
   t.is((await activate(service, guesser, activationkey)).status, 200)
+})
+
+test('a wrong activation key counts for its client address, and one that blocks it is recorded', async t => {
+  const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.1' })
+  const address = anyAddress()
+  for (let index = 0; index < 29; index++) await enterByKey(service, randomUUID(), 'ABCD2345', address)
+  const [guesser, other] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+  t.is((await activate(service, guesser, undefined, address)).status, 422)
+  t.is((await activate(service, other, undefined, address)).status, 429)
+  const events = await service.registry.audit.list({ action: 'user.activate', limit: 10 })
+  t.deepEqual(
+    events.map(event => [event.address, event.reason, event.object, event.subject_id]),
+    [
+      [address, 'TOO_MANY_ATTEMPTS', 'failures:1', idOf(guesser.token)],
+      [address, 'TOO_MANY_ATTEMPTS', 'failures:30', null],
+    ],
+  )
 })
