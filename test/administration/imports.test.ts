@@ -426,34 +426,43 @@ test.serial('an import on the database itself behaves the same, and needs a reas
 test.serial(
   'a dry run changes nothing and counts the changes; in a later import, rows whose record changed since are stale',
   async t => {
-    const [one, two] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+    const [one, two, three] = await Promise.all([1, 2, 3].map(() => service.signUp('ROLE_CLIENT')))
     const source = newSource()
     const users = [
-      { form: { username: one.username, city: 'Bauru', gender: 'F' } },
-      { form: { username: two.username, city: 'Bauru' } },
+      { form: { username: one!.username, city: 'Bauru', gender: 'F' } },
+      { form: { username: two!.username, city: 'Bauru' } },
       { form: newUser() },
       { form: newUser() },
       { form: newUser({ city: '' }) },
+      { form: { username: three!.username, city: 'Bauru' } },
     ]
     const before = await stored()
     const dry = await start(ImportKind.USERS, { dryRun: true }, source)
     const judged = await api.importBatch({ id: dry, users })
     t.is(await stored(), before)
-    t.like(judged, { created: 2, updated: 2, unchanged: 0 })
-    t.deepEqual(judged.changes, { city: 2, gender: 1 })
+    t.like(judged, { created: 2, updated: 3, unchanged: 0 })
+    t.deepEqual(judged.changes, { city: 3, gender: 1 })
     const after = { afterDryRun: dry }
     t.is(await reasonOf(start(ImportKind.USERS, after, source)), 'WRONG_STATE')
     await api.finishImport({ id: dry, rows: users.length })
     t.deepEqual(await eventsOf(dry), [])
     t.is(await reasonOf(start(ImportKind.USERS, after)), 'WRONG_STATE')
 
-    await api.updateUser({ user: two.username, form: { city: 'Assis' }, updateMask: { paths: ['city'] } })
+    await api.updateUser({ user: two!.username, form: { city: 'Assis' }, updateMask: { paths: ['city'] } })
+    // Also by what the row doesn't change.
+    const email = { form: { email: 'tres@example.org' }, updateMask: { paths: ['email'] } }
+    await api.updateUser({ user: three!.username, ...email })
     await api.createUser({ form: users[3]!.form })
     const id = await start(ImportKind.USERS, after, source)
     const answer = await api.importBatch({ id, users })
-    t.deepEqual(problems(answer.rejected), ['1 STALE_ETAG ', '3 STALE_ETAG ', '4 INVALID_SIGN_UP city'])
+    t.deepEqual(problems(answer.rejected), [
+      '1 STALE_ETAG ',
+      '3 STALE_ETAG ',
+      '4 INVALID_SIGN_UP city',
+      '5 STALE_ETAG ',
+    ])
     t.like(answer, { created: 1, updated: 1 })
-    t.is((await rowOf(two.username))!.city, 'Assis')
+    t.is((await rowOf(two!.username))!.city, 'Assis')
   },
 )
 
