@@ -398,6 +398,15 @@ test('when an administrator changes a username, the user is notified, tokens sta
   t.true((await rename(name, username)).changed)
 })
 
+test('notices of a username and of an e-mail address that change together go to the former address', async t => {
+  const [former, email] = [`${randomUUID()}@example.org`, `${randomUUID()}@example.org`]
+  const { username } = await service.signUp('ROLE_CLIENT', { email: former })
+  const form = { username: `maria ${randomUUID()}`, email }
+  await admin.updateUser({ user: username, form, updateMask: { paths: ['username', 'email'] } })
+  const subjects = [(await mailbox.nextEmail(former)).subject, (await mailbox.nextEmail(former)).subject]
+  t.deepEqual(subjects.sort(), ['O endereço de e-mail da sua conta foi alterado', 'Seu nome de usuário foi alterado'])
+})
+
 test('a username that is taken or invalid is refused, together with all other invalid fields', async t => {
   const [user, other] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
   const wrong = (form: Record<string, string>) =>
