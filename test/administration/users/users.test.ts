@@ -13,9 +13,9 @@ import {
   whenFree,
   wrongFieldsOf,
 } from '../../_helpers/administration.js'
-import { ask } from '../../_helpers/database.js'
+import { ask, hold } from '../../_helpers/database.js'
 import { mailboxForFile } from '../../_helpers/mailbox.js'
-import { endsOrWaits } from '../../_helpers/models.js'
+import { changeTokens, endsOrWaits, lockWaiters } from '../../_helpers/models.js'
 import {
   password,
   serviceForFile,
@@ -24,6 +24,7 @@ import {
   type TestService,
 } from '../../_helpers/service.js'
 import { idOf } from '../../_helpers/tokens.js'
+import { waitForValue } from '../../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const settings = () => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
@@ -375,6 +376,23 @@ test('other active administrators are notified by e-mail of changes on the datab
   const recipients = new Set(notices.flatMap(({ to = [] }) => to.map(({ address }) => address)))
   t.deepEqual([...recipients].sort(), ['ana@example.org', 'chefe@example.org'])
   t.true((await events(own, id)).includes('user.suspend chamado 42: http://example.org/perdeu'))
+})
+
+test('a change that waits for its locks is refused if the tokens of its administrator are revoked meanwhile', async t => {
+  const { token, username } = await service.signUp('ROLE_CLIENT')
+  const { api, id } = await anotherAdministrator(t, service, admin)
+  const holder = await hold(t, service.env.DATABASE_URL!)
+  await holder.query(`BEGIN; SELECT FROM users WHERE id = ${idOf(token)} FOR UPDATE`)
+  const change = reasonOf(whenFree(() => api.suspendUser({ user: username })))
+  await waitForValue(
+    () => lockWaiters(service.registry.database),
+    count => count > 0,
+  )
+  const { users } = service.registry
+  await changeTokens(service.registry, id, transaction => users.revokeTokens(id, transaction))
+  await holder.query('ROLLBACK')
+  t.is(await change, 'INVALID_TOKEN')
+  t.is(await me(token), 200)
 })
 
 // Administrators change usernames.
