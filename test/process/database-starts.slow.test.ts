@@ -211,6 +211,7 @@ const at = (host: string) => async () => `postgres://u:${secret}@${host}`
 
 const waiting: Readonly<Record<string, Case>> = {
   'a port that refuses': [at('127.0.0.1:1/x'), 'ECONNREFUSED'],
+  'a password among the parameters': [async () => `postgres://u@127.0.0.1:1/x?password=${secret}`, 'ECONNREFUSED'],
   'no Unix socket': [at(`/x?host=${encodeURIComponent(join(tmpdir(), 'there-is-none'))}`), 'ENOENT'],
   'a server that never answers': [async t => `${await serverThatSays(t, '')}?connect_timeout=1`, 'no answer'],
   'a host out of reach': [at('[::ffff:203.0.113.1]:1,127.0.0.1:1/x?connect_timeout=1'), 'E[A-Z]+|no answer'],
