@@ -159,6 +159,9 @@ test('a maintenance run rotates a signing key of 90 days and records it in the a
   await round()
   const [second, last] = await kids()
   t.is(last, first)
+  // It signs 10 minutes later, once verifiers know it.
+  const later = `SELECT (signs_at BETWEEN now() + interval '5 minutes' AND now() + interval '10 minutes')::text AS text`
+  t.deepEqual(await texts(models, `${later} FROM signing_keys WHERE kid = '${second}'`), ['true'])
   t.deepEqual(await texts(models, `SELECT action || ' ' || reason || ' ' || object AS text FROM audit_staged`), [
     `signing-key.rotate age signing-key:${second}`,
   ])
