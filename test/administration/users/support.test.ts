@@ -146,6 +146,10 @@ test('a blocked address is an obstacle for users to whom it isn’t known', asyn
   t.is((await why(username, full)).length, 4)
   t.is(await login(service, username, password, known), 200)
   t.deepEqual(await why(username, known), [])
+  // The end of the block is seen within a moment, although the block has been confirmed.
+  t.is(await login(service, username, password, full), 429)
+  await admin.unlockUser({ user: username, address: full })
+  await waitForValue(() => login(service, username, password, full), 200)
 })
 
 test('the obstacles to activation are listed for each role', async t => {
