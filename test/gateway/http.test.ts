@@ -321,6 +321,8 @@ test('pages of allowed origins can read responses, and others can’t', async t 
       const { headers } = await other.request(method, path, { headers: { origin, ...asked } })
       const granted = [...headers.keys()].filter(name => name.startsWith('access-control-'))
       t.deepEqual(granted, [], `${origin} ${method} ${path}`)
+      // A cache doesn't give it to a permitted page.
+      t.regex(headers.get('vary') ?? '', /origin/)
     }
   for (const path of ['/users/me', '/1.0.0/users/login', '/auth.v1.Users/Login', '/nothing']) {
     const { status, headers } = await other.request('OPTIONS', path, {
