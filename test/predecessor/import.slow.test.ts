@@ -237,6 +237,13 @@ test('`skip` omits users with collisions, and a file of decisions resolves each 
       { username: usernameOf(41), role: 'ROLE_CLIENT', organization_id: 8 },
     ],
   )
+
+  // Another decision about a user is a change of it.
+  const others = decisions.map(line => (line.id === 7 ? { ...line, username: 'mais uma pessoa' } : line))
+  await writeFile(file, [...rest, ...others].map(line => JSON.stringify(line)).join('\n'))
+  const again = await moveIn('--on-collision', file)
+  t.deepEqual([again.code, outcome(printed(again))], [6, [0, 1, count - 1 - rest.length, rest.length]])
+  t.deepEqual(await ask(env.DATABASE_URL, 'SELECT username FROM users WHERE id = 7'), [{ username: 'mais uma pessoa' }])
 })
 
 test('a dry run reports counts, and writes nothing', async t => {
