@@ -276,6 +276,10 @@ test('an operation has its parameters in query, form and JSON, its callers, limi
   }
   t.deepEqual(reasonsOf(login.responses[404]), ['INVALID_CREDENTIALS'])
   t.deepEqual(reasonsOf(login.responses[429]), ['TOO_MANY_ATTEMPTS'])
+  for (const [status, hasRetryAfter] of Object.entries({ 404: false, 429: true, 503: true })) {
+    const response = components.responses[login.responses[status].$ref.split('/').at(-1)]
+    t.is('Retry-After' in response.headers, hasRetryAfter, status)
+  }
   t.deepEqual(paths['/users/{username}'].get.security, [{ token: [] }, { serviceKey: ['users.read'] }])
   t.regex(paths['/users/{username}'].get.description, /Callers: the user itself; .*ROLE_ADMIN for any user;/)
   t.regex(paths['/users/login'].post.description, /Limits: failed sign-ins of an account \(10 in 15 minutes\); /)
