@@ -49,8 +49,10 @@ browserTest('a reader signs in and calls me in the page', async t => {
   await session.getByRole('button', { name: 'Entrar' }).click()
   await session.getByText('INVALID_CREDENTIALS').waitFor()
   await session.getByLabel('Senha').fill(password)
+  const login = page.waitForRequest(/users\/login/)
   await session.getByRole('button', { name: 'Entrar' }).click()
   await session.getByText('Sessão iniciada.').waitFor()
+  t.is(new URL((await login).url()).search, '', 'the password isn’t in the URL')
   t.false((await session.innerText()).includes('eyJ'), 'the token isn’t shown')
 
   const request = page.waitForRequest(/users\/me/)
