@@ -24,8 +24,8 @@ const organizationsOf = (population: number) => 1 + Math.ceil(population / 50)
 const tables = ['organizations', 'users', 'answers', 'known_addresses', 'audit_events']
 
 /**
- * Adds active clients 1 to `population`, each with an answer, a known network and the event of its sign-up in the chain, to an
- * installed registry that no service uses, in which only the user with this username signed up.
+ * Adds active clients 1 to `population`, each with the answers to two questions, a known network and the event of its sign-up
+ * in the chain, to an installed registry that no service uses, in which only the user with this username signed up.
  */
 export async function fill(url: string, model: string, population: number): Promise<void> {
   const database = openDatabase(url, 1)
@@ -68,7 +68,8 @@ export async function fill(url: string, model: string, population: number): Prom
     [first, population, firstNames, firstNames.map(nicknameSkeleton), nicknameSkeleton('0123456789')],
   )
   await client.query(
-    `INSERT INTO answers SELECT u.id, a.question_id, a.answer_hash FROM answers a, users u WHERE a.user_id = $1 AND u.id > $1`,
+    `INSERT INTO answers SELECT u.id, q.id, a.answer_hash FROM answers a, questions q, users u
+      WHERE a.user_id = $1 AND q.id <= 2 AND u.id > $1`,
     [first],
   )
   await client.query(
