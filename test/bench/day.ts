@@ -3,8 +3,6 @@
  * with half of the machine's capacity in logins, sign-ups, recovery, light calls and watchers of the feed, and meanwhile
  * what operators do.
  */
-import { spawn } from 'node:child_process'
-import { once } from 'node:events'
 import { appendFileSync, writeFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { join } from 'node:path'
@@ -20,7 +18,7 @@ import { type Client, createClient, head, judge } from './clients.js'
 import { observeGrowth, short, warningsIn } from './growth.js'
 import { type Prepared, percentile } from './measure.js'
 import * as requests from './operations.js'
-import { root, type ServiceProcess, startBaseline } from './processes.js'
+import { runAdmin, type ServiceProcess, startBaseline } from './processes.js'
 import type { Scenarios } from './segments.js'
 import { type Bench, serviceOn } from './world.js'
 
@@ -93,6 +91,15 @@ async function run(bench: Bench, capacity: number, seconds: number) {
   const { holders, accounts, ...others } = first.world
   const world = { ...others, holders: [...holders], accounts: accounts.slice(0, 5_000), series: 1 }
   const forgetful = { ...world, accounts: accounts.slice(5_000) }
+
+  const env = { ...first.env, XDG_CONFIG_HOME: join(bench.folder, 'config') }
+  const cli = async (args: readonly string[]) => (await runAdmin([...args, '--json'], env)).stdout
+  const passwordFile = join(bench.folder, 'password')
+  writeFileSync(passwordFile, requests.password, { mode: 0o600 })
+  async function administer(...args: string[]): Promise<string> {
+    await cli(['login', `http://${admin}`, '--username', 'admin', '--password-file', passwordFile])
+    return cli(args)
+  }
 
   const scopes = 'tokens.watch,users.watch'
   const { key } = JSON.parse(await administer('services', 'create', 'watcher', '--may', scopes))
@@ -221,24 +228,6 @@ async function run(bench: Bench, capacity: number, seconds: number) {
     socket.destroy()
   }
 
-  async function cli(args: readonly string[], input = ''): Promise<string> {
-    const env = { ...first.env, XDG_CONFIG_HOME: join(bench.folder, 'config'), PATH: process.env.PATH }
-    const child = spawn(process.execPath, [join(root, 'dist/cli/main.js'), ...args, '--json'], { env, stdio: 'pipe' })
-    child.stdin.end(input)
-    let output = ''
-    const read = (chunk: Buffer) => {
-      output += chunk
-    }
-    child.stdout.on('data', read)
-    child.stderr.on('data', read)
-    const [code] = await once(child, 'close')
-    if (code !== 0) throw new Error(`${code}: ${output.slice(-500)}`)
-    return output
-  }
-  async function administer(...args: string[]): Promise<string> {
-    await cli(['login', `http://${admin}`, '--username', 'admin', '--password-file', '-'], requests.password)
-    return cli(args)
-  }
   async function restart(name: 'a' | 'b') {
     const place = slots.findIndex(each => each.name === name)
     const gone = slots[place]!
