@@ -129,6 +129,31 @@ test('after a restore into another database with another master key all users ca
   t.is((await event(env, 'registry.backup')).length, 1)
 })
 
+test('a restore ends the answers that waited when the backup was made, even if their day is over by now', async t => {
+  const { env, folder, recipient, identity, secret } = await backedUp(t, 3)
+  // They wait until these dates; the last one counted by the time of the backup.
+  await ask(
+    env.DATABASE_URL,
+    `WITH q AS (INSERT INTO questions (question, question_key) VALUES ('Em que rua?', 'em que rua?') RETURNING id)
+      INSERT INTO answers (user_id, question_id, answer_hash, next_hash, next_counts_at)
+      SELECT u.id, q.id, 'former', 'next', date::timestamptz
+      FROM q, (VALUES ('ana0', '2040-05-01'), ('ana1', '2040-05-02'), ('ana2', '2040-04-28')) AS d (name, date)
+      JOIN users u ON u.username = d.name`,
+  )
+  const file = join(folder, 'waiting.age')
+  const { backupTime } = JSON.parse(done(await runCli(env, ['backup', file, '--recipient', recipient, '--json'])))
+  // As if it was made in a past year, a day before the first answer would count.
+  const text = (await textOf(file, secret))
+    .replaceAll(backupTime, '2020-04-30T00:00:00.000Z')
+    .replaceAll('2040-0', '2020-0')
+  await writeText(file, text, recipient)
+  const there = await elsewhere(t)
+  done(await runCli(there, ['restore', file, '--identity', identity]))
+  const kept = await ask(there.DATABASE_URL, 'SELECT answer_hash, next_hash FROM answers ORDER BY user_id')
+  const ended = { answer_hash: 'former', next_hash: null }
+  t.deepEqual(kept, [ended, ended, { answer_hash: 'former', next_hash: 'next' }])
+})
+
 test('restored texts equal the originals exactly, even if they contain delimiters of the format; so do indexes and keys', async t => {
   const { env, folder, recipient, identity } = await backedUp(t)
   const odd = ['\\.', '\\N', 'a\tb\nc\\', '"};{', '{"end":true}', '\u{1f9a5} ção', `\n${'x'.repeat(200_000)}\n\\.\n`]
