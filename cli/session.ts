@@ -60,7 +60,7 @@ export async function openSession(opening: Opening = {}) {
   }
   const [{ openLocalApplication }, { explainingRights }, { createLog }] = await Promise.all([
     import('../server/local-application.js'),
-    import('../server/database/rights.js'),
+    import('../server/database/requirements.js'),
     import('../server/observability/log.js'),
   ])
   const level = settings.logLevel === 'info' ? 'warn' : settings.logLevel
@@ -99,7 +99,7 @@ export async function openSession(opening: Opening = {}) {
 export async function withRegistry<T>(work: (session: Session) => Promise<T>, opening?: Opening): Promise<T> {
   const session = await withProgress('Opening the database', () => openSession(opening))
   try {
-    const { explainingRights } = await import('../server/database/rights.js')
+    const { explainingRights } = await import('../server/database/requirements.js')
     const result = await explainingRights(session.registry.database, () => work(session))
     await session.seal()
     return result

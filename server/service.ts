@@ -6,7 +6,7 @@ import { type GrpcDeps, type GrpcServer, startGrpcServer } from './calls/grpc.js
 import { createInProcessTransport } from './calls/in-process.js'
 import { followClock } from './database/clock.js'
 import { awaitDatabase, type Source } from './database/database-choice.js'
-import { explainingRights } from './database/rights.js'
+import { explainingRights } from './database/requirements.js'
 import { findKeptPassword, install } from './installation.js'
 import { startHeartbeat } from './jobs/heartbeat.js'
 import { startMaintenance } from './jobs/maintenance.js'

@@ -15,7 +15,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { advisoryKeys } from './advisory-keys.js'
 import type { Database, Transaction } from './database.js'
 import { meaningOf, SchemaError } from './failures.js'
-import { checkPlace, explainTaken } from './rights.js'
+import { checkPlace, explainTaken } from './requirements.js'
 import { clientOf } from './sequelize.js'
 import { sql } from './sql.js'
 

@@ -2,8 +2,9 @@
 // refusal needs no statement, no hash and no row.
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { type Attempts, type CounterKeys, knowableNetworks } from '../models/attempt.js'
+import type { Attempts, CounterKeys } from '../models/attempt.js'
 import type { BucketLimit, Buckets } from '../models/bucket.js'
+import { knowableNetworks } from '../models/known-network.js'
 import { addressLimits, lockout } from '../policy/limits.js'
 import { network } from '../requests/client-address.js'
 import { type Limit, Refusal } from '../requests/refusal.js'

@@ -1,14 +1,15 @@
-// Counts attempts to sign in and other limited actions, each within a time window, and stores the networks that accounts
-// signed in from. The statements are written by hand: each counts, reads and records in one round trip (see database/).
+// Counts attempts to sign in and other limited actions, each within a time window. The statements are written by hand: each
+// counts, reads and records in one round trip (see database/).
 
 import { createHash } from 'node:crypto'
 import { attribute, flag, integer, nullable, type Row, selectList, text, time } from '../database/attributes.js'
 import type { Database, Transaction } from '../database/database.js'
 import { type Query, sql } from '../database/sql.js'
-import { network, networksOf } from '../requests/client-address.js'
+import { network } from '../requests/client-address.js'
 import type { Role } from '../rules/roles.js'
 import type { Audit, AuditEvent } from './audit.js'
 import { addToBucket, type BucketLimit, bucketLevel, relaxed } from './bucket.js'
+import { knowableNetworks, knows, pruneKnown, stillKnown } from './known-network.js'
 import type { MasterKey } from './master-key.js'
 
 /**
@@ -19,15 +20,6 @@ export const proofs = ['password', 'answers', 'administration'] as const
 
 /** A proof whose failures count for each account. */
 export type Proof = (typeof proofs)[number]
-
-/**
- * Returns the networks of a client address that an account knows after a sign-in, innermost first: the address or its /64,
- * and its /24 or /48.
- */
-export function knowableNetworks(address: string): readonly [inner: string, outer: string] {
-  const networks = networksOf(address)
-  return [networks[0]!, networks.at(-1)!]
-}
 
 /** A device on which an account signed in before. Its client still has a token of that session. */
 export interface Device {
@@ -180,15 +172,8 @@ interface Count {
   readonly seconds: number
 }
 
-/** Days after a sign-in for which the account knows the networks of its client address. */
-const knownDays = 30
-
 /** Seconds after which an attempt no longer counts as in flight. Longer than the longest deadline of a call. */
 const inFlightSeconds = 30
-
-/** A condition: whether the user with an id knows a network. */
-const knows = (id: Query, network: Buffer) => sql`EXISTS (SELECT FROM known_addresses k
-  WHERE k.user_id = ${id} AND k.address = ${network} AND k.seen_at > clock_timestamp() - make_interval(days => ${knownDays}))`
 
 /** The failures and the attempts in flight of the counter `a` that still count. */
 const failed = sql`CASE WHEN a.window_ends > clock_timestamp() THEN a.count ELSE 0 END`
@@ -412,9 +397,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       await database.runUnlimited(sql('attempts-prune')`
         DELETE FROM attempts WHERE subject IN (SELECT subject FROM attempts
         WHERE greatest(window_ends, in_flight_until) < clock_timestamp() FOR UPDATE SKIP LOCKED)`)
-      // now() permits the use of an index; clock_timestamp() doesn't.
-      await database.runUnlimited(sql('known-addresses-prune')`
-        DELETE FROM known_addresses WHERE seen_at < now() - make_interval(days => ${knownDays})`)
+      await database.runUnlimited(pruneKnown)
     },
     /** Returns the innermost network of an address that a user knows; undefined when it knows none. */
     async knownNetwork(userId: number, address: string): Promise<string | undefined> {
@@ -430,7 +413,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       const rows = await database.read<{ key: string }>(sql('attempt-accounts-knowing')`
         SELECT u.username_key AS key FROM known_addresses k JOIN users u ON u.id = k.user_id
         WHERE k.address = ${counterKeys.knownNetwork(network)} AND u.active AND NOT u.suspended
-          AND k.seen_at > clock_timestamp() - make_interval(days => ${knownDays})
+          AND ${stillKnown}
         ORDER BY k.seen_at DESC LIMIT ${max}`)
       return rows.map(({ key }) => key)
     },

@@ -2,7 +2,8 @@
 import type { Database, Transaction } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
 import { emailKey } from '../rules/names.js'
-import { type CounterKeys, knowableNetworks, proofs } from './attempt.js'
+import { type CounterKeys, proofs } from './attempt.js'
+import { knowableNetworks } from './known-network.js'
 
 /** Proof of an erasure, without personal data. It lets a restore of an older backup erase the user again. */
 export interface Receipt {

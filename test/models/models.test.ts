@@ -1,8 +1,9 @@
 /** Models and tables: each table has a matching model, whose verbs keep the invariants of its rows. */
 import test from 'ava'
 import { openDatabase } from '../../server/database/database.js'
-import { type Device, knowableNetworks, obstacleOf } from '../../server/models/attempt.js'
+import { type Device, obstacleOf } from '../../server/models/attempt.js'
 import { createStoredKeys } from '../../server/models/data-key.js'
+import { knowableNetworks } from '../../server/models/known-network.js'
 import { freshDatabase, type Teardown } from '../_helpers/database.js'
 import { addUser, openModels } from '../_helpers/models.js'
 import { startTestService } from '../_helpers/service.js'

@@ -1,4 +1,4 @@
-// What a role needs in a database, as statements with their real names.
+// What a database must have: a version, an encoding, and the rights of the role. Statements in errors have their real names.
 import type { Database, Transaction } from './database.js'
 import { ConnectionError, causeOf } from './failures.js'
 import { sql } from './sql.js'
