@@ -6,7 +6,7 @@
  * Each process holds a session-level advisory lock in shared mode. A process that acquires the lock in exclusive mode is
  * the last. PostgreSQL's postmaster.pid shows whether PostgreSQL is running, and its port.
  *
- * This folder owns its part of the data folder: secrets (secrets.ts), the cluster (initdb.ts), the programs and their user
+ * This folder owns its part of the data folder: secrets (secrets.ts), the cluster (cluster.ts), the programs and their user
  * (programs.ts), and the lock for the start (folder-lock.ts). It provides a database URL and a master key, for
  * database/database-choice.ts, when no DATABASE_URL is set.
  */

@@ -2,7 +2,7 @@
  * Clients with a low cost, so that on few cores mainly the server is measured: HTTP/1.1 on bare sockets, gRPC on
  * bare HTTP/2. They support only the responses of these servers.
  */
-import { type ClientHttp2Session, connect as connectHttp2 } from 'node:http2'
+import { type ClientHttp2Session, connect as connectHttp2, constants } from 'node:http2'
 import { connect, type Socket } from 'node:net'
 import { connect as connectTls } from 'node:tls'
 import { type Endpoint, proxyOf, type Wire } from './operations.js'
@@ -153,38 +153,42 @@ function createGrpcClient(dial: () => Socket, calls: number, timeout: number | u
   const open = () => connectHttp2('http://127.0.0.1', { createConnection: dial }).on('error', () => {})
   const sessions: ClientHttp2Session[] = Array.from({ length: Math.ceil(calls / callsAConnection) }, open)
   let next = 0
+  const send = (wire: Wire, again = true): Promise<Answer> =>
+    new Promise((resolve, reject) => {
+      const { path, token, forwardedFor, body } = wire
+      const place = next++ % sessions.length
+      if (sessions[place]!.closed || sessions[place]!.destroyed) sessions[place] = open()
+      const stream = sessions[place]!.request({
+        ':method': 'POST',
+        ':path': path,
+        te: 'trailers',
+        'content-type': 'application/grpc',
+        ...(token && { authorization: `Bearer ${token}` }),
+        ...(forwardedFor && { 'x-forwarded-for': forwardedFor }),
+        ...(timeout && { 'grpc-timeout': `${timeout}m` }),
+      })
+      const chunks: Buffer[] = []
+      let last: Record<string, unknown> = {}
+      stream.on('response', headers => {
+        last = headers
+      })
+      stream.on('trailers', headers => {
+        last = headers
+      })
+      stream.on('data', chunk => chunks.push(chunk))
+      // A connection that its server was ending: it hasn't processed the call (RFC 9113, 8.7).
+      const isRefused = () => stream.rstCode === constants.NGHTTP2_REFUSED_STREAM
+      stream.on('error', error => (again && isRefused() ? resolve(send(wire, false)) : reject(error)))
+      stream.on('close', () => {
+        const status = last['grpc-status']
+        if (status === undefined) reject(new Error('stream closed'))
+        const message = decodeURIComponent(String(last['grpc-message'] ?? ''))
+        resolve({ status: Number(status), body: chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks), message })
+      })
+      stream.end(body)
+    })
   return {
-    send: ({ path, token, forwardedFor, body }) =>
-      new Promise((resolve, reject) => {
-        const place = next++ % sessions.length
-        if (sessions[place]!.closed || sessions[place]!.destroyed) sessions[place] = open()
-        const stream = sessions[place]!.request({
-          ':method': 'POST',
-          ':path': path,
-          te: 'trailers',
-          'content-type': 'application/grpc',
-          ...(token && { authorization: `Bearer ${token}` }),
-          ...(forwardedFor && { 'x-forwarded-for': forwardedFor }),
-          ...(timeout && { 'grpc-timeout': `${timeout}m` }),
-        })
-        const chunks: Buffer[] = []
-        let last: Record<string, unknown> = {}
-        stream.on('response', headers => {
-          last = headers
-        })
-        stream.on('trailers', headers => {
-          last = headers
-        })
-        stream.on('data', chunk => chunks.push(chunk))
-        stream.on('error', reject)
-        stream.on('close', () => {
-          const status = last['grpc-status']
-          if (status === undefined) reject(new Error('stream closed'))
-          const message = decodeURIComponent(String(last['grpc-message'] ?? ''))
-          resolve({ status: Number(status), body: chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks), message })
-        })
-        stream.end(body)
-      }),
+    send: wire => send(wire),
     close() {
       for (const session of sessions) session.destroy()
     },
