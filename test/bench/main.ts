@@ -99,7 +99,7 @@ async function main(): Promise<void> {
     })()
     return cleaned
   }
-  process.once('SIGINT', () => clean().finally(() => process.exit(130)))
+  for (const signal of ['SIGINT', 'SIGTERM']) process.once(signal, () => clean().finally(() => process.exit(130)))
   const machine = { cores: availableParallelism(), model: cpus()[0]?.model, memory: totalmem(), node: process.version }
   const kept = { at: new Date().toISOString(), machine, build, options, scenarios: {} as Record<string, unknown> }
   let failed = false
