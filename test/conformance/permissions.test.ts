@@ -54,14 +54,16 @@ interface Target {
 }
 
 /** The fields that are specific to an RPC: permitted RPCs change nothing. */
-const requests: Record<string, (target: Target) => object> = {
+const requests: Record<string, (target: Target, column: string) => object> = {
   activate: ({ username }) => ({ username, activationkey: 'no key' }),
   getUser: ({ username }) => ({ username, user: username, omitKeys: true }),
   batchGetUsers: ({ username }) => ({ references: [{ user: { case: 'username', value: username } }] }),
   sendAdminKeyByEmailPartner: ({ username }) => ({ username, emailpartner: `${randomUUID()}@example.org` }),
   listUsers: () => ({ role: 'ROLE_ADMIN', pageSize: 1 }),
-  // An unknown user: a member would be deactivated, and its tokens revoked.
-  deactivateMember: () => ({ username: randomUUID() }),
+  // Where it is permitted, an unknown user: a member would be deactivated, and its tokens revoked.
+  deactivateMember: ({ username }, column) => ({
+    username: column === 'institution, member' ? randomUUID() : username,
+  }),
   passwordUpdateByUsername: ({ username }) => ({ username, newPassword: 'x' }),
   saveForgotPasswordQuestionsUsersAnswers: ({ id: usersid }) => ({
     answer: { usersid, forgotpasswordquestionsid: 999_999, answer: 'azul' },
@@ -73,9 +75,13 @@ const requests: Record<string, (target: Target) => object> = {
 }
 
 /** The request to an RPC on a target. */
-function requestOf({ localName, input }: DescMethodUnary, target: Target): MessageInitShape<DescMessage> {
+function requestOf(
+  { localName, input }: DescMethodUnary,
+  target: Target,
+  column: string,
+): MessageInitShape<DescMessage> {
   const fields = new Set(input.fields.map(({ localName }) => localName))
-  const given = { user: target.username, ...requests[localName]?.(target), validateOnly: true }
+  const given = { user: target.username, ...requests[localName]?.(target, column), validateOnly: true }
   return Object.fromEntries(Object.entries(given).filter(([name]) => fields.has(name)))
 }
 
@@ -96,7 +102,7 @@ async function run(
     const call = async (column: string) => {
       const [token, target] = cells[column]!
       const options = token === undefined ? {} : { token }
-      const reason = await clients[kind]!.call(rpc, requestOf(rpc, target), options).then(
+      const reason = await clients[kind]!.call(rpc, requestOf(rpc, target, column), options).then(
         () => 'OK',
         error => refusalOf(error).info?.reason ?? String(error),
       )
