@@ -19,28 +19,28 @@ export interface Opening {
   readonly installed?: boolean
 }
 
-/**
- * Names the database that a command is about to change, without secrets: its folder, or name, host and port. Prints it after
- * `doing`, unless the command prints JSON.
- */
+/** Names the database that a command is about to change, after `doing`, unless the command prints JSON. */
 export async function announce(doing: string, { json }: { readonly json?: boolean }): Promise<string> {
+  const database = await nameDatabase()
+  if (!json) say(`${doing} ${database}.`)
+  return database
+}
+
+/** The database of the settings, without secrets: its folder, or name, host and port. */
+export async function nameDatabase(): Promise<string> {
   const [{ formatAddress, readSettings }, { readDatabaseUrl }] = await Promise.all([
     import('../server/process/settings.js'),
     import('../server/process/database-url.js'),
   ])
   const { databaseUrl, dataDir } = readSettings(process.env)
   const { PGDATABASE, PGHOST = 'localhost', PGPORT, PGUSER } = process.env
-  let database = `the embedded database in ${resolve(dataDir)}`
-  if (databaseUrl) {
-    const target = readDatabaseUrl(databaseUrl)
-    const name = target.database ?? PGDATABASE ?? target.user ?? PGUSER ?? systemUser()
-    const addresses = target.hosts.map(({ host = PGHOST, port }) =>
-      formatAddress({ host, port: port ?? Number(PGPORT ?? 5432) }),
-    )
-    database = `the database ${name} at ${addresses.join(', ')}`
-  }
-  if (!json) say(`${doing} ${database}.`)
-  return database
+  if (!databaseUrl) return `the embedded database in ${resolve(dataDir)}`
+  const target = readDatabaseUrl(databaseUrl)
+  const name = target.database ?? PGDATABASE ?? target.user ?? PGUSER ?? systemUser()
+  const addresses = target.hosts.map(({ host = PGHOST, port }) =>
+    formatAddress({ host, port: port ?? Number(PGPORT ?? 5432) }),
+  )
+  return `the database ${name} at ${addresses.join(', ')}`
 }
 
 /** Opens the registry that the settings name, whether the service runs or not. The caller closes it. */

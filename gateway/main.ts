@@ -7,7 +7,7 @@ import { createMetricsEndpoint } from '../server/observability/metrics-endpoint.
 import { createUndeclaredProxies } from '../server/observability/undeclared-proxy.js'
 import { followCertificates } from '../server/process/certificates.js'
 import { checkPorts } from '../server/process/check-ports.js'
-import { httpUrl, metricsUrl, readSettings } from '../server/process/settings.js'
+import { httpUrl, isLocalTarget, metricsUrl, readSettings } from '../server/process/settings.js'
 import { createStop, grace, pause, stopOnSignals } from '../server/process/stopping.js'
 import { answerArguments } from '../server/process/usage.js'
 import { createGateway } from './http.js'
@@ -44,8 +44,14 @@ async function main(): Promise<void> {
   const log = createLog(settings.logLevel)
   const { tlsCert: cert, tlsKey: key, tlsCa: ca, httpTlsCert, httpTlsKey } = settings
   const certificates = cert || ca ? followCertificates({ cert, key, ca }, log) : undefined
-  const httpCertificates = httpTlsCert ? followCertificates({ cert: httpTlsCert, key: httpTlsKey }, log) : undefined
+  const httpCertificates = httpTlsCert
+    ? followCertificates({ cert: httpTlsCert, key: httpTlsKey }, log, 'AUTH_HTTP_TLS')
+    : undefined
   // Without an authority servers can't be authenticated: then there is no TLS.
+  if (!ca && !isLocalTarget(target))
+    log.warn(
+      'AUTH_SERVER_URL names other machines, and AUTH_TLS_CA is not set: passwords and tokens pass in clear text',
+    )
   const transport = createRemoteTransport({ target, serverName, log, ...(ca && certificates && { certificates }) })
   const endpoint = createMetricsEndpoint()
   const metrics = createGatewayMetrics(endpoint.registry)
@@ -84,13 +90,12 @@ async function main(): Promise<void> {
   const port = metricsAddress && (await endpoint.listen(metricsAddress, secure))
   const shown = metricsAddress && port && `metrics  ${metricsUrl(settings, { ...metricsAddress, port })}\n`
   process.stderr.write(`HTTP     ${http}\n${shown ?? ''}services ${target}\n`)
-  stopOnSignals(async ({ drain, hurry }) => {
+  stopOnSignals(log, settings.drain ?? 5, async ({ drain, hurry }) => {
     draining = true
     transport.endWaits()
-    const { drain: seconds = 5 } = settings
-    if (drain && seconds > 0) {
+    if (drain > 0) {
       gateway.drain()
-      await pause(seconds * 1000, hurry)
+      await pause(drain * 1000, hurry)
     }
     const onFault = (err: unknown) => log.error({ err }, 'the stop failed')
     // Waiting requests begin now, to finish in the remaining time.

@@ -227,11 +227,19 @@ export function createRemoteTransport(options: RemoteOptions): RemoteTransport {
     const { health: before = 'ready', address } = server
     server.health = health
     if (health === before || servers.get(address) !== server) return
-    const rest = isReady() ? 'others get its calls' : 'no other is ready'
     if (health === 'ready') log?.info({ server: address }, 'a server is back')
-    else log?.warn({ server: address, why: server.failure }, `a server is ${health}: ${rest}`)
+    else void report(server, health)
     if (health !== 'lost') return
     for (const attempt of inFlight) if (attempt.server === server) attempt.abandon?.()
+  }
+
+  /** Logs that a server isn't ready, once it is known of every other whether it is. */
+  async function report(server: Server, health: ServerHealth): Promise<void> {
+    await Promise.all([...servers.values()].filter(each => each.health === undefined).map(check))
+    const { address, failure } = server
+    if (server.health !== health || servers.get(address) !== server) return
+    const rest = isReady() ? 'others get its calls' : 'no other is ready'
+    log?.warn({ server: address, why: failure }, `a server is ${health}: ${rest}`)
   }
 
   const checkAll = () => Promise.all([...servers.values()].map(check))

@@ -155,7 +155,7 @@ async function refusePending(database: Registry['database']): Promise<readonly s
   const due = dueMigrations(status)
   if (due.length === 0) return []
   throw new Error(
-    `The database is behind this version (${due.map(({ name }) => name).join(', ')}), and AUTH_MIGRATE=off leaves it so: run \`auth-admin migrate\`.`,
+    `The database is behind this version (${due.map(({ name }) => name).join(', ')}), and AUTH_MIGRATE=off leaves it so: run \`auth-admin migrate up\`.`,
   )
 }
 

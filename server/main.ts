@@ -31,6 +31,11 @@ async function main(): Promise<void> {
     )
   }
 
+  if (!isLoopback(grpcAddress.host) && !settings.tlsCert)
+    log.warn(
+      'AUTH_GRPC_ADDRESS is reachable from other machines, and AUTH_TLS_CERT is not set: passwords and tokens pass in clear text',
+    )
+
   await checkPorts({
     AUTH_GRPC_ADDRESS: grpcAddress,
     AUTH_HTTP_ADDRESS: httpAddress,
@@ -49,7 +54,7 @@ async function main(): Promise<void> {
   const starting = launch
     .then(() => import('./service.js'))
     .then(({ startService }) => startService(settings, log, { at, signal: stopping.signal }))
-  stopOnSignals(async ({ drain, hurry }) => {
+  stopOnSignals(log, settings.drain ?? (settings.databaseUrl ? 5 : 0), async ({ drain, hurry }) => {
     stopping.abort()
     const service = await Promise.race([
       starting.catch(() => undefined),
@@ -60,10 +65,9 @@ async function main(): Promise<void> {
       await at.then(({ release }) => release())
       return ['the start']
     }
-    const { drain: seconds = settings.databaseUrl ? 5 : 0 } = settings
-    if (drain && service && seconds > 0) {
+    if (drain > 0 && service) {
       service.drain()
-      await pause(seconds * 1000, hurry)
+      await pause(drain * 1000, hurry)
     }
     return service?.stop(hurry) ?? []
   })

@@ -231,10 +231,10 @@ async function listen(start: Start, running: Running) {
   }
 }
 
-/** Follows certificates, if there are any. */
+/** Follows certificates, if there are any. Without `of`, those of `grpc` are followed once more, and not logged again. */
 function follow({ endpoint, log, onStop }: Start, files: CertificateFiles, of?: 'grpc' | 'http') {
   if (!files.cert) return undefined
-  const certificates = followCertificates(files, log)
+  const certificates = followCertificates(files, of && log, of === 'http' ? 'AUTH_HTTP_TLS' : 'AUTH_TLS')
   if (of) endpoint.watchCertificate(of, certificates.endsAt)
   onStop('certificates', async () => certificates.stop())
   return certificates

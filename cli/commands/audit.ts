@@ -2,9 +2,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { InvalidArgumentError, Option } from 'commander'
 import type { AuditLogEvent } from '../../proto/gen/auth/v1/administration_pb.js'
-import type { Api } from '../administration.js'
+import type { Api, GlobalOptions } from '../administration.js'
 import type { Command } from '../command.js'
+import { contextOf } from '../contexts.js'
 import { end, fail } from '../exit-codes.js'
+import { nameDatabase } from '../session.js'
 import { readNumber, readText, readTime } from '../terminal/ask.js'
 import { jsonText, printable, printFields, printJson, say, timeText, warn } from '../terminal/output.js'
 import { type List, type ListOptions, printPages, readPages } from '../terminal/pages.js'
@@ -118,17 +120,20 @@ Events are sealed shortly after they are written. Until then, the check covers
 only their MACs. Events older than AUTH_AUDIT_RETENTION are deleted behind a
 signed checkpoint, where the check begins.`)
     .examples('audit verify')
-    .administers(async (api, options: { json?: boolean; known?: string }) => {
+    .administers(async (api, options: GlobalOptions & { known?: string }) => {
       const found = await withProgress('Checking', report => verify(api, options.known, report))
       const { events, staged, newest, forgotten, broken } = found
       if (options.json) printJson(found)
+      const chosen = await contextOf(options)
+      const where = chosen ? `${chosen.name} (${chosen.context.url})` : await nameDatabase()
       if (broken !== undefined) {
         if (options.json) end(1)
-        fail(`The audit log is broken at ${place(broken)} (${events} events before it are intact).`)
+        fail(`The audit log of ${where} is broken at ${place(broken)} (${events} events before it are intact).`)
       }
       if (forgotten) warn('The event of --known is older than the audit log: --known was not checked.')
       const waiting = staged > 0 ? `, ${staged} not sealed yet` : ''
-      if (!options.json) say(`${events} events${waiting}, all intact. Keep the newest link elsewhere: ${newest}`)
+      if (!options.json)
+        say(`${events} events of ${where}${waiting}, all intact. Keep the newest link elsewhere: ${newest}`)
     })
 }
 

@@ -122,7 +122,10 @@ const foundations: Checks = {
       return ok('The master key opens the data keys.')
     } catch (error) {
       if ((error as Error).name !== 'Error') throw error
-      return failed((error as Error).message, 'Set AUTH_MASTER_KEY to the key that this registry was set up with.')
+      return failed(
+        (error as Error).message,
+        'Set AUTH_MASTER_KEY to the current key, which every backup since the last rotation contains.',
+      )
     }
   },
 }
@@ -149,7 +152,7 @@ const registry: Checks = {
     return ok(detail)
   },
 
-  async processes({ processes, tokenIssuers }) {
+  async processes({ processes, tokenIssuers, settings }) {
     const [running, registry] = [await processes.running(), await tokenIssuers.find()]
     const former = running.filter(
       ({ issuer, audience }) => issuer !== registry?.issuer || audience !== registry.audience,
@@ -159,12 +162,12 @@ const registry: Checks = {
         `Processes still issue and accept tokens of a former issuer or audience: ${former.map(describeProcess).join(', ')}.`,
         'Restart them.',
       )
-    // The gateway of such a process is apart, and usually has another address.
-    const server = running.find(({ kind }) => kind === 'server')
-    if (server && registry && isLocalUrl(registry.issuer))
+    // With the embedded database, service and clients may all be on one machine, unless the gateway is apart.
+    const isApart = settings.databaseUrl || running.some(({ kind }) => kind === 'server')
+    if (isApart && registry && isLocalUrl(registry.issuer))
       return warning(
-        `Tokens have issuer ${registry.issuer}, an address of the machine itself, but the gateway of ${describeProcess(server)} is another process.`,
-        'Unless the gateway listens there, run `auth-admin issuer set --issuer URL` with the URL of the gateway.',
+        `Tokens have issuer ${registry.issuer}, an address of the machine itself.`,
+        'Unless all clients and services run there, run `auth-admin issuer set --issuer URL` with the URL of the gateway.',
       )
     return ok(`Processes that serve this registry: ${running.length}. All have its issuer.`)
   },
@@ -313,7 +316,7 @@ const surroundings: Checks = {
     const logins = (atOnce * 1000) / milliseconds
     const detail = `AUTH_BCRYPT_COST is ${cost}: a hash takes ${each} ms here, about ${logins < 10 ? logins.toFixed(1) : Math.round(logins)} logins a second by ${atOnce} cores.`
     if (cost < 10) return warning(detail, 'Set AUTH_BCRYPT_COST to 10 or more: hashes of this cost are cheap to guess.')
-    if (milliseconds > 1000) return warning(detail, 'Use faster cores, or lower AUTH_BCRYPT_COST.')
+    if (milliseconds > 1000) return warning(detail, 'Add servers, or use faster cores.')
     return ok(detail)
   },
 

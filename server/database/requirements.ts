@@ -19,6 +19,10 @@ interface Place {
   readonly path: string
   /** The first schema that the search path names; null without one. */
   readonly named: string | null
+  /** The owner of the tables; null without tables, and if the role may act as their owner. */
+  readonly owner: string | null
+  /** Whether the role may read and write every table. */
+  readonly writes: boolean
 }
 
 const where = sql`
@@ -28,12 +32,17 @@ const where = sql`
   quote_ident(current_schema()) AS schema, current_setting('search_path') AS path,
   coalesce(has_schema_privilege(current_schema(), 'CREATE'), false) AS creates,
   (SELECT trim(each) FROM unnest(string_to_array(current_setting('search_path'), ',')) WITH ORDINALITY AS p (each, n)
-    WHERE trim(each) NOT IN ('', '""', '"$user"') ORDER BY n LIMIT 1) AS named`
+    WHERE trim(each) NOT IN ('', '""', '"$user"') ORDER BY n LIMIT 1) AS named,
+  (SELECT quote_ident(pg_get_userbyid(relowner)) FROM pg_class
+    WHERE oid = to_regclass(quote_ident(current_schema()) || '.users') AND NOT pg_has_role(relowner, 'USAGE')) AS owner,
+  (SELECT coalesce(bool_and(has_table_privilege(oid, each)), false)
+    FROM pg_class, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS each
+    WHERE relnamespace = to_regnamespace(quote_ident(current_schema())) AND relkind = 'r') AS writes`
 
 /** Throws an Error that says what to do when a database can't have the tables, or when the role may not create them. */
 export async function checkPlace(database: Database, transaction: Transaction): Promise<void> {
   const [place] = await database.run<Place>(where, transaction)
-  const { version, shownVersion, encoding, database: name, role, schema, creates, path, named } = place!
+  const { version, shownVersion, encoding, database: name, role, schema, creates, path, named, owner } = place!
   if (version < oldest)
     throw new Error(`The server of DATABASE_URL is PostgreSQL ${shownVersion}: use version ${oldest} or newer.`)
   if (encoding !== 'UTF8')
@@ -44,10 +53,15 @@ export async function checkPlace(database: Database, transaction: Transaction): 
     throw new Error(
       `The role of DATABASE_URL may use no schema of its search_path (${path}): create the schema if it is missing, and have its owner run \`GRANT USAGE, CREATE ON SCHEMA ${named ?? 'public'} TO ${role}\` in the database ${name}.`,
     )
+  if (!creates && owner !== null) throw new Error(ownerOnly(owner))
   if (!creates)
     throw new Error(
       `The role of DATABASE_URL may not create tables: have the owner of the schema run \`GRANT CREATE ON SCHEMA ${schema} TO ${role}\` in the database ${name}.`,
     )
+}
+
+function ownerOnly(owner: string): string {
+  return `Only the role that owns the tables may do this: set DATABASE_URL to the URL of ${owner}.`
 }
 
 /** Runs `work`; replaces the error of a role without rights on the tables by one that says how to grant them. */
@@ -60,7 +74,9 @@ export async function explainingRights<T>(database: Database, work: () => Promis
     if (error instanceof ConnectionError || ![error, cause].some(each => each && causeOf(each).code === '42501'))
       throw error
     const [place] = await database.run<Place>(where)
-    const { database: name, role, schema } = place!
+    const { database: name, role, schema, owner, writes } = place!
+    const mustOwn = writes || [error, cause].some(each => /^must be owner /.test(String(each && causeOf(each).message)))
+    if (owner !== null && mustOwn) throw new Error(ownerOnly(owner))
     const to = (what: string) => `ON ALL ${what} IN SCHEMA ${schema ?? 'public'} TO ${role}`
     throw new Error(
       `The role of DATABASE_URL lacks the rights for this: have the owner of the tables run \`GRANT SELECT, INSERT, UPDATE, DELETE ${to('TABLES')}\` and \`GRANT USAGE ${to('SEQUENCES')}\` in the database ${name}.`,

@@ -26,7 +26,10 @@ export function createStoredKeys(database: Database, masterKey: Buffer) {
     try {
       return Object.fromEntries(rows.map(({ name, wrapped }) => [name, unwrapKey(by, name, wrapped)])) as DataKeys
     } catch (cause) {
-      throw new Error('AUTH_MASTER_KEY is not the key that this database was set up with.', { cause })
+      throw new Error(
+        'AUTH_MASTER_KEY is not the key of this registry, which after `auth-admin master-key rotate` is the new one.',
+        { cause },
+      )
     }
   }
 

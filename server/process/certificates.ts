@@ -8,6 +8,7 @@ import { readFileSync } from 'node:fs'
 import type { Socket } from 'node:net'
 import { createSecureContext, type SecureContext, TLSSocket } from 'node:tls'
 import type { Logger } from 'pino'
+import { readPem } from './pem.js'
 
 /** Milliseconds between two checks of the files. */
 const checkInterval = 5_000
@@ -31,8 +32,15 @@ type OnIdentity = (update: { certificate: Buffer; privateKey: Buffer } | null) =
 /** The current contents of the files. */
 export type Certificates = ReturnType<typeof followCertificates>
 
-/** Reads the files and checks them for changes. Throws when they can't be used. */
-export function followCertificates(files: CertificateFiles, log: Pick<Logger, 'info' | 'warn' | 'error'>) {
+/**
+ * Reads the files and checks them for changes. Throws when they can't be used. `log` is absent where the same files are
+ * followed already; `settings` is how the names of their settings begin.
+ */
+export function followCertificates(
+  files: CertificateFiles,
+  log?: Pick<Logger, 'info' | 'warn' | 'error'>,
+  settings: 'AUTH_TLS' | 'AUTH_HTTP_TLS' = 'AUTH_TLS',
+) {
   let current = load(read(files))
   /** Contents of the last check that can't be used, and whether the log says so: of two files, one is replaced first. */
   let broken: { readonly pem: Pem; logged: boolean } | undefined
@@ -54,16 +62,16 @@ export function followCertificates(files: CertificateFiles, log: Pick<Logger, 'i
       next = read(files)
       if (!isSame(next, current.pem)) {
         current = load(next)
-        log.info({ files }, 'certificates were replaced')
+        log?.info({ files }, 'certificates were replaced')
         authorities.forEach(notifyAuthority)
         identities.forEach(notifyIdentity)
       }
       broken = undefined
-    } catch (error) {
+    } catch {
       if (!broken || !isSame(next, broken.pem)) broken = { pem: next, logged: false }
       else if (!broken.logged) {
         broken.logged = true
-        log.error({ err: error, files }, 'certificates can’t be used; the previous ones stay in use')
+        log?.error({ why: faultOf(files, settings) }, 'certificates can’t be used; the previous ones stay in use')
       }
     }
     warn()
@@ -74,7 +82,7 @@ export function followCertificates(files: CertificateFiles, log: Pick<Logger, 'i
     const { until } = current
     if (until === undefined || until - Date.now() > warningPeriod || Date.now() - warnedAt < day) return
     warnedAt = Date.now()
-    log.warn({ file: files.cert, until: new Date(until).toISOString() }, 'a certificate ends soon, or has ended')
+    log?.warn({ file: files.cert, until: new Date(until).toISOString() }, 'a certificate ends soon, or has ended')
   }
 
   warn()
@@ -113,8 +121,23 @@ export function secureSocket(socket: Socket, secureContext: SecureContext): TLSS
 }
 
 function read(files: CertificateFiles): Pem {
-  const given = Object.entries(files).filter(([, path]) => path !== undefined)
-  return Object.fromEntries(given.map(([name, path]) => [name, readFileSync(path)]))
+  return Object.fromEntries(given(files).map(([name, path]) => [name, readFileSync(path)]))
+}
+
+const given = (files: CertificateFiles): [name: string, path: string][] =>
+  Object.entries(files).filter(([, path]) => path !== undefined)
+
+/** Which setting names a file that can't be used, and why. */
+function faultOf(files: CertificateFiles, settings: string): string {
+  for (const [name, path] of given(files)) {
+    try {
+      createSecureContext({ [name]: readPem(path, name === 'key' ? 'PRIVATE KEY' : 'CERTIFICATE') })
+    } catch (error) {
+      const { code, message } = error as NodeJS.ErrnoException
+      return `${settings}_${name.toUpperCase()}, ${path}: ${code ?? message}`
+    }
+  }
+  return `${settings}_CERT, ${settings}_KEY: certificate and key don’t belong together`
 }
 
 /** What connections use of the contents. Throws when they can't be used, or not together. */

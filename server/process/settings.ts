@@ -150,7 +150,7 @@ const table = {
    * `off` keeps it.
    */
   unactivatedRetention: setting('AUTH_UNACTIVATED_RETENTION', orOff(duration(86_400, 36_500 * 86_400)), '90d'),
-  /** Whether a start migrates the tables; with `off` it fails until `auth-admin migrate` has migrated them. */
+  /** Whether a start migrates the tables; with `off` it fails until `auth-admin migrate up` has migrated them. */
   migrate: setting('AUTH_MIGRATE', oneOf('on', 'off'), 'on'),
   /**
    * How long a process reports not ready after SIGTERM before it closes its ports. Unset: `5s`, or 0 with the embedded
@@ -262,6 +262,14 @@ export function isLoopback(host: string): boolean {
   return host === 'localhost' || host === '::1' || (isIPv4(host) && host.startsWith('127.'))
 }
 
+/** Whether a gRPC target names this machine only. */
+export function isLocalTarget(target: string): boolean {
+  const hosts = target.replace(/^(dns:(\/\/[^/]*\/)?|ipv[46]:)/, '').split(',')
+  return (
+    target.startsWith('unix:') || hosts.every(each => isLoopback(each.replace(/:\d+$/, '').replace(/^\[(.*)\]$/, '$1')))
+  )
+}
+
 /** Whether a URL names the machine itself, as an issuer derived from a default address does. */
 export function isLocalUrl(text: string): boolean {
   if (!URL.canParse(text)) return false
@@ -321,11 +329,22 @@ function isKnown(name: string): boolean {
 /** Finds mistyped names, whose defaults would silently apply. Names that resemble no setting belong to other programs. */
 function unknownNames(env: Environment): string[] {
   return Object.keys(env)
-    .filter(name => name.startsWith('AUTH_') && !isKnown(name))
+    .filter(name => /^(AUTH|DATABASE_URL|SMTP_URL)_/.test(name) && !isKnown(name) && !ofKubernetes.test(name))
     .flatMap(name => {
-      const near = known.find(other => distance(name, other) <= 2 || name === `${other}_FILE`)
+      const [near] = known.filter(other => resembles(name, other)).sort((a, b) => distance(name, a) - distance(name, b))
       return near ? [`${name}: there is no such setting; did you mean ${near}?`] : []
     })
+}
+
+/** Variables that Kubernetes makes for each Service, such as AUTH_SERVICE_HOST for one with the name `auth`. */
+const ofKubernetes = /_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?$/
+
+/** Whether a name may be a mistyped one: prefix and `_FILE` don't count, and of a longer name more may differ. */
+function resembles(name: string, other: string): boolean {
+  // DATABASE_URL_2 may be another program's.
+  if (!name.startsWith('AUTH_')) return other.endsWith('_FILE') && distance(name, other) <= 2
+  const [a, b] = [name, other].map(each => each.replace(/^AUTH_|_FILE$/g, '')) as [string, string]
+  return distance(a, b) <= Math.max(2, b.length / 5)
 }
 
 /** Levenshtein distance: how many characters to insert, delete or replace. */

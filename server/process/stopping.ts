@@ -5,6 +5,7 @@
  * the last.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Logger } from 'pino'
 
 /** Milliseconds that calls in flight have to end. */
 export const grace = 10_000
@@ -14,8 +15,8 @@ const minimum = 1_000
 
 /** How a stop was requested. */
 interface StopRequest {
-  /** Whether to report not ready first, and keep working meanwhile. */
-  readonly drain: boolean
+  /** Seconds to report not ready first, and keep working meanwhile. */
+  readonly drain: number
   /** Aborted when the stop must not wait any longer. */
   readonly hurry: AbortSignal
 }
@@ -77,9 +78,13 @@ export async function pause(ms: number, hurry: AbortSignal): Promise<void> {
 
 /**
  * Calls `stop` on the first signal, then ends the process: with 0, or, where `stop` returns steps that did not end, with 1
- * and a line on standard error that names them.
+ * and a line on standard error that names them. `seconds` is the drain after SIGTERM.
  */
-export function stopOnSignals(stop: (request: StopRequest) => Promise<readonly string[]>): void {
+export function stopOnSignals(
+  log: Pick<Logger, 'info'>,
+  seconds: number,
+  stop: (request: StopRequest) => Promise<readonly string[]>,
+): void {
   // Writing fails when the terminal is gone. That must not end the process early.
   for (const output of [process.stdout, process.stderr]) output.on('error', () => {})
   const hurry = new AbortController()
@@ -93,10 +98,13 @@ export function stopOnSignals(stop: (request: StopRequest) => Promise<readonly s
       return
     }
     since = performance.now()
-    void stop({ drain: signal === 'SIGTERM', hurry: hurry.signal })
+    const drain = signal === 'SIGTERM' ? seconds : 0
+    log.info({ signal, drain }, 'stopping')
+    void stop({ drain, hurry: hurry.signal })
       .catch((error: Error) => [`the stop, which failed (${error.message})`])
       .then(hung => {
         if (hung.length > 0) process.stderr.write(`Stopped without waiting any longer for ${hung.join(', ')}.\n`)
+        log.info('stopped')
         process.exit(hung.length > 0 ? 1 : 0)
       })
   }

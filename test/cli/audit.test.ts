@@ -104,9 +104,9 @@ test('list shows unsealed events first and without an id, and verify counts them
   await stage('session.last')
   t.regex((await run('list')).stdout, /^- .*session\.last/m)
   await stage('session.last')
-  t.regex((await run('verify')).stdout, /^\d+ events, 1 not sealed yet, all intact\./)
+  t.regex((await run('verify')).stdout, /^\d+ events of the database \w+ at \S+, 1 not sealed yet, all intact\./)
   await audit.seal()
-  t.regex((await run('verify')).stdout, /^\d+ events, all intact\./)
+  t.regex((await run('verify')).stdout, /^\d+ events of the database \w+ at \S+, all intact\./)
 })
 
 test('verify says which event is broken, and compares with the link of an earlier check', async t => {

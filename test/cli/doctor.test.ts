@@ -126,6 +126,18 @@ test('existing usernames that look like ids are listed by id, at most 10', async
   t.is(erased.code, 0, erased.stderr)
 })
 
+test('doctor warns of an issuer on the machine itself unless the database is the embedded one', async t => {
+  const env = await installedRegistry(t)
+  const issuer = ['issuer', 'set', '--issuer', 'http://127.0.0.1:8080', '--confirm', 'http://auth.test']
+  t.is((await runCli(env, issuer)).code, 0)
+  const { status, detail, fix } = (await doctor(t, env)).of('processes')
+  t.deepEqual(
+    [status, detail],
+    ['warning', 'Tokens have issuer http://127.0.0.1:8080, an address of the machine itself.'],
+  )
+  t.regex(fix, /`auth-admin issuer set --issuer URL`/)
+})
+
 test('after `issuer set`, doctor lists the processes that still use the former issuer or audience', async t => {
   const { env, service } = await startTestService(t)
   const settings = { DATABASE_URL: env.DATABASE_URL!, AUTH_MASTER_KEY: env.AUTH_MASTER_KEY! }

@@ -49,7 +49,12 @@ test('rotate wraps the data keys with the new master key, and voids the old one'
   const database = `the database ${pathname.slice(1)} at ${host}`
   t.deepEqual([code, stderr, JSON.parse(stdout)], [0, '', { database, rotated: true }])
   const list = (...args: string[]) => runCli(env, ['keys', 'list', ...args])
-  await assertRefusals(t, list, [[/^error: AUTH_MASTER_KEY is not the key that this database was set up with\.\n$/, 1]])
+  await assertRefusals(t, list, [
+    [
+      /^error: AUTH_MASTER_KEY is not the key of this registry, which after `auth-admin master-key rotate` is the new one\.\n$/,
+      1,
+    ],
+  ])
   const after = { ...env, AUTH_MASTER_KEY: next }
   const { json } = documentsOf({ env: after })
   t.is((await json('audit', 'list', '--action', 'master-key.*')).events.length, 1)

@@ -236,7 +236,7 @@ test('every alert has a section that says what to do', t => {
     sections.map(name => [name, name.toLowerCase()]),
   )
   const alerts = [...read('deploy/alerts.yaml').matchAll(/^ *- alert: (\w+)$[\s\S]*?runbook_url: (\S+)/gm)]
-  t.is(alerts.length, 18)
+  t.is(alerts.length, 19)
   for (const [, name = '', url] of alerts) {
     t.true(sections.includes(name), name)
     t.is(url, `https://docs.example.org/operations.md#${name.toLowerCase()}`)

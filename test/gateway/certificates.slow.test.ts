@@ -101,7 +101,18 @@ test('an unusable certificate is logged once and leaves the previous one in use;
     () => serialAt(t, port),
     value => value !== before,
   )
-  t.is(gateway.output().split('certificates can’t be used').length, 2)
+  for (const [program, why] of [
+    [gateway, `AUTH_HTTP_TLS_CERT, ${files.outer.cert}: ERR_`],
+    [server, 'AUTH_TLS_CERT, AUTH_TLS_KEY: certificate and key don’t belong together'],
+  ] as const) {
+    const lines = program
+      .output()
+      .match(/^.*certificates can’t be used.*$/gm)!
+      .map(line => JSON.parse(line))
+    t.is(lines.length, 1)
+    t.true(lines[0].why.startsWith(why), lines[0].why)
+    t.is(lines[0].err, undefined)
+  }
   t.true(server.alive())
   for (const { output } of [gateway, server]) {
     t.false(output().includes('PRIVATE KEY'))

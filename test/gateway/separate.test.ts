@@ -18,7 +18,7 @@ import type { Teardown } from '../_helpers/database.js'
 import { lockWaiters } from '../_helpers/models.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { createRequest, serviceForFile, type TestService } from '../_helpers/service.js'
-import { spawnService } from '../_helpers/spawned.js'
+import { signalUntilEnded, spawnService } from '../_helpers/spawned.js'
 import { waitFor, waitForValue, within } from '../_helpers/wait.js'
 
 const service = serviceForFile()
@@ -194,6 +194,28 @@ for (const [target, why, certificates] of [
     t.regex(String(line.why), why)
   })
 }
+
+test('a gateway that starts beside an absent server and another one says so, and logs its stop', async t => {
+  const one = await gatewayAt(t, `127.0.0.1:9,${service.grpc}`)
+  const line = await waitFor(() => one.log().find(({ server }) => server !== undefined))
+  t.like(line, { server: '127.0.0.1:9', msg: 'a server is lost: others get its calls' })
+  t.is(await signalUntilEnded(one, 'SIGINT'), 0)
+  t.deepEqual(
+    one.log().flatMap(({ msg }) => (/^stop/.test(String(msg)) ? [msg] : [])),
+    ['stopping', 'stopped'],
+  )
+})
+
+test('a gateway warns once if it calls servers on other machines without TLS', async t => {
+  const warnings = async (target: string) => {
+    const started = await gatewayAt(t, target)
+    // Writes what the log has buffered.
+    await signalUntilEnded(started, 'SIGINT')
+    return started.log().filter(({ msg }) => /AUTH_TLS_CA is not set.*clear text/.test(String(msg))).length
+  }
+  t.is(await warnings('127.0.0.1:9,192.0.2.1:50051'), 1)
+  t.is(await warnings('dns:///localhost:9'), 0)
+})
 
 interface Logged {
   readonly code: number

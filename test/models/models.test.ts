@@ -48,7 +48,10 @@ test('a transaction whose work throws is rolled back, and its connection serves 
 
 const masterKey = Buffer.alloc(32, 7)
 const other = { AUTH_MASTER_KEY: Buffer.alloc(32, 8).toString('base64') }
-const wrong = { message: 'AUTH_MASTER_KEY is not the key that this database was set up with.' }
+const wrong = {
+  message:
+    'AUTH_MASTER_KEY is not the key of this registry, which after `auth-admin master-key rotate` is the new one.',
+}
 
 async function open(t: Teardown) {
   const database = openDatabase(await freshDatabase(t))

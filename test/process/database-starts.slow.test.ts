@@ -1,11 +1,14 @@
 /** Starts of the service, and a command, on a database that isn't as it should be: one sentence, and no wait without a reason. */
+import { readFileSync } from 'node:fs'
 import { type AddressInfo, createServer, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test from 'ava'
+import { done } from '../_helpers/backups.js'
 import { runCli } from '../_helpers/cli.js'
 import { ask, createDatabase, databaseOfRole, freshDatabase, type Teardown } from '../_helpers/database.js'
-import { launch, serviceEnv } from '../_helpers/spawned.js'
+import { launch, serviceEnv, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { waitFor } from '../_helpers/wait.js'
 
 const secret = 'verywrong'
@@ -237,3 +240,51 @@ for (const [what, [make, says]] of Object.entries(waiting)) {
     t.regex(stderr, /^error: [^\n]+\.\n$/)
   })
 }
+
+test('with the two roles of the handbook, the owner migrates and restores, and the service runs, backs up and starts again', async t => {
+  const handbook = readFileSync(new URL('../../../docs/operations.md', import.meta.url), 'utf8')
+  const [create = '', grant = ''] = [...handbook.matchAll(/```sql\n([\s\S]*?)```/g)].map(
+    ([, statements]) => statements!,
+  )
+  const name = `test_${process.pid}_${Date.now()}`
+  const owner = `${name}_owner`
+  const service = `${name}_service`
+  const own = (text: string) =>
+    text
+      .replaceAll('auth_owner', owner)
+      .replaceAll('auth_service', service)
+      .replace(/DATABASE auth\b/, `DATABASE ${name}`)
+  t.teardown(async () => {
+    await ask(superUrl('postgres'), `DROP DATABASE IF EXISTS ${name} WITH (FORCE)`)
+    for (const role of [owner, service]) await ask(superUrl('postgres'), `DROP ROLE IF EXISTS ${role}`)
+  })
+  for (const statement of own(create).split(/;\n/).filter(Boolean)) await ask(superUrl('postgres'), statement)
+  for (const role of [owner, service]) await ask(superUrl('postgres'), `ALTER ROLE ${role} PASSWORD 'x'`)
+  await ask(superUrl(name), own(grant))
+
+  const settings = (username: string) => {
+    const DATABASE_URL = as(superUrl(name), { username, password: 'x' })
+    return { DATABASE_URL, AUTH_MASTER_KEY, AUTH_MIGRATE: 'off' }
+  }
+  const [asOwner, asService] = [settings(owner), settings(service)]
+  const start = async () => {
+    const process = await spawnService(t, asService)
+    t.is(await signalUntilEnded(process, 'SIGTERM'), 0)
+  }
+  done(await runCli(asOwner, ['migrate', 'up']))
+  await start()
+  const folder = await temporaryFolder(t)
+  const [file, passphrase] = [join(folder, 'registry.age'), join(folder, 'passphrase')]
+  done(await runCli(asService, ['backup', file, '--passphrase-file', passphrase]))
+  const restore = ['restore', file, '--passphrase-file', passphrase, '--replace', '--yes']
+  for (const command of [restore, ['migrate', 'up']]) {
+    const { code, stderr } = await runCli(asService, command)
+    t.deepEqual(
+      [code, stderr.split('\n').slice(-2)[0]],
+      [1, `error: Only the role that owns the tables may do this: set DATABASE_URL to the URL of ${owner}.`],
+    )
+  }
+  done(await runCli(asOwner, restore))
+  await start()
+  done(await runCli(asService, ['audit', 'verify', '--local']))
+})

@@ -92,7 +92,22 @@ test('all invalid settings are reported together, and no message repeats a secre
   for (const name of Object.keys(wrong)) t.true(message.includes(`${name}: `), name)
   t.true(message.includes('did you mean AUTH_BCRYPT_COST?'))
   t.false(message.includes('hunter2'))
-  t.is(faults({ AUTH_NONSENSE_OF_OTHERS: 'x' }), '')
+  for (const [name, meant] of Object.entries({
+    AUTH_TRUSTED_PROXY: 'AUTH_TRUSTED_PROXIES',
+    AUTH_SMTP_URL: 'SMTP_URL',
+    AUTH_DATABASE_URL_FILE: 'DATABASE_URL_FILE',
+    SMTP_URL_FIL: 'SMTP_URL_FILE',
+    AUTH_ISSUER_FILE: 'AUTH_ISSUER',
+  }))
+    t.true(faults({ [name]: 'x' }).includes(`${name}: there is no such setting; did you mean ${meant}?`), name)
+  // Of other programs, and of Kubernetes for the Services `auth`, `auth-server`, `auth-registry` and `auth-http-address`.
+  for (const name of [
+    ...['AUTH_NONSENSE_OF_OTHERS', 'DATABASE_URL_2', 'DATABASE_URLS', 'SMTP_HOST', 'SMTP_URL_TEST'],
+    ...['AUTH_PORT', 'AUTH_SERVICE_HOST', 'AUTH_SERVICE_PORT', 'AUTH_SERVICE_PORT_HTTP', 'AUTH_PORT_8080_TCP'],
+    ...['AUTH_REGISTRY_PORT_8080_TCP_ADDR', 'AUTH_REGISTRY_PORT_8080_TCP_PROTO', 'AUTH_REGISTRY_PORT_53_UDP_PORT'],
+    ...['AUTH_SERVER_PORT', 'AUTH_SERVER_SERVICE_HOST', 'AUTH_SERVER_SERVICE_PORT', 'AUTH_HTTP_ADDRESS_PORT'],
+  ])
+    t.is(faults({ [name]: 'x' }), '', name)
 })
 
 /** Wrong values, and what is wrong with them; the quoted entries of a list are those that are wrong. */

@@ -102,7 +102,7 @@ test('a wrong master key is reported as such, and no other error is', async t =>
   await signalUntilEnded(await spawnService(t, { DATABASE_URL }), 'SIGINT')
   t.deepEqual(await failedStart(t, { DATABASE_URL, AUTH_MASTER_KEY: 'ab'.repeat(32) }), [
     1,
-    'AUTH_MASTER_KEY is not the key that this database was set up with.',
+    'AUTH_MASTER_KEY is not the key of this registry, which after `auth-admin master-key rotate` is the new one.',
   ])
   await ask(DATABASE_URL, `UPDATE signing_keys SET signs_at = now() + interval '1 hour'`)
   const says = 'No signing key is active: run `auth-admin install`.'
@@ -136,7 +136,10 @@ test('with AUTH_MIGRATE=off a start changes no table, refuses an outdated schema
   const env = await serviceEnv(t, { DATABASE_URL: await freshDatabase(t, { from: 'template0' }), AUTH_MIGRATE: 'off' })
   const [code, said] = await failedStart(t, env)
   t.is(code, 1)
-  t.regex(String(said), /^The database is behind this version \(0001-baseline\.sql\), .*: run `auth-admin migrate`\.$/)
+  t.regex(
+    String(said),
+    /^The database is behind this version \(0001-baseline\.sql\), .*: run `auth-admin migrate up`\.$/,
+  )
   const { run, json } = documentsOf({ env }, 'migrate')
   t.like(await json('status'), { done: [], newer: [] })
   done(await run())

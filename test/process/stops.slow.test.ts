@@ -62,6 +62,14 @@ test.serial(
     t.false(await isServing(service.grpc))
     t.false(await isReady(service.http))
     t.is(await signalUntilEnded(service, 'SIGTERM'), 0)
+    const said = [...service.output().matchAll(/^.*"msg":"stopp(?:ing|ed)".*$/gm)].map(([line]) => JSON.parse(line))
+    t.deepEqual(
+      said.map(({ level, signal, drain, msg }) => [level, msg, signal, drain]),
+      [
+        ['info', 'stopping', 'SIGTERM', 600],
+        ['info', 'stopped', undefined, undefined],
+      ],
+    )
   },
 )
 
