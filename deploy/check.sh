@@ -82,8 +82,7 @@ check_envoy() {
 }
 
 check_haproxy() {
-  sed 's/\bdb[123]:/127.0.0.1:/' patroni/haproxy.cfg >"$work/haproxy.cfg"
-  haproxy -c -q -f "$work/haproxy.cfg"
+  haproxy -c -q -f patroni/haproxy.cfg
 }
 
 # The example with other paths and ports, in front of the built service.

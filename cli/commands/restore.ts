@@ -76,7 +76,7 @@ as they were in the backup.`)
       say(`The registry is as of ${madeAt}; users: ${done.rows.users}.`)
       if (erasures.length > 0) say(erasedAgain(erasures, done.erased.length))
       say(
-        'All users have to sign in again. Check the audit log with `auth-admin audit verify`, then start the service.',
+        'All users have to sign in again. Check the audit log with `auth-admin audit verify --local`, then start the service.',
       )
     })
 }

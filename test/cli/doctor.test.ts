@@ -128,7 +128,7 @@ test('existing usernames that look like ids are listed by id, at most 10', async
 
 test('doctor warns of an issuer on the machine itself unless the database is the embedded one', async t => {
   const env = await installedRegistry(t)
-  const issuer = ['issuer', 'set', '--issuer', 'http://127.0.0.1:8080', '--confirm', 'http://auth.test']
+  const issuer = ['issuer', 'set', '--issuer', 'http://127.0.0.1:8080', '--confirm', 'http://127.0.0.1:8080']
   t.is((await runCli(env, issuer)).code, 0)
   const { status, detail, fix } = (await doctor(t, env)).of('processes')
   t.deepEqual(
