@@ -18,7 +18,7 @@ import type { Teardown } from '../_helpers/database.js'
 import { lockWaiters } from '../_helpers/models.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { createRequest, serviceForFile, type TestService } from '../_helpers/service.js'
-import { signalUntilEnded, spawnService } from '../_helpers/spawned.js'
+import { type Program, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
 import { waitFor, waitForValue, within } from '../_helpers/wait.js'
 
 const service = serviceForFile()
@@ -206,15 +206,16 @@ test('a gateway that starts beside an absent server and another one says so, and
   )
 })
 
-test('a gateway warns once if it calls servers on other machines without TLS', async t => {
-  const warnings = async (target: string) => {
-    const started = await gatewayAt(t, target)
+test('gateway and server warn once of calls from or to other machines without TLS', async t => {
+  const warnings = async (setting: string, started: Program) => {
     // Writes what the log has buffered.
     await signalUntilEnded(started, 'SIGINT')
-    return started.log().filter(({ msg }) => /AUTH_TLS_CA is not set.*clear text/.test(String(msg))).length
+    return started.output().split(`${setting} is not set: passwords and tokens pass in clear text`).length - 1
   }
-  t.is(await warnings('127.0.0.1:9,192.0.2.1:50051'), 1)
-  t.is(await warnings('dns:///localhost:9'), 0)
+  t.is(await warnings('AUTH_TLS_CA', await gatewayAt(t, '127.0.0.1:9,192.0.2.1:50051')), 1)
+  t.is(await warnings('AUTH_TLS_CA', await gatewayAt(t, 'dns:///localhost:9')), 0)
+  t.is(await warnings('AUTH_TLS_CERT', await spawnServer(t, { AUTH_GRPC_ADDRESS: '0.0.0.0:0' })), 1)
+  t.is(await warnings('AUTH_TLS_CERT', await spawnServer(t)), 0)
 })
 
 interface Logged {
