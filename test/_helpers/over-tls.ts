@@ -26,6 +26,8 @@ export async function startOverTls(t: ExecutionContext) {
     AUTH_TLS_CERT: inner.cert,
     AUTH_TLS_KEY: inner.key,
     AUTH_TLS_CA: inner.ca,
+    // A second port with the same certificate.
+    AUTH_ADMIN_ADDRESS: '127.0.0.1:0',
   })
   const env = {
     AUTH_TLS_CERT: own.cert,
