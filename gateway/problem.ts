@@ -18,7 +18,7 @@ export const gatewayReasons = {
   UNSUPPORTED_MEDIA_TYPE: { status: 415, about: 'The media type of the body is not accepted. Send JSON in UTF-8.' },
   EXPECTATION_FAILED: {
     status: 417,
-    about: 'The `Expect` header has another value than `100-continue`. Leave it out.',
+    about: 'The `Expect` header has a value other than `100-continue`. Leave it out.',
   },
   HEADERS_TOO_LARGE: { status: 431, about: 'The headers are too large. Send fewer or shorter headers.' },
   UNAVAILABLE: { status: 503, about: 'The service can’t answer. Retry after the given time.' },
@@ -105,19 +105,25 @@ function reasonOf(error: ConnectError): Reason | undefined {
 function problemOfRefusal(error: ConnectError): Problem | undefined {
   const reason = reasonOf(error)
   if (reason === undefined) return undefined
-  const errors = error
-    .findDetails(BadRequestSchema)
-    .flatMap(({ fieldViolations }) =>
-      fieldViolations.map(({ field, description }) => ({ field, message: description })),
-    )
+  const violations = error.findDetails(BadRequestSchema).flatMap(({ fieldViolations }) => fieldViolations)
+  const errors = violations.map(({ field, description }) => ({ field: toJsonName(field), message: description }))
   const delay = error.findDetails(RetryInfoSchema)[0]?.retryDelay
   return {
     status: statusOf(reason),
     reason: Reason[reason],
-    detail: error.rawMessage,
+    // It may repeat the fields.
+    detail: violations.reduce(
+      (text, { field }) => text.replace(`${field}: `, `${toJsonName(field)}: `),
+      error.rawMessage,
+    ),
     ...(errors.length > 0 && { errors }),
     headers: delay ? { 'retry-after': String(delay.seconds) } : {},
   }
+}
+
+/** The name of a field as JSON has it, which clients of the paths send: `pageSize` for `page_size`. */
+function toJsonName(field: string): string {
+  return field.replace(/_([a-z])/g, (_, letter) => letter.toUpperCase())
 }
 
 /** Reasons of calls that a service didn't refuse; INTERNAL for other codes. */

@@ -89,7 +89,7 @@ export function createRead(
         throw new HttpError('MALFORMED_REQUEST', `The parameter ${name} is given twice, with different values.`)
       }
       values[localName] = value
-      if (!setField(message, field, value)) malformed.set(name, 'must be an integer of at most 9 digits')
+      if (!setField(message, field, value)) malformed.set(name, 'Must be an integer of at most 9 digits.')
     }
 
     if (query) eachPair(compatibility ? adaptQuery(query) : query, setParameter)
@@ -211,7 +211,7 @@ function readField(message: Message, field: DescField, value: JsonValue, malform
   const set = (value: unknown) => Object.assign(message, { [localName]: value })
   const readItem = (item: JsonValue, at: string) => {
     if (isObject(item)) return readObject(field.message!, item, malformed, `${at}.`)
-    malformed.set(at, 'must be an object with the documented fields')
+    malformed.set(at, 'Must be an object with the documented fields.')
     return create(field.message!)
   }
   if (fieldKind === 'message' && !field.oneof && field.message.file.name.startsWith('auth/') && isObject(value))
@@ -223,7 +223,7 @@ function readField(message: Message, field: DescField, value: JsonValue, malform
       mergeFromJson(parent, message, { [jsonName]: value })
     } catch {
       set(fieldKind === 'list' ? [] : undefined)
-      malformed.set(path, `must be ${kindOf(field)}`)
+      malformed.set(path, `Must be ${kindOf(field)}.`)
     }
 }
 

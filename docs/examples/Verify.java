@@ -170,7 +170,9 @@ public final class Verify {
 
   public static void main(String[] args) throws Exception {
     Map<String, String> env = System.getenv();
-    Verify verifier = new Verify(env.get("AUTH_URL"), env.get("AUTH_KEY"), env.get("AUTH_ISSUER"), env.get("AUTH_AUDIENCE"));
+    String url = env.getOrDefault("AUTH_URL", "http://127.0.0.1:8080");
+    String audience = env.getOrDefault("AUTH_AUDIENCE", "work-packages");
+    Verify verifier = new Verify(url, env.getOrDefault("AUTH_KEY", ""), env.getOrDefault("AUTH_ISSUER", url), audience);
     for (Scanner lines = new Scanner(System.in); lines.hasNextLine();) {
       try {
         System.out.println("valid " + verifier.verify(lines.nextLine().strip()).getSubject());

@@ -4,6 +4,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"encoding/base64"
@@ -277,7 +278,9 @@ func elapsed(moment time.Time, before time.Duration) time.Duration {
 }
 
 func main() {
-	v := NewVerifier(os.Getenv("AUTH_URL"), os.Getenv("AUTH_KEY"), os.Getenv("AUTH_ISSUER"), os.Getenv("AUTH_AUDIENCE"))
+	url := cmp.Or(os.Getenv("AUTH_URL"), "http://127.0.0.1:8080")
+	issuer := cmp.Or(os.Getenv("AUTH_ISSUER"), url)
+	v := NewVerifier(url, os.Getenv("AUTH_KEY"), issuer, cmp.Or(os.Getenv("AUTH_AUDIENCE"), "work-packages"))
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		claims, err := v.Verify(strings.TrimSpace(lines.Text()))
 		if err != nil {

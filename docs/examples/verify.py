@@ -137,7 +137,9 @@ def elapsed(moment):
 
 if __name__ == "__main__":
     env = os.environ
-    verifier = Verifier(env["AUTH_URL"], env["AUTH_KEY"], env["AUTH_ISSUER"], env["AUTH_AUDIENCE"])
+    url = env.get("AUTH_URL", "http://127.0.0.1:8080")
+    audience = env.get("AUTH_AUDIENCE", "work-packages")
+    verifier = Verifier(url, env.get("AUTH_KEY", ""), env.get("AUTH_ISSUER", url), audience)
     for line in sys.stdin:
         try:
             print("valid", verifier.verify(line.strip())["sub"], flush=True)

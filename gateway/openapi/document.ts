@@ -14,6 +14,7 @@ import { gatewayReasons, type Problem, problemDocument, problemOfReason } from '
 import { type Route, refusalsOf, routes, rowOf } from '../routes.js'
 import { hideFields } from '../translate.js'
 import { type Comments, firstSentence } from './comments.js'
+import { forHttp } from './http-texts.js'
 import { describeLimit } from './limits.js'
 import { grpcCode, withoutLastParagraph } from './rpc-comments.js'
 import { createSchemas, type Schema, type Schemas } from './schemas.js'
@@ -50,7 +51,8 @@ interface Context {
 }
 
 /** Creates the document of a revision: a JSON value. */
-export function createDocument(revision: Revision, { comments, introduction, examples, version }: Sources): Schema {
+export function createDocument(revision: Revision, { introduction, examples, version, ...sources }: Sources): Schema {
+  const comments = forHttp(sources.comments)
   const schemas = createSchemas(revision, comments)
   const responses: Record<string, Schema> = {}
   const context = { revision, comments, examples, schemas, responses }
@@ -197,7 +199,7 @@ function operationOf(route: Route, context: Context): Schema {
     operationId: isRpc ? rpc.localName : path.replace(/\W/g, ''),
     tags: [isRpc ? rpc.parent.name.toLowerCase() : 'gateway'],
     summary: firstSentence(comment).replace(/\.$/, ''),
-    description: [comment, ...(row ? remarksOf(row) : [])].join('\n\n'),
+    description: [comment, ...(row ? remarksOf(row, comment) : [])].join('\n\n'),
     ...(revisions?.length === 0 && { servers: [{ url: '/' }] }),
     security: row ? securityOf(row, route) : [],
     ...(parameters.length > 0 && { parameters }),
@@ -207,10 +209,14 @@ function operationOf(route: Route, context: Context): Schema {
   }
 }
 
-/** Callers and limits of a row, in Markdown. */
-function remarksOf(row: Policy): string[] {
+/** Callers, unless the comment names them, and limits of a row, in Markdown. */
+function remarksOf(row: Policy, comment: string): string[] {
   const counted = row.limits.map(describeLimit)
-  return [`Callers: ${callersOf(row)}.`, ...(counted.length > 0 ? [`Limits: ${counted.join('; ')}.`] : [])]
+  const isNamed = /\b(Protected:|Only for services|Open to all callers)/.test(comment)
+  return [
+    ...(isNamed ? [] : [`Callers: ${callersOf(row)}.`]),
+    ...(counted.length > 0 ? [`Limits: ${counted.join('; ')}.`] : []),
+  ]
 }
 
 /** Who may call an RPC, in words. */

@@ -45,7 +45,7 @@ export function callOf({ method, base, path, values, inForm, token, json }: Part
 
 const quote = (text: string) => `'${text.replaceAll("'", "'\\''")}'`
 
-/** The command that sends a request. Headers are in double quotes, so that the shell replaces `$TOKEN`. */
+/** The command that sends a request. Headers are in double quotes, so that the shell replaces `$TOKEN` and `$KEY`. */
 export function toCurl({ method, url, headers, form = [], json }: Call): string {
   const usual = json !== undefined || form.length > 0 ? 'POST' : 'GET'
   return [

@@ -249,7 +249,7 @@ function article(
     path,
     values: own.flatMap(({ name, example }) => (example === undefined ? [] : [[name, String(example)]])),
     inForm: form !== undefined,
-    token: needsToken ? '$TOKEN' : undefined,
+    token: needsToken ? (security.some(each => 'token' in each) ? '$TOKEN' : '$KEY') : undefined,
     json: jsonText,
   })
   return html`<article id="${operationId}">

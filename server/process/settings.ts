@@ -121,7 +121,7 @@ const table = {
   trustedProxies: setting('AUTH_TRUSTED_PROXIES', blocks, ''),
   /** Whether recovery keys go to the `registered` address only, or to `any` address that the caller gives: unsafe. */
   recoveryEmail: setting('AUTH_RECOVERY_EMAIL', oneOf('registered', 'any'), 'registered'),
-  /** Language of e-mails to users without a language preference: `pt-BR` or `en`. */
+  /** Language of e-mails: `pt-BR` or `en`, unless `Accept-Language` of the request that causes one prefers the other. */
   mailLocale: setting('AUTH_MAIL_LOCALE', oneOf('pt-BR', 'en'), 'pt-BR'),
   /** Time zone (IANA name) in which a date-time of birth is read, and a date of birth must not be in the future. */
   timeZone: setting('AUTH_TIME_ZONE', timeZone, 'America/Sao_Paulo'),

@@ -11,10 +11,14 @@ import { profileChange, type Registrar } from '../registration/registrar.js'
 import type { ChooseLocale } from '../requests/locale.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { readMask } from '../requests/update-mask.js'
+import { wrongFields } from '../requests/wrong-fields.js'
 import { type ProfileField, profileFields } from '../rules/profile.js'
 import { toUserRecord } from './user-record.js'
 
-/** Changes the profile of the caller. Refuses with INVALID_SIGN_UP and all invalid fields. */
+/**
+ * Changes the profile of the caller. Refuses with INVALID_ARGUMENT if no field is named, and with INVALID_SIGN_UP and all invalid
+ * fields.
+ */
 export function updateMe(
   deps: FormRules & {
     readonly users: Users
@@ -30,6 +34,8 @@ export function updateMe(
     const { id } = caller.user
     const isGiven = (field: ProfileField) => record?.[field] !== undefined
     const mask = updateMask?.paths.length ? readMask(updateMask, profileFields) : profileFields.filter(isGiven)
+    if (mask.length === 0)
+      wrongFields([{ field: 'record', message: `Name one or more of ${profileFields.join(', ')}.` }])
     const { wrong, texts } = checkForm(record ?? {}, mask, deps)
     if (wrong.length > 0) refuseFields(wrong)
 

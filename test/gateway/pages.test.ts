@@ -137,7 +137,8 @@ test('operations are summed up, and reasons explained, in the language of the pa
     const operations: { operationId: string; summary: string }[] = Object.values<object>(paths).flatMap(Object.values)
     const english = (await get(`/docs/${revision}/en`)).text
     const portuguese = (await get(`/docs/${revision}/pt-BR`)).text
-    for (const { operationId, summary } of operations) {
+    for (const { operationId, summary: inMarkdown } of operations) {
+      const summary = inMarkdown.replaceAll('`', '')
       const summaryIn = (page: string) => {
         const article = page.slice(page.indexOf(`<article id="${operationId}">`))
         return textOf(/<\/h3>\n<p>(.*?)\.<\/p>/.exec(article)?.[1] ?? '')
@@ -158,6 +159,32 @@ test('operations are summed up, and reasons explained, in the language of the pa
         t.false(itemIn(portuguese).includes(text), text)
       }
     }
+  }
+})
+
+test('descriptions name paths and fields as HTTP has them, and callers once', async t => {
+  for (const revision of ['1.0.0', '1.0.2']) {
+    const { text, json } = await get(`/openapi/${revision}.json`)
+    const descriptions = [...text.matchAll(/"(?:description|summary)":("(?:[^"\\]|\\.)*")/g)]
+      .map(([, each]) => each!)
+      .slice(1)
+    t.true(descriptions.length > 100)
+    t.deepEqual(
+      descriptions.filter(each =>
+        /(?<![./])\b(GetMe|GetUser|Login|Refresh|SetEmail|PasswordUpdateByUsername|ExistsBy\w+)\b|`[a-z]+_(mask|token|size)`/.test(
+          each,
+        ),
+      ),
+      [],
+    )
+    const operations: { description: string }[] = Object.values<object>(json.paths).flatMap(Object.values)
+    for (const { description } of operations)
+      t.true(description.split(/Protected:|Callers:|Only for services|Open to all callers/).length <= 2, description)
+    const sample = (operation: string, page: string) =>
+      page.split(`<article id="${operation}">`)[1]!.split('</pre>\n<form')[0]!
+    const page = (await get(`/docs/${revision}/en`)).text
+    t.regex(sample('introspect', page), /Bearer \$KEY/)
+    t.regex(sample('getUser', page), /Bearer \$TOKEN/)
   }
 })
 
@@ -281,7 +308,7 @@ test('an operation has its parameters in query, form and JSON, its callers, limi
     t.is('Retry-After' in response.headers, hasRetryAfter, status)
   }
   t.deepEqual(paths['/users/{username}'].get.security, [{ token: [] }, { serviceKey: ['users.read'] }])
-  t.regex(paths['/users/{username}'].get.description, /Callers: the user itself; .*ROLE_ADMIN for any user;/)
+  t.regex(paths['/users/{username}'].get.description, /Protected: the user itself, .*ROLE_ADMIN for any user;/)
   t.regex(paths['/users/login'].post.description, /Limits: failed sign-ins of an account \(10 in 15 minutes\); /)
   t.regex(paths['/users/me/export'].get.description, /Limits: exports of an account \(5 a day\)\./)
   t.regex(

@@ -213,10 +213,10 @@ test('a malformed page is refused, and so is the page token of another account',
   const { nextPageToken: pageToken } = (await list({ pageSize: '1' })).json
   t.is((await list({ pageToken })).json.events.length, 1)
   for (const [field, answer] of [
-    ['page_token', await list({ pageToken }, other.token)],
-    ['page_token', await list({ pageToken: pageToken.slice(2) })],
-    ['page_token', await list({ pageToken: 'x'.repeat(5000) })],
-    ['page_size', await list({ pageSize: '-1' })],
+    ['pageToken', await list({ pageToken }, other.token)],
+    ['pageToken', await list({ pageToken: pageToken.slice(2) })],
+    ['pageToken', await list({ pageToken: 'x'.repeat(5000) })],
+    ['pageSize', await list({ pageSize: '-1' })],
   ] as const) {
     refused(t, answer, 400, 'INVALID_ARGUMENT')
     t.deepEqual(wrongFields(answer), [field])

@@ -74,12 +74,24 @@ test('an update without a difference changes nothing and leaves no event', async
   const values = profile()
   const { token } = await service.signUp('ROLE_CLIENT', values)
   const before = await recordOf(token)
-  for (const body of [{}, { record: {} }, { updateMask: '' }, { record: values }, { record: { city: ' Olinda ' } }]) {
+  for (const body of [{ record: values }, { record: { city: ' Olinda ' } }]) {
     const answer = await patch(token, body)
     t.is(answer.status, 200, answer.text)
     t.deepEqual(answer.json, before)
   }
   t.deepEqual(await edits(token), [])
+})
+
+test('an update that names no field of the profile is refused', async t => {
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const before = await recordOf(token)
+  for (const body of [{}, { record: {} }, { updateMask: '' }, { city: 'Recife' }, { record: { role: 'ROLE_ADMIN' } }]) {
+    const answer = await patch(token, body)
+    refused(t, answer, 400, 'INVALID_ARGUMENT')
+    t.deepEqual(wrongFields(answer), ['record'])
+    t.regex(answer.json.detail, /^record: .*nickname.*city/)
+  }
+  t.deepEqual(await recordOf(token), before)
 })
 
 test('every invalid field is named as at sign-up, and nothing changes', async t => {
@@ -127,7 +139,8 @@ test('an update mask with a field outside the profile is refused, and other fiel
   }
   const named = await patch(token, { record: { city: 'Recife' }, updateMask: 'city,role' })
   refused(t, named, 400, 'INVALID_ARGUMENT')
-  t.deepEqual(wrongFields(named), ['update_mask'])
+  t.deepEqual(wrongFields(named), ['updateMask'])
+  t.is(named.json.detail, `updateMask: ${named.json.errors[0].message}`)
   t.deepEqual(await recordOf(token), before)
   // A client may send back a whole record.
   const whole = await patch(token, { record: { ...before, role: 'ROLE_ADMIN', active: 1, city: 'Recife' } })

@@ -244,8 +244,9 @@ export const Changes: GenService<{
    * service wait at the same server.
    *
    * Start without a cursor. The answer comes at once, and begins a snapshot: for revocations, all that can concern a token
-   * that hasn't expired; for users, none, but each change from then on. While `more` is true, call again at once with the
-   * cursor of the response. Then call again and again, with `wait`; store the cursor to continue after a restart.
+   * that hasn't expired; for users, each change from then on, and with both kinds also some earlier ones. While `more` is true,
+   * call again at once with the cursor of the response. Then call again and again, with `wait`; store the cursor to continue
+   * after a restart.
    *
    * A change is returned at least once, and can be returned again. When changes follow each other closely, a response has
    * only the latest state. A change is returned about 300 milliseconds after it is committed, later with more than 300

@@ -330,10 +330,11 @@ export const ForgotPasswords: GenService<{
     output: typeof LoginByUsernameAndKeyResponseSchema;
   },
   /**
-   * Sets a new password and revokes every earlier token of the user. Protected: the user itself or an active
-   * ROLE_ADMIN. For a day, the new password opens no further way in, unless the session began by a mailed key at most 15 minutes
-   * before: SetEmail, SetUsername and DeleteMe refuse it with WRONG_STATE, answers with `password` with ACCESS_DENIED, and SignIn
-   * of Administration takes it with a one-time code only. Refuses with INVALID_PASSWORD when the password violates the policy of sign-up, and USER_NOT_FOUND.
+   * Sets a new password and revokes every token of the user, including the one of this call. Protected: the user itself or an
+   * active ROLE_ADMIN for any user but other administrators. For a day, the new password opens no further way in, unless the
+   * session began by a mailed key at most 15 minutes before: SetEmail, SetUsername and DeleteMe refuse it with WRONG_STATE,
+   * answers with `password` with ACCESS_DENIED, and SignIn of Administration takes it with a one-time code only. Refuses with
+   * INVALID_PASSWORD when the password violates the policy of sign-up, and USER_NOT_FOUND.
    *
    * HTTP: POST /forgotpasswords/passwordupdatebyusername
    * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), INVALID_PASSWORD (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND),
@@ -347,13 +348,14 @@ export const ForgotPasswords: GenService<{
     output: typeof PasswordUpdateByUsernameResponseSchema;
   },
   /**
-   * Saves the answer to a question, which replaces an earlier one. Protected: the user itself or an active ROLE_ADMIN.
-   * With `password`, and on the first day after sign-up, the answer counts at once. Otherwise it counts after 24 hours, and until
-   * then the previous answer does. Whatever revokes the tokens of the user, or of the ROLE_ADMIN that saved it, ends an answer
-   * that doesn’t count yet; a password update in the session that saved it doesn’t. The owner is notified by e-mail.
+   * Saves the answer to a question, which replaces an earlier one. Protected: the user itself or an active ROLE_ADMIN for any
+   * user but other administrators.
+   * With `password`, and on the first day after sign-up, the answer counts at once. Otherwise it counts after 24 hours, and
+   * until then the previous answer does. Whatever revokes the tokens of the user, or of the ROLE_ADMIN that saved it, ends an
+   * answer that doesn’t count yet; a password update in the session that saved it doesn’t. The owner is notified by e-mail.
    * Refuses with MISSING_PARAMETER (no or empty answer), USER_NOT_FOUND, and QUESTION_NOT_FOUND (unknown or retired); with
-   * `password` also with INVALID_CREDENTIALS for a wrong password and TOO_MANY_ATTEMPTS as Login does, and with ACCESS_DENIED for
-   * a day after PasswordUpdateByUsername, unless its session began by a mailed key at most 15 minutes before.
+   * `password` also with INVALID_CREDENTIALS for a wrong password and TOO_MANY_ATTEMPTS as Login does, and with ACCESS_DENIED
+   * for a day after PasswordUpdateByUsername, unless its session began by a mailed key at most 15 minutes before.
    *
    * HTTP: POST /forgotpasswords/saveforgotpasswordquestionsusersanswers
    * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND), QUESTION_NOT_FOUND (NOT_FOUND),

@@ -184,7 +184,7 @@ export type PartnerOrganization = Message<"auth.v1.PartnerOrganization"> & {
   inepCode?: string | undefined;
 
   /**
-   * Login name of the organization in its own systems.
+   * The organization's login name in its own systems.
    *
    * @generated from field: optional string login = 6;
    */

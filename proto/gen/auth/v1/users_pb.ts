@@ -23,14 +23,17 @@ export const file_auth_v1_users: GenFile = /*@__PURE__*/
  */
 export type SignUpRequest = Message<"auth.v1.SignUpRequest"> & {
   /**
-   * Required, unique. All spellings of a Brazilian telephone number are the same username.
+   * Required, unique without regard to case and surrounding space; users see it as it was entered. By convention a telephone
+   * number, `(11)98765-4321`: all spellings of a Brazilian one are the same username. Not accepted: invisible, blank and
+   * private-use characters; look-alikes of a taken username; words of the paths of this service, such as `me` and `login`; and
+   * `#` followed by digits.
    *
    * @generated from field: optional string username = 1;
    */
   username?: string | undefined;
 
   /**
-   * Required, unique.
+   * Required, unique. Case, space, characters and look-alikes as for `username`.
    *
    * @generated from field: optional string nickname = 2;
    */
@@ -59,7 +62,7 @@ export type SignUpRequest = Message<"auth.v1.SignUpRequest"> & {
   gender?: string | undefined;
 
   /**
-   * Required. Exactly 2 characters.
+   * Required. Exactly 2 characters, such as `SP`: the code of a state, which isn't compared with a list.
    *
    * @generated from field: optional string state = 6;
    */
@@ -1707,8 +1710,8 @@ export const Users: GenService<{
    * Exchanges username and password for a token.
    * Refuses with INVALID_CREDENTIALS when the pair is wrong or the user is suspended, and with TOO_MANY_ATTEMPTS when the
    * failures and the attempts in progress of the account, or of the client address, reach their limit.
-   * An earlier token of the user in `Authorization`, expired or not, identifies the device: it has a separate count, to which
-   * failures elsewhere don’t add. Any other value there is ignored.
+   * Send the last token of the user in `Authorization`, expired or not, so that failed logins elsewhere can’t lock this device
+   * out. Any other value there is ignored.
    *
    * HTTP: POST /users/login
    * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), INVALID_CREDENTIALS (UNAUTHENTICATED), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
@@ -1721,7 +1724,7 @@ export const Users: GenService<{
     output: typeof LoginResponseSchema;
   },
   /**
-   * Returns the token's user and, on request, its previous sign-in. Protected.
+   * Returns the token's user. Over gRPC and Connect, `with_previous_sign_in` also requests its previous sign-in. Protected.
    *
    * HTTP: GET /users/me
    * Errors: ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
@@ -1735,10 +1738,10 @@ export const Users: GenService<{
   },
   /**
    * Changes the profile of the token's user, and returns its record as GetMe does. Protected: the user itself.
-   * Refuses with INVALID_ARGUMENT when `update_mask` names other fields than those of `record`, and with INVALID_SIGN_UP when
-   * values break the rules of SignUp, with every invalid field, or when the nickname is taken (with a suggestion). Nothing
-   * changes then. Taken nicknames count
-   * like ExistsByNickname: refuses with TOO_MANY_ATTEMPTS a change of the nickname beyond its limit.
+   * Refuses with INVALID_ARGUMENT when the request names no field of a profile, in `update_mask` or in `record`, or when
+   * `update_mask` names others; and with INVALID_SIGN_UP when values break the rules of SignUp, with every invalid field, or
+   * when the nickname is taken (with a suggestion). Nothing changes then. Taken nicknames count like ExistsByNickname: refuses
+   * with TOO_MANY_ATTEMPTS a change of the nickname beyond its limit.
    *
    * HTTP: PATCH /users/me, at the base path only
    * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), INVALID_SIGN_UP (INVALID_ARGUMENT), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED),
@@ -1753,7 +1756,8 @@ export const Users: GenService<{
   },
   /**
    * Exchanges a token for a new one with the same session start. Protected.
-   * Refuses with INVALID_TOKEN after the end of the session: 30 days after a sign-in by password, 1 hour after a
+   * Refuses with INVALID_TOKEN after the expiration time of the token (`exp`): an expired token can't be refreshed, and the
+   * user must sign in again. The same applies after the end of the session: 30 days after a sign-in by password, 1 hour after a
    * sign-in by recovery.
    *
    * HTTP: GET /users/refresh
@@ -1768,8 +1772,9 @@ export const Users: GenService<{
   },
   /**
    * Returns a user. Protected: the user itself, an active ROLE_INSTITUTION for users of its active organization, an active
-   * ROLE_ADMIN for any user; or a service with the scope `users.read`, also by id, for any user, without activation and
-   * provider keys. Refuses with USER_NOT_FOUND when the user does not exist.
+   * ROLE_ADMIN for any user; or a service with the scope `users.read` for any user, without activation and provider keys. A
+   * service can name the user by id only over gRPC and Connect: `POST /auth.v1.Users/GetUser` with `{"id": 2}`. Refuses with
+   * USER_NOT_FOUND when the user does not exist.
    *
    * HTTP: GET /users/{username}
    * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED),
@@ -1817,11 +1822,10 @@ export const Users: GenService<{
   /**
    * Requests a change of the e-mail address and mails a code to the new address, which takes effect with ConfirmEmail.
    * Protected: the user itself, with the password, which counts as an attempt like a sign-in. Refuses with MISSING_PARAMETER;
-   * INVALID_EMAIL for an address to which mail can’t be sent; WRONG_STATE for a day after PasswordUpdateByUsername,
-   * unless its session began by a mailed key at most 15 minutes before, with the time from which the change is possible in its
-   * text (ISO 8601);
-   * INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does, and beyond 1 code a minute and 5 an hour. The
-   * answer doesn’t reveal whether another user has the address.
+   * INVALID_EMAIL for an address to which mail can’t be sent; WRONG_STATE for a day after PasswordUpdateByUsername, unless its
+   * session began by a mailed key at most 15 minutes before, with the time from which the change is possible in its text
+   * (ISO 8601); INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does, and beyond 1 code a minute and 5 an
+   * hour. The answer doesn’t reveal whether another user has the address.
    *
    * HTTP: POST /users/setemail
    * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), INVALID_EMAIL (INVALID_ARGUMENT), WRONG_STATE (FAILED_PRECONDITION),
@@ -1892,8 +1896,8 @@ export const Users: GenService<{
    * After 30 days all its data is erased; until then an administrator can restore it. The user is notified by e-mail.
    * Protected: the user itself, with the password, which counts as an attempt like a sign-in. Refuses with MISSING_PARAMETER;
    * WRONG_STATE for a ROLE_ADMIN, which is deleted at Administration, and for a day after PasswordUpdateByUsername, unless its
-   * session began by a mailed key at most 15 minutes before, with the time from which deletion is possible in its text (ISO 8601);
-   * INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does.
+   * session began by a mailed key at most 15 minutes before, with the time from which deletion is possible in its text (ISO
+   * 8601); INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as Login does.
    *
    * HTTP: POST /users/me/delete, at the base path only
    * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), WRONG_STATE (FAILED_PRECONDITION), INVALID_CREDENTIALS (UNAUTHENTICATED),
@@ -1952,8 +1956,8 @@ export const Users: GenService<{
   },
   /**
    * Lists the members of the caller's organization by id, except deleted ones. Protected: an active ROLE_INSTITUTION with an
-   * active organization. Refuses with INVALID_ARGUMENT for a text that is too long, and for a page token of another list, text or
-   * organization.
+   * active organization. Refuses with INVALID_ARGUMENT for a text that is too long, and for a page token of another list, text
+   * or organization.
    *
    * HTTP: GET /users/me/members, at the base path only
    * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
@@ -1967,9 +1971,9 @@ export const Users: GenService<{
   },
   /**
    * Deactivates a ROLE_CLIENT of the caller's organization: it becomes inactive, leaves the organization, and its tokens and
-   * mailed keys are void. The user is notified by e-mail, keeps its data, and can activate again with a key. Protected: an active
-   * ROLE_INSTITUTION of an active organization. Refuses with MISSING_PARAMETER; with USER_NOT_FOUND for a user who doesn't exist and, likewise, for one
-   * who isn't a ROLE_CLIENT of the organization, the caller included.
+   * mailed keys are void. The user is notified by e-mail, keeps its data, and can activate again with a key. Protected: an
+   * active ROLE_INSTITUTION of an active organization. Refuses with MISSING_PARAMETER; with USER_NOT_FOUND for a user who
+   * doesn't exist and, likewise, for one who isn't a ROLE_CLIENT of the organization, the caller included.
    *
    * HTTP: POST /users/me/members/deactivate, at the base path only
    * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN
@@ -2039,8 +2043,7 @@ export const Users: GenService<{
   },
   /**
    * Returns the response of RFC 7662 (token introspection) for a token, with the same claims as VerifyToken. Only for services
-   * with the scope `tokens.verify`; refuses all other callers with ACCESS_DENIED. An invalid token
-   * is not an error.
+   * with the scope `tokens.verify`; refuses all other callers with ACCESS_DENIED. An invalid token is not an error.
    *
    * HTTP: POST /introspect, at the base path only
    * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
