@@ -110,7 +110,7 @@ func main() {
 	must(call("POST", "/users/activate", token, form("activationkey", os.Getenv("ACTIVATION_KEY"))))
 	fmt.Println("activated")
 
-	// An earlier token of the user, even an expired one, identifies the device: other clients can't lock it out.
+	// The last token of the user, even an expired one, so that failed logins elsewhere can't lock this device out.
 	token = must(call("POST", "/users/login", token, form("password", password)))
 	fmt.Println("logged in: active", active(token))
 

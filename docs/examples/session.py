@@ -69,7 +69,7 @@ print("signed up: active", active(token))
 call("POST", "/users/activate", token, username=username, activationkey=os.environ["ACTIVATION_KEY"])
 print("activated")
 
-# An earlier token of the user, even an expired one, identifies the device: other clients can't lock it out.
+# The last token of the user, even an expired one, so that failed logins elsewhere can't lock this device out.
 token = call("POST", "/users/login", token, username=username, password=password)
 print("logged in: active", active(token))
 

@@ -39,7 +39,7 @@ call /users/activate -H "Authorization: Bearer $token" \
   -d "username=$username" -d "activationkey=$ACTIVATION_KEY" >/dev/null
 echo activated
 
-# An earlier token of the user, even an expired one, identifies the device: other clients can't lock it out.
+# The last token of the user, even an expired one, so that failed logins elsewhere can't lock this device out.
 token=$(call /users/login -H "Authorization: Bearer $token" -d "username=$username" --data-urlencode "password=$password")
 echo "logged in: $(call /users/me -H "Authorization: Bearer $token" | active)"
 

@@ -61,7 +61,7 @@ console.log(`signed up: active ${await activeOf(token)}`)
 await call('POST', '/users/activate', { token, ...form({ username, activationkey }) })
 console.log('activated')
 
-// An earlier token of the user, even an expired one, identifies the device: other clients can't lock it out.
+// The last token of the user, even an expired one, so that failed logins elsewhere can't lock this device out.
 token = await (await call('POST', '/users/login', { token, ...form({ username, password }) })).text()
 console.log(`logged in: active ${await activeOf(token)}`)
 
