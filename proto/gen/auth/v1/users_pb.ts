@@ -488,14 +488,14 @@ export const RefreshResponseSchema: GenMessage<RefreshResponse> = /*@__PURE__*/
  */
 export type GetUserRequest = Message<"auth.v1.GetUserRequest"> & {
   /**
-   * Required, unless a service sets `id`. Compared as at sign-up.
+   * Required. Compared as at sign-up.
    *
    * @generated from field: optional string username = 1;
    */
   username?: string | undefined;
 
   /**
-   * Id of the user, instead of `username`. Only for services; MALFORMED_REQUEST for other callers.
+   * Id of the user, instead of `username`, which then is absent. Only for services; MALFORMED_REQUEST for other callers.
    *
    * @generated from field: optional int32 id = 2;
    */
