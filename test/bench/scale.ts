@@ -64,7 +64,7 @@ const comparisons: Readonly<Record<string, Comparison>> = {
 }
 
 /** Of sign-ups and imports, so that a kept registry gets further names. */
-let series = Math.floor(Date.now() / 60_000) % 9_000
+let series = Math.floor(Date.now() / 10_000) % 9_000
 
 const goal = { most: 1.25 }
 
