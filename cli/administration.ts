@@ -3,7 +3,7 @@ import type { Client, Transport } from '@connectrpc/connect'
 import type { AdministeredUser, Administration } from '../proto/gen/auth/v1/administration_pb.js'
 import type { AdministrationPolicy } from '../server/policy/row.js'
 import type { NamedContext } from './contexts.js'
-import { explain } from './exit-codes.js'
+import { explain, misuse } from './exit-codes.js'
 import { type Opening, openSession } from './session.js'
 import { askText, canAsk } from './terminal/ask.js'
 import { interruptProgress } from './terminal/progress.js'
@@ -17,7 +17,7 @@ export interface GlobalOptions {
   readonly local?: boolean
   /** Name of the context to use. */
   readonly context?: string
-  /** Reason for changes of administrators and passwords on the database itself. */
+  /** Reason for a change on the database itself: a server takes none. */
   readonly reason?: string
   /** One JSON document instead of text. */
   readonly json?: boolean
@@ -48,6 +48,8 @@ export async function administer(
     import('@connectrpc/connect'),
     import('../proto/gen/auth/v1/administration_pb.js'),
   ])
+  if (options.reason !== undefined && (await placeOf(options)))
+    misuse('--reason is for changes on the database itself: on a server, the audit log names you. Omit it.')
   const asks = canAsk(options)
   const signIn = asks ? needs : undefined
   let connecting: Promise<Connection> | undefined
@@ -79,9 +81,14 @@ export async function administer(
   }
 }
 
-async function connect(options: GlobalOptions, opening: Opening): Promise<Connection> {
+/** The context that a command works in; undefined where it works on the database itself. */
+async function placeOf(options: GlobalOptions): Promise<NamedContext | undefined> {
   const { contextOf } = await import('./contexts.js')
-  const chosen = await contextOf(options)
+  return contextOf(options)
+}
+
+async function connect(options: GlobalOptions, opening: Opening): Promise<Connection> {
+  const chosen = await placeOf(options)
   return chosen ? connectRemotely(chosen) : connectLocally(options, opening)
 }
 

@@ -34,6 +34,17 @@ export class Command extends Plain {
     return new Command(name)
   }
 
+  /** Suggests only options of its own for an unknown one. The types lack this method of commander. */
+  unknownOption(flag: string): void {
+    const { parent } = this
+    this.parent = null
+    try {
+      ;(Plain.prototype as Plain & { unknownOption(flag: string): void }).unknownOption.call(this, flag)
+    } finally {
+      this.parent = parent
+    }
+  }
+
   /** Adds text after the options in its help. */
   remarks(text: string): this {
     return this.addHelpText('after', text.startsWith('\n') ? text : `\n${text}`)
@@ -82,9 +93,10 @@ export class Command extends Plain {
     return this.addHelpText('afterAll', signIns[this.needs])
   }
 
-  /** Makes it one that always works on the database itself: it refuses `--context`. AUTH_CONTEXT is a default only. */
+  /** Makes it one that always works on the database itself, as with `--local`: it refuses `--context`. AUTH_CONTEXT is a default only. */
   local(): this {
     return this.hook('preAction', (_, called) => {
+      called.setOptionValue('local', true)
       if (called.optsWithGlobals<GlobalOptions>().context === undefined) return
       const path = pathOf(called).join(' ')
       misuse(

@@ -73,7 +73,7 @@ export function createProgram(): Command {
     )
     .option(
       '--reason <text>',
-      'reason for the audit log; required to change administrators or passwords directly in the database',
+      'reason for the audit log, on the database itself only; required there to change administrators or passwords',
       readText,
     )
     // `run` prints it, as any failure.

@@ -19,6 +19,7 @@ import {
 } from '../contexts.js'
 import { explain, fail, misuse } from '../exit-codes.js'
 import { openRemote, readUrl } from '../remote.js'
+import { loginTo } from '../remote-failures.js'
 import { checkServer, type Secrets, signIn } from '../sign-in.js'
 import { canAsk, given, readSecret } from '../terminal/ask.js'
 import { printFields, printJson, say, timeText, warn } from '../terminal/output.js'
@@ -77,11 +78,11 @@ administration.read or organizations.write. It is valid until it expires.`)
       const known = options.username ?? context.username
       const username = await given(known, 'Username:', 'Without a terminal, pass --username.', options)
       const session = await signIn(server, username, options)
-      await keep(name, { ...context, username }, session.token)
+      const before = await keep(name, { ...context, username }, session.token)
       const expireTime = timestampDate(session.expireTime!)
       if (options.json) printJson({ context: name, url: context.url, username, expireTime })
       else say(`You are signed in to ${name} (${context.url}) until ${timeText(expireTime)}.`)
-      warnOfEnvironment(name)
+      sayCurrent(name, before, options)
     })
 
   program
@@ -169,7 +170,7 @@ administration.read or organizations.write. It is valid until it expires.`)
       await chooseContext(name)
       await writeContexts({ current: name === local ? undefined : name, contexts })
       if (options.json) printJson({ current: name })
-      else say(name === local ? 'Commands work on the database itself.' : `Commands work at ${name}.`)
+      else say(worksAt(name))
       warnOfEnvironment(name)
     })
   contexts
@@ -183,10 +184,22 @@ administration.read or organizations.write. It is valid until it expires.`)
       await removeToken(chosen.context)
       const { current, contexts } = await readContexts()
       const { [name]: _, ...others } = contexts
-      await writeContexts({ current: current === name ? undefined : current, contexts: others })
+      const left = current === name ? undefined : current
+      await writeContexts({ current: left, contexts: others })
       if (options.json) printJson({ name, deleted: true })
-      else say(`Context ${name} is deleted.`)
+      else say(`Context ${name} is deleted. ${worksAt(left)}`)
     })
+}
+
+/** Where commands work by this current context, as a sentence. */
+function worksAt(current = local): string {
+  return current === local ? 'Commands work on the database itself.' : `Commands work at ${current}.`
+}
+
+/** Says that a sign-in has changed the current context, if it has. */
+function sayCurrent(name: string, before: string, { json }: GlobalOptions): void {
+  if (!json && name !== before) say(`It is now the current context (was ${before}).`)
+  warnOfEnvironment(name)
 }
 
 /** AUTH_CONTEXT outweighs the context that a command made current. */
@@ -227,12 +240,12 @@ async function contextFor(url: string | undefined, options: LoginOptions) {
   // Without a flag, the context keeps what it has.
   const tls = { ...(ca && { ca: resolve(ca) }), ...(serverName && { serverName }) }
   const isNew = named !== undefined && !Object.hasOwn((await readContexts()).contexts, named)
-  if (url === undefined && !(isNew && canAsk(options))) {
+  if (url === undefined && !isNew) {
     const chosen = await chooseContext(named)
     if (chosen) return { ...chosen, context: { ...chosen.context, ...tls } }
   }
   const question = 'URL of the administration listener (https://host:port):'
-  const missing = 'Pass the URL of the server to sign in to.'
+  const missing = `Pass the URL: \`${loginTo({ name: named, url: '' }, 'https://HOST:50052')}\`.`
   const origin = parseUrl(await given(url, question, missing, options, urlProblem))
   const name = named ?? new URL(origin).host
   if (name === local) misuse('`local` is the database itself: choose another name for the context.')
@@ -257,11 +270,11 @@ async function signInService(name: string, context: Context, options: LoginOptio
   try {
     const { actor, scopes } = await createClient(Administration, transport).getSession({})
     const { username: _, ...server } = context
-    await keep(name, server, key)
+    const before = await keep(name, server, key)
     const may = scopes.map(scope => scopeName(scope) ?? String(scope))
     if (options.json) printJson({ context: name, url: context.url, actor, scopes: may })
     else say(`You are signed in to ${name} (${context.url}) as ${actor}, with ${may.join(', ')}.`)
-    warnOfEnvironment(name)
+    sayCurrent(name, before, options)
   } catch (error) {
     if ((await explain(error)).reason === 'INVALID_TOKEN')
       fail('The server doesn’t accept the key: it is wrong, expired or deleted.', 4)
@@ -271,9 +284,10 @@ async function signInService(name: string, context: Context, options: LoginOptio
   }
 }
 
-/** Keeps a session, and makes its context the current one. */
-async function keep(name: string, context: Context, token: string): Promise<void> {
+/** Keeps a session, and makes its context the current one. Returns the one before. */
+async function keep(name: string, context: Context, token: string): Promise<string> {
   await writeToken(context.tokenFile, token)
-  const { contexts } = await readContexts()
+  const { current = local, contexts } = await readContexts()
   await writeContexts({ current: name, contexts: { ...contexts, [name]: context } })
+  return current
 }

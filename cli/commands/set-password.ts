@@ -16,9 +16,10 @@ is ignored. A terminal prompts for it twice, without showing it. There is no
 flag for the password itself, because other users of the system could see it.
 
 Examples:
-  $ auth-admin users set-password '(11)98765-4321' --reason 'lost, called in'
+  $ auth-admin users set-password '(11)98765-4321'
   $ auth-admin users set-password admin --password-file /run/secrets/admin
-  $ generate-password | auth-admin users set-password admin --password-file -`,
+  $ generate-password | auth-admin users set-password admin --password-file - \\
+      --local --reason 'lost, called in'`,
     )
     .administers(async (api, name: string | undefined, options: Named & { passwordFile?: string }) => {
       const { passwordFile: file } = options

@@ -51,7 +51,7 @@ public endpoints can read your own record, refresh and revoke, and nothing else.
     .description('Delete the one-time codes of an administrator who lost the authenticator.')
     .option('--confirm <name>', 'the username again; a terminal prompts for it')
     .json()
-    .examples("totp delete ana --confirm ana --reason 'lost her telephone'")
+    .examples('totp delete ana --confirm ana')
     .administers(async (api, name: string | undefined, options: GlobalOptions & { confirm?: string }) => {
       const wanted = await given(name, 'Which user (username or id)?', 'Name the user: pass a username or id.', options)
       const { user } = await api.getUser({ user: wanted, omitKeys: true })

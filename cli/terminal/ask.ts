@@ -157,6 +157,19 @@ export async function askSecret(name: string, check: Check): Promise<string> {
   }
 }
 
+/** Where a command works. */
+interface Place {
+  readonly local?: boolean
+  readonly context?: string
+}
+
+/** A sentence that names the server on which a command does what it says, if it works on one. */
+async function placed(sentence: string, place: Place): Promise<string> {
+  const { contextOf } = await import('../contexts.js')
+  const chosen = await contextOf(place)
+  return chosen ? `On ${chosen.name} (${chosen.context.url}): ${sentence}` : sentence
+}
+
 /** What is missing where `confirm` can't ask. */
 export const missingYes = 'This needs a confirmation: pass --yes.'
 
@@ -166,14 +179,15 @@ export const missingYes = 'This needs a confirmation: pass --yes.'
  */
 export async function confirm(
   sentence: string,
-  options: { yes?: boolean; json?: boolean },
+  options: Place & { yes?: boolean; json?: boolean },
   validate?: () => Promise<unknown>,
 ): Promise<void> {
   if (options.yes) return
   if (!canAsk(options)) misuse(missingYes)
   await validate?.()
+  const message = await placed(sentence, options)
   const { default: inquirer } = await import('inquirer')
-  const question = { type: 'confirm', name: 'sure', message: sentence, default: false } as const
+  const question = { type: 'confirm', name: 'sure', message, default: false } as const
   const { sure } = (await inquirer.prompt([question])) as { sure: boolean }
   if (!sure) fail('Nothing was done.')
 }
@@ -185,13 +199,13 @@ export async function confirm(
 export async function confirmName(
   sentence: string,
   name: string,
-  options: { confirm?: string; json?: boolean },
+  options: Place & { confirm?: string; json?: boolean },
   validate?: (confirm: string) => Promise<unknown>,
 ): Promise<string> {
   if (options.confirm !== undefined) return options.confirm
   if (!canAsk(options)) misuse(`${sentence} To confirm, pass --confirm ${quote(name)}.`)
   await validate?.(name)
-  say(sentence)
+  say(await placed(sentence, options))
   const typed = await askText(`Type ${name.trim()} to confirm:`, {
     hint: text => (text === name.trim() ? undefined : 'Doesn’t match yet.'),
   })
@@ -216,7 +230,7 @@ export function readTime(value: string): Date {
 export async function confirmAtServer(
   sentence: string,
   name: string,
-  options: { confirm?: string; json?: boolean; local?: boolean; context?: string },
+  options: Place & { confirm?: string; json?: boolean },
   validate: (confirm: string) => Promise<unknown>,
 ): Promise<string> {
   const { contextOf } = await import('../contexts.js')

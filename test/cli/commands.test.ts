@@ -286,7 +286,7 @@ const faults: Record<string, [before: string, after: string, code: number, local
 
 /** What finds or changes nothing the second time: the same at both places. */
 const alike = `users list, users show admin, users why ana, users show unknown, users lockouts list, users list --page-token x,
-  users suspend admin --yes --reason teste, organizations list, organizations show Escola, organizations show 999,
+  users suspend admin --yes, organizations list, organizations show Escola, organizations show 999,
   organizations members list Escola, questions list, questions show 1, questions show 999, questions unmatched list,
   services list, services show unknown, keys list, issuer show, mail list, mail show 999, migrate status, audit verify,
   organizations edit Escola --phone 7, organizations activate Escola, users resume ana, questions offer 1`

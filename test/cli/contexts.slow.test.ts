@@ -81,6 +81,38 @@ test.serial(
   },
 )
 
+test.serial('a login says which context is current now, and a server takes no reason', async t => {
+  const { run, login, pipe } = await isolatedUser(t, { signedIn: 'one' })
+  const second = ['login', url(), '--username', 'admin', '--password-file', '-', '--context', 'two']
+  t.regex((await pipe(second, password)).stdout, /\nIt is now the current context \(was one\)\.\n$/)
+  t.notRegex((await pipe(second, password)).stdout, /current context/)
+  const key = await serviceKey(service, ['administration.read'], 'terceira')
+  const third = ['login', url(), '--context', 'three', '--service-key-file', '-']
+  t.regex((await pipe(third, key)).stdout, /\nIt is now the current context \(was two\)\.\n$/)
+  t.is(
+    (await run('contexts', 'delete', 'three')).stdout,
+    'Context three is deleted. Commands work on the database itself.\n',
+  )
+  await run('contexts', 'use', 'one')
+  t.is((await run('contexts', 'delete', 'two')).stdout, 'Context two is deleted. Commands work at one.\n')
+  await login('--context', 'one')
+  const { username } = await service.signUp('ROLE_CLIENT')
+  await assertRefusals(t, run, [
+    [
+      /^error: --reason is for changes on the database itself/,
+      2,
+      'users',
+      'suspend',
+      username,
+      '--yes',
+      '--reason',
+      'x',
+    ],
+    [/`auth-admin login https:\/\/HOST:50052 --context new`/, 2, 'login', '--context', 'new', '--username', 'admin'],
+  ])
+  t.false((await documentsOf(service).json('users', 'show', username)).suspended)
+})
+
 test.serial('logout deletes the session, and `--everywhere` also revokes its copies', async t => {
   const [first, second] = [await isolatedUser(t), await isolatedUser(t)]
   for (const { login } of [first, second]) await login('--context', 'here')
@@ -224,13 +256,14 @@ test.serial(
     await age(905)
     t.is((await run('users', 'list')).code, 0)
     const says =
-      /^error: This requires a sign-in in the last 15 minutes, with a one-time code if codes are enrolled\. Sign in again\. Run `auth-admin login --context here`\.\n$/
+      /^error: This requires a sign-in in the last 15 minutes, with a one-time code if codes are enrolled: run `auth-admin login --context here`\.\n$/
     await assertRefusals(t, run, [[says, 4, 'services', 'create', 'notas', '--may', 'users.read']])
     const erasing = terminal('users', 'erase', username)
     await erasing.shows(`Context here (${url()}): sign in again as admin.`)
     await erasing.shows('Password')
     t.notRegex(erasing.screen(), /to confirm/)
     erasing.type(`${password}${keys.enter}`)
+    await erasing.shows(`On here (${url()}): This permanently erases`)
     await erasing.shows('to confirm:')
     erasing.type(`${username}${keys.enter}`)
     t.is(await erasing.ended, 0, erasing.screen())
@@ -240,6 +273,7 @@ test.serial(
     await run('users', 'activate', 'colega')
     await age(905)
     const suspending = terminal('users', 'suspend', 'colega')
+    await suspending.shows(`On here (${url()}): User `)
     await suspending.shows('can no longer sign in')
     suspending.type(`y${keys.enter}`)
     t.is(await suspending.ended, 0, suspending.screen())
@@ -338,6 +372,16 @@ test.serial('a local-only command refuses `--context` without effect, and ignore
   t.deepEqual(await readdir(config), ['auth-admin'])
   const installed = await runCli({ ...service.env, ...env, AUTH_CONTEXT: 'prod' }, ['install'])
   t.is(installed.code, 0, installed.stderr)
+  for (const [question, ...args] of [
+    ['Rotate?', 'master-key', 'rotate'],
+    ['Rotate at once?', 'keys', 'rotate', '--now', '--local'],
+  ] as const) {
+    const asked = openTerminal({ ...service.env, ...env, AUTH_CONTEXT: 'prod' }, args)
+    await asked.shows(question)
+    asked.type(`n${keys.enter}`)
+    t.is(await asked.ended, 1, asked.screen())
+    t.notRegex(asked.screen(), /On prod/)
+  }
 })
 
 test.serial('login says what to do about a wrong password, a connection without TLS and a missing URL', async t => {
