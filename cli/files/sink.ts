@@ -35,6 +35,8 @@ export async function openSink(path: string, style: Style): Promise<Sink> {
     if (stream.errored) throw stream.errored
     if (text !== '' && !stream.write(text)) await once(stream, 'drain')
   }
+  // Without a byte order mark, Excel takes UTF-8 for Windows-1252.
+  if (style.format === 'csv' && style.cells === 'spreadsheet') await write('\ufeff')
   if (style.format === 'csv') await write(toText([Object.fromEntries(style.columns.map(name => [name, name]))]))
   return {
     write: rows => write(toText(rows)),

@@ -25,11 +25,11 @@ export function readTelephone(text: string): string | undefined {
 }
 
 /**
- * Whether a text is a telephone number that a spreadsheet or a script took for an amount or a formula, such as
+ * Whether a text is a number of 8 to 15 digits that a spreadsheet or a script took for an amount or a formula, such as
  * `5,51199E+12`, `11987654321,00`, `11,987,654,321` or `="11987654321"`. Dots between thousands are a spelling that
  * `readTelephone` accepts. Expects lower case and NFKC.
  */
-export function isDamagedTelephone(text: string): boolean {
+export function isDamagedNumber(text: string): boolean {
   const plain = text.replace(/^(?:r\$|[='"+ ])+|[" ]+$/g, '').replace(/ /g, '')
   const { digits, exponent } = /^(?<digits>\d+)(?:[.,]\d+)?e\+?(?<exponent>\d{1,3})$/.exec(plain)?.groups ?? {}
   if (digits !== undefined) {

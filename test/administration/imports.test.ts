@@ -584,6 +584,11 @@ test.serial('rows without lines are named by their numbers, and rows that change
   const { rejected, made } = await repeated([[same, same], [same, change], [change]])
   t.like(made, { unchanged: 3, updated: 1, rejected: 1 })
   t.regex(rejected[0]!, /^4 .*row \(4\) means the same user as row 3\b/)
+  const wrong = [{ form: { username, city: 'Tupã' } }, { form: { username, gender: 'X' } }]
+  const unreadable = { form: { username }, problems: [{ field: 'active', message: 'Use True or False.' }] }
+  const both = await repeated([[...wrong, unreadable]])
+  t.regex(both.rejected[0]!, /^1 .*M, F or N.* row \(1\) means the same user as row 0\b/)
+  t.regex(both.rejected[1]!, /^2 Use True or False\. .* row \(2\) means the same user as row 0\b/)
 })
 
 test.serial('an organization that an import has created or changed is not changed by another of its rows', async t => {

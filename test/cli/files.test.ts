@@ -243,6 +243,20 @@ test.serial('telephone numbers that a spreadsheet changed are rejected as userna
   t.like(JSON.parse(stdout), { created: intact.length, rejected: 0 })
 })
 
+test.serial('INEP codes that a spreadsheet changed are rejected', async t => {
+  for (const code of ['3,5E+07', '35000000,00', '35000000.0', '="35000000', '35,000,000']) {
+    const { code: exitCode, stderr } = await cli(
+      'organizations',
+      'import',
+      await file(`name;inep_code\nTrocada;${code}\n`),
+    )
+    t.is(exitCode, 6, code)
+    t.regex(stderr, /^Line 2, inep_code: A spreadsheet has changed this INEP code: enter it again,/m, code)
+  }
+  const { stdout } = await cli('organizations', 'import', await file('name;inep_code\nInteira;35000001\n'), '--json')
+  t.like(JSON.parse(stdout), { created: 1, rejected: 0 })
+})
+
 test.serial('a user whose username is such a number already is changed as before, and no other user is', async t => {
   for (const username of ['5,51199E+13', '1132221000', '11987650000'])
     await service.signUp('ROLE_CLIENT', { username, nickname: `n ${username}` })
@@ -332,7 +346,8 @@ test.serial('no cell of an export for spreadsheets is a formula, whatever separa
   const out = at('guarded.csv')
   t.is((await cli('organizations', 'export', out, '--spreadsheet')).code, 0)
   const written = await readFile(out, 'utf8')
-  t.regex(written, /^"id","name",/)
+  // Excel reads UTF-8 with a byte order mark only.
+  t.regex(written, /^\ufeff"id","name",/)
   for (const line of written.split(/[\r\n]+/)) {
     if (line !== '' && !line.startsWith('"')) t.notRegex(line, /^\s*[=+\-@＝＋－＠]/)
     for (const separator of [',', ';', '\t', '|'])

@@ -278,11 +278,32 @@ test.serial('--change-accounts names the columns that may open access, and the r
   const done = await imported('users', source, '--change-accounts', 'active,email')
   t.like(done, { code: 0, updated: 1, changes: { email: 1, active: 1 }, changeAccounts: ['active', 'email'] })
   t.regex((await cli('imports', 'show', String(done.id))).stdout, /changeAccounts +active, email\n/)
+  // Without a report, the reasons are on standard error.
+  const cleared = await file('username,email\nopens-ana,\n')
+  for (const options of [['--dry-run'], []])
+    t.regex(
+      (await cli('users', 'import', cleared, ...options)).stderr,
+      /^Line 2, email: This would clear email of an existing user, .*--change-accounts email\.$/m,
+    )
+  t.notRegex((await cli('users', 'import', cleared, '--report', report)).stderr, /^Line/m)
   await assertRefusals(t, cli, [
     [/Use columns among/, 2, 'users', 'import', source, '--change-accounts', 'role'],
     [/Use columns among/, 2, 'users', 'import', source, '--change-accounts', ''],
     [/Use columns among/, 2, 'organizations', 'import', source, '--change-accounts', 'password'],
   ])
+})
+
+test.serial('without a report, the first ten rejected rows are shown with their reasons', async t => {
+  const source = await file(`username,state,city,role\n${'papel,SP,Bauru,ROLE_KING\n'.repeat(12)}`)
+  for (const options of [['--dry-run'], ['--all-or-nothing']]) {
+    const { stderr, stdout } = await cli('users', 'import', source, ...options)
+    const shown = stderr.split('\n').filter(line => line.startsWith('Line '))
+    t.deepEqual(
+      shown,
+      Array.from({ length: 10 }, (_, index) => `Line ${index + 2}, role: Use ROLE_INSTITUTION or ROLE_CLIENT.`),
+    )
+    t.regex(stdout, /12 rejected/)
+  }
 })
 
 test.serial('an import of new users without the column termsofusage warns once, also in a dry run', async t => {
@@ -533,7 +554,8 @@ test.serial(
     t.is(stays.length, 1)
     t.like(stays[0], { id: ids[1], name: 'undo-b' })
     t.regex(stays[0].why, /^signed in, /)
-    t.regex((await cli('imports', 'show', `${id}`)).stdout, /^undoTime +\d{4}-/m)
+    const { stdout: shown } = await cli('imports', 'show', `${id}`)
+    for (const line of [/^undoTime +\d{4}-/m, /^state +finished, undone$/m, /^by +cli:/m]) t.regex(shown, line)
   },
 )
 

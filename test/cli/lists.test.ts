@@ -242,6 +242,12 @@ function columnsOf(text: string): number {
     .replaceAll('\u0301', '').length
 }
 
+test('imports are shown with the username of who started them, and whether they are undone', async t => {
+  const { stdout } = await runCli(env, ['imports', 'list', '--limit', '1'])
+  t.regex(stdout, / BY .*\n\d+ +users +finished, undone .* admin +\d{4}-/)
+  t.regex((await runCli(env, ['imports', 'show', '1'])).stdout, /^by +admin \(#1\)$/m)
+})
+
 test('at a terminal, no word is broken, and values for copying are not wrapped', async t => {
   const own = await installedRegistry(t)
   const name = 'Associação dos Moradores do Bairro de Nossa Senhora das Graças e Adjacências'
@@ -265,5 +271,7 @@ test('at a terminal, no word is broken, and values for copying are not wrapped',
   for (const word of [...name.split(' '), email]) t.true(screen.split(/\s+/).includes(word), screen)
   t.regex(await show('users', 'list'), /^1 +Ana Maria da Silva Souza de Oliveira /m)
   t.regex(await show('audit', 'list', '--limit', '1'), / Ana Maria da Silva Souza de Oliveira #1 /)
-  t.regex(await show('users', 'why', '1'), / auth-admin users edit 1 --email ADDRESS --reason REASON$/m)
+  const why = await show('users', 'why', '1')
+  t.regex(why, / auth-admin users edit 1 --email ADDRESS --reason REASON$/m)
+  t.regex(why, /^Nothing keeps user 1 \(Ana [^\n]+\) from signing in with the password\.\n\nPREVENTS /)
 })

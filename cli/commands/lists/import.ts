@@ -202,9 +202,9 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
   const note = (text: string) => process.stderr.write(`${printable(text)}\n`)
   const readAs = describe(source, survey.dateForms)
   if (!options.json) note(`${source.path} is read as ${readAs}.`)
+  else if (source.encoding === 'win1252') note('The file is not UTF-8: it is read as Windows-1252.')
   if (survey.unknown.length > 0) note(`Ignored columns: ${survey.unknown.join(', ')}.`)
   if (survey.withoutTerms) note('No column termsofusage: new users are registered as not having accepted the terms.')
-  if (source.encoding === 'win1252') note('The file is not UTF-8: it is read as Windows-1252.')
 
   const { dryRun = false, allOrNothing = false, changeAccounts = [], keepIds = false, afterDryRun } = options
   const start = (highestId = 0) =>
@@ -224,7 +224,9 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
   if (survey.passwords > 0 && !dryRun)
     note(`Passwords to hash: ${survey.passwords}, at most ${duration((survey.passwords * hashMilliseconds) / 1000)}.`)
 
-  const report = options.report === undefined ? undefined : await openReport(options.report, source)
+  const shown: string[] = []
+  const report =
+    options.report === undefined ? reportOf(source, toLines(shown)) : await openReport(options.report, source)
   const folded = new Map<string, number>()
   const changes: Record<string, number> = {}
   let rows = 0
@@ -234,7 +236,7 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
       const answer = await untilAnswered(() => api.importBatch(toRequest(id, noun, batch)))
       rows += batch.rows.length
       for (const [field, count] of Object.entries(answer.changes)) changes[field] = (changes[field] ?? 0) + count
-      await report?.write(
+      await report.write(
         batch.rows.map(row => row.source),
         batch.firstRow,
         answer.rejected,
@@ -248,8 +250,9 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
     throw error
   })
   const made = finished.import!
-  if (finished.rejected.length > 0) await report?.writeAll(finished.rejected)
-  await report?.close()
+  if (finished.rejected.length > 0) await report.writeAll(finished.rejected)
+  await report.close()
+  if (!options.json) for (const line of shown) note(line)
   for (const [column, count] of folded) note(`Line breaks became spaces in ${column}: ${count} cells.`)
   const { created, updated, unchanged, rejected } = made
   if (made.nextRow !== rows || rows !== created + updated + unchanged + rejected)
@@ -371,7 +374,26 @@ async function openReport(path: string, source: Source) {
     ...head.filter(name => !(errorColumns as readonly string[]).includes(name.toLowerCase())),
     ...errorColumns,
   ]
-  const sink: Sink = await openSink(path, { format, columns, delimiter, cells: 'verbatim' })
+  return reportOf(source, await openSink(path, { format, columns, delimiter, cells: 'verbatim' }))
+}
+
+/** Rejected rows that are shown without a report. */
+const mostShown = 10
+
+/** Keeps the lines, fields and reasons of the first rejected rows. */
+function toLines(shown: string[]): Sink {
+  return {
+    async write(rows) {
+      for (const { error_line: line, error_field: field, error_reason: why } of rows.slice(0, mostShown - shown.length))
+        shown.push(`Line ${line}${field ? `, ${field}` : ''}: ${why}`)
+    },
+    async close() {},
+  }
+}
+
+/** Puts the rejected rows of a source into a sink, with where and why they are wrong. */
+function reportOf(source: Source, sink: Sink) {
+  const { head } = source
   const toReport = (row: SourceRow, { problems }: RejectedRow) => {
     const { original } = row
     const cells = Array.isArray(original)

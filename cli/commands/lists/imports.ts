@@ -29,8 +29,10 @@ export function addImports(program: Command): void {
     .examples('imports show 7')
     .administers(async (api, id: number, { json }: Options) => {
       const output = importOutput((await api.getImport({ id })).import!)
-      if (json) printJson(output)
-      else printFields({ ...output, changeAccounts: output.changeAccounts.join(', ') })
+      if (json) return printJson(output)
+      const { actor, actorId, actorUsername, ...fields } = output
+      const by = actorUsername === undefined ? actor : `${actorUsername} (#${actorId})`
+      printFields({ ...fields, state: shownState(output), changeAccounts: output.changeAccounts.join(', '), by })
     })
 
   imports
@@ -49,9 +51,15 @@ export function addImports(program: Command): void {
   addUndo(imports)
 }
 
+/** The state of an import for users: an undo leaves it finished, or aborted. */
+function shownState({ state, undoTime }: ReturnType<typeof importOutput>): string {
+  return undoTime === undefined ? state : `${state}, undone`
+}
+
 /** An import in plain words. */
 export function importOutput(of: Import) {
-  const { id, sourceDigest, nextRow, created, updated, unchanged, rejected, actor, actorId, afterDryRun, undoTime } = of
+  const { id, sourceDigest, nextRow, created, updated, unchanged, rejected, afterDryRun, undoTime } = of
+  const { actor, actorId, actorUsername } = of
   return {
     id,
     kind: ImportKind[of.kind].toLowerCase(),
@@ -68,6 +76,7 @@ export function importOutput(of: Import) {
     updateTime: timeText(timestampDate(of.updateTime!)),
     actor,
     actorId,
+    actorUsername,
     undoTime: undoTime && timeText(timestampDate(undoTime)),
   }
 }
@@ -85,14 +94,17 @@ const importList: List<Import, 'imports'> = {
       'updateTime',
       'actor',
       'actorId',
+      'actorUsername',
       'undoTime',
     ],
   ],
   toOutput: importOutput,
-  head: { titles: ['id', 'kind', 'state', 'rows', 'created', 'updated', 'unchanged', 'rejected', 'changed'] },
+  head: { titles: ['id', 'kind', 'state', 'rows', 'created', 'updated', 'unchanged', 'rejected', 'by', 'changed'] },
   toCells(of) {
-    const { id, kind, state, nextRow, created, updated, unchanged, rejected, dryRun, updateTime } = importOutput(of)
-    return [id, dryRun ? `${kind}, dry run` : kind, state, nextRow, created, updated, unchanged, rejected, updateTime]
+    const output = importOutput(of)
+    const { id, kind, nextRow, created, updated, unchanged, rejected, dryRun, updateTime } = output
+    const [what, by] = [dryRun ? `${kind}, dry run` : kind, output.actorUsername ?? output.actor]
+    return [id, what, shownState(output), nextRow, created, updated, unchanged, rejected, by, updateTime]
   },
   empty: 'There are no imports.',
 }

@@ -32,13 +32,16 @@ lock a user.`)
       const { id, username } = found!.record!
       const cells = [...grouped(obstacles)].map(([{ reason, command, seconds }, prevents]) => [
         prevents.join(', '),
-        seconds === undefined ? reason : `${reason} For ${duration(seconds)}.`,
+        seconds === undefined ? reason : `${reason.replace(/\.$/, '')} (${duration(seconds)} left).`,
         command,
       ])
       const who = `user ${id} (${username})`
       const nothing = `Nothing keeps ${who} from signing in, activating or recovering.`
       const signsIn = !obstacles.some(({ prevents }) => prevents === 'sign in')
-      if (signsIn && obstacles.length > 0) say(`Nothing keeps ${who} from signing in with the password.\n`)
+      if (signsIn && obstacles.length > 0) {
+        say(`Nothing keeps ${who} from signing in with the password.`)
+        say('')
+      }
       printTable({ titles: ['prevents', 'why', 'fix'], whole: ['fix'] }, cells, nothing)
       const counted = failures.filter(({ count }) => count > 0)
       if (counted.length === 0) return

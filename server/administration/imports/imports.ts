@@ -12,6 +12,7 @@ import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../../access/administrator.js'
 import type { AdministrationRpcs } from '../../calls/context.js'
 import type { ImportRow, Imports, ImportKind as KindName } from '../../models/import.js'
+import type { UserNames } from '../../models/user-names.js'
 import type { Pool } from '../../passwords/pool.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { refuse } from '../../requests/refusal.js'
@@ -30,9 +31,21 @@ const states: Readonly<Record<ImportRow['state'], ImportState>> = {
   aborted: ImportState.ABORTED,
 }
 
+interface Deps {
+  readonly imports: Imports
+  readonly users: Pick<UserNames, 'usernames'>
+  readonly pool: Pick<Pool, 'stats'>
+  readonly openPage: OpenPage
+}
+
 /** The RPCs of imports, but for their rows. */
-export function importRpcs(deps: { imports: Imports; pool: Pick<Pool, 'stats'>; openPage: OpenPage }) {
-  const { imports, pool, openPage } = deps
+export function importRpcs({ imports, users, pool, openPage }: Deps) {
+  /** Imports with the usernames of who started them. */
+  async function withNames(rows: readonly ImportRow[]): Promise<Import[]> {
+    const names = await users.usernames([...new Set(rows.flatMap(({ actorId }) => actorId ?? []))])
+    return rows.map(row => ({ ...toImport(row), actorUsername: names.get(row.actorId ?? 0) }))
+  }
+
   return {
     /** Starts or resumes an import. */
     async startImport(request, { administrator, transact }) {
@@ -90,7 +103,8 @@ export function importRpcs(deps: { imports: Imports; pool: Pick<Pool, 'stats'>; 
     /** Returns an import. */
     async getImport(request) {
       const id = checkId(request.id)
-      return { import: toImport((await imports.find(id)) ?? missing(id)) }
+      const [found] = await withNames([(await imports.find(id)) ?? missing(id)])
+      return { import: found }
     },
 
     /** Lists imports, the newest first. */
@@ -98,7 +112,7 @@ export function importRpcs(deps: { imports: Imports; pool: Pick<Pool, 'stats'>; 
       const page = openPage<number>(Administration.method.listImports, request)
       const rows = await imports.list({ limit: page.limit, beforeId: page.after })
       const { shown, ...next } = page.cut(rows, ({ id }) => id)
-      return { imports: shown.map(toImport), ...next }
+      return { imports: await withNames(shown), ...next }
     },
   } satisfies Partial<AdministrationRpcs>
 }

@@ -9,8 +9,10 @@ import {
   readOrganization,
 } from '../../registration/organizations.js'
 import { readDateOfBirth } from '../../rules/dates.js'
+import { nicknameKey } from '../../rules/names.js'
 import { type OrganizationField, organizationFields } from '../../rules/organization.js'
-import { type Batch, type Decision, differs, type Kind, type Problem, rejected, withheld } from './rows.js'
+import { isDamagedNumber } from '../../rules/telephone.js'
+import { type Batch, type Decision, damaged, differs, type Kind, type Problem, rejected, withheld } from './rows.js'
 
 /** First date of registration that is accepted; an earlier one is a typing error. */
 const firstDate = '1500'
@@ -47,13 +49,21 @@ export function createOrganizationRows({
     { of, t }: Batch,
   ): Promise<Decision<Entry>> {
     const isMissing = !found && details.name === undefined
-    const problems = [...wrong, ...(isMissing ? [{ field: 'name', message: 'Required.' }] : [])]
+    const { inepCode } = details
+    const isDamaged = inepCode && inepCode !== found?.inepCode && isDamagedNumber(nicknameKey(inepCode))
+    const problems = [
+      ...wrong,
+      ...(isMissing ? [{ field: 'name', message: 'Required.' }] : []),
+      ...(isDamaged ? [damaged('inep_code', 'INEP code')] : []),
+    ]
     if (problems.length > 0) return rejected('INVALID_ARGUMENT', ...problems)
     const taken = await registrar.problemOf(details, found?.id, t)
     const changed = found ? changedDetails(found, details) : []
     const opening = (field: OrganizationField) => field.opens && changed.includes(field.field)
     const held = organizationFields.filter(field => opening(field) && !of.changeAccounts.includes(field.field))
-    const refused = of.keepIds ? [] : held.map(({ field }) => withheld(field, field, 'organization'))
+    const refused = of.keepIds
+      ? []
+      : held.map(({ field, attribute }) => withheld(field, field, 'organization', details[attribute]))
     const all = [...(taken ? [taken] : []), ...refused]
     if (all.length > 0) return rejected('INVALID_ARGUMENT', ...all)
     if (!found) return { entry: { found, details: row.id === undefined ? details : { ...details, ...{ id: row.id } } } }

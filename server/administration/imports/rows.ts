@@ -113,12 +113,19 @@ export function createRows<Row extends AnyRow, Read extends AnyRead<Row>, Found 
   /** Rejects a row for what it has in common with others, or with a dry run. */
   function refusalOf(read: Read, found: Found | undefined, seen: Buffer, batch: Batch): Unapplied | undefined {
     const { row, index } = read
-    if (row.problems.length > 0) return rejected('INVALID_ARGUMENT', ...row.problems)
+    const repeated = repeatsOf(read, found, batch)
+    if (row.problems.length > 0) return rejected('INVALID_ARGUMENT', ...row.problems, ...repeated)
     // Its own errors come first.
     if (kind.isWrong(read)) return undefined
+    if (repeated.length > 0) return rejected('WRONG_STATE', ...repeated)
+    return batch.seen && !batch.seen[index]!.equals(seen) ? stale : undefined
+  }
+
+  /** The problem of a row that means the same record as an earlier one. */
+  function repeatsOf(read: Read, found: Found | undefined, { touched }: Batch): Problem[] {
+    const { row, index } = read
     const field = row.id === undefined ? kind.key : 'id'
-    const repeats = batch.touched.reject(row, index, kind.namesOf(read, found), { field, what: kind.what })
-    return repeats ?? (batch.seen && !batch.seen[index]!.equals(seen) ? stale : undefined)
+    return touched.problemsOf(row, index, kind.namesOf(read, found), { field, what: kind.what })
   }
 
   /** Judges rows that don't depend on each other. */
@@ -138,7 +145,10 @@ export function createRows<Row extends AnyRow, Read extends AnyRead<Row>, Found 
     for (const [index, read] of group.entries()) {
       const refused = refusalOf(read, found[index], seen[index]!, batch)
       const wrongId = refused ?? checkRowId(read.row.id, found[index], kind.what, { of: batch.of, free })
-      decisions.push(wrongId ?? (await decide(read, found[index])))
+      const decision = wrongId ?? (await decide(read, found[index]))
+      const isWrong = refused === undefined && 'kind' in decision && decision.kind === 'rejected'
+      const repeated = isWrong ? repeatsOf(read, found[index], batch) : []
+      decisions.push(isWrong ? { ...decision, problems: [...decision.problems, ...repeated] } : decision)
     }
     const entries = decisions.flatMap(decision => ('entry' in decision ? [decision.entry] : []))
     const applied = entries.length > 0 ? await kind.apply(entries, batch) : []
@@ -196,18 +206,18 @@ export function createTouched(
     async read(names: readonly string[]): Promise<void> {
       for (const [name, place] of await imports.touched(importId, names, t)) places.set(name, place)
     },
-    /** Rejects a row that means one of these records, if an earlier row touched it. The names were read. */
-    reject(
+    /** The problem of a row that means one of these records, if an earlier row touched it. The names were read. */
+    problemsOf(
       row: Placed,
       index: number,
       names: readonly string[],
       { field, what }: { field: string; what: string },
-    ): Unapplied | undefined {
+    ): Problem[] {
       const place = names.map(name => places.get(name)).find(place => place !== undefined)
-      if (place === undefined) return undefined
+      if (place === undefined) return []
       const word = row.line === undefined ? 'row' : 'line'
       const message = `This ${word} (${placeOf(row, index)}) means the same ${what} as ${word} ${place}, which was imported: keep one.`
-      return rejected('WRONG_STATE', { field, message })
+      return [{ field, message }]
     },
     /** Notes that a row touched a record. */
     add(row: Placed, index: number, names: readonly string[]): void {
@@ -221,11 +231,19 @@ export function createTouched(
   }
 }
 
-/** The problem of a change that `change_accounts` doesn't permit. */
-export function withheld(field: string, column: string, what: string): Problem {
+/** The problem of a change to a value, null for none, that `change_accounts` doesn't permit. */
+export function withheld(field: string, column: string, what: string, value: unknown): Problem {
   return {
     field,
-    message: `This would change ${column} of an existing ${what}, which opens access: permit it with --change-accounts ${column}.`,
+    message: `This would ${value === null ? 'clear' : 'change'} ${column} of an existing ${what}, which opens access: permit it with --change-accounts ${column}.`,
+  }
+}
+
+/** The problem of a number that a spreadsheet took for an amount. */
+export function damaged(field: string, what: string): Problem {
+  return {
+    field,
+    message: `A spreadsheet has changed this ${what}: enter it again, in a column that is formatted as text.`,
   }
 }
 

@@ -19,8 +19,8 @@ import { nicknameSkeleton, usernameSkeleton } from '../../rules/look-alikes.js'
 import { isOneLine, nicknameKey, usernameKey } from '../../rules/names.js'
 import { profile, profileFields } from '../../rules/profile.js'
 import type { Role } from '../../rules/roles.js'
-import { isDamagedTelephone } from '../../rules/telephone.js'
-import { type Batch, type Decision, differs, type Kind, type Problem, rejected, withheld } from './rows.js'
+import { isDamagedNumber } from '../../rules/telephone.js'
+import { type Batch, type Decision, damaged, differs, type Kind, type Problem, rejected, withheld } from './rows.js'
 
 interface Deps extends FormRules {
   readonly registrar: Registrar
@@ -146,14 +146,19 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     if (isProblem(organization)) problems.push(organization)
     const joins = organization !== undefined && !isProblem(organization) && organization !== user.organizationId
     const opening = [
-      [username !== undefined, 'username', 'username'],
-      [email !== undefined, 'email', 'email'],
-      [activate && !user.suspended, 'active', 'active'],
-      [joins, 'organization', row.organizationId === undefined ? 'organization_inep_code' : 'organization_id'],
+      [username !== undefined, 'username', 'username', username],
+      [email !== undefined, 'email', 'email', email],
+      [activate && !user.suspended, 'active', 'active', activate],
+      [
+        joins,
+        'organization',
+        row.organizationId === undefined ? 'organization_inep_code' : 'organization_id',
+        organization,
+      ],
     ] as const
     // No permission changes administrators, or anyone with kept ids: the end rejects both.
-    for (const [changes, column, field] of user.role === 'ROLE_ADMIN' || keepIds ? [] : opening)
-      if (changes && !changeAccounts.includes(column)) problems.push(withheld(field, column, 'user'))
+    for (const [changes, column, field, value] of user.role === 'ROLE_ADMIN' || keepIds ? [] : opening)
+      if (changes && !changeAccounts.includes(column)) problems.push(withheld(field, column, 'user', value))
     if (problems.length > 0) return rejected('INVALID_SIGN_UP', ...problems)
 
     const passwordHash = typeof hash === 'string' && hash !== user.passwordHash ? hash : undefined
@@ -185,7 +190,9 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
         fields,
         deps,
       )
-      const wrong = all.map(({ field, message }) => ({ field: field === 'roles' ? 'role' : field, message }))
+      const wrong = all.map(each =>
+        each.field === 'roles' ? { field: 'role', message: 'Use ROLE_INSTITUTION or ROLE_CLIENT.' } : each,
+      )
       const isWrong = wrong.some(({ field }) => field === 'username')
       const key = texts.username && !isWrong ? usernameKey(texts.username) : undefined
       return { index, row, form, texts, wrong, key }
@@ -215,7 +222,7 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
       const find = finder(await userBatches.lock(...namesIn(reads), batch.t))
       const wanted = await findOrganizations(reads, batch)
       const decide = (read: Read, user: BatchedUser | undefined): Decision<Registration<number> | UserChange> => {
-        if (hasDamagedName(read, user)) return rejected('INVALID_SIGN_UP', { field: 'username', message: damaged })
+        if (hasDamagedName(read, user)) return rejected('INVALID_SIGN_UP', damaged('username', 'telephone number'))
         return user ? change(read, user, wanted, batch) : create(read, wanted, batch)
       }
       return { find, decide }
@@ -261,13 +268,10 @@ function isGiven({ form }: Read, field: string): boolean {
   return (accountFields as readonly string[]).includes(field) && form[field as AccountField] !== undefined
 }
 
-const damaged =
-  'A spreadsheet has changed this telephone number: enter it again, in a column that is formatted as text.'
-
 /** Whether a row would give a user a damaged telephone number as username, or means another user by one. */
 function hasDamagedName({ texts: { username } }: Read, user: BatchedUser | undefined): boolean {
   const key = nicknameKey(username ?? '')
-  return isDamagedTelephone(key) && (!user || nicknameKey(user.username) !== key)
+  return isDamagedNumber(key) && (!user || nicknameKey(user.username) !== key)
 }
 
 /** What a change of a user changes, without its hash, which a sign-in can renew. */
