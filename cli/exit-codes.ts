@@ -126,10 +126,9 @@ async function explainRefusal(error: RemoteRefusal): Promise<Explanation> {
     : // The only tokens here are those of sessions.
       info?.reason === 'INVALID_TOKEN'
       ? `Your session has ended: run \`${login}\`.`
-      : error.rawMessage
-  // A sign-in itself is refused with another sentence.
-  const again = error.rawMessage.endsWith('Sign in again.') ? ` Run \`${login}\`.` : ''
-  const how = { JUSTIFICATION_NEEDED: ' Pass --reason.', SIGN_IN_AGAIN: again }[info?.reason ?? ''] ?? ''
+      : // A sign-in itself is refused with another sentence.
+        error.rawMessage.replace(/\. Sign in again\.$/, `: run \`${login}\`.`)
+  const how = info?.reason === 'JUSTIFICATION_NEEDED' ? ' Pass --reason.' : ''
   const ofServer = {
     UNAVAILABLE: `${where} can’t answer now; its database may be unreachable. Try again later.`,
     INTERNAL: `${where} failed. Its log has the cause, under request ${info?.metadata.requestId}.`,

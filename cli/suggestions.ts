@@ -33,6 +33,7 @@ const words: Readonly<Record<string, readonly string[]>> = {
   stop: ['abort'],
   disable: ['deactivate', 'suspend', 'retire'],
   enable: ['activate', 'resume', 'offer'],
+  unsuspend: ['resume'],
   sort: ['order'],
   locked: ['lockouts'],
   org: ['organizations'],

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { InvalidArgumentError, Option } from 'commander'
 import type { AuditLogEvent } from '../../proto/gen/auth/v1/administration_pb.js'
+import { auditActions } from '../../server/policy/audit-actions.js'
 import type { Api, GlobalOptions } from '../administration.js'
 import type { Command } from '../command.js'
 import { contextOf } from '../contexts.js'
@@ -170,10 +171,22 @@ function withFilter(command: Command): Command {
   return command
     .option('--user <name>', 'only events about this user: username or #id; of an erased user, #id', readText)
     .option('--actor <name>', 'only events caused by this user: username or #id; of an erased user, #id', readText)
-    .option('--action <name>', 'only this action; * matches any text, as in user.*', readText)
+    .option('--action <name>', 'only this action; * matches any text, as in user.*', readAction)
     .addOption(new Option('--outcome <outcome>', 'only events with this outcome').choices(['ok', 'refused']))
     .option('--since <time>', 'only events since this time: 90s, 15m, 2h, 7d ago, or ISO 8601', readTime)
     .option('--until <time>', 'only events before this time', readTime)
+}
+
+/** Reads an action; a pattern can be of a newer server. */
+function readAction(text: string): string {
+  const action = readText(text)
+  if (action.includes('*') || (auditActions as readonly string[]).includes(action)) return action
+  const words = action.toLowerCase().split(/[^a-z]+/)
+  const similar = auditActions.filter(known =>
+    known.split(/[.-]/).some((part, place) => place > 0 && words.includes(part)),
+  )
+  const nouns = [...new Set(auditActions.map(known => `${known.split('.')[0]}.*`))]
+  throw new InvalidArgumentError(`There is no such action. Use ${(similar.length > 0 ? similar : nouns).join(', ')}.`)
 }
 
 function toRequest({ user, actor, action, outcome, since, until }: Filter) {

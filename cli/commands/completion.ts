@@ -15,14 +15,15 @@ export function addCompletion(program: Command): void {
   program
     .command('completion')
     .description('Print a script that completes commands, options, and names of users and organizations.')
-    .argument('<shell>', 'bash, zsh or fish')
+    .argument('[shell]', 'bash, zsh or fish')
+    .remarks('The command must be in PATH. In a clone, `npm install --global .` adds it.')
     .examples(
       `completion bash \\
       > ~/.local/share/bash-completion/completions/auth-admin`,
       `completion zsh > "\${fpath[1]}/_auth-admin"`,
       'completion fish > ~/.config/fish/completions/auth-admin.fish',
     )
-    .action((shell: string, _options: unknown, command: Command) => {
+    .action((shell: string = '', _options: unknown, command: Command) => {
       const script = Object.hasOwn(scripts, shell) ? scripts[shell as keyof typeof scripts] : undefined
       if (!script) command.error('error: Use bash, zsh or fish.', { exitCode: 2 })
       process.stdout.write(script)

@@ -221,10 +221,10 @@ const organizationList: List<Organization, 'organizations'> = {
   name: 'organizations',
   fields: [...listedFields(PartnerOrganizationSchema), 'etag'],
   toOutput,
-  head: { titles: ['id', 'name', 'type', 'active', 'phone', 'email'], whole: ['phone'] },
+  head: { titles: ['id', 'name', 'inep', 'type', 'active', 'phone', 'email'], whole: ['inep', 'phone'] },
   toCells({ record }) {
-    const { id, name, type, active, phone, email } = record!
-    return [id, name, type, active === 'true', phone, email]
+    const { id, name, inepCode, type, active, phone, email } = record!
+    return [id, name, inepCode, type, active === 'true', phone, email]
   },
   empty: 'No organizations match.',
 }
@@ -234,7 +234,7 @@ function show(organization: Organization, { json }: Options, sentence?: string):
   if (json) printJson(toOutput(organization))
   else {
     if (sentence) say(sentence)
-    printFields(fields)
+    printFields({ ...fields, active: organization.record!.active === 'true' })
   }
 }
 

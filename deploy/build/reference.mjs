@@ -6,7 +6,7 @@ import { readFile, writeFile } from 'node:fs/promises'
 import { createProgram } from '../../dist/cli/program.js'
 import { toMarkdown } from '../../dist/cli/reference.js'
 import { definitions, withLastParagraphs } from '../../dist/gateway/openapi/rpc-comments.js'
-import { endpoints, limitTable, metrics, reasons, reasonsByStatus, settings } from './tables.mjs'
+import { actions, endpoints, limitTable, metrics, reasons, reasonsByStatus, settings } from './tables.mjs'
 
 /** The settings that people set first. */
 const firstSettings = [
@@ -30,6 +30,7 @@ const sections = {
     reasons: reasonsByStatus(),
     settings: await settings(firstSettings),
   },
+  'docs/administration.md': { actions: actions() },
   'docs/commands.md': { commands: toMarkdown(createProgram()).trim() },
   'docs/metrics.md': { limits: limitTable(), metrics: await metrics() },
   'docs/reasons.md': { reasons: await reasons() },

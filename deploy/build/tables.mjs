@@ -10,6 +10,7 @@ import { Reason } from '../../dist/proto/gen/auth/v1/reason_pb.js'
 import { createMetrics } from '../../dist/server/observability/metrics.js'
 import { createMetricsEndpoint } from '../../dist/server/observability/metrics-endpoint.js'
 import { createUndeclaredProxies } from '../../dist/server/observability/undeclared-proxy.js'
+import { auditActions } from '../../dist/server/policy/audit-actions.js'
 import { describeSettings } from '../../dist/server/process/settings.js'
 import { limits, statusOf } from '../../dist/server/requests/refusal.js'
 
@@ -30,6 +31,17 @@ const unwrap = comment =>
     .replace(/\*\/\s*$/, '')
     .replace(/\s+/g, ' ')
     .trim()
+
+/** The actions of the audit log, by noun. */
+export function actions() {
+  const verbs = new Map()
+  for (const [noun, verb] of auditActions.map(action => action.split('.')))
+    verbs.set(noun, [...(verbs.get(noun) ?? []), code(verb)])
+  return table(
+    ['noun', 'verbs'],
+    [...verbs].map(([noun, all]) => [code(noun), all.join(', ')]),
+  )
+}
 
 /** The operations over HTTP of the contract, or its extensions. */
 export function endpoints(isExtension) {

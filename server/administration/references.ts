@@ -42,8 +42,8 @@ export function createReferences({
     return wrongFields([{ field, message }])
   }
 
-  const missing = (what: string, reference: string | undefined): never =>
-    refuse(Reason.RECORD_NOT_FOUND, { text: `There is no ${what} ${(reference ?? '').trim()}.` })
+  const missing = (what: string, reference: string | undefined, hint = ''): never =>
+    refuse(Reason.RECORD_NOT_FOUND, { text: `There is no ${what} ${(reference ?? '').trim()}.${hint}` })
   const gone = (what: string, id: number): never =>
     refuse(Reason.RECORD_NOT_FOUND, { text: `${what} #${id} no longer exists.` })
 
@@ -75,7 +75,14 @@ export function createReferences({
           id: id => organizations.find(id),
           name: name => organizations.named(name, nicknameKey(name)),
         })
-        return found ?? missing('organization', reference)
+        return (
+          found ??
+          missing(
+            'organization',
+            reference,
+            ' To search for a part of a name, run `auth-admin organizations list --text`.',
+          )
+        )
       },
       lock: async (id, t) => (await organizations.lock(id, t)) ?? gone('Organization', id),
     },

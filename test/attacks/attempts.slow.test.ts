@@ -499,7 +499,7 @@ test('administrators see the counts of known networks and devices, and unlocking
   t.like(
     obstacles.find(({ prevents }) => prevents === 'sign in'),
     {
-      reason: 'Too many passwords were wrong from other addresses of this network.',
+      reason: 'Locked after 10 wrong passwords from other addresses of this network.',
       command: `auth-admin users unlock ${idOf(token)}`,
     },
   )

@@ -39,6 +39,8 @@ test('create, show and list print the contract’s fields of an organization, wi
   // A list shows no keys.
   t.deepEqual({ ...listed, members, activationkey }, added)
   t.is(listed.activationkey, undefined)
+  t.regex((await organizations('list', '--all')).stdout, new RegExp(`^${id} +Escola Ímpar +12345678 +E +yes `, 'm'))
+  t.regex((await organizations('show', String(id))).stdout, /^active +yes$/m)
 
   const bare = await organizationJson('create', '--name', 'Nua')
   t.deepEqual(Object.keys(bare).sort(), ['activationkey', 'active', 'creation_date', 'etag', 'id', 'members', 'name'])
@@ -238,6 +240,7 @@ test('why and `lockouts list` show how long a lock lasts and which commands remo
   for (const line of [
     /^passwords +this account +10 of 10 +locked for 1[45] min$/m,
     new RegExp(`^passwords +${known} +1 of 10 +not locked, expires in \\d+ (s|min)$`, 'm'),
+    /Locked after 10 wrong passwords \((14|15) min left\)\. /,
     new RegExp(`sign in, .*, activate +The user is suspended\\. +auth-admin users resume ${id}$`, 'm'),
   ])
     t.regex(stdout, line)

@@ -83,6 +83,7 @@ test('for an unknown word, a synonym or a similar word is suggested', async t =>
     undo: 'imports rollback 7, imports rm 7',
     retire: 'questions rm 1, questions remove 1',
     enroll: 'totp add',
+    resume: 'users unsuspend ana',
     // The verb before the noun.
     'users list': 'search users ana',
     'users show': 'get user ana, show user ana',
@@ -103,6 +104,13 @@ test('for an unknown word, a synonym or a similar word is suggested', async t =>
     t.is(code, 2)
     t.regex(stderr, /^error: unknown command '\w+'\n$/)
   }
+  t.deepEqual(await runCli({}, ['completion']), { code: 2, stdout: '', stderr: 'error: Use bash, zsh or fish.\n' })
+  // Of options, only those of the command.
+  for (const [option, says] of Object.entries({ '--text': '', '--questoin': ' (Did you mean --question?)' }))
+    t.is(
+      (await runCli({}, ['questions', 'edit', '1', option, 'x'])).stderr,
+      `error: unknown option '${option}'${says}\n`,
+    )
 })
 
 test('every noun accepts #7 as the id 7', async t => {

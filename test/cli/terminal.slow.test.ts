@@ -139,7 +139,7 @@ test('`users create` asks for missing fields, again for invalid ones, and search
   const { id } = await service.organization({ name: 'Procurada Ímpar' })
   const opened = terminal('users', 'create', '--state', 'SP', '--active')
   await answer(opened, ['Username', 'perguntada'])
-  await opened.shows('Which role')
+  await opened.shows('❯ ROLE_CLIENT')
   opened.type(keys.down)
   await answer(
     opened,

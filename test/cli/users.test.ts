@@ -147,6 +147,21 @@ test('a username that looks like an id is refused as ambiguous, and an id withou
   t.is((await json('show', `${trap}`)).username, `#${id}`)
 })
 
+test('create says how a user without a password gets one, and an unknown organization how to find it', async t => {
+  const form = ['create', '--username', 'sem-senha', '--role', 'ROLE_CLIENT']
+  await assertRefusals(t, users, [
+    [
+      /^error: There is no organization Nenhuma\. To search .* `auth-admin organizations list --text`\.\n$/,
+      3,
+      ...['activate', (await service.signUp('ROLE_CLIENT')).username, '--organization', 'Nenhuma'],
+    ],
+  ])
+  const { stdout } = await users(...form, '--state', 'SP', '--city', 'Bauru')
+  t.regex(stdout, /^User (\d+) \(sem-senha\) is registered\. It has no .*`auth-admin users set-password \1`\.\n$/)
+  const mailed = ['create', '--username', 'com-email', ...form.slice(3), '--state', 'SP', '--city', 'Bauru']
+  t.regex((await users(...mailed, '--email', 'ana@example.org')).stdout, /`auth-admin users send-key \d+`\.\n$/)
+})
+
 test('every verb without a user says how to name one', async t => {
   const verbs: Record<string, string[]> = {
     ...Object.fromEntries(['show', 'activate', 'resume', 'unlock', 'set-role', 'send-key'].map(verb => [verb, []])),

@@ -195,12 +195,12 @@ answers. Open sessions stay: \`users revoke-tokens\` ends them.`)
     })
 }
 
-/** The role chosen at the terminal. */
+/** The role chosen at the terminal, where the one with the fewest permissions comes first. */
 export function askRole(options: Named): Promise<Role> {
   if (!canAsk(options)) misuse(`Without a terminal, pass the role: ${roles.join(', ')}.`)
   return askChoice(
     'Which role?',
-    roles.map(role => ({ name: role, value: role })),
+    roles.toReversed().map(role => ({ name: role, value: role })),
   )
 }
 

@@ -85,7 +85,8 @@ if it has an e-mail address, or by \`users set-password\`.`)
         ...(organization && { organization }),
         ...(confirm && { confirm }),
       })
-      printUser(user!, options, 'is registered.')
+      const how = `auth-admin users ${user!.email === undefined ? 'set-password' : 'send-key'} ${user!.record!.id}`
+      printUser(user!, options, `is registered.${password ? '' : ` It has no password yet: run \`${how}\`.`}`)
     })
 
   withUser(users.command('edit').signIn('updateUser'))

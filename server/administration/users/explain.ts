@@ -88,7 +88,7 @@ function lockObstacles(row: AdministeredUserRow, failures: readonly Count[], add
   // A client at a network that the account knows is counted there alone.
   const known = failures.some(({ scope }) => scope === 'known address' || scope === 'known network')
   const codes = 'Too many one-time codes were wrong. Only another administrator, or --local, can unlock them.'
-  return failures.flatMap(({ scope, proof, locked, seconds }) => {
+  return failures.flatMap(({ scope, proof, count, locked, seconds }) => {
     if (!locked || scope === 'account, in a day') return []
     if (proof === 'one-time code') return inTheWay(['sign in to Administration'], codes, users('unlock', row))
     if (proof === undefined) {
@@ -97,7 +97,7 @@ function lockObstacles(row: AdministeredUserRow, failures: readonly Count[], add
     }
     const { prevents, failures: wrong } = proven[proof]
     const from = known && scope === 'account' ? places.unknown : places[scope]
-    return inTheWay([prevents], `Too many ${wrong} were wrong${from}.`, users('unlock', row), seconds)
+    return inTheWay([prevents], `Locked after ${count} wrong ${wrong}${from}.`, users('unlock', row), seconds)
   })
 }
 

@@ -120,7 +120,7 @@ test('a lock appears exactly where sign-in is refused, with its seconds, and unl
 
   for (let i = 0; i < 10; i++) await login(service, username, 'errada-errada', home)
   t.is(await login(service, username, password, home), 429)
-  const locked = `sign in: Too many passwords were wrong from this address. [auth-admin users unlock ${id}]`
+  const locked = `sign in: Locked after 10 wrong passwords from this address. [auth-admin users unlock ${id}]`
   t.true((await why(username, home)).includes(locked))
   t.is((await admin.unlockUser({ user: username, address: home, validateOnly: true })).cleared, 3)
   t.is(await login(service, username, password, home), 429)
