@@ -202,9 +202,9 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
   const note = (text: string) => process.stderr.write(`${printable(text)}\n`)
   const readAs = describe(source, survey.dateForms)
   if (!options.json) note(`${source.path} is read as ${readAs}.`)
-  else if (source.encoding === 'win1252') note('The file is not UTF-8: it is read as Windows-1252.')
   if (survey.unknown.length > 0) note(`Ignored columns: ${survey.unknown.join(', ')}.`)
   if (survey.withoutTerms) note('No column termsofusage: new users are registered as not having accepted the terms.')
+  if (options.json && source.encoding === 'win1252') note('The file is not UTF-8: it is read as Windows-1252.')
 
   const { dryRun = false, allOrNothing = false, changeAccounts = [], keepIds = false, afterDryRun } = options
   const start = (highestId = 0) =>
