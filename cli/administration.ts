@@ -3,9 +3,10 @@ import type { Client, Transport } from '@connectrpc/connect'
 import type { AdministeredUser, Administration } from '../proto/gen/auth/v1/administration_pb.js'
 import type { AdministrationPolicy } from '../server/policy/row.js'
 import type { NamedContext } from './contexts.js'
-import { explain, misuse } from './exit-codes.js'
-import { type Opening, openSession } from './session.js'
+import { explain } from './exit-codes.js'
+import { type Opening, openSession } from './local.js'
 import { askText, canAsk } from './terminal/ask.js'
+import { warn } from './terminal/output.js'
 import { interruptProgress } from './terminal/progress.js'
 
 /** The RPCs of Administration, as functions. */
@@ -17,7 +18,7 @@ export interface GlobalOptions {
   readonly local?: boolean
   /** Name of the context to use. */
   readonly context?: string
-  /** Reason for a change on the database itself: a server takes none. */
+  /** Reason for a change on the database itself: a server records none. */
   readonly reason?: string
   /** One JSON document instead of text. */
   readonly json?: boolean
@@ -49,7 +50,7 @@ export async function administer(
     import('../proto/gen/auth/v1/administration_pb.js'),
   ])
   if (options.reason !== undefined && (await placeOf(options)))
-    misuse('--reason is for changes on the database itself: on a server, the audit log names you. Omit it.')
+    warn('--reason is recorded for changes on the database itself only: on a server, the audit log names you.')
   const asks = canAsk(options)
   const signIn = asks ? needs : undefined
   let connecting: Promise<Connection> | undefined

@@ -5,7 +5,7 @@ import type { AdministrationPolicy } from '../server/policy/row.js'
 import { type Api, administer, type GlobalOptions } from './administration.js'
 import { flagOf, readReference } from './arguments.js'
 import { misuse } from './exit-codes.js'
-import type { Opening } from './session.js'
+import type { Opening } from './local.js'
 import { readNumber, readText } from './terminal/ask.js'
 import type { Field } from './terminal/form.js'
 import { readNames, shownAtOnce } from './terminal/pages.js'
@@ -32,17 +32,6 @@ export class Command extends Plain {
   /** Commands below it have these methods, too. */
   override createCommand(name?: string): Command {
     return new Command(name)
-  }
-
-  /** Suggests only options of its own for an unknown one. The types lack this method of commander. */
-  unknownOption(flag: string): void {
-    const { parent } = this
-    this.parent = null
-    try {
-      ;(Plain.prototype as Plain & { unknownOption(flag: string): void }).unknownOption.call(this, flag)
-    } finally {
-      this.parent = parent
-    }
   }
 
   /** Adds text after the options in its help. */

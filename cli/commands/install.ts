@@ -1,5 +1,5 @@
 import type { Command } from '../command.js'
-import { announce, type Session, withRegistry } from '../session.js'
+import { announce, type Session, withRegistry } from '../local.js'
 import { canAsk, confirm } from '../terminal/ask.js'
 import { printFields, printJson, say, warn } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'

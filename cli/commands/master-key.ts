@@ -1,7 +1,7 @@
 import { readMasterKey } from '../../server/process/settings.js'
 import type { Command } from '../command.js'
 import { fail, misuse } from '../exit-codes.js'
-import { announce, withRegistry } from '../session.js'
+import { announce, withRegistry } from '../local.js'
 import { askSecret, canAsk, confirm, readSecret } from '../terminal/ask.js'
 import { printJson, say } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'

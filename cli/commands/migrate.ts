@@ -2,7 +2,7 @@ import { timestampDate } from '@bufbuild/protobuf/wkt'
 import type { Api, GlobalOptions as Options } from '../administration.js'
 import type { Command } from '../command.js'
 import { fail } from '../exit-codes.js'
-import { announce, withRegistry } from '../session.js'
+import { announce, withRegistry } from '../local.js'
 import { printJson, printTable, say, warn } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 

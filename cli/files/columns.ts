@@ -14,7 +14,7 @@ import {
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { organizationFields } from '../../server/rules/organization.js'
 import { profile, profileFields } from '../../server/rules/profile.js'
-import { readCell } from './guard.js'
+import { readCell } from './formula-guard.js'
 import type { CellValue } from './source.js'
 
 /** How the cells of a column are read. */

@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import type { Writable } from 'node:stream'
 import { openPrivateFile } from '../../server/process/private-file.js'
 import { jsonText } from '../terminal/output.js'
-import { escapeCell, guard } from './guard.js'
+import { escapeCell, guard } from './formula-guard.js'
 import type { Format } from './source.js'
 
 /** A file that grows, or standard output. */

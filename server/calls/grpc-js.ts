@@ -2,7 +2,7 @@
 // test/calls/messages.test.ts fails if a new version changes them.
 import type { IncomingHttpHeaders, ServerHttp2Stream } from 'node:http2'
 import { type Server, type ServerInterceptor, status } from '@grpc/grpc-js'
-import { readTimeout } from '../requests/timeout.js'
+import { readTimeout } from '../requests/grpc-timeout.js'
 
 /** The longest timeout that grpc-js reads correctly: below 2^31 ms. Calls have far shorter deadlines. */
 const longestTimeout = '2147483S'

@@ -1,6 +1,6 @@
 import type { Process, Processes } from '../models/process.js'
 import type { Log } from '../observability/log.js'
-import { startJob } from './intervals.js'
+import { startJob } from './job.js'
 
 /** Milliseconds between two writes. A failed write is repeated sooner: others soon take the process for gone. */
 const interval = 10_000

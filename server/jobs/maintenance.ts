@@ -1,5 +1,5 @@
 /**
- * This folder owns the periodic jobs of every replica (intervals.ts): maintenance of the registry (here) and sealing of the
+ * This folder owns the periodic jobs of every replica (job.ts): maintenance of the registry (here) and sealing of the
  * audit log (sealing.ts). Several replicas can run a step concurrently. Models own the statements of the steps.
  */
 import type { Transaction } from '../database/database.js'
@@ -9,7 +9,7 @@ import { publishLead } from '../models/signing-key.js'
 import type { Log } from '../observability/log.js'
 import { pruneFiles } from '../outbox/transport.js'
 import type { Settings } from '../process/settings.js'
-import { startJob } from './intervals.js'
+import { startJob } from './job.js'
 
 const rounds = {
   /** Delays in ms. The first round runs soon, because a process may not run for long, but doesn't slow startup. */

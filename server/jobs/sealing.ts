@@ -1,6 +1,6 @@
 import type { Models } from '../models/define-models.js'
 import type { Log } from '../observability/log.js'
-import { startJob } from './intervals.js'
+import { startJob } from './job.js'
 
 /** Milliseconds between two rounds, and after a failed one. */
 const interval = 100

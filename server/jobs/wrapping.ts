@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Models } from '../models/define-models.js'
 import type { Log } from '../observability/log.js'
 import type { Passwords } from '../passwords/hash.js'
-import { startJob } from './intervals.js'
+import { startJob } from './job.js'
 
 /** Delays in ms: before the first round, between two rounds, and after a failed one. A round ends when no answer is left. */
 const times = { first: 5_000, interval: 10 * 60_000, afterFailure: 10_000 }

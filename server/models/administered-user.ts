@@ -4,6 +4,7 @@ import { flag, hasDefault, integer, key, nullable, type Row, selectList, time } 
 import type { Database } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
 import type { Role } from '../rules/roles.js'
+import { daysUntilErasure } from './erasure.js'
 import { type CallerRow, enrolled, selectUsers, type User } from './user.js'
 
 /** Attributes of a user that only administration reads. */
@@ -22,9 +23,6 @@ export interface AdministeredUserRow extends User, Row<typeof administered> {}
 
 /** A user of a call, as its transaction sees it. */
 interface LockedUser extends AdministeredUserRow, Pick<CallerRow, 'enrolled'> {}
-
-/** Days during which a deleted user can be restored. */
-export const daysUntilPurge = 30
 
 /** A filter of users. All given conditions must hold. */
 export interface UserFilter {
@@ -207,7 +205,7 @@ export function createAdministeredUsers(database: Database) {
     /** Locks a deleted user whose retention has ended, and returns its id. Skips rows that other transactions lock. */
     async lockForPurge(t: Transaction) {
       const lock = sql('administered-user-lock-for-purge')`
-        SELECT id FROM users WHERE deleted_at < now() - make_interval(days => ${daysUntilPurge}) ORDER BY deleted_at
+        SELECT id FROM users WHERE deleted_at < now() - make_interval(days => ${daysUntilErasure}) ORDER BY deleted_at
         LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED`
       return (await idsOf(lock, t))[0]
     },

@@ -18,6 +18,9 @@ export interface Receipt {
   readonly rows: Readonly<Record<string, number>>
 }
 
+/** Days during which a deleted user can be restored, before it is erased. */
+export const daysUntilErasure = 30
+
 /** Erases users. */
 export type Erasure = ReturnType<typeof createErasure>
 

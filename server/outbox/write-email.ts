@@ -2,8 +2,9 @@
  * Writes e-mails: plain text in Brazilian Portuguese and English. Subjects are fixed, so no user input gets into a header.
  * portuguese.json and english.json have the texts, with values of `Content` in braces.
  */
-import { daysUntilPurge } from '../models/administered-user.js'
+
 import type { Administered, Notice } from '../models/email.js'
+import { daysUntilErasure } from '../models/erasure.js'
 import type { Locale } from '../requests/locale.js'
 import { visible } from '../rules/names.js'
 import english from './english.json' with { type: 'json' }
@@ -70,7 +71,7 @@ export function writeEmail<K extends keyof Contents>(
     times: (given.times ?? 1) === 1 ? '' : times.replace('{times}', String(given.times)),
     at: when(),
     countsAt: when(1),
-    erasedAt: when(daysUntilPurge),
+    erasedAt: when(daysUntilErasure),
     address: given.address,
     change: action && `${changes[action]}${role ? `: ${role}` : ''}`,
     actor:

@@ -1,7 +1,7 @@
 /**
  * A call, as all endpoints present it. This folder owns what every other one needs of a request: the call (here),
  * refusals and their texts (refusal.ts), the client address (client-address.ts), required fields
- * (required-fields.ts) timeouts (timeout.ts) and update masks (update-mask.ts).
+ * (required-fields.ts), timeouts (grpc-timeout.ts) and update masks (update-mask.ts).
  */
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { ScopeName } from '../rules/scopes.js'

@@ -105,12 +105,8 @@ test('for an unknown word, a synonym or a similar word is suggested', async t =>
     t.regex(stderr, /^error: unknown command '\w+'\n$/)
   }
   t.deepEqual(await runCli({}, ['completion']), { code: 2, stdout: '', stderr: 'error: Use bash, zsh or fish.\n' })
-  // Of options, only those of the command.
-  for (const [option, says] of Object.entries({ '--text': '', '--questoin': ' (Did you mean --question?)' }))
-    t.is(
-      (await runCli({}, ['questions', 'edit', '1', option, 'x'])).stderr,
-      `error: unknown option '${option}'${says}\n`,
-    )
+  const { stderr } = await runCli({}, ['questions', 'edit', '1', '--questoin', 'x'])
+  t.is(stderr, "error: unknown option '--questoin' (Did you mean --question?)\n")
 })
 
 test('every noun accepts #7 as the id 7', async t => {

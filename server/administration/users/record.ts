@@ -2,7 +2,8 @@ import { create } from '@bufbuild/protobuf'
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { type AdministeredUser, AdministeredUserSchema } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { UserSchema } from '../../../proto/gen/auth/v1/records_pb.js'
-import { type AdministeredUserRow, daysUntilPurge } from '../../models/administered-user.js'
+import type { AdministeredUserRow } from '../../models/administered-user.js'
+import { daysUntilErasure } from '../../models/erasure.js'
 import type { MasterKey } from '../../models/master-key.js'
 import { toUserRecord } from '../../users/user-record.js'
 import { withEtag } from '../etag.js'
@@ -28,7 +29,7 @@ export function toAdministeredUser(
     createTime: timestampFromDate(row.createdAt),
     ...(row.deletedAt && {
       deleteTime: timestampFromDate(row.deletedAt),
-      purgeTime: timestampFromDate(new Date(row.deletedAt.getTime() + daysUntilPurge * 86_400_000)),
+      purgeTime: timestampFromDate(new Date(row.deletedAt.getTime() + daysUntilErasure * 86_400_000)),
     }),
   })
   if (!keys) return shown
