@@ -138,7 +138,8 @@ async function open(bench: Bench, population: number) {
     await post('activate', { username, activationkey: organizationKey(organization) }, token)
     return post('login', { username, password })
   }
-  const institutions = { greatest: await institutionOf(1), usual: await institutionOf(2) }
+  // Imports are into the second one.
+  const institutions = { greatest: await institutionOf(1), usual: await institutionOf(3) }
   client.close()
   const administration = { adminToken: token, pageToken: nextPageToken }
   return { ...opened, port, administration, institutions, feed: { key, cursor: `${id}:${hash}` } }
