@@ -85,8 +85,8 @@ interface Stamped extends Covered {
 
 /** Maximum events sealed in a transaction, events verified in a step, and steps in a call. */
 const batch = 1000
-const stride = 5000
-const strides = 4
+const stride = 2000
+const strides = 10
 
 // Time limits of a transaction: a process that hangs blocks others for at most 2 s.
 const limits = sql`set_config('statement_timeout', '2s', true), set_config('lock_timeout', '2s', true),

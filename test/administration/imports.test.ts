@@ -130,7 +130,7 @@ test.serial('a missing field stays unchanged, and an empty optional field is cle
   const { username } = await service.signUp('ROLE_CLIENT', { institution: 'Escola', gender: 'F' })
   const { answer } = await importUsers([{ form: { username, institution: '' } }, { form: { username, city: '' } }])
   t.like(await rowOf(username), { institution: null, gender: 'F', city: 'São Paulo' })
-  t.deepEqual(problems(answer.rejected), ['1 INVALID_SIGN_UP city'])
+  t.deepEqual(problems(answer.rejected), ['1 INVALID_SIGN_UP city,username'])
 })
 
 test.serial(
