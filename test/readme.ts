@@ -35,7 +35,7 @@ const answers: readonly {
   },
   {
     step: 'the key of an organization activates the user',
-    check: output => assert.equal(output, '(11)98765-4321\n'),
+    check: output => assert.equal(output, '(11)98765-4321'),
   },
   {
     step: 'login gives a token, which reads the active user, its organization and its key',
