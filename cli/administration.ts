@@ -49,8 +49,6 @@ export async function administer(
     import('@connectrpc/connect'),
     import('../proto/gen/auth/v1/administration_pb.js'),
   ])
-  if (options.reason !== undefined && (await placeOf(options)))
-    warn('--reason is recorded for changes on the database itself only: on a server, the audit log names you.')
   const asks = canAsk(options)
   const signIn = asks ? needs : undefined
   let connecting: Promise<Connection> | undefined
@@ -82,15 +80,13 @@ export async function administer(
   }
 }
 
-/** The context that a command works in; undefined where it works on the database itself. */
-async function placeOf(options: GlobalOptions): Promise<NamedContext | undefined> {
-  const { contextOf } = await import('./contexts.js')
-  return contextOf(options)
-}
-
 async function connect(options: GlobalOptions, opening: Opening): Promise<Connection> {
-  const chosen = await placeOf(options)
-  return chosen ? connectRemotely(chosen) : connectLocally(options, opening)
+  const { contextOf } = await import('./contexts.js')
+  const chosen = await contextOf(options)
+  if (!chosen) return connectLocally(options, opening)
+  if (options.reason !== undefined)
+    warn('--reason is recorded for changes on the database itself only: on a server, the audit log names you.')
+  return connectRemotely(chosen)
 }
 
 /** Seconds after which a sign-in is renewed before it is needed: the service accepts one of 15 minutes. */

@@ -82,7 +82,10 @@ export class Command extends Plain {
     return this.addHelpText('afterAll', signIns[this.needs])
   }
 
-  /** Makes it one that always works on the database itself, as with `--local`: it refuses `--context`. AUTH_CONTEXT is a default only. */
+  /**
+   * Makes it one that always works on the database itself, as with `--local`: it refuses `--context`. AUTH_CONTEXT is a default
+   * only.
+   */
   local(): this {
     return this.hook('preAction', (_, called) => {
       called.setOptionValue('local', true)

@@ -73,9 +73,21 @@ export async function chooseContext(named: string | undefined): Promise<NamedCon
   return { name, context }
 }
 
+/** Options of a command that say where it works. */
+export interface Place {
+  readonly local?: boolean
+  readonly context?: string
+}
+
 /** The context that a command works in; undefined where it works on the database itself, with the settings of this process. */
-export async function contextOf({ local, context }: { readonly local?: boolean; readonly context?: string }) {
+export async function contextOf({ local, context }: Place) {
   return local ? undefined : chooseContext(context)
+}
+
+/** The name of the context that a command works in, and its URL; undefined where it works on the database itself. */
+export async function nameServer(place: Place): Promise<string | undefined> {
+  const chosen = await contextOf(place)
+  return chosen && `${chosen.name} (${chosen.context.url})`
 }
 
 /** The token of a session. */

@@ -5,7 +5,7 @@ import type { AuditLogEvent } from '../../proto/gen/auth/v1/administration_pb.js
 import { auditActions } from '../../server/policy/audit-actions.js'
 import type { Api, GlobalOptions } from '../administration.js'
 import type { Command } from '../command.js'
-import { contextOf } from '../contexts.js'
+import { nameServer } from '../contexts.js'
 import { end, fail } from '../exit-codes.js'
 import { nameDatabase } from '../local.js'
 import { readNumber, readText, readTime } from '../terminal/ask.js'
@@ -125,8 +125,7 @@ signed checkpoint, where the check begins.`)
       const found = await withProgress('Checking', report => verify(api, options.known, report))
       const { events, staged, newest, forgotten, broken } = found
       if (options.json) printJson(found)
-      const chosen = await contextOf(options)
-      const where = chosen ? `${chosen.name} (${chosen.context.url})` : await nameDatabase()
+      const where = (await nameServer(options)) ?? (await nameDatabase())
       if (broken !== undefined) {
         if (options.json) end(1)
         fail(`The audit log of ${where} is broken at ${place(broken)} (${events} events before it are intact).`)

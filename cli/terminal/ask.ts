@@ -7,6 +7,7 @@ import { decodePlainText } from '../../server/process/plain-text.js'
 import { isEmailAddress, isOneLine } from '../../server/rules/names.js'
 import { quote } from '../../server/rules/shell.js'
 import { limits, tooLong } from '../../server/rules/sizes.js'
+import type { Place } from '../contexts.js'
 import { fail, misuse } from '../exit-codes.js'
 import { say } from './output.js'
 import type { Check } from './prompt.js'
@@ -157,17 +158,11 @@ export async function askSecret(name: string, check: Check): Promise<string> {
   }
 }
 
-/** Where a command works. */
-interface Place {
-  readonly local?: boolean
-  readonly context?: string
-}
-
 /** A sentence that names the server on which a command does what it says, if it works on one. */
 async function placed(sentence: string, place: Place): Promise<string> {
-  const { contextOf } = await import('../contexts.js')
-  const chosen = await contextOf(place)
-  return chosen ? `On ${chosen.name} (${chosen.context.url}): ${sentence}` : sentence
+  const { nameServer } = await import('../contexts.js')
+  const server = await nameServer(place)
+  return server === undefined ? sentence : `On ${server}: ${sentence}`
 }
 
 /** What is missing where `confirm` can't ask. */
