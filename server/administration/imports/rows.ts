@@ -111,9 +111,8 @@ export function createRows<Row extends AnyRow, Read extends AnyRead<Row>, Found 
   kind: Kind<Row, Read, Found, Entry>,
 ): Rows<Row> {
   /** Rejects a row for what it has in common with others, or with a dry run. */
-  function refusalOf(read: Read, found: Found | undefined, seen: Buffer, batch: Batch): Unapplied | undefined {
+  function refusalOf(read: Read, repeated: readonly Problem[], seen: Buffer, batch: Batch): Unapplied | undefined {
     const { row, index } = read
-    const repeated = repeatsOf(read, found, batch)
     if (row.problems.length > 0) return rejected('INVALID_ARGUMENT', ...row.problems, ...repeated)
     // Its own errors come first.
     if (kind.isWrong(read)) return undefined
@@ -143,11 +142,11 @@ export function createRows<Row extends AnyRow, Read extends AnyRead<Row>, Found 
     const seen = found.map(record => digestOf(record && kind.seenOf(record)))
     const decisions: Decision<Entry>[] = []
     for (const [index, read] of group.entries()) {
-      const refused = refusalOf(read, found[index], seen[index]!, batch)
+      const repeated = repeatsOf(read, found[index], batch)
+      const refused = refusalOf(read, repeated, seen[index]!, batch)
       const wrongId = refused ?? checkRowId(read.row.id, found[index], kind.what, { of: batch.of, free })
       const decision = wrongId ?? (await decide(read, found[index]))
-      const isWrong = refused === undefined && 'kind' in decision && decision.kind === 'rejected'
-      const repeated = isWrong ? repeatsOf(read, found[index], batch) : []
+      const isWrong = !refused && 'kind' in decision && decision.kind === 'rejected'
       decisions.push(isWrong ? { ...decision, problems: [...decision.problems, ...repeated] } : decision)
     }
     const entries = decisions.flatMap(decision => ('entry' in decision ? [decision.entry] : []))
