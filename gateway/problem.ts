@@ -1,4 +1,5 @@
 /** Problem documents (RFC 9457), the answers of all refusals. */
+import { protoCamelCase } from '@bufbuild/protobuf/reflect'
 import { Code, ConnectError } from '@connectrpc/connect'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../proto/gen/google/rpc/error_details_pb.js'
@@ -106,24 +107,20 @@ function problemOfRefusal(error: ConnectError): Problem | undefined {
   const reason = reasonOf(error)
   if (reason === undefined) return undefined
   const violations = error.findDetails(BadRequestSchema).flatMap(({ fieldViolations }) => fieldViolations)
-  const errors = violations.map(({ field, description }) => ({ field: toJsonName(field), message: description }))
+  // Clients of the paths send the names of JSON: `pageSize` for `page_size`.
+  const errors = violations.map(({ field, description }) => ({ field: protoCamelCase(field), message: description }))
   const delay = error.findDetails(RetryInfoSchema)[0]?.retryDelay
   return {
     status: statusOf(reason),
     reason: Reason[reason],
     // It may repeat the fields.
     detail: violations.reduce(
-      (text, { field }) => text.replace(`${field}: `, `${toJsonName(field)}: `),
+      (text, { field }) => text.replace(`${field}: `, `${protoCamelCase(field)}: `),
       error.rawMessage,
     ),
     ...(errors.length > 0 && { errors }),
     headers: delay ? { 'retry-after': String(delay.seconds) } : {},
   }
-}
-
-/** The name of a field as JSON has it, which clients of the paths send: `pageSize` for `page_size`. */
-function toJsonName(field: string): string {
-  return field.replace(/_([a-z])/g, (_, letter) => letter.toUpperCase())
 }
 
 /** Reasons of calls that a service didn't refuse; INTERNAL for other codes. */
