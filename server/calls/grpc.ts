@@ -35,12 +35,12 @@ import type { Certificates } from '../process/certificates.js'
 import { type Address, formatAddress } from '../process/settings.js'
 import { type IncomingCall, readMalformedFields } from '../requests/call.js'
 import { type FieldViolation, Refusal } from '../requests/refusal.js'
-import type { Calls } from './dispatch.js'
 import { detailsOf } from './error-details.js'
 import { correctTimeouts, decompressLater } from './grpc-js.js'
 import { createHealth } from './health.js'
 import { createPeerOf, type Incoming, type Peer, type Trust, textOf } from './peer.js'
 import { createReflection, reflectionNames } from './reflection.js'
+import type { Calls } from './run.js'
 
 /** Largest request, in bytes. */
 const maxRequest = 64 * 1024
@@ -68,10 +68,9 @@ export async function startGrpcServer(address: Address, deps: GrpcDeps): Promise
     'grpc.max_send_message_length': 4 * 1024 * 1024,
     'grpc.max_metadata_size': 16 * 1024,
     'grpc.max_concurrent_streams': 128,
-    'grpc.keepalive_time_ms': 60_000,
-    'grpc.keepalive_timeout_ms': 20_000,
-    'grpc.max_connection_idle_ms': 30 * 60_000,
-    // A client that reconnects resolves names again: servers that were added later get calls, too.
+    // A client that reconnects resolves names again: servers that were added later get calls, too. It ends silent connections
+    // as well. There are no keepalive pings: grpc-js cuts the calls of a connection that it pings during the grace
+    // (https://github.com/grpc/grpc-node/issues/3068).
     'grpc.max_connection_age_ms': 10 * 60_000,
     'grpc.max_connection_age_grace_ms': 30_000,
     // Statistics that nothing reads.
