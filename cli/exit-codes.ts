@@ -163,7 +163,7 @@ function unforeseen(error: unknown): string {
 
 /** What to do about a failure of the database. */
 const sentences: Readonly<Partial<Record<Meaning, string>>> = {
-  unreachable: 'The database can’t be reached: check DATABASE_URL, and that PostgreSQL runs there.',
+  'too slow': 'The database didn’t complete a statement within its time limit: try again when it is less busy.',
   'no connection left': 'The database has no connection left: try again, or raise max_connections.',
   'read-only': 'The database is read-only: point DATABASE_URL to the primary.',
   locked: 'Another transaction holds a lock on this record: try again.',
@@ -180,9 +180,9 @@ function databaseFailure(error: unknown): string | undefined {
   const sentence = meaning && sentences[meaning]
   if (sentence) return sentence
   if (error instanceof SchemaError) return error.message
-  const { message = '' } = causeOf(error)
-  if (error instanceof ConnectionError || /^Connection terminated|timeout exceeded when/.test(message)) {
-    return sentences.unreachable
+  const { code = 'no answer', message = '' } = causeOf(error)
+  if (meaning === 'unreachable' || error instanceof ConnectionError || message.startsWith('Connection terminated')) {
+    return `The database can’t be reached (${code}): check DATABASE_URL, and that PostgreSQL runs there.`
   }
   // Node.js gives no code when a ciphertext fails authentication.
   if (/^Unsupported state or unable to authenticate data$/.test(message)) {

@@ -31,6 +31,7 @@ export function isSqlState(code: string | undefined): code is string {
 
 /** The class of an error. */
 export type Meaning =
+  | 'too slow'
   | 'unreachable'
   | 'no connection left'
   | 'read-only'
@@ -44,7 +45,9 @@ export type Meaning =
 
 /** Codes of PostgreSQL (SQLSTATE) and of sockets. `passing` errors are transient: a retry may succeed. First match applies. */
 const failures: readonly { readonly code: RegExp; readonly meaning?: Meaning; readonly passing?: true }[] = [
-  // Connection exceptions, and operator intervention, which includes statement timeouts.
+  // Canceled, in general by `statement_timeout`.
+  { code: /^57014$/, meaning: 'too slow', passing: true },
+  // Connection exceptions, and operator intervention.
   { code: /^(08|57)...$|^E(CONN|PIPE|TIMEDOUT|HOST|NET|AI_AGAIN)/, meaning: 'unreachable', passing: true },
   { code: /^E(NOTFOUND|AI_)/, meaning: 'unreachable' },
   { code: /^53300$/, meaning: 'no connection left', passing: true },

@@ -60,13 +60,18 @@ export async function databaseOfRole(t: Teardown, ...statements: readonly string
   return Object.assign(new URL(url), { username: name, password: 'x' }).href
 }
 
-/** Copies the default settings of a database and of its roles, which the server stores outside the database. */
+/**
+ * Copies the default settings of a database and of its roles, which the server stores outside the database. On a busy machine a
+ * statement may take longer than a service permits.
+ */
 async function copySettings(from: string, to: string): Promise<void> {
   const { rows } = await poolOf(serverUrl()).query<{ sql: string }>(
     `SELECT format('ALTER %s DATABASE %I SET %s = %s', 'ROLE ' || nullif(setrole, 0)::regrole || ' IN', $2::text,
       split_part(setting, '=', 1),
       -- A list stays one.
-      CASE WHEN setting LIKE 'search_path=%' THEN split_part(setting, '=', 2) ELSE quote_literal(split_part(setting, '=', 2)) END) AS sql
+      CASE WHEN setting LIKE 'search_path=%' THEN split_part(setting, '=', 2)
+        WHEN setting LIKE 'statement_timeout=%' THEN '60000'
+        ELSE quote_literal(split_part(setting, '=', 2)) END) AS sql
     FROM pg_db_role_setting, unnest(setconfig) AS setting
     WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = $1)`,
     [from, to],

@@ -242,7 +242,7 @@ const faults: Record<string, [before: string, after: string, code: number, local
         ['a read-only database', '25006', 7, /is read-only/],
         ['a conflict', '40001', 7, /can’t answer now/],
         ['a full disk', '53100', 7, /can’t answer now/],
-        ['a statement that takes too long', '57014', 7, /can’t be reached/],
+        ['a statement that takes too long', '57014', 7, /didn’t complete a statement within its time limit: try again/],
         ['no rights', '42501', 1, /lacks the rights/],
         ['an unforeseen fault', 'XX000', 1, /went wrong/],
       ] as const

@@ -8,7 +8,9 @@ import { openDatabase } from '../../server/database/database.js'
 import { sql } from '../../server/database/sql.js'
 import type { Models } from '../../server/models/define-models.js'
 import type { Place } from '../../server/models/organization.js'
+import { runCli } from '../_helpers/cli.js'
 import { anyAddress, from } from '../_helpers/crowd.js'
+import { ask, databaseOfRole } from '../_helpers/database.js'
 import { addUser, endsOrWaits, openModels } from '../_helpers/models.js'
 import { type RequestOptions, type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
@@ -21,15 +23,12 @@ const written: unknown[] = []
 console.warn = (...parts) => void written.push(...parts)
 
 test('PostgreSQL ends a statement, a wait for a lock, an idle transaction and a long one of the service', async t => {
-  const { database } = service.registry
-  const show = async (name: string) => {
-    const [row] = await database.run<{ setting: string }>(sql`SELECT current_setting('${sql.text(name)}') AS setting`)
-    return row!.setting
-  }
-  t.is(await show('statement_timeout'), '5s')
-  t.is(await show('lock_timeout'), '2s')
-  t.is(await show('idle_in_transaction_session_timeout'), '5s')
-  t.is(await show('transaction_timeout'), '10s')
+  const url = await databaseOfRole(t)
+  const { AUTH_MASTER_KEY = '', AUTH_ADMIN_PASSWORD = '' } = service.env
+  t.is((await runCli({ DATABASE_URL: url, AUTH_MASTER_KEY, AUTH_ADMIN_PASSWORD }, ['install'])).code, 0)
+  const names = ['statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout']
+  const rows = await ask(url, `SELECT current_setting(name) FROM unnest('{${names}}'::text[]) AS name`)
+  t.deepEqual(rows.flatMap(Object.values), ['5s', '2s', '5s', '10s'])
 })
 
 test('a check for writes that gets its connection too late fails, and closes no connection', async t => {
