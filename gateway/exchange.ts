@@ -1,7 +1,7 @@
 /** A request and its answer: common headers, and the end of a connection whose further bytes aren't read. */
-import { cors } from '@connectrpc/connect'
 import type { Turn } from '../server/requests/call.js'
 import type { Request, Response } from './connection.js'
+import { createCorsHeaders } from './cors.js'
 import { securityHeaders } from './problem.js'
 
 /** A request that has its turn. */
@@ -36,52 +36,26 @@ export interface Log {
   info(fields: object, message: string): void
 }
 
-const allowedMethods = 'GET, HEAD, POST, PATCH'
-const allowedHeaders = ['authorization', 'x-requested-with', 'traceparent', ...cors.allowedHeaders]
-const exposedHeaders = ['x-request-id', 'retry-after', ...cors.exposedHeaders]
-
-/** Creates a sender. Pages of `corsOrigins` may read answers; a refused body is discarded for `linger` ms. */
-export function createSender(corsOrigins: readonly string[], linger: number) {
-  const origins = new Set(corsOrigins)
-
-  /** Headers of every answer to a request, including CORS (Fetch standard, 3.2). */
-  function commonHeaders({ headers }: Request): Record<string, string> {
-    const common: Record<string, string> = { 'x-request-id': headers['x-request-id'] as string, ...securityHeaders }
-    if (origins.size === 0) return common
-    common.vary = 'origin'
-    const { origin } = headers
-    if (origin === undefined || !origins.has(origin)) return common
-    common['access-control-allow-origin'] = origin
-    common['access-control-expose-headers'] = exposedHeaders.join(', ').toLowerCase()
-    if (headers['access-control-request-method']) {
-      common['access-control-allow-methods'] = allowedMethods
-      common['access-control-allow-headers'] = allowedHeaders.join(', ').toLowerCase()
-      common['access-control-max-age'] = '7200'
+/** Creates the function that sends answers. Pages of `corsOrigins` may read answers; a refused body is discarded for `linger` ms. */
+export function createSend(corsOrigins: readonly string[], linger: number) {
+  const corsHeaders = createCorsHeaders(corsOrigins)
+  /** Sends an answer, unless one was sent or the client has disconnected. */
+  return function send(request: Request, response: Response, { status, headers, body }: Answer): void {
+    if (response.headersSent || response.destroyed) return
+    const bytes = Buffer.byteLength(body)
+    const length: Record<string, string> = status === 204 || status === 304 ? {} : { 'content-length': String(bytes) }
+    // Faster than spreads on Node.js 20 (docs/measurements-log.md).
+    const cors = corsHeaders(request)
+    const common = { 'x-request-id': request.headers['x-request-id'] as string }
+    const all: Record<string, string> = Object.assign(length, common, securityHeaders, cors, headers)
+    if (headers.vary && cors.vary) all.vary = `${cors.vary}, ${headers.vary}`
+    if (status === 413 || headers.connection === 'close') {
+      sendAndClose(request, response, status, all, body, linger)
+      return
     }
-    return common
-  }
-
-  return {
-    /** Whether a request is a CORS preflight. The answer doesn't list what is forbidden. */
-    isPreflight: ({ method, headers }: Request) =>
-      method === 'OPTIONS' && headers['access-control-request-method'] !== undefined,
-    /** Sends an answer, unless one was sent or the client has disconnected. */
-    send(request: Request, response: Response, { status, headers, body }: Answer): void {
-      if (response.headersSent || response.destroyed) return
-      const bytes = Buffer.byteLength(body)
-      const length: Record<string, string> = status === 204 || status === 304 ? {} : { 'content-length': String(bytes) }
-      // Faster than spreads on Node.js 20 (docs/measurements-log.md).
-      const common = commonHeaders(request)
-      const all = Object.assign(length, common, headers)
-      if (headers.vary && common.vary) all.vary = `${common.vary}, ${headers.vary}`
-      if (status === 413 || headers.connection === 'close') {
-        sendAndClose(request, response, status, all, body, linger)
-        return
-      }
-      response.writeHead(status, all)
-      if (bytes === 0 || request.method === 'HEAD') response.end()
-      else response.end(body)
-    },
+    response.writeHead(status, all)
+    if (bytes === 0 || request.method === 'HEAD') response.end()
+    else response.end(body)
   }
 }
 

@@ -19,7 +19,8 @@ import { Refusal } from '../server/requests/refusal.js'
 import { announcesTooMuch, type Body, bodyLimit, bodyTooLarge, isArriving, readBody } from './body.js'
 import { asBearer, challenged } from './client-authentication.js'
 import { isGone, type Request, type Response, refusedPause } from './connection.js'
-import { type Answer, createSender, type Exchange, type Log, type Outcome, textAnswer } from './exchange.js'
+import { isPreflight } from './cors.js'
+import { type Answer, createSend, type Exchange, type Log, type Outcome, textAnswer } from './exchange.js'
 import { type Address, createListener, expectsContinue, listenerLimits, type Secure } from './listener.js'
 import type { GatewayMetrics } from './metrics.js'
 import { inPortuguese } from './portuguese.js'
@@ -103,7 +104,7 @@ export function createGateway(options: GatewayOptions) {
   const lookup = createLookup(served, options.defaultRevision, (route, revision) =>
     createAction(route, revision, { ...options, callTimeout }),
   )
-  const { send, isPreflight } = createSender(options.corsOrigins, limits.lingerTimeout)
+  const send = createSend(options.corsOrigins, limits.lingerTimeout)
   const rpcOf = createRpcs({ transport, log, callTimeout })
   const listener = createListener(options.address, tracing ? serveInSpan : serve, limits, {
     secure: options.secure,

@@ -3,7 +3,8 @@ import { protoCamelCase } from '@bufbuild/protobuf/reflect'
 import { Code, ConnectError } from '@connectrpc/connect'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../proto/gen/google/rpc/error_details_pb.js'
-import { Refusal, statusOf } from '../server/requests/refusal.js'
+import { statusOf } from '../server/requests/reasons.js'
+import { Refusal } from '../server/requests/refusal.js'
 
 /** Headers of every answer that prevent browsers from sniffing its type or loading content. */
 export const securityHeaders = { 'x-content-type-options': 'nosniff', 'content-security-policy': "default-src 'none'" }

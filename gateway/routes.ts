@@ -15,10 +15,16 @@ import {
 } from '../proto/gen/grpc/health/v1/health_pb.js'
 import { changesPolicies } from '../server/policy/changes.js'
 import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
-import { reasonsOf } from '../server/policy/reasons.js'
-import { type HttpPath, type Policy, type ReasonName, type Revision, usualCost } from '../server/policy/row.js'
+import {
+  type HttpPath,
+  type Policy,
+  type ReasonName,
+  type Revision,
+  reasonsOf,
+  usualCost,
+} from '../server/policy/row.js'
 import { usersPolicies } from '../server/policy/users.js'
-import { statusOf } from '../server/requests/refusal.js'
+import { statusOf } from '../server/requests/reasons.js'
 import { gatewayReasons } from './problem.js'
 
 export type { Revision }

@@ -38,8 +38,8 @@ import { userReadRpcs } from './administration/users/list.js'
 import { listLockouts } from './administration/users/lockouts.js'
 import { userSupportRpcs } from './administration/users/support.js'
 import { eraseUnactivatedUsers } from './administration/users/unactivated.js'
-import { type CallsDeps, createCalls } from './calls/dispatch.js'
 import { bindRpcs } from './calls/pipeline.js'
+import { type CallsDeps, createCalls } from './calls/run.js'
 import { createHub } from './changes/hub.js'
 import { poll } from './changes/poll.js'
 import { answerRpcs } from './forgotpasswords/answers.js'
@@ -71,11 +71,11 @@ import { deleteMe } from './users/delete-me.js'
 import { emailRpcs } from './users/email.js'
 import { existsRpcs } from './users/exists.js'
 import { login } from './users/login.js'
+import { lookUpRpcs } from './users/look-ups.js'
 import { memberRpcs } from './users/members.js'
 import { myDataRpcs } from './users/my-data.js'
 import { updateMe } from './users/profile.js'
 import { rotateProviderKey } from './users/provider-key.js'
-import { recordRpcs } from './users/records.js'
 import { setUsername } from './users/rename.js'
 import { signUp } from './users/sign-up.js'
 import { tokenRpcs } from './users/tokens.js'
@@ -175,7 +175,7 @@ export function createApplication(deps: ApplicationDeps) {
       signUp: signUp(parts),
       login: login(parts),
       ...tokenRpcs(parts),
-      ...recordRpcs(parts),
+      ...lookUpRpcs(parts),
       updateMe: updateMe(parts),
       ...emailRpcs(parts),
       setUsername: setUsername(parts),

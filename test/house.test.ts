@@ -13,10 +13,10 @@ import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { administrationPolicies } from '../server/policy/administration.js'
 import { changesPolicies } from '../server/policy/changes.js'
 import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
-import { reasonsOf, sharedReasons } from '../server/policy/reasons.js'
-import type { Policy } from '../server/policy/row.js'
+import { type Policy, reasonsOf, sharedReasons } from '../server/policy/row.js'
 import { usersPolicies } from '../server/policy/users.js'
-import { Refusal, statusOf } from '../server/requests/refusal.js'
+import { statusOf } from '../server/requests/reasons.js'
+import { Refusal } from '../server/requests/refusal.js'
 import { isReservedUsername } from '../server/rules/names.js'
 import { statusesOf } from './_helpers/problem.js'
 
@@ -61,7 +61,7 @@ test('the gateway imports from the server only calls, client addresses, language
     (file, target) =>
       file.startsWith('gateway/') &&
       /^(server|cli)\//.test(target) &&
-      !/^server\/(policy\/[\w-]+|limits\/[\w-]+|requests\/(call|client-address|grpc-timeout|locale|refusal)|observability\/tracing)\.ts$/.test(
+      !/^server\/(policy\/[\w-]+|limits\/[\w-]+|requests\/(call|client-address|grpc-timeout|locale|reasons|refusal)|observability\/tracing)\.ts$/.test(
         target,
       ) &&
       !(file === 'gateway/main.ts' && /^server\/(process|observability)\/[\w-]+\.ts$/.test(target)),
@@ -248,7 +248,7 @@ test('each folder has a header that says what it owns', async t => {
     'server/access': 'sign-in.ts',
     'server/administration': 'change-record.ts',
     'server/backup': 'format.ts',
-    'server/calls': 'dispatch.ts',
+    'server/calls': 'run.ts',
     'server/changes': 'hub.ts',
     'server/database': 'database.ts',
     'server/embedded': 'start.ts',

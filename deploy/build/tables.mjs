@@ -12,7 +12,8 @@ import { createMetricsEndpoint } from '../../dist/server/observability/metrics-e
 import { createUndeclaredProxies } from '../../dist/server/observability/undeclared-proxy.js'
 import { auditActions } from '../../dist/server/policy/audit-actions.js'
 import { describeSettings } from '../../dist/server/process/settings.js'
-import { limits, statusOf } from '../../dist/server/requests/refusal.js'
+import { statusOf } from '../../dist/server/requests/reasons.js'
+import { limits } from '../../dist/server/requests/refusal.js'
 
 const read = name => readFile(new URL(`../../${name}`, import.meta.url), 'utf8')
 

@@ -9,8 +9,8 @@ import { Code, ConnectError, type ContextValues, type Transport, type UnaryRespo
 import { turnKey } from '../limits/scheduler.js'
 import { type IncomingCall, type LocalAdministrator, readMalformedFields, type Turn } from '../requests/call.js'
 import type { FieldViolation, Refusal } from '../requests/refusal.js'
-import type { Calls } from './dispatch.js'
 import { detailsOf } from './error-details.js'
+import type { Calls } from './run.js'
 
 const never = new AbortController().signal
 

@@ -20,7 +20,7 @@ import { refuse } from '../requests/refusal.js'
 import { isBlank } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
 import type { Records, RpcsOf, Steps } from './context.js'
-import type { BoundRpc } from './dispatch.js'
+import type { BoundRpc } from './run.js'
 import { type Changes, type TransactionDeps, transactFor } from './transaction.js'
 
 /** An RPC whose row isn't known to the compiler. */

@@ -119,3 +119,8 @@ async function succeed(child: ChildProcess, input = ''): Promise<void> {
   const code = await finish(child)
   if (code !== 0) throw new Error(`The embedded database can’t be created: ${stderr.trim() || `exit code ${code}`}`)
 }
+
+/** The path of PostgreSQL's log. */
+export function logOf({ dataDir }: Cluster): string {
+  return join(dataDir, 'postgres.log')
+}

@@ -1,5 +1,5 @@
 // Finds and starts the programs of the bundled PostgreSQL. They refuse to run as root, so root runs them as another
-// user. start.ts decides when the database starts and stops.
+// user. start.ts starts the database, stop.ts stops it.
 import { type ChildProcess, type SpawnOptions, spawn, spawnSync } from 'node:child_process'
 import { chmodSync, existsSync, readFileSync, realpathSync, statSync, symlinkSync } from 'node:fs'
 import { arch, platform } from 'node:os'

@@ -2,7 +2,7 @@
 // tables are users.ts, forgotpasswords.ts, changes.ts and administration.ts; an RPC without a row does not compile. limits.ts
 // has the numbers of the limits that rows name.
 //
-// This room owns the rows and nothing else: it holds data and types, imports no other code of ours but generated code, and
+// This room owns the rows and nothing else: it holds data, types and what follows from a row, imports no other code of ours but generated code, and
 // may be used everywhere. calls/ applies the rows, access/permissions.ts decides by them, the gateway takes its paths from
 // them, documentation and tests read them.
 import type { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
@@ -27,7 +27,7 @@ export interface HttpPath {
 
 /** What every row says. */
 interface Row {
-  /** Reasons for which the RPC refuses, without those that reasons.ts adds for all RPCs, callers, targets and sign-ins. */
+  /** Reasons for which the RPC refuses, without those that `reasonsOf` adds for all RPCs, callers, targets and sign-ins. */
   readonly reasons: readonly ReasonName[]
   /** Actions of the audit events that it records. */
   readonly audit: readonly AuditAction[]
@@ -112,3 +112,34 @@ export interface AdministrationPolicy extends Row {
 
 /** A row. */
 export type Policy = OpenPolicy | UserPolicy | ServicePolicy | AdministrationPolicy
+
+/** Reasons of any RPC, independent of its row. */
+export const sharedReasons = [
+  'MALFORMED_REQUEST',
+  'OVERLOADED',
+  'UNAVAILABLE',
+  'DEADLINE_EXCEEDED',
+  'INTERNAL',
+] as const
+
+/** Why an RPC with a caller may refuse. */
+const withCaller = ['ACCESS_DENIED', 'INVALID_TOKEN'] as const
+
+/** Why an RPC of Administration may refuse the record that its request refers to. */
+const withTarget = {
+  user: ['INVALID_ARGUMENT', 'USER_NOT_FOUND'],
+  organization: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'],
+  question: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'],
+} as const satisfies Record<NonNullable<AdministrationPolicy['target']>, readonly ReasonName[]>
+
+/** Every reason for which an RPC may refuse: those of its row, and those that it shares with others. */
+export function reasonsOf(policy: Policy): readonly ReasonName[] {
+  const administration = policy.caller === 'administrator' ? policy : undefined
+  return [
+    ...policy.reasons,
+    ...sharedReasons,
+    ...(policy.caller === 'anyone' ? [] : withCaller),
+    ...(administration?.target ? withTarget[administration.target] : []),
+    ...(administration && administration.signIn !== 'session' ? (['SIGN_IN_AGAIN'] as const) : []),
+  ]
+}

@@ -1,15 +1,15 @@
 /**
  * A call, as all endpoints present it. This folder owns what every other one needs of a request: the call (here),
- * refusals and their texts (refusal.ts), the client address (client-address.ts), required fields
- * (required-fields.ts), timeouts (grpc-timeout.ts) and update masks (update-mask.ts).
+ * refusals (refusal.ts) with their codes, statuses and texts (reasons.ts), the client address (client-address.ts), required
+ * fields (required-fields.ts), timeouts (grpc-timeout.ts) and update masks (update-mask.ts).
  */
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { ScopeName } from '../rules/scopes.js'
 import { type FieldViolation, Refusal, refuse } from './refusal.js'
 
 /**
- * The metadata of a call that an RPC gets in addition to its request. It has no credentials: the RPC gets its caller from the
- * dispatch.
+ * The metadata of a call that an RPC gets in addition to its request. It has no credentials: the RPC gets its caller from
+ * the access policy's steps.
  */
 export interface Call {
   /** IP address of the client, in canonical text. */

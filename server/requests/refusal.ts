@@ -1,68 +1,12 @@
-import { Code } from '@connectrpc/connect'
-import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-
-// The catalogue of refusals: every reason with its gRPC code, HTTP status and text.
+import type { Code } from '@connectrpc/connect'
+import type { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { reasons } from './reasons.js'
 
 /** An invalid field of a request, by its JSON name, and a sentence that says how to correct it. */
 export interface FieldViolation {
   readonly field: string
   readonly message: string
 }
-
-/** Each reason's gRPC code, its status over HTTP, and a text that says what to do. */
-const catalogue: Record<Reason, readonly [code: Code, status: number, text: string]> = {
-  [Reason.UNSPECIFIED]: [Code.Unknown, 400, 'Something went wrong.'],
-  [Reason.ACCESS_DENIED]: [Code.PermissionDenied, 403, 'Access denied.'],
-  [Reason.INVALID_TOKEN]: [Code.Unauthenticated, 500, 'The token is expired or invalid. Log in again.'],
-  [Reason.MISSING_PARAMETER]: [Code.InvalidArgument, 400, 'A required parameter is missing.'],
-  [Reason.MALFORMED_REQUEST]: [Code.InvalidArgument, 400, 'The request is malformed.'],
-  [Reason.INVALID_SIGN_UP]: [Code.InvalidArgument, 422, 'Some fields are missing or invalid.'],
-  [Reason.INVALID_CREDENTIALS]: [Code.Unauthenticated, 404, 'Invalid username or password.'],
-  [Reason.ACTIVATION_REFUSED]: [Code.FailedPrecondition, 422, 'The user can’t be activated with this key.'],
-  [Reason.USER_NOT_FOUND]: [Code.NotFound, 404, 'The user doesn’t exist.'],
-  [Reason.QUESTION_NOT_FOUND]: [Code.NotFound, 404, 'The question doesn’t exist or is retired.'],
-  [Reason.ANSWER_NOT_FOUND]: [Code.NotFound, 404, 'The user has no answer to one of the questions.'],
-  [Reason.INVALID_ANSWERS]: [Code.Unauthenticated, 422, 'At least 2 answers must be correct.'],
-  [Reason.TOO_MANY_ANSWERS]: [Code.InvalidArgument, 400, 'Give at most 10 answers.'],
-  [Reason.INVALID_KEY]: [Code.Unauthenticated, 422, 'Invalid username or key. Request a new key.'],
-  [Reason.INVALID_EMAIL]: [Code.InvalidArgument, 422, 'The e-mail address is missing or invalid.'],
-  [Reason.INVALID_PASSWORD]: [Code.InvalidArgument, 400, 'The new password doesn’t meet the requirements.'],
-  [Reason.ORGANIZATION_EMAIL_NOT_FOUND]: [Code.NotFound, 404, 'No organization has this e-mail address.'],
-  [Reason.TOO_MANY_ATTEMPTS]: [Code.ResourceExhausted, 429, 'Too many attempts. Try again later.'],
-  [Reason.OVERLOADED]: [Code.ResourceExhausted, 503, 'The service is busy. Try again later.'],
-  [Reason.UNAVAILABLE]: [Code.Unavailable, 503, 'The service can’t answer now. Try again later.'],
-  [Reason.DEADLINE_EXCEEDED]: [Code.DeadlineExceeded, 503, 'The deadline has passed. Try again.'],
-  [Reason.INTERNAL]: [Code.Internal, 503, 'Something went wrong.'],
-  [Reason.RECORD_NOT_FOUND]: [Code.NotFound, 404, 'The record doesn’t exist.'],
-  [Reason.NAME_TAKEN]: [Code.AlreadyExists, 409, 'This name is already taken. Choose another one.'],
-  [Reason.STALE_ETAG]: [Code.Aborted, 409, 'The record has changed since it was read. Read it again.'],
-  [Reason.WRONG_STATE]: [Code.FailedPrecondition, 409, 'The state of the record doesn’t allow this.'],
-  [Reason.INVALID_ARGUMENT]: [Code.InvalidArgument, 400, 'Some fields are missing or invalid.'],
-  [Reason.CODE_NEEDED]: [Code.Unauthenticated, 401, 'Give the one-time code from your authenticator app.'],
-  [Reason.SIGN_IN_AGAIN]: [
-    Code.Unauthenticated,
-    401,
-    'This requires a sign-in in the last 15 minutes, with a one-time code if codes are enrolled. Sign in again.',
-  ],
-  [Reason.CONFIRMATION_NEEDED]: [
-    Code.InvalidArgument,
-    400,
-    'This can’t be undone. To confirm, repeat the name of the target.',
-  ],
-  [Reason.LAST_ADMINISTRATOR]: [
-    Code.FailedPrecondition,
-    409,
-    'This is the last active administrator. Add another one first.',
-  ],
-  [Reason.JUSTIFICATION_NEEDED]: [
-    Code.InvalidArgument,
-    400,
-    'On the database itself, changes to administrators and passwords require a reason.',
-  ],
-}
-
-/** Returns the HTTP status of a reason. */
-export const statusOf = (reason: Reason): number => catalogue[reason][1]
 
 /** The limits, as metrics name them, and what each of them counts. */
 export const limits = {
@@ -94,7 +38,7 @@ export class Refusal extends Error {
   constructor(
     readonly reason: Reason,
     readonly more: {
-      /** Replaces the text of the catalogue. */
+      /** Replaces the text of the reason. */
       readonly text?: string
       /** All invalid fields. */
       readonly fields?: readonly FieldViolation[]
@@ -104,7 +48,7 @@ export class Refusal extends Error {
       readonly limit?: Limit
     } = {},
   ) {
-    const [code, , text] = catalogue[reason]
+    const [code, , text] = reasons[reason]
     super(more.text ?? text)
     this.code = code
   }

@@ -13,8 +13,7 @@ import { isSchemaError, isUnreachable } from '../database/failures.js'
 import type { Scheduler } from '../limits/scheduler.js'
 import { flatLog, type Log } from '../observability/log.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../observability/tracing.js'
-import { reasonsOf } from '../policy/reasons.js'
-import { type Policy, usualCost } from '../policy/row.js'
+import { type Policy, reasonsOf, usualCost } from '../policy/row.js'
 import { type Call, checkPresence, checkShape, type IncomingCall, inTime } from '../requests/call.js'
 import { network } from '../requests/client-address.js'
 import { type Limit, Refusal } from '../requests/refusal.js'
@@ -105,7 +104,7 @@ export function createCalls(deps: CallsDeps): Calls {
       // The documentation and the gateway rely on the reasons and limits of the rows.
       if (refusal === error && !listsRefusal(rpc.policy, refusal))
         deps.log.error({ rpc: method.name, reason: Reason[reason] }, unlistedRefusal)
-      if (refusal !== error || reason === Reason.INTERNAL || reason === Reason.UNAVAILABLE) {
+      if (refusal !== error || reason === Reason.INTERNAL) {
         const { requestId, traceparent } = call
         const traceId = traceIdOf(traceparent)
         deps.log.error({ rpc: method.name, requestId, traceId, err: error }, 'call failed')

@@ -23,8 +23,8 @@ const maxReferences = 500
 /** Default and maximum number of users of a page. */
 const sizes = { usual: 500, max: 500 }
 
-/** The RPCs that return records of users. */
-export function recordRpcs(deps: {
+/** The RPCs that look up users and return their records. */
+export function lookUpRpcs(deps: {
   readonly users: Pick<Users, 'findMany'>
   readonly administeredUsers: Pick<AdministeredUsers, 'list'>
   readonly userData: Pick<UserData, 'previousSignIn'>

@@ -1,0 +1,33 @@
+/** Cross-origin requests of browsers (CORS; Fetch standard, 3.2). */
+import { cors } from '@connectrpc/connect'
+import type { Request } from './connection.js'
+
+const allowedMethods = 'GET, HEAD, POST, PATCH'
+const allowedHeaders = ['authorization', 'x-requested-with', 'traceparent', ...cors.allowedHeaders]
+const exposedHeaders = ['x-request-id', 'retry-after', ...cors.exposedHeaders]
+
+/** Whether a request is a preflight. The answer doesn't list what is forbidden. */
+export function isPreflight({ method, headers }: Request): boolean {
+  return method === 'OPTIONS' && headers['access-control-request-method'] !== undefined
+}
+
+/** Creates the function that returns the headers of every answer to a request. Pages of `origins` may read answers. */
+export function createCorsHeaders(origins: readonly string[]) {
+  const trusted = new Set(origins)
+  return ({ headers }: Request): Record<string, string> => {
+    if (trusted.size === 0) return {}
+    const { origin } = headers
+    if (origin === undefined || !trusted.has(origin)) return { vary: 'origin' }
+    const exposed: Record<string, string> = {
+      vary: 'origin',
+      'access-control-allow-origin': origin,
+      'access-control-expose-headers': exposedHeaders.join(', ').toLowerCase(),
+    }
+    if (!headers['access-control-request-method']) return exposed
+    return Object.assign(exposed, {
+      'access-control-allow-methods': allowedMethods,
+      'access-control-allow-headers': allowedHeaders.join(', ').toLowerCase(),
+      'access-control-max-age': '7200',
+    })
+  }
+}
