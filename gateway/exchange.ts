@@ -36,7 +36,9 @@ export interface Log {
   info(fields: object, message: string): void
 }
 
-/** Creates the function that sends answers. Pages of `corsOrigins` may read answers; a refused body is discarded for `linger` ms. */
+/**
+ * Creates the function that sends answers. Pages of `corsOrigins` may read them; a refused body is discarded for `linger` ms.
+ */
 export function createSend(corsOrigins: readonly string[], linger: number) {
   const corsHeaders = createCorsHeaders(corsOrigins)
   /** Sends an answer, unless one was sent or the client has disconnected. */

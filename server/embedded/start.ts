@@ -7,8 +7,8 @@
  * the last. PostgreSQL's postmaster.pid shows whether PostgreSQL is running, and its port.
  *
  * This folder owns its part of the data folder: secrets (secrets.ts), the cluster (cluster.ts), its postmaster
- * (postmaster.ts), the programs and their user (programs.ts), the lock for the start (folder-lock.ts), and the stop (stop.ts). It provides a database URL and a master key, for
- * database/database-choice.ts, when no DATABASE_URL is set.
+ * (postmaster.ts), the programs and their user (programs.ts), the lock for the start (folder-lock.ts), and the stop
+ * (stop.ts). It provides a database URL and a master key, for database/database-choice.ts, when no DATABASE_URL is set.
  */
 import { closeSync, existsSync, fchownSync, openSync } from 'node:fs'
 import { readFile, realpath } from 'node:fs/promises'
