@@ -2,7 +2,7 @@
 import type { Turn } from '../server/requests/call.js'
 import type { Request, Response } from './connection.js'
 import { createCorsHeaders } from './cors.js'
-import { securityHeaders } from './problem.js'
+import { securityHeaders } from './security-headers.js'
 
 /** A request that has its turn. */
 export interface Exchange {

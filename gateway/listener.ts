@@ -13,7 +13,8 @@ import { maxEntries } from '../server/limits/cache-size.js'
 import { canonicalAddress, networksOf } from '../server/requests/client-address.js'
 import { announcesTooMuch } from './body.js'
 import { Connection, Request, type Response } from './connection.js'
-import { HttpError, type Problem, problemDocument, problemOf, securityHeaders } from './problem.js'
+import { HttpError, type Problem, problemDocument, problemOf } from './problem.js'
+import { securityHeaders } from './security-headers.js'
 
 /** A host and a port. */
 export interface Address {

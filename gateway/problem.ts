@@ -6,9 +6,6 @@ import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../proto/gen
 import { statusOf } from '../server/requests/reasons.js'
 import { Refusal } from '../server/requests/refusal.js'
 
-/** Headers of every answer that prevent browsers from sniffing its type or loading content. */
-export const securityHeaders = { 'x-content-type-options': 'nosniff', 'content-security-policy': "default-src 'none'" }
-
 /** HTTP status of each reason of the gateway itself, with its meaning and what to do. */
 export const gatewayReasons = {
   MALFORMED_REQUEST: { status: 400, about: 'A parameter or the body can’t be read. Correct the request.' },

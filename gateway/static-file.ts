@@ -6,20 +6,9 @@ import { createRequire } from 'node:module'
 import { gzipSync } from 'node:zlib'
 import { chooseLocale } from '../server/requests/locale.js'
 import type { Answer } from './exchange.js'
+import { pagePolicy } from './security-headers.js'
 
 const { resolve } = createRequire(import.meta.url)
-
-/** What a page may load and call: what the gateway itself serves. Only scripts send forms. */
-const pagePolicy = [
-  "default-src 'none'",
-  "script-src 'self'",
-  "style-src 'self'",
-  "connect-src 'self'",
-  'img-src data:',
-  "base-uri 'none'",
-  "form-action 'none'",
-  "frame-ancestors 'none'",
-].join('; ')
 
 /** Answers a request with these headers. */
 type AnswerFile = (headers: IncomingHttpHeaders) => Answer

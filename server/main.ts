@@ -2,15 +2,8 @@ import { resolveDatabase } from './database/database-choice.js'
 import { createLog } from './observability/log.js'
 import { checkPorts } from './process/check-ports.js'
 import { checkDataFolder, openDataFolder } from './process/data-folder.js'
-import {
-  formatAddress,
-  httpUrl,
-  isLocalUrl,
-  isLoopback,
-  metricsUrl,
-  readSettings,
-  type Settings,
-} from './process/settings.js'
+import { warnOfRisks } from './process/risky-settings.js'
+import { formatAddress, httpUrl, isLocalUrl, metricsUrl, readSettings, type Settings } from './process/settings.js'
 import { grace, pause, stopOnSignals } from './process/stopping.js'
 import type { Service } from './service.js'
 
@@ -18,24 +11,8 @@ import type { Service } from './service.js'
 async function main(): Promise<void> {
   const settings = readSettings(process.env)
   const log = createLog(settings.logLevel)
-  if (settings.recoveryEmail === 'any') {
-    log.warn(
-      'AUTH_RECOVERY_EMAIL=any: everyone who knows a username can have a recovery key sent to an address of their own',
-    )
-  }
-  if (settings.bcryptCost < 10) log.warn('AUTH_BCRYPT_COST is below 10: passwords are cheap to guess from their hashes')
+  warnOfRisks(settings, log)
   const { grpcAddress, httpAddress, metricsAddress, adminAddress } = settings
-  if (adminAddress && !isLoopback(adminAddress.host) && Number.parseInt(process.versions.node, 10) < 24) {
-    log.warn(
-      'AUTH_ADMIN_ADDRESS is reachable from other machines, and HTTP/2 frames can end a process with this version of Node.js: keep it in a private network, or behind a proxy that asks for client certificates',
-    )
-  }
-
-  if (!isLoopback(grpcAddress.host) && !settings.tlsCert)
-    log.warn(
-      'AUTH_GRPC_ADDRESS is reachable from other machines, and AUTH_TLS_CERT is not set: passwords and tokens pass in clear text',
-    )
-
   await checkPorts({
     AUTH_GRPC_ADDRESS: grpcAddress,
     AUTH_HTTP_ADDRESS: httpAddress,

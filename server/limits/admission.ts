@@ -10,7 +10,7 @@ import { network } from '../requests/client-address.js'
 import { type Limit, Refusal } from '../requests/refusal.js'
 import { type Bucket, createBucket } from './bucket.js'
 import { maxEntries } from './cache-size.js'
-import { createRecentCounts } from './recent-counts.js'
+import { createNetworkRanks } from './network-ranks.js'
 
 type Kind = keyof typeof addressLimits
 
@@ -64,7 +64,7 @@ export function createAdmission(deps: {
   const { buckets, attempts, counterKeys, factor, now } = deps
   const states = new LRUCache<string, State>(maxEntries(maxStates))
   const limits = limitsOf(factor)
-  const recent = createRecentCounts(now)
+  const recent = createNetworkRanks(now)
 
   const accounts = new LRUCache<string, ReadonlySet<string>>({
     maxSize: 1_000_000,

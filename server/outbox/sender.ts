@@ -10,7 +10,7 @@ import { isUnreachable } from '../database/failures.js'
 import { createBucket } from '../limits/bucket.js'
 import { emailRate } from '../limits/email-requests.js'
 import { type Email, type Emails, notComposed } from '../models/email.js'
-import type { Mail, MailTransport } from './transport.js'
+import { describe, type Mail, type MailTransport, refusesRecipient, within } from './transport.js'
 
 /** An entry of the queue, as the sender needs it. */
 type Entry = Pick<Email, 'id' | 'attempts' | 'priority' | 'createdAt'> & { readonly kind: string }
@@ -157,32 +157,4 @@ function delayAfter(error: unknown, attempts: number, age: number): number | und
   if (age >= failedAfter || (refused && attempts >= refusedAttempts && age >= refusedAfter)) return undefined
   const delay = Math.min(firstDelay * 2 ** Math.min(attempts - 1, 30), maxDelay)
   return refused ? Math.max(delay, refusedDelay) : delay
-}
-
-/**
- * Whether the mail server refuses the recipient: a 5xx reply to RCPT TO (RFC 5321). A 5xx reply to another command
- * concerns this service, its credentials or its reputation, which an operator can correct.
- */
-function refusesRecipient(error: unknown): boolean {
-  const { command, responseCode } = error as Record<string, unknown>
-  return command === 'RCPT TO' && Number(responseCode) >= 500
-}
-
-/** Rejects with ETIMEDOUT when a task takes longer than `seconds`. The task isn't cancelled. */
-export async function within<T>(seconds: number, task: Promise<T>): Promise<T> {
-  let timer: NodeJS.Timeout | undefined
-  const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(Object.assign(new Error('too slow'), { code: 'ETIMEDOUT' })), seconds * 1000)
-  })
-  return Promise.race([task, late]).finally(() => clearTimeout(timer))
-}
-
-/**
- * Describes an error by its codes only: messages of mail servers and drivers may quote e-mails, addresses or passwords.
- */
-export function describe(error: unknown): string {
-  const { name, code, originalCode = code, responseCode, command } = error as Record<string, unknown>
-  return [name, originalCode, responseCode, command]
-    .filter(part => typeof part === 'string' || typeof part === 'number')
-    .join(' ')
 }

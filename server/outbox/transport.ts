@@ -168,3 +168,31 @@ function toFiles({ dataDir, registry }: FolderOf, compose: Compose, log: Pick<Lo
     close() {},
   }
 }
+
+/**
+ * Whether the mail server refuses the recipient: a 5xx reply to RCPT TO (RFC 5321). A 5xx reply to another command
+ * concerns this service, its credentials or its reputation, which an operator can correct.
+ */
+export function refusesRecipient(error: unknown): boolean {
+  const { command, responseCode } = error as Record<string, unknown>
+  return command === 'RCPT TO' && Number(responseCode) >= 500
+}
+
+/** Rejects with ETIMEDOUT when a task takes longer than `seconds`. The task isn't cancelled. */
+export async function within<T>(seconds: number, task: Promise<T>): Promise<T> {
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(Object.assign(new Error('too slow'), { code: 'ETIMEDOUT' })), seconds * 1000)
+  })
+  return Promise.race([task, late]).finally(() => clearTimeout(timer))
+}
+
+/**
+ * Describes an error by its codes only: messages of mail servers and drivers may quote e-mails, addresses or passwords.
+ */
+export function describe(error: unknown): string {
+  const { name, code, originalCode = code, responseCode, command } = error as Record<string, unknown>
+  return [name, originalCode, responseCode, command]
+    .filter(part => typeof part === 'string' || typeof part === 'number')
+    .join(' ')
+}

@@ -7,7 +7,7 @@ import test from 'ava'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { createAdmission } from '../../server/limits/admission.js'
 import { createEmailRequests } from '../../server/limits/email-requests.js'
-import { createRecentCounts } from '../../server/limits/recent-counts.js'
+import { createNetworkRanks } from '../../server/limits/network-ranks.js'
 import { createScheduler } from '../../server/limits/scheduler.js'
 import type { Refusal } from '../../server/requests/refusal.js'
 import { openModels } from '../_helpers/models.js'
@@ -31,7 +31,7 @@ test('a network’s failures and sign-ups share one count, of which an outer net
 
 test('a failure loses weight over time: a thousand are forgotten within two hours', t => {
   let now = 0
-  const counts = createRecentCounts(() => now)
+  const counts = createNetworkRanks(() => now)
   counts.add('192.0.2.1', 1000)
   t.is(counts.of('192.0.2.1'), 1000)
   now += 15 * 60_000

@@ -1,0 +1,21 @@
+import { isLoopback, type Settings } from './settings.js'
+
+/** Warns of settings that weaken the protection of accounts. */
+export function warnOfRisks(settings: Settings, log: { warn(message: string): void }): void {
+  const { recoveryEmail, bcryptCost, grpcAddress, adminAddress, tlsCert } = settings
+  if (recoveryEmail === 'any') {
+    log.warn(
+      'AUTH_RECOVERY_EMAIL=any: everyone who knows a username can have a recovery key sent to an address of their own',
+    )
+  }
+  if (bcryptCost < 10) log.warn('AUTH_BCRYPT_COST is below 10: passwords are cheap to guess from their hashes')
+  if (adminAddress && !isLoopback(adminAddress.host) && Number.parseInt(process.versions.node, 10) < 24) {
+    log.warn(
+      'AUTH_ADMIN_ADDRESS is reachable from other machines, and HTTP/2 frames can end a process with this version of Node.js: keep it in a private network, or behind a proxy that asks for client certificates',
+    )
+  }
+  if (!isLoopback(grpcAddress.host) && !tlsCert)
+    log.warn(
+      'AUTH_GRPC_ADDRESS is reachable from other machines, and AUTH_TLS_CERT is not set: passwords and tokens pass in clear text',
+    )
+}
