@@ -89,7 +89,6 @@ async function main(): Promise<void> {
   // Opened last, because its `/readyz` reports that the HTTP port is open.
   const port = metricsAddress && (await endpoint.listen(metricsAddress, secure))
   const shown = metricsAddress && port && `metrics  ${metricsUrl(settings, { ...metricsAddress, port })}\n`
-  process.stderr.write(`HTTP     ${http}\n${shown ?? ''}services ${target}\n`)
   stopOnSignals(log, settings.drain ?? 5, async ({ drain, hurry }) => {
     draining = true
     transport.endWaits()
@@ -107,6 +106,8 @@ async function main(): Promise<void> {
     await endpoint.close()
     return hung
   })
+  // Whoever reads this may send a signal at once.
+  process.stderr.write(`HTTP     ${http}\n${shown ?? ''}services ${target}\n`)
 }
 
 if (!answerArguments(usage)) {
