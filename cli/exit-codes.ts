@@ -180,9 +180,11 @@ function databaseFailure(error: unknown): string | undefined {
   const sentence = meaning && sentences[meaning]
   if (sentence) return sentence
   if (error instanceof SchemaError) return error.message
-  const { code = 'no answer', message = '' } = causeOf(error)
-  if (meaning === 'unreachable' || error instanceof ConnectionError || message.startsWith('Connection terminated')) {
-    return `The database can’t be reached (${code}): check DATABASE_URL, and that PostgreSQL runs there.`
+  const { code, message = '' } = causeOf(error)
+  const isLost = message.startsWith('Connection terminated')
+  if (meaning === 'unreachable' || error instanceof ConnectionError || isLost) {
+    const why = code ?? (isLost ? 'connection lost' : 'no answer')
+    return `The database can’t be reached (${why}): check DATABASE_URL, and that PostgreSQL runs there.`
   }
   // Node.js gives no code when a ciphertext fails authentication.
   if (/^Unsupported state or unable to authenticate data$/.test(message)) {

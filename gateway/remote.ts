@@ -90,15 +90,12 @@ const publicMessages: Partial<Record<Code, string>> = {
 const checkInterval = 1_000
 const checkTimeout = 2_500
 
-/** Milliseconds of silence of a lost server after which calls that may not be repeated end, too. */
-const silence = 8_000
-
 /**
- * Servers are pinged; one that doesn't answer within the timeout is disconnected, so that the channel reconnects. A busy server
- * answers in time. When a server ends a connection, grpc-js cuts the calls in progress at its next ping
- * (https://github.com/grpc/grpc-node/issues/3068), so the interval is long compared to calls.
+ * During calls, servers are pinged; a server that doesn't answer within the timeout is disconnected, with all its calls. A
+ * busy server answers in time. When a server ends a connection, grpc-js cuts the calls in progress at the next ping
+ * (https://github.com/grpc/grpc-node/issues/3068), so the interval is long compared to most calls.
  */
-const keepalive = { 'grpc.keepalive_time_ms': 20_000, 'grpc.keepalive_timeout_ms': 8_000 }
+const keepalive = { 'grpc.keepalive_time_ms': 10_000, 'grpc.keepalive_timeout_ms': 8_000 }
 
 const { IDEMPOTENT } = MethodOptions_IdempotencyLevel
 const { SERVING, NOT_SERVING } = HealthCheckResponse_ServingStatus
@@ -131,8 +128,8 @@ const maxLost = 500
 /** A call in progress. */
 interface Attempt extends BalancedCall {
   readonly method: DescMethodUnary
-  /** Ends the call, as lost. */
-  readonly abandon: () => void
+  /** Ends a call that may be retried, as lost. */
+  readonly abandon?: () => void
 }
 
 /**
@@ -184,7 +181,7 @@ export function createRemoteTransport(options: RemoteOptions): RemoteTransport {
         abandoned = true
         cancel()
       }
-      const attempt: Attempt = { method, abandon, ...(only && { only }) }
+      const attempt: Attempt = { method, ...(only && { only }), ...(idempotent.has(method) && { abandon }) }
       const isBrief = waitsEnded && method === poll
       const call = client.makeUnaryRequest<Message, Message>(
         path,
@@ -226,21 +223,15 @@ export function createRemoteTransport(options: RemoteOptions): RemoteTransport {
     return made
   }
 
-  /** Ends calls in progress at a lost server. Those that may be repeated go to another one. */
-  function endCalls(server: Server): void {
-    const isSilent = performance.now() - server.answeredAt > silence
-    for (const attempt of inFlight)
-      if (attempt.server === server && (isSilent || idempotent.has(attempt.method))) attempt.abandon()
-  }
-
-  /** Notes the health of a server. */
+  /** Notes the health of a server. Calls in progress at a lost server go to another one if they may be repeated. */
   function note(server: Server, health: ServerHealth): void {
     const { health: before = 'ready', address } = server
     server.health = health
-    if (health === 'lost') endCalls(server)
     if (health === before || servers.get(address) !== server) return
     if (health === 'ready') log?.info({ server: address }, 'a server is back')
     else void report(server, health)
+    if (health !== 'lost') return
+    for (const attempt of inFlight) if (attempt.server === server) attempt.abandon?.()
   }
 
   /** Logs that a server isn't ready, once it is known of every other whether it is. */
@@ -320,7 +311,7 @@ export function createRemoteTransport(options: RemoteOptions): RemoteTransport {
     servers: () => countServers(servers),
     endWaits() {
       waitsEnded = true
-      for (const { method, abandon } of inFlight) if (method === poll) abandon()
+      for (const { method, abandon } of inFlight) if (method === poll) abandon?.()
     },
     close() {
       clearInterval(checking)

@@ -16,7 +16,7 @@ export interface Server {
   subchannel: experimental.SubchannelInterface
   /** Absent until its first check has ended. */
   health?: Health
-  /** When it last answered a call or check, or became known, by `performance.now()`. */
+  /** When it last answered a call or check, by `performance.now()`. */
   answeredAt: number
   /** Why the last attempt to connect to it failed, or its connection ended; absent while it has one. */
   failure?: string | undefined
@@ -114,7 +114,7 @@ function Balancer(helper: experimental.ChannelControlHelper): experimental.LoadB
       createSubchannel(at, options) {
         const subchannel = helper.createSubchannel(at, options)
         const address = subchannel.getAddress()
-        const server: Server = servers.get(address) ?? { address, subchannel, answeredAt: performance.now() }
+        const server: Server = servers.get(address) ?? { address, subchannel, answeredAt: 0 }
         server.subchannel = subchannel
         servers.set(address, server)
         subchannel.addConnectivityStateListener((_subchannel, _before, state, _keepalive, message) => {

@@ -68,9 +68,9 @@ export async function startGrpcServer(address: Address, deps: GrpcDeps): Promise
     'grpc.max_send_message_length': 4 * 1024 * 1024,
     'grpc.max_metadata_size': 16 * 1024,
     'grpc.max_concurrent_streams': 128,
-    // A client that reconnects resolves names again: servers that were added later get calls, too. It ends silent connections
-    // as well. There are no keepalive pings: grpc-js cuts the calls of a connection that it pings during the grace
-    // (https://github.com/grpc/grpc-node/issues/3068).
+    // A client that reconnects resolves names again: servers that were added later get calls, too. The age also ends
+    // connections of clients that vanished. There are no keepalive pings: grpc-js cuts the calls of a connection that it pings
+    // during the grace (https://github.com/grpc/grpc-node/issues/3068).
     'grpc.max_connection_age_ms': 10 * 60_000,
     'grpc.max_connection_age_grace_ms': 30_000,
     // Statistics that nothing reads.

@@ -2,8 +2,8 @@
 // tables are users.ts, forgotpasswords.ts, changes.ts and administration.ts; an RPC without a row does not compile. limits.ts
 // has the numbers of the limits that rows name.
 //
-// This room owns the rows and nothing else: it holds data, types and what follows from a row, imports no other code of ours but generated code, and
-// may be used everywhere. calls/ applies the rows, access/permissions.ts decides by them, the gateway takes its paths from
+// This room owns the rows, and what follows from a row alone. It imports no other code of ours but generated code and types,
+// and may be used everywhere. calls/ applies the rows, access/permissions.ts decides by them, the gateway takes its paths from
 // them, documentation and tests read them.
 import type { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Limit } from '../requests/refusal.js'

@@ -78,7 +78,7 @@ test.serial('one server hangs: no read fails, the server is soon avoided, and us
   await Promise.all([reads.more(300), writes.more(100)])
   await Promise.all([reads.end(), writes.end()])
   fewRefused(t, reads, writes)
-  // Reads don't wait for the end of the silence.
+  // Reads don't wait until the connection is cut, after 8 s and more.
   t.true(reads.slowest() < 7_500)
   // Otherwise each second call would take until its time limit.
   const after = async () => {
@@ -105,7 +105,7 @@ test.serial('a gateway is ready while any server answers, and logs once which se
   stop(0, 'SIGSTOP')
   // Longer than the time until the connection is closed and reopened.
   const statuses = new Set<number>()
-  for (const end = performance.now() + 15_000; performance.now() < end; await sleep(100))
+  for (const end = performance.now() + 25_000; performance.now() < end; await sleep(100))
     for (const url of [gateway.metrics, gateway.http]) statuses.add(await readyz(url))
   t.deepEqual([...statuses], [200])
   const before = await callsOf(servers[1])
@@ -324,14 +324,4 @@ test('a call in progress at a server that ends its connection gets its answer', 
   t.teardown(async () => transport.close())
   const { message } = await transport.unary(Users.method.login, undefined, 30_000, undefined, {})
   t.is(message.token, '')
-})
-
-test('a call that may not be repeated ends when its server has been silent for 8 s, before its time limit', async t => {
-  const server = createHttp2Server().on('stream', stream => stream.on('error', () => {}))
-  await once(server.listen(0, '127.0.0.1'), 'listening')
-  t.teardown(async () => void server.close())
-  const transport = createRemoteTransport({ target: `127.0.0.1:${(server.address() as AddressInfo).port}` })
-  t.teardown(async () => transport.close())
-  const call = transport.unary(Users.method.signUp, undefined, 60_000, undefined, {})
-  t.is((await t.throwsAsync<ConnectError>(call)).code, Code.Unavailable)
 })
