@@ -91,11 +91,11 @@ const checkInterval = 1_000
 const checkTimeout = 2_500
 
 /**
- * During calls, servers are pinged; a server that doesn't answer within the timeout is disconnected, with all its calls. A
- * busy server answers in time. When a server ends a connection, grpc-js cuts the calls in progress at the next ping
- * (https://github.com/grpc/grpc-node/issues/3068), so the interval is long compared to most calls.
+ * During calls, servers are pinged; a server that doesn't answer within the timeout is disconnected, with all its calls, after
+ * at most 10 s. A busy server answers in time. When a server ends a connection, grpc-js cuts the calls in progress at the next
+ * ping (https://github.com/grpc/grpc-node/issues/3068), so the interval is long compared to most calls.
  */
-const keepalive = { 'grpc.keepalive_time_ms': 10_000, 'grpc.keepalive_timeout_ms': 8_000 }
+const keepalive = { 'grpc.keepalive_time_ms': 4_000, 'grpc.keepalive_timeout_ms': 6_000 }
 
 const { IDEMPOTENT } = MethodOptions_IdempotencyLevel
 const { SERVING, NOT_SERVING } = HealthCheckResponse_ServingStatus

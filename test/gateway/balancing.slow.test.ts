@@ -78,7 +78,7 @@ test.serial('one server hangs: no read fails, the server is soon avoided, and us
   await Promise.all([reads.more(300), writes.more(100)])
   await Promise.all([reads.end(), writes.end()])
   fewRefused(t, reads, writes)
-  // Reads don't wait until the connection is cut, after 8 s and more.
+  // Reads don't wait until the connection is cut, after 6 s and more.
   t.true(reads.slowest() < 7_500)
   // Otherwise each second call would take until its time limit.
   const after = async () => {
@@ -105,7 +105,7 @@ test.serial('a gateway is ready while any server answers, and logs once which se
   stop(0, 'SIGSTOP')
   // Longer than the time until the connection is closed and reopened.
   const statuses = new Set<number>()
-  for (const end = performance.now() + 25_000; performance.now() < end; await sleep(100))
+  for (const end = performance.now() + 15_000; performance.now() < end; await sleep(100))
     for (const url of [gateway.metrics, gateway.http]) statuses.add(await readyz(url))
   t.deepEqual([...statuses], [200])
   const before = await callsOf(servers[1])
@@ -302,26 +302,4 @@ test('a call that may have taken effect is retried once, and only if it reads', 
     await t.throwsAsync(transport.unary(Users.method.getMe, undefined, 30_000, undefined, {}))
     t.is(one.paths.length + two.paths.length, 2)
   }
-})
-
-test('a call in progress at a server that ends its connection gets its answer', async t => {
-  const server = createHttp2Server().on('session', session => session.on('error', () => {}))
-  server.on('stream', (stream, headers) => {
-    if (headers[':path']!.startsWith('/grpc.health.v1.')) return
-    stream.on('error', () => {})
-    // As a server does at its stop, and at the age of a connection (RFC 9113, 6.8).
-    stream.session!.close()
-    setTimeout(() => {
-      if (stream.destroyed) return
-      stream.respond({ ':status': 200, 'content-type': 'application/grpc' }, { waitForTrailers: true })
-      stream.on('wantTrailers', () => stream.sendTrailers({ 'grpc-status': '0' }))
-      stream.end(Buffer.alloc(5))
-    }, 5_000)
-  })
-  await once(server.listen(0, '127.0.0.1'), 'listening')
-  t.teardown(async () => void server.close())
-  const transport = createRemoteTransport({ target: `127.0.0.1:${(server.address() as AddressInfo).port}` })
-  t.teardown(async () => transport.close())
-  const { message } = await transport.unary(Users.method.login, undefined, 30_000, undefined, {})
-  t.is(message.token, '')
 })
