@@ -3,8 +3,9 @@ import { cors } from '@connectrpc/connect'
 import type { Request } from './connection.js'
 
 const allowedMethods = 'GET, HEAD, POST, PATCH'
-const allowedHeaders = ['authorization', 'x-requested-with', 'traceparent', ...cors.allowedHeaders]
-const exposedHeaders = ['x-request-id', 'retry-after', ...cors.exposedHeaders]
+const listOf = (names: readonly string[]) => names.join(', ').toLowerCase()
+const allowedHeaders = listOf(['authorization', 'x-requested-with', 'traceparent', ...cors.allowedHeaders])
+const exposedHeaders = listOf(['x-request-id', 'retry-after', ...cors.exposedHeaders])
 
 /** Whether a request is a preflight. The answer doesn't list what is forbidden. */
 export function isPreflight({ method, headers }: Request): boolean {
@@ -21,12 +22,12 @@ export function createCorsHeaders(origins: readonly string[]) {
     const exposed: Record<string, string> = {
       vary: 'origin',
       'access-control-allow-origin': origin,
-      'access-control-expose-headers': exposedHeaders.join(', ').toLowerCase(),
+      'access-control-expose-headers': exposedHeaders,
     }
     if (!headers['access-control-request-method']) return exposed
     return Object.assign(exposed, {
       'access-control-allow-methods': allowedMethods,
-      'access-control-allow-headers': allowedHeaders.join(', ').toLowerCase(),
+      'access-control-allow-headers': allowedHeaders,
       'access-control-max-age': '7200',
     })
   }

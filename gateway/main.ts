@@ -106,7 +106,7 @@ async function main(): Promise<void> {
     await endpoint.close()
     return hung
   })
-  // Whoever reads this may send a signal at once.
+  // After the signal handlers, because a supervisor may send a signal as soon as it reads this.
   process.stderr.write(`HTTP     ${http}\n${shown ?? ''}services ${target}\n`)
 }
 

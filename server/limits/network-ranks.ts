@@ -10,8 +10,8 @@ const decayMs = 900_000
 const maxNetworks = 20_000
 
 /**
- * Creates empty counts, which decay exponentially. But for refusals, the count of an outer network is the sum of its inner
- * ones. `now` is a clock in ms since 1970.
+ * Creates empty counts, by which networks rank. They decay exponentially. But for refusals, the count of an outer network is
+ * the sum of its inner ones. `now` is a clock in ms since 1970.
  */
 export function createNetworkRanks(now: () => number) {
   const counts = new LRUCache<string, { readonly count: number; readonly at: number }>(maxEntries(maxNetworks))
