@@ -51,14 +51,6 @@ export function createUserNames(database: Database) {
       return new Map(rows.map(({ id, username }) => [id, username]))
     },
 
-    /** Returns the nicknames that are taken. */
-    async takenNicknames(keys: readonly string[]): Promise<Set<string>> {
-      const rows = await database.read<{ key: string }>(
-        sql('user-taken-nicknames')`SELECT nickname_key AS key FROM users WHERE nickname_key = ANY(${keys})`,
-      )
-      return new Set(rows.map(({ key }) => key))
-    },
-
     /**
      * Returns, in order, which of their names users can't have: other users than `userId` have them, or look-alikes of them in
      * other letters (see look-alikes.ts). In a transaction, the result holds until the transaction ends: check there before users are

@@ -6,7 +6,6 @@ import { type Admission, tooManyAttempts } from '../limits/admission.js'
 import type { Users } from '../models/user.js'
 import type { NameProblems } from '../models/user-names.js'
 import { type FieldViolation, Refusal } from '../requests/refusal.js'
-import { nicknameKey } from '../rules/names.js'
 
 /** Names that a form gives. */
 interface Names {
@@ -37,7 +36,7 @@ export function nameViolations(problems: NameProblems): FieldViolation[] {
 
 /** Returns as wrong fields the names that users other than `userId` have, or that look like such names, with a free nickname. */
 export async function takenNames(
-  users: Pick<Users, 'nameProblems' | 'takenNicknames'>,
+  users: Pick<Users, 'nameProblems'>,
   { username, nickname }: Names,
   userId?: number,
 ): Promise<FieldViolation[]> {
@@ -65,13 +64,13 @@ export async function revealTaken(
   return takenNames(users, names, userId)
 }
 
-/** Returns a free nickname: the given one with random digits. Adds digits until a candidate is free. */
-async function freeNickname(users: Pick<Users, 'takenNicknames'>, nickname: string): Promise<string> {
+/** Returns a nickname that a user can have: the given one with random digits, as many as that takes. */
+async function freeNickname(users: Pick<Users, 'nameProblems'>, nickname: string): Promise<string> {
   const base = [...nickname].slice(0, 200).join('')
   for (let digits = 1; ; digits++) {
     const candidates = Array.from({ length: 8 }, () => `${base}${randomInt(10 ** digits, 10 ** (digits + 1))}`)
-    const taken = await users.takenNicknames(candidates.map(nicknameKey))
-    const free = candidates.find(candidate => !taken.has(nicknameKey(candidate)))
+    const problems = await users.nameProblems(candidates.map(nickname => ({ nickname })))
+    const free = candidates.find((_, index) => !problems[index]!.nickname)
     if (free) return free
   }
 }

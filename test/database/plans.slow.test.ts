@@ -150,7 +150,6 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     ['users_username_skeleton', 'users_username_key_key', 'former_usernames_skeleton', 'former_usernames_pkey'],
     m => m.users.nameProblems([{ username: 'u9', nickname: 'n9' }]),
   ],
-  'free nicknames': [['users_nickname_key_key'], m => m.users.takenNicknames(['n1', 'n2'])],
   'a new password': [['users_pkey'], m => m.users.changePassword(9, '', { byToken: true }, none)],
   'a new e-mail address': [
     ['users_pkey', 'users_pkey', 'mailed_keys_pkey', 'emails_owner'],

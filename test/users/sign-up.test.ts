@@ -70,6 +70,14 @@ test('a nickname that is taken, or looks like one, is refused with a free sugges
   }
 })
 
+test('the suggested nickname looks like none that is taken', async t => {
+  const latin = ['Amora', ...Array.from({ length: 90 }, (_, index) => `Amora${10 + index}`)]
+  for (const { status } of await Promise.all(latin.map(nickname => signUp({ nickname })))) t.is(status, 200)
+  const [{ message }] = (await signUp({ nickname: 'Amorа' })).json.errors
+  const free = /taken, (.+) is free/.exec(message)?.[1]
+  t.is((await signUp({ nickname: free })).status, 200, message)
+})
+
 test('a username may equal another user’s nickname', async t => {
   const { nickname } = await service.signUp('ROLE_CLIENT')
   t.is((await signUp({ username: nickname })).status, 200)
