@@ -9,6 +9,7 @@ import { addAudit } from './commands/audit.js'
 import { addBackup } from './commands/backup.js'
 import { addCompletion } from './commands/completion.js'
 import { addConfig } from './commands/config.js'
+import { addContexts } from './commands/contexts.js'
 import { addDoctor } from './commands/doctor.js'
 import { addHelp } from './commands/help.js'
 import { addImport } from './commands/import.js'
@@ -99,6 +100,7 @@ Exit codes: 0 done, 1 failed or declined, 2 usage or a wrong field, 3 not found,
     )
   program.commandsGroup('Session:')
   addLogin(program)
+  addContexts(program)
   addTotp(program)
   program.commandsGroup('Registry:')
   addUsers(program)

@@ -47,6 +47,7 @@ import { passwordUpdateByUsername } from './forgotpasswords/password.js'
 import { recoveryKeyRpcs } from './forgotpasswords/recovery-key.js'
 import { createAdmission } from './limits/admission.js'
 import { createEmailRequests } from './limits/email-requests.js'
+import { createKnownAccounts } from './limits/known-accounts.js'
 import type { Registry } from './models/define-models.js'
 import { adminTokenTtl } from './models/signing-key.js'
 import type { TokenIssuer } from './models/token-issuer.js'
@@ -128,6 +129,7 @@ function createParts(deps: ApplicationDeps) {
     methods: ['pwd'],
     now,
   })
+  const knownAccounts = createKnownAccounts(attempts)
   const localeOf = (acceptLanguage: string | undefined) => chooseLocale(acceptLanguage, settings.mailLocale)
   return {
     ...registry,
@@ -139,8 +141,9 @@ function createParts(deps: ApplicationDeps) {
     adminTokens,
     callers: createCallers(tokens, users),
     administrators: createAdministrators({ callers: createCallers(adminTokens, users), now }),
-    signIns: createSignIns({ attempts, counterKeys, admission, pool, passwords, factor }),
+    signIns: createSignIns({ attempts, counterKeys, admission, knownAccounts, pool, passwords, factor }),
     oneTimeCodes: createOneTimeCodes({ ...registry, settings, now }),
+    knownAccounts,
     emailRequests: createEmailRequests(factor),
     log,
     policy: createPasswordPolicy({ minLength, denylistFile }),

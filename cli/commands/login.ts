@@ -9,7 +9,6 @@ import {
   type Context,
   chooseContext,
   contextOf,
-  contextOfEnvironment,
   local,
   readContexts,
   removeToken,
@@ -22,8 +21,8 @@ import { openRemote, readUrl } from '../remote.js'
 import { loginTo } from '../remote-failures.js'
 import { checkServer, type Secrets, signIn } from '../sign-in.js'
 import { canAsk, given, readSecret } from '../terminal/ask.js'
-import { printFields, printJson, say, timeText, warn } from '../terminal/output.js'
-import { type List, type ListOptions, pagesOf, printPages } from '../terminal/pages.js'
+import { printFields, printJson, say, timeText } from '../terminal/output.js'
+import { warnOfEnvironment } from './contexts.js'
 import { userOutput } from './users/output.js'
 
 type LoginOptions = GlobalOptions &
@@ -34,7 +33,7 @@ type LoginOptions = GlobalOptions &
     readonly serviceKeyFile?: string
   }
 
-/** Adds `auth-admin login`, `logout`, `whoami` and `contexts`. */
+/** Adds `auth-admin login`, `logout` and `whoami`. */
 export function addLogin(program: Command): void {
   program
     .command('login')
@@ -131,90 +130,12 @@ administration.read or organizations.write. It is valid until it expires.`)
         scopes: may.scopes?.join(', '),
       })
     })
-
-  const contexts = program.command('contexts').description('Manage the servers that you signed in to.')
-  contexts
-    .command('list')
-    .pages(contextList)
-    .description('List the contexts; * marks the current one.')
-    .examples('contexts list')
-    .action(async (options: ListOptions) => {
-      const { current, contexts } = await readContexts()
-      const used = contextOfEnvironment() ?? current
-      const rows = Object.entries(contexts).map(([name, { url, ca }]) => ({ name, url, ca, current: name === used }))
-      await printPages(contextList, options, pagesOf(contextList, rows))
-    })
-  contexts
-    .command('show')
-    .description('Show a context; by default the current one.')
-    .argument('[name]', 'name of the context')
-    .json()
-    .examples('contexts show production')
-    .action(async (wanted: string | undefined, options: GlobalOptions) => {
-      const used = contextOfEnvironment() ?? (await readContexts()).current
-      const chosen = await chooseContext(wanted)
-      if (!chosen) return fail('There is no current context: commands work on the database itself.', 3)
-      const { name, context } = chosen
-      const { url, ca, serverName } = context
-      if (options.json) return printJson({ name, url, ca, serverName, current: name === used })
-      printFields({ name, url, ca, 'server name': serverName, current: name === used })
-    })
-  contexts
-    .command('use')
-    .description('Select the current context; `local` is the database itself.')
-    .argument('<name>', 'name of the context')
-    .json()
-    .examples('contexts use production')
-    .action(async (name: string, options: GlobalOptions) => {
-      const { contexts } = await readContexts()
-      await chooseContext(name)
-      await writeContexts({ current: name === local ? undefined : name, contexts })
-      if (options.json) printJson({ current: name })
-      else say(worksAt(name))
-      warnOfEnvironment(name)
-    })
-  contexts
-    .command('delete')
-    .description('Delete a context and its session.')
-    .argument('<name>', 'name of the context')
-    .json()
-    .examples('contexts delete production')
-    .action(async (name: string, options: GlobalOptions) => {
-      const chosen = (await chooseContext(name)) ?? misuse('`local` is the database itself, and can’t be deleted.')
-      await removeToken(chosen.context)
-      const { current, contexts } = await readContexts()
-      const { [name]: _, ...others } = contexts
-      const left = current === name ? undefined : current
-      await writeContexts({ current: left, contexts: others })
-      if (options.json) printJson({ name, deleted: true })
-      else say(`Context ${name} is deleted. ${worksAt(left)}`)
-    })
-}
-
-/** Where commands work by this current context, as a sentence. */
-function worksAt(current = local): string {
-  return current === local ? 'Commands work on the database itself.' : `Commands work at ${current}.`
 }
 
 /** Says that a sign-in has changed the current context, if it has. */
 function sayCurrent(name: string, before: string, { json }: GlobalOptions): void {
   if (!json && name !== before) say(`It is now the current context (was ${before}).`)
   warnOfEnvironment(name)
-}
-
-/** AUTH_CONTEXT outweighs the context that a command made current. */
-function warnOfEnvironment(current: string): void {
-  const used = contextOfEnvironment()
-  if (used !== undefined && used !== current) warn(`AUTH_CONTEXT is set: commands still work at ${used}.`)
-}
-
-const contextList: List<{ name: string; url: string; ca: string | undefined; current: boolean }, 'contexts'> = {
-  name: 'contexts',
-  fields: ['name', 'url', 'ca', 'current'],
-  toOutput: context => context,
-  head: { titles: ['', 'name', 'url'], whole: ['name'] },
-  toCells: ({ name, url, current }) => [current ? '*' : '', name, url],
-  empty: 'No contexts: commands work on the database itself.',
 }
 
 const urlProblem = (text: string) =>

@@ -24,5 +24,5 @@ for (const locale of locales) {
 }
 for (const path of definitions) await cp(join(root, path), join(pages, path))
 await cp(`${root}/gateway/reference/reference.css`, `${pages}/reference.css`)
-await cp(`${root}/dist/gateway/reference/client.js`, `${pages}/reference.js`)
+await cp(`${root}/dist/gateway/reference/script.js`, `${pages}/reference.js`)
 await cp(`${root}/dist/gateway/reference/call.js`, `${pages}/call.js`)

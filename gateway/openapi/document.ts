@@ -6,17 +6,15 @@
 
 import { type DescField, type JsonValue, ScalarType } from '@bufbuild/protobuf'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
-import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Policy, Revision } from '../../server/policy/row.js'
-import { statusOf } from '../../server/requests/reasons.js'
-import { gatewayReasons, type Problem, problemDocument, problemOfReason } from '../problem.js'
 import { type Route, refusalsOf, routes, rowOf } from '../routes.js'
 import { hideFields } from '../translate.js'
 import { type Comments, firstSentence } from './comments.js'
 import { forHttp } from './http-texts.js'
 import { describeLimit } from './limits.js'
-import { grpcCode, withoutLastParagraph } from './rpc-comments.js'
+import { aboutReason, describeReasons, exampleOfProblem, problemSchema, reasonSchema } from './refusals.js'
+import { withoutLastParagraph } from './rpc-comments.js'
 import { createSchemas, type Schema, type Schemas } from './schemas.js'
 
 /** Requests of operations and their answers, by RPC, and problem documents by reason (examples.json). */
@@ -87,7 +85,7 @@ export function createDocument(revision: Revision, { introduction, examples, ver
       schemas: { ...schemas.components, Problem: problemSchema, Reason: reasonSchema },
       responses,
     },
-    'x-reasons': reasonsOf(comments),
+    'x-reasons': describeReasons(comments),
   }
 }
 
@@ -118,72 +116,6 @@ const headers = {
     schema: { type: 'integer', minimum: 1 },
   },
   'WWW-Authenticate': { description: 'The challenge (RFC 9110, 11.6.1).', schema: { type: 'string' } },
-}
-
-const problemSchema: Schema = {
-  type: 'object',
-  description: 'Why a request is refused (RFC 9457).',
-  properties: {
-    type: { type: 'string', format: 'uri', description: 'The reason as a URI.' },
-    title: { type: 'string', description: 'The reason in words.' },
-    status: { type: 'integer', description: 'HTTP status.' },
-    detail: {
-      type: 'string',
-      description: 'Cause and suggested action, in Portuguese or English by `Accept-Language`.',
-    },
-    reason: { $ref: '#/components/schemas/Reason' },
-    requestId: { type: 'string', description: 'Id of the request, as the log has it.' },
-    errors: {
-      type: 'array',
-      description: 'Every invalid field.',
-      items: {
-        type: 'object',
-        properties: { field: { type: 'string' }, message: { type: 'string' } },
-        required: ['field', 'message'],
-      },
-    },
-  },
-  required: ['type', 'title', 'status', 'detail', 'reason', 'requestId'],
-}
-
-/** Names of reasons over HTTP. */
-const reasonNames = [
-  ...new Set([...routes.flatMap(route => [...refusalsOf(route).values()].flat()), ...Object.keys(gatewayReasons)]),
-].sort()
-
-const reasonSchema: Schema = {
-  type: 'string',
-  description: 'Why a request is refused: `x-reasons` has the meaning of each reason, and what to do about it.',
-  enum: reasonNames,
-}
-
-/** Status, gRPC code, meaning and remedy of each reason. */
-function reasonsOf(comments: Comments): Schema {
-  return Object.fromEntries(
-    reasonNames.map(name => {
-      const reason = asReason(name)
-      const about = aboutReason(name, comments)
-      const meaning = firstSentence(about)
-      const remedy = about.slice(meaning.length).trim()
-      if (reason === undefined) return [name, { status: asOfGateway(name).status, meaning, remedy }]
-      return [name, { status: statusOf(reason), code: grpcCode(reason), meaning, remedy }]
-    }),
-  )
-}
-
-/** The reason of a service with this name; undefined for one of the gateway alone. */
-function asReason(name: string): Reason | undefined {
-  return Reason[name as keyof typeof Reason]
-}
-
-function asOfGateway(name: string) {
-  return gatewayReasons[name as keyof typeof gatewayReasons]
-}
-
-/** Meaning and remedy of a reason. */
-function aboutReason(name: string, comments: Comments): string {
-  const comment = comments.get(`auth.v1.Reason.REASON_${name}`)
-  return comment?.replace(/ \[[^\]]*\]$/, '') ?? asOfGateway(name).about
 }
 
 function operationOf(route: Route, context: Context): Schema {
@@ -382,7 +314,7 @@ function refusalOf(
   const schema = { $ref: '#/components/schemas/Problem' }
   const values = reasons.map(name => {
     const recorded = examples.problems[name]
-    return [name, { value: recorded?.status === status ? recorded : problemOf(status, name, comments) }]
+    return [name, { value: recorded?.status === status ? recorded : exampleOfProblem(status, name, comments) }]
   })
   return {
     description: reasons.map(name => `\`${name}\`: ${aboutReason(name, comments)}`).join('\n\n'),
@@ -393,16 +325,6 @@ function refusalOf(
     ),
     content: { 'application/problem+json': { schema, examples: Object.fromEntries(values) } },
   }
-}
-
-/** The problem document of a reason, as the gateway writes it. */
-function problemOf(status: number, name: string, comments: Comments): unknown {
-  const reason = asReason(name)
-  const problem: Problem =
-    reason === undefined
-      ? { status, reason: name, detail: firstSentence(aboutReason(name, comments)), headers: {} }
-      : { ...problemOfReason(reason), status }
-  return JSON.parse(problemDocument(problem, '0f8fad5b-d9cb-469f-a165-70867728950e'))
 }
 
 function headersOf(...names: (keyof typeof headers)[]): Schema {

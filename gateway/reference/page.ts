@@ -1,7 +1,7 @@
 /**
  * This folder owns the pages that the gateway serves: the reference of a revision, made from an introduction
  * (`introduction.en.md`, which the OpenAPI document has too, or `introduction.pt-BR.md`) and its OpenAPI document, and the start
- * page. The build makes them (deploy/build/pages.mjs). Without script the reference can be read; `client.ts` adds calls.
+ * page. The build makes them (deploy/build/pages.mjs). Without script the reference can be read; `script.ts` adds calls.
  */
 import { definitions, type Revision, revisions } from '../routes.js'
 import { callOf, toCurl } from './call.js'

@@ -29,10 +29,6 @@ export interface Administrator {
    * of the user that the RPC changes.
    */
   permitSignIn(concerned?: readonly string[]): void
-  /**
-   * Refuses with CONFIRMATION_NEEDED unless `confirm` repeats `name`, the target of an operation that can't be undone.
-   */
-  confirm(name: string, confirm: string | undefined): void
   /** Refuses with JUSTIFICATION_NEEDED on the database itself, unless the call gives a reason. */
   justify(): void
 }
@@ -42,13 +38,6 @@ export type Administrators = ReturnType<typeof createAdministrators>
 
 /** Identifies administrators by tokens that `callers` verifies; `now` is a clock in ms since 1970. */
 export function createAdministrators({ callers, now }: { callers: Callers; now: () => number }) {
-  const confirm: Administrator['confirm'] = (name, confirm) => {
-    if (confirm?.trim() === name.trim()) return
-    refuse(Reason.CONFIRMATION_NEEDED, {
-      text: `This can’t be undone. To confirm, repeat the name: ${name}`,
-      fields: [{ field: 'confirm', message: `Type ${name} to confirm.` }],
-    })
-  }
   return {
     /**
      * Returns the caller of an RPC. Refuses with ACCESS_DENIED without a token and a service without a scope of the row,
@@ -62,7 +51,6 @@ export function createAdministrators({ callers, now }: { callers: Callers; now: 
           auditContext: { actor: local.actor, request_id: call.requestId },
           reason: local.reason,
           permitSignIn() {},
-          confirm,
           justify() {
             if (!local.reason) refuse(Reason.JUSTIFICATION_NEEDED)
           },
@@ -75,7 +63,6 @@ export function createAdministrators({ callers, now }: { callers: Callers; now: 
           seesKeys: false,
           auditContext: auditContext(call),
           permitSignIn() {},
-          confirm,
           justify() {},
         }
       }
@@ -93,7 +80,6 @@ export function createAdministrators({ callers, now }: { callers: Callers; now: 
           const secondsAgo = Math.floor(now() / 1000) - claims.auth_time
           permitSignIn(policy, { secondsAgo, withCode }, concerned)
         },
-        confirm,
         justify() {},
       }
     },

@@ -9,6 +9,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Transaction } from '../database/database.js'
 import { type Admission, failuresThatLock, limitsOf, tooManyAttempts } from '../limits/admission.js'
 import { maxEntries } from '../limits/cache-size.js'
+import type { KnownAccounts } from '../limits/known-accounts.js'
 import {
   type AttemptStart,
   type Attempts,
@@ -75,12 +76,13 @@ export function createSignIns(deps: {
   attempts: Attempts
   counterKeys: CounterKeys
   admission: Admission
+  knownAccounts: KnownAccounts
   pool: Pick<Pool, 'check'>
   passwords: Pick<Passwords, 'verify'>
   /** Multiplies the limits. */
   factor: number
 }) {
-  const { attempts, counterKeys, admission, pool, passwords, factor } = deps
+  const { attempts, counterKeys, admission, knownAccounts, pool, passwords, factor } = deps
   const limits = { max: failuresThatLock(factor), bucket: limitsOf(factor).failures }
   /** Seconds to wait, by proof, account, address and device. */
   const locks = new LRUCache<string, number>({ ...maxEntries(10_000), ttl: lockCachedFor })
@@ -102,7 +104,7 @@ export function createSignIns(deps: {
     const busy = seconds === undefined && hashes ? refusalOf(() => pool.check(waiter)) : undefined
     const refusal = seconds === undefined ? busy : tooManyAttempts(seconds, 'failures')
     if (!refusal || (device?.active && device.usernameKey === waiter.account)) return
-    if (!(await admission.knows(call.address, waiter.account))) throw refusal
+    if (!(await knownAccounts.knows(call.address, waiter.account))) throw refusal
   }
 
   function attemptOf({ action, usernameKey, call, waiter, start, end }: Begun) {

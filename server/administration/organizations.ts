@@ -19,6 +19,7 @@ import { readMask } from '../requests/update-mask.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { type OrganizationField, organizationFields } from '../rules/organization.js'
 import { changing, type Done, setActive } from './change-record.js'
+import { requireConfirmation } from './confirmation.js'
 import { checkEtag, withEtag } from './etag.js'
 import { changeBy } from './security-notices.js'
 
@@ -123,8 +124,8 @@ export function organizationRpcs(deps: {
         return { action: 'organization.rotate-key' }
       }),
 
-    async deleteOrganization(request, { administrator, transact, target: { name } }) {
-      administrator.confirm(name, request.confirm)
+    async deleteOrganization(request, { transact, target: { name } }) {
+      requireConfirmation(name, request.confirm)
       await transact(async ({ t, record, target: row }) => {
         const { id } = row
         checkEtag(request.etag, toOrganization(row))

@@ -17,6 +17,7 @@ import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { readMask } from '../requests/update-mask.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { type ScopeName, scopeName, scopeNames, scopeOf } from '../rules/scopes.js'
+import { requireConfirmation } from './confirmation.js'
 import { checkEtag, withEtag } from './etag.js'
 
 /** Default lifetime of a key, in milliseconds. */
@@ -101,9 +102,9 @@ export function serviceRpcs(deps: { services: Services; openPage: OpenPage; now:
     } satisfies Checked<'updateService', Update>,
 
     /** Removes a service with all its keys. */
-    async deleteService(request, { administrator, transact }) {
+    async deleteService(request, { transact }) {
       const { name } = (await services.find(readName(request.name))) ?? missing(request.name)
-      administrator.confirm(name, request.confirm)
+      requireConfirmation(name, request.confirm)
       await transact(async ({ t, record }) => {
         const { id } = await lock(name, t)
         await services.remove(id, t)

@@ -16,6 +16,7 @@ import { wrongFields } from '../requests/wrong-fields.js'
 import { usernameKey } from '../rules/names.js'
 import { scopeOf } from '../rules/scopes.js'
 import { tooLong } from '../rules/sizes.js'
+import { requireConfirmation } from './confirmation.js'
 import type { NotifyAdministrators } from './security-notices.js'
 import { toAdministeredUser } from './users/record.js'
 
@@ -111,7 +112,7 @@ export function sessionRpcs({
      * would open more than before.
      */
     async removeTotp(request, { administrator, transact, target: user }) {
-      administrator.confirm(user.username, request.confirm)
+      requireConfirmation(user.username, request.confirm)
       administrator.justify()
       await checkOwnCodes(totpSecrets, administrator, user.id)
       const changed = await transact(async ({ t, record }) => {

@@ -8,6 +8,7 @@ import { isAdministrationAudience, type Settings } from '../process/settings.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { limits, tooLong } from '../rules/sizes.js'
+import { requireConfirmation } from './confirmation.js'
 
 /** The RPCs of signing keys, and of issuer and audience of tokens. */
 export function signingKeyRpcs({
@@ -42,10 +43,10 @@ export function signingKeyRpcs({
     },
 
     /** Drops a signing key at once, with every token that it signed, and the answers that such a session may have saved. */
-    async retireSigningKey(request, { administrator, transact }) {
+    async retireSigningKey(request, { transact }) {
       const kid = readKid(request.kid)
       if (!(await signingKeys.all()).some(key => key.kid === kid)) missing(kid)
-      administrator.confirm(kid, request.confirm)
+      requireConfirmation(kid, request.confirm)
       return transact(async ({ t, record }) => {
         const retired = (await signingKeys.retire(kid, t)) || missing(kid)
         await questions.endWaiting(t)
@@ -62,7 +63,7 @@ export function signingKeyRpcs({
     },
 
     /** Changes issuer or audience of tokens; processes read them when they start. */
-    async setIssuer(request, { administrator, transact }) {
+    async setIssuer(request, { transact }) {
       const asked = { issuer: request.issuer?.trim(), audience: request.audience?.trim() }
       const wrong: FieldViolation[] = Object.entries(asked).flatMap(([field, text]) =>
         text !== undefined && (text === '' || tooLong(text, 'text') || /\p{C}/u.test(text))
@@ -79,7 +80,7 @@ export function signingKeyRpcs({
       return transact(async ({ t, record }) => {
         const from = await tokenIssuers.lock(t)
         const to = { issuer: asked.issuer ?? from.issuer, audience: asked.audience ?? from.audience }
-        administrator.confirm(to.issuer, request.confirm)
+        requireConfirmation(to.issuer, request.confirm)
         const changed = to.issuer !== from.issuer || to.audience !== from.audience
         if (changed) {
           await tokenIssuers.change(to, t)

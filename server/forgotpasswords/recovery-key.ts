@@ -6,6 +6,7 @@ import type { Tokens } from '../access/tokens.js'
 import type { ForgotPasswordsRpcs } from '../calls/context.js'
 import type { Admission } from '../limits/admission.js'
 import type { EmailRequests } from '../limits/email-requests.js'
+import type { KnownAccounts } from '../limits/known-accounts.js'
 import type { Models } from '../models/define-models.js'
 import type { RecoveryRequest } from '../models/email.js'
 import type { NotifyOwner } from '../outbox/notice.js'
@@ -22,11 +23,13 @@ export function recoveryKeyRpcs(
     readonly tokens: Tokens
     readonly notifyOwner: NotifyOwner
     readonly admission: Admission
+    readonly knownAccounts: KnownAccounts
     readonly emailRequests: EmailRequests
     readonly chooseLocale: ChooseLocale
   },
 ) {
-  const { database, mailedKeys, signIns, tokens, notifyOwner, admission, emailRequests, users, emails } = deps
+  const { database, mailedKeys, signIns, tokens, notifyOwner, admission, knownAccounts, emailRequests, users, emails } =
+    deps
 
   /**
    * Whether the bucket refuses the request and the account is exempt from it. Rethrows the refusal for other accounts.
@@ -60,7 +63,7 @@ export function recoveryKeyRpcs(
       if (!isEmailAddress(email)) refuse(Reason.INVALID_EMAIL)
       const { address, requestId } = call
       const key = usernameKey(request.username ?? '')
-      const known = await admission.knows(address, key)
+      const known = await knownAccounts.knows(address, key)
       let exempt = await isExempt(known, () => admission.check('recoveryRequests', address))
       using _turn = await emailRequests.begin(call, known)
       exempt ||= await isExempt(known, () => admission.take('recoveryRequests', address))

@@ -2,9 +2,8 @@
 // refusal needs no statement, no hash and no row.
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Attempts, CounterKeys } from '../models/attempt.js'
+import type { CounterKeys } from '../models/attempt.js'
 import type { BucketLimit, Buckets } from '../models/bucket.js'
-import { knowableNetworks } from '../models/known-network.js'
 import { addressLimits, lockout } from '../policy/limits.js'
 import { network } from '../requests/client-address.js'
 import { type Limit, Refusal } from '../requests/refusal.js'
@@ -31,9 +30,6 @@ export function failuresThatLock(factor: number): number {
   return Math.max(1, Math.round(lockout.failures * factor))
 }
 
-/** Maximum accounts per network that are exempt from the limit of that network. */
-const maxKnownAccounts = 5_000
-
 /** Maximum buckets in the cache; it evicts the least recently used ones first. */
 const maxStates = 100_000
 
@@ -56,22 +52,14 @@ export type Admission = ReturnType<typeof createAdmission>
 /** Creates the admission; `factor` multiplies the limits, `now` is a clock in ms since 1970. */
 export function createAdmission(deps: {
   buckets: Buckets
-  attempts: Pick<Attempts, 'accountsKnowing'>
   counterKeys: CounterKeys
   factor: number
   now: () => number
 }) {
-  const { buckets, attempts, counterKeys, factor, now } = deps
+  const { buckets, counterKeys, factor, now } = deps
   const states = new LRUCache<string, State>(maxEntries(maxStates))
   const limits = limitsOf(factor)
   const recent = createNetworkRanks(now)
-
-  const accounts = new LRUCache<string, ReadonlySet<string>>({
-    maxSize: 1_000_000,
-    sizeCalculation: keys => keys.size + 1,
-    ttl: 60_000,
-    fetchMethod: async network => new Set(await attempts.accountsKnowing(network, maxKnownAccounts)),
-  })
 
   /** The cached state of the bucket of a network or service. */
   function stateOf(kind: Kind, subject: string): State {
@@ -190,13 +178,6 @@ export function createAdmission(deps: {
      * and all refusals for lack of capacity together count half.
      */
     recentCount: recent.of,
-    /** Whether an active account knows the address or its outer network. The list of accounts is cached for a minute. */
-    async knows(address: string, usernameKey: string): Promise<boolean> {
-      for (const network of knowableNetworks(address)) {
-        if ((await accounts.fetch(network))?.has(usernameKey)) return true
-      }
-      return false
-    },
   }
 }
 

@@ -3,6 +3,9 @@
 import type { OrganizationForm } from '../../proto/gen/auth/v1/administration_pb.js'
 import { isEmailAddress } from './names.js'
 
+/** First date of registration that is accepted; an earlier one is a typing error. */
+export const firstCreationDate = '1500'
+
 /** A field of an organization: a text as long as sizes.ts allows, or a number above 0. */
 interface Row {
   /** Its name in JSON, masks and files; by default that of its attribute. */

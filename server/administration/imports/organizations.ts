@@ -10,12 +10,9 @@ import {
 } from '../../registration/organizations.js'
 import { readDateOfBirth } from '../../rules/dates.js'
 import { nicknameKey } from '../../rules/names.js'
-import { type OrganizationField, organizationFields } from '../../rules/organization.js'
+import { firstCreationDate, type OrganizationField, organizationFields } from '../../rules/organization.js'
 import { isDamagedNumber } from '../../rules/telephone.js'
 import { type Batch, type Decision, damaged, differs, type Kind, type Problem, rejected, withheld } from './rows.js'
-
-/** First date of registration that is accepted; an earlier one is a typing error. */
-const firstDate = '1500'
 
 /** A row, read by the rules of its fields. */
 interface Read {
@@ -81,7 +78,7 @@ export function createOrganizationRows({
       const { wrong, details } = readOrganization(form, given)
       const date = row.creationDate
       const creationDate = date ? readDateOfBirth(date, settings.timeZone) : undefined
-      if (date !== undefined && (!creationDate || creationDate < firstDate))
+      if (date !== undefined && (!creationDate || creationDate < firstCreationDate))
         wrong.push({ field: 'creation_date', message: 'Use yyyy-MM-dd or dd/MM/yyyy.' })
       const hasCode = row.id === undefined && wrong.every(({ field }) => field !== 'inep_code')
       const code = hasCode ? details.inepCode : undefined

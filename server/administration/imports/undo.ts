@@ -1,4 +1,5 @@
 // The undo of an import: removes the records that it created and that nothing else has touched since.
+
 import { Administration as AdministrationService } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs, Change } from '../../calls/context.js'
@@ -10,6 +11,7 @@ import type { ImportedPlace, ImportedRecords, Touch } from '../../models/importe
 import type { Organizations } from '../../models/organization.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { refuse } from '../../requests/refusal.js'
+import { requireConfirmation } from '../confirmation.js'
 import { checkId, missing, toImport } from './imports.js'
 
 /** Records of a call: to erase one takes up to 20 ms, and another undo waits for at most 2 s. And of a call that only looks. */
@@ -39,10 +41,10 @@ class Touched extends Error {}
 /** Removes what an import created, or says what would become of it. */
 export function undoImport(deps: Deps): AdministrationRpcs['undoImport'] {
   const { imports, importedRecords, audit, openPage } = deps
-  return async (request, { administrator, transact }) => {
+  return async (request, { transact }) => {
     const id = checkId(request.id)
     const { confirm, validateOnly } = request
-    if (!validateOnly) administrator.confirm(String(id), confirm)
+    if (!validateOnly) requireConfirmation(String(id), confirm)
     const page = openPage<ImportedPlace>(AdministrationService.method.undoImport, { ...request, pageSize: 0 })
     const found = (await imports.find(id)) ?? missing(id)
     checkUndoable(found)

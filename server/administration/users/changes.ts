@@ -1,4 +1,5 @@
 // Changes of a user's state.
+
 import type { Message } from '@bufbuild/protobuf'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../../access/administrator.js'
@@ -14,6 +15,7 @@ import { refuse } from '../../requests/refusal.js'
 import { checkRole } from '../../requests/texts.js'
 import type { Role } from '../../rules/roles.js'
 import { changing, type Done } from '../change-record.js'
+import { requireConfirmation } from '../confirmation.js'
 import { changeBy, type NotifyAdministrators } from '../security-notices.js'
 import { toAdministeredUser } from './record.js'
 
@@ -46,7 +48,7 @@ export function userStateRpcs(
       return change(request, context, { keys: true }, async (row, t) => {
         const moved = id !== undefined && id !== row.organizationId
         if (row.active && !moved) return undefined
-        if (row.role === 'ROLE_ADMIN') administrator.confirm(row.username, request.confirm)
+        if (row.role === 'ROLE_ADMIN') requireConfirmation(row.username, request.confirm)
         if (row.suspended) refuse(Reason.WRONG_STATE, { text: `${row.username} is suspended: resume it first.` })
         await registrar.change({ user: row, organizationId: id, activate: true }, byOf(administrator), t)
         const organization = id ?? row.organizationId
@@ -83,7 +85,7 @@ export function userStateRpcs(
       handle(request, context, role) {
         return change(request, context, { keys: true }, async (row, t) => {
           if (row.role === role) return undefined
-          if ([row.role, role].includes('ROLE_ADMIN')) context.administrator.confirm(row.username, request.confirm)
+          if ([row.role, role].includes('ROLE_ADMIN')) requireConfirmation(row.username, request.confirm)
           await keepAnAdministrator(administeredUsers, row, t)
           await users.setRole(row, role, t)
           return { action: 'user.set-role', object: `role:${row.role}->${role}` }

@@ -1,4 +1,5 @@
 // Data stored about a user: export and erasure (LGPD, article 18).
+
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Administration } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
@@ -7,6 +8,7 @@ import type { Models } from '../../models/define-models.js'
 import type { EventPlace } from '../../models/user-data.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { refuse } from '../../requests/refusal.js'
+import { requireConfirmation } from '../confirmation.js'
 import { keepAnAdministrator, type UserChangeDeps } from './changes.js'
 
 /** The RPCs of the data stored about a user. */
@@ -32,7 +34,7 @@ export function userDataRpcs(
 
     /** Erases all data stored about a user. */
     async eraseUser(request, { administrator, transact, target: { username } }) {
-      administrator.confirm(username, request.confirm)
+      requireConfirmation(username, request.confirm)
       const { user, eraseTime, rows } = await transact(
         async ({ t, record, target: row }) => {
           const { id } = row

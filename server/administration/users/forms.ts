@@ -1,4 +1,5 @@
 // Registration of users and edits of their profiles, under the rules of sign-up.
+
 import type { UserForm } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs, Checked } from '../../calls/context.js'
@@ -22,6 +23,7 @@ import { readMask } from '../../requests/update-mask.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
 import { usernameKey } from '../../rules/names.js'
 import { profileFields } from '../../rules/profile.js'
+import { requireConfirmation } from '../confirmation.js'
 import { changeBy } from '../security-notices.js'
 import { changingUser, type UserChangeDeps } from './changes.js'
 import { toAdministeredUser } from './record.js'
@@ -67,7 +69,7 @@ export function userFormRpcs(deps: Deps) {
       }
       const organizationId = request.organization ? (await references.organization.find(request.organization)).id : null
       const becomesAdministrator = role === 'ROLE_ADMIN'
-      if (becomesAdministrator && request.active) administrator.confirm(username, request.confirm)
+      if (becomesAdministrator && request.active) requireConfirmation(username, request.confirm)
 
       const given = form.password === undefined ? [] : [{ context: 'password', text: form.password } as const]
       const waiter = waiterOf(call, usernameKey(username), 'administration')

@@ -1,4 +1,5 @@
 // Erases all accounts of a network that were never activated, as a wave of sign-ups leaves them.
+
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { Administration as AdministrationService } from '../../../proto/gen/auth/v1/administration_pb.js'
 import type { AdministrationRpcs } from '../../calls/context.js'
@@ -6,6 +7,7 @@ import type { Models } from '../../models/define-models.js'
 import { canonicalBlock } from '../../requests/client-address.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
+import { requireConfirmation } from '../confirmation.js'
 
 /** Accounts that a call looks at, and that it erases, at most: about a second each. */
 const stretch = 10_000
@@ -16,12 +18,12 @@ export function eraseUnactivatedUsers(
   deps: Pick<Models, 'administeredUsers' | 'erasure'> & { openPage: OpenPage },
 ): AdministrationRpcs['eraseUnactivatedUsers'] {
   const { administeredUsers, erasure, openPage } = deps
-  return async (request, { administrator, transact }) => {
+  return async (request, { transact }) => {
     const { network: given = '', createTimeFrom, createTimeTo, confirm, validateOnly } = request
     const network = canonicalBlock(given.trim())
     if (network === undefined)
       wrongFields([{ field: 'network', message: 'Use an IP address or a CIDR block, such as 2001:db8:1::/48.' }])
-    if (!validateOnly) administrator.confirm(given, confirm)
+    if (!validateOnly) requireConfirmation(given, confirm)
     const rpc = AdministrationService.method.eraseUnactivatedUsers
     const page = openPage<number>(rpc, { ...request, pageSize: 0 })
     const { ids, next } = await administeredUsers.signedUpFrom(network, {

@@ -1,0 +1,11 @@
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { refuse } from '../requests/refusal.js'
+
+/** Refuses with CONFIRMATION_NEEDED unless `repeated` is `name`, the target of an operation that can’t be undone. */
+export function requireConfirmation(name: string, repeated: string | undefined): void {
+  if (repeated?.trim() === name.trim()) return
+  refuse(Reason.CONFIRMATION_NEEDED, {
+    text: `This can’t be undone. To confirm, repeat the name: ${name}`,
+    fields: [{ field: 'confirm', message: `Type ${name} to confirm.` }],
+  })
+}
