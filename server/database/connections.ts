@@ -14,6 +14,8 @@ export interface Connections {
    * `ConnectionError`.
    */
   open(options?: { pipeline?: boolean; retire?: () => void }): Promise<pg.Client>
+  /** Milliseconds after which `open` has failed at all hosts: `connect_timeout` for each. */
+  openLimit(): number
   /** Whether a connection may be used. */
   isGood(client: pg.Client): boolean
   /** Sets whether statements of a connection may exceed `silenceLimit` while its host responds on other connections. */
@@ -240,6 +242,10 @@ export function createConnections(url: () => string): Connections {
 
   return {
     open,
+    openLimit() {
+      const { hosts, connectTimeout } = target().target
+      return hosts.length * connectTimeout
+    },
     isGood: client => all.get(client as Client)?.good ?? false,
     setUnlimited(client, unlimited) {
       const state = all.get(client as Client)

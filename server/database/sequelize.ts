@@ -50,7 +50,8 @@ export function openSequelize(connections: Connections, open: () => Promise<pg.C
     pool: {
       max,
       idle: 60_000,
-      acquire: 10_000,
+      // A second more than a connection takes, whose error says more than that of the pool.
+      acquire: Math.max(10_000, connections.openLimit() + 1_000),
       validate: client => connections.isGood((client as Client).inner),
     },
     logging: false,

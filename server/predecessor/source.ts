@@ -105,10 +105,12 @@ class SourceError extends Error {
 
 /** Opens a snapshot of the database at a URL for `work`. Throws an Error that says what is wrong with the database. */
 export async function withSource<T>(url: string, work: (source: Source) => Promise<T>): Promise<T> {
-  const database = openDatabase(url, 1)
   const failed = (error: unknown): never => {
     throw new SourceError(error)
   }
+  // It throws for an invalid URL.
+  const open = async () => openDatabase(url, 1)
+  const database = await open().catch(failed)
   try {
     await database.run(sql`SELECT 1`).catch(failed)
     const read = async (t: Parameters<Parameters<typeof database.transact>[0]>[0]) =>

@@ -107,6 +107,22 @@ test.serial('closing the database doesn’t wait for responses that never arrive
   await t.throwsAsync(asked!)
 })
 
+test.serial(
+  'a connection may take as long as connect_timeout permits, though the pool would wait for less',
+  async t => {
+    const relay = await startRelay(t, await freshDatabase(t))
+    relay.goDark()
+    const hosts = `127.0.0.1:${relay.port},127.0.0.1:${relay.port}`
+    const url = relay.url.replace(`127.0.0.1:${relay.port}`, hosts)
+    const database = openDatabase(`${url}?connect_timeout=11`)
+    t.teardown(() => database.close())
+    const asked = database.run(sql`SELECT 1 AS one`)
+    await waitForValue(relay.count, 1)
+    relay.lightUp()
+    t.deepEqual(await asked, [{ one: 1 }])
+  },
+)
+
 test.serial('work without a time limit also ends when no other query gets an answer', async t => {
   const { relay, settings } = await scene(t)
   const database = openDatabase(settings.databaseUrl!, 2)
