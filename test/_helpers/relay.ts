@@ -69,10 +69,14 @@ export function withPort(url: string, port: number): string {
   return Object.assign(new URL(url), { hostname: '127.0.0.1', port: String(port), search: '' }).href
 }
 
+const given = new Set<number>()
+
 /** A free port of this machine, outside the range that systems assign, so that no other process gets it in the meantime. */
 export async function freePort(): Promise<number> {
   for (;;) {
     const port = randomInt(10_000, 32_000)
+    if (given.has(port)) continue
+    given.add(port)
     const server = createServer().listen(port, '127.0.0.1')
     if (await once(server, 'listening').catch(() => false)) {
       await new Promise(resolve => server.close(resolve))

@@ -21,6 +21,9 @@ import './turns.js'
 
 export { password }
 
+/** Of the user who signed up last in this process: its username is a telephone number. */
+let number = randomInt(90_000_000)
+
 /** An answer over HTTP. */
 export interface Answer {
   readonly status: number
@@ -185,7 +188,7 @@ export async function startTestService(
     must(request('POST', '/users/login', { query: { username, password: secret } }))
 
   async function signUp(role: string, fields: Record<string, unknown> = {}): Promise<SignedUp> {
-    const number = randomInt(10_000_000, 99_999_999)
+    number = 10_000_000 + ((number + 1) % 90_000_000)
     const form = {
       username: `(11)9${String(number).slice(0, 4)}-${String(number).slice(4)}`,
       nickname: `pessoa ${number}`,

@@ -6,6 +6,7 @@ import { ask } from '../_helpers/database.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { refused } from '../_helpers/problem.js'
 import { serviceForFile } from '../_helpers/service.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url }))
@@ -98,12 +99,14 @@ test('whoever changes the e-mail address of an organization, the former one is n
   t.false(notice.text!.includes(second) || notice.text!.includes(activationkey))
   await setEmail(id, '')
   t.regex((await mailbox.nextEmail(second)).subject ?? '', /instituição/)
+  const queued = () =>
+    ask(service.env.DATABASE_URL!, `SELECT FROM emails WHERE parameters ->> 'organizationId' = '${id}'`)
+  await waitForValue(async () => (await queued()).length, 0)
   // Nothing is sent where there was none, where nothing changes, and by a dry run.
   await setEmail(id, first)
   await setEmail(id, first)
   await setEmail(id, second, true)
-  const queued = `SELECT FROM emails WHERE parameters ->> 'organizationId' = '${id}'`
-  t.deepEqual(await ask(service.env.DATABASE_URL!, queued), [])
+  t.deepEqual(await queued(), [])
 })
 
 test('a key mailed to an organization doesn’t come back with the e-mail address with which it ended', async t => {

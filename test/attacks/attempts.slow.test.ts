@@ -291,12 +291,12 @@ test('an attempt that its caller cancels is neither compared nor counted', async
 
 test('strangers can’t lock an owner out: a known address, /24 or /48 has its own count, for the account that signed in there', async t => {
   const [home, near] = neighbours()
-  const site = () => `2001:db8:${randomInt(1, 0xffff).toString(16)}`
-  const own = site()
+  const site = randomInt(1, 0xffff)
+  const [own, foreign] = [site, site - 1].map(each => `2001:db8:${each.toString(16)}`)
   for (const [place, at, elsewhere] of [
     [home, home, anyAddress()],
     [home, near, anyAddress()],
-    [`${own}:1::7`, `${own}:ff01::9`, `${site()}:1::7`],
+    [`${own}:1::7`, `${own}:ff01::9`, `${foreign}:1::7`],
   ] as const) {
     const [user, other] = [await first.signUp('ROLE_CLIENT'), await first.signUp('ROLE_CLIENT')]
     t.is((await login(first, user.username, place)).status, 200)

@@ -5,6 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import fc from 'fast-check'
 import { spawnService } from '../_helpers/spawned.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 /** Sends bytes in pieces, reads responses or not, and disconnects. */
 interface Visit {
@@ -105,5 +106,5 @@ for (const [what, bytes] of Object.entries(bytesOf))
       }),
       { numRuns: 100, endOnFailure: true },
     )
-    t.is((await fetch(`${service.http}/readyz`)).status, 200)
+    await waitForValue(async () => (await fetch(`${service.http}/readyz`)).status, 200)
   })

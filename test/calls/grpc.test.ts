@@ -104,7 +104,7 @@ test('a canceled call ends at once, and the server still works', async t => {
     const started = Date.now()
     const call = client.call(list, {}, { started: each => setTimeout(() => each.cancel(), 100) })
     t.is((await refusal(call)).code, status.CANCELLED)
-    t.true(Date.now() - started < 2000)
+    t.true(Date.now() - started < 5_000)
   })
   t.true((await client.call(list, {})).questions.length > 0)
 })
@@ -160,7 +160,7 @@ test('the health check reports NOT_SERVING while the database is unavailable', a
     await database.end()
   })
   const says = async (state: number) => (await ask('/grpc.health.v1.Health/Check', field(1, ''), probe))[1] === state
-  t.true(await says(1))
+  await waitFor(() => says(1))
   // Watchers are notified.
   const { states } = await watchHealth(probe, '')
   await database.query(`ALTER DATABASE ${name} ALLOW_CONNECTIONS false`)

@@ -127,7 +127,7 @@ test('while the database is unavailable, polls end with UNAVAILABLE in time, and
 
 test.serial('a separate gateway forwards polls, and answers them at once when it drains', async t => {
   const { service, key, cursor } = await open(t)
-  const gateway = await spawnGateway(t, service.grpc, { AUTH_DRAIN: '2s' })
+  const gateway = await spawnGateway(t, service.grpc, { AUTH_DRAIN: '5s' })
   const request = createRequest(gateway.http)
   const ask = async (from: string) => {
     const body = { cursor: from, kinds: ['CHANGE_KIND_USERS'], wait: '10s' }
@@ -147,9 +147,9 @@ test.serial('a separate gateway forwards polls, and answers them at once when it
   for (const { status, cursor: end, asOf, restart, userIds } of await Promise.all(waits))
     t.deepEqual([status, !!end, !!asOf, restart, userIds], [200, true, true, undefined, undefined])
   t.is((await ask(next)).status, 200)
-  t.true(performance.now() - from < 4_000)
+  // Less than a poll waits.
+  t.true(performance.now() - from < 9_000)
   t.is(await gateway.ended, 0)
-  t.true(performance.now() - from < 7_000)
 })
 
 test('at most 2,000 calls of one service wait at a server', async t => {

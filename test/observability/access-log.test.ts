@@ -112,7 +112,8 @@ test('a request that reaches no RPC logs one line, without user input', async t 
 test('probes and scrapes log no line, an invalid request or one with too many headers its refusal', async t => {
   const service = await spawnService(t, { AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
   const metrics = /metrics +(\S+)/.exec(service.output())![1]!
-  for (const url of [`${service.http}/healthz`, `${service.http}/readyz`, metrics]) t.is((await fetch(url)).status, 200)
+  for (const url of [`${service.http}/healthz`, `${service.http}/readyz`, metrics])
+    await waitForValue(async () => (await fetch(url)).status, 200)
   const port = Number(new URL(service.http).port)
   await sendRaw(port, ['typed-by-an-attacker\r\n\r\n'])
   await sendRaw(port, [`GET / HTTP/1.1\r\nhost: x\r\nx: ${'typed-by-an-attacker'.repeat(2000)}\r\n\r\n`])

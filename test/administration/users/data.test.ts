@@ -6,6 +6,7 @@ import { runCli } from '../../_helpers/cli.js'
 import { mailboxForFile } from '../../_helpers/mailbox.js'
 import { password, serviceForFile, startTestService } from '../../_helpers/service.js'
 import { idOf } from '../../_helpers/tokens.js'
+import { waitForValue } from '../../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url }))
@@ -29,6 +30,11 @@ async function fillEveryTable(address: string) {
   await service.request('POST', '/users/login', { query: { username, password }, headers })
   await service.request('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email } })
   await mailbox.nextEmail(email)
+  await waitForValue(
+    async () =>
+      (await run(`SELECT FROM emails WHERE kind = 'recovery-key' AND parameters ->> 'userId' = '${id}'`)).length,
+    0,
+  )
   await run(`INSERT INTO totp_secrets (user_id, secret_sealed) VALUES (${id}, 'segredo-totp');
     INSERT INTO emails (kind, parameters, locale, next_attempt_at)
       VALUES ('activation-key', '{"userId": ${id}, "organizationId": ${organization.id}}', 'en', NULL)`)
