@@ -30,24 +30,24 @@ import { createNotifyAdministrators, createNotifyConcerned } from './administrat
 import { serviceRpcs } from './administration/services.js'
 import { sessionRpcs } from './administration/session.js'
 import { signingKeyRpcs } from './administration/signing-keys.js'
-import { userStateRpcs } from './administration/users/changes.js'
+import { userFormRpcs } from './administration/users/create-update.js'
 import { userDataRpcs } from './administration/users/data.js'
 import { explainUser } from './administration/users/explain.js'
-import { userFormRpcs } from './administration/users/forms.js'
 import { userReadRpcs } from './administration/users/list.js'
 import { listLockouts } from './administration/users/lockouts.js'
+import { userStateRpcs } from './administration/users/state.js'
 import { userSupportRpcs } from './administration/users/support.js'
 import { eraseUnactivatedUsers } from './administration/users/unactivated.js'
 import { bindRpcs } from './calls/pipeline.js'
 import { type CallsDeps, createCalls } from './calls/run.js'
-import { createHub } from './changes/hub.js'
+import { createFeedReader } from './changes/feed-reader.js'
 import { poll } from './changes/poll.js'
 import { answerRpcs } from './forgotpasswords/answers.js'
 import { passwordUpdateByUsername } from './forgotpasswords/password.js'
 import { recoveryKeyRpcs } from './forgotpasswords/recovery-key.js'
-import { createAdmission } from './limits/admission.js'
 import { createEmailRequests } from './limits/email-requests.js'
 import { createKnownAccounts } from './limits/known-accounts.js'
+import { createRateLimits } from './limits/rate-limits.js'
 import type { Registry } from './models/define-models.js'
 import { adminTokenTtl } from './models/signing-key.js'
 import type { TokenIssuer } from './models/token-issuer.js'
@@ -105,9 +105,9 @@ export function createHashing(
   { limitFactor: factor, bcryptCost: cost }: Pick<Settings, 'limitFactor' | 'bcryptCost'>,
   { now, ...options }: { now: () => number } & Omit<PoolOptions, 'cost' | 'recentCount' | 'onRefused'>,
 ) {
-  const admission = createAdmission({ ...registry, factor, now })
-  const pool = createPool({ ...options, cost, recentCount: admission.recentCount, onRefused: admission.countRefusal })
-  return { admission, pool, passwords: createPasswords({ pepper: registry.masterKey.pepper, cost, pool }) }
+  const rateLimits = createRateLimits({ ...registry, factor, now })
+  const pool = createPool({ ...options, cost, recentCount: rateLimits.recentCount, onRefused: rateLimits.countRefusal })
+  return { rateLimits, pool, passwords: createPasswords({ pepper: registry.masterKey.pepper, cost, pool }) }
 }
 
 /** Makes what RPCs are made from. */
@@ -115,7 +115,7 @@ function createParts(deps: ApplicationDeps) {
   const { registry, settings, hashing, tokenIssuer, now, undeclaredProxies, log } = deps
   const { limitFactor: factor, passwordMinLength: minLength, passwordDenylist: denylistFile, timeZone } = settings
   const { attempts, counterKeys, emailQuotas, emails, users } = registry
-  const { admission, pool, passwords } = hashing
+  const { rateLimits, pool, passwords } = hashing
   const { issuer } = tokenIssuer
   const keyring = createKeyring(registry.signingKeys, now)
   const tokens = createTokens({ ...tokenIssuer, keyring, ttl: settings.tokenTtl, now })
@@ -141,14 +141,14 @@ function createParts(deps: ApplicationDeps) {
     adminTokens,
     callers: createCallers(tokens, users),
     administrators: createAdministrators({ callers: createCallers(adminTokens, users), now }),
-    signIns: createSignIns({ attempts, counterKeys, admission, knownAccounts, pool, passwords, factor }),
+    signIns: createSignIns({ attempts, counterKeys, rateLimits, knownAccounts, pool, passwords, factor }),
     oneTimeCodes: createOneTimeCodes({ ...registry, settings, now }),
     knownAccounts,
     emailRequests: createEmailRequests(factor),
     log,
     policy: createPasswordPolicy({ minLength, denylistFile }),
     openPage: createPaging(registry.masterKey),
-    hub: createHub(registry.changeFeed),
+    feedReader: createFeedReader(registry.changeFeed),
     chooseLocale: localeOf,
     notifyOwner: createNotifyOwner(emails, localeOf),
     notifyAdministrators: createNotifyAdministrators({ ...registry, settings }),
@@ -223,8 +223,8 @@ export function createApplication(deps: ApplicationDeps) {
       diagnose: diagnose(parts),
     }),
   ]
-  const { admission } = hashing
-  const serviceKeys = createServiceKeys({ ...registry, ...settings, admission, log: common.log, now })
+  const { rateLimits } = hashing
+  const serviceKeys = createServiceKeys({ ...registry, ...settings, rateLimits, log: common.log, now })
   return {
     /** `Users`, `ForgotPasswords` and `Changes`, for clients. */
     calls: createCalls({ ...common, services, serviceKeys }),
@@ -233,6 +233,6 @@ export function createApplication(deps: ApplicationDeps) {
     serviceKeys,
     keyring: parts.keyring,
     /** What calls wait for changes with. */
-    hub: parts.hub,
+    feedReader: parts.feedReader,
   }
 }

@@ -5,8 +5,9 @@ import { createApplication, createHashing } from './application.js'
 import { type GrpcDeps, type GrpcServer, startGrpcServer } from './calls/grpc.js'
 import { createInProcessTransport } from './calls/in-process.js'
 import { followClock } from './database/clock.js'
-import { awaitDatabase, type Source } from './database/database-choice.js'
+import type { Source } from './database/database-choice.js'
 import { explainingRights } from './database/requirements.js'
+import { awaitDatabase } from './database/wait-at-start.js'
 import { findKeptPassword, install } from './installation.js'
 import { startHeartbeat } from './jobs/heartbeat.js'
 import { startMaintenance } from './jobs/maintenance.js'
@@ -156,8 +157,8 @@ async function run(
     refused: metrics.refused,
     undeclaredProxies: proxies.found,
   })
-  metrics.watchFeed(application.hub.waiting)
-  onClose(async () => application.hub.close())
+  metrics.watchFeed(application.feedReader.waiting)
+  onClose(async () => application.feedReader.close())
   // Without a key no user could sign in: the start fails instead.
   await application.keyring.signer()
 
@@ -225,7 +226,7 @@ async function listen(start: Start, running: Running) {
     addresses: { grpc, http, metrics, admin },
     drain() {
       setServing(false)
-      application.hub.close()
+      application.feedReader.close()
       gateway?.drain()
     },
   }

@@ -249,7 +249,7 @@ test('each folder has a header that says what it owns', async t => {
     'server/administration': 'change-record.ts',
     'server/backup': 'format.ts',
     'server/calls': 'run.ts',
-    'server/changes': 'hub.ts',
+    'server/changes': 'feed-reader.ts',
     'server/database': 'database.ts',
     'server/embedded': 'start.ts',
     'server/forgotpasswords': 'answers.ts',

@@ -1,11 +1,11 @@
 import type { Command } from '../command.js'
 import { addImport } from './lists/import.js'
 import { addSetPassword } from './set-password.js'
-import { addUserChanges } from './users/changes.js'
+import { addUserForms } from './users/create-update.js'
 import { addUserData } from './users/data.js'
-import { addUserForms } from './users/forms.js'
 import { addUserLists } from './users/list.js'
 import { addLockouts } from './users/lockouts.js'
+import { addUserChanges } from './users/state.js'
 
 /** Adds `auth-admin users`. */
 export function addUsers(program: Command): void {

@@ -1,7 +1,7 @@
 // Authenticates services, by the key that they send as `Authorization: Bearer` instead of a token.
 import { LRUCache } from 'lru-cache'
-import type { Admission } from '../limits/admission.js'
 import { maxEntries } from '../limits/cache-size.js'
+import type { RateLimits } from '../limits/rate-limits.js'
 import { type KeyHolder, keyPrefix, type Services } from '../models/service.js'
 import type { Log } from '../observability/log.js'
 import type { CallingService, IncomingCall } from '../requests/call.js'
@@ -36,12 +36,12 @@ interface Cached {
  */
 export function createServiceKeys(deps: {
   services: Pick<Services, 'digest' | 'holder' | 'touch'>
-  admission: Pick<Admission, 'takeServiceKey'>
+  rateLimits: Pick<RateLimits, 'takeServiceKey'>
   trustedProxies: readonly string[]
   log: Pick<Log, 'warn'>
   now: () => number
 }) {
-  const { services, admission, log, now } = deps
+  const { services, rateLimits, log, now } = deps
   const senderOf = createSenderOf(deps.trustedProxies)
   const cache = new LRUCache<string, Cached>(maxEntries(maxCached))
   /** Reads in progress, by digest. */
@@ -56,7 +56,7 @@ export function createServiceKeys(deps: {
     // The absolute difference: a clock that is set back must not extend the time.
     if (cached && (!cached.holder || Math.abs(now() - cached.readAt) < cachedFor)) return cached.holder
     // The limit is for guesses alone: a key that was good before is read again without it.
-    if (!cached && !reading.has(cacheKey) && !admission.takeServiceKey(address)) return undefined
+    if (!cached && !reading.has(cacheKey) && !rateLimits.takeServiceKey(address)) return undefined
     const read = reading.get(cacheKey) ?? readHolder(digest, cacheKey)
     reading.set(cacheKey, read)
     return read.finally(() => reading.delete(cacheKey))

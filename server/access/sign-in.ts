@@ -7,9 +7,9 @@
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Transaction } from '../database/database.js'
-import { type Admission, failuresThatLock, limitsOf, tooManyAttempts } from '../limits/admission.js'
 import { maxEntries } from '../limits/cache-size.js'
 import type { KnownAccounts } from '../limits/known-accounts.js'
+import { failuresThatLock, limitsOf, type RateLimits, tooManyAttempts } from '../limits/rate-limits.js'
 import {
   type AttemptStart,
   type Attempts,
@@ -75,14 +75,14 @@ const lockCachedFor = 100
 export function createSignIns(deps: {
   attempts: Attempts
   counterKeys: CounterKeys
-  admission: Admission
+  rateLimits: RateLimits
   knownAccounts: KnownAccounts
   pool: Pick<Pool, 'check'>
   passwords: Pick<Passwords, 'verify'>
   /** Multiplies the limits. */
   factor: number
 }) {
-  const { attempts, counterKeys, admission, knownAccounts, pool, passwords, factor } = deps
+  const { attempts, counterKeys, rateLimits, knownAccounts, pool, passwords, factor } = deps
   const limits = { max: failuresThatLock(factor), bucket: limitsOf(factor).failures }
   /** Seconds to wait, by proof, account, address and device. */
   const locks = new LRUCache<string, number>({ ...maxEntries(10_000), ttl: lockCachedFor })
@@ -100,7 +100,7 @@ export function createSignIns(deps: {
    * is exempt: only its own counts apply.
    */
   async function admit(waiter: Waiter, call: Call, hashes: boolean, device: Device | undefined): Promise<void> {
-    const seconds = await admission.blockedFor(call.address)
+    const seconds = await rateLimits.blockedFor(call.address)
     const busy = seconds === undefined && hashes ? refusalOf(() => pool.check(waiter)) : undefined
     const refusal = seconds === undefined ? busy : tooManyAttempts(seconds, 'failures')
     if (!refusal || (device?.active && device.usernameKey === waiter.account)) return
@@ -126,7 +126,7 @@ export function createSignIns(deps: {
     // An attempt that can't be undone expires.
     const undo = async () => counter && attempts.undo(counter.subject).catch(() => {})
     async function addFailureOfAddress(level?: number): Promise<void> {
-      const failures = await admission.addFailure(address, level)
+      const failures = await rateLimits.addFailure(address, level)
       // The block concerns the address, so its event has no account.
       if (failures !== undefined) await attempts.record({ ...limitReached(failures), subject_id: undefined })
     }
@@ -206,7 +206,7 @@ export function createSignIns(deps: {
       if (lockedFor !== undefined) throw tooManyAttempts(lockedFor, 'account')
       await admit(waiter, call, proof !== undefined, device)
 
-      const inFlight = admission.begin(address)
+      const inFlight = rateLimits.begin(address)
       let open = true
       function end(): boolean {
         if (!open) return false
@@ -218,7 +218,7 @@ export function createSignIns(deps: {
         end()
         throw error
       })
-      admission.observe(address, start.addressLevel)
+      rateLimits.observe(address, start.addressLevel)
       call.user ??= start.account?.id
       if (start.begun) return attemptOf({ action, usernameKey, call, waiter, start, end })
       end()

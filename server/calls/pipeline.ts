@@ -9,7 +9,7 @@ import { auditContext, type Callers } from '../access/caller.js'
 import { isVisible, permit, permitAdministeringService } from '../access/permissions.js'
 import type { Claims } from '../access/tokens.js'
 import type { Transaction } from '../database/database.js'
-import type { Admission } from '../limits/admission.js'
+import type { RateLimits } from '../limits/rate-limits.js'
 import type { AdministeredUserRow, AdministeredUsers } from '../models/administered-user.js'
 import type { Administered } from '../models/email.js'
 import type { Services } from '../models/service.js'
@@ -80,7 +80,7 @@ export interface CallersDeps {
   readonly administeredUsers: Pick<AdministeredUsers, 'lock' | 'lockPair'>
   readonly services: Pick<Services, 'find'>
   readonly references: References
-  readonly admission: Pick<Admission, 'takeServiceReads'>
+  readonly rateLimits: Pick<RateLimits, 'takeServiceReads'>
   /**
    * Notifies a user who is, or was `before`, a ROLE_ADMIN of a change by an administrator; `before` is undefined for other
    * users than the target.
@@ -146,7 +146,7 @@ async function enterAsService({ callers }: CallersDeps, policy: ServicePolicy, {
 
 /** A service that names a user, on an RPC for users. */
 async function enterForUser(
-  { users, admission }: CallersDeps,
+  { users, rateLimits }: CallersDeps,
   policy: UserPolicy,
   { request: { id, username }, call }: Arrival,
 ): Promise<Entry> {
@@ -154,7 +154,7 @@ async function enterForUser(
   return {
     context: { call, caller: undefined },
     async find() {
-      admission.takeServiceReads(name, 1)
+      rateLimits.takeServiceReads(name, 1)
       const named = await users.findMany(
         id === undefined ? [] : [id],
         username === undefined ? [] : [usernameKey(username)],
@@ -208,7 +208,7 @@ async function enterAsAdministrator(
   policy: AdministrationPolicy,
   { request, call }: Arrival,
 ): Promise<Entry> {
-  const { administrators, administeredUsers, services, references, admission, notifyConcerned } = deps
+  const { administrators, administeredUsers, services, references, rateLimits, notifyConcerned } = deps
   const { target: kind, signIn } = policy
   const administrator = await administrators.identify(policy, call)
   administrator.permitSignIn()
@@ -223,7 +223,7 @@ async function enterAsAdministrator(
     context: { call, administrator },
     async find() {
       if (!kind) return undefined
-      if (call.service && kind === 'user') admission.takeServiceReads(call.service.name, 1)
+      if (call.service && kind === 'user') rateLimits.takeServiceReads(call.service.name, 1)
       return permitOn(await references[kind].find(request[kind]))
     },
     changes: () => ({

@@ -3,13 +3,13 @@ import { durationMs, timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { ChangeKind, type PollResponseSchema, Restart } from '../../proto/gen/auth/v1/changes_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { ChangesRpcs } from '../calls/context.js'
-import { tooManyAttempts } from '../limits/admission.js'
+import { tooManyAttempts } from '../limits/rate-limits.js'
 import type { ChangeFeed, FeedChange, FeedEnd, Link } from '../models/change-feed.js'
 import { type Call, checkPresence, inTime } from '../requests/call.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import type { ScopeName } from '../rules/scopes.js'
-import type { Hub, Recent } from './hub.js'
+import type { FeedReader, Recent } from './feed-reader.js'
 
 /** Maximum changes of a page. Each has less than 100 bytes, as JSON too. */
 const pageSize = 1_000
@@ -45,7 +45,13 @@ interface Page extends Pick<FeedEnd, 'asOf' | 'now'> {
 }
 
 /** Returns the changes after a cursor, and waits for one. */
-export function poll({ changeFeed, hub }: { changeFeed: ChangeFeed; hub: Hub }): ChangesRpcs['poll'] {
+export function poll({
+  changeFeed,
+  feedReader,
+}: {
+  changeFeed: ChangeFeed
+  feedReader: FeedReader
+}): ChangesRpcs['poll'] {
   /** Number of calls of each service that wait. */
   const waiting = new Map<string, number>()
 
@@ -86,7 +92,7 @@ export function poll({ changeFeed, hub }: { changeFeed: ChangeFeed; hub: Hub }):
     const wants = wantsOf(asked)
     const snapshot = async (restart: Restart) => {
       if (!asked.includes(ChangeKind.REVOCATIONS)) {
-        const { head, asOf, now } = await hub.latest()
+        const { head, asOf, now } = await feedReader.latest()
         return { ...toResponse({ link: head, asOf, now, changes: [], more: false }, asked), restart }
       }
       const page = await read(await changeFeed.start())
@@ -99,18 +105,18 @@ export function poll({ changeFeed, hub }: { changeFeed: ChangeFeed; hub: Hub }):
     const limit = Math.max(0, Math.min(wanted, maxWait, call.deadline - Date.now() - lead))
     const until = endOfWait(limit)
     let link = given
-    for (let recent = await inTime(limit + maxAge, Reason.UNAVAILABLE, hub.latest()); ; ) {
+    for (let recent = await inTime(limit + maxAge, Reason.UNAVAILABLE, feedReader.latest()); ; ) {
       const page = after(recent, link) ?? (await read(link))
       if (typeof page === 'number') return snapshot(page)
       const left = Math.ceil(until - performance.now())
       if (page.more || left <= 0 || page.changes.some(wants)) return toResponse(page, asked)
       // Another process doesn't end.
-      if (hub.closed) refuse(Reason.UNAVAILABLE, { retryAfter: 1 })
+      if (feedReader.closed) refuse(Reason.UNAVAILABLE, { retryAfter: 1 })
       link = page.link
-      recent = await wait(service.name, call, () => hub.wait(recent, { wants, ms: left, caller: call }))
+      recent = await wait(service.name, call, () => feedReader.wait(recent, { wants, ms: left, caller: call }))
       checkPresence(call)
       if (recent.readAt + maxAge < performance.now()) refuse(Reason.UNAVAILABLE, { retryAfter: 1 })
-      if (hub.closed) return toResponse(after(recent, link) ?? page, asked)
+      if (feedReader.closed) return toResponse(after(recent, link) ?? page, asked)
     }
   }
 }

@@ -1,7 +1,7 @@
 /**
- * This folder owns the choice of the database (database-choice.ts), its schema (migrate.ts), its connections and transactions,
- * its statements (sql.ts), and the description of tables (attributes.ts). The folders that import it own the content of the
- * tables. Why some statements aren't Sequelize's: docs/decisions/8-sequelize.md.
+ * This folder owns the choice of the database (database-choice.ts), the wait for it at a start (wait-at-start.ts), its schema
+ * (migrate.ts), its connections and transactions, its statements (sql.ts), and the description of tables (attributes.ts). The
+ * folders that import it own the content of the tables. Why some statements aren't Sequelize's: docs/decisions/8-sequelize.md.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type pg from 'pg'

@@ -4,9 +4,9 @@ import { auditContext } from '../access/caller.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { Tokens } from '../access/tokens.js'
 import type { ForgotPasswordsRpcs } from '../calls/context.js'
-import type { Admission } from '../limits/admission.js'
 import type { EmailRequests } from '../limits/email-requests.js'
 import type { KnownAccounts } from '../limits/known-accounts.js'
+import type { RateLimits } from '../limits/rate-limits.js'
 import type { Models } from '../models/define-models.js'
 import type { RecoveryRequest } from '../models/email.js'
 import type { NotifyOwner } from '../outbox/notice.js'
@@ -22,14 +22,24 @@ export function recoveryKeyRpcs(
     readonly signIns: SignIns
     readonly tokens: Tokens
     readonly notifyOwner: NotifyOwner
-    readonly admission: Admission
+    readonly rateLimits: RateLimits
     readonly knownAccounts: KnownAccounts
     readonly emailRequests: EmailRequests
     readonly chooseLocale: ChooseLocale
   },
 ) {
-  const { database, mailedKeys, signIns, tokens, notifyOwner, admission, knownAccounts, emailRequests, users, emails } =
-    deps
+  const {
+    database,
+    mailedKeys,
+    signIns,
+    tokens,
+    notifyOwner,
+    rateLimits,
+    knownAccounts,
+    emailRequests,
+    users,
+    emails,
+  } = deps
 
   /**
    * Whether the bucket refuses the request and the account is exempt from it. Rethrows the refusal for other accounts.
@@ -64,9 +74,9 @@ export function recoveryKeyRpcs(
       const { address, requestId } = call
       const key = usernameKey(request.username ?? '')
       const known = await knownAccounts.knows(address, key)
-      let exempt = await isExempt(known, () => admission.check('recoveryRequests', address))
+      let exempt = await isExempt(known, () => rateLimits.check('recoveryRequests', address))
       using _turn = await emailRequests.begin(call, known)
-      exempt ||= await isExempt(known, () => admission.take('recoveryRequests', address))
+      exempt ||= await isExempt(known, () => rateLimits.take('recoveryRequests', address))
       // The outbox decides whether an e-mail goes out, so that response times don't show which users exist.
       const actor = call.service && auditContext(call).actor
       const parameters = { usernameKey: key, email, address, requestId, actor }

@@ -1,6 +1,6 @@
 // Schedules requests. This folder owns how much each client may use. Of the main thread and the database: every request passes
 // the scheduler once, at the listener (HTTP) or in calls/run.ts (gRPC), and the row of its RPC in the access policy sets its
-// cost. Of attempts and other limited actions: admission.ts has the buckets of client addresses, failures.ts the failures in a
+// cost. Of attempts and other limited actions: rate-limits.ts has the buckets of client addresses, failures.ts the failures in a
 // window, which models/ stores. passwords/ runs the hash threads behind the same fair queue.
 import { availableParallelism } from 'node:os'
 import { createContextKey } from '@connectrpc/connect'

@@ -1,7 +1,7 @@
 // The data folder, AUTH_DATA_DIR: used only where this process's user or root owns it, and no other user can write to it.
 import { constants } from 'node:fs'
 import { access, lstat, realpath, stat } from 'node:fs/promises'
-import { resolve } from 'node:path'
+import { join, resolve } from 'node:path'
 import { accessProblem, makeFolder } from './private-file.js'
 
 /** Creates the data folder if needed, and returns its real path. Throws an Error that says what to do if it can't be used. */
@@ -47,4 +47,13 @@ function unusable(dataDir: string, what: string): Error {
   return new Error(
     `AUTH_DATA_DIR: ${resolve(dataDir)} ${what}. Set it to a folder that this user can create and write to, not shared with other users.`,
   )
+}
+
+/**
+ * Returns the paths at which a registry can have the generated password of its first administrator: the usual one, and its own
+ * one, where another registry took the usual one first.
+ */
+export function adminPasswordFiles(dataDir: string, registry: string): [usual: string, own: string] {
+  const usual = join(dataDir, 'initial-admin-password')
+  return [usual, `${usual}-${registry}`]
 }

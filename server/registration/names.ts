@@ -2,7 +2,7 @@
 import { randomInt } from 'node:crypto'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { brokenConstraint } from '../database/failures.js'
-import { type Admission, tooManyAttempts } from '../limits/admission.js'
+import { type RateLimits, tooManyAttempts } from '../limits/rate-limits.js'
 import type { Users } from '../models/user.js'
 import type { NameProblems } from '../models/user-names.js'
 import { type FieldViolation, Refusal } from '../requests/refusal.js'
@@ -55,12 +55,12 @@ export async function takenNames(
  * refusal only of taken names would reveal them, too.
  */
 export async function revealTaken(
-  { users, admission }: { readonly users: Users; readonly admission: Pick<Admission, 'takeLookUp'> },
+  { users, rateLimits }: { readonly users: Users; readonly rateLimits: Pick<RateLimits, 'takeLookUp'> },
   address: string,
   names: Names,
   userId: number,
 ): Promise<FieldViolation[]> {
-  if (!admission.takeLookUp(address)) throw tooManyAttempts(1, 'lookUps')
+  if (!rateLimits.takeLookUp(address)) throw tooManyAttempts(1, 'lookUps')
   return takenNames(users, names, userId)
 }
 

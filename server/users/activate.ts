@@ -2,8 +2,8 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { auditContext } from '../access/caller.js'
 import type { UsersRpcs } from '../calls/context.js'
 import type { Transaction } from '../database/database.js'
-import { type Admission, failuresThatLock, tooManyAttempts } from '../limits/admission.js'
 import { createFailures } from '../limits/failures.js'
+import { failuresThatLock, type RateLimits, tooManyAttempts } from '../limits/rate-limits.js'
 import type { Attempts, CounterKeys } from '../models/attempt.js'
 import type { Audit } from '../models/audit.js'
 import type { MailedKeys } from '../models/mailed-key.js'
@@ -24,7 +24,7 @@ interface ActivateDeps {
   readonly mailedKeys: MailedKeys
   readonly attempts: Pick<Attempts, 'count'>
   readonly counterKeys: CounterKeys
-  readonly admission: Admission
+  readonly rateLimits: RateLimits
   readonly audit: Audit
   /** Multiplies the limit of wrong keys. */
   readonly factor: number
@@ -37,7 +37,7 @@ interface ActivateDeps {
  * keys in 15 minutes may be wrong for the user of the token; they also count as failures of the client address.
  */
 export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
-  const { users, organizations, attempts, counterKeys, admission, audit, factor, now } = deps
+  const { users, organizations, attempts, counterKeys, rateLimits, audit, factor, now } = deps
   const max = failuresThatLock(factor)
   const count = (userId: number) => attempts.count(counterKeys.activation(userId), lockout.seconds)
   const wrongKeys = createFailures({ limit: 'activation', max, count, now })
@@ -45,7 +45,7 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
   /** Counts a wrong key. */
   async function addFailure(call: Call, user: Pick<User, 'id'>): Promise<void> {
     const failures = await wrongKeys.add(user.id)
-    const ofAddress = await admission.addFailure(call.address)
+    const ofAddress = await rateLimits.addFailure(call.address)
     const event = { action: 'user.activate', outcome: 'refused', reason: 'TOO_MANY_ATTEMPTS' } as const
     const refused = { ...auditContext(call, user), ...event }
     if (failures === max) await audit.append({ ...refused, subject_id: user.id, object: `failures:${failures}` })
@@ -55,7 +55,7 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
   return {
     async admit(_request, { claims, call }) {
       wrongKeys.check(Number(claims.sub))
-      const wait = await admission.blockedFor(call.address)
+      const wait = await rateLimits.blockedFor(call.address)
       if (wait !== undefined) throw tooManyAttempts(wait, 'failures')
     },
     check({ username, activationkey }) {
@@ -65,7 +65,7 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
       const given = request.activationkey ?? ''
       const activationkey = tooLong(given, 'key') ? '' : given.trim().toLowerCase()
       using _ofUser = wrongKeys.begin(caller.user.id)
-      using _ofAddress = admission.begin(call.address)
+      using _ofAddress = rateLimits.begin(call.address)
       if (!canBeActivated(target)) refuse(Reason.ACTIVATION_REFUSED)
       if (!isUuid(activationkey) || !(await findOrganization(deps, target, activationkey))) {
         await addFailure(call, caller.user)

@@ -1,15 +1,15 @@
 import type { UsersRpcs } from '../calls/context.js'
-import { type Admission, tooManyAttempts } from '../limits/admission.js'
+import { type RateLimits, tooManyAttempts } from '../limits/rate-limits.js'
 import type { Users } from '../models/user.js'
 import type { Call } from '../requests/call.js'
 import { required } from '../requests/required-fields.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'
 
 /** The RPCs that say whether a name is taken, without regard to look-alikes. */
-export function existsRpcs(deps: { users: Pick<Users, 'taken'>; admission: Pick<Admission, 'takeLookUp'> }) {
-  const { users, admission } = deps
+export function existsRpcs(deps: { users: Pick<Users, 'taken'>; rateLimits: Pick<RateLimits, 'takeLookUp'> }) {
+  const { users, rateLimits } = deps
   const count = ({ address }: Call) => {
-    if (!admission.takeLookUp(address)) throw tooManyAttempts(1, 'lookUps')
+    if (!rateLimits.takeLookUp(address)) throw tooManyAttempts(1, 'lookUps')
   }
   return {
     async existsByUsername(request, { call }) {

@@ -3,7 +3,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { type UserReference, Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
 import { restrictionsOf } from '../access/permissions.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { Admission } from '../limits/admission.js'
+import type { RateLimits } from '../limits/rate-limits.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { MasterKey } from '../models/master-key.js'
 import type { User, Users } from '../models/user.js'
@@ -28,11 +28,11 @@ export function lookUpRpcs(deps: {
   readonly users: Pick<Users, 'findMany'>
   readonly administeredUsers: Pick<AdministeredUsers, 'list'>
   readonly userData: Pick<UserData, 'previousSignIn'>
-  readonly admission: Pick<Admission, 'takeServiceReads' | 'refundServiceReads'>
+  readonly rateLimits: Pick<RateLimits, 'takeServiceReads' | 'refundServiceReads'>
   readonly masterKey: MasterKey
   readonly openPage: OpenPage
 }) {
-  const { users, administeredUsers, userData, admission, masterKey, openPage } = deps
+  const { users, administeredUsers, userData, rateLimits, masterKey, openPage } = deps
   return {
     /** Returns the record of the caller, and its previous sign-in if the request asks for it. */
     async getMe({ withPreviousSignIn }, { caller }) {
@@ -64,7 +64,7 @@ export function lookUpRpcs(deps: {
      */
     async batchGetUsers({ references }, { service }) {
       checkReferences(references)
-      admission.takeServiceReads(service.name, references.length)
+      rateLimits.takeServiceReads(service.name, references.length)
       const ids = references.flatMap(({ user }) => (user.case === 'id' ? [user.value] : []))
       const keys = references.flatMap(({ user }) => (user.case === 'username' ? [usernameKey(user.value)] : []))
       const found = await users.findMany(ids, keys)
@@ -88,10 +88,10 @@ export function lookUpRpcs(deps: {
         wrongFields([{ field: 'organization_id', message: 'Give an organization, a role or both.' }])
       const role = request.role ? checkRole('role', request.role) : undefined
       const page = openPage<number>(UsersService.method.listUsers, request, { sizes, owner: `service:${name}` })
-      const counted = admission.takeServiceReads(name, page.size)
+      const counted = rateLimits.takeServiceReads(name, page.size)
       const rows = await administeredUsers.list({ limit: page.limit, afterId: page.after, organizationId, role })
       const { shown, ...next } = page.cut(rows, ({ id }) => id)
-      admission.refundServiceReads(name, Math.max(0, counted - shown.length))
+      rateLimits.refundServiceReads(name, Math.max(0, counted - shown.length))
       return { users: shown.map(user => toUserRecord(user, undefined, masterKey)), ...next }
     },
   } satisfies Partial<UsersRpcs>

@@ -2,7 +2,7 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { UsersRpcs } from '../calls/context.js'
-import { tooManyAttempts } from '../limits/admission.js'
+import { tooManyAttempts } from '../limits/rate-limits.js'
 import type { EventPlace, UserData } from '../models/user-data.js'
 import type { Quotas } from '../outbox/quotas.js'
 import type { OpenPage } from '../requests/paging.js'

@@ -1,7 +1,7 @@
 // Changes of profiles by the users themselves, under the rules of sign-up.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { Admission } from '../limits/admission.js'
+import type { RateLimits } from '../limits/rate-limits.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { MasterKey } from '../models/master-key.js'
 import type { Users } from '../models/user.js'
@@ -24,12 +24,12 @@ export function updateMe(
     readonly users: Users
     readonly registrar: Registrar
     readonly administeredUsers: Pick<AdministeredUsers, 'lock'>
-    readonly admission: Pick<Admission, 'check' | 'takeLookUp'>
+    readonly rateLimits: Pick<RateLimits, 'check' | 'takeLookUp'>
     readonly masterKey: MasterKey
     readonly chooseLocale: ChooseLocale
   },
 ): UsersRpcs['updateMe'] {
-  const { registrar, administeredUsers, admission, masterKey, chooseLocale } = deps
+  const { registrar, administeredUsers, rateLimits, masterKey, chooseLocale } = deps
   return async ({ record, updateMask }, { call, caller, transact }) => {
     const { id } = caller.user
     const isGiven = (field: ProfileField) => record?.[field] !== undefined
@@ -40,7 +40,7 @@ export function updateMe(
     if (wrong.length > 0) refuseFields(wrong)
 
     const names = { nickname: mask.includes('nickname') ? texts.nickname : undefined }
-    if (names.nickname) admission.check('lookUps', call.address)
+    if (names.nickname) rateLimits.check('lookUps', call.address)
     const user = await transact(async ({ t, record: append, target: before }) => {
       const { changed, details } = profileChange(before, mask, texts)
       if (changed.length === 0) return before

@@ -3,7 +3,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { checkPasswordAge } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { Admission } from '../limits/admission.js'
+import type { RateLimits } from '../limits/rate-limits.js'
 import type { FormerUsernames } from '../models/former-username.js'
 import type { Users } from '../models/user.js'
 import { checkPassword } from '../passwords/policy.js'
@@ -32,11 +32,11 @@ export function setUsername(
     readonly registrar: Registrar
     readonly formerUsernames: Pick<FormerUsernames, 'reserved'>
     readonly signIns: SignIns
-    readonly admission: Pick<Admission, 'check' | 'takeLookUp'>
+    readonly rateLimits: Pick<RateLimits, 'check' | 'takeLookUp'>
     readonly chooseLocale: ChooseLocale
   },
 ): UsersRpcs['setUsername'] {
-  const { registrar, formerUsernames, signIns, admission, policy, chooseLocale, now } = deps
+  const { registrar, formerUsernames, signIns, rateLimits, policy, chooseLocale, now } = deps
   return async (request, { call, caller: { user }, transact }) => {
     const { password } = required({ username: request.username, password: request.password })
     const { wrong, texts } = checkForm({ username: request.username! }, ['username'], deps)
@@ -44,7 +44,7 @@ export function setUsername(
     const username = texts.username!
     if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
     checkPasswordAge(user, now(), 'The username can be changed')
-    admission.check('lookUps', call.address)
+    rateLimits.check('lookUps', call.address)
 
     await using attempt = await signIns.begin('user.set-own-username', user.usernameKey, call)
     const { account } = attempt

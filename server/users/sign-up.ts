@@ -4,7 +4,7 @@ import { auditContext } from '../access/caller.js'
 import type { Tokens } from '../access/tokens.js'
 import type { UsersRpcs } from '../calls/context.js'
 import type { Database } from '../database/database.js'
-import type { Admission } from '../limits/admission.js'
+import type { RateLimits } from '../limits/rate-limits.js'
 import type { Audit } from '../models/audit.js'
 import type { Questions } from '../models/question.js'
 import type { Users } from '../models/user.js'
@@ -25,7 +25,7 @@ export interface SignUpDeps extends FormRules {
   readonly registrar: Registrar
   readonly questions: Questions
   readonly audit: Audit
-  readonly admission: Admission
+  readonly rateLimits: RateLimits
   readonly pool: Pick<Pool, 'check'>
   readonly passwords: Passwords
   readonly tokens: Tokens
@@ -36,7 +36,7 @@ export interface SignUpDeps extends FormRules {
  * TOO_MANY_ATTEMPTS for the client address, and with OVERLOADED when the hash queue is full.
  */
 export function signUp(deps: SignUpDeps): UsersRpcs['signUp'] {
-  const { database, users, registrar, audit, admission, passwords, tokens } = deps
+  const { database, users, registrar, audit, rateLimits, passwords, tokens } = deps
   return async (request, { call }) => {
     const { form, question } = await prepare(deps, request, call)
     // A client may send its own question. An administrator can link it to an offered question later.
@@ -47,10 +47,10 @@ export function signUp(deps: SignUpDeps): UsersRpcs['signUp'] {
     const [passwordHash, answerHash] = await hashes.catch(async error => {
       // The response asks for a retry, so this sign-up must not count against the client.
       if (error instanceof Refusal && error.reason === Reason.OVERLOADED)
-        await admission.refund('signUps', call.address)
+        await rateLimits.refund('signUps', call.address)
       throw error
     })
-    admission.countSignUp(call.address)
+    rateLimits.countSignUp(call.address)
     const user = {
       ...attributesOfForm(form),
       passwordHash: passwordHash!,
@@ -80,12 +80,12 @@ export function signUp(deps: SignUpDeps): UsersRpcs['signUp'] {
 
 /** Returns the valid form and the offered question that it chooses. Makes all checks that don't need a hash. */
 async function prepare(deps: SignUpDeps, request: SignUpRequest, call: Call) {
-  const { users, questions, admission, pool } = deps
+  const { users, questions, rateLimits, pool } = deps
   // These checks come first, because it takes time to validate the form.
-  admission.check('signUps', call.address)
+  rateLimits.check('signUps', call.address)
   pool.check(waiterOf(call, ''))
   const form = await readForm(deps, request, call)
-  await admission.take('signUps', call.address)
+  await rateLimits.take('signUps', call.address)
   const taken = await takenNames(users, request)
   if (taken.length > 0) refuse(Reason.INVALID_SIGN_UP, { fields: taken })
   return { form, question: await chosenQuestion(questions, form) }
@@ -96,13 +96,13 @@ async function prepare(deps: SignUpDeps, request: SignUpRequest, call: Call) {
  * is reached.
  */
 async function readForm(deps: SignUpDeps, request: SignUpRequest, call: Call) {
-  const { users, admission } = deps
+  const { users, rateLimits } = deps
   const { fields, form } = checkSignUp(request, deps)
   if (form && call.malformedFields.length === 0) return form
   const malformed = new Set(call.malformedFields.map(({ field }) => field))
   const invalid = [...fields.filter(({ field }) => !malformed.has(field)), ...call.malformedFields]
   const known = new Set(invalid.map(({ field }) => field))
-  const taken = admission.takeLookUp(call.address) ? await takenNames(users, request) : []
+  const taken = rateLimits.takeLookUp(call.address) ? await takenNames(users, request) : []
   return refuse(Reason.INVALID_SIGN_UP, { fields: [...invalid, ...taken.filter(({ field }) => !known.has(field))] })
 }
 

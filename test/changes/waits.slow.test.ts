@@ -4,7 +4,7 @@ import { create } from '@bufbuild/protobuf'
 import test, { type ExecutionContext } from 'ava'
 import { ChangeKind, type Changes, PollRequestSchema } from '../../proto/gen/auth/v1/changes_pb.js'
 import type { Handler as HandlerOf } from '../../server/calls/context.js'
-import { createHub, type Hub } from '../../server/changes/hub.js'
+import { createFeedReader, type FeedReader } from '../../server/changes/feed-reader.js'
 import { poll as pollOf } from '../../server/changes/poll.js'
 import type { changesPolicies } from '../../server/policy/changes.js'
 import { spawnGateway } from '../_helpers/apart.js'
@@ -161,8 +161,8 @@ test('at most 2,000 calls of one service wait at a server', async t => {
     release = resolve
   })
   const wait = () => released.then(() => recent)
-  const hub: Hub = { latest: async () => recent, wait, waiting: () => 0, closed: false, close() {} }
-  const handle = pollOf({ hub, changeFeed: undefined as never }) as Handler
+  const feedReader: FeedReader = { latest: async () => recent, wait, waiting: () => 0, closed: false, close() {} }
+  const handle = pollOf({ feedReader, changeFeed: undefined as never }) as Handler
   const begin = (name: string) =>
     handle(create(PollRequestSchema, { cursor: '1:ab', kinds, wait: { seconds: 1n } }), {
       call: { deadline: Date.now() + 60_000, signal: new AbortController().signal, gone: false } as never,
@@ -181,17 +181,18 @@ test('all calls together read the end of the feed at most five times a second', 
   const head = { id: 1, hash: 'ab' }
   const now = new Date()
   let statements = 0
-  const hub = createHub({
+  const feedReader = createFeedReader({
     async tail() {
       statements++
       return { head, asOf: now, now, links: [], changes: [] }
     },
   })
-  t.teardown(() => hub.close())
+  t.teardown(() => feedReader.close())
   const caller = { gone: false }
   const end = performance.now() + 1_500
   const watch = async () => {
-    while (performance.now() < end) await hub.wait(await hub.latest(), { wants: () => true, ms: 50, caller })
+    while (performance.now() < end)
+      await feedReader.wait(await feedReader.latest(), { wants: () => true, ms: 50, caller })
   }
   await Promise.all(Array.from({ length: 100 }, watch))
   t.true(statements >= 2 && statements <= 9, String(statements))

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { createAdmission } from '../../server/limits/admission.js'
+import { createRateLimits } from '../../server/limits/rate-limits.js'
 import { createPasswordPolicy } from '../../server/passwords/policy.js'
 import { createRegistrar } from '../../server/registration/registrar.js'
 import { Refusal } from '../../server/requests/refusal.js'
@@ -251,7 +251,7 @@ test('a sign-up without time to hash is refunded to the bucket of its address, a
   const deps = {
     ...models,
     registrar: createRegistrar(models),
-    admission: createAdmission({ ...models, factor: 1, now: Date.now }),
+    rateLimits: createRateLimits({ ...models, factor: 1, now: Date.now }),
     turns: { begin: async () => ({ [Symbol.dispose]() {} }) },
     pool: { check() {} },
     passwords: { hash: () => hash() },

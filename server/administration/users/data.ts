@@ -9,7 +9,7 @@ import type { EventPlace } from '../../models/user-data.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { refuse } from '../../requests/refusal.js'
 import { requireConfirmation } from '../confirmation.js'
-import { keepAnAdministrator, type UserChangeDeps } from './changes.js'
+import { keepAnAdministrator, type UserChangeDeps } from './state.js'
 
 /** The RPCs of the data stored about a user. */
 export function userDataRpcs(

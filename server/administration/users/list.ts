@@ -2,7 +2,7 @@ import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { Administration, UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
 import type { AdministrationRpcs } from '../../calls/context.js'
 import type { References } from '../../calls/pipeline.js'
-import type { Admission } from '../../limits/admission.js'
+import type { RateLimits } from '../../limits/rate-limits.js'
 import type { UserFilter } from '../../models/administered-user.js'
 import type { Models } from '../../models/define-models.js'
 import type { OpenPage } from '../../requests/paging.js'
@@ -22,10 +22,10 @@ export function userReadRpcs(
   deps: Pick<Models, 'administeredUsers' | 'masterKey'> & {
     references: Pick<References, 'organization'>
     openPage: OpenPage
-    admission: Pick<Admission, 'takeServiceReads' | 'refundServiceReads'>
+    rateLimits: Pick<RateLimits, 'takeServiceReads' | 'refundServiceReads'>
   },
 ) {
-  const { administeredUsers, references, masterKey, openPage, admission } = deps
+  const { administeredUsers, references, masterKey, openPage, rateLimits } = deps
   return {
     /** Lists users by id. Those that a service gets count as read. */
     async listUsers(request, { administrator: { service } }) {
@@ -35,7 +35,7 @@ export function userReadRpcs(
 
       const text = checkText('text', request.text)
       const organizationId = organization ? (await references.organization.find(organization)).id : undefined
-      const counted = service ? admission.takeServiceReads(service.name, page.size) : 0
+      const counted = service ? rateLimits.takeServiceReads(service.name, page.size) : 0
       const rows = await administeredUsers.list({
         limit: page.limit,
         afterId: page.after,
@@ -47,7 +47,7 @@ export function userReadRpcs(
         text,
       })
       const { shown, ...next } = page.cut(rows, ({ id }) => id)
-      if (service) admission.refundServiceReads(service.name, Math.max(0, counted - shown.length))
+      if (service) rateLimits.refundServiceReads(service.name, Math.max(0, counted - shown.length))
       return { users: shown.map(row => toAdministeredUser(row, masterKey)), ...next }
     },
 

@@ -2,7 +2,7 @@
 // answers deleted.
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs, Checked } from '../../calls/context.js'
-import { tooManyAttempts } from '../../limits/admission.js'
+import { tooManyAttempts } from '../../limits/rate-limits.js'
 import { proofs } from '../../models/attempt.js'
 import type { Models } from '../../models/define-models.js'
 import type { Quotas } from '../../outbox/quotas.js'
@@ -15,7 +15,7 @@ import { refuse } from '../../requests/refusal.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
 import { changeBy } from '../security-notices.js'
 import { checkOwnCodes } from '../session.js'
-import { changingUser, checkPresent, type UserChangeDeps } from './changes.js'
+import { changingUser, checkPresent, type UserChangeDeps } from './state.js'
 
 /** The RPCs that help a user. */
 export function userSupportRpcs(

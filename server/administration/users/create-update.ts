@@ -25,8 +25,8 @@ import { usernameKey } from '../../rules/names.js'
 import { profileFields } from '../../rules/profile.js'
 import { requireConfirmation } from '../confirmation.js'
 import { changeBy } from '../security-notices.js'
-import { changingUser, type UserChangeDeps } from './changes.js'
 import { toAdministeredUser } from './record.js'
+import { changingUser, type UserChangeDeps } from './state.js'
 
 interface Deps extends UserChangeDeps, FormRules {
   passwords: Passwords

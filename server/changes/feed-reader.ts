@@ -28,7 +28,7 @@ interface Wait {
 }
 
 /** Follows the end of the feed. */
-export type Hub = ReturnType<typeof createHub>
+export type FeedReader = ReturnType<typeof createFeedReader>
 
 /** Minimum milliseconds between two statements. */
 const interval = 200
@@ -42,8 +42,8 @@ const afterFailure = 1_000
 /** Maximum number of links kept. Calls with an older cursor read by index. */
 const maxLinks = 20_000
 
-/** Creates a hub. It sends no statement before its first call. */
-export function createHub(feed: Pick<ChangeFeed, 'tail'>) {
+/** Creates a feed reader. It sends no statement before its first call. */
+export function createFeedReader(feed: Pick<ChangeFeed, 'tail'>) {
   let recent: Recent | undefined
   let startedAt = Number.NEGATIVE_INFINITY
   let last: Promise<unknown> = Promise.resolve()
@@ -104,7 +104,7 @@ export function createHub(feed: Pick<ChangeFeed, 'tail'>) {
       return recent && performance.now() - recent.readAt < pause() ? recent : readNext()
     },
     /**
-     * Waits for a change that was read after `from`, at most until the time is over or the hub is closed, or about an
+     * Waits for a change that was read after `from`, at most until the time is over or the feed reader is closed, or about an
      * interval longer than the caller stays connected. Returns what was read last.
      */
     async wait(from: Recent, { wants, ms, caller }: Wait) {

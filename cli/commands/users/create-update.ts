@@ -17,8 +17,8 @@ import {
   readText,
 } from '../../terminal/ask.js'
 import { askEdits, askFields, type Field, filled, type Values } from '../../terminal/form.js'
-import { askRole } from './changes.js'
 import { type Named, printUser, readUser, userName, withUser } from './name.js'
+import { askRole } from './state.js'
 
 function ofProfile(field: ProfileField): Field<ProfileField> {
   const { about, required, check } = profile[field]

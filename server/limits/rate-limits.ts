@@ -47,10 +47,10 @@ interface State {
 }
 
 /** Admits or refuses operations by client address. Addresses are in canonical text. */
-export type Admission = ReturnType<typeof createAdmission>
+export type RateLimits = ReturnType<typeof createRateLimits>
 
-/** Creates the admission; `factor` multiplies the limits, `now` is a clock in ms since 1970. */
-export function createAdmission(deps: {
+/** Creates the limits; `factor` multiplies the limits, `now` is a clock in ms since 1970. */
+export function createRateLimits(deps: {
   buckets: Buckets
   counterKeys: CounterKeys
   factor: number
