@@ -9,7 +9,7 @@ const maxAccounts = 5_000
 /** Milliseconds for which the accounts of a network are cached. */
 const ttl = 60_000
 
-/** Tells accounts that know a network from others. */
+/** The accounts that know a network. */
 export type KnownAccounts = ReturnType<typeof createKnownAccounts>
 
 /** Creates an empty cache of the accounts of networks. */

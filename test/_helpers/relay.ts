@@ -69,6 +69,7 @@ export function withPort(url: string, port: number): string {
   return Object.assign(new URL(url), { hostname: '127.0.0.1', port: String(port), search: '' }).href
 }
 
+/** Ports that `freePort` has taken: where it returned one, nothing may listen yet. */
 const given = new Set<number>()
 
 /** A free port of this machine, outside the range that systems assign, so that no other process gets it in the meantime. */
