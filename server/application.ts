@@ -30,7 +30,7 @@ import { createNotifyAdministrators, createNotifyConcerned } from './administrat
 import { serviceRpcs } from './administration/services.js'
 import { sessionRpcs } from './administration/session.js'
 import { signingKeyRpcs } from './administration/signing-keys.js'
-import { userFormRpcs } from './administration/users/create-update.js'
+import { userCreateUpdateRpcs } from './administration/users/create-update.js'
 import { userDataRpcs } from './administration/users/data.js'
 import { explainUser } from './administration/users/explain.js'
 import { userReadRpcs } from './administration/users/list.js'
@@ -201,7 +201,7 @@ export function createApplication(deps: ApplicationDeps) {
     bindRpcs(parts, Administration, administrationPolicies, {
       ...sessionRpcs(parts),
       ...userReadRpcs(parts),
-      ...userFormRpcs(parts),
+      ...userCreateUpdateRpcs(parts),
       ...userStateRpcs(parts),
       ...userSupportRpcs(parts),
       ...userDataRpcs(parts),

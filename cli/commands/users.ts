@@ -1,11 +1,11 @@
 import type { Command } from '../command.js'
 import { addImport } from './lists/import.js'
 import { addSetPassword } from './set-password.js'
-import { addUserForms } from './users/create-update.js'
+import { addUserCreateUpdate } from './users/create-update.js'
 import { addUserData } from './users/data.js'
 import { addUserLists } from './users/list.js'
 import { addLockouts } from './users/lockouts.js'
-import { addUserChanges } from './users/state.js'
+import { addUserState } from './users/state.js'
 
 /** Adds `auth-admin users`. */
 export function addUsers(program: Command): void {
@@ -14,8 +14,8 @@ export function addUsers(program: Command): void {
     .description('Manage users: look-up, registration, activation, roles, suspension, passwords, locks, data, files.')
     .addHelpText('after', '\nName a user by username, whose case doesn’t matter, or by id: 7, #7 or --id 7.')
   addUserLists(users)
-  addUserForms(users)
-  addUserChanges(users)
+  addUserCreateUpdate(users)
+  addUserState(users)
   addSetPassword(users)
   addLockouts(users)
   addUserData(users)

@@ -43,7 +43,7 @@ const editedFields: readonly Field<keyof UserFields>[] = [
 type UserFields = Values<'username' | ProfileField | 'email'>
 
 /** Adds `auth-admin users create` and `edit`. */
-export function addUserForms(users: Command): void {
+export function addUserCreateUpdate(users: Command): void {
   users
     .command('create')
     .signIn('createUser')

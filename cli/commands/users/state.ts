@@ -17,7 +17,7 @@ const confirmOption = () =>
   new Option('--confirm <username>', 'the username again; required to add or remove an administrator')
 
 /** Adds the commands that change the state and the permissions of a user. */
-export function addUserChanges(users: Command): void {
+export function addUserState(users: Command): void {
   withUser(users.command('activate').signIn('activateUser'))
     .description('Activate a user of any role, without a key.')
     .option(

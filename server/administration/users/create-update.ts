@@ -40,7 +40,7 @@ interface Update {
 }
 
 /** The RPCs that take the form of a user. */
-export function userFormRpcs(deps: Deps) {
+export function userCreateUpdateRpcs(deps: Deps) {
   const { references, users, registrar, notifyAdministrators, passwords, masterKey } = deps
   const change = changingUser(deps)
 
