@@ -59,8 +59,12 @@ function simulateLoop() {
         const next = timers.reduce<number>((first, { at }) => Math.min(first, at), end)
         now = Math.max(now, next)
         const due = timers.filter(({ at }) => at <= now)
-        timers = timers.filter(({ at }) => at > now)
-        for (const each of due) each.run()
+        for (const each of due) {
+          // Another one may have cleared it.
+          if (!timers.includes(each)) continue
+          clear(each)
+          each.run()
+        }
         await flush()
         await turn()
         if (due.length === 0 && now >= end) break
