@@ -14,10 +14,9 @@ function simulateLoop() {
   let now = 0
   let immediates: (() => void)[] = []
   let timers: { at: number; run: () => void }[] = []
-  /** Runs what waits for promises that are settled. */
-  async function flush() {
-    for (let ticks = 0; ticks < 8; ticks++) await undefined
-  }
+  const realImmediate = setImmediate
+  /** Runs what waits for promises that are settled, however long the chain. */
+  const flush = () => new Promise<void>(resolve => realImmediate(resolve))
   /** Ends a turn of the event loop: runs the callbacks of `setImmediate` so far. */
   async function turn() {
     const due = immediates
@@ -38,12 +37,11 @@ function simulateLoop() {
   const clear = (timer: object) => {
     timers = timers.filter(each => each !== timer)
   }
-  const mocks = [
-    ...[mock.method(performance, 'now', () => now), mock.method(Date, 'now', () => start + now)],
-    ...[mock.method(globalThis, 'setImmediate', queue as unknown as typeof setImmediate)],
-    ...[mock.method(globalThis, 'setTimeout', setTimer as unknown as typeof setTimeout)],
-    ...[mock.method(globalThis, 'clearTimeout', clear as typeof clearTimeout)],
-  ]
+  mock.method(performance, 'now', () => now)
+  mock.method(Date, 'now', () => start + now)
+  mock.method(globalThis, 'setImmediate', queue as unknown as typeof setImmediate)
+  mock.method(globalThis, 'setTimeout', setTimer as unknown as typeof setTimeout)
+  mock.method(globalThis, 'clearTimeout', clear as typeof clearTimeout)
   return {
     flush,
     turn,
@@ -55,6 +53,7 @@ function simulateLoop() {
     /** Lets time pass, and runs timers and turns. */
     async pass(ms: number) {
       const end = now + ms
+      await flush()
       for (;;) {
         const next = timers.reduce<number>((first, { at }) => Math.min(first, at), end)
         now = Math.max(now, next)
@@ -71,9 +70,8 @@ function simulateLoop() {
       }
       await settle()
     },
-    [Symbol.dispose]() {
-      for (const each of mocks) each.mock.restore()
-    },
+    /** Also frees the calls that the mocks recorded. */
+    [Symbol.dispose]: () => mock.reset(),
   }
 }
 
@@ -114,7 +112,11 @@ class Job {
   ) {
     const taken = scheduler.take({ networks, cost, deadline }, this.leaving)
     if (!('then' in taken)) this.begin(taken)
-    else taken.then(turn => this.begin(turn)).catch(({ reason }: Refusal) => (this.why = Reason[reason]))
+    else
+      taken.then(
+        turn => this.begin(turn),
+        ({ reason }: Refusal) => (this.why = Reason[reason]),
+      )
   }
   private begin(turn: Turn): void {
     this.turn = turn
@@ -234,11 +236,14 @@ test('places are conserved and within the limits, and every waiting request star
       job.end()
       // Twice is once.
       job.end()
+      // What it paused for may end later.
+      job.resume()
     }
+    const wrong: string[] = []
     const begin = (endsAtOnce: boolean) => (job: Job) => {
-      if (ended.has(job) || job.why || job.begun > 1) throw new Error('one began that was gone')
-      if (job.deadline <= Date.now()) throw new Error('one began after its deadline')
-      if (scheduler.stats().running > limits.slots) throw new Error('there was no place')
+      if (ended.has(job) || job.why || job.begun > 1) wrong.push('one began that was gone')
+      if (job.deadline <= Date.now()) wrong.push('one began after its deadline')
+      if (scheduler.stats().running > limits.slots) wrong.push('there was no place')
       if (endsAtOnce) end(job)
     }
     for (const command of commands) {
@@ -281,9 +286,10 @@ test('places are conserved and within the limits, and every waiting request star
             inPlace().length < limits.slots / 2 &&
             !(hashing && loop.timers() > waiting().length)
           )
-            throw new Error('one waits for nothing')
+            wrong.push('one waits for nothing')
       }
       await loop.flush()
+      t.deepEqual(wrong, [])
       const shed = jobs.filter(job => job.why && !ended.has(job)).length
       t.deepEqual(scheduler.stats(), { running: inPlace().length, waiting: waiting().length, shed })
     }
@@ -292,6 +298,7 @@ test('places are conserved and within the limits, and every waiting request star
       await loop.pass(100)
     }
     t.like(scheduler.stats(), { waiting: 0, running: 0 })
+    t.deepEqual(wrong, [])
     await loop.pass(200)
     t.is(loop.timers(), 0)
   })
