@@ -13,7 +13,7 @@ function simulateLoop() {
   const start = Date.now()
   let now = 0
   let immediates: (() => void)[] = []
-  let timers: { at: number; run: () => void }[] = []
+  const timers = new Set<{ at: number; run: () => void }>()
   const realImmediate = setImmediate
   /** Runs what waits for promises that are settled, however long the chain. */
   const flush = () => new Promise<void>(resolve => realImmediate(resolve))
@@ -31,23 +31,20 @@ function simulateLoop() {
   const queue = (run: () => void) => void immediates.push(run)
   const setTimer = (run: () => void, ms: number) => {
     const timer = { at: now + Math.max(1, Math.trunc(ms)), run }
-    timers.push(timer)
+    timers.add(timer)
     return timer
-  }
-  const clear = (timer: object) => {
-    timers = timers.filter(each => each !== timer)
   }
   mock.method(performance, 'now', () => now)
   mock.method(Date, 'now', () => start + now)
   mock.method(globalThis, 'setImmediate', queue as unknown as typeof setImmediate)
   mock.method(globalThis, 'setTimeout', setTimer as unknown as typeof setTimeout)
-  mock.method(globalThis, 'clearTimeout', clear as typeof clearTimeout)
+  mock.method(globalThis, 'clearTimeout', timers.delete.bind(timers) as unknown as typeof clearTimeout)
   return {
     flush,
     turn,
     settle,
     now: () => now,
-    timers: () => timers.length,
+    timers: () => timers.size,
     /** Lets time pass in which the thread is busy: no timer runs. */
     block: (ms: number) => (now += ms),
     /** Lets time pass, and runs timers and turns. */
@@ -55,15 +52,11 @@ function simulateLoop() {
       const end = now + ms
       await flush()
       for (;;) {
-        const next = timers.reduce<number>((first, { at }) => Math.min(first, at), end)
+        const next = Math.min(end, ...Array.from(timers, ({ at }) => at))
         now = Math.max(now, next)
-        const due = timers.filter(({ at }) => at <= now)
-        for (const each of due) {
-          // Another one may have cleared it.
-          if (!timers.includes(each)) continue
-          clear(each)
-          each.run()
-        }
+        const due = [...timers].filter(({ at }) => at <= now)
+        // One that ran before may have cleared it.
+        for (const each of due) if (timers.delete(each)) each.run()
         await flush()
         await turn()
         if (due.length === 0 && now >= end) break
