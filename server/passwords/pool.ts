@@ -57,7 +57,10 @@ export function linesOf({ kind, networks, account }: Place): string[] {
 
 /** A caller in the queue. */
 export interface Waiter extends Place {
-  /** When the caller stops waiting, in ms since 1970; the pool refuses earlier when this is beyond `maxWaitMs`. */
+  /**
+   * When the caller stops waiting, in ms since 1970. The pool refuses jobs that can't end before it, and earlier when this is
+   * beyond `maxWaitMs`.
+   */
   readonly deadline: number
   /** Aborted when the caller disconnects: its waiting jobs leave the queue. */
   readonly signal?: AbortSignal
@@ -106,6 +109,9 @@ interface Task extends Entry {
   readonly resolve: (result: Result) => void
   readonly reject: (error: Refusal) => void
 }
+
+/** Milliseconds from the end of a hash until its caller has the answer, on a busy machine. */
+const answerMs = 100
 
 /** Random fraction of the maximum wait: callers that arrive together don't time out together. */
 const jitter = 0.25
@@ -158,11 +164,12 @@ export function createPool(options: PoolOptions) {
     return new Refusal(Reason.OVERLOADED, { retryAfter: Math.max(1, seconds), limit: 'hashing' })
   }
 
+  /** How long a job may wait, in ms: a hash that ends after the deadline would take a thread in vain. */
   function timeFor({ deadline, signal }: Waiter, max = maxWaitMs): number {
     if (closed) throw new Refusal(Reason.UNAVAILABLE, { retryAfter: 1 })
-    const time = Math.min(deadline - Date.now(), max)
-    if (signal?.aborted || time <= 0) throw new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
-    return time
+    const left = deadline - Date.now()
+    if (signal?.aborted || left <= 0) throw new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
+    return Math.max(0, Math.min(left - threads.averageMs - answerMs, max))
   }
 
   return {
@@ -173,7 +180,7 @@ export function createPool(options: PoolOptions) {
     },
     /**
      * Runs jobs and returns their results in order. Refuses with OVERLOADED (and seconds to wait) when they are too many for
-     * their network or their time expires in the queue; with DEADLINE_EXCEEDED when the caller has disconnected.
+     * their network or wait until they can't end in time; with DEADLINE_EXCEEDED when the caller has disconnected.
      */
     async run<J extends Job>(jobs: readonly J[], waiter: Waiter): Promise<Outcome<J>[]> {
       const time = timeFor(waiter, maxWaitMs * (1 + jitter * Math.random()))

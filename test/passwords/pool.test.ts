@@ -114,7 +114,19 @@ test('jobs that arrive together and time out are refused at different times', as
   await first
 })
 
-test('a job whose deadline passes in the queue is refused then, not later, and one that is too late is refused as such', async t => {
+test('a job that can’t end before its deadline is refused while the caller still waits, but begins if a thread is idle', async t => {
+  // Before the first result, a job of cost 16 is assumed to take 3.9 s.
+  const pool = create({ cost: 16 })
+  const hurried = () => turn('b', { deadline: Date.now() + 3_500 })
+  t.is(await reasonOf(pool.run([quick], hurried())), 'done')
+  const ahead = pool.run([long], turn('a'))
+  t.is(await reasonOf(pool.run([quick], hurried())), Reason.OVERLOADED)
+  t.like(pool.stats(), { running: 1, waiting: 0, shed: 1 })
+  t.is(await reasonOf(pool.run([quick], turn('b', { deadline: Date.now() + 60_000 }))), 'done')
+  await ahead
+})
+
+test('a job waits as long as it can end before its deadline, and one that is too late is refused as such', async t => {
   const pool = create()
   t.is(await reasonOf(pool.run([quick], turn('a', { deadline: Date.now() - 1 }))), Reason.DEADLINE_EXCEEDED)
   await pool.run([quick], turn())
