@@ -9,7 +9,7 @@ import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Policy, Revision } from '../../server/policy/row.js'
 import { type Route, refusalsOf, routes, rowOf } from '../routes.js'
-import { hideFields } from '../translate.js'
+import { hideFields, isSecret } from '../translate.js'
 import { type Comments, firstSentence } from './comments.js'
 import { forHttp } from './http-texts.js'
 import { describeLimit } from './limits.js'
@@ -148,6 +148,7 @@ function remarksOf(row: Policy, comment: string): string[] {
   return [
     ...(isNamed ? [] : [`Callers: ${callersOf(row)}.`]),
     ...(counted.length > 0 ? [`Limits: ${counted.join('; ')}.`] : []),
+    ...(row.strict ? [`With AUTH_STRICT, every permitted caller is refused with ${row.strict}.`] : []),
   ]
 }
 
@@ -213,7 +214,8 @@ function parametersOf(route: Route, { schemas, examples }: Context): Schema[] {
       ]
     // Clients that are generated send a parameter of a POST in the body (bodyOf), not in URLs.
     const isRequired = presence === 'required' && route.method === 'GET'
-    return [{ ...common, in: 'query', ...(isRequired && { required: true }) }]
+    const strictly = isSecret(inputOf(route, name)) ? ' With AUTH_STRICT only in the body.' : ''
+    return [{ ...common, description: `${description}${strictly}`, in: 'query', ...(isRequired && { required: true }) }]
   })
 }
 
