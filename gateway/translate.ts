@@ -132,6 +132,22 @@ function setField(message: Message, { fieldKind, scalar, localName }: DescField,
   return true
 }
 
+/** Returns the JSON object that a form stands for: a list has a pair for each item, an object is JSON in its pair. */
+function readForm(form: string, fields: readonly DescField[]): JsonObject {
+  const values: Record<string, JsonValue> = {}
+  eachPair(form, (name, value) => {
+    const field = fields.find(field => field.jsonName === name || field.name === name)
+    if (!field) return
+    const { jsonName, fieldKind, scalar, message } = field
+    const given = values[jsonName]
+    if (fieldKind === 'list') values[jsonName] = [...((given as JsonValue[] | undefined) ?? []), value]
+    else if (given !== undefined) throw new HttpError('MALFORMED_REQUEST', `The parameter ${name} is given twice.`)
+    else if (message && message.typeName !== FieldMaskSchema.typeName) values[jsonName] = parseJson(value) as JsonValue
+    else values[jsonName] = scalar === ScalarType.BOOL && /^(true|false)$/.test(value) ? value === 'true' : value
+  })
+  return values
+}
+
 function readParameters(
   body: Body,
   known: ReadonlyMap<string, unknown>,
@@ -192,8 +208,8 @@ function readBodyOf(
     if (required) throw new HttpError('MALFORMED_REQUEST', 'Send a JSON body.')
     return create(input)
   }
-  if ('form' in body) throw new HttpError('UNSUPPORTED_MEDIA_TYPE', 'Send the body as application/json.')
-  const json = body.json as JsonValue
+  const fields = [...(field === '*' ? [] : fieldOf(input, field).message!.fields), ...input.fields]
+  const json = 'form' in body ? readForm(body.form, fields) : (body.json as JsonValue)
   if (field === '*') return readObject(input, json, malformed)
   if (json === null) return create(input)
   const { message: schema, localName } = fieldOf(input, field)

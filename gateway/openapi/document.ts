@@ -233,8 +233,10 @@ function bodyOf(route: Route, { schemas, examples }: Context): Schema | undefine
         ? schemas.ofBeside(rpc.input, field, inputOf(route, body.beside))
         : schemas.ofField(field, 'request')
     const example = exampleOf(examples, route, ({ body }) => body)
-    if (field?.fieldKind !== 'list')
-      return { required: body.required, content: { 'application/json': { schema, ...example } } }
+    if (field?.fieldKind !== 'list') {
+      const form = { 'application/x-www-form-urlencoded': { schema } }
+      return { required: body.required, content: { 'application/json': { schema, ...example }, ...form } }
+    }
     const { description, ...list } = schema
     const withList = (value: Schema) => ({ type: 'object', properties: { ...properties, [body.field]: value } })
     const asJson = { type: 'string', contentMediaType: 'application/json', contentSchema: list }
