@@ -2027,7 +2027,8 @@ export const Users: GenService<{
   },
   /**
    * Deactivates a ROLE_CLIENT of the caller's organization: it becomes inactive, leaves the organization, and its tokens and
-   * mailed keys are void. The user is notified by e-mail, keeps its data, and can activate again with a key. Protected: an
+   * mailed keys are void. The user is notified by e-mail, keeps its data, and can activate again with a key that it knows: to
+   * keep it out, first replace the provider key with RotateProviderKey. Protected: an
    * active ROLE_INSTITUTION of an active organization. Refuses with MISSING_PARAMETER; with USER_NOT_FOUND for a user who
    * doesn't exist and, likewise, for one who isn't a ROLE_CLIENT of the organization, the caller included.
    *
