@@ -20,7 +20,6 @@ import { createEmailQuotas } from './email-quota.js'
 import { createErasure } from './erasure.js'
 import { createFormerUsernames } from './former-username.js'
 import { createImports } from './import.js'
-import { createImportedRecords } from './imported-record.js'
 import { createMailedKeys } from './mailed-key.js'
 import { createOrganizations } from './organization.js'
 import { createPredecessor } from './predecessor.js'
@@ -60,7 +59,6 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     creationRequests: createCreationRequests(database),
     organizations: createOrganizations(database, masterKey),
     imports: createImports(database, masterKey),
-    importedRecords: createImportedRecords(database),
     questions: createQuestions(database),
     predecessor: createPredecessor(database),
     mailedKeys,

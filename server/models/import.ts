@@ -63,8 +63,6 @@ const attributes = {
   ...counts,
   createdAt: hasDefault(time),
   updatedAt: hasDefault(time),
-  /** When an administrator first undid it. */
-  undoneAt: hasDefault(nullable(time)),
 }
 
 const batchAttributes = {
@@ -160,9 +158,6 @@ export function createImports(database: Database, masterKey: Pick<MasterKey, 'di
     /** Ends an import, with its outcomes if they have changed. */
     end: (id: number, state: 'finished' | 'aborted', t: Transaction, outcomes?: Outcomes) =>
       change(id, { state, ...outcomes }, t),
-
-    /** Notes that an import is undone, and returns it. */
-    undo: (row: ImportRow, t: Transaction) => change(row.id, { undoneAt: row.undoneAt ?? fromNow(0) }, t),
 
     async addBatch(batch: ImportBatchRow, transaction: Transaction) {
       await batches.create(batch, { transaction })

@@ -81,7 +81,7 @@ async function installed(t: ExecutionContext) {
 const elsewhere = [
   ...['audit tail', 'backup', 'completion', 'contexts delete', 'contexts show', 'contexts use', 'doctor'],
   ...['imports abort', 'imports show', 'keys retire', 'keys show', 'login', 'logout', 'manual'],
-  ...['master-key rotate', 'organizations export', 'organizations import', 'import database', 'imports undo'],
+  ...['master-key rotate', 'organizations export', 'organizations import', 'import database'],
   ...['restore', 'totp enroll', 'totp delete', 'users import'],
 ]
 
@@ -161,7 +161,7 @@ const failures: Record<string, string> = {
   '2 INVALID_SIGN_UP': 'users create --username ADMIN --role ROLE_CLIENT --state SP --city Bauru',
   '2 JUSTIFICATION_NEEDED': 'users set-password admin --password-file -',
   '3': 'contexts delete nowhere, contexts show nowhere, contexts use nowhere',
-  '3 RECORD_NOT_FOUND': `audit show 999999, imports abort 99, imports show 99, imports undo 99 --confirm 99, keys show none,
+  '3 RECORD_NOT_FOUND': `audit show 999999, imports abort 99, imports show 99, keys show none,
     mail delete 99 --yes, mail retry 99, mail show 99, organizations activate Nenhuma, organizations deactivate Nenhuma --yes,
     organizations delete Nenhuma --confirm Nenhuma, organizations edit Nenhuma --phone 7, organizations members list Nenhuma,
     organizations rotate-key Nenhuma --yes, organizations show Nenhuma, questions edit 99 --question Qual?,

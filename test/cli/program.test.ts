@@ -42,7 +42,7 @@ test('help states the required sign-in of each command for which not every sessi
     else t.notRegex(help, /you signed in within/, path)
   }
   t.deepEqual([...needs.always].sort(), [
-    ...['imports undo', 'issuer set', 'keys retire', 'keys rotate', 'organizations delete'],
+    ...['issuer set', 'keys retire', 'keys rotate', 'organizations delete'],
     ...['organizations import', 'services create', 'services delete', 'services edit', 'services keys create'],
     ...['services keys delete', 'totp delete', 'totp enroll', 'users erase', 'users import'],
   ])
@@ -78,9 +78,8 @@ test('for an unknown word, a synonym or a similar word is suggested', async t =>
     rotate: 'keys rotat, keys add',
     import: 'users load',
     export: 'organizations dump',
-    abort: 'imports cancel 7',
+    abort: 'imports cancel 7, imports rollback 7',
     undelete: 'users undo ana',
-    undo: 'imports rollback 7, imports rm 7',
     retire: 'questions rm 1, questions remove 1',
     enroll: 'totp add',
     resume: 'users unsuspend ana',
@@ -90,7 +89,6 @@ test('for an unknown word, a synonym or a similar word is suggested', async t =>
     'organizations create': 'add organization',
     'organizations delete': 'rm org 7',
     'questions list': 'ls questions',
-    'imports undo': 'undo import 7',
   }
   for (const [suggested, all] of Object.entries(cases)) {
     for (const words of all.split(', ')) {

@@ -1,10 +1,7 @@
 /** `auth-admin` at a terminal: it asks for what is missing, hides passwords, and ends on Ctrl-C. */
-import { writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { assertRefusals, documentsOf, keys, openTerminal, type Terminal } from '../_helpers/cli.js'
 import { serviceForFile } from '../_helpers/service.js'
-import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { waitFor } from '../_helpers/wait.js'
 
 const service = serviceForFile()
@@ -261,14 +258,6 @@ test('a command with --json asks nothing, even at a terminal', async t => {
   const document = await waitFor(() => screen().includes('\n}') && screen().slice(screen().indexOf('{')), screen)
   t.regex(screen(), /^error: [^\n]*--name[^\n]*\n\{/)
   t.like(JSON.parse(document), { error: { exitCode: 2 } })
-})
-
-test('`imports undo` counts what it would remove, and asks for the id of the import', async t => {
-  const file = join(await temporaryFolder(t), 'schools.csv')
-  await writeFile(file, 'name\nEscola Um\nEscola Dois\n')
-  const { id } = await json('organizations', 'import', file)
-  const says = `This permanently removes 2 organizations that import ${id} created.`
-  t.regex(await fill(t, `imports undo ${id}`, { [says]: `${id}` }), /is undone: 2 organizations removed, 0 kept\./)
 })
 
 test('`users delete` of several users asks once', async t => {

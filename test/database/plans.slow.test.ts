@@ -273,20 +273,6 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     ['audit_events_subject', 'audit_events_imported'],
     m => m.audit.list({ subjectId: 9, limit: 10 }),
   ],
-  'what an import created': [['audit_events_object'], m => m.importedRecords.created(9, { event: 0, id: 0 }, 10)],
-  'what touched an imported user': [
-    ['audit_events_subject', 'audit_events_imported'],
-    m => m.importedRecords.touchedUsers(9, new Date(0), [9], none),
-  ],
-  'what touched an imported organization': [
-    ['audit_events_object', 'audit_events_imported'],
-    m => m.importedRecords.touchedOrganizations(9, new Date(0), [9], none),
-  ],
-  'imported users whose keys were used': [['users_pkey'], m => m.importedRecords.usedProviders([9], none)],
-  'imported organizations with mailed keys': [
-    ['mailed_keys_organization'],
-    m => m.importedRecords.mailedOrganizations([9], none),
-  ],
   'the events of an export': [
     ['audit_events_subject', 'audit_events_actor'],
     m => m.userData.events(9, { before: { id: '900' }, limit: 10 }),
@@ -475,7 +461,6 @@ test.serial('every index serves an operation or a constraint', async t => {
   await own.audit.list({ subjectId: user.id, limit: 10 })
   await own.audit.list({ actorId: user.id, limit: 10 })
   await own.audit.list({ limit: 10 })
-  await own.importedRecords.created(9, { event: 0, id: 0 }, 10)
   await own.audit.lastBackup()
   await own.changeFeed.start()
   await own.database.transact(transaction => own.questions.link('q9', 1, transaction))

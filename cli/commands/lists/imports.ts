@@ -6,11 +6,10 @@ import type { Command } from '../../command.js'
 import { readId } from '../../terminal/ask.js'
 import { printFields, printJson, say, timeText } from '../../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../../terminal/pages.js'
-import { addUndo } from './undo.js'
 
 /** Adds `auth-admin imports`. */
 export function addImports(program: Command): void {
-  const imports = program.command('imports').description('Show the progress of imports, abort them, and undo them.')
+  const imports = program.command('imports').description('Show the progress of imports, and abort them.')
 
   imports
     .command('list')
@@ -32,7 +31,7 @@ export function addImports(program: Command): void {
       if (json) return printJson(output)
       const { actor, actorId, actorUsername, ...fields } = output
       const by = actorUsername === undefined ? actor : `${actorUsername} (#${actorId})`
-      printFields({ ...fields, state: shownState(output), changeAccounts: output.changeAccounts.join(', '), by })
+      printFields({ ...fields, changeAccounts: output.changeAccounts.join(', '), by })
     })
 
   imports
@@ -47,18 +46,11 @@ export function addImports(program: Command): void {
       if (json) printJson(output)
       else say(changed ? `Import ${id} is aborted.` : `Import ${id} is ${output.state} already.`)
     })
-
-  addUndo(imports)
-}
-
-/** The state of an import for users: an undo leaves it finished, or aborted. */
-function shownState({ state, undoTime }: ReturnType<typeof importOutput>): string {
-  return undoTime === undefined ? state : `${state}, undone`
 }
 
 /** An import in plain words. */
 export function importOutput(of: Import) {
-  const { id, sourceDigest, nextRow, created, updated, unchanged, rejected, afterDryRun, undoTime } = of
+  const { id, sourceDigest, nextRow, created, updated, unchanged, rejected, afterDryRun } = of
   const { actor, actorId, actorUsername } = of
   return {
     id,
@@ -77,7 +69,6 @@ export function importOutput(of: Import) {
     actor,
     actorId,
     actorUsername,
-    undoTime: undoTime && timeText(timestampDate(undoTime)),
   }
 }
 
@@ -95,16 +86,15 @@ const importList: List<Import, 'imports'> = {
       'actor',
       'actorId',
       'actorUsername',
-      'undoTime',
     ],
   ],
   toOutput: importOutput,
   head: { titles: ['id', 'kind', 'state', 'rows', 'created', 'updated', 'unchanged', 'rejected', 'by', 'changed'] },
   toCells(of) {
     const output = importOutput(of)
-    const { id, kind, nextRow, created, updated, unchanged, rejected, dryRun, updateTime } = output
+    const { id, kind, state, nextRow, created, updated, unchanged, rejected, dryRun, updateTime } = output
     const [what, by] = [dryRun ? `${kind}, dry run` : kind, output.actorUsername ?? output.actor]
-    return [id, what, shownState(output), nextRow, created, updated, unchanged, rejected, by, updateTime]
+    return [id, what, state, nextRow, created, updated, unchanged, rejected, by, updateTime]
   },
   empty: 'There are no imports.',
 }

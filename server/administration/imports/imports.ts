@@ -136,8 +136,7 @@ export function checkStarter(row: ImportRow, { user }: Administrator): void {
 /** An import as a message. */
 export function toImport(row: ImportRow): Import {
   const { id, kind, state, sourceDigest, nextRow, created, updated, unchanged, rejected } = row
-  const { dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds, createdAt, updatedAt, undoneAt, actor, actorId } =
-    row
+  const { dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds, createdAt, updatedAt, actor, actorId } = row
   return create(ImportSchema, {
     id,
     kind: kinds[kind],
@@ -157,6 +156,5 @@ export function toImport(row: ImportRow): Import {
     updateTime: timestampFromDate(updatedAt),
     actor,
     actorId: actorId ?? undefined,
-    undoTime: undoneAt ? timestampFromDate(undoneAt) : undefined,
   })
 }

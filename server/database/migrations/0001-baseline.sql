@@ -472,8 +472,6 @@ CREATE TABLE imports (
   token_generation integer,
   created_at timestamptz NOT NULL DEFAULT now(),
   updated_at timestamptz NOT NULL DEFAULT now(),
-  -- When an administrator first undid it.
-  undone_at timestamptz,
   CONSTRAINT imports_rows CHECK (next_row = created + updated + unchanged + rejected)
 );
 -- The same import of the same source runs once: starting it again resumes it.
@@ -560,9 +558,6 @@ RETURN (
 -- The imports that created or changed a user or an organization.
 CREATE INDEX audit_events_imported ON audit_events USING gist (imported_ids(object))
   WHERE action IN ('organization.import', 'user.import');
--- What an import created, and what changed an organization.
-CREATE INDEX audit_events_object ON audit_events (split_part(object, ' ', 1), id) WHERE action IN ('organization.activate',
-  'organization.deactivate', 'organization.edit', 'organization.import', 'organization.rotate-key', 'user.import');
 -- Each scrape of the metrics reads the time of the last backup.
 CREATE INDEX audit_events_backup ON audit_events (at) WHERE action = 'registry.backup';
 
