@@ -12,7 +12,6 @@ import { addConfig } from './commands/config.js'
 import { addContexts } from './commands/contexts.js'
 import { addDoctor } from './commands/doctor.js'
 import { addHelp } from './commands/help.js'
-import { addImport } from './commands/import.js'
 import { addInstall } from './commands/install.js'
 import { addIssuer } from './commands/issuer.js'
 import { addImports } from './commands/lists/imports.js'
@@ -118,7 +117,6 @@ Exit codes: 0 done, 1 failed or declined, 2 usage or a wrong field, 3 not found,
   addMasterKey(program)
   addBackup(program)
   addRestore(program)
-  addImport(program)
   addConfig(program)
   addDoctor(program)
   program.commandsGroup('Help:')

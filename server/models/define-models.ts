@@ -22,7 +22,6 @@ import { createFormerUsernames } from './former-username.js'
 import { createImports } from './import.js'
 import { createMailedKeys } from './mailed-key.js'
 import { createOrganizations } from './organization.js'
-import { createPredecessor } from './predecessor.js'
 import { createProcesses } from './process.js'
 import { createQuestions } from './question.js'
 import { createServices } from './service.js'
@@ -60,7 +59,6 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     organizations: createOrganizations(database, masterKey),
     imports: createImports(database, masterKey),
     questions: createQuestions(database),
-    predecessor: createPredecessor(database),
     mailedKeys,
     emails,
     emailQuotas: createEmailQuotas(database),

@@ -48,17 +48,13 @@ const attributes = {
   ...shownOfOrganization,
   nameKey: text,
   keyDigest: column('activation_key_digest', bytes),
-  /** Of the row of the older implementation that it was imported from. */
-  predecessorDigest: hasDefault(nullable(text)),
 }
 
 /** What can be set of an organization: by imports, also whether and since when it is active. */
 export type OrganizationDetails = Partial<OrganizationValues & Pick<OrganizationRow, 'active' | 'creationDate'>>
 
 /** A new organization. Only imports choose its id, among those that are reserved, and its key, by default a new one. */
-export interface NewOrganization
-  extends OrganizationDetails,
-    Partial<Pick<OrganizationRow, 'id' | 'predecessorDigest'>> {
+export interface NewOrganization extends OrganizationDetails, Partial<Pick<OrganizationRow, 'id'>> {
   readonly name: string
   readonly activationKey?: string
 }
@@ -183,11 +179,22 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
     async setActive(id: number, active: boolean, transaction?: Transaction) {
       await table.update({ active }, { where: { id }, transaction })
     },
-    /** Replaces the activation key, by default by a new one, and returns it. The former key is invalid at once. */
-    async rotateKey(id: number, transaction: Transaction, activationKey?: string) {
-      const { key, digest, sealed } = newActivationKey(masterKey, activationKey)
+    /** Replaces the activation key by a new one, and returns it. The former key is invalid at once. */
+    async rotateKey(id: number, transaction: Transaction) {
+      const { key, digest, sealed } = newActivationKey(masterKey)
       await table.update({ keyDigest: digest, keySealed: sealed }, { where: { id }, transaction })
       return key
+    },
+    /** Returns which records have these activation or provider keys, such as `organization:7` or `user:7`. */
+    async keyHolders(keys: readonly string[], t: Transaction): Promise<ReadonlyMap<string, string>> {
+      if (keys.length === 0) return new Map()
+      const digests = keys.map(key => masterKey.digest(activationKeyUse, key))
+      const query = sql('organizations-key-holders')`
+        SELECT key, holder FROM unnest(${keys}::text[], ${digests}::bytea[]) AS given (key, digest), LATERAL (
+          SELECT 'organization:' || id AS holder FROM organizations WHERE activation_key_digest = digest
+          UNION ALL SELECT 'user:' || user_id FROM provider_keys WHERE key_digest = digest) held`
+      const rows = await database.run<{ key: string; holder: string }>(query, t)
+      return new Map(rows.map(({ key, holder }) => [key, holder]))
     },
     /** Decrypts the activation key. */
     activationKey: (row: Pick<OrganizationRow, 'keySealed'>) => masterKey.open(activationKeyUse, row.keySealed),

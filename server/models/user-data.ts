@@ -129,11 +129,10 @@ const signIns: readonly AuditAction[] = [
  * for the owner.
  */
 const userColumns: Record<Reader, string> = {
-  administrator: `to_jsonb(u) - ARRAY['password_hash', 'username_key', 'nickname_key', 'username_skeleton', 'nickname_skeleton',
-    'predecessor_digest']`,
+  administrator: `to_jsonb(u) - ARRAY['password_hash', 'username_key', 'nickname_key', 'username_skeleton', 'nickname_skeleton']`,
   owner: `(SELECT to_jsonb(t) FROM (SELECT u.id, u.username, u.password_updated_at, u.email, u.security_question,
       u.terms_of_usage, u.role, u.active, u.suspended, u.organization_id, u.created_at, u.unactivated_seen_at, u.activated_at,
-      u.avatar, ${profileFields.map(field => `u.${snakeCase(profile[field].attribute)}`).join(', ')}) t)`,
+      ${profileFields.map(field => `u.${snakeCase(profile[field].attribute)}`).join(', ')}) t)`,
 }
 
 /** The export of a table with data of the user `u`: columns for every reader, and `more` for administrators only. */

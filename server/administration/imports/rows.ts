@@ -8,6 +8,7 @@ import type { NotifiedChange } from '../../models/email.js'
 import { type ImportRow, type Imports, seenBytes } from '../../models/import.js'
 import type { ReasonName } from '../../policy/row.js'
 import { Refusal } from '../../requests/refusal.js'
+import { isUuid } from '../../rules/names.js'
 
 /** Why a field of a row is rejected. */
 export type Problem = Pick<ImportProblem, 'field' | 'message'>
@@ -244,6 +245,21 @@ export function damaged(field: string, what: string): Problem {
     field,
     message: `A spreadsheet has changed this ${what}: enter it again, in a column that is formatted as text.`,
   }
+}
+
+/** The problem of a column that only moves from other systems need. */
+export const needsKeptIds = (field: string): Problem => ({ field, message: 'This column needs --keep-ids.' })
+
+/** The problems of a key that a row brings, which its record doesn't have: the key is a UUID, and no record has it. */
+export function keyProblems(
+  field: string,
+  key: string,
+  { keepIds }: Pick<ImportRow, 'keepIds'>,
+  holder: string | undefined,
+): Problem[] {
+  if (!keepIds) return [needsKeptIds(field)]
+  if (!isUuid(key)) return [{ field, message: 'Use a key in the form of a UUID.' }]
+  return holder === undefined ? [] : [{ field, message: `Another record has this key: ${holder.replace(':', ' #')}.` }]
 }
 
 /** Rejects a row whose id is missing, or that no record has and the import can’t give to a new one. */
