@@ -14,7 +14,7 @@ import {
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { organizationFields } from '../../server/rules/organization.js'
 import { profile, profileFields } from '../../server/rules/profile.js'
-import { readCell } from './formula-guard.js'
+import { isSpreadsheetError, readCell } from './formula-guard.js'
 import type { CellValue } from './source.js'
 
 /** How the cells of a column are read. */
@@ -96,7 +96,8 @@ function readCells(cells: Cells, all: Readonly<Record<string, Column>>, { isCsv,
     if (given === undefined) continue
     // A password is what the file has.
     const cell = isCsv && kind !== 'secret' && kind !== 'answers' && typeof given === 'string' ? readCell(given) : given
-    const value = readers[kind](cell)
+    const isError = typeof cell === 'string' && isSpreadsheetError(cell)
+    const value = isError ? new Error('A spreadsheet shows an error here: correct the cell.') : readers[kind](cell)
     if (value instanceof Error) problems.push({ field: name, message: value.message })
     else if (value !== undefined) {
       if (kind === 'text' && typeof cell === 'string' && /[\r\n]/.test(cell.trim())) folded(name)

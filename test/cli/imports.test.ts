@@ -196,7 +196,7 @@ test.serial('rejected rows are counted, reported unchanged, and can be imported 
   const { code, ...rest } = await imported('users', source, '--report', report)
   t.like({ code, ...rest }, { code: 6, created: 1, rejected: 4, nextRow: 5 })
   t.is(rest.stderr, `Ignored columns: nota.\n${withoutTerms}Line breaks became spaces in username: 1 cells.\n`)
-  t.deepEqual((await readFile(report, 'utf8')).split(/\r\n/), [
+  t.deepEqual((await readFile(report, 'utf8')).split(/\n(?!caio)/), [
     'Username;State;City;Role;nota;error_line;error_field;error_reason',
     'rep-bia;SPX;"Ba""u;ru";ROLE_CLIENT;b;3;state;Give the code of the state, exactly 2 characters.',
     '"rep-\ncaio";SP;;ROLE_CLIENT;c;4;city;Fill in this field.',
@@ -212,6 +212,61 @@ test.serial('rejected rows are counted, reported unchanged, and can be imported 
   const again = await imported('users', await file(mended))
   t.like(again, { code: 0, created: 4, rejected: 0 })
   t.is((await sql(`SELECT 1 FROM users WHERE username LIKE 'rep-%'`)).length, 5)
+})
+
+test.serial('a report has the encoding, byte order mark, separator and line ends of its source', async t => {
+  const head = 'username;city;state;role'
+  for (const [index, [encoding, beginning, end]] of (
+    [
+      ['win1252', '', '\r\n'],
+      ['utf8', '\ufeff', '\n'],
+      ['utf8', '', '\r'],
+      ['utf-16le', '\ufeffsep=;\r\n', '\r\n'],
+    ] as const
+  ).entries()) {
+    const source = at(`like-${index}.csv`)
+    const row = `like-${index};Conceição;SPX;ROLE_CLIENT`
+    await writeFile(source, iconv.encode(beginning + [head, row, ''].join(end), encoding))
+    const report = at(`like-${index}-report.csv`)
+    t.is((await cli('users', 'import', source, '--report', report)).code, 6)
+    const text = iconv.decode(await readFile(report), encoding, { stripBOM: false })
+    const [first, second, ...rest] = text.slice(beginning.length).split(end)
+    t.is(text.slice(0, beginning.length), beginning)
+    t.deepEqual([first, rest], [`${head};error_line;error_field;error_reason`, ['']])
+    t.true(second!.startsWith(`${row};${beginning.includes('sep') ? 3 : 2};state;`), second)
+    await writeFile(report, iconv.encode(text.replace('SPX', 'SP'), encoding))
+    t.is((await cli('users', 'import', report)).code, 0)
+    t.deepEqual(await sql(`SELECT city FROM users WHERE username = 'like-${index}'`), [{ city: 'Conceição' }])
+  }
+})
+
+test.serial('what a spreadsheet shows for an error is rejected by field, and other texts with # are texts', async t => {
+  const errors = [
+    '#N/A',
+    '#N/D',
+    '#REF!',
+    '#DIV/0!',
+    '#VALUE!',
+    '#VALOR!',
+    '#NAME?',
+    '#NOME?',
+    '#NUM!',
+    '#NÚM!',
+    '#NULO!',
+  ]
+  errors.push('#NULL!', '#ERROR!', '#SPILL!', '#CÁLC!', 'Err:502', 'Erro:508', '########', ' #N/D ')
+  const texts = ['#1 da turma', '#turma', 'Err', '# # #', 'N/D']
+  const rows = [...errors, ...texts].map((text, index) => `error-${index},${text},SP,Bauru,ROLE_CLIENT,`)
+  const more = [
+    '#N/D,,SP,Bauru,ROLE_CLIENT,',
+    'error-a,a,SP,########,ROLE_CLIENT,',
+    'error-b,b,SP,Bauru,ROLE_CLIENT,########',
+  ]
+  const source = await file(['username,nickname,state,city,role,password', ...rows, ...more].join('\n'))
+  const report = at('errors.csv')
+  t.like(await imported('users', source, '--report', report), { created: texts.length, rejected: errors.length + 3 })
+  const fields = [...(await readFile(report, 'utf8')).matchAll(/,([a-z]+),A spreadsheet/g)].map(([, field]) => field)
+  t.deepEqual(fields, [...errors.map(() => 'nickname'), 'username', 'city', 'password'])
 })
 
 test.serial(
@@ -484,12 +539,12 @@ test.serial(
     const list = await file('id,active,name,inep_code\n3,True,Escola 1,11000001\n618,False,Escola 2,NULL\n')
     const report = at('ids.csv')
     t.like(await run('organizations', list, '--report', report), { code: 6, created: 0, rejected: 2 })
-    t.regex((await readFile(report, 'utf8')).split('\r\n')[1]!, /id,.*--keep-ids/)
+    t.regex((await readFile(report, 'utf8')).split('\n')[1]!, /id,.*--keep-ids/)
     t.like(await run('organizations', list, '--keep-ids', '--dry-run'), { code: 0, created: 2, keepIds: true })
     t.like(await run('organizations', list, '--keep-ids'), { code: 0, created: 2, rejected: 0, stderr: '' })
     const wrong = await file('id,name\n2147483647,Alto\n99999999999,Telefone\n3,Outra\n650,Boa\n')
     t.like(await run('organizations', wrong, '--keep-ids', '--report', report), { code: 6, created: 1, rejected: 3 })
-    const rejected = (await readFile(report, 'utf8')).matchAll(/,(\d+,\w+),"?[^\n]*\r\n/g)
+    const rejected = (await readFile(report, 'utf8')).matchAll(/,(\d+,\w+),"?[^\n]*\n/g)
     t.deepEqual([...rejected].map(([, at]) => at).join(' '), '2,id 3,id 4,id')
 
     const head = 'id;username;state;city;role;active;termsofusage;organization_id'

@@ -378,14 +378,14 @@ function toRequest(id: number, noun: Noun, { firstRow, rows }: Batch) {
   return { id, firstRow, [noun]: rows.map(({ message }) => message) }
 }
 
-/** The report of rejected rows, in the format of the source. */
+/** The report of rejected rows, in the format, encoding and line ends of the source. */
 async function openReport(path: string, source: Source) {
   const { format, delimiter, head } = source
   const columns = [
     ...head.filter(name => !(errorColumns as readonly string[]).includes(name.toLowerCase())),
     ...errorColumns,
   ]
-  return reportOf(source, await openSink(path, { format, columns, delimiter, cells: 'verbatim' }))
+  return reportOf(source, await openSink(path, { format, columns, delimiter, like: source, cells: 'verbatim' }))
 }
 
 /** Rejected rows that are shown without a report. */
