@@ -19,7 +19,12 @@ import {
 import type { Database } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
 import { nicknameKey } from '../rules/names.js'
-import { type OrganizationAttribute, type OrganizationValues, organizationFields } from '../rules/organization.js'
+import {
+  inepCodeOf,
+  type OrganizationAttribute,
+  type OrganizationValues,
+  organizationFields,
+} from '../rules/organization.js'
 import type { MasterKey } from './master-key.js'
 
 /** Attributes of an organization that can be edited. */
@@ -116,7 +121,7 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
         active !== undefined && sql`o.active = ${active}`,
         type !== undefined && sql`o.type = ${type}`,
         text !== undefined &&
-          sql`organization_words(o.name, o.inep_code, o.login, o.email, o.responsible) @@ search_query(${text})`,
+          sql`organization_words(o.name, o.inep_code, o.login, o.email, o.responsible) @@ (search_query(${text}) || search_query(${inepCodeOf(text)}))`,
       )
       // `id + 0` prevents a scan of the whole table by id: the planner overestimates the matches of a prefix.
       const order = text === undefined ? sql`o.id` : sql`o.id + 0`
@@ -127,7 +132,8 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
     /** Returns the organization with an id. */
     find: async (id: number) => (await table.findByPk(id))?.get(),
     /** Returns organizations with this INEP code or this name key, 20 at most. */
-    async named(inepCode: string, nameKey: string) {
+    async named(code: string, nameKey: string) {
+      const inepCode = inepCodeOf(code)
       const rows = await table.findAll({
         where: { [Op.or]: [{ inepCode }, { nameKey }] },
         order: ['id'],
@@ -137,7 +143,7 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
     },
     /** Returns the organizations with these ids or INEP codes. */
     async findMany(ids: readonly number[], inepCodes: readonly string[], transaction: Transaction) {
-      const where = { [Op.or]: [{ id: { [Op.in]: ids } }, { inepCode: { [Op.in]: inepCodes } }] }
+      const where = { [Op.or]: [{ id: { [Op.in]: ids } }, { inepCode: { [Op.in]: inepCodes.map(inepCodeOf) } }] }
       return (await table.findAll({ where, order: ['id'], transaction })).map(row => row.get())
     },
     /** Returns the sealed activation keys of organizations, by id. */

@@ -626,7 +626,7 @@ test.serial('what an import notes of its rows names no one, and is deleted after
   const form = newUser()
   const { id } = await importUsers([{ form }])
   const noted = () => sql(`SELECT encode(record, 'escape') AS record FROM import_records WHERE import_id = ${id}`)
-  t.is((await noted()).length, 1)
+  t.is((await noted()).length, 2)
   t.false(JSON.stringify(await noted()).includes(form.username))
   await service.registry.imports.prune()
   t.deepEqual(await noted(), [])
@@ -944,6 +944,70 @@ test.serial('with keep_ids alone, rows bring keys and answers, which work; no te
   t.is((await activate()).status, 422)
   await api.activateOrganization({ organization: `#${next + 2}` })
   t.is((await activate()).status, 200)
+})
+
+test.serial(
+  'a dry run counts names that the file repeats, and the reason names the other row or a free nickname',
+  async t => {
+    const taken = await service.signUp('ROLE_CLIENT', { nickname: `Nick ${randomUUID()}` })
+    const { json: own } = await service.request('GET', '/users/me', { token: taken.token })
+    const nickname = `Ana ${randomUUID()}`
+    const [first, second] = [newUser({ nickname }), newUser()]
+    const batches = [
+      [
+        { form: first, line: 2 },
+        { form: second, line: 3 },
+      ],
+      [
+        { form: newUser({ nickname: ` ${nickname.toUpperCase()}` }), line: 4 },
+        { form: newUser({ nickname: second.username }), line: 5 },
+        { form: { ...newUser(), username: first.username }, line: 6 },
+        { form: newUser({ nickname: own.nickname }), line: 7 },
+        { form: newUser({ nickname: `${nickname} B` }), line: 8 },
+        { form: newUser({ nickname: `${nickname} b` }), line: 9 },
+      ],
+    ]
+    const counts: unknown[] = []
+    for (const dryRun of [true, false]) {
+      const id = await start(ImportKind.USERS, { dryRun })
+      await api.importBatch({ id, users: batches[0]! })
+      const { rejected } = await api.importBatch({ id, firstRow: 2, users: batches[1]! })
+      const { created, rejected: refused } = (await api.finishImport({ id, rows: 8 })).import!
+      counts.push([created, refused, ...problems(rejected)])
+      const messages = rejected.map(({ problems }) => problems[0]!.message)
+      t.deepEqual(
+        [0, 1, 4].map(index => /line (\d)/.exec(messages[index]!)?.[1]),
+        ['2', '3', '8'],
+      )
+      const free = /, (.+) is free\.$/.exec(messages[3]!)![1]
+      t.is((await importUsers([{ form: newUser({ nickname: free }) }], { dryRun: true })).answer.created, 1)
+    }
+    t.deepEqual(counts[0], counts[1])
+    t.deepEqual((counts[0] as unknown[]).slice(0, 2), [3, 5])
+  },
+)
+
+test.serial('between digits of an INEP code, separators don’t count', async t => {
+  const digits = String(randomInt(10_000_000, 99_999_999))
+  const cut = (separator: string) => digits.replace(/(..)(...)(...)/, ['$1', '$2', '$3'].join(separator))
+  const { id } = (await api.createOrganization({ form: { name: 'Escola', inepCode: cut('.') } })).organization!.record!
+  const spellings = [digits, ...['.', ' ', '-', '–', '/', ' - '].map(cut), ` ${digits} `]
+  for (const spelling of spellings) {
+    t.is((await api.getOrganization({ organization: spelling })).organization!.record!.id, id, spelling)
+    const found = await api.listOrganizations({ text: spelling })
+    t.deepEqual([found.organizations.map(({ record }) => record!.id), spelling], [[id], spelling])
+    t.is(await reasonOf(api.createOrganization({ form: { name: 'Outra', inepCode: spelling } })), 'NAME_TAKEN')
+  }
+  const schools = spellings.map(inepCode => ({ form: { name: 'Escola', inepCode } }))
+  t.is((await importOrganizations(schools)).answer.unchanged, schools.length)
+  const users = spellings.map(organizationInepCode => ({ form: newUser(), organizationInepCode }))
+  t.is((await importUsers(users)).answer.created, users.length)
+  const [members] = await sql(`SELECT count(*)::int AS n FROM users WHERE organization_id = ${id}`)
+  t.is(members!.n, users.length)
+  for (const inepCode of [`${digits}.0`, `${digits},00`]) {
+    const { answer } = await importOrganizations([{ form: { name: 'Escola', inepCode } }])
+    t.deepEqual(problems(answer.rejected), ['0 INVALID_ARGUMENT inep_code'], inepCode)
+  }
 })
 
 test.serial('ids are reserved at most ten million beyond the highest one, and by no dry run', async t => {

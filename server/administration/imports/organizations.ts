@@ -62,7 +62,7 @@ export function createOrganizationRows({
   ): Promise<Decision<Entry>> {
     const isMissing = !found && details.name === undefined
     const { inepCode } = details
-    const isDamaged = inepCode && inepCode !== found?.inepCode && isDamagedNumber(nicknameKey(inepCode))
+    const isDamaged = inepCode && inepCode !== found?.inepCode && isDamagedNumber(nicknameKey(row.form?.inepCode ?? ''))
     const problems = [
       ...wrong,
       ...(isMissing ? [{ field: 'name', message: 'Required.' }] : []),

@@ -3,6 +3,7 @@ import type { ImportedUser, UserForm } from '../../../proto/gen/auth/v1/administ
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Organizations } from '../../models/organization.js'
 import type { Questions } from '../../models/question.js'
+import type { Users } from '../../models/user.js'
 import type { BatchedUser, Registration, UserBatches } from '../../models/user-batch.js'
 import { isImportableHash, type Passwords } from '../../passwords/hash.js'
 import {
@@ -14,10 +15,12 @@ import {
   type FormRules,
   type FormTexts,
 } from '../../registration/form.js'
+import { suggest, Taken } from '../../registration/names.js'
 import { moveObject, moves, profileChange, type Registrar, type UserChange } from '../../registration/registrar.js'
 import { refuse } from '../../requests/refusal.js'
 import { nicknameSkeleton, usernameSkeleton } from '../../rules/look-alikes.js'
 import { isOneLine, nicknameKey, questionKey, usernameKey } from '../../rules/names.js'
+import { inepCodeOf } from '../../rules/organization.js'
 import { profile, profileFields } from '../../rules/profile.js'
 import type { Role } from '../../rules/roles.js'
 import { isDamagedNumber } from '../../rules/telephone.js'
@@ -36,6 +39,7 @@ import {
 
 interface Deps extends FormRules {
   readonly registrar: Registrar
+  readonly users: Pick<Users, 'nameProblems'>
   readonly userBatches: UserBatches
   readonly organizations: Pick<Organizations, 'findMany' | 'keyHolders'>
   readonly questions: Pick<Questions, 'idsByKey'>
@@ -71,7 +75,7 @@ type Wanted = number | null | undefined | Problem
 
 /** Creates the rows of users. */
 export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser, Registration<number> | UserChange> {
-  const { registrar, userBatches, organizations, questions, passwords } = deps
+  const { registrar, users, userBatches, organizations, questions, passwords } = deps
 
   /** Reads the organizations that rows name, and returns what gives the one of a row. */
   async function findOrganizations(reads: readonly Read[], { t }: Batch) {
@@ -83,7 +87,7 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
         return { field: 'organization_id', message: 'Use organization_id or organization_inep_code.' }
       if (id === undefined && code === undefined) return undefined
       if (!id && !code?.trim()) return null
-      const organization = found.find(each => (id ? each.id === id : each.inepCode === code!.trim()))
+      const organization = found.find(each => (id ? each.id === id : each.inepCode === inepCodeOf(code!)))
       const field = id ? 'organization_id' : 'organization_inep_code'
       return organization?.id ?? { field, message: 'There is no such organization.' }
     }
@@ -307,10 +311,26 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     // A row with an id means no other user by its username.
     namesOf: ({ row: { id }, key }, user) =>
       [user?.usernameKey ?? (id === undefined ? key : undefined)].filter(name => name !== undefined),
+    claimsOf({ row: { id }, key, texts: { nickname } }, user) {
+      const [ofNickname, before] = [nicknameKey(nickname ?? ''), user && nicknameKey(user.nickname)]
+      return [
+        ...(id !== undefined && key !== undefined && key !== user?.usernameKey
+          ? [{ field: 'username', name: key }]
+          : []),
+        // No key of a username has such a character.
+        ...(ofNickname !== '' && ofNickname !== before ? [{ field: 'nickname', name: `\0${ofNickname}` }] : []),
+      ]
+    },
     namesAfter: ({ row, key }) => (row.id === undefined || key === undefined ? [] : [key]),
     seenOf,
     async apply(entries, { of, t, record, by: notice, administratorId: id }) {
       const applied = await registrar.apply(entries, { notice, id, continued: of.keepIds }, t)
+      for (const [index, result] of applied.entries()) {
+        const entry = entries[index]!
+        const nickname = 'user' in entry ? entry.details?.nickname : entry.nickname
+        if (result instanceof Taken && nickname)
+          applied[index] = new Taken(await suggest(users, result.more.fields ?? [], nickname, t))
+      }
       for (const [index, entry] of entries.entries()) {
         if (!('user' in entry) || typeof applied[index] !== 'number') continue
         const { user, organizationId: to = null, passwordHash } = entry
