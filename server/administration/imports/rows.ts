@@ -85,7 +85,7 @@ export interface Kind<Row extends AnyRow, Read extends AnyRead<Row>, Found exten
   /** Its names once the row is applied. */
   namesAfter(read: Read, found: Found | undefined, id: number): readonly string[]
   /** The unique names that a row gives to its record, each under its field, with its name among touched records. */
-  claimsOf?(read: Read, found: Found | undefined): readonly { readonly field: string; readonly name: string }[]
+  uniqueNamesOf?(read: Read, found: Found | undefined): readonly { readonly field: string; readonly name: string }[]
   /** What a change of a record changes. */
   seenOf(found: Found): readonly unknown[]
   /** Applies entries, in order, and returns their ids, or why one is refused. */
@@ -141,7 +141,7 @@ export function createRows<Row extends AnyRow, Read extends AnyRead<Row>, Found 
     const again = ids.findIndex((id, index) => id !== undefined && ids.indexOf(id) < index)
     if (again > 0)
       return [...(await applyGroup(group.slice(0, again), batch)), ...(await applyGroup(group.slice(again), batch))]
-    const claims = group.map((read, index) => kind.claimsOf?.(read, found[index]) ?? [])
+    const claims = group.map((read, index) => kind.uniqueNamesOf?.(read, found[index]) ?? [])
     const claimed = claims.map(all => all.map(({ name }) => name))
     await batch.touched.read(group.flatMap((read, index) => [...kind.namesOf(read, found[index]), ...claimed[index]!]))
     const seen = found.map(record => digestOf(record && kind.seenOf(record)))

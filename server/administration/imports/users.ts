@@ -311,7 +311,7 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     // A row with an id means no other user by its username.
     namesOf: ({ row: { id }, key }, user) =>
       [user?.usernameKey ?? (id === undefined ? key : undefined)].filter(name => name !== undefined),
-    claimsOf({ row: { id }, key, texts: { nickname } }, user) {
+    uniqueNamesOf({ row: { id }, key, texts: { nickname } }, user) {
       const [ofNickname, before] = [nicknameKey(nickname ?? ''), user && nicknameKey(user.nickname)]
       return [
         ...(id !== undefined && key !== undefined && key !== user?.usernameKey
