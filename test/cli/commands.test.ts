@@ -100,9 +100,10 @@ test('every command with `--yes` is also run without it below', t => {
   )
   t.deepEqual(
     asking.map(({ path }) => path).filter(path => !confirmed.some(run => run.startsWith(`${path} `))),
-    // `install` and `master-key rotate` ask at a terminal only, `keys rotate` only with --now, `restore` only to replace;
+    // `install` and `master-key rotate` ask at a terminal only, `keys rotate` only with --now, `restore` only to replace,
+    // `organizations create` only if the name exists;
     // `import database` reads another database.
-    ['keys rotate', 'install', 'master-key rotate', 'restore', 'import database'],
+    ['organizations create', 'keys rotate', 'install', 'master-key rotate', 'restore', 'import database'],
   )
 })
 

@@ -46,6 +46,23 @@ test('create, show and list print the contract’s fields of an organization, wi
   t.deepEqual(Object.keys(bare).sort(), ['activationkey', 'active', 'creation_date', 'etag', 'id', 'members', 'name'])
 })
 
+test('create refuses a name that exists, in any spelling, until `--yes` registers another organization', async t => {
+  const named = async () => (await organizationJson('list', '--text', 'Repetida')).organizations.length
+  await organizationJson('create', '--name', 'Repetida')
+  for (const [times, name] of [
+    [1, ' REPETIDA '],
+    [2, 'Repetida'],
+  ] as const) {
+    const { code, stdout } = await organizations('create', '--name', name, '--json')
+    t.deepEqual([code, await named()], [5, times])
+    t.regex(JSON.parse(stdout).error.message, /^There is an organization \S+ already: .* pass --yes\.$/)
+    await organizationJson('create', '--name', name, '--yes')
+    t.is(await named(), times + 1)
+  }
+  const { id } = await organizationJson('create', '--name', 'Sem par')
+  await organizationJson('create', '--name', String(id))
+})
+
 test('edit changes the given fields, clears empty ones, and keeps all others', async t => {
   const before = await organizationJson('create', '--name', 'Mutável', '--phone', '1', '--login', 'm', '--type', 'N')
   const flags = ['--phone', '', '--responsible', 'Bia', '--type', 'o', '--name', 'Mudada']
@@ -58,7 +75,7 @@ test('edit changes the given fields, clears empty ones, and keeps all others', a
 test('a name, an INEP code or an id identifies an organization, and what fits two is refused with both ids', async t => {
   const [first, second] = [
     (await organizationJson('create', '--name', 'Gêmea', '--inep-code', '87654321')).id,
-    (await organizationJson('create', '--name', 'GÊMEA ')).id,
+    (await organizationJson('create', '--name', 'GÊMEA ', '--yes')).id,
   ]
   for (const name of [`#${first}`, '87654321']) t.is((await organizationJson('show', name)).id, first)
   await organizationJson('edit', `#${first}`, '--inep-code', String(second))

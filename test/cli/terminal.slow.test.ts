@@ -46,6 +46,16 @@ test('`organizations create` asks for every field, and again for an invalid one'
   t.true(screen.includes(activationkey))
 })
 
+test('`organizations create` asks before it registers another organization of a name', async t => {
+  const create = 'organizations create --name Dobrada'
+  const named = async () => (await json('organizations', 'list', '--text', 'Dobrada')).organizations.length
+  await fill(t, create, {})
+  await fill(t, create, { 'already. Register another one?': 'n' }, 1)
+  t.is(await named(), 1)
+  await fill(t, create, { 'already. Register another one?': 'y' })
+  t.is(await named(), 2)
+})
+
 /** Waits until the current question on the screen contains, or doesn't contain, a text. */
 const stands = ({ screen }: Terminal, question: string, text: RegExp, there = true) =>
   waitFor(() => text.test(screen().slice(screen().lastIndexOf(question))) === there, screen)
