@@ -17,7 +17,7 @@ import { printFields, printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../terminal/pages.js'
 import { type ExportOptions, exportAll, withExport } from './lists/export.js'
 import { addImport } from './lists/import.js'
-import { listedFields, userList } from './users/output.js'
+import { listedFields } from './users/output.js'
 
 /** The fields of an organization. */
 const fields: readonly Field<OrganizationAttribute>[] = organizationFields.map(
@@ -137,18 +137,6 @@ without a terminal the command is refused (5) unless you pass --yes.`)
       )
       const rotated = await api.rotateOrganizationKey(request)
       show(rotated.organization!, options, `Organization ${rotated.organization!.record!.id} has a new activation key.`)
-    })
-
-  const members = organizations.command('members').description('Show the users who belong to an organization.')
-  members
-    .command('list')
-    .reference('organization', reference)
-    .pages(userList)
-    .description('List the users who belong to an organization.')
-    .examples("organizations members list 'Escola Azul'")
-    .administers(async (api, name: string | undefined, options: ListOptions) => {
-      const organization = await nameOf(name, options)
-      await printPages(userList, options, page => api.listUsers({ organization, ...page }))
     })
 
   withName(organizations.command('delete').signIn('deleteOrganization'))

@@ -174,7 +174,11 @@ const registry: Checks = {
   async 'signing key'({ signingKeys }) {
     const [keys, signer] = [await signingKeys.all(), await signingKeys.signer()]
     const key = keys.find(({ kid }) => kid === signer)
-    if (!key) return failed('No key signs tokens: no user can sign in.', 'Run `auth-admin keys rotate --now`.')
+    if (!key)
+      return failed(
+        'No key signs tokens: no user can sign in.',
+        'Run `auth-admin api RotateSigningKey \'{"now": true}\' --yes`.',
+      )
     const age = (Date.now() - key.signsAt.getTime()) / 86_400_000
     const rest = rotateAfter / 86_400 - age
     const detail = `The signing key is ${many(Math.max(0, Math.floor(age)), 'day')} old`
@@ -182,7 +186,7 @@ const registry: Checks = {
     if (rest < -1)
       return warning(
         `${detail} and has no successor.`,
-        'Start the service, which rotates keys, or run `auth-admin keys rotate`.',
+        'Start the service, which rotates keys, or run `auth-admin api RotateSigningKey --yes`.',
       )
     return ok(`${detail}; its automatic rotation is ${rest > 0 ? `in ${many(Math.ceil(rest), 'day')}` : 'today'}.`)
   },

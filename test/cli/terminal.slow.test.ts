@@ -178,7 +178,10 @@ test('`users create` with a username asks only for missing required fields', asy
 
 test('`services create` asks for the scopes', async t => {
   await fill(t, 'services create perguntado', { 'What may it do?': ` ${keys.down} ` })
-  t.deepEqual((await json('services', 'show', 'perguntado')).scopes, ['users.read', 'tokens.verify'])
+  t.deepEqual(
+    (await json('services', 'list')).services.find(({ name }: { name: string }) => name === 'perguntado').scopes,
+    ['users.read', 'tokens.verify'],
+  )
 })
 
 test('a missing reason is asked for before a password; without a terminal the command is refused', async t => {
@@ -214,8 +217,8 @@ test('obstacles to a change are reported before its confirmation', async t => {
     ['no organization Nenhuma', 'organizations', 'deactivate', 'Nenhuma'],
     ['no organization Nenhuma', 'organizations', 'rotate-key', 'Nenhuma'],
     ['No sign-up has the question Qual mar?', 'questions', 'link', 'Qual mar?', '1'],
-    ['There is no e-mail 999', 'mail', 'delete', '999'],
-    ['There is no service nenhum', 'services', 'keys', 'delete', 'nenhum', '1'],
+    ['There is no e-mail 999', 'api', 'DiscardEmail', '{"id": 999}'],
+    ['There is no service nenhum', 'api', 'DeleteServiceKey', '{"name": "nenhum", "id": 1}'],
   ] as const) {
     const { ended, screen } = terminal(...args)
     t.not(await ended, 0)

@@ -81,7 +81,7 @@ export function undoImport(deps: Deps): AdministrationRpcs['undoImport'] {
 function checkUndoable({ id, kind, state, dryRun }: ImportRow): void {
   if (state === 'running')
     refuse(Reason.WRONG_STATE, {
-      text: `Import ${id} still runs: finish it, or abort it with \`auth-admin imports abort ${id}\`.`,
+      text: `Import ${id} still runs: finish it, or abort it with AbortImport.`,
     })
   if (dryRun) refuse(Reason.WRONG_STATE, { text: `Import ${id} is a dry run: it created nothing.` })
   if (kind === 'predecessor')
