@@ -3,7 +3,7 @@ import { readdir, readFile } from 'node:fs/promises'
 import { basename } from 'node:path'
 import type { AdministrationRpcs } from '../calls/context.js'
 import { connectionsOfProcess, readCondition } from '../database/condition.js'
-import { ConnectionError, causeOf } from '../database/failures.js'
+import { adviceOn, causeOf } from '../database/failures.js'
 import { readMigrations } from '../database/migrate.js'
 import type { Registry } from '../models/define-models.js'
 import { describeProcess } from '../models/process.js'
@@ -84,9 +84,8 @@ const foundations: Checks = {
         'Point DATABASE_URL to the primary, and check that the disk is not full.',
       )
     } catch (error) {
-      const advice = error instanceof ConnectionError && error.advice
       return failed(
-        advice || `The database can’t be used (${describe(causeOf(error))}).`,
+        adviceOn(error) ?? `The database can’t be used (${describe(causeOf(error))}).`,
         'Check DATABASE_URL, and that PostgreSQL runs there and accepts its user and password.',
       )
     }

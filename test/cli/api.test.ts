@@ -48,7 +48,7 @@ test('what has no command of its own is done by its RPC, and refused with the ex
     ['GetAuditEvent', { id: 1 }, 0, { event: { id: '1' } }],
     ['GetAuditEvent', { id: 999999 }, 3, /no event 999999/],
     ['GetImport', { id: 1 }, 0, { import: { id: 1, state: 'IMPORT_STATE_RUNNING' } }],
-    ['AbortImport', { id: 1 }, 0, { changed: true, import: { state: 'IMPORT_STATE_ABORTED' } }],
+    ['AbortImport', { id: 1 }, 0, { changed: true, import: { state: 'IMPORT_STATE_ABORTED' } }, 'import.abort'],
     ['RemoveTotp', { user: 'admin', confirm: 'admin' }, 2, /Pass --reason/],
     ['ListUsers', { page_size: 'many' }, 2, /ListUsersRequest/],
     ['ListUsers', { no: 1 }, 2, /ListUsersRequest/],
