@@ -240,8 +240,11 @@ test('a command that affects users states its effect and asks first, and exits w
   }))
     await fill(t, `users ${command}`, { [sentence]: 'n' }, 1)
   t.like(await json('users', 'show', username), { suspended: false, role: 'ROLE_CLIENT' })
-  await fill(t, `users suspend ${username}`, { 'Suspend it?': 'y' })
-  t.true((await json('users', 'show', username)).suspended)
+  for (const answer of ['y', 'YES', 's', 'Sim']) {
+    await fill(t, `users suspend ${username}`, { 'Suspend it?': answer })
+    t.true((await json('users', 'show', username)).suspended, answer)
+    await fill(t, `users resume ${username}`, {})
+  }
   await fill(t, `users delete ${username} --yes`, {})
 })
 
