@@ -141,6 +141,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   ],
   'names that are reserved for a user': [['former_usernames_user'], m => m.formerUsernames.reserved(9, 'u9', none)],
   'a former username': [['users_pkey', 'former_usernames_pkey'], m => m.formerUsernames.reserve(9, 'x', none)],
+  'whose a former username is': [['former_usernames_pkey', 'users_pkey'], m => m.formerUsernames.holder('u9')],
   'counts of failures under a new username': [
     ['known_addresses_pkey', 'attempts_pkey', 'attempts_account'],
     m => m.attempts.rename(9, 'u9', 'x', none),
