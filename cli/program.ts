@@ -5,6 +5,7 @@
 import { Option } from 'commander'
 import { version } from '../server/process/version.js'
 import { Command } from './command.js'
+import { addApi } from './commands/api.js'
 import { addAudit } from './commands/audit.js'
 import { addBackup } from './commands/backup.js'
 import { addCompletion } from './commands/completion.js'
@@ -17,7 +18,6 @@ import { addIssuer } from './commands/issuer.js'
 import { addImports } from './commands/lists/imports.js'
 import { addLogin } from './commands/login.js'
 import { addMail } from './commands/mail.js'
-import { addManual } from './commands/manual.js'
 import { addMasterKey } from './commands/master-key.js'
 import { addMigrate } from './commands/migrate.js'
 import { addOrganizations } from './commands/organizations.js'
@@ -27,7 +27,6 @@ import { addServices } from './commands/services.js'
 import { addSigningKeys } from './commands/signing-keys.js'
 import { addTotp } from './commands/totp.js'
 import { addUsers } from './commands/users.js'
-import { addSuggestions } from './did-you-mean.js'
 import { type ExitCode, explain } from './exit-codes.js'
 import { readText } from './terminal/ask.js'
 import { printable, printJson } from './terminal/output.js'
@@ -111,6 +110,7 @@ Exit codes: 0 done, 1 failed or declined, 2 usage or a wrong field, 3 not found,
   addIssuer(program)
   addMail(program)
   addAudit(program)
+  addApi(program)
   program.commandsGroup('Operation:')
   addInstall(program)
   addMigrate(program)
@@ -121,8 +121,6 @@ Exit codes: 0 done, 1 failed or declined, 2 usage or a wrong field, 3 not found,
   addDoctor(program)
   program.commandsGroup('Help:')
   addHelp(program)
-  addManual(program)
   addCompletion(program)
-  addSuggestions(program)
   return program
 }

@@ -13,7 +13,6 @@ import { createAttempts, createCounterKeys } from './attempt.js'
 import { createAudit } from './audit.js'
 import { createBuckets } from './bucket.js'
 import { createChangeFeed } from './change-feed.js'
-import { createCreationRequests } from './creation-request.js'
 import { createStoredKeys, type StoredKeys } from './data-key.js'
 import { createEmails } from './email.js'
 import { createEmailQuotas } from './email-quota.js'
@@ -55,7 +54,6 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     userBatches: createUserBatches(database, masterKey),
     administeredUsers: createAdministeredUsers(database),
     totpSecrets: createTotpSecrets(database, masterKey),
-    creationRequests: createCreationRequests(database),
     organizations: createOrganizations(database, masterKey),
     imports: createImports(database, masterKey),
     questions: createQuestions(database),

@@ -181,7 +181,6 @@ const exportedTables: Readonly<Record<string, ExportedTable>> = {
     columns: 'secret_sealed IS NOT NULL AS enrolled, locked_at',
     order: 't.enrolled',
   },
-  creation_requests: { from: 'creation_requests WHERE user_id = u.id', more: 'created_at', order: 't.created_at' },
   emails: {
     from: `emails WHERE coalesce(parameters ->> 'userId', parameters ->> 'usernameKey') IN (u.id::text, u.username_key)
       AND (parameters ->> 'userId' = u.id::text OR parameters ->> 'usernameKey' = u.username_key)`,

@@ -43,6 +43,16 @@ test('`organizations create` asks for every field, and again for an invalid one'
   t.true(screen.includes(activationkey))
 })
 
+test('`organizations create` asks before it registers another organization of a name', async t => {
+  const create = 'organizations create --name Dobrada'
+  const named = async () => (await json('organizations', 'list', '--text', 'Dobrada')).organizations.length
+  await fill(t, create, {})
+  await fill(t, create, { 'already. Register another one?': 'n' }, 1)
+  t.is(await named(), 1)
+  await fill(t, create, { 'already. Register another one?': 'y' })
+  t.is(await named(), 2)
+})
+
 /** Waits until the current question on the screen contains, or doesn't contain, a text. */
 const stands = ({ screen }: Terminal, question: string, text: RegExp, there = true) =>
   waitFor(() => text.test(screen().slice(screen().lastIndexOf(question))) === there, screen)
@@ -165,7 +175,10 @@ test('`users create` with a username asks only for missing required fields', asy
 
 test('`services create` asks for the scopes', async t => {
   await fill(t, 'services create perguntado', { 'What may it do?': ` ${keys.down} ` })
-  t.deepEqual((await json('services', 'show', 'perguntado')).scopes, ['users.read', 'tokens.verify'])
+  t.deepEqual(
+    (await json('services', 'list')).services.find(({ name }: { name: string }) => name === 'perguntado').scopes,
+    ['users.read', 'tokens.verify'],
+  )
 })
 
 test('a missing reason is asked for before a password; without a terminal the command is refused', async t => {
@@ -201,8 +214,8 @@ test('obstacles to a change are reported before its confirmation', async t => {
     ['no organization Nenhuma', 'organizations', 'deactivate', 'Nenhuma'],
     ['no organization Nenhuma', 'organizations', 'rotate-key', 'Nenhuma'],
     ['No sign-up has the question Qual mar?', 'questions', 'link', 'Qual mar?', '1'],
-    ['There is no e-mail 999', 'mail', 'delete', '999'],
-    ['There is no service nenhum', 'services', 'keys', 'delete', 'nenhum', '1'],
+    ['There is no e-mail 999', 'api', 'DiscardEmail', '{"id": 999}'],
+    ['There is no service nenhum', 'api', 'DeleteServiceKey', '{"name": "nenhum", "id": 1}'],
   ] as const) {
     const { ended, screen } = terminal(...args)
     t.not(await ended, 0)
@@ -224,8 +237,11 @@ test('a command that affects users states its effect and asks first, and exits w
   }))
     await fill(t, `users ${command}`, { [sentence]: 'n' }, 1)
   t.like(await json('users', 'show', username), { suspended: false, role: 'ROLE_CLIENT' })
-  await fill(t, `users suspend ${username}`, { 'Suspend it?': 'y' })
-  t.true((await json('users', 'show', username)).suspended)
+  for (const answer of ['y', 'YES', 's', 'Sim']) {
+    await fill(t, `users suspend ${username}`, { 'Suspend it?': answer })
+    t.true((await json('users', 'show', username)).suspended, answer)
+    await fill(t, `users resume ${username}`, {})
+  }
   await fill(t, `users delete ${username} --yes`, {})
 })
 

@@ -1,10 +1,8 @@
-// `auth-admin imports`: the imports of files, and of the database of the older implementation.
+// `auth-admin imports`: the imports of files.
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Import, ImportKind, ImportState } from '../../../proto/gen/auth/v1/administration_pb.js'
-import type { GlobalOptions as Options } from '../../administration.js'
 import type { Command } from '../../command.js'
-import { readId } from '../../terminal/ask.js'
-import { printFields, printJson, say, timeText } from '../../terminal/output.js'
+import { timeText } from '../../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../../terminal/pages.js'
 
 /** Adds `auth-admin imports`. */
@@ -18,33 +16,6 @@ export function addImports(program: Command): void {
     .examples('imports list')
     .administers(async (api, options: ListOptions) => {
       await printPages(importList, options, page => api.listImports(page))
-    })
-
-  imports
-    .command('show')
-    .argument('<id>', 'id of the import', readId)
-    .description('Show an import.')
-    .json()
-    .examples('imports show 7')
-    .administers(async (api, id: number, { json }: Options) => {
-      const output = importOutput((await api.getImport({ id })).import!)
-      if (json) return printJson(output)
-      const { actor, actorId, actorUsername, ...fields } = output
-      const by = actorUsername === undefined ? actor : `${actorUsername} (#${actorId})`
-      printFields({ ...fields, changeAccounts: output.changeAccounts.join(', '), by })
-    })
-
-  imports
-    .command('abort')
-    .argument('<id>', 'id of the import', readId)
-    .description('End an import that isn’t finished. What it has imported stays.')
-    .json()
-    .examples('imports abort 7')
-    .administers(async (api, id: number, { json }: Options) => {
-      const { import: aborted, changed } = await api.abortImport({ id })
-      const output = importOutput(aborted!)
-      if (json) printJson(output)
-      else say(changed ? `Import ${id} is aborted.` : `Import ${id} is ${output.state} already.`)
     })
 }
 
