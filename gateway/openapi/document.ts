@@ -234,7 +234,9 @@ function bodyOf(route: Route, { schemas, examples }: Context): Schema | undefine
         : schemas.ofField(field, 'request')
     const example = exampleOf(examples, route, ({ body }) => body)
     if (field?.fieldKind !== 'list') {
-      const form = { 'application/x-www-form-urlencoded': { schema } }
+      // An object in an object has no good form.
+      const isFlat = (field?.message ?? rpc.input).fields.every(({ fieldKind }) => fieldKind !== 'message')
+      const form = isFlat && { 'application/x-www-form-urlencoded': { schema } }
       return { required: body.required, content: { 'application/json': { schema, ...example }, ...form } }
     }
     const { description, ...list } = schema
