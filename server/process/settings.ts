@@ -43,6 +43,14 @@ export function isAdministrationAudience(text: string): boolean {
   return nicknameKey(text) === administrationAudience
 }
 
+/**
+ * Whether audience and issuer are equal, in any spelling. They must differ: tokens for the issuer are for the registry alone, and
+ * no other service may take them.
+ */
+export function isForIssuer({ issuer, audience }: { readonly issuer: string; readonly audience: string }): boolean {
+  return nicknameKey(audience) === nicknameKey(issuer)
+}
+
 interface Setting<T> {
   readonly name: string
   /** Never shown; the file that `NAME_FILE` names may hold it. */
@@ -113,7 +121,7 @@ const table = {
   tokenTtl: setting('AUTH_TOKEN_TTL', duration(1, 30 * 86_400), '1h'),
   /** `iss` of tokens, the registry's (`auth-admin issuer`). Unset at installation: `http://` and the HTTP address. */
   issuer: optional('AUTH_ISSUER', text),
-  /** `aud` of tokens, the registry's, not `auth-admin`. Unset at installation: `work-packages`. */
+  /** `aud` of tokens, the registry's: not `auth-admin`, and not the issuer. Unset at installation: `work-packages`. */
   audience: optional('AUTH_AUDIENCE', audience),
   /** Origins (RFC 6454) whose pages may call the gateway from a browser. */
   corsOrigins: setting('AUTH_CORS_ORIGINS', origins, ''),
@@ -146,7 +154,7 @@ const table = {
   /**
    * Whether to refuse what the interface has and OWASP ASVS doesn't permit: secrets in query strings (400), logins by answers
    * (422) and saving them (403), the answer of a sign-up, which isn't stored, and a password update without the present
-   * password or a sign-in of the last 15 minutes (400): `on` or `off`.
+   * password or a sign-in of the last 15 minutes (400): `on` or `off`. Nor does an expired token refresh a session.
    */
   strict: setting('AUTH_STRICT', oneOf('on', 'off'), 'off'),
   /** How long the audit log is kept. */
@@ -248,6 +256,10 @@ function contradictions(values: Partial<Read>, env: Environment, faults: readonl
   const isSet = (name: string) => Boolean(env[name] || env[`${name}_FILE`])
   const isRead = (names: string) => !faults.some(fault => fault.startsWith(`${names}_`))
   return [
+    values.issuer !== undefined &&
+      values.audience !== undefined &&
+      isForIssuer({ issuer: values.issuer, audience: values.audience }) &&
+      `AUTH_AUDIENCE: must not be equal to AUTH_ISSUER; choose another, such as ${firstAudience}`,
     isSet('DATABASE_URL') &&
       !isSet('AUTH_MASTER_KEY') &&
       'AUTH_MASTER_KEY: is required with DATABASE_URL; make one with `openssl rand -base64 32` and keep it',
