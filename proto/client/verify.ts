@@ -90,10 +90,8 @@ export interface Counts {
   signature: number
   /** Accepted: the registry said so. */
   registry: number
-  /** Refused with `INVALID_TOKEN`. */
+  /** Refused with `INVALID_TOKEN` or `NOT_ACTIVATED`. */
   invalid: number
-  /** Refused with `NOT_ACTIVATED`. */
-  notActivated: number
   /** Refused with `UNAVAILABLE`. */
   unavailable: number
 }
@@ -113,8 +111,6 @@ export interface Verifier {
   /** Stops following revocations. From then on, `verify` rejects with `UNAVAILABLE`. */
   close(): void
 }
-
-const counted = { INVALID_TOKEN: 'invalid', NOT_ACTIVATED: 'notActivated', UNAVAILABLE: 'unavailable' } as const
 
 /** Maximum verified tokens in the cache. */
 const maxCached = 10_000
@@ -152,7 +148,7 @@ export function createVerifier(options: VerifierOptions): Verifier {
   const introspect = createIntrospection(clientOf(Users, registry), { issuer, audience, signal })
   const cache = createCache<Entry>(maxCached)
   const kids = createCache<string>(maxHeaders)
-  const counts: Counts = { cache: 0, signature: 0, registry: 0, invalid: 0, notActivated: 0, unavailable: 0 }
+  const counts: Counts = { cache: 0, signature: 0, registry: 0, invalid: 0, unavailable: 0 }
 
   /** What is known, if it is recent enough. */
   function recent(): State | undefined {
@@ -234,7 +230,7 @@ export function createVerifier(options: VerifierOptions): Verifier {
         counts[verified.source]++
         return verified
       } catch (error) {
-        counts[counted[(error as VerifyError).code]]++
+        counts[(error as VerifyError).code === 'UNAVAILABLE' ? 'unavailable' : 'invalid']++
         throw error
       }
     },

@@ -45,17 +45,8 @@ export function tokenRpcs(deps: {
     async verifyToken({ token }) {
       const found = await introspection(token)
       if (!found.active) return found
-      const {
-        token_type: tokenType,
-        client_id: clientId,
-        auth_time,
-        user_active: userActive,
-        exp,
-        iat,
-        ...claims
-      } = found
-      const times = { exp: BigInt(exp), iat: BigInt(iat), authTime: BigInt(auth_time) }
-      return { ...claims, tokenType, clientId, userActive, ...times }
+      const { token_type: tokenType, client_id, auth_time, user_active: userActive, exp, iat, ...claims } = found
+      return { ...claims, tokenType, userActive, exp: BigInt(exp), iat: BigInt(iat), authTime: BigInt(auth_time) }
     },
 
     /** The same for services, as JSON of RFC 7662. */

@@ -160,6 +160,8 @@ test('a wrong value is refused with each wrong entry and what is wrong with it, 
     }
   }
   t.regex(faults({ DATABASE_URL: 'postgresql://db/auth' }), /AUTH_MASTER_KEY: is required/)
+  for (const audience of ['https://a.example', ' HTTPS://A.example '])
+    t.regex(faults({ AUTH_ISSUER: 'https://a.example', AUTH_AUDIENCE: audience }), /AUTH_AUDIENCE: must not be equal/)
 })
 
 /** A file with a secret. */
