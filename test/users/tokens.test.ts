@@ -281,7 +281,9 @@ test('a service introspects a token with its key as bearer token or as client se
 test('for an invalid token the response is `active: false`, without other claims', async t => {
   const { token } = await https.signUp('ROLE_CLIENT')
   await https.request('POST', '/users/revokemytokens', { token })
-  const { token: inactive, username } = await https.institution(await https.organization())
+  const { token: inactive, username } = await https.signUp('ROLE_INSTITUTION')
+  const { activationkey } = await https.organization()
+  await https.request('POST', '/users/activate', { token: inactive, query: { username, activationkey } })
   for (const each of [
     token,
     'nonsense',
