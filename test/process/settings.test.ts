@@ -38,7 +38,14 @@ test('an empty environment gives the documented defaults, frozen', t => {
     ...{ grpcAddress: { host, port: 50051 }, adminAddress: { host, port: 50052 }, serverUrl: '127.0.0.1:50051' },
     ...{ httpAddress: { host, port: 8080 }, metricsAddress: { host, port: 9090 }, dataDir: './.auth' },
     ...{ mailFrom: 'auth@localhost', mailLocale: 'pt-BR', recoveryEmail: 'registered', adminUsername: 'admin' },
-    ...{ bcryptCost: 12, passwordMinLength: 8, limitFactor: 1, strict: 'off', tokenTtl: 3600, auditRetention: 400 * 86_400 },
+    ...{
+      bcryptCost: 12,
+      passwordMinLength: 8,
+      limitFactor: 1,
+      strict: 'off',
+      tokenTtl: 3600,
+      auditRetention: 400 * 86_400,
+    },
     ...{ unactivatedRetention: 90 * 86_400, migrate: 'on', corsOrigins: [], trustedProxies: [], docs: 'on' },
     ...{ timeZone: 'America/Sao_Paulo', defaultRevision: '1.0.2', logLevel: 'info', gatewayNames: ['auth-gateway'] },
   })
