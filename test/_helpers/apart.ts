@@ -7,7 +7,7 @@ import { waitFor } from './wait.js'
 const programOf = (path: string) => fileURLToPath(new URL(`../../${path}`, import.meta.url))
 
 /** Main modules of the programs. */
-export const programs = { server: programOf('server/auth-server.js'), gateway: programOf('gateway/main.js') }
+export const programs = { server: programOf('server/main.js'), gateway: programOf('gateway/main.js') }
 
 /** A server without a gateway. */
 export interface ServerProcess extends Program {
@@ -24,7 +24,12 @@ export async function spawnServer(
   env: Record<string, string> = {},
   program = programs.server,
 ): Promise<ServerProcess> {
-  const all = await serviceEnv(t, { AUTH_METRICS_ADDRESS: '127.0.0.1:0', AUTH_LIMIT_FACTOR: '1000', ...env })
+  const all = await serviceEnv(t, {
+    AUTH_HTTP_ADDRESS: 'off',
+    AUTH_METRICS_ADDRESS: '127.0.0.1:0',
+    AUTH_LIMIT_FACTOR: '1000',
+    ...env,
+  })
   const launched = launch(t, all, { program })
   const [, grpc = '', metrics = ''] = await said(launched, /gRPC +(\S+:\d+)\nmetrics +(\S+)\n/)
   return { ...launched, grpc, metrics, databaseUrl: all.DATABASE_URL! }

@@ -24,7 +24,7 @@ test('an upgrade under load fails no call: `expand` before the rollout, `contrac
     spawnServer(
       t,
       { DATABASE_URL, AUTH_DRAIN: '', AUTH_GRPC_ADDRESS: `127.0.0.1:${port}` },
-      join(folder, 'dist/server/auth-server.js'),
+      join(folder, 'dist/server/main.js'),
     )
   const servers = [await start(root, ports[0]!), await start(root, ports[1]!)]
   const request = createRequest((await spawnGateway(t, servers.map(({ grpc }) => grpc).join(','))).http)
