@@ -18,7 +18,7 @@ export interface ServerProcess extends Program {
   readonly databaseUrl: string
 }
 
-/** Starts an `auth-server`, on a new database unless one is given, or its program of another version; it ends with the test. */
+/** Starts an `auth-server` without an HTTP port unless one is given, on a new database unless one is given, or its program of another version; it ends with the test. */
 export async function spawnServer(
   t: Teardown,
   env: Record<string, string> = {},
@@ -31,7 +31,7 @@ export async function spawnServer(
     ...env,
   })
   const launched = launch(t, all, { program })
-  const [, grpc = '', metrics = ''] = await said(launched, /gRPC +(\S+:\d+)\nmetrics +(\S+)\n/)
+  const [, grpc = '', metrics = ''] = await said(launched, /gRPC +(\S+:\d+)\n(?:HTTP .*\n)?metrics +(\S+)\n/)
   return { ...launched, grpc, metrics, databaseUrl: all.DATABASE_URL! }
 }
 
