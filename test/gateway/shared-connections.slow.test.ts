@@ -2,7 +2,7 @@
 import { Agent, request as send } from 'node:http'
 import { connect } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-import test, { type ExecutionContext } from 'ava'
+import test from 'ava'
 import { spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { login, readsOf } from '../_helpers/load.js'
 import { createRequest, password, startTestService } from '../_helpers/service.js'
@@ -15,7 +15,9 @@ const duration = 6_000
 interface Attacker {
   readonly http: string
   readonly address: string
+  /** Of a service that watches changes, and where its polls begin. */
   readonly key: string
+  readonly cursor: string
   readonly signal: AbortSignal
 }
 
@@ -62,7 +64,13 @@ const someone = (index: number) => ({ username: `nobody ${index}`, password: 'no
 const attacks: Readonly<Record<string, (attacker: Attacker) => void>> = {
   '300 polls wait': attacker =>
     repeat(attacker, 300, (_, agent) =>
-      post(attacker, '/auth.v1.Changes/Poll', { cursor: '1:', kinds: ['CHANGE_KIND_USERS'], wait: '5s' }, {}, agent),
+      post(
+        attacker,
+        '/auth.v1.Changes/Poll',
+        { cursor: attacker.cursor, kinds: ['CHANGE_KIND_USERS'], wait: '5s' },
+        {},
+        agent,
+      ),
     ),
   '250 clients of one network log in': attacker =>
     repeat(attacker, 250, (index, agent) => post(attacker, '/users/login', someone(index), {}, agent)),
@@ -98,13 +106,16 @@ test('while a client attacks, logins and reads of others succeed, and the gatewa
   const gateway = await spawnGateway(t, server.grpc, { AUTH_TRUSTED_PROXIES: '127.0.0.9' })
   const key = await serviceKey(service, ['users.watch'])
   const request = createRequest(gateway.http)
+  const body = { kinds: ['CHANGE_KIND_USERS'] }
+  const { cursor } = (await request('POST', '/auth.v1.Changes/Poll', { token: key, body })).json
   const token = await login(request)
   for (const [name, attack] of Object.entries(attacks)) {
     const over = new AbortController()
-    attack({ http: gateway.http, address: '127.30.0.1', key, signal: over.signal })
+    t.teardown(() => over.abort())
+    attack({ http: gateway.http, address: '127.30.0.1', key, cursor, signal: over.signal })
     await sleep(500)
     const reads = readsOf(t, request, token)
-    const statuses = await others(t, gateway, request)
+    const statuses = await others(gateway, request)
     await reads.end()
     over.abort()
     t.log(`${name}: reads ${reads.summary()}`)
@@ -117,7 +128,6 @@ test('while a client attacks, logins and reads of others succeed, and the gatewa
 
 /** Logs in, and asks whether the gateway is ready, at both ports. */
 async function others(
-  t: ExecutionContext,
   gateway: { http: string; metrics: string },
   request: ReturnType<typeof createRequest>,
 ): Promise<number[]> {
@@ -127,6 +137,5 @@ async function others(
     statuses.push((await request('POST', '/users/login', { body, once: true })).status)
     for (const url of [gateway.http, gateway.metrics]) statuses.push((await fetch(new URL('/readyz', url))).status)
   }
-  t.true(statuses.length >= 15)
   return statuses
 }
