@@ -95,11 +95,11 @@ const table = {
   httpTlsCert: optional('AUTH_HTTP_TLS_CERT', pem('CERTIFICATE')),
   httpTlsKey: optional('AUTH_HTTP_TLS_KEY', pem('PRIVATE KEY')),
   /**
-   * Servers that `auth-gateway` calls: `host:port`, several IP addresses with ports, or a gRPC target such as
-   * `dns:///name:port`. Unset: `AUTH_GRPC_ADDRESS`.
+   * What `auth-gateway` calls: a server, or a load balancer before several, as `host:port`; or `dns:///name:port`, whose
+   * addresses get calls in turn. Unset: `AUTH_GRPC_ADDRESS`.
    */
   serverUrl: optional('AUTH_SERVER_URL', target),
-  /** DNS name in the certificates of the gRPC servers. Unset: the host of `AUTH_SERVER_URL`, the first one. */
+  /** DNS name in the certificates of the gRPC servers. Unset: the host of `AUTH_SERVER_URL`. */
   serverName: optional('AUTH_SERVER_NAME', text),
   /** Mail server, `smtp://` or `smtps://user:password@host:port`. Unset: e-mails become files in the data folder. */
   smtpUrl: secret('SMTP_URL', url('a URL smtp://host:port or smtps://user:password@host:port', 'smtp:', 'smtps:')),
@@ -282,10 +282,8 @@ export function isLoopback(host: string): boolean {
 
 /** Whether a gRPC target names this machine only. */
 export function isLocalTarget(target: string): boolean {
-  const hosts = target.replace(/^(dns:(\/\/[^/]*\/)?|ipv[46]:)/, '').split(',')
-  return (
-    target.startsWith('unix:') || hosts.every(each => isLoopback(each.replace(/:\d+$/, '').replace(/^\[(.*)\]$/, '$1')))
-  )
+  const host = target.replace(/^dns:\/\/\//, '').replace(/:\d+$/, '')
+  return isLoopback(host.replace(/^\[(.*)\]$/, '$1'))
 }
 
 /** Whether a URL names the machine itself, as an issuer derived from a default address does. */
@@ -436,26 +434,16 @@ function orOff<T>(read: (value: string) => T) {
   }
 }
 
-/** A gRPC target: host:port, written as a URL or not; several IP addresses with ports; or one as gRPC writes it. */
+/** A gRPC target: host:port, written as a URL or not, or a name whose addresses get calls in turn. */
 function target(value: string): string {
-  if (/^(dns|ipv4|ipv6|unix):\S+$/.test(value)) return value
-  const expected =
-    'host:port, several such with IP addresses of one version, or a gRPC name such as dns:///auth.example:50051'
-  if (/^\s*,|,\s*(?:,|$)/.test(value)) throw new SettingError(`expected ${expected}; an entry is empty`)
-  const servers = list(expected, entry => {
-    try {
-      return address(entry.replace(/^https?:\/\/(.*?)\/?$/, '$1'))
-    } catch {
-      throw new SettingError('is neither')
-    }
-  })(value)
-  if (servers.length === 1) return formatAddress(servers[0]!)
-  const [first] = servers
-  const version = isIP(first?.host ?? '')
-  const other = servers.find(({ host }) => isIP(host) !== version || version === 0)
-  if (!first || !other) return `ipv${version}:${servers.map(formatAddress).join(',')}`
-  const what = isIP(other.host) === 0 ? 'is one of several and has no IP address' : `isn’t IPv${version} as the first`
-  throw new SettingError(`expected ${expected}; ${JSON.stringify(formatAddress(other))} ${what}`)
+  if (value.includes(','))
+    throw new SettingError('names several addresses; name one: a server, or a load balancer before several')
+  const [, scheme = '', rest = ''] = /^(dns:\/\/\/|https?:\/\/)?(.*?)\/?$/.exec(value) ?? []
+  try {
+    return (scheme === 'dns:///' ? scheme : '') + formatAddress(address(rest))
+  } catch {
+    throw new SettingError('expected host:port, such as auth.example:50051, or dns:///auth.example:50051')
+  }
 }
 
 /** Reads a master key. Throws an Error whose message says what is expected. */

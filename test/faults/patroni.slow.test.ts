@@ -110,8 +110,8 @@ async function startAll(connect: Way) {
   const { all, only } = await connect(cluster)
   const mailbox = await openMailbox(t)
   const env = { DATABASE_URL: all, SMTP_URL: mailbox.url, AUTH_LIMIT_FACTOR: '1000' }
-  const target = [await spawnServer(t, env), await spawnServer(t, env)].map(({ grpc }) => grpc).join(',')
-  const gateways = [(await spawnGateway(t, target)).http, (await spawnGateway(t, target)).http]
+  const servers = [await spawnServer(t, env), await spawnServer(t, env)]
+  const gateways = await Promise.all(servers.map(async ({ grpc }) => (await spawnGateway(t, grpc)).http))
   return { cluster, mailbox, gateways, env: await serviceEnv(t, env), only }
 }
 
