@@ -38,10 +38,13 @@ interface Restored extends Made {
 }
 
 /**
- * Number of user ids that a restore skips. Other services identify users by id, so the id of a user who signed up after the
- * backup must not be reused. The gap must exceed the number of sign-ups between two backups.
+ * Number of ids of users and of organizations that a restore skips. Other services identify them by id, so the id of a user who
+ * signed up after the backup must not be reused. The gap must exceed the number of sign-ups between two backups.
  */
 const gap = 100_000
+
+/** The tables whose ids are given once. */
+const givenOnce = ['organizations', 'users']
 
 /** Maximum milliseconds to wait until the connections of a stopped process are closed. */
 const timeout = 2_000
@@ -103,6 +106,8 @@ export async function restoreBackup(
     const signingKey = (await signingKeys.rotate({ force: true, lead: 0, tokenTtl }, t))!
     await append({ action: 'signing-key.add', object: `signing-key:${signingKey}` })
     await questions.endWaiting(t, new Date(header.madeAt))
+    // An import may have given these ids after the backup.
+    await database.run(sql`DELETE FROM reserved_ids`, t)
     const erased: Receipt[] = []
     for (const each of erasures) {
       const receipt = await eraseAgain(registry, each, t)
@@ -155,7 +160,7 @@ async function fill(
     if (!there.some(each => isSame(each, table)) || table.table in counts) throw damaged()
     counts[table.table] = await database.copyIn(`COPY ${copied(table)} FROM STDIN`, rows, t)
     for (const [column, last] of Object.entries(table.sequences)) {
-      const next = Number(last ?? 0) + (table.table === 'users' ? gap : 0)
+      const next = Number(last ?? 0) + (givenOnce.includes(table.table) ? gap : 0)
       if (next > 0)
         await database.run(
           sql`SELECT setval(pg_get_serial_sequence(quote_ident(${table.table}), ${column}), ${next}::bigint)`,
