@@ -24,7 +24,7 @@ import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 /** All tables: those in a backup, and those that are excluded. */
 const tables = {
-  held: `answers attempts audit_checkpoint audit_events audit_head audit_staged buckets data_keys email_quotas erased_users
+  held: `answers attempts audit_checkpoint audit_events audit_head audit_staged buckets data_keys email_quotas spent_ids
     former_usernames import_batches import_records imports known_addresses organizations provider_keys question_aliases
     questions reserved_ids services token_issuer totp_secrets unmatched_answers users`.split(/\s+/),
   // A stolen backup must contain no usable credentials, and a restore must not bring back used ones.

@@ -45,7 +45,7 @@ test.serial.before(async () => {
     INSERT INTO question_aliases SELECT 'q' || id, 1 FROM users;
     INSERT INTO imports (kind, source_digest, dry_run, all_or_nothing, change_accounts, keep_ids, actor)
       SELECT 'users', n::text, false, false, '{}', false, 'user' FROM generate_series(1, ${rows}) n;
-    INSERT INTO erased_users SELECT n FROM generate_series(1, ${rows}) n;
+    INSERT INTO spent_ids SELECT 'users', n FROM generate_series(1, ${rows}) n;
     INSERT INTO import_batches (import_id, first_row, row_count, answer) SELECT id, 0, 1, '' FROM imports;
     INSERT INTO import_records SELECT id, sha256(id::text::bytea), 1 FROM imports
   `
@@ -200,7 +200,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
         proof: 'password',
         address: '192.0.2.1',
         device: undefined,
-        limits: { max: 10, bucket: { capacity: 300, perSecond: 1 } },
+        limits: { max: 10, seconds: 900, bucket: { capacity: 300, perSecond: 1 } },
       }),
   ],
   'an attempt taken back': [['attempts_pkey'], m => m.attempts.undo(key)],
@@ -263,11 +263,11 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'a count of e-mails': [['email_quotas_pkey'], m => m.emailQuotas.take(key, [{ max: 5, seconds: 3600 }], none)],
   'records that an import changed': [['import_records_pkey'], m => m.imports.touched(9, ['u9'], none)],
   'ids that a new record can have': [
-    ['erased_users_pkey'],
+    ['spent_ids_pkey'],
     m => m.imports.ids.free('users', [9], { dryRun: false }, none),
   ],
   'answers of a user': [['answers_pkey'], m => m.questions.answers(9)],
-  'counts of an account': [['attempts_pkey', 'attempts_account'], m => m.attempts.readAll(key)],
+  'counts of an account': [['attempts_pkey', 'attempts_account'], m => m.attempts.readAll(key, 900)],
   'counts that are forgotten': [['attempts_pkey', 'attempts_account'], m => m.attempts.clear([key])],
   'the audit log of a user': [
     ['audit_events_subject', 'audit_events_imported'],
@@ -388,7 +388,7 @@ const guards = new Set([
   // For imports that keep ids, which are few.
   'reserved_ids_pkey',
   // For them too, and above directly.
-  'erased_users_pkey',
+  'spent_ids_pkey',
   // A user has one question at sign-up.
   'unmatched_answers_pkey',
   'totp_secrets_pkey',

@@ -147,7 +147,7 @@ const table = `
 test('an attempt counts where the account knows it, and begins unless its counter or the bucket of an unknown address is full', async t => {
   const models = await openModels(t)
   const { database, attempts, counterKeys } = models
-  const limits = { max: 10, bucket: { capacity: 300, perSecond: 1e-9 } }
+  const limits = { max: 10, seconds: 900, bucket: { capacity: 300, perSecond: 1e-9 } }
   const write = (text: string, values: unknown[]) => database.run({ text, values })
   for (const [number, row] of table.trim().split('\n').slice(1).entries()) {
     const [knows = '', way = '', bucket, failed, inFlight, ofCounter = '', waitsFor] = row.trim().split(/ {2,}/)
@@ -156,7 +156,10 @@ test('an attempt counts where the account knows it, and begins unless its counte
     const address = `192.0.${number}.1`
     const proof = way === 'none' ? undefined : (way as 'password' | 'answers')
     const hasDevice = knows.includes('device')
-    const device: Device = { userId: knows.startsWith('other') ? 0 : id, usernameKey: name, active: true, session: 's' }
+    const kid = (await models.database.transact(t =>
+      models.signingKeys.rotate({ force: true, lead: 0, tokenTtl: 3600 }, t),
+    ))!
+    const device: Device = { kid, userId: knows.startsWith('other') ? 0 : id, usernameKey: name, active: true, session: 's' }
     const networks = knowableNetworks(address)
     const [inner, outer] = [counterKeys.knownNetwork(networks[0]), counterKeys.knownNetwork(networks[1])]
     const known = [knows.includes('address') && inner, knows.includes('network') && outer].filter(Boolean)
@@ -191,7 +194,7 @@ test('an attempt counts where the account knows it, and begins unless its counte
 
 test('an unknown name has the counters of an account that knows nothing', async t => {
   const { attempts, counterKeys } = await openModels(t)
-  const limits = { max: 1, bucket: { capacity: 300, perSecond: 1 } }
+  const limits = { max: 1, seconds: 900, bucket: { capacity: 300, perSecond: 1 } }
   const ask = () =>
     attempts.begin({ usernameKey: 'nobody', proof: 'password', address: '192.0.2.1', device: undefined, limits })
   const [first, second] = [await ask(), await ask()]
