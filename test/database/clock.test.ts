@@ -6,7 +6,12 @@ import { signUpForm, startTestService } from '../_helpers/service.js'
 
 const hour = 3600
 
-for (const [ahead, seconds] of Object.entries({ '20 min': 1200, '3 h': 3 * hour, '2 d': 48 * hour, '400 d': 9600 * hour }))
+for (const [ahead, seconds] of Object.entries({
+  '20 min': 1200,
+  '3 h': 3 * hour,
+  '2 d': 48 * hour,
+  '400 d': 9600 * hour,
+}))
   test(`a clock that was ${ahead} ahead for some failures and a sign-up holds up nobody once it is corrected`, async t => {
     const url = await freshDatabase(t, { from: 'template0' })
     const clock = await createClock(url)
@@ -14,7 +19,8 @@ for (const [ahead, seconds] of Object.entries({ '20 min': 1200, '3 h': 3 * hour,
     // The first start, so that the signing key lies ahead as well.
     const { request, signUp, login } = await startTestService(t, { DATABASE_URL: url })
     const { username } = await signUp('ROLE_CLIENT')
-    const wrong = () => request('POST', '/users/login', { query: { username, password: 'wrong password 1' }, once: true })
+    const wrong = () =>
+      request('POST', '/users/login', { query: { username, password: 'wrong password 1' }, once: true })
     for (let n = 0; n < 11; n++) await wrong()
     await clock.pass(-seconds)
     const locked = await wrong()

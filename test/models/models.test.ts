@@ -159,7 +159,13 @@ test('an attempt counts where the account knows it, and begins unless its counte
     const kid = (await models.database.transact(t =>
       models.signingKeys.rotate({ force: true, lead: 0, tokenTtl: 3600 }, t),
     ))!
-    const device: Device = { kid, userId: knows.startsWith('other') ? 0 : id, usernameKey: name, active: true, session: 's' }
+    const device: Device = {
+      kid,
+      userId: knows.startsWith('other') ? 0 : id,
+      usernameKey: name,
+      active: true,
+      session: 's',
+    }
     const networks = knowableNetworks(address)
     const [inner, outer] = [counterKeys.knownNetwork(networks[0]), counterKeys.knownNetwork(networks[1])]
     const known = [knows.includes('address') && inner, knows.includes('network') && outer].filter(Boolean)
