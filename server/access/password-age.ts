@@ -24,7 +24,7 @@ export function isRecent({ startedAt }: Session, now: number): boolean {
 
 /** When a password proves enough, as ISO 8601; undefined if it does now, in ms since 1970. */
 export function provesFrom({ passwordUpdatedAt }: Pick<User, 'passwordUpdatedAt'>, now: number): string | undefined {
-  const from = Math.min(passwordUpdatedAt?.getTime() ?? Number.NEGATIVE_INFINITY, now) + waitAfterPassword
+  const from = (passwordUpdatedAt?.getTime() ?? Number.NEGATIVE_INFINITY) + waitAfterPassword
   return now < from ? new Date(from).toISOString() : undefined
 }
 

@@ -89,7 +89,7 @@ export function createSignIns(deps: {
   factor: number
 }) {
   const { attempts, counterKeys, rateLimits, knownAccounts, pool, passwords, factor } = deps
-  const limits = { max: failuresThatLock(factor), seconds: lockout.seconds, bucket: limitsOf(factor).failures }
+  const limits = { max: failuresThatLock(factor), bucket: limitsOf(factor).failures }
   /** Seconds to wait, by proof, account, address and device. */
   const locks = new LRUCache<string, number>({ ...maxEntries(10_000), ttl: lockCachedFor })
 
@@ -182,7 +182,7 @@ export function createSignIns(deps: {
         end()
         const failures = {
           max: limits.max,
-          seconds: limits.seconds,
+          seconds: lockout.seconds,
           first: counter && event('refused', reason),
           last: limitReached(limits.max),
         }

@@ -9,8 +9,8 @@ import { limits, tooLong } from '../rules/sizes.js'
 /**
  * Finds the record that a request refers to: by `#id`, by digits alone, or by name (of a user: its username in any spelling,
  * also when it is deleted; of an organization: also its INEP code, of 8 digits). An ambiguous reference is refused: digits that
- * are another record's name, whether they are an id or not, or `#id` where a record has that name. Refuses with INVALID_ARGUMENT a missing or ambiguous
- * reference, with USER_NOT_FOUND or RECORD_NOT_FOUND one to no record.
+ * are another record's name, whether they are an id or not, or `#id` where a record has that name. Refuses with INVALID_ARGUMENT
+ * a missing or ambiguous reference, with USER_NOT_FOUND or RECORD_NOT_FOUND one to no record.
  */
 export function createReferences({
   administeredUsers,

@@ -17,7 +17,14 @@ import { type TableHeader, type TableRead, writeBackup } from './format.js'
  * Tables that a backup excludes: signing keys, keys of services, mailed keys, queued e-mails, and running processes with their
  * clock. So a stolen backup can't sign tokens, and a restore doesn't revive revoked tokens or used or removed keys.
  */
-const excludedTables: readonly string[] = ['signing_keys', 'service_keys', 'mailed_keys', 'emails', 'processes', 'clock']
+const excludedTables: readonly string[] = [
+  'signing_keys',
+  'service_keys',
+  'mailed_keys',
+  'emails',
+  'processes',
+  'clock',
+]
 
 /** The content of a backup. */
 export interface Made {

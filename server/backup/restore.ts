@@ -106,8 +106,6 @@ export async function restoreBackup(
     const signingKey = (await signingKeys.rotate({ force: true, lead: 0, tokenTtl }, t))!
     await append({ action: 'signing-key.add', object: `signing-key:${signingKey}` })
     await questions.endWaiting(t, new Date(header.madeAt))
-    // An import may have given these ids after the backup.
-    await database.run(sql`DELETE FROM reserved_ids`, t)
     const erased: Receipt[] = []
     for (const each of erasures) {
       const receipt = await eraseAgain(registry, each, t)
@@ -194,10 +192,19 @@ function isSame(one: TableHeader, other: TableHeader): boolean {
   return shape(one) === shape(other)
 }
 
-/** Erases a user of the backup that was erased after the backup, but not another user with the same id. */
+/**
+ * Erases a user of the backup that was erased after the backup, but not another user with the same id. An id that isn't in the
+ * backup was given after it, and stays spent.
+ */
 async function eraseAgain({ database, erasure }: Registry, { user, eraseTime }: Erased, t: Transaction) {
   const isOlder = sql`SELECT FROM users WHERE id = ${user} AND created_at <= ${eraseTime}::timestamptz`
-  return (await database.run(isOlder, t)).length > 0 ? erasure.erase(user, t) : undefined
+  if ((await database.run(isOlder, t)).length > 0) return erasure.erase(user, t)
+  await database.run(
+    sql`INSERT INTO spent_ids SELECT 'users', ${user} WHERE NOT EXISTS (SELECT FROM users WHERE id = ${user})
+      ON CONFLICT DO NOTHING`,
+    t,
+  )
+  return undefined
 }
 
 async function countWithin(database: Database, t: Transaction): Promise<number> {

@@ -27,8 +27,8 @@ export async function startHeartbeat(
         { seconds: Math.round(leapt) },
         'the clock of the database leapt, or no process ran: nothing is deleted by age',
       )
-    if (broughtBack.length > 0)
-      log.warn({ tables: broughtBack }, 'times that lay ahead of the clock of the database are set to its present')
+    if (broughtBack > 0)
+      log.warn({ rows: broughtBack }, 'times that lay ahead of the clock of the database are brought back')
   }
   await beat()
   const renew = async () => {

@@ -99,8 +99,6 @@ interface Beginning {
 interface AttemptLimits {
   /** Maximum sum of failures and attempts in flight of a counter. */
   readonly max: number
-  /** Length of the window of failures. */
-  readonly seconds: number
   /** The bucket of failures of a client address. */
   readonly bucket: BucketLimit
 }
@@ -183,10 +181,6 @@ const inFlightSeconds = 30
 const failed = sql`CASE WHEN a.window_ends > clock_timestamp() THEN a.count ELSE 0 END`
 const inFlight = sql`CASE WHEN a.in_flight_until > clock_timestamp() THEN a.in_flight ELSE 0 END`
 
-/** The seconds until a window of so many ends. If the clock was set back, its end lies further ahead: then it is new. */
-const left = (ends: Query, seconds: number) =>
-  sql`least(extract(epoch FROM ${ends} - clock_timestamp()), ${seconds}::float8)::float8`
-
 /** Adds to the count of a subject, whose window begins with the first and doesn't move: further attempts don't extend a lock. */
 const addOne = (subject: Query, account: Buffer | null, seconds: number, from = sql``) => sql`
   INSERT INTO attempts AS a (subject, account, count, window_ends)
@@ -233,7 +227,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
     /** Counts an attempt as in flight unless it exceeds a limit, and reads the account. */
     async begin(beginning: Beginning): Promise<AttemptStart> {
       const { usernameKey, address, device, limits } = beginning
-      const { max, seconds, bucket } = limits
+      const { max, bucket } = limits
       const subjects = counters(beginning)
       const [inner, outer] = networkKeys(address)
       const ofBucket = counterKeys.address('failures', address)
@@ -242,8 +236,8 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       const [row] = await database.run<Row>(sql('attempt-begin')`WITH ${relaxed}, account AS (
           SELECT * FROM users WHERE username_key = ${usernameKey} AND deleted_at IS NULL
         ), origin AS (
-          SELECT CASE WHEN id = ${device?.userId}::int AND EXISTS (SELECT FROM signing_keys WHERE kid = ${device?.kid}) THEN 1 WHEN ${knows(id, inner)} THEN 2 WHEN ${knows(id, outer)} THEN 3
-            END AS place
+          SELECT CASE WHEN id = ${device?.userId}::int AND EXISTS (SELECT FROM signing_keys WHERE kid = ${device?.kid}) THEN 1
+            WHEN ${knows(id, inner)} THEN 2 WHEN ${knows(id, outer)} THEN 3 END AS place
           FROM relaxed LEFT JOIN account ON true
         ), found AS (
           SELECT place, place IS NOT NULL AS known, (${subjects}::bytea[])[coalesce(place, 4)] AS subject,
@@ -265,7 +259,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
         SELECT ${columns}, f.place, f.known, f.level AS "addressLevel",
           CASE WHEN f.subject IS NULL THEN f.allowed ELSE EXISTS (SELECT FROM begun) END AS begun,
           ${failed} AS failed, ${inFlight} AS "inFlight",
-          greatest(0, coalesce(${left(sql`a.window_ends`, seconds)}, 0)) AS seconds
+          greatest(0, coalesce(extract(epoch FROM a.window_ends - clock_timestamp()), 0))::float8 AS seconds
         FROM allowed f LEFT JOIN account u ON true LEFT JOIN attempts a ON a.subject = f.subject`)
       const { place, known } = row!
       const subject = subjects[(place ?? 4) - 1]
@@ -350,13 +344,13 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
     async count(subject: Buffer, seconds: number): Promise<Count> {
       const [row] = await database.run<Count>(sql('attempt-count')`
         WITH counted AS (${addOne(sql`${subject}::bytea`, null, seconds)})
-        SELECT count, ${left(sql`window_ends`, seconds)} AS seconds FROM counted`)
+        SELECT count, extract(epoch FROM window_ends - clock_timestamp())::float8 AS seconds FROM counted`)
       return row!
     },
-    /** Returns the current counts of an account and of its known networks and devices, highest first, in windows of `seconds`. */
-    readAll: (account: Buffer, seconds: number) =>
+    /** Returns the current counts of an account and of its known networks and devices, highest first. */
+    readAll: (account: Buffer) =>
       database.run<Count & { readonly subject: Buffer }>(sql('attempts-of-account')`
-        SELECT subject, count, ceil(${left(sql`window_ends`, seconds)})::int AS seconds
+        SELECT subject, count, ceil(extract(epoch FROM window_ends - clock_timestamp()))::int AS seconds
         FROM attempts WHERE (subject = ${account} OR account = ${account}) AND window_ends > clock_timestamp() AND count > 0
         ORDER BY count DESC, window_ends DESC`),
     /** Clears the counts of accounts and of their known networks and devices. Returns the number of cleared counts. */

@@ -1,6 +1,6 @@
 // The clock of the database, by which all replicas measure. It can be set. Each process records it while it runs, so that the
 // next record finds that it leapt, even between two runs.
-import type { Database, Transaction } from '../database/database.js'
+import type { Database } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
 import { lockout } from '../policy/limits.js'
 import { validity } from './mailed-key.js'
@@ -13,49 +13,42 @@ const [leap, doubt] = [3_600, 86_400]
 /** Maximum seconds between two records that count as running. */
 const mostBetween = 15
 
+/** A time that was reached already, when the clock was ahead. */
+const present = 0
+
 /**
- * How far ahead the times of each table can lie, in seconds as SQL: nothing outlasts its own length. Absent are the times of
- * the audit log, which are sealed, and those that administrators choose.
+ * How far ahead a time can lie that was set by the clock, in seconds as SQL: nothing outlasts its own length. Absent are the
+ * times of the audit log, which are sealed, those that nothing waits for, and those that administrators choose.
  */
 const longest: Readonly<Record<string, Readonly<Record<string, number | string>>>> = {
-  users: { created_at: 0, activated_at: 0, unactivated_seen_at: 0, password_updated_at: 0, deleted_at: 0 },
+  users: { created_at: present, unactivated_seen_at: present, password_updated_at: present, deleted_at: present },
   former_usernames: { reserved_until: 30 * 86_400 },
   answers: { next_counts_at: 86_400 },
   // The lease of an attempt. A held notice is decided on again.
-  emails: { created_at: 0, next_attempt_at: 90 },
+  emails: { created_at: present, next_attempt_at: 90 },
   mailed_keys: {
     expires_at: `CASE purpose WHEN 'activation' THEN ${validity.activation} ELSE ${validity.recovery} END`,
   },
   attempts: { window_ends: lockout.seconds, in_flight_until: 30 },
-  buckets: { updated_at: 0 },
-  known_addresses: { seen_at: 0 },
-  signing_keys: { created_at: 0, signs_at: publishLead, verifies_until: longestVerification },
-  totp_secrets: { window_ends: codeLimits.window.seconds, day_ends: codeLimits.day.seconds, locked_at: 0 },
-  processes: { seen_at: 0 },
-  data_keys: { created_at: 0 },
-  services: { created_at: 0 },
-  service_keys: { created_at: 0 },
-  imports: { created_at: 0, updated_at: 0 },
+  buckets: { updated_at: present },
+  known_addresses: { seen_at: present },
+  signing_keys: { signs_at: publishLead, verifies_until: longestVerification },
+  totp_secrets: { window_ends: codeLimits.window.seconds, day_ends: codeLimits.day.seconds, locked_at: present },
 }
 
-/** For each table a statement that brings back the times that lie further ahead. */
-const setBack: readonly (readonly [table: string, Query])[] = [
+/** Statements that bring back the times that lie further ahead. */
+const setBack: readonly Query[] = [
   ...Object.entries(longest).map(([table, columns]) => {
     const limits = Object.entries(columns).map(([name, seconds]) => [name, `now() + make_interval(secs => ${seconds})`])
     const set = limits.map(([name, limit]) => `${name} = CASE WHEN ${name} > ${limit} THEN ${limit} ELSE ${name} END`)
     const ahead = limits.map(([name, limit]) => `${name} > ${limit}`)
-    return [table, sql.text(`UPDATE ${table} SET ${set.join(', ')} WHERE ${ahead.join(' OR ')} RETURNING 1`)] as const
+    return sql.text(`UPDATE ${table} SET ${set.join(', ')} WHERE ${ahead.join(' OR ')} RETURNING 1`)
   }),
-  [
-    'email_quotas',
-    sql`UPDATE email_quotas SET sent_at = ARRAY(SELECT least(at, now()) FROM unnest(sent_at) AS at ORDER BY 1)
-      WHERE now() < ANY (sent_at) RETURNING 1`,
-  ],
-  [
-    'totp_secrets',
-    sql`UPDATE totp_secrets SET last_step = step FROM (SELECT extract(epoch FROM now())::bigint / 30 + 1 AS step) present
-      WHERE last_step > step RETURNING 1`,
-  ],
+  sql`UPDATE email_quotas SET sent_at = ARRAY(SELECT least(at, now()) FROM unnest(sent_at) AS at ORDER BY 1)
+    WHERE now() < ANY (sent_at) RETURNING 1`,
+  // The step of the last code that was used (RFC 6238).
+  sql`UPDATE totp_secrets SET last_step = step FROM (SELECT extract(epoch FROM now())::bigint / 30 + 1 AS step) present
+    WHERE last_step > step RETURNING 1`,
 ]
 
 /** The record of the clock. */
@@ -63,16 +56,11 @@ export type ClockRecord = ReturnType<typeof createClockRecord>
 
 /** Creates the record in a database. */
 export function createClockRecord(database: Database) {
-  const bringBack = async (t: Transaction) => {
-    const changed: string[] = []
-    for (const [table, query] of setBack) if ((await database.run(query, t)).length > 0) changed.push(table)
-    return changed
-  }
   return {
     /**
-     * Records the present time. `elapsed`: seconds since this process last did, by its own clock; absent at the first time, when it
-     * can't tell a leap from a time without a process. If the clock was set back, what lies ahead of it becomes its present: locks
-     * and waits begin again. Returns the seconds of a leap, and the tables whose times were ahead.
+     * Records the present time. `elapsed`: seconds since this process last did, by its own clock; absent at its start. At a start,
+     * and if the clock was set back, times that lie too far ahead are brought back: locks and waits begin again. Returns the
+     * seconds of a leap, or of a time without a process, and the number of times that were brought back.
      */
     beat: (elapsed?: number) =>
       database.transact(
@@ -91,8 +79,10 @@ export function createClockRecord(database: Database) {
             )
             SELECT passed, leapt FROM former`
           const former = await first(database.run<{ passed: number; leapt: number | null }>(beat, t))
-          const isBack = !former || former.passed < -1
-          return { leapt: former?.leapt ?? undefined, broughtBack: isBack ? await bringBack(t) : [] }
+          let broughtBack = 0
+          if (!former || elapsed === undefined || former.passed < -1)
+            for (const query of setBack) broughtBack += (await database.run(query, t)).length
+          return { leapt: former?.leapt ?? undefined, broughtBack }
         },
         { unlimited: true },
       ),

@@ -14,9 +14,8 @@ const maxWindow = 86_400
 /** Counts e-mails. */
 export type EmailQuotas = ReturnType<typeof createEmailQuotas>
 
-/** The time at which a limit next permits an e-mail, for the row `q`: NULL, or at most a window from now. */
-const permittedAt = sql`(SELECT least(sent, clock_timestamp()) + make_interval(secs => l.seconds)
-  FROM (SELECT q.sent_at[cardinality(q.sent_at) - l.max + 1] AS sent) oldest WHERE sent IS NOT NULL)`
+/** The time at which a limit next permits an e-mail, for the row `q`. */
+const permittedAt = sql`q.sent_at[cardinality(q.sent_at) - l.max + 1] + make_interval(secs => l.seconds)`
 
 const given = (limits: readonly EmailLimit[]) =>
   sql`unnest(${limits.map(({ max }) => max)}::int[], ${limits.map(({ seconds }) => seconds)}::int[]) AS l (max, seconds)`

@@ -55,8 +55,8 @@ export function createReservedIds(database: Database) {
       await database.run(lock, t)
     },
     /**
-     * Returns those of the ids that a new record can have, unless a record has them: reserved, and of no record that is gone. A dry run
-     * reserves nothing, and counts ids that could be.
+     * Returns those of the ids that a new record can have, unless a record has them: reserved, and of no record that is gone. A
+     * dry run reserves nothing, and counts ids that could be.
      */
     async free(kind: Numbered, ids: readonly number[], { dryRun }: { readonly dryRun: boolean }, t: Transaction) {
       const free = sql('reserved-ids-free')`

@@ -211,7 +211,7 @@ const begin = ({ registry: { attempts } }: TestService, username: string, addres
     proof: 'password',
     address,
     device: undefined,
-    limits: { max: 10, seconds: 900, bucket: { capacity: 300, perSecond: 1 } },
+    limits: { max: 10, bucket: { capacity: 300, perSecond: 1 } },
   })
 
 test('an attempt counts even if its counter is pruned while the attempt is in progress', async t => {

@@ -147,7 +147,7 @@ const table = `
 test('an attempt counts where the account knows it, and begins unless its counter or the bucket of an unknown address is full', async t => {
   const models = await openModels(t)
   const { database, attempts, counterKeys } = models
-  const limits = { max: 10, seconds: 900, bucket: { capacity: 300, perSecond: 1e-9 } }
+  const limits = { max: 10, bucket: { capacity: 300, perSecond: 1e-9 } }
   const write = (text: string, values: unknown[]) => database.run({ text, values })
   for (const [number, row] of table.trim().split('\n').slice(1).entries()) {
     const [knows = '', way = '', bucket, failed, inFlight, ofCounter = '', waitsFor] = row.trim().split(/ {2,}/)
@@ -200,7 +200,7 @@ test('an attempt counts where the account knows it, and begins unless its counte
 
 test('an unknown name has the counters of an account that knows nothing', async t => {
   const { attempts, counterKeys } = await openModels(t)
-  const limits = { max: 1, seconds: 900, bucket: { capacity: 300, perSecond: 1 } }
+  const limits = { max: 1, bucket: { capacity: 300, perSecond: 1 } }
   const ask = () =>
     attempts.begin({ usernameKey: 'nobody', proof: 'password', address: '192.0.2.1', device: undefined, limits })
   const [first, second] = [await ask(), await ask()]

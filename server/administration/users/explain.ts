@@ -10,7 +10,6 @@ import type { Models } from '../../models/define-models.js'
 import { type CodeFailures, codeLimits } from '../../models/totp-secret.js'
 import type { Standing } from '../../models/user-data.js'
 import type { Quotas } from '../../outbox/quotas.js'
-import { lockout } from '../../policy/limits.js'
 import { network } from '../../requests/client-address.js'
 import { toAdministeredUser } from './record.js'
 import { checkAddress } from './support.js'
@@ -208,7 +207,7 @@ export async function readFailures(
     const subject = counterKeys.account(proof, usernameKey)
     const subjectHere =
       here === undefined ? undefined : counterKeys.known(proof, usernameKey, counterKeys.knownNetwork(here))
-    const counts = await attempts.readAll(subject, lockout.seconds)
+    const counts = await attempts.readAll(subject)
     const toCount = (scope: Count['scope'], { count, seconds } = { count: 0, seconds: 0 }): Count => ({
       scope,
       proof,
