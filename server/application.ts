@@ -90,7 +90,7 @@ interface ApplicationDeps extends Pick<CallsDeps, 'ready' | 'scheduler' | 'log' 
   readonly tokenIssuer: TokenIssuer
   /** The clock of the database, in ms since 1970. */
   readonly now: () => number
-  /** The clock of what a process keeps in memory, in ms since 1970. */
+  /** The clock of what a process keeps in memory, in ms, which nobody sets. */
   readonly processNow: () => number
   /** Proxies that are missing in `AUTH_TRUSTED_PROXIES`, as far as this process saw; absent where it serves no clients. */
   readonly undeclaredProxies?: UndeclaredProxies['found']
@@ -112,12 +112,12 @@ export function createHashing(
 
 /** Makes what RPCs are made from. */
 function createParts(deps: ApplicationDeps) {
-  const { registry, settings, hashing, tokenIssuer, now, undeclaredProxies, log } = deps
+  const { registry, settings, hashing, tokenIssuer, now, processNow, undeclaredProxies, log } = deps
   const { limitFactor: factor, passwordMinLength: minLength, passwordDenylist: denylistFile, timeZone } = settings
   const { attempts, counterKeys, emailQuotas, emails, users } = registry
   const { rateLimits, pool, passwords } = hashing
   const { issuer, audience } = tokenIssuer
-  const keyring = createKeyring(registry.signingKeys, now)
+  const keyring = createKeyring(registry.signingKeys, now, processNow)
   const tokens = createTokens({ ...tokenIssuer, keyring, ttl: settings.tokenTtl, now })
   const adminTokens = createTokens({
     issuer,
@@ -153,7 +153,7 @@ function createParts(deps: ApplicationDeps) {
     chooseLocale: localeOf,
     notifyOwner: createNotifyOwner(emails, localeOf),
     notifyAdministrators: createNotifyAdministrators({ ...registry, settings }),
-    quotas: createQuotas(emailQuotas, counterKeys, factor, now),
+    quotas: createQuotas(emailQuotas, counterKeys, factor, processNow),
     references: createReferences(registry),
     registrar: createRegistrar(registry),
     organizationRegistrar: createOrganizationRegistrar(registry),
@@ -161,6 +161,7 @@ function createParts(deps: ApplicationDeps) {
     timeZone,
     factor,
     now,
+    processNow,
     issuer,
     audience,
   }

@@ -21,8 +21,8 @@ const maxWaitMs = 60_000
 export async function openLocalApplication(settings: Settings, { log, actor }: { log: Log; actor: string }) {
   const registry = await openRegistry(settings, { log, connections })
   const { database, audit, tokenIssuers } = registry
-  const now = Date.now
-  const hashing = createHashing(registry, settings, { now, count: 1, maxWaitMs })
+  const processNow = () => performance.now()
+  const hashing = createHashing(registry, settings, { now: processNow, count: 1, maxWaitMs })
   return {
     registry,
     /** Hashes passwords on one thread. */
@@ -46,8 +46,8 @@ export async function openLocalApplication(settings: Settings, { log, actor }: {
         settings,
         hashing,
         tokenIssuer,
-        now,
-        processNow: now,
+        now: Date.now,
+        processNow,
         log,
         ready: async () => true,
         observe() {},

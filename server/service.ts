@@ -79,7 +79,7 @@ export async function startService(settings: Settings, log: Log, options: StartO
   }
 }
 
-function begin(settings: Settings, log: Log, { now = Date.now }: StartOptions) {
+function begin(settings: Settings, log: Log, { now = () => performance.now() }: StartOptions) {
   const endpoint = createMetricsEndpoint()
   const stop = createStop((err, what) => log.error({ err, what }, 'a step of the stop failed'))
   return {
@@ -117,7 +117,7 @@ async function openDatabase({ settings, log, metrics, processNow, onStop }: Star
   const { installation, self } = await (settings.databaseUrl
     ? awaitDatabase(() => explainingRights(registry.database, work), settings, log, signal)
     : work())
-  onStop('the record of this process', startHeartbeat(registry, self, log), 2_500)
+  onStop('the record of this process', await startHeartbeat(registry, self, log), 2_500)
   if (installation.weakness) log.warn(`AUTH_ADMIN_PASSWORD is weak: ${installation.weakness}`)
   const { administrators } = await registry.totpSecrets.coverage()
   if (administrators === 0) log.warn(`there is no active administrator: run \`${makeAdministrator}\``)
@@ -135,7 +135,12 @@ async function run(
   onStop('the clock', async () => clock.stop())
   const { now } = clock
   await registry.signingKeys.raiseTtl(settings.tokenTtl)
-  const ready = async () => !draining.signal.aborted && (await registry.database.isWritable())
+  const canSign = () =>
+    registry.signingKeys.signer().then(
+      kid => kid !== undefined,
+      () => false,
+    )
+  const ready = async () => !draining.signal.aborted && (await registry.database.isWritable()) && (await canSign())
   const waysBack = {
     without: async () => (await registry.administeredUsers.withoutWayBack(settings.strict !== 'on')).without,
   }
@@ -163,7 +168,9 @@ async function run(
   metrics.watchFeed(application.feedReader.waiting)
   onClose(async () => application.feedReader.close())
   // Without a key no user could sign in: the start fails instead.
-  await application.keyring.signer()
+  const { kid, signsAt } = await application.keyring.signer()
+  if (signsAt.getTime() > now())
+    log.warn({ kid }, 'the time of the signing key lies ahead of the clock of the database')
 
   // It stops after everything that appends events.
   onStop('sealing the audit log', startSealing(registry, log), 2_500)
@@ -212,7 +219,7 @@ async function listen(start: Start, running: Running) {
     serving = now
     setServing(now)
     if (now) log.info('ready: the database takes writes again')
-    else log.warn('not ready: the database takes no writes, or not in time')
+    else log.warn('not ready: the database takes no writes, or not in time, or has no key that signs')
   }, checkInterval)
   onStop('the readiness check', async () => clearInterval(checking))
   const gateway = httpAddress && createGateway(gatewayOptions(start, running, httpAddress))

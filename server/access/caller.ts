@@ -53,8 +53,8 @@ export function createCallers(
       // The device is optional: neither a bad token nor a failure to read the keys fails the sign-in.
       const claims = token && (await tokens.recognize(token).catch(() => undefined))
       if (!claims) return undefined
-      const { sub, username, active, amr, auth_time } = claims
-      return { userId: Number(sub), usernameKey: usernameKey(username), active, session: `${amr[0]} ${auth_time}` }
+      const { kid, sub, username, active, amr, auth_time } = claims
+      return { kid, userId: Number(sub), usernameKey: usernameKey(username), active, session: `${amr[0]} ${auth_time}` }
     },
     /**
      * The user of a token, and the user with the username, read by the same statement; the caller itself without a username,

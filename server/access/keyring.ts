@@ -22,9 +22,14 @@ const minForcedInterval = 5_000
 export type Keyring = ReturnType<typeof createKeyring>
 
 /**
- * Caches the keys of the database; reads them again each minute and for an unknown key id. `now` is in ms since 1970.
+ * Caches the keys of the database; reads them again each minute and for an unknown key id. `now` is the clock of the database, in
+ * ms since 1970; `processNow` is the clock of the cache, which nobody sets.
  */
-export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: () => number = Date.now) {
+export function createKeyring(
+  keys: Pick<SigningKeys, 'all' | 'signer'>,
+  now: () => number = Date.now,
+  processNow: () => number = now,
+) {
   let cached: SigningKey[] = []
   let readAt = Number.NEGATIVE_INFINITY
   let last: Promise<void> = Promise.resolve()
@@ -37,7 +42,7 @@ export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: ()
     if (!next) {
       next = last.then(async () => {
         next = undefined
-        const startedAt = now()
+        const startedAt = processNow()
         cached = await keys.all()
         readAt = startedAt
       })
@@ -49,7 +54,7 @@ export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: ()
   const isValid = ({ verifiesUntil }: SigningKey) => verifiesUntil === null || verifiesUntil.getTime() > now()
 
   async function fresh(): Promise<readonly SigningKey[]> {
-    const age = now() - readAt
+    const age = processNow() - readAt
     if (age > refreshAfter) {
       const done = read()
       // Cached keys verify while the read is in progress and while the database is unavailable, up to their maximum
@@ -79,8 +84,8 @@ export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: ()
       const isMeant = (key: SigningKey) => key.kid === kid && (superseded || isValid(key))
       const known = (await fresh()).find(isMeant)
       if (known && lifetime <= known.tokenTtl) return known
-      if (now() - forcedAt >= minForcedInterval) {
-        forcedAt = now()
+      if (processNow() - forcedAt >= minForcedInterval) {
+        forcedAt = processNow()
         forced = read()
       }
       await forced
@@ -91,9 +96,9 @@ export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: ()
      * database is unavailable.
      */
     async published(): Promise<MessageInitShape<typeof KeySchema>[]> {
-      if (now() - readAt > maxPublishedAge)
+      if (processNow() - readAt > maxPublishedAge)
         await read().catch(error => {
-          if (now() - readAt > maxAge) throw error
+          if (processNow() - readAt > maxAge) throw error
         })
       return cached
         .filter(isValid)

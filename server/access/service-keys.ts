@@ -26,13 +26,13 @@ const bearer = new RegExp(`^Bearer +(${keyPrefix}[^\\s]*)\\s*$`, 'i')
 interface Cached {
   /** Undefined for a key of no service. */
   readonly holder: KeyHolder | undefined
-  /** In ms since 1970. */
+  /** In ms. */
   readonly readAt: number
 }
 
 /**
  * Authenticates services by the database, with a cache. A key that isn't cached costs one read, and each client address
- * has 300 such reads in 15 minutes. `now` is a clock in ms since 1970.
+ * has 300 such reads in 15 minutes. `now` is a clock in ms.
  */
 export function createServiceKeys(deps: {
   services: Pick<Services, 'digest' | 'holder' | 'touch'>
@@ -53,10 +53,9 @@ export function createServiceKeys(deps: {
     const digest = services.digest(key)
     const cacheKey = digest.toString('base64')
     const cached = cache.get(cacheKey)
-    // The absolute difference: a clock that is set back must not extend the time.
-    if (cached && (!cached.holder || Math.abs(now() - cached.readAt) < cachedFor)) return cached.holder
+    if (cached && (!cached.holder || now() - cached.readAt < cachedFor)) return cached.holder
     // The limit is for guesses alone: a key that was good before is read again without it.
-    if (!cached && !reading.has(cacheKey) && !rateLimits.takeServiceKey(address)) return undefined
+    if (!cached && !reading.has(cacheKey)) rateLimits.takeServiceKey(address)
     const read = reading.get(cacheKey) ?? readHolder(digest, cacheKey)
     reading.set(cacheKey, read)
     return read.finally(() => reading.delete(cacheKey))
@@ -99,7 +98,8 @@ export function createServiceKeys(deps: {
     read: ({ authorization }: Pick<IncomingCall, 'authorization'>) => read(authorization),
     /**
      * Sets the call's service and, for a service with the scope `clients.forward`, the client address that it forwards.
-     * A call with an unknown key stays unchanged: protected RPCs refuse it as a bad token.
+     * A call with an unknown key stays unchanged: protected RPCs refuse it as a bad token. Beyond the limit of keys that this
+     * process hasn't seen it can't tell whether one is good, and refuses with TOO_MANY_ATTEMPTS.
      */
     async authenticate(call: IncomingCall, key: string): Promise<void> {
       const holder = await holderOf(key, call.address)

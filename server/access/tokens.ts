@@ -215,7 +215,7 @@ export function createTokens(deps: {
      * other with INVALID_TOKEN. Such a token gives no access: it only proves an earlier sign-in. It isn't taken from the cache:
      * tokens of a dropped key don't count as devices.
      */
-    recognize: (token: string): Promise<Claims> => check(token, { expired: true }),
+    recognize: (token: string): Promise<Verified> => check(token, { expired: true }),
   }
 }
 

@@ -130,7 +130,13 @@ const foundations: Checks = {
 
 /** Checks of the data. */
 const registry: Checks = {
-  async clocks({ database }) {
+  async clocks({ database, clock }) {
+    const hours = Math.ceil((await clock.doubt()) / 3600)
+    if (hours > 0)
+      return warning(
+        `The clock of the database leapt, or no process ran for more than an hour: nothing is deleted by age until processes have run for ${many(hours, 'more hour', 'more hours')}.`,
+        'If the clock is right, do nothing. Else correct it: see “Clocks that leap” in docs/operations.md.',
+      )
     const before = Date.now()
     const { now } = await readCondition(database)
     const after = Date.now()

@@ -8,9 +8,9 @@ import { limits, tooLong } from '../rules/sizes.js'
 
 /**
  * Finds the record that a request refers to: by `#id`, by digits alone, or by name (of a user: its username in any spelling,
- * also when it is deleted; of an organization: also its INEP code). An ambiguous reference is refused: digits that are an id
- * and another record's name, or `#id` where a record has that name. Refuses with INVALID_ARGUMENT a missing or ambiguous
- * reference, with USER_NOT_FOUND or RECORD_NOT_FOUND one to no record.
+ * also when it is deleted; of an organization: also its INEP code, of 8 digits). An ambiguous reference is refused: digits that
+ * are another record's name, whether they are an id or not, or `#id` where a record has that name. Refuses with INVALID_ARGUMENT
+ * a missing or ambiguous reference, with USER_NOT_FOUND or RECORD_NOT_FOUND one to no record.
  */
 export function createReferences({
   administeredUsers,
@@ -34,7 +34,9 @@ export function createReferences({
     const withId = digits ? await by.id(Number(digits)) : undefined
     const named = (await by.name(text)).filter(each => each.id !== withId?.id)
     const all = withId ? [withId, ...named] : named
-    if (all.length < 2 && !(sign && named.length > 0)) return all[0]
+    // Whether a name is the only meaning of a number must not depend on which ids exist.
+    const isNumber = sign || (digits && !(what.includes('INEP') && digits.length === 8))
+    if (all.length < 2 && !(isNumber && named.length > 0)) return all[0]
     const ids = all.slice(0, 10).map(({ id }) => (sign ? id : `#${id}`))
     const listed = `${ids.join(', ')}${all.length > 10 ? ', …' : ''}`
     const message = sign

@@ -14,7 +14,8 @@ import { type TableHeader, type TableRead, writeBackup } from './format.js'
 
 /**
  * Tables that a backup excludes: signing keys, sessions by their tokens, keys of services, mailed keys, queued e-mails, and running
- * processes. So a stolen backup can't sign tokens, and a restore doesn't revive revoked tokens or used or removed keys.
+ * processes with their clock. So a stolen backup can't sign tokens, and a restore doesn't revive revoked tokens or used or
+ * removed keys.
  */
 const excludedTables: readonly string[] = [
   'signing_keys',
@@ -23,6 +24,7 @@ const excludedTables: readonly string[] = [
   'mailed_keys',
   'emails',
   'processes',
+  'clock',
 ]
 
 /** The content of a backup. */

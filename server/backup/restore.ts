@@ -38,10 +38,13 @@ interface Restored extends Made {
 }
 
 /**
- * Number of user ids that a restore skips. Other services identify users by id, so the id of a user who signed up after the
- * backup must not be reused. The gap must exceed the number of sign-ups between two backups.
+ * Number of ids of users and of organizations that a restore skips. Other services identify them by id, so the id of a user who
+ * signed up after the backup must not be reused. The gap must exceed the number of sign-ups between two backups.
  */
 const gap = 100_000
+
+/** The tables whose ids are given once. */
+const givenOnce = ['organizations', 'users']
 
 /** Maximum milliseconds to wait until the connections of a stopped process are closed. */
 const timeout = 2_000
@@ -155,7 +158,7 @@ async function fill(
     if (!there.some(each => isSame(each, table)) || table.table in counts) throw damaged()
     counts[table.table] = await database.copyIn(`COPY ${copied(table)} FROM STDIN`, rows, t)
     for (const [column, last] of Object.entries(table.sequences)) {
-      const next = Number(last ?? 0) + (table.table === 'users' ? gap : 0)
+      const next = Number(last ?? 0) + (givenOnce.includes(table.table) ? gap : 0)
       if (next > 0)
         await database.run(
           sql`SELECT setval(pg_get_serial_sequence(quote_ident(${table.table}), ${column}), ${next}::bigint)`,
@@ -189,10 +192,19 @@ function isSame(one: TableHeader, other: TableHeader): boolean {
   return shape(one) === shape(other)
 }
 
-/** Erases a user of the backup that was erased after the backup, but not another user with the same id. */
+/**
+ * Erases a user of the backup that was erased after the backup, but not another user with the same id. An id that isn't in the
+ * backup was given after it, and stays spent.
+ */
 async function eraseAgain({ database, erasure }: Registry, { user, eraseTime }: Erased, t: Transaction) {
   const isOlder = sql`SELECT FROM users WHERE id = ${user} AND created_at <= ${eraseTime}::timestamptz`
-  return (await database.run(isOlder, t)).length > 0 ? erasure.erase(user, t) : undefined
+  if ((await database.run(isOlder, t)).length > 0) return erasure.erase(user, t)
+  await database.run(
+    sql`INSERT INTO spent_ids SELECT 'users', ${user} WHERE NOT EXISTS (SELECT FROM users WHERE id = ${user})
+      ON CONFLICT DO NOTHING`,
+    t,
+  )
+  return undefined
 }
 
 async function countWithin(database: Database, t: Transaction): Promise<number> {

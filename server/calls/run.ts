@@ -125,8 +125,9 @@ export function createCalls(deps: CallsDeps): Calls {
 /** Log message for a refusal that the row of its RPC doesn't list. */
 const unlistedRefusal = 'the refusal has a reason or limit that the policy of the RPC does not list'
 
-/** Whether the row of an RPC lists the reason and the limit of a refusal. */
+/** Whether the row of an RPC lists the reason and the limit of a refusal. Keys of services come before every row. */
 function listsRefusal(policy: Policy, { reason, more }: Refusal): boolean {
+  if (more.limit === 'serviceKeys') return true
   const reasons: readonly string[] = reasonsOf(policy)
   return reasons.includes(Reason[reason]!) && (!more.limit || policy.limits.includes(more.limit))
 }

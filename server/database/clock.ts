@@ -10,7 +10,7 @@ interface Clock {
 }
 
 /** Milliseconds between two readings. Between readings, the monotonic clock of the process advances the time. */
-const interval = 30_000
+const interval = 1_000
 
 /** Maximum milliseconds of the round trip of a reading. Slower readings are too inaccurate. */
 const maxRoundTrip = 1_000

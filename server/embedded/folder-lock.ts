@@ -23,7 +23,7 @@ const sockets = /^start-[\da-f]{12}\.(?:lock|draft)$/
  */
 export async function withFolderLock(folder: string, task: () => Promise<void>): Promise<void> {
   if (platform() === 'win32') return withPipe(folder, task)
-  const end = Date.now() + timeout
+  const end = performance.now() + timeout
   // A path of a socket has at most about 100 bytes; by a descriptor, the path of the folder doesn't count.
   const handle = platform() === 'linux' ? await open(folder) : undefined
   const at = handle ? `/proc/self/fd/${handle.fd}` : relative('', folder)
@@ -37,7 +37,7 @@ export async function withFolderLock(folder: string, task: () => Promise<void>):
           await claim?.withdraw()
         }
       }
-      if (Date.now() > end) throw tooLong(folder)
+      if (performance.now() > end) throw tooLong(folder)
       // Random, so that processes that withdrew at once don’t claim at once again.
       await sleep(10 + Math.random() * 50)
     }
@@ -52,8 +52,8 @@ const tooLong = (folder: string) => new Error(`Another process has been starting
 async function withPipe(folder: string, task: () => Promise<void>): Promise<void> {
   const path = `\\\\.\\pipe\\auth-${createHash('sha256').update(folder).digest('hex').slice(0, 32)}`
   const server = createServer(socket => socket.destroy())
-  for (const end = Date.now() + timeout; !(await listens(server, { path })); await sleep(20))
-    if (Date.now() > end) throw tooLong(folder)
+  for (const end = performance.now() + timeout; !(await listens(server, { path })); await sleep(20))
+    if (performance.now() > end) throw tooLong(folder)
   await task().finally(() => new Promise(done => server.close(done)))
 }
 

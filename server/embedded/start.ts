@@ -88,7 +88,7 @@ export async function startEmbedded(options: Options) {
 
 /** Starts the database if needed, and connects to it with the shared lock. */
 async function attach(cluster: Cluster): Promise<{ client: pg.Client; port: number }> {
-  const end = Date.now() + timeout
+  const end = performance.now() + timeout
   for (;;) {
     const running = await findPostmaster(cluster.folder)
     if (running?.ready) {
@@ -96,7 +96,8 @@ async function attach(cluster: Cluster): Promise<{ client: pg.Client; port: numb
       if (client) return { client, port: running.port }
     }
     if (!running) await withFolderLock(cluster.dataDir, () => launch(cluster))
-    if (Date.now() > end) throw new Error(`PostgreSQL in ${cluster.folder} takes no connections; see ${logOf(cluster)}`)
+    if (performance.now() > end)
+      throw new Error(`PostgreSQL in ${cluster.folder} takes no connections; see ${logOf(cluster)}`)
     await sleep(10)
   }
 }

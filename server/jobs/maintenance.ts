@@ -21,7 +21,7 @@ const rounds = {
 
 /**
  * Starts rounds, which delete expired data, and rotate the signing key if it is due. Replicas can run them concurrently; a round
- * completes the work of a failed previous one.
+ * completes the work of a failed previous one. While the clock of the database is in doubt (models/clock.ts), a round does nothing.
  */
 export function startMaintenance(
   models: Models,
@@ -54,6 +54,8 @@ export function startMaintenance(
   }
 
   async function round(signal?: AbortSignal) {
+    // Age alone decides on all that follows.
+    if ((await models.clock.doubt()) > 0) return
     await models.attempts.prune()
     const { buckets, mailedKeys, emails, emailQuotas, formerUsernames, imports, processes, refreshedSessions } = models
     const pruned = [buckets, mailedKeys, emails, emailQuotas, formerUsernames, imports, processes, refreshedSessions]

@@ -7,7 +7,7 @@ import { maxEntries } from './cache-size.js'
 
 /**
  * Creates the failures of subjects, such as users, by id, in a process. `max` failures in a window reach the limit; `now` is a
- * clock in ms since 1970.
+ * clock in ms.
  */
 export function createFailures(deps: {
   readonly limit: Limit
@@ -17,7 +17,7 @@ export function createFailures(deps: {
   readonly now: () => number
 }) {
   const { limit, max, count, now } = deps
-  /** Counts by id, with the end of their window in ms since 1970. */
+  /** Counts by id, with the end of their window in ms. */
   const counts = new LRUCache<number, { readonly count: number; readonly until: number }>(maxEntries(100_000))
   /** Attempts in flight by id. */
   const inFlight = new Map<number, number>()

@@ -11,7 +11,7 @@ const maxNetworks = 20_000
 
 /**
  * Creates empty counts, by which networks rank. They decay exponentially. But for refusals, the count of an outer network is
- * the sum of its inner ones. `now` is a clock in ms since 1970.
+ * the sum of its inner ones. `now` is a clock in ms.
  */
 export function createNetworkRanks(now: () => number) {
   const counts = new LRUCache<string, { readonly count: number; readonly at: number }>(maxEntries(maxNetworks))

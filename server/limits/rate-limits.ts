@@ -36,7 +36,9 @@ const maxStates = 100_000
 /** Minimum milliseconds between two reads of a full bucket. */
 const confirmedFor = 250
 
-/** The cached state of a bucket. Times are in ms since 1970. */
+const never = Number.NEGATIVE_INFINITY
+
+/** The cached state of a bucket. Times are in ms. */
 interface State {
   readonly bucket: Bucket
   inFlight: number
@@ -49,7 +51,7 @@ interface State {
 /** Admits or refuses operations by client address. Addresses are in canonical text. */
 export type RateLimits = ReturnType<typeof createRateLimits>
 
-/** Creates the limits; `factor` multiplies the limits, `now` is a clock in ms since 1970. */
+/** Creates the limits; `factor` multiplies the limits, `now` is a clock in ms. */
 export function createRateLimits(deps: {
   buckets: Buckets
   counterKeys: CounterKeys
@@ -66,7 +68,7 @@ export function createRateLimits(deps: {
     const key = `${kind} ${subject}`
     let state = states.get(key)
     if (!state) {
-      state = { bucket: createBucket(limits[kind], now), inFlight: 0, confirmedAt: 0, reportedAt: 0 }
+      state = { bucket: createBucket(limits[kind], now), inFlight: 0, confirmedAt: never, reportedAt: never }
       states.set(key, state)
     }
     return state
@@ -108,8 +110,11 @@ export function createRateLimits(deps: {
     },
     /** Counts an availability look-up, or a refusal that reveals a taken name; false when the bucket is full. */
     takeLookUp: (address: string) => stateOf('lookUps', network(address)).bucket.acquire(1),
-    /** Counts a service key that this process hasn't seen before; false when the bucket is full. */
-    takeServiceKey: (address: string) => stateOf('serviceKeys', network(address)).bucket.acquire(1),
+    /** Counts a service key that this process hasn't seen before. Refuses with TOO_MANY_ATTEMPTS when the bucket is full. */
+    takeServiceKey(address: string): void {
+      const { bucket } = stateOf('serviceKeys', network(address))
+      if (!bucket.acquire(1)) throw tooManyAttempts(bucket.blockedFor(1) / 1000, 'serviceKeys')
+    },
     /**
      * Counts the users that a service reads, and returns how many it counted. Refuses with TOO_MANY_ATTEMPTS when the bucket
      * has no room for all of them.

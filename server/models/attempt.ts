@@ -23,6 +23,8 @@ export type Proof = (typeof proofs)[number]
 
 /** A device on which an account signed in before. Its client still has a token of that session. */
 export interface Device {
+  /** Id of the key that signed the token: once it is retired, the device is unknown. */
+  readonly kid: string
   /** The user of the token. */
   readonly userId: number
   /** Username key of the user when the token was issued. */
@@ -235,8 +237,8 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       const [row] = await database.run<Row>(sql('attempt-begin')`WITH ${relaxed}, account AS (
           SELECT * FROM users WHERE username_key = ${usernameKey} AND deleted_at IS NULL
         ), origin AS (
-          SELECT CASE WHEN id = ${device?.userId}::int THEN 1 WHEN ${knows(id, inner)} THEN 2 WHEN ${knows(id, outer)} THEN 3
-            END AS place
+          SELECT CASE WHEN id = ${device?.userId}::int AND EXISTS (SELECT FROM signing_keys WHERE kid = ${device?.kid}) THEN 1
+            WHEN ${knows(id, inner)} THEN 2 WHEN ${knows(id, outer)} THEN 3 END AS place
           FROM relaxed LEFT JOIN account ON true
         ), found AS (
           SELECT place, place IS NOT NULL AS known, (${subjects}::bytea[])[coalesce(place, 4)] AS subject,

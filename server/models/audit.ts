@@ -51,7 +51,7 @@ export function createAudit(database: Database, masterKey: Pick<MasterKey, 'mac'
     /** Returns the number of staged events, up to 10,000, and the age of the oldest one in seconds. */
     async backlog() {
       const count = sql('audit-backlog')`
-        SELECT count(*)::int AS staged, coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8 AS "oldestSeconds"
+        SELECT count(*)::int AS staged, greatest(0, extract(epoch FROM clock_timestamp() - min(at)))::float8 AS "oldestSeconds"
         FROM (SELECT at FROM audit_staged ORDER BY seq LIMIT 10000) s`
       return (await first(database.read<{ staged: number; oldestSeconds: number }>(count)))!
     },

@@ -11,9 +11,9 @@ export interface BucketLimit {
 /** A part that stops waiting for the disk: a crash of PostgreSQL loses at most the counts of the last second. */
 export const relaxed = sql`relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))`
 
-/** The present level of the bucket `b`. */
+/** The present level of the bucket `b`. If its time lies ahead, because the clock was set back, no time has passed. */
 export const bucketLevel = ({ perSecond }: BucketLimit) =>
-  sql`greatest(0, b.level - extract(epoch FROM clock_timestamp() - b.updated_at) * ${perSecond}::float8)::float8`
+  sql`greatest(0, b.level - greatest(0, extract(epoch FROM clock_timestamp() - b.updated_at)) * ${perSecond}::float8)::float8`
 
 /** A part that adds an operation to a bucket, if a condition holds, and returns the level, which may exceed the capacity. */
 export const addToBucket = (subject: Buffer, limit: BucketLimit, condition = sql`true`, unless = sql`true`) => sql`

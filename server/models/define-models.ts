@@ -13,6 +13,7 @@ import { createAttempts, createCounterKeys } from './attempt.js'
 import { createAudit } from './audit.js'
 import { createBuckets } from './bucket.js'
 import { createChangeFeed } from './change-feed.js'
+import { createClockRecord } from './clock.js'
 import { createStoredKeys, type StoredKeys } from './data-key.js'
 import { createEmails } from './email.js'
 import { createEmailQuotas } from './email-quota.js'
@@ -67,6 +68,7 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     tokenIssuers: createTokenIssuers(database),
     attempts,
     buckets: createBuckets(database),
+    clock: createClockRecord(database),
     processes: createProcesses(database),
     erasure: createErasure(database, counterKeys),
     userData: createUserData(database),

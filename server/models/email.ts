@@ -171,6 +171,8 @@ export type Email = EmailIntent & {
   /** 0 for a first attempt. */
   readonly priority: number
   readonly createdAt: Date
+  /** Its age in seconds, by the clock of the database, at the start of the attempt. */
+  readonly age: number
 }
 
 /** An e-mail of one kind that isn't ready. */
@@ -211,7 +213,8 @@ const due = (priority: number) => sql`(
   SELECT id FROM emails WHERE priority = ${sql.text(priority)} AND next_attempt_at <= now()
   ORDER BY next_attempt_at FOR UPDATE SKIP LOCKED LIMIT 1)`
 
-const columns = sql.text(selectList(claimed, 'e'))
+const columns = sql`${sql.text(selectList(claimed, 'e'))},
+  greatest(0, extract(epoch FROM now() - e.created_at))::float8 AS age`
 
 /** What administrators see of an e-mail. */
 const queued = ['id', 'kind', 'attempts', 'createdAt', 'parameters', 'nextAttemptAt', 'lastError']
@@ -355,7 +358,7 @@ export function createEmails(database: Database) {
       const isDue = sql`next_attempt_at IS NOT NULL`
       const count = sql('email-backlog')`
         SELECT count(*) FILTER (WHERE ${isDue} AND stage <> 'held')::int AS waiting,
-          coalesce(extract(epoch FROM now() - min(created_at) FILTER (WHERE ${isDue} AND stage <> 'held')), 0)::float8
+          greatest(0, extract(epoch FROM now() - min(created_at) FILTER (WHERE ${isDue} AND stage <> 'held')))::float8
             AS "oldestSeconds",
           count(*) FILTER (WHERE ${isDue} AND last_error IS NOT NULL)::int AS retried,
           count(*) FILTER (WHERE ${isDue} AND CASE WHEN last_error IS NULL THEN attempts > 1

@@ -23,7 +23,7 @@ import { lockForMember } from './organization.js'
 const mostAttempts = 5
 
 /** Validity in seconds. Activation keys are valid for longer, because an organization passes them on. */
-const validity = { recovery: 15 * 60, activation: 72 * 3600, email: 15 * 60 } as const
+export const validity = { recovery: 15 * 60, activation: 72 * 3600, email: 15 * 60 } as const
 
 /** Purpose of a mailed key. */
 export type Purpose = keyof typeof validity

@@ -32,7 +32,7 @@ export function describeProcess({ kind, id, version }: Process): string {
 }
 
 const selectRunning = sql`SELECT id, kind, version, migration, issuer, audience FROM processes
-  WHERE seen_at > clock_timestamp() - interval '${sql.text(seconds)} seconds'`
+  WHERE abs(extract(epoch FROM clock_timestamp() - seen_at)) < ${sql.text(seconds)}`
 
 /** Creates the processes in a database. */
 export function createProcesses(database: Database) {

@@ -55,15 +55,15 @@ export function createReservedIds(database: Database) {
       await database.run(lock, t)
     },
     /**
-     * Returns those of the ids that a new record can have, unless a record has them: reserved, and of no erased user. A dry run
-     * reserves nothing, and counts ids that could be.
+     * Returns those of the ids that a new record can have, unless a record has them: reserved, and of no record that is gone. A
+     * dry run reserves nothing, and counts ids that could be.
      */
     async free(kind: Numbered, ids: readonly number[], { dryRun }: { readonly dryRun: boolean }, t: Transaction) {
       const free = sql('reserved-ids-free')`
         SELECT id FROM unnest(${ids}::int[]) AS chosen (id), ${given(kind)}
         WHERE CASE WHEN id <= last THEN EXISTS (SELECT FROM reserved_ids r WHERE r.kind = ${kind} AND id BETWEEN r.first AND r.last)
             ELSE ${dryRun}::boolean AND id <= reach END
-          AND NOT (${kind}::text = 'users' AND EXISTS (SELECT FROM erased_users e WHERE e.id = chosen.id))`
+          AND NOT EXISTS (SELECT FROM spent_ids e WHERE e.kind = ${kind} AND e.id = chosen.id)`
       const rows = await database.run<{ id: number }>(free, t)
       return new Set(rows.map(({ id }) => id))
     },

@@ -54,6 +54,9 @@ export const publishLead = 600
 /** Lifetime of tokens of administrators, in seconds. */
 export const adminTokenTtl = 12 * 3600
 
+/** The longest time from now for which a key with a successor verifies, in seconds as SQL: see `add`. */
+export const longestVerification = `${publishLead} + greatest(token_ttl, ${adminTokenTtl}) + 60`
+
 /** Seconds after which a key is rotated. */
 export const rotateAfter = 90 * 86_400
 
@@ -94,10 +97,14 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
 
   const verifies = sql`(verifies_until IS NULL OR verifies_until > now())`
 
+  // The newest that signs by now. If all lie ahead, because the clock was set back, the first of them signs.
+  const signing = sql`${verifies} ORDER BY signs_at <= now() DESC, abs(extract(epoch FROM now() - signs_at)) LIMIT 1`
+
   /** Returns the key that signs now. */
   function findSigner(t?: Transaction) {
-    const query = sql('signing-key-signer')`SELECT kid, verifies_until AS "verifiesUntil" FROM signing_keys
-      WHERE signs_at <= now() AND ${verifies} ORDER BY signs_at DESC LIMIT 1`
+    const query = sql(
+      'signing-key-signer',
+    )`SELECT kid, verifies_until AS "verifiesUntil" FROM signing_keys WHERE ${signing}`
     return first<Pick<SigningKey, 'kid' | 'verifiesUntil'>>(t ? database.run(query, t) : database.read(query))
   }
 
@@ -173,8 +180,8 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
     /** Returns the seconds since the current signing key began to sign; undefined when no key signs. */
     async signerAge() {
       const read = sql('signing-key-age')`
-        SELECT extract(epoch FROM now() - max(signs_at))::float8 AS age FROM signing_keys WHERE signs_at <= now() AND ${verifies}`
-      return (await first(database.read<{ age: number | null }>(read)))?.age ?? undefined
+        SELECT greatest(0, extract(epoch FROM now() - signs_at))::float8 AS age FROM signing_keys WHERE ${signing}`
+      return (await first(database.read<{ age: number }>(read)))?.age
     },
     /**
      * Deletes a key, which revokes every token that it signed. Afterwards a key without an expiry signs: if the remaining

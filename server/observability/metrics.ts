@@ -24,6 +24,7 @@ interface Watched {
   }
   readonly signingKeys: { signerAge(): Promise<number | undefined> }
   readonly waysBack: { without(): Promise<number> }
+  readonly clock: { doubt(): Promise<number> }
 }
 
 /** Milliseconds for which a number that costs much is kept. */
@@ -103,7 +104,7 @@ export function createMetrics(endpoint: Pick<MetricsEndpoint, 'registry' | 'befo
     watchFeed: (waiting: () => number) =>
       expose(Gauge, 'auth_feed_waiting', 'Calls of services that wait for changes.', undefined, waiting),
     /** Exports the state of the database and of its queues, and whether the process is ready. */
-    watchDatabase({ database, emails, audit, signingKeys, waysBack }: Watched, isReady: () => Promise<boolean>) {
+    watchDatabase({ database, emails, audit, signingKeys, waysBack, clock }: Watched, isReady: () => Promise<boolean>) {
       const connections = 'Connections of the pool: in use, idle, and maximum.'
       expose(Gauge, 'auth_database_connections', connections, 'state', () => {
         const { inUse, idle, most } = database.stats()
@@ -148,6 +149,12 @@ export function createMetrics(endpoint: Pick<MetricsEndpoint, 'registry' | 'befo
           ],
         },
       )
+      expect(() => clock.doubt(), {
+        auth_clock_doubt_seconds: [
+          'Seconds of running for which nothing is deleted by age because the clock leapt; 0 otherwise.',
+          seconds => seconds,
+        ],
+      })
       expect(async () => ({ age: await signingKeys.signerAge() }), {
         auth_signing_key_age_seconds: ['Time since the signing key began to sign, in seconds.', ({ age }) => age],
       })

@@ -30,11 +30,11 @@ export function startMail(
 ) {
   const compose = createComposer(models, settings, now, onRefusal)
   const transport = createMailTransport(settings, log, registryTag(models.masterKey))
-  return startSender({ queue: models.emails, compose, transport, log, factor: settings.limitFactor, now })
+  return startSender({ queue: models.emails, compose, transport, log, factor: settings.limitFactor })
 }
 
-/** Milliseconds after which a request for a recovery key is dropped. */
-const recoveryMaxAge = 3_600_000
+/** Seconds after which a request for a recovery key is dropped. */
+const recoveryMaxAge = 3_600
 
 /**
  * Creates the function that composes the e-mail of a queue entry from the current state of its user: a suspended user
@@ -50,7 +50,7 @@ export function createComposer(
   const decide = createDecide(models, settings, quotas)
   const make = createMake(models, settings)
   return async email => {
-    if (email.kind === 'recovery-key' && now() - email.createdAt.getTime() > recoveryMaxAge) return 'expired'
+    if (email.kind === 'recovery-key' && email.age > recoveryMaxAge) return 'expired'
     const decided = email.stage === 'ready' ? email : await decide(email)
     return typeof decided === 'object' ? make(decided) : decided
   }

@@ -14,8 +14,8 @@ const cachedFor = 60_000
 export type Quotas = ReturnType<typeof createQuotas>
 
 /**
- * Creates the quotas. `factor` multiplies the limits; each allows at least one e-mail. `now` is a clock in ms since
- * 1970; `onRefusal` is called with the limit of each refusal.
+ * Creates the quotas. `factor` multiplies the limits; each allows at least one e-mail. `now` is a clock in
+ * ms; `onRefusal` is called with the limit of each refusal.
  *
  * Each function counts one and returns 0; when the limit is reached, it returns the seconds until the next one is permitted.
  * After a refusal the caller rolls the transaction back, which reverts other counts. Without a transaction the functions only

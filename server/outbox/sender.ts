@@ -13,7 +13,7 @@ import { type Email, type Emails, notComposed } from '../models/email.js'
 import { describe, type Mail, type MailTransport, refusesRecipient, within } from './transport.js'
 
 /** An entry of the queue, as the sender needs it. */
-type Entry = Pick<Email, 'id' | 'attempts' | 'priority' | 'createdAt'> & { readonly kind: string }
+type Entry = Pick<Email, 'id' | 'attempts' | 'priority' | 'age'> & { readonly kind: string }
 
 /**
  * The result of composing an entry: an e-mail; `unwanted`, when the entry no longer applies and is deleted; `expired`,
@@ -50,10 +50,8 @@ export function startSender<L extends Entry>(parts: {
   readonly log: { warn(fields: object, text: string): void; info(fields: object, text: string): void }
   /** Multiplies the rate. */
   readonly factor?: number
-  /** The clock, in ms since 1970. */
-  readonly now?: () => number
 }) {
-  const { queue, compose, transport, log, factor = 1, now = Date.now } = parts
+  const { queue, compose, transport, log, factor = 1 } = parts
   // Only sent e-mails take a token. Otherwise, many unwanted entries would delay e-mails to owners.
   const rateLimit = createBucket({
     capacity: emailRate.burst,
@@ -67,7 +65,7 @@ export function startSender<L extends Entry>(parts: {
   let reachable = true
 
   async function deliver(entry: L): Promise<void> {
-    const { id, kind, attempts, createdAt } = entry
+    const { id, kind, attempts, age } = entry
     let composed = false
     try {
       const mail = await compose(entry)
@@ -85,7 +83,7 @@ export function startSender<L extends Entry>(parts: {
       // Without the database the attempt can't be settled either.
       if (!composed && isUnreachable(error)) throw error
       const reason = `${composed ? '' : notComposed}${describe(error)}`
-      const delay = delayAfter(error, attempts, (now() - createdAt.getTime()) / 1000)
+      const delay = delayAfter(error, attempts, age)
       log.warn({ entry: id, kind, attempts, reason, delay }, delay ? 'e-mail delayed' : 'e-mail failed permanently')
       return queue.failed(id, reason, delay)
     }

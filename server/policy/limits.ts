@@ -17,7 +17,7 @@ export const addressLimits = {
   serviceKeys: { capacity: 300, perSecond: 300 / 900 },
   /** Users that a service reads, per process and service: 10,000 at once, then 2,000 a second. */
   serviceReads: { capacity: 10_000, perSecond: 2_000 },
-} as const satisfies Partial<Record<Limit | 'serviceKeys', { capacity: number; perSecond: number }>>
+} as const satisfies Partial<Record<Limit, { capacity: number; perSecond: number }>>
 
 /**
  * Failed attempts that lock a proof of an account, in the seconds after the first of them. Each network and device that

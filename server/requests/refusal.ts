@@ -24,6 +24,7 @@ export const limits = {
   recipient: 'e-mails with recovery keys to a recipient',
   notices: 'security notices of an activated account to a recipient',
   change: 'e-mails with codes for a new address',
+  serviceKeys: 'unknown keys of services from a client address',
   serviceReads: 'users that a service reads',
   exports: 'exports of an account',
   watchers: 'calls of a service that wait for changes',

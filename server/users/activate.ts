@@ -28,8 +28,8 @@ interface ActivateDeps {
   readonly audit: Audit
   /** Multiplies the limit of wrong keys. */
   readonly factor: number
-  /** The clock, in ms since 1970. */
-  readonly now: () => number
+  /** A clock in ms. */
+  readonly processNow: () => number
 }
 
 /**
@@ -37,7 +37,7 @@ interface ActivateDeps {
  * keys in 15 minutes may be wrong for the user of the token; they also count as failures of the client address.
  */
 export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
-  const { users, organizations, attempts, counterKeys, rateLimits, audit, factor, now } = deps
+  const { users, organizations, attempts, counterKeys, rateLimits, audit, factor, processNow: now } = deps
   const max = failuresThatLock(factor)
   const count = (userId: number) => attempts.count(counterKeys.activation(userId), lockout.seconds)
   const wrongKeys = createFailures({ limit: 'activation', max, count, now })

@@ -5,6 +5,7 @@ import { TOTP } from 'otpauth'
 import { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
 import { newKeyPair } from '../../server/models/signing-key.js'
 import { openAdministration, openLocal, openSignedIn, reasonOf, wrongFieldsOf } from '../_helpers/administration.js'
+import { anyAddress, from } from '../_helpers/crowd.js'
 import { password, serviceWithClock, startTestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 import { waitForValue } from '../_helpers/wait.js'
@@ -48,6 +49,26 @@ test('retiring a key needs its id as confirmation, and leaves one that signs', a
   const [key, ...others] = (await (await openSignedIn(t, service)).listSigningKeys({})).keys
   t.like(key, { kid: successor, signs: true })
   t.deepEqual(others, [])
+})
+
+test('once a key is retired, its tokens make no device known, in any process', async t => {
+  const service = await startTestService(t, settings)
+  const other = await startTestService(t, service.env)
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const login = (given: string, token?: string) =>
+    other.request('POST', '/users/login', {
+      query: { username, password: given },
+      headers: from(anyAddress()),
+      ...(token && { token }),
+      once: true,
+    })
+  for (let n = 0; n < 10; n++) await login('not the password')
+  t.is((await login(password)).status, 429)
+  t.is((await login('not the password', token)).status, 404)
+  const api = await openSignedIn(t, service)
+  const [{ kid } = { kid: '' }] = (await api.listSigningKeys({})).keys
+  await api.retireSigningKey({ kid, confirm: kid })
+  t.is((await login(password, token)).status, 429)
 })
 
 test('in any order of rotations and retirements, one key has no expiry, and the signing key outlives its tokens', async t => {

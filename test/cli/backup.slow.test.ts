@@ -24,11 +24,11 @@ import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 /** All tables: those in a backup, and those that are excluded. */
 const tables = {
-  held: `answers attempts audit_checkpoint audit_events audit_head audit_staged buckets data_keys email_quotas erased_users
+  held: `answers attempts audit_checkpoint audit_events audit_head audit_staged buckets data_keys email_quotas
     former_usernames import_batches import_records imports known_addresses organizations provider_keys question_aliases
-    questions reserved_ids services token_issuer totp_secrets unmatched_answers users`.split(/\s+/),
+    questions reserved_ids services spent_ids token_issuer totp_secrets unmatched_answers users`.split(/\s+/),
   // A stolen backup must contain no usable credentials, and a restore must not bring back used ones.
-  excluded: ['emails', 'mailed_keys', 'processes', 'service_keys', 'signing_keys'],
+  excluded: ['clock', 'emails', 'mailed_keys', 'processes', 'service_keys', 'signing_keys'],
   // The header of a backup contains it.
   ledger: ['migrations'],
 }
@@ -177,7 +177,7 @@ test('restored texts equal the originals exactly, even if they contain delimiter
   t.deepEqual(restored.rows, original.rows)
 })
 
-test('a restore keeps reserved ids: a later import creates records with them, but not with the id of an erased user', async t => {
+test('a restore keeps reserved ids: a later import creates records with them, but not with those of users who were erased', async t => {
   const { env, folder, recipient, identity } = await backedUp(t)
   const list = async (to: Record<string, string>, noun: string, rows: readonly string[]) => {
     const path = join(folder, 'list.csv')
@@ -194,15 +194,20 @@ test('a restore keeps reserved ids: a later import creates records with them, bu
   done(await runCli(env, ['users', 'erase', 'kept20', '--confirm', 'kept20']))
   const file = join(folder, 'kept.age')
   done(await runCli(env, ['backup', file, '--recipient', recipient]))
+  // Created and erased after the backup.
+  t.deepEqual(await list(env, 'users', [head, user(30)]), { created: 1, rejected: 0 })
+  done(await runCli(env, ['users', 'delete', 'kept30', '--yes']))
+  const receipts = join(folder, 'erasures.jsonl')
+  await writeFile(receipts, done(await runCli(env, ['users', 'erase', 'kept30', '--confirm', 'kept30', '--json'])))
   const there = await elsewhere(t)
-  done(await runCli(there, ['restore', file, '--identity', identity]))
+  done(await runCli(there, ['restore', file, '--identity', identity, '--erasures', receipts]))
   t.deepEqual(await list(there, 'organizations', ['id,name', '2,Dois', '8,Oito']), { created: 1, rejected: 0 })
-  t.deepEqual(await list(there, 'users', [head, user(20), user(21), user(51)]), { created: 1, rejected: 2 })
+  t.deepEqual(await list(there, 'users', [head, user(20), user(21), user(30), user(51)]), { created: 1, rejected: 3 })
   done(await runCli(there, ['organizations', 'create', '--name', 'Nova']))
   const ids = await ask(there.DATABASE_URL, 'SELECT id FROM organizations ORDER BY id')
   t.deepEqual(
     ids.map(({ id }) => id),
-    [2, 8, 9, 10],
+    [2, 8, 9, 100_010],
   )
 })
 

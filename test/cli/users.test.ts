@@ -144,6 +144,11 @@ test('a username that looks like an id is refused as ambiguous, and an id withou
   }
   t.is((await users('erase', '--id', `${id}`, '--confirm', `#${id}`)).code, 2)
   t.is((await json('show', `${id}`)).username, target.username)
+  // A number is an id, whether or not a record has it.
+  const numeric = await service.signUp('ROLE_CLIENT', { username: '7777777' })
+  const wrong = await users('suspend', '7777777', '--reason', 'x', '--yes')
+  t.is(wrong.code, 2)
+  t.true(wrong.stderr.includes(`#${idOf(numeric.token)}`), wrong.stderr)
   t.is((await json('show', `${trap}`)).username, `#${id}`)
 })
 

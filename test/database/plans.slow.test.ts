@@ -45,7 +45,7 @@ test.serial.before(async () => {
     INSERT INTO question_aliases SELECT 'q' || id, 1 FROM users;
     INSERT INTO imports (kind, source_digest, dry_run, all_or_nothing, change_accounts, keep_ids, actor)
       SELECT 'users', n::text, false, false, '{}', false, 'user' FROM generate_series(1, ${rows}) n;
-    INSERT INTO erased_users SELECT n FROM generate_series(1, ${rows}) n;
+    INSERT INTO spent_ids SELECT 'users', n FROM generate_series(1, ${rows}) n;
     INSERT INTO import_batches (import_id, first_row, row_count, answer) SELECT id, 0, 1, '' FROM imports;
     INSERT INTO import_records SELECT id, sha256(id::text::bytea), 1 FROM imports
   `
@@ -119,11 +119,11 @@ const none = { LOCK: { UPDATE: 'UPDATE', NO_KEY_UPDATE: 'NO KEY UPDATE', SHARE: 
 
 /** Uses of the models, each with the indexes that must lead to its rows. */
 const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<unknown>]> = {
-  'a user by id': [['users_pkey', 'organizations_pkey', 'provider_keys_user'], m => m.users.byId(9)],
+  'a user by id': [['users_pkey', 'organizations_pkey', 'provider_keys_user_id_key'], m => m.users.byId(9)],
   'a user by username': [['users_username_key_key'], m => m.users.byUsername('u9')],
   'a caller': [['users_pkey'], m => m.users.findTokenHolder(9, 'kid')],
   'users by ids and usernames': [
-    ['users_pkey', 'users_username_key_key', 'organizations_pkey', 'provider_keys_user'],
+    ['users_pkey', 'users_username_key_key', 'organizations_pkey', 'provider_keys_user_id_key'],
     m => m.users.findMany([8, 9], ['u7']),
   ],
   'who has a key of a service': [['service_keys_digest_key', 'services_pkey'], m => m.services.holder(key)],
@@ -263,7 +263,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'a count of e-mails': [['email_quotas_pkey'], m => m.emailQuotas.take(key, [{ max: 5, seconds: 3600 }], none)],
   'records that an import changed': [['import_records_pkey'], m => m.imports.touched(9, ['u9'], none)],
   'ids that a new record can have': [
-    ['erased_users_pkey'],
+    ['spent_ids_pkey'],
     m => m.imports.ids.free('users', [9], { dryRun: false }, none),
   ],
   'answers of a user': [['answers_pkey'], m => m.questions.answers(9)],
@@ -283,7 +283,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   ],
   'the previous sign-in': [['audit_events_subject'], m => m.userData.previousSignIn(9, 1_800_000_000)],
   'the data of a user': [
-    ['users_pkey', 'organizations_pkey', 'provider_keys_user', 'answers_pkey', 'emails_owner'],
+    ['users_pkey', 'organizations_pkey', 'provider_keys_user_id_key', 'answers_pkey', 'emails_owner'],
     m => m.userData.export(9, 'owner'),
   ],
   'the newest of the audit log': [['audit_events_pkey'], m => m.audit.list({ limit: 10 })],
@@ -381,14 +381,13 @@ const guards = new Set([
   'known_addresses_address',
   'organizations_name_key_key',
   'provider_keys_pkey',
-  'provider_keys_user_id_key',
   // A table with so few rows is read sequentially.
   'questions_question_key_key',
   'signing_keys_pkey',
   // For imports that keep ids, which are few.
   'reserved_ids_pkey',
   // For them too, and above directly.
-  'erased_users_pkey',
+  'spent_ids_pkey',
   // A user has one question at sign-up.
   'unmatched_answers_pkey',
   'totp_secrets_pkey',

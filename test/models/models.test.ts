@@ -156,7 +156,16 @@ test('an attempt counts where the account knows it, and begins unless its counte
     const address = `192.0.${number}.1`
     const proof = way === 'none' ? undefined : (way as 'password' | 'answers')
     const hasDevice = knows.includes('device')
-    const device: Device = { userId: knows.startsWith('other') ? 0 : id, usernameKey: name, active: true, session: 's' }
+    const kid = (await models.database.transact(t =>
+      models.signingKeys.rotate({ force: true, lead: 0, tokenTtl: 3600 }, t),
+    ))!
+    const device: Device = {
+      kid,
+      userId: knows.startsWith('other') ? 0 : id,
+      usernameKey: name,
+      active: true,
+      session: 's',
+    }
     const networks = knowableNetworks(address)
     const [inner, outer] = [counterKeys.knownNetwork(networks[0]), counterKeys.knownNetwork(networks[1])]
     const known = [knows.includes('address') && inner, knows.includes('network') && outer].filter(Boolean)

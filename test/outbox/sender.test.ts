@@ -21,7 +21,7 @@ interface Row {
   readonly kind: string
   attempts: number
   priority: number
-  readonly createdAt: Date
+  readonly age: number
   due: number
   error?: string
 }
@@ -36,8 +36,7 @@ function createQueue(...ids: readonly unknown[]) {
     rows,
     history,
     add(id: string, { minutes = 0, attempts = 0 } = {}) {
-      const createdAt = new Date(Date.now() - minutes * 60_000)
-      rows.set(id, { id, kind: 'test', attempts, priority: Math.min(attempts, 1), createdAt, due: 0 })
+      rows.set(id, { id, kind: 'test', attempts, priority: Math.min(attempts, 1), age: minutes * 60, due: 0 })
     },
     async claim(lease: number, retries: boolean) {
       const due = [...rows.values()].filter(row => row.due <= Date.now() && (retries || row.priority === 0))

@@ -98,18 +98,21 @@ CREATE TABLE users (
   CONSTRAINT users_deleted_suspended CHECK (deleted_at IS NULL OR suspended)
 );
 
--- Ids of erased users. Tokens and other services name a user by its id, so no other user gets it, however it is chosen.
-CREATE TABLE erased_users (
-  id integer PRIMARY KEY
+-- Ids of organizations and users that are gone. Tokens and other services name them by their ids, so no other gets one, however
+-- it is chosen.
+CREATE TABLE spent_ids (
+  kind text NOT NULL,
+  id integer NOT NULL,
+  PRIMARY KEY (kind, id)
 );
-CREATE FUNCTION users_keep_erased_ids() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION keep_spent_ids() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  INSERT INTO erased_users (id) VALUES (OLD.id) ON CONFLICT DO NOTHING;
+  INSERT INTO spent_ids (kind, id) VALUES (TG_TABLE_NAME, OLD.id) ON CONFLICT DO NOTHING;
   RETURN NULL;
 END
 $$;
-CREATE TRIGGER users_keep_erased_ids AFTER DELETE ON users
-  FOR EACH ROW EXECUTE FUNCTION users_keep_erased_ids();
+CREATE TRIGGER users_keep_spent_ids AFTER DELETE ON users FOR EACH ROW EXECUTE FUNCTION keep_spent_ids();
+CREATE TRIGGER organizations_keep_spent_ids AFTER DELETE ON organizations FOR EACH ROW EXECUTE FUNCTION keep_spent_ids();
 
 -- Another e-mail address ends recovery sessions, whatever changes it, except the one that the transaction names. Their tokens have
 -- whole seconds: one that began in the same second has ended, and the next one begins in the next second.
@@ -412,6 +415,14 @@ CREATE TABLE processes (
   seen_at timestamptz NOT NULL
 );
 
+-- The clock of this database, as a process last recorded it.
+CREATE TABLE clock (
+  single boolean PRIMARY KEY DEFAULT true CHECK (single),
+  seen_at timestamptz NOT NULL,
+  -- Seconds of running for which nothing is deleted by age, because the clock leapt.
+  doubted_for double precision NOT NULL DEFAULT 0
+);
+
 -- Secrets of one-time codes (RFC 6238).
 CREATE TABLE totp_secrets (
   user_id integer PRIMARY KEY REFERENCES users ON DELETE CASCADE,
@@ -503,7 +514,7 @@ CREATE TABLE import_batches (
 );
 
 -- Ids that imports reserved for records of other systems. The sequence is beyond them, so no other record gets one. They stay
--- reserved for later imports; an id that has a record, or whose user was erased, isn't free.
+-- reserved for later imports; an id that has a record, or had one, isn't free.
 CREATE TABLE reserved_ids (
   kind text NOT NULL CHECK (kind IN ('organizations', 'users')),
   first integer NOT NULL,

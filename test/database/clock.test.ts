@@ -1,0 +1,89 @@
+/** Whatever the clock of the database does, no lock, wait or age outlasts its own length, and nothing is deleted too soon. */
+import test from 'ava'
+import { runCli } from '../_helpers/cli.js'
+import { createClock } from '../_helpers/clock.js'
+import { ask, freshDatabase } from '../_helpers/database.js'
+import { openMailbox } from '../_helpers/mailbox.js'
+import { signUpForm, startTestService } from '../_helpers/service.js'
+import { waitFor, waitForValue } from '../_helpers/wait.js'
+
+const hour = 3600
+
+for (const [leap, seconds] of Object.entries({
+  '20 min ahead': 1200,
+  '3 h ahead': 3 * hour,
+  '2 d ahead': 48 * hour,
+  '400 d ahead': 9600 * hour,
+  '3 h behind': -3 * hour,
+}))
+  test(`a clock that was ${leap} holds up nobody once it is corrected`, async t => {
+    const mailbox = await openMailbox(t)
+    const url = await freshDatabase(t, { from: 'template0' })
+    const clock = await createClock(url)
+    await clock.pass(seconds)
+    // The first start, so that the signing key has the wrong time as well.
+    const { request, signUp, login } = await startTestService(t, { DATABASE_URL: url, SMTP_URL: mailbox.url })
+    const email = 'ana@example.org'
+    const { username } = await signUp('ROLE_CLIENT', { email })
+    const wrong = () =>
+      request('POST', '/users/login', { query: { username, password: 'wrong password 1' }, once: true })
+    for (let n = 0; n < 11; n++) await wrong()
+    t.is((await wrong()).status, 429)
+    const recover = () => request('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email } })
+    await recover()
+    await mailbox.nextEmail(email)
+
+    await clock.pass(-seconds)
+    const other = signUpForm({ email: 'bia@example.org' })
+    t.is((await request('POST', '/users/signup', { body: other, once: true })).status, 200)
+    t.truthy(await login(other.username as string))
+    const asked = { username: other.username as string, email: 'bia@example.org' }
+    await request('POST', '/forgotpasswords/sendkeybyemail', { query: asked })
+    t.truthy(await mailbox.nextEmail('bia@example.org'))
+    await waitFor(async () => Number((await wrong()).headers.get('retry-after') ?? 0) <= 900)
+    const ahead = `SELECT (SELECT count(*) FROM mailed_keys WHERE expires_at > now() + interval '15 minutes')
+      + (SELECT count(*) FROM emails WHERE next_attempt_at > now() + interval '2 minutes')
+      + (SELECT count(*) FROM email_quotas WHERE now() < ANY (sent_at))
+      + (SELECT count(*) FROM users WHERE now() < greatest(created_at, unactivated_seen_at)) AS count`
+    await waitForValue(async () => Number((await ask(url, ahead))[0]!.count), 0)
+    t.deepEqual(await ask(url, 'SELECT count(*)::int AS users FROM users'), [{ users: 3 }])
+  })
+
+test('after a leap of more than an hour nothing is deleted by age until processes have run for a day', async t => {
+  const url = await freshDatabase(t, { from: 'template0' })
+  const clock = await createClock(url)
+  const settings = { DATABASE_URL: url, AUTH_METRICS_ADDRESS: '127.0.0.1:0' }
+  const first = await startTestService(t, settings)
+  await first.signUp('ROLE_CLIENT')
+  const count = async () => (await ask(url, 'SELECT count(*)::int AS users FROM users'))[0]!.users
+  const doubt = async ({ service }: typeof first) => {
+    const text = await (await fetch(`http://127.0.0.1:${service.addresses.metrics!.port}/metrics`)).text()
+    return Number(/^auth_clock_doubt_seconds (\d+)/m.exec(text)?.[1])
+  }
+  t.is(await doubt(first), 0)
+  await clock.pass(9600 * hour)
+  t.is(await doubt(first), 86_400)
+  await first.service.stop()
+
+  const again = { ...first.env, ...settings }
+  const second = await startTestService(t, again)
+  // Once the round that begins a second after the start is over.
+  await waitFor(async () => (await doubt(second)) < 86_400)
+  t.is(await count(), 2)
+  const { stdout } = await runCli(second.env, ['doctor'])
+  t.regex(stdout, /^warning +clocks: .* until processes have run for 24 more hours\.\n.*docs\/operations\.md/m)
+  await second.service.stop()
+
+  await ask(url, 'UPDATE clock SET doubted_for = 0')
+  const third = await startTestService(t, again)
+  t.is(await doubt(third), 0)
+  await waitForValue(count, 1)
+})
+
+test('a process that can’t sign a token isn’t ready', async t => {
+  const { request, registry } = await startTestService(t)
+  const ready = async () => (await request('GET', '/readyz', { once: true })).status
+  t.is(await ready(), 200)
+  await registry.database.sequelize.query('DELETE FROM signing_keys')
+  await waitForValue(ready, 503)
+})
