@@ -1,7 +1,7 @@
 #!/usr/bin/env -S node --max-semi-space-size=8 --max-old-space-size=512
 /** `auth-gateway`: the gateway as a separate process, in front of remote servers. */
 import { create } from '@bufbuild/protobuf'
-import { createScheduler, schedulerLimits } from '../server/limits/scheduler.js'
+import { createScheduler, noHashing, schedulerLimits } from '../server/limits/scheduler.js'
 import { createLog } from '../server/observability/log.js'
 import { createMetricsEndpoint } from '../server/observability/metrics-endpoint.js'
 import { createUndeclaredProxies } from '../server/observability/undeclared-proxy.js'
@@ -62,7 +62,7 @@ async function main(): Promise<void> {
   if (httpCertificates) endpoint.watchCertificate('http', httpCertificates.endsAt)
   const { defaultRevision, compatibility, trustedProxies, corsOrigins, docs } = settings
   // Calls to a server need no slots here, because the server schedules them.
-  const scheduler = createScheduler({ ...schedulerLimits, slots: Number.POSITIVE_INFINITY }, () => false)
+  const scheduler = createScheduler({ ...schedulerLimits, slots: Number.POSITIVE_INFINITY }, noHashing)
   endpoint.watchScheduler(scheduler.stats)
   const gateway = createGateway({
     transport,
