@@ -1,5 +1,9 @@
 /** Reads the body of a request of any operation: size, media type, encoding, syntax. */
+import type { IncomingHttpHeaders } from 'node:http'
+import type { Turn } from '../server/requests/call.js'
+import { costOfInput, maxValues } from '../server/requests/input.js'
 import type { Request } from './connection.js'
+import type { Exchange } from './exchange.js'
 import { HttpError } from './problem.js'
 
 /** Maximum number of bytes of a body. */
@@ -15,15 +19,16 @@ export type Body = { readonly form: string } | { readonly json: unknown }
 const utf8 = new TextDecoder('utf-8', { fatal: true })
 
 /**
- * Reads the whole body of a request; undefined if it is empty.
+ * Reads the whole body of a request; undefined if it is empty. Others take their turns while it arrives.
  *
  * @throws HttpError PAYLOAD_TOO_LARGE as soon as the size is known; the rest stays unread
  * @throws HttpError UNSUPPORTED_MEDIA_TYPE if it is neither JSON nor a form, or not in UTF-8
  * @throws HttpError MALFORMED_REQUEST if it doesn't match its media type
  */
-export async function readBody(request: Request): Promise<Body | undefined> {
+export async function readBody(exchange: Exchange): Promise<Body | undefined> {
+  const { request, turn } = exchange
   if (!mayHaveBody(request)) return undefined
-  const bytes = await readBytes(request)
+  const bytes = await readBytes(exchange)
   if (bytes.length === 0) return undefined
   const { 'content-type': type = '', 'content-encoding': encoding = 'identity' } = request.headers
   const isForm = isFormType(type)
@@ -31,7 +36,7 @@ export async function readBody(request: Request): Promise<Body | undefined> {
     const accepted = { 'accept-encoding': 'identity' }
     throw new HttpError('UNSUPPORTED_MEDIA_TYPE', 'Send the body without compression.', accepted)
   }
-  return isForm ? { form: decodeText(bytes) } : { json: parseJson(decodeText(bytes)) }
+  return isForm ? { form: decodeText(bytes) } : { json: parseJson(decodeText(bytes), turn) }
 }
 
 /** Decodes UTF-8. Throws `HttpError` if it is invalid. */
@@ -43,9 +48,10 @@ export function decodeText(bytes: Buffer): string {
   }
 }
 
-/** Whether a request has a body that hasn't fully arrived. */
-export function isArriving(request: Request): boolean {
-  return !request.complete && mayHaveBody(request)
+/** Cost of a body in ms, by its announced length; a body without a length costs as much as the longest. */
+export function costOfBody({ 'content-length': length, 'transfer-encoding': coding }: IncomingHttpHeaders): number {
+  if (length === undefined && coding === undefined) return 0
+  return costOfInput(Math.min(Number(length ?? bodyLimit), bodyLimit))
 }
 
 /** Whether the headers announce a body over `bodyLimit`. */
@@ -60,11 +66,16 @@ function mayHaveBody(request: Request): boolean {
 }
 
 /**
- * Reads the bytes of a body.
+ * Reads the bytes of a body. Others take their turns while it arrives.
  *
  * @throws HttpError PAYLOAD_TOO_LARGE as soon as the size is known; the rest stays unread
  */
-export function readBytes(request: Request): Promise<Buffer> {
+export function readBytes({ request, turn }: Exchange): Promise<Buffer> {
+  const isArriving = !request.complete && mayHaveBody(request)
+  return isArriving ? turn.pause(() => receive(request)) : receive(request)
+}
+
+function receive(request: Request): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const tooLarge = () => reject(bodyTooLarge())
     if (announcesTooMuch(request)) return tooLarge()
@@ -111,25 +122,34 @@ function isFormType(header: string): boolean {
   return isForm
 }
 
-/** Parses JSON. Throws `HttpError` if it is invalid, nested too deeply, or has text that UTF-8 can't encode. */
-export function parseJson(text: string): unknown {
+/**
+ * Parses JSON, and charges the turn for its values. Throws `HttpError` if it is invalid, nested too deeply, has too many
+ * values, or text that UTF-8 can't encode.
+ */
+export function parseJson(text: string, turn: Turn): unknown {
   let value: unknown
   try {
     value = JSON.parse(text)
   } catch {
     throw new HttpError('MALFORMED_REQUEST', 'The body is not valid JSON.')
   }
-  check(value, depthLimit)
+  turn.charge(costOfInput(0, check(value, depthLimit, 0)))
   return value
 }
 
-/** Refuses values that are nested too deeply, and text that UTF-8 can't encode: unpaired surrogates, written as `\ud800`. */
-function check(value: unknown, depth: number): void {
+/**
+ * Counts the values, added to `count`. Refuses too many, values that are nested too deeply, and text that UTF-8 can't encode:
+ * unpaired surrogates, written as `\ud800`.
+ */
+function check(value: unknown, depth: number, count: number): number {
+  if (count === maxValues) throw new HttpError('MALFORMED_REQUEST', `The body has more than ${maxValues} values.`)
+  let counted = count + 1
   if (typeof value === 'string') {
     if (/\p{Surrogate}/u.test(value))
       throw new HttpError('MALFORMED_REQUEST', 'The body contains an unpaired surrogate.')
   } else if (typeof value === 'object' && value !== null) {
     if (depth === 0) throw new HttpError('MALFORMED_REQUEST', 'The body is nested too deeply.')
-    for (const inner of Object.values(value)) check(inner, depth - 1)
+    for (const key in value) counted = check((value as Record<string, unknown>)[key], depth - 1, counted)
   }
+  return counted
 }

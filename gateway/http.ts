@@ -16,7 +16,7 @@ import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '
 import { createSenderOf, network, type Sender } from '../server/requests/client-address.js'
 import { chooseLocale } from '../server/requests/locale.js'
 import { Refusal } from '../server/requests/refusal.js'
-import { announcesTooMuch, type Body, bodyLimit, bodyTooLarge, isArriving, readBody } from './body.js'
+import { announcesTooMuch, bodyTooLarge, costOfBody, readBody } from './body.js'
 import { asBearer, challenged } from './client-authentication.js'
 import { isGone, type Request, type Response, refusedPause } from './connection.js'
 import { isPreflight } from './cors.js'
@@ -90,9 +90,6 @@ interface Action {
 
 /** Cost in ms of an answer of the gateway itself, including refusals. */
 const trivialCost = 0.1
-
-/** Cost in ms of reading and checking 8 KiB of a body. */
-const costOf8KiB = 0.3
 
 /** Creates a gateway, which listens after `listen`. It can be opened once and closed once. */
 export function createGateway(options: GatewayOptions) {
@@ -254,7 +251,8 @@ function createAction(route: Route, revision: Revision, options: GatewayOptions 
     const segment = isVariable ? path.slice(path.lastIndexOf('/') + 1) : undefined
     let input: Translated
     try {
-      input = read({ segment, query, body: route.method === 'GET' ? undefined : await bodyOf(exchange) })
+      const body = route.method === 'GET' ? undefined : await readBody(exchange)
+      input = read({ segment, query, body, turn: exchange.turn })
     } catch (error) {
       const isUnread = error instanceof HttpError && error.reason !== 'PAYLOAD_TOO_LARGE'
       if (route.protected && isUnread) await checkCaller(exchange)
@@ -297,11 +295,6 @@ function logRequest(
     endpoint: 'http',
   }
   log.info(fields, 'request')
-}
-
-/** The body of a request. Others take their turns while it arrives. */
-function bodyOf({ request, turn }: Exchange): Promise<Body | undefined> {
-  return isArriving(request) ? turn.pause(() => readBody(request)) : readBody(request)
 }
 
 /** Discards the body of a request that the scheduler refuses, and slows its client down. */
@@ -372,12 +365,6 @@ function targetOf({ url = '' }: Request): { readonly path: string; readonly quer
   const mark = target.indexOf('?')
   if (mark < 0) return { path: decodeUnreserved(target), query: '' }
   return { path: decodeUnreserved(target.slice(0, mark)), query: target.slice(mark + 1) }
-}
-
-/** Cost of a body in ms; a body without a length costs as much as the longest. */
-function costOfBody({ 'content-length': length, 'transfer-encoding': coding }: IncomingHttpHeaders): number {
-  if (length === undefined && coding === undefined) return 0
-  return costOf8KiB * Math.floor(Math.min(Number(length ?? bodyLimit), bodyLimit) / 8192)
 }
 
 /** Decodes the percent-encoded unreserved characters of a path, which mean the same without it (RFC 3986, 6.2.2.2). */

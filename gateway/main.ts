@@ -1,7 +1,7 @@
 #!/usr/bin/env -S node --max-semi-space-size=8 --max-old-space-size=512
 /** `auth-gateway`: the gateway as a separate process, for an edge without keys and database. */
 import { create } from '@bufbuild/protobuf'
-import { createScheduler, schedulerLimits } from '../server/limits/scheduler.js'
+import { createScheduler, noHashing, schedulerLimits } from '../server/limits/scheduler.js'
 import { createLog } from '../server/observability/log.js'
 import { createMetricsEndpoint } from '../server/observability/metrics-endpoint.js'
 import { createUndeclaredProxies } from '../server/observability/undeclared-proxy.js'
@@ -62,7 +62,7 @@ async function main(): Promise<void> {
   if (httpCertificates) endpoint.watchCertificate('http', httpCertificates.endsAt)
   const { defaultRevision, compatibility, trustedProxies, corsOrigins, docs } = settings
   // Calls beyond the streams of a connection wait here, fairly by network.
-  const scheduler = createScheduler({ ...schedulerLimits, slots: maxStreams }, () => false)
+  const scheduler = createScheduler({ ...schedulerLimits, slots: maxStreams }, noHashing)
   endpoint.watchScheduler(scheduler.stats)
   const gateway = createGateway({
     transport,

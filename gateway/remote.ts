@@ -300,6 +300,7 @@ const passing: Readonly<Record<string, number>> = {
   'x-forwarded-for': 64,
   'x-malformed-message': 1,
   'x-malformed-fields': 1_024,
+  'x-secrets-in-query': 256,
 }
 
 /** Headers as metadata, which is ASCII only: other characters don't occur in valid values. */

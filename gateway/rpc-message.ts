@@ -1,9 +1,11 @@
 /** Reads the message of a call over Connect or gRPC-Web from the body of its request. */
 import { gunzipSync } from 'node:zlib'
-import { create, type DescMessage, fromBinary, type JsonValue, type Message } from '@bufbuild/protobuf'
+import { create, type DescMessage, type JsonValue, type Message } from '@bufbuild/protobuf'
 import { Code, ConnectError } from '@connectrpc/connect'
-import { bodyLimit, bodyTooLarge, decodeText, parseJson, readBytes } from './body.js'
+import { costOfInput, readBinary } from '../server/requests/input.js'
+import { bodyLimit, bodyTooLarge, costOfBody, decodeText, parseJson, readBytes } from './body.js'
 import type { Request } from './connection.js'
+import type { Exchange } from './exchange.js'
 import { HttpError } from './problem.js'
 import { encodeMalformed, type Malformed, readObject } from './translate.js'
 
@@ -12,7 +14,7 @@ interface ReadMessage {
   readonly message: Message
   /** Whether the body is no message of this type: `message` is then empty. */
   readonly undecodable?: boolean
-  /** The fields of JSON with a wrong type (see `Translated`), which make it undecodable, too. */
+  /** The fields of JSON with a wrong type, and lists that are too long (see `Translated`), which make it undecodable, too. */
   readonly malformed?: string | undefined
 }
 
@@ -34,14 +36,15 @@ export async function* emptyBody(request: Request): AsyncGenerator<Uint8Array> {
 }
 
 /**
- * Reads the message of a request.
+ * Reads the message of a request, and charges its turn for what it reads. Others take their turns while it arrives.
  *
  * @throws HttpError PAYLOAD_TOO_LARGE if the body is too large, also without compression
  * @throws ConnectError UNIMPLEMENTED unless there is exactly one message
  */
-export async function readMessage(request: Request, schema: DescMessage): Promise<ReadMessage> {
+export async function readMessage(exchange: Exchange, schema: DescMessage): Promise<ReadMessage> {
+  const { request, turn } = exchange
   const malformed: Malformed = new Map()
-  const bytes = await readBytes(request).catch(error => {
+  const bytes = await readBytes(exchange).catch(error => {
     // Discards the rest, so that the connection can be used further.
     request.resume()
     throw error
@@ -49,10 +52,16 @@ export async function readMessage(request: Request, schema: DescMessage): Promis
   try {
     const { 'content-encoding': encoding, 'grpc-encoding': frameEncoding } = request.headers
     const plain = isFramed(request) ? unframe(bytes, isGzip(frameEncoding)) : isGzip(encoding) ? gunzip(bytes) : bytes
-    const message = isJson(request)
-      ? readObject(schema, parseJson(decodeText(plain)) as JsonValue, malformed)
-      : fromBinary(schema, plain)
-    if (malformed.size === 0) return { message }
+    turn.charge(Math.max(0, costOfInput(plain.length) - costOfBody(request.headers)))
+    if (!isJson(request)) {
+      const { message, values, undecodable = false, malformed: lists = [] } = readBinary(schema, plain)
+      turn.charge(costOfInput(0, values))
+      for (const { field, message } of lists) malformed.set(field, message)
+      if (!undecodable) return { message }
+    } else {
+      const message = readObject(schema, parseJson(decodeText(plain), turn) as JsonValue, malformed)
+      if (malformed.size === 0) return { message }
+    }
   } catch (error) {
     if (error instanceof ConnectError || (error instanceof HttpError && error.reason === 'PAYLOAD_TOO_LARGE'))
       throw error
@@ -62,19 +71,24 @@ export async function readMessage(request: Request, schema: DescMessage): Promis
 
 /** The only message in the frames of gRPC-Web (PROTOCOL-WEB). */
 function unframe(bytes: Buffer, gzip: boolean): Buffer {
-  const messages: Buffer[] = []
+  let message: Buffer | undefined
   for (let at = 0; at < bytes.length; ) {
     const flags = bytes[at]!
     const end = at + 5 + bytes.readUInt32BE(at + 1)
     if (end > bytes.length || (flags & ~(compressedFlag | trailersFlag)) !== 0) throw new Error('no frame')
     const content = bytes.subarray(at + 5, end)
-    if ((flags & trailersFlag) === 0) messages.push(flags === compressedFlag && gzip ? gunzip(content) : content)
+    if ((flags & trailersFlag) === 0) {
+      if (message) throw notOne()
+      message = flags === compressedFlag && gzip ? gunzip(content) : content
+    }
     at = end
   }
-  const [message] = messages
-  if (!message || messages.length > 1)
-    throw new ConnectError('The request must have exactly one message.', Code.Unimplemented)
+  if (!message) throw notOne()
   return message
+}
+
+function notOne(): ConnectError {
+  return new ConnectError('The request must have exactly one message.', Code.Unimplemented)
 }
 
 /** Decompresses at most `bodyLimit` bytes. */

@@ -22,7 +22,6 @@ import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { turnKey } from '../server/limits/scheduler.js'
 import { traceHeaders, tracing } from '../server/observability/tracing.js'
 import { readTimeout } from '../server/requests/grpc-timeout.js'
-import { isArriving } from './body.js'
 import type { Answer, Exchange, Log, Outcome } from './exchange.js'
 import { HttpError, isAnswer, isUnreported } from './problem.js'
 import { costOf } from './routes.js'
@@ -115,14 +114,13 @@ export function createRpcs({ transport, log, callTimeout }: RpcOptions) {
   })
   for (const rpc of rpcs) {
     router.rpc(rpc, async (_, { signal, timeoutMs, requestHeader, values }) => {
-      const { request, turn, deadline } = values.get(progressKey)!
-      const read = () => readMessage(request, rpc.input)
-      const { message, malformed, undecodable } = await (isArriving(request) ? turn.pause(read) : read())
+      const progress = values.get(progressKey)!
+      const { message, malformed, undecodable } = await readMessage(progress, rpc.input)
       signal.throwIfAborted()
       if (malformed) requestHeader.set('x-malformed-fields', malformed)
       if (undecodable) requestHeader.set('x-malformed-message', '1')
       // The deadline counts from the arrival. For a Transport, 0 means no deadline.
-      const left = deadline - Date.now()
+      const left = progress.deadline - Date.now()
       const timeout = Math.max(1, Math.min(timeoutMs() ?? callTimeout, left))
       return (await transport.unary(rpc, signal, timeout, requestHeader, message, values)).message
     })

@@ -15,6 +15,8 @@ import {
 import { FieldMaskSchema } from '@bufbuild/protobuf/wkt'
 import { UserSchema } from '../proto/gen/auth/v1/records_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
+import type { Turn } from '../server/requests/call.js'
+import { faultOfList, maxValues, maxWrongFields } from '../server/requests/input.js'
 import { type Body, parseJson } from './body.js'
 import { type Answer, textAnswer } from './exchange.js'
 import { adaptQuery, adaptSignUp, addRoles } from './predecessor-clients.js'
@@ -28,6 +30,8 @@ interface Input {
   /** Query as sent, without the question mark. */
   readonly query: string
   readonly body: Body | undefined
+  /** Charged for what is read of JSON in a form. */
+  readonly turn: Turn
 }
 
 /** The message of a request. */
@@ -42,7 +46,7 @@ export interface Translated {
   readonly secretsInQuery: string | undefined
 }
 
-/** Fields of a wrong type, with the expected type. */
+/** Fields of a wrong type, with the expected type, and lists that are too long. */
 export type Malformed = Map<string, string>
 
 /** Encodes fields of a wrong type as a header; undefined if there are none. */
@@ -82,10 +86,10 @@ export function createRead(
       .flatMap(({ jsonName, name }) => [jsonName, name]),
   )
 
-  return ({ segment, query, body }) => {
+  return ({ segment, query, body, turn }) => {
     const inQuery = new Set<string>()
     const malformed: Malformed = new Map()
-    const message = bodyRule && !list ? readBodyOf(input, bodyRule, body, malformed) : create(input)
+    const message = bodyRule && !list ? readBodyOf(input, bodyRule, body, malformed, turn) : create(input)
     const values: Record<string, string> = {}
 
     function setParameter(name: string, value: string) {
@@ -106,7 +110,8 @@ export function createRead(
         setParameter(name, value)
       })
     if (body && !bodyRule) readParameters(body, fields, setParameter)
-    const items = body && list && readList(body, list.jsonName, rest => readParameters(rest, fields, setParameter))
+    const items =
+      body && list && readList(body, list.jsonName, turn, rest => readParameters(rest, fields, setParameter))
     if (items !== undefined && items !== null) readField(message, list!, items, malformed, list!.jsonName)
     if (variable && segment !== undefined) {
       const name = decode(segment)
@@ -133,7 +138,7 @@ function setField(message: Message, { fieldKind, scalar, localName }: DescField,
 }
 
 /** Returns the JSON object that a form stands for: a list has a pair for each item, an object is JSON in its pair. */
-function readForm(form: string, fields: readonly DescField[]): JsonObject {
+function readForm(form: string, fields: readonly DescField[], turn: Turn): JsonObject {
   const values: Record<string, JsonValue> = {}
   eachPair(form, (name, value) => {
     const field = fields.find(field => field.jsonName === name || field.name === name)
@@ -142,7 +147,8 @@ function readForm(form: string, fields: readonly DescField[]): JsonObject {
     const given = values[jsonName]
     if (fieldKind === 'list') values[jsonName] = [...((given as JsonValue[] | undefined) ?? []), value]
     else if (given !== undefined) throw new HttpError('MALFORMED_REQUEST', `The parameter ${name} is given twice.`)
-    else if (message && message.typeName !== FieldMaskSchema.typeName) values[jsonName] = parseJson(value) as JsonValue
+    else if (message && message.typeName !== FieldMaskSchema.typeName)
+      values[jsonName] = parseJson(value, turn) as JsonValue
     else values[jsonName] = scalar === ScalarType.BOOL && /^(true|false)$/.test(value) ? value === 'true' : value
   })
   return values
@@ -170,10 +176,10 @@ function readParameters(
  * Returns the list in a body: the body itself, or its field of this name, beside which `readRest` finds parameters. In a form
  * the field is JSON.
  */
-function readList(body: Body, name: string, readRest: (rest: Body) => void): JsonValue | undefined {
+function readList(body: Body, name: string, turn: Turn, readRest: (rest: Body) => void): JsonValue | undefined {
   if ('form' in body) {
     const [values, others]: string[][] = [[], []]
-    for (const pair of body.form.split('&')) {
+    for (const pair of pairsOf(body.form)) {
       if (decodeForm(pair.split('=', 1)[0]!) === name) values!.push(decodeForm(pair.slice(pair.indexOf('=') + 1)))
       else others!.push(pair)
     }
@@ -181,7 +187,7 @@ function readList(body: Body, name: string, readRest: (rest: Body) => void): Jso
     if (values!.length === 0) throw lacksList(name)
     if (values!.length > 1) throw new HttpError('MALFORMED_REQUEST', `The parameter ${name} is given twice.`)
     try {
-      return values![0] ? (parseJson(values![0]) as JsonValue) : undefined
+      return values![0] ? (parseJson(values![0], turn) as JsonValue) : undefined
     } catch {
       throw new HttpError('MALFORMED_REQUEST', `In a form, ${name} must be a list as JSON.`)
     }
@@ -203,13 +209,14 @@ function readBodyOf(
   { field, beside, required }: NonNullable<Route['body']>,
   body: Body | undefined,
   malformed: Malformed,
+  turn: Turn,
 ): Message {
   if (!body) {
     if (required) throw new HttpError('MALFORMED_REQUEST', 'Send a JSON body.')
     return create(input)
   }
   const fields = [...(field === '*' ? [] : fieldOf(input, field).message!.fields), ...input.fields]
-  const json = 'form' in body ? readForm(body.form, fields) : (body.json as JsonValue)
+  const json = 'form' in body ? readForm(body.form, fields, turn) : (body.json as JsonValue)
   if (field === '*') return readObject(input, json, malformed)
   if (json === null) return create(input)
   const { message: schema, localName } = fieldOf(input, field)
@@ -228,16 +235,22 @@ function readBodyOf(
 export function readObject(schema: DescMessage, json: JsonValue, malformed: Malformed, path = ''): Message {
   if (!isObject(json)) throw new HttpError('MALFORMED_REQUEST', 'The body must be a JSON object.')
   try {
-    return fromJson(schema, json, { ignoreUnknownFields: true })
-  } catch {
-    // Field by field: the failed attempt read only some of them.
-    const message = create(schema)
-    for (const [name, value] of Object.entries(json)) {
-      const field = schema.fields.find(field => field.jsonName === name || field.name === name)
-      if (field) readField(message, field, value as JsonValue, malformed, path + field.jsonName)
-    }
-    return message
+    if (!schema.fields.some(field => faultOf(field, json[field.jsonName] ?? json[field.name])))
+      return fromJson(schema, json, { ignoreUnknownFields: true })
+  } catch {}
+  // Field by field: the failed attempt read only some of them.
+  const message = create(schema)
+  for (const [name, value] of Object.entries(json)) {
+    if (malformed.size >= maxWrongFields) break
+    const field = schema.fields.find(field => field.jsonName === name || field.name === name)
+    if (field) readField(message, field, value as JsonValue, malformed, path + field.jsonName)
   }
+  return message
+}
+
+/** The fault of a list that is too long, before its items are read. */
+function faultOf(field: DescField, value: JsonValue | undefined): string | undefined {
+  return field.fieldKind === 'list' && Array.isArray(value) ? faultOfList(field, value.length) : undefined
 }
 
 function readField(message: Message, field: DescField, value: JsonValue, malformed: Malformed, path: string) {
@@ -248,11 +261,16 @@ function readField(message: Message, field: DescField, value: JsonValue, malform
     malformed.set(at, 'Must be an object with the documented fields.')
     return create(field.message!)
   }
+  const fault = faultOf(field, value)
+  if (fault) return void malformed.set(path, fault)
   if (fieldKind === 'message' && !field.oneof && field.message.file.name.startsWith('auth/') && isObject(value))
     set(readItem(value, path))
-  else if (fieldKind === 'list' && field.message && Array.isArray(value))
-    set(value.map((item, index) => readItem(item, `${path}[${index}]`)))
-  else
+  else if (fieldKind === 'list' && field.message && Array.isArray(value)) {
+    const items: Message[] = []
+    for (const [index, item] of value.entries())
+      if (malformed.size < maxWrongFields) items.push(readItem(item, `${path}[${index}]`))
+    set(items)
+  } else
     try {
       mergeFromJson(parent, message, { [jsonName]: value })
     } catch {
@@ -269,8 +287,15 @@ function kindOf(field: DescField): string {
   return field.scalar === ScalarType.BOOL ? 'true or false' : 'a string'
 }
 
+/** The pairs of a query or a form. */
+function pairsOf(text: string): string[] {
+  const pairs = text.split('&', maxValues + 1)
+  if (pairs.length <= maxValues) return pairs
+  throw new HttpError('MALFORMED_REQUEST', `There are more than ${maxValues} parameters.`)
+}
+
 function eachPair(text: string, setParameter: (name: string, value: string) => void): void {
-  for (const pair of text.split('&')) {
+  for (const pair of pairsOf(text)) {
     const equals = pair.indexOf('=')
     if (equals < 0) setParameter(decodeForm(pair), '')
     else setParameter(decodeForm(pair.slice(0, equals)), decodeForm(pair.slice(equals + 1)))

@@ -146,7 +146,7 @@ async function run(
   }
   metrics.watchDatabase({ ...registry, waysBack }, ready)
   if (!settings.databaseUrl) metrics.watchVolume(settings.dataDir)
-  const scheduler = createScheduler(schedulerLimits, hashing.pool.isBusy)
+  const scheduler = createScheduler(schedulerLimits, hashing.pool)
   endpoint.watchScheduler(scheduler.stats)
   // Calls that wait for their turn when the stop begins get it at once.
   onClose(async () => scheduler.open())

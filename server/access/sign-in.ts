@@ -111,6 +111,7 @@ export function createSignIns(deps: {
     const refusal = seconds === undefined ? busy : tooManyAttempts(seconds, 'failures')
     if (!refusal || (device?.active && device.usernameKey === waiter.account)) return
     if (!(await knownAccounts.knows(call.address, waiter.account))) throw refusal
+    if (hashes) pool.check({ ...waiter, kind: 'known' })
   }
 
   function attemptOf({ action, usernameKey, call, waiter, start, end }: Begun) {

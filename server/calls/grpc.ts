@@ -8,7 +8,6 @@ import {
   type DescMessage,
   type DescMethodUnary,
   type DescService,
-  fromBinary,
   isMessage,
   type Message,
   toBinary,
@@ -36,6 +35,7 @@ import {
 import type { Certificates } from '../process/certificates.js'
 import { type Address, formatAddress } from '../process/settings.js'
 import { type IncomingCall, readMalformedFields, readSecretsInQuery } from '../requests/call.js'
+import { costOfInput, readBinary } from '../requests/input.js'
 import { type FieldViolation, Refusal } from '../requests/refusal.js'
 import { detailsOf } from './error-details.js'
 import { correctTimeouts, decompressLater } from './grpc-js.js'
@@ -111,7 +111,7 @@ export async function startGrpcServer(address: Address, deps: GrpcDeps): Promise
   type Watch = Parameters<typeof watch>[0]
   server.addService(definitionOf(Health), {
     ...health.handlers,
-    watch: (stream: Watch) => (undecodable.has(stream.request) ? refuseMessage(stream) : watch(stream)),
+    watch: (stream: Watch) => (inputs.get(stream.request)?.undecodable ? refuseMessage(stream) : watch(stream)),
   } as Record<string, UntypedHandleCall>)
 
   const reflect = createReflection([...services, Health, ServerReflection])
@@ -119,7 +119,7 @@ export async function startGrpcServer(address: Address, deps: GrpcDeps): Promise
     server.addService(definitionOf({ typeName, methods: ServerReflection.methods }), {
       serverReflectionInfo(stream: ServerDuplexStream<ServerReflectionRequest, ServerReflectionResponse>) {
         const answer = (request: ServerReflectionRequest) => stream.write(reflect(request))
-        stream.on('data', request => (undecodable.has(request) ? refuseMessage(stream) : answer(request)))
+        stream.on('data', request => (inputs.get(request)?.undecodable ? refuseMessage(stream) : answer(request)))
         stream.on('end', () => stream.end())
       },
     })
@@ -160,22 +160,18 @@ function definitionOf({ typeName, methods }: Pick<DescService, 'typeName' | 'met
       requestSerialize: message => Buffer.from(toBinary(input, message)),
       requestDeserialize: bytes => decode(input, bytes),
       responseSerialize: message => asBuffer(toBinary(output, message)),
-      responseDeserialize: bytes => fromBinary(output, bytes),
+      responseDeserialize: bytes => decode(output, bytes),
     }
   return definition
 }
 
-/** Messages that replace undecodable ones. An error in `requestDeserialize` would be answered with INTERNAL. */
-const undecodable = new WeakSet<Message>()
+/** How messages were decoded. An error in `requestDeserialize` would be answered with INTERNAL. */
+const inputs = new WeakMap<Message, ReturnType<typeof readBinary> & { readonly bytes: number }>()
 
 function decode(schema: DescMessage, bytes: Buffer): Message {
-  try {
-    return fromBinary(schema, bytes)
-  } catch {
-    const message = create(schema)
-    undecodable.add(message)
-    return message
-  }
+  const input = readBinary(schema, bytes)
+  inputs.set(input.message, { ...input, bytes: bytes.length })
+  return input.message
 }
 
 /** Ends a stream whose request can't be decoded. */
@@ -197,6 +193,7 @@ class GrpcCall implements IncomingCall {
   readonly undecodable: boolean
   readonly malformedFields: readonly FieldViolation[]
   readonly secretsInQuery: readonly string[]
+  readonly inputCost: number
   deadline: number
   private aborter: AbortController | undefined
 
@@ -214,8 +211,10 @@ class GrpcCall implements IncomingCall {
     this.acceptLanguage = read('accept-language')
     this.requestId = requestId && /^[\w-]{1,64}$/.test(requestId) ? requestId : randomUUID()
     this.traceparent = read('traceparent')
-    this.undecodable = undecodable.has(incoming.request) || read('x-malformed-message') !== undefined
-    this.malformedFields = readMalformedFields(read('x-malformed-fields'))
+    const { bytes = 0, values, undecodable, malformed } = inputs.get(incoming.request) ?? {}
+    this.inputCost = costOfInput(bytes, values)
+    this.undecodable = undecodable || read('x-malformed-message') !== undefined
+    this.malformedFields = malformed ?? readMalformedFields(read('x-malformed-fields'))
     this.secretsInQuery = readSecretsInQuery(read('x-secrets-in-query'))
     this.deadline = Number(incoming.getDeadline())
   }

@@ -72,11 +72,13 @@ export function createCalls(deps: CallsDeps): Calls {
 
   const { scheduler, serviceKeys, group } = deps
   const accessLog = flatLog(deps.log)
-  const take = (networks: readonly string[], { cost = usualCost }: Policy, call: IncomingCall) => {
+  const take = (networks: readonly string[], { cost: own = usualCost, limits }: Policy, call: IncomingCall) => {
+    const cost = own + (call.inputCost ?? 0)
     const service = serviceKeys?.cachedName(call.authorization)
     const names = service === undefined ? networks : [`service ${service}`]
     const inGroup = group ? names.map(name => `${group} ${name}`) : names
-    return scheduler!.take({ networks: inGroup, cost, deadline: call.deadline }, call)
+    const hashes = (limits as readonly Limit[]).includes('hashing')
+    return scheduler!.take({ networks: inGroup, cost, deadline: call.deadline, hashes }, call)
   }
   async function begin({ handle }: BoundRpc, request: Message, call: IncomingCall) {
     const key = serviceKeys?.read(call)

@@ -22,9 +22,6 @@ import { limits, tooLong } from '../rules/sizes.js'
 /** Minimum correct answers of a sign-in. */
 export const answersNeeded = 2
 
-/** Maximum answers of a sign-in. */
-const maxAnswers = 10
-
 /** The RPCs of questions and their answers. */
 export function answerRpcs(
   deps: Pick<Models, 'database' | 'questions'> & {
@@ -55,7 +52,6 @@ export function answerRpcs(
      * request counts as one attempt, regardless of the number of its answers.
      */
     async loginByUsernameAndAnswers(request, { call }) {
-      if (request.answers.length > maxAnswers) refuse(Reason.TOO_MANY_ANSWERS)
       const given = distinct(request.answers)
       if (given.size === 0) refuse(Reason.INVALID_ANSWERS, { text: 'Give answers to at least 2 questions.' })
       const { username } = required({ username: request.username })

@@ -1,7 +1,7 @@
 // Limits requests for e-mails to the rate at which e-mails are sent, so that an accepted e-mail leaves soon.
 import type { Call } from '../requests/call.js'
 import { networksOf } from '../requests/client-address.js'
-import { createScheduler, type SchedulerLimits } from './scheduler.js'
+import { createScheduler, noHashing, type SchedulerLimits } from './scheduler.js'
 
 /** E-mails that a process sends: a burst, then so many per second and core. Each takes up to 10 ms of a core. */
 export const emailRate = { burst: 50, perSecond: 2 }
@@ -22,8 +22,9 @@ const limits: SchedulerLimits = {
 
 /** Creates the schedule; `factor` multiplies the e-mails per second. */
 export function createEmailRequests(factor: number) {
-  // `true` applies the rate at all times; the main scheduler applies its rate while threads hash.
-  const scheduler = createScheduler({ ...limits, overShare: (emailRate.perSecond * factor) / 1000 }, () => true)
+  // Always busy, so that the rate applies at all times; that of the main scheduler applies while all threads hash.
+  const busy = { ...noHashing, isBusy: () => true }
+  const scheduler = createScheduler({ ...limits, overShare: (emailRate.perSecond * factor) / 1000 }, busy)
   return {
     /**
      * Waits until the request of a call may begin; disposing of the result ends it. Networks get equal shares; the networks

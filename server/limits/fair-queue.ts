@@ -138,6 +138,35 @@ export function createFairQueue<T extends Entry>(bounds: QueueBounds, rankOf: (n
       remove(entry)
       return evicted !== entry
     },
+    /** How many entries would be served before such an entry, if no more come. */
+    ahead(like: Entry): number {
+      const entry = { ...like } as T
+      const leaf = insert(entry)
+      let ahead = leaf.size - 1
+      for (let line = leaf; line.parent; line = line.parent) {
+        const rounds = ahead + 1
+        let lower = 0
+        for (const each of line.parent.waiting) {
+          if (each.rank < line.rank) lower += each.size
+          else if (each.rank === line.rank && each !== line) ahead += Math.min(each.size, rounds)
+        }
+        ahead += Math.min(lower, (cycle - 1) * rounds)
+      }
+      remove(entry)
+      return ahead
+    },
+    /** Charges lines more for an entry that was served: their other entries wait longer. */
+    charge(networks: readonly string[], cost: number): void {
+      let line: Line<T> | undefined = root
+      for (let level = networks.length - 1; level >= 0; level--) {
+        line = line.lines.get(networks[level]!)
+        if (!line) return
+        line.start += cost
+        if (line.size === 0) continue
+        leave(line)
+        wait(line, line.start, line.rank)
+      }
+    },
     /** Returns the next entry without removing it. */
     peek: (): T | undefined => nextLeaf()?.entries[0],
     /** Removes and returns the next entry. */

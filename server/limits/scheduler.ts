@@ -22,11 +22,11 @@ export interface SchedulerLimits {
   readonly peer: number
   /** Burst of a share: the number of seconds that an empty share takes to refill. */
   readonly burst: number
-  /** Rate at which `overShareBudget` refills while `isHashing`. */
+  /** Rate at which `overShareBudget` refills while all hash threads are busy. */
   readonly overShare: number
   /**
    * Budget of all requests that exceed the shares of their networks. It is full again in the next turn of the event loop,
-   * except while `isHashing`.
+   * except while all hash threads are busy.
    */
   readonly overShareBudget: number
   /** Maximum running requests. Requests that exceed their shares use at most half of these slots. */
@@ -52,9 +52,24 @@ export interface TurnRequest {
   readonly networks: readonly string[]
   /** Milliseconds of main thread and database. */
   readonly cost: number
-  /** When it stops waiting, in ms since 1970. */
+  /** When its answer is due, in ms since 1970. It doesn't begin when it can't be done by then. */
   readonly deadline: number
+  /** Whether it may need a hash. */
+  readonly hashes?: boolean | undefined
 }
+
+/** The hash threads, to which requests beyond their shares leave the processors. */
+export interface Hashing {
+  /** Whether every thread runs a job. */
+  isBusy(): boolean
+  /** Milliseconds that a hash takes, until its caller has the answer. */
+  needed(): number
+  /** Calls `listener` when a thread becomes idle. */
+  watchIdle(listener: () => void): void
+}
+
+/** For a process that hashes nothing. */
+export const noHashing: Hashing = { isBusy: () => false, needed: () => 0, watchIdle() {} }
 
 /** A request in the scheduler. */
 interface Entry extends TurnRequest, Turn {
@@ -75,7 +90,7 @@ export type Scheduler = ReturnType<typeof createScheduler>
 const maxNetworks = 50_000
 
 /**
- * Minimum milliseconds between two wake-ups while `isHashing`. Each wake-up interrupts a hash thread, so it begins several
+ * Minimum milliseconds between two wake-ups while all hash threads are busy. Each wake-up interrupts one, so it begins several
  * requests.
  */
 const drainInterval = 20
@@ -85,19 +100,19 @@ const maxDelay = 2 ** 31 - 1
 
 /**
  * Creates a scheduler. Requests within the shares of all their networks begin as soon as a slot is free. Requests over a
- * share begin after them, from a common budget. Both wait in fair order by network, outermost first. While `isHashing`, the
- * budget refills slowly, which leaves most of the cores to the hash threads.
+ * share begin after them, from a common budget. Both wait in fair order by network, outermost first. While all hash
+ * threads are busy, the budget refills slowly, which leaves most of the cores to them.
  */
 export function createScheduler(
   { networkShares, peer, burst, overShare, overShareBudget, slots, waiting }: SchedulerLimits,
-  isHashing: () => boolean,
+  hashing: Hashing,
   cores = availableParallelism(),
 ) {
   const withinShareQueue = createFairQueue<Entry>(waiting)
   const overShareQueue = createFairQueue<Entry>(waiting)
   const budget = createBucket({ capacity: overShareBudget, perSecond: overShare * cores * 1000 })
   const shares = new LRUCache<string, Bucket>(maxEntries(maxNetworks))
-  let [running, overShareRunning, shed] = [0, 0, 0]
+  let [running, overShareRunning, shed, charged] = [0, 0, 0, 0]
   let [isOpen, turnEnds, timerRuns] = [false, false, false]
 
   const queueOf = ({ isOverShare }: Entry) => (isOverShare ? overShareQueue : withinShareQueue)
@@ -130,11 +145,13 @@ export function createScheduler(
     // A cost that exceeds the budget takes all of it.
     const tokens = Math.min(cost, overShareBudget)
     if (budget.acquire(tokens)) return true
-    if (!isHashing()) wakeAtTurnEnd()
+    if (!hashing.isBusy()) wakeAtTurnEnd()
     // Timers use whole milliseconds. Rounds up, so that the tokens are available.
     else wakeAfter(Math.floor(Math.max(budget.blockedFor(tokens), drainInterval)) + 1)
     return false
   }
+
+  hashing.watchIdle(() => overShareQueue.size > 0 && wakeAtTurnEnd())
 
   function wakeAtTurnEnd(): void {
     if (turnEnds) return
@@ -176,6 +193,9 @@ export function createScheduler(
     if (entry.state === 'paused') begin(entry)
   }
 
+  /** The last moment at which a request can begin and be done in time, in ms since 1970. */
+  const latest = ({ deadline, hashes, cost }: TurnRequest) => deadline - (hashes ? hashing.needed() : cost)
+
   function refuse(entry: Entry, reason: Reason): void {
     shed++
     entry.settle!(reason)
@@ -192,11 +212,17 @@ export function createScheduler(
         resume(this)
       }
     },
+    charge(cost) {
+      charged += cost
+      queueOf(this).charge(this.networks, cost)
+      if (this.isOverShare) budget.spend(cost)
+      else for (const network of this.networks) shares.get(network)?.spend(cost)
+    },
     [Symbol.dispose]() {
       stop(this, 'ended')
     },
   }
-  const { pause, [Symbol.dispose]: dispose } = methods
+  const { pause, charge, [Symbol.dispose]: dispose } = methods
 
   function wait(entry: Entry, { signal }: { readonly signal: AbortSignal }): Promise<Turn> {
     return new Promise((resolve, reject) => {
@@ -214,7 +240,7 @@ export function createScheduler(
         queue.remove(entry)
         refuse(entry, Reason.DEADLINE_EXCEEDED)
       }
-      const timer = setTimeout(onDeadline, Math.min(entry.deadline - Date.now(), maxDelay))
+      const timer = setTimeout(onDeadline, Math.min(latest(entry) - Date.now(), maxDelay))
       signal.addEventListener('abort', onAbort)
       entry.settle = reason => {
         entry.settle = undefined
@@ -230,10 +256,12 @@ export function createScheduler(
 
   function drain(): void {
     for (const queue of [withinShareQueue, overShareQueue]) {
-      for (let next = queue.peek(); next && admit(next); next = queue.peek()) {
-        queue.take()
-        if (next.deadline <= Date.now()) refuse(next, Reason.DEADLINE_EXCEEDED)
-        else begin(next)
+      for (let next = queue.peek(); next; next = queue.peek()) {
+        if (latest(next) <= Date.now()) {
+          queue.remove(next)
+          refuse(next, Reason.DEADLINE_EXCEEDED)
+        } else if (admit(next)) begin(queue.take()!)
+        else break
       }
     }
   }
@@ -244,24 +272,31 @@ export function createScheduler(
      * DEADLINE_EXCEEDED when the deadline passes or the signal is aborted.
      */
     take(request: TurnRequest, caller: { readonly signal: AbortSignal }): Turn | Promise<Turn> {
-      const { networks, cost, deadline } = request
+      const { networks, cost, deadline, hashes } = request
+      if (latest(request) <= Date.now()) return Promise.reject(new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 }))
+      charged += cost
       const isOverShare = !takeShares(request)
       const entry: Entry = {
         networks,
         cost,
         deadline,
+        hashes,
         isOverShare,
         state: 'waiting',
         settle: undefined,
         pause,
+        charge,
         [Symbol.dispose]: dispose,
       }
       if (queueOf(entry).size > 0 || !admit(entry)) return wait(entry, caller)
       begin(entry)
       return entry
     },
-    /** Its state, for metrics: waiting and running requests, and those that it refused or shed since the start. */
-    stats: () => ({ waiting: withinShareQueue.size + overShareQueue.size, running, shed }),
+    /**
+     * Its state, for metrics: waiting and running requests, and since the start those that it refused or shed, and the
+     * milliseconds that requests were charged.
+     */
+    stats: () => ({ waiting: withinShareQueue.size + overShareQueue.size, running, shed, charged }),
     /** Removes all limits: waiting and new requests begin at once. */
     open() {
       isOpen = true

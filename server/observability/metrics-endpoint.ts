@@ -86,14 +86,16 @@ export function createMetricsEndpoint() {
     /** Exports when a certificate ends, in ms since 1970; `of` names the endpoint that presents it. */
     watchCertificate: (of: 'grpc' | 'http' | 'servers', endsAt: () => number | undefined) =>
       void certificates.set(of, endsAt),
-    /** Exports how many requests wait, are in progress, and were shed. */
-    watchScheduler(stats: () => { readonly waiting: number; readonly running: number; readonly shed: number }) {
+    /** Exports how many requests wait, are in progress, and were shed, and the milliseconds that they were charged. */
+    watchScheduler(stats: () => Readonly<Record<'waiting' | 'running' | 'shed' | 'charged', number>>) {
       expose(Gauge, 'auth_requests', 'Requests that wait to begin, and requests in progress.', 'state', () => {
         const { waiting, running } = stats()
         return { waiting, running }
       })
       const shed = 'Requests refused because too many waited, or because they waited too long.'
       expose(Counter, 'auth_requests_shed_total', shed, undefined, () => stats().shed)
+      const charged = 'Time of the main thread and the database that requests were charged.'
+      expose(Counter, 'auth_requests_charged_seconds_total', charged, undefined, () => stats().charged / 1000)
     },
     /** Makes `/readyz` call `isReady`. Before this, and when that rejects, the process is not ready. */
     watchReady(isReady: () => Promise<boolean>) {

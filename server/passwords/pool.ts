@@ -116,9 +116,6 @@ const answerMs = 100
 /** Random fraction of the maximum wait: callers that arrive together don't time out together. */
 const jitter = 0.25
 
-/** Milliseconds without a job in which a pool is still busy. */
-const lull = 100
-
 /** Creates a pool. Its threads start with the first jobs. */
 export function createPool(options: PoolOptions) {
   const { limit = 1000, maxWaitMs = 8_000, recentCount, onRefused, onWait } = options
@@ -128,27 +125,31 @@ export function createPool(options: PoolOptions) {
   const queue = createJobQueue<Task>(room, recentCount)
   const idleTasks: Task[] = []
   let [running, shed, closed] = [0, 0, false]
-  let endedAt = Number.NEGATIVE_INFINITY
+  let onIdle = () => {}
 
   function start(): void {
     while (threads.free > 0) {
       const task = queue.take()
       const next = task ?? idleTasks.shift()
-      if (!next) return
+      if (!next) {
+        onIdle()
+        return
+      }
       if (task) {
         running++
         onWait?.(performance.now() - task.since)
       }
       run(next)
         .finally(() => {
-          if (!task) return
-          running--
-          endedAt = performance.now()
+          if (task) running--
         })
         .then(next.resolve, next.reject)
         .finally(start)
     }
   }
+
+  /** Milliseconds that a job needs from the start of its hash until its caller has the answer. */
+  const needed = () => threads.averageMs + answerMs
 
   function run({ job, since, parent }: Task): Promise<Result> {
     if (!tracing || !parent) return threads.run(job)
@@ -169,14 +170,20 @@ export function createPool(options: PoolOptions) {
     if (closed) throw new Refusal(Reason.UNAVAILABLE, { retryAfter: 1 })
     const left = deadline - Date.now()
     if (signal?.aborted || left <= 0) throw new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
-    return Math.max(0, Math.min(left - threads.averageMs - answerMs, max))
+    return Math.max(0, Math.min(left - needed(), max))
   }
 
   return {
-    /** Throws the refusal that `run` would throw now for lack of room. Costs little: call it before other work. */
+    /**
+     * Throws the refusal that `run` would throw now, or later if no more jobs come, for lack of room or time. Costs little: call
+     * it before other work.
+     */
     check(waiter: Waiter): void {
-      timeFor(waiter)
-      if (threads.free === 0 && !queue.hasRoom({ networks: linesOf(waiter), cost: 1 })) throw overloaded(waiter)
+      const time = timeFor(waiter)
+      if (threads.free > 0) return
+      const like = { networks: linesOf(waiter), cost: 1 }
+      const wait = () => ((queue.ahead(like) + 1) * threads.averageMs) / threads.count
+      if (!queue.hasRoom(like) || (time < maxWaitMs && wait() > time)) throw overloaded(waiter)
     },
     /**
      * Runs jobs and returns their results in order. Refuses with OVERLOADED (and seconds to wait) when they are too many for
@@ -211,11 +218,13 @@ export function createPool(options: PoolOptions) {
         for (const task of tasks) queue.remove(task)
       }
     },
-    /**
-     * Whether threads run jobs that callers wait for, or did a moment ago: while others take the processors, the threads wait
-     * for the statements that come before and after a job.
-     */
-    isBusy: () => running > 0 || performance.now() - endedAt < lull,
+    /** Whether every thread runs a job that a caller waits for. */
+    isBusy: () => running >= threads.count,
+    needed,
+    /** Calls `listener` when a thread becomes idle. */
+    watchIdle(listener: () => void): void {
+      onIdle = listener
+    },
     /** Runs a job when no other job waits and a thread is idle; undefined when too many such jobs wait. */
     async whenIdle(job: HashJob): Promise<string | undefined> {
       if (closed || idleTasks.length >= limit) return undefined

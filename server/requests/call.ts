@@ -27,7 +27,7 @@ export interface Call {
   readonly tracestate: string | undefined
   /** Whether the message can't be decoded: the request is empty instead, and refused at the step of its shape. */
   readonly undecodable?: boolean
-  /** Fields that the gateway left out of the request, because their JSON has the wrong type. */
+  /** Fields that were left out of the request, because their JSON has the wrong type or they are lists that are too long. */
   readonly malformedFields: readonly FieldViolation[]
   /** Names of the secrets that the gateway found in the query of the URL. */
   readonly secretsInQuery: readonly string[]
@@ -49,6 +49,8 @@ export interface Call {
 export interface Turn extends Disposable {
   /** Leaves it to others during `work`, which uses neither the main thread nor the database. */
   pause<T>(work: () => Promise<T>): Promise<T>
+  /** Charges its networks for more milliseconds than its row has: for the input that it turned out to have. */
+  charge(cost: number): void
 }
 
 /** A call before its caller is identified, with its credentials. */
@@ -59,6 +61,8 @@ export interface IncomingCall extends Call {
   turn?: Turn | undefined
   /** The networks that the scheduler counts it for; absent after the scheduler, and where there is none. */
   readonly networks?: readonly string[]
+  /** Milliseconds to read its message, in addition to the cost in its row; absent where the turn is charged for it. */
+  readonly inputCost?: number
   /** Shortened to the time in the RPC's row. */
   deadline: number
   /** Value of the `authorization` header or metadata, as sent. */
@@ -88,11 +92,11 @@ export interface LocalAdministrator {
 
 /**
  * Reads the header in which a gateway names the fields that it left out of the request, as `field=message` pairs in the
- * form-urlencoded format. Returns at most 100.
+ * form-urlencoded format.
  */
 export function readMalformedFields(header: string | undefined): FieldViolation[] {
   if (!header) return []
-  return [...new URLSearchParams(header)].slice(0, 100).map(([field, message]) => ({ field, message }))
+  return Array.from(new URLSearchParams(header), ([field, message]) => ({ field, message }))
 }
 
 /** Reads the header in which a gateway names the secrets that were in the query of the URL. Returns at most 100. */

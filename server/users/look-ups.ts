@@ -19,9 +19,6 @@ import { wrongFields } from '../requests/wrong-fields.js'
 import { usernameKey } from '../rules/names.js'
 import { toUserRecord } from './user-record.js'
 
-/** Maximum users that a service reads in one call. */
-const maxReferences = 500
-
 /** Default and maximum number of users of a page. */
 const sizes = { usual: 500, max: 500 }
 
@@ -111,9 +108,6 @@ export function lookUpRpcs(deps: {
 }
 
 function checkReferences(references: readonly UserReference[]): void {
-  if (references.length > maxReferences) {
-    malformed([{ field: 'references', message: `Give at most ${maxReferences} references.` }])
-  }
   const wrong = references.flatMap(({ user }, index) =>
     user.case === undefined ? [{ field: `references[${index}]`, message: 'Give an id or a username.' }] : [],
   )

@@ -3,7 +3,7 @@ import type { ExecutionContext } from 'ava'
 import { createGateway, type GatewayOptions, type gatewayLimits } from '../../gateway/http.js'
 import type { GatewayMetrics } from '../../gateway/metrics.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { createScheduler, type Scheduler, schedulerLimits } from '../../server/limits/scheduler.js'
+import { createScheduler, noHashing, type Scheduler, schedulerLimits } from '../../server/limits/scheduler.js'
 import { createRequest } from './service.js'
 
 /** A gateway in front of a Users service that the test implements. */
@@ -24,7 +24,7 @@ export async function openGateway(
 ) {
   const log: { fields: Record<string, unknown>; message: string }[] = []
   const gateway = createGateway({
-    scheduler: scheduler ?? createScheduler(schedulerLimits, () => false),
+    scheduler: scheduler ?? createScheduler(schedulerLimits, noHashing),
     transport: transport ?? createRouterTransport(router => void router.service(Users, users)),
     address: { host: '127.0.0.1', port: 0 },
     defaultRevision: '1.0.2',

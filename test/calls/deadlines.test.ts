@@ -8,7 +8,7 @@ import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { startGrpcServer } from '../../server/calls/grpc.js'
 import { createCalls, type Observe } from '../../server/calls/run.js'
-import { createScheduler, type Scheduler, schedulerLimits } from '../../server/limits/scheduler.js'
+import { createScheduler, noHashing, type Scheduler, schedulerLimits } from '../../server/limits/scheduler.js'
 import { createLog } from '../../server/observability/log.js'
 import { administrationPolicies } from '../../server/policy/administration.js'
 import { forgotPasswordsPolicies } from '../../server/policy/forgotpasswords.js'
@@ -96,7 +96,7 @@ test('each call has 15 seconds, or more if it reads or changes much or waits for
 test('a call that waits in the scheduler never starts once it is canceled or past its deadline, is counted as such, and the next one starts', async t => {
   // One call at a time.
   const none = { networkShares: [0, 0, 0], burst: 0, slots: 1 }
-  const scheduler = createScheduler({ ...schedulerLimits, ...none }, () => false)
+  const scheduler = createScheduler({ ...schedulerLimits, ...none }, noHashing)
   const worked: string[] = []
   let end = () => {}
   const ended = new Promise<void>(resolve => {

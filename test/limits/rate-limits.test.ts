@@ -8,7 +8,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { createEmailRequests } from '../../server/limits/email-requests.js'
 import { createNetworkRanks } from '../../server/limits/network-ranks.js'
 import { createRateLimits } from '../../server/limits/rate-limits.js'
-import { createScheduler } from '../../server/limits/scheduler.js'
+import { createScheduler, noHashing } from '../../server/limits/scheduler.js'
 import type { Refusal } from '../../server/requests/refusal.js'
 import { openModels } from '../_helpers/models.js'
 
@@ -120,13 +120,13 @@ test('a request that waits leaves its place in the scheduler to others', async t
   const room = { innermost: 9, outermost: 9, all: 9 }
   const scheduler = createScheduler(
     { networkShares: [0], peer: 0, burst: 0, overShare: 1, overShareBudget: 1_000, slots: 1, waiting: room },
-    () => false,
+    noHashing,
   )
   const take = (name: string) => scheduler.take({ networks: [name], cost: 1, deadline: endless.deadline }, endless)
   const first = await all.first()
   const turn = await take('a')
   const other = take('b')
-  t.deepEqual(scheduler.stats(), { waiting: 1, running: 1, shed: 0 })
+  t.like(scheduler.stats(), { waiting: 1, running: 1, shed: 0 })
   const waiting = ask('waiting', '192.0.2.1', false, { turn })
   const others = await other
   t.is(scheduler.stats().running, 1)

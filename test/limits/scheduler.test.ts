@@ -4,7 +4,7 @@ import { mock } from 'node:test'
 import ava from 'ava'
 import fc from 'fast-check'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { createScheduler, type Scheduler, type SchedulerLimits } from '../../server/limits/scheduler.js'
+import { createScheduler, noHashing, type Scheduler, type SchedulerLimits } from '../../server/limits/scheduler.js'
 import type { Turn } from '../../server/requests/call.js'
 import { Refusal } from '../../server/requests/refusal.js'
 
@@ -139,7 +139,7 @@ const ipv6 = (subnet: number, middle = 0, site = 0) => [
 /** A scheduler in a simulated event loop. */
 function simulated(limits = usual, isHashing = () => false) {
   const loop = simulateLoop()
-  const scheduler = createScheduler(limits, isHashing, cores)
+  const scheduler = createScheduler(limits, { ...noHashing, isBusy: isHashing }, cores)
   const submit = (networks: readonly string[], cost?: number, deadline?: number, onBegin?: (job: Job) => void) =>
     new Job(scheduler, networks, cost, deadline, onBegin)
   return { loop, scheduler, submit, [Symbol.dispose]: loop[Symbol.dispose] }
@@ -284,7 +284,7 @@ test('places are conserved and within the limits, and every waiting request star
       await loop.flush()
       t.deepEqual(wrong, [])
       const shed = jobs.filter(job => job.why && !ended.has(job)).length
-      t.deepEqual(scheduler.stats(), { running: inPlace().length, waiting: waiting().length, shed })
+      t.like(scheduler.stats(), { running: inPlace().length, waiting: waiting().length, shed })
     }
     for (let times = 0; times < 30; times++) {
       for (const job of [...inPlace(), ...away]) end(job)
@@ -461,7 +461,7 @@ test('networks that wait take turns, and when too many wait the newest of the lo
 })
 
 test('a paused turn frees its place, and gets one again when it goes on, for any outcome of its wait', async t => {
-  const scheduler = createScheduler({ ...overShareOnly, slots: 1 }, () => false, cores)
+  const scheduler = createScheduler({ ...overShareOnly, slots: 1 }, noHashing, cores)
   const [first, second] = [new Job(scheduler, ['a']), new Job(scheduler, ['b'])]
   t.deepEqual([first.begun, second.begun], [1, 0])
   let fail = () => {}
@@ -485,7 +485,7 @@ test('a request whose caller leaves while it waits is refused and leaves the lin
   for (const job of [leaving, first]) {
     job.leave()
     await loop.flush()
-    t.deepEqual(scheduler.stats(), { waiting: 1, running: 1, shed: 0 })
+    t.like(scheduler.stats(), { waiting: 1, running: 1, shed: 0 })
   }
   t.deepEqual([leaving.why, leaving.begun], ['DEADLINE_EXCEEDED', 0])
   first.end()

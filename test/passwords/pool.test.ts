@@ -1,4 +1,3 @@
-import { mock } from 'node:test'
 import ava from 'ava'
 import bcrypt from 'bcrypt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
@@ -202,21 +201,23 @@ test('a low-priority job runs when nothing else waits, and doesn’t count as ru
   t.deepEqual(order, ['now', 'later'])
 })
 
-test('the pool is busy while it runs jobs that callers wait for, and a tenth of a second longer', async t => {
-  let now = 0
-  const clock = mock.method(performance, 'now', () => now)
-  t.teardown(() => clock.mock.restore())
-  const pool = create()
+test('the pool is busy while every thread runs a job that a caller waits for, and reports an idle thread', async t => {
+  const pool = create({ count: 2 })
+  let idle = 0
+  pool.watchIdle(() => idle++)
   const busy = [pool.isBusy()]
-  const job = pool.run([quick], turn())
+  const first = pool.run([slow], turn('a'))
   busy.push(pool.isBusy())
-  await job
-  for (now of [99, 100]) busy.push(pool.isBusy())
-  const later = pool.whenIdle(quick)
+  const second = pool.run([quick], turn('b'))
   busy.push(pool.isBusy())
-  await later
+  const before = idle
+  await second
   busy.push(pool.isBusy())
-  t.deepEqual(busy, [false, true, true, false, false, false])
+  t.true(idle > before)
+  await first
+  await pool.whenIdle(quick)
+  busy.push(pool.isBusy())
+  t.deepEqual(busy, [false, false, true, false, false])
 })
 
 test('a thread that dies fails only its own job', async t => {
