@@ -1,5 +1,4 @@
-import type { Database } from './database.js'
-import { width } from './pipeline.js'
+import { type Database, width } from './database.js'
 import { first, sql } from './sql.js'
 
 /** Maximum number of connections of a process of the service. */

@@ -8,10 +8,13 @@ export class ConnectionError extends Error {
   override readonly name = 'ConnectionError'
   readonly original: unknown
   readonly advice: string | undefined
-  constructor(original: unknown, advice?: string) {
+  /** Whether the next connection does without the TLS that failed this one. */
+  readonly withoutTls: boolean
+  constructor(original: unknown, advice?: string, withoutTls = false) {
     super((original as Error).message)
     this.original = original
     this.advice = advice
+    this.withoutTls = withoutTls
   }
 }
 
