@@ -159,6 +159,11 @@ export function createConnections(url: () => string): Connections {
       this.unlimited = unlimited
     }
 
+    override end(done?: any): any {
+      this.isRetired = true
+      return super.end(done)
+    }
+
     /** Replaces this connection. */
     retire(): void {
       this.isRetired = true

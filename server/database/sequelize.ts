@@ -19,7 +19,7 @@ export function openSequelize({ Client }: Connections, max: number): Sequelize {
       max,
       idle: 60_000,
       acquire: acquireTimeout,
-      validate: client => !(client as Client & { _ending: boolean }).isRetired,
+      validate: client => !(client as Client).isRetired,
     },
     logging: false,
     define: { timestamps: false, freezeTableName: true, underscored: true },
