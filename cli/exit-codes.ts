@@ -2,16 +2,7 @@ import { getSystemErrorMap } from 'node:util'
 import type { ConnectError } from '@connectrpc/connect'
 import { CommanderError } from 'commander'
 import type { BadRequest, ErrorInfo, RetryInfo } from '../proto/gen/google/rpc/error_details_pb.js'
-import {
-  ConnectionError,
-  causeOf,
-  isRefusedConnection,
-  isSchemaError,
-  isUnreachable,
-  type Meaning,
-  meaningOf,
-  SchemaError,
-} from '../server/database/failures.js'
+import { adviceOn, causeOf, isRefusedConnection, isSchemaError, isUnreachable } from '../server/database/failures.js'
 import { flagOf } from './arguments.js'
 
 /**
@@ -161,34 +152,9 @@ function unforeseen(error: unknown): string {
   return `Internal error (${[name, code].filter(Boolean).join(' ')}); AUTH_LOG_LEVEL=debug shows where.`
 }
 
-/** What to do about a failure of the database. */
-const sentences: Readonly<Partial<Record<Meaning, string>>> = {
-  'too slow': 'The database didn’t complete a statement within its time limit: try again when it is less busy.',
-  'no connection left': 'The database has no connection left: try again, or raise max_connections.',
-  'read-only': 'The database is read-only: point DATABASE_URL to the primary.',
-  locked: 'Another transaction holds a lock on this record: try again.',
-  'not installed': 'The registry is not installed yet: run `auth-admin install` first.',
-  outdated: 'The database is of an older version: run `auth-admin install` to update it.',
-  'no database': 'The database that DATABASE_URL names does not exist: create it, then run `auth-admin install`.',
-  'wrong credentials': 'The database refuses the user or password of DATABASE_URL.',
-  'no rights': 'The user of DATABASE_URL lacks the rights for this in the database: grant them.',
-}
-
 function databaseFailure(error: unknown): string | undefined {
-  if (error instanceof ConnectionError && error.advice) return error.advice
-  const meaning = meaningOf(error)
-  const sentence = meaning && sentences[meaning]
-  if (sentence) return sentence
-  if (error instanceof SchemaError) return error.message
-  const { code, message = '' } = causeOf(error)
-  const isLost = message.startsWith('Connection terminated')
-  if (meaning === 'unreachable' || error instanceof ConnectionError || isLost) {
-    const why = code ?? (isLost ? 'connection lost' : 'no answer')
-    return `The database can’t be reached (${why}): check DATABASE_URL, and that PostgreSQL runs there.`
-  }
   // Node.js gives no code when a ciphertext fails authentication.
-  if (/^Unsupported state or unable to authenticate data$/.test(message)) {
+  if (/^Unsupported state or unable to authenticate data$/.test(causeOf(error).message ?? ''))
     return 'Sealed data in the database was altered, or copied there from another registry.'
-  }
-  return undefined
+  return adviceOn(error)
 }

@@ -5,6 +5,7 @@
 import { Option } from 'commander'
 import { version } from '../server/process/version.js'
 import { Command } from './command.js'
+import { addApi } from './commands/api.js'
 import { addAudit } from './commands/audit.js'
 import { addBackup } from './commands/backup.js'
 import { addCompletion } from './commands/completion.js'
@@ -12,13 +13,11 @@ import { addConfig } from './commands/config.js'
 import { addContexts } from './commands/contexts.js'
 import { addDoctor } from './commands/doctor.js'
 import { addHelp } from './commands/help.js'
-import { addImport } from './commands/import.js'
 import { addInstall } from './commands/install.js'
 import { addIssuer } from './commands/issuer.js'
 import { addImports } from './commands/lists/imports.js'
 import { addLogin } from './commands/login.js'
 import { addMail } from './commands/mail.js'
-import { addManual } from './commands/manual.js'
 import { addMasterKey } from './commands/master-key.js'
 import { addMigrate } from './commands/migrate.js'
 import { addOrganizations } from './commands/organizations.js'
@@ -28,7 +27,6 @@ import { addServices } from './commands/services.js'
 import { addSigningKeys } from './commands/signing-keys.js'
 import { addTotp } from './commands/totp.js'
 import { addUsers } from './commands/users.js'
-import { addSuggestions } from './did-you-mean.js'
 import { type ExitCode, explain } from './exit-codes.js'
 import { readText } from './terminal/ask.js'
 import { printable, printJson } from './terminal/output.js'
@@ -112,19 +110,17 @@ Exit codes: 0 done, 1 failed or declined, 2 usage or a wrong field, 3 not found,
   addIssuer(program)
   addMail(program)
   addAudit(program)
+  addApi(program)
   program.commandsGroup('Operation:')
   addInstall(program)
   addMigrate(program)
   addMasterKey(program)
   addBackup(program)
   addRestore(program)
-  addImport(program)
   addConfig(program)
   addDoctor(program)
   program.commandsGroup('Help:')
   addHelp(program)
-  addManual(program)
   addCompletion(program)
-  addSuggestions(program)
   return program
 }

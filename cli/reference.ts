@@ -1,4 +1,4 @@
-// Generates the reference of the commands from their help: as Markdown for the documentation, and as a man page.
+// Generates the reference of the commands from their help, for the documentation.
 import type { Argument, Command, Option } from 'commander'
 
 /** Every command that does something, with its path, such as `users show`. */
@@ -67,55 +67,4 @@ export function toMarkdown(program: Command): string {
   })
   const everywhere = optionsOf(program).map(option => `- \`${option.flags}\`: ${aboutOption(option)}`)
   return `Options of every command:\n\n${everywhere.join('\n')}\n\n${sections.join('\n\n')}\n`
-}
-
-/** The reference as a man page, in the macros of man(7). */
-export function toManPage(program: Command, version: string): string {
-  const about = program.description()
-  const general = remarksOf(program)
-  const commands = leaves(program).flatMap(({ command, path }) => {
-    const remarks = remarksOf(command)
-    return [
-      `.SS ${roff(path)}`,
-      roff(command.description()),
-      '.PP',
-      '.nf',
-      `.B ${roff(usageOf(command, path))}`,
-      '.fi',
-      ...argumentsOf(command).flatMap(argument => ['.TP', `.I ${roff(placeOf(argument))}`, roff(argument.description)]),
-      ...optionsOf(command).flatMap(item),
-      ...(remarks ? ['.PP', '.nf', roff(remarks), '.fi'] : []),
-    ]
-  })
-  return `${[
-    `.TH AUTH-ADMIN 1 "" "auth-registry ${roff(version)}" "User Commands"`,
-    '.SH NAME',
-    `auth-admin \\- ${roff(about.replace(/\.$/, ''))}`,
-    '.SH SYNOPSIS',
-    '.B auth-admin',
-    '[\\fIoptions\\fR] \\fIcommand\\fR',
-    '.SH DESCRIPTION',
-    '.nf',
-    roff(general),
-    '.fi',
-    '.SH OPTIONS',
-    ...optionsOf(program).flatMap(item),
-    '.SH COMMANDS',
-    ...commands,
-  ].join('\n')}\n`
-}
-
-function item(option: Option): string[] {
-  return ['.TP', `.B ${roff(option.flags)}`, roff(aboutOption(option))]
-}
-
-/** Text in which nothing is a request or an escape of roff. */
-function roff(text: string): string {
-  return text
-    .replaceAll('\\', '\\e')
-    .replaceAll('-', '\\-')
-    .replaceAll('’', '\\(cq')
-    .replaceAll('…', '...')
-    .replace(/^([.'])/gm, '\\&$1')
-    .replace(/[^\0-\x7f]/gu, sign => `\\[u${sign.codePointAt(0)!.toString(16).toUpperCase().padStart(4, '0')}]`)
 }

@@ -10,6 +10,7 @@ import { checkPorts } from '../server/process/check-ports.js'
 import { httpUrl, isLocalTarget, metricsUrl, readSettings } from '../server/process/settings.js'
 import { createStop, grace, pause, stopOnSignals } from '../server/process/stopping.js'
 import { answerArguments } from '../server/process/usage.js'
+import { warnOfNode } from '../server/process/version.js'
 import { createGateway } from './http.js'
 import { createGatewayMetrics } from './metrics.js'
 import { createRemoteTransport } from './remote.js'
@@ -42,6 +43,7 @@ async function main(): Promise<void> {
   if (!address) throw new Error('AUTH_HTTP_ADDRESS is off, but a gateway needs an HTTP port.')
   await checkPorts({ AUTH_HTTP_ADDRESS: address, AUTH_METRICS_ADDRESS: metricsAddress })
   const log = createLog(settings.logLevel)
+  warnOfNode(log)
   const { tlsCert: cert, tlsKey: key, tlsCa: ca, httpTlsCert, httpTlsKey } = settings
   const certificates = cert || ca ? followCertificates({ cert, key, ca }, log) : undefined
   const httpCertificates = httpTlsCert

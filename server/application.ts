@@ -20,7 +20,6 @@ import { finishImport, importBatch } from './administration/imports/batch.js'
 import { importRpcs } from './administration/imports/imports.js'
 import { createOrganizationRows } from './administration/imports/organizations.js'
 import { createRows } from './administration/imports/rows.js'
-import { undoImport } from './administration/imports/undo.js'
 import { createUserRows } from './administration/imports/users.js'
 import { organizationRpcs } from './administration/organizations.js'
 import { questionRpcs } from './administration/questions.js'
@@ -216,7 +215,6 @@ export function createApplication(deps: ApplicationDeps) {
       ...importRpcs(parts),
       importBatch: importBatch({ ...parts, rowsOf }),
       finishImport: finishImport({ ...parts, rowsOf }),
-      undoImport: undoImport(parts),
       ...secretRpcs(parts),
       ...auditLogRpcs(parts),
       ...deploymentRpcs(parts),

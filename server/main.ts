@@ -5,12 +5,14 @@ import { checkDataFolder, openDataFolder } from './process/data-folder.js'
 import { warnOfRisks } from './process/risky-settings.js'
 import { formatAddress, httpUrl, isLocalUrl, metricsUrl, readSettings, type Settings } from './process/settings.js'
 import { grace, pause, stopOnSignals } from './process/stopping.js'
+import { warnOfNode } from './process/version.js'
 import type { Service } from './service.js'
 
 /** The service as a process: starts, prints its addresses, and stops on a signal. */
 async function main(): Promise<void> {
   const settings = readSettings(process.env)
   const log = createLog(settings.logLevel)
+  warnOfNode(log)
   warnOfRisks(settings, log)
   const { grpcAddress, httpAddress, metricsAddress, adminAddress } = settings
   await checkPorts({

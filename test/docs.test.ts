@@ -30,6 +30,13 @@ test('what the code determines is up to date; `npm run docs` regenerates it', t 
   t.is(status, 0, stderr)
 })
 
+test('every file of source and tests belongs to a promise in docs/promises.md', t => {
+  const { status, stderr } = spawnSync(process.execPath, [`${root}/deploy/build/promises.mjs`, '--sum'], {
+    encoding: 'utf8',
+  })
+  t.is(status, 0, stderr)
+})
+
 /** The anchors of a document's headings, as GitHub makes them. */
 function anchorsOf(name: string): string[] {
   const headings = read(name)

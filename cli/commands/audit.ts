@@ -1,4 +1,3 @@
-import { setTimeout as sleep } from 'node:timers/promises'
 import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { InvalidArgumentError, Option } from 'commander'
 import type { AuditLogEvent } from '../../proto/gen/auth/v1/administration_pb.js'
@@ -8,16 +7,10 @@ import type { Command } from '../command.js'
 import { nameServer } from '../contexts.js'
 import { end, fail } from '../exit-codes.js'
 import { nameDatabase } from '../local.js'
-import { readNumber, readText, readTime } from '../terminal/ask.js'
-import { jsonText, printable, printFields, printJson, say, timeText, warn } from '../terminal/output.js'
-import { type List, type ListOptions, printPages, readPages } from '../terminal/pages.js'
+import { readText, readTime } from '../terminal/ask.js'
+import { printJson, say, warn } from '../terminal/output.js'
+import { type List, type ListOptions, printPages } from '../terminal/pages.js'
 import { withProgress } from '../terminal/progress.js'
-
-/** Milliseconds between two polls for new events. */
-const pollEvery = 1000
-
-/** Events of a page that follows the log. */
-const pageSize = 1000
 
 interface Filter {
   readonly user?: string
@@ -43,73 +36,6 @@ before->after, and a user who was erased by id alone.`)
       "audit list --action 'session.*' --outcome refused --json",
     )
     .administers((api, options: Filter & ListOptions) => printPages(eventList, options, readEvents(api, options)))
-
-  audit
-    .command('show')
-    .description('Show an event.')
-    .argument('<id>', 'id of the event, as `audit list` shows it', readEventId)
-    .json()
-    .examples('audit show 12')
-    .administers(async (api, id: number, options: { json?: boolean }) => {
-      const event = (await api.getAuditEvent({ id: BigInt(id) })).event!
-      if (options.json) return printJson(toOutput(event))
-      const { time, action, outcome, reason, address, requestId } = event
-      printFields({
-        id,
-        time: timestampDate(time!),
-        what: action,
-        outcome,
-        reason,
-        by: by(event),
-        whom: whom(event) || undefined,
-        from: address,
-        request: requestId,
-      })
-    })
-
-  withFilter(audit.command('tail'))
-    .description('Print the newest matching events, oldest first, then each new one, until Ctrl-C.')
-    .option('--limit <number>', 'maximum number of earlier events', readNumber(1), 10)
-    .option('--jsonl', 'print each event as a JSON document on its own line')
-    .examples("audit tail --action 'user.*'")
-    .administers(async (api, options: Filter & { limit: number; jsonl?: boolean }) => {
-      const filter = { ...toRequest(options), pageSize }
-      const ended = new AbortController()
-      const stop = () => ended.abort()
-      // What is sealed after this comes with the token, so that nothing falls between the two lists.
-      let { nextPageToken: pageToken } = await api.listAuditEvents({ ...filter, follow: true })
-      // Replaces the handlers of a connection: Ctrl-C is how this command is meant to end.
-      process.removeAllListeners('SIGINT').on('SIGINT', stop)
-      const newest: AuditLogEvent[] = []
-      for await (const { rows } of readPages(eventList, { limit: options.limit }, readEvents(api, options)))
-        newest.push(...rows)
-      let last = 0n
-      const report = (events: readonly AuditLogEvent[]) => {
-        for (const event of events) {
-          // What isn't sealed yet follows once it is.
-          if (event.id === undefined || event.id <= last) continue
-          last = event.id
-          process.stdout.write(`${options.jsonl ? jsonText(toOutput(event)) : line(event)}\n`)
-        }
-      }
-      report(newest.toReversed())
-      while (!ended.signal.aborted) {
-        const { events, nextPageToken } = await api.listAuditEvents({ ...filter, follow: true, pageToken })
-        report(events)
-        pageToken = nextPageToken
-        if (events.length < pageSize) await sleep(pollEvery, undefined, { signal: ended.signal }).catch(() => {})
-      }
-      process.off('SIGINT', stop)
-    })
-
-  withFilter(audit.command('export'))
-    .description('Print all matching events, newest first, as JSON: one event per line; with --json, one document.')
-    .json()
-    .examples('audit export --since 2026-01-01 --until 2026-02-01')
-    .administers((api, options: Filter & { json?: boolean }) => {
-      const form = { all: true, ...(options.json ? { json: true } : { jsonl: true }) }
-      return printPages(eventList, form, readEvents(api, options))
-    })
 
   audit
     .command('verify')
@@ -154,11 +80,6 @@ async function verify(api: Api, known: string | undefined, report: (done: string
 function place(broken: string): string {
   if (broken === 'checkpoint') return 'the checkpoint that it begins with'
   return broken.startsWith('staged:') ? `the unsealed event ${broken.slice(7)}` : `event ${broken}`
-}
-
-/** Reads the id of an event, `12` or `#12`: more digits than other ids. */
-function readEventId(text: string): number {
-  return readNumber(1, 15)(text.replace(/^#/, ''))
 }
 
 function readLink(text: string): string {
@@ -239,10 +160,4 @@ function whom({ subjectId, subjectUsername, object }: AuditLogEvent): string {
 /** A user by username and id, or by id alone once erased. */
 function who(id: number, username: string | undefined): string {
   return username === undefined ? `#${id}` : `${username} #${id}`
-}
-
-function line(event: AuditLogEvent): string {
-  const time = timeText(timestampDate(event.time!))
-  const parts = [event.id, time, what(event), 'by', by(event), whom(event), event.address]
-  return printable(parts.filter(Boolean).join(' '))
 }

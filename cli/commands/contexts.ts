@@ -1,8 +1,9 @@
 import type { GlobalOptions } from '../administration.js'
 import type { Command } from '../command.js'
 import { chooseContext, contextOfEnvironment, local, readContexts, removeToken, writeContexts } from '../contexts.js'
-import { fail, misuse } from '../exit-codes.js'
-import { printFields, printJson, say, warn } from '../terminal/output.js'
+import { misuse } from '../exit-codes.js'
+import type { Server } from '../remote-failures.js'
+import { printJson, say, warn } from '../terminal/output.js'
 import { type List, type ListOptions, pagesOf, printPages } from '../terminal/pages.js'
 
 /** Adds `auth-admin contexts`. */
@@ -16,23 +17,11 @@ export function addContexts(program: Command): void {
     .action(async (options: ListOptions) => {
       const { current, contexts } = await readContexts()
       const used = contextOfEnvironment() ?? current
-      const rows = Object.entries(contexts).map(([name, { url, ca }]) => ({ name, url, ca, current: name === used }))
+      const rows = Object.entries(contexts).map(([name, { url, ca, serverName }]) => ({
+        ...{ name, url, ca, serverName },
+        current: name === used,
+      }))
       await printPages(contextList, options, pagesOf(contextList, rows))
-    })
-  contexts
-    .command('show')
-    .description('Show a context; by default the current one.')
-    .argument('[name]', 'name of the context')
-    .json()
-    .examples('contexts show production')
-    .action(async (wanted: string | undefined, options: GlobalOptions) => {
-      const used = contextOfEnvironment() ?? (await readContexts()).current
-      const chosen = await chooseContext(wanted)
-      if (!chosen) return fail('There is no current context: commands work on the database itself.', 3)
-      const { name, context } = chosen
-      const { url, ca, serverName } = context
-      if (options.json) return printJson({ name, url, ca, serverName, current: name === used })
-      printFields({ name, url, ca, 'server name': serverName, current: name === used })
     })
   contexts
     .command('use')
@@ -77,9 +66,11 @@ export function warnOfEnvironment(current: string): void {
   if (used !== undefined && used !== current) warn(`AUTH_CONTEXT is set: commands still work at ${used}.`)
 }
 
-const contextList: List<{ name: string; url: string; ca: string | undefined; current: boolean }, 'contexts'> = {
+type Listed = Omit<Server, 'name'> & { readonly name: string; readonly current: boolean }
+
+const contextList: List<Listed, 'contexts'> = {
   name: 'contexts',
-  fields: ['name', 'url', 'ca', 'current'],
+  fields: ['name', 'url', 'ca', 'serverName', 'current'],
   toOutput: context => context,
   head: { titles: ['', 'name', 'url'], whole: ['name'] },
   toCells: ({ name, url, current }) => [current ? '*' : '', name, url],

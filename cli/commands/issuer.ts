@@ -1,22 +1,11 @@
 import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
 import { askText, canAsk, confirmAtServer, readText } from '../terminal/ask.js'
-import { printFields, printJson, say, warn } from '../terminal/output.js'
+import { printJson, say, warn } from '../terminal/output.js'
 
 /** Adds `auth-admin issuer`. */
 export function addIssuer(program: Command): void {
   const issuer = program.command('issuer').description('Show or change issuer and audience of tokens: `iss` and `aud`.')
-
-  issuer
-    .command('show')
-    .description('Show the issuer and the audience of the registry.')
-    .json()
-    .examples('issuer show')
-    .administers(async (api, options: { json?: boolean }) => {
-      const { issuer, audience } = await api.getIssuer({})
-      if (options.json) printJson({ issuer, audience })
-      else printFields({ issuer, audience })
-    })
 
   issuer
     .command('set')

@@ -4,8 +4,8 @@ import type { QueuedEmail } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { GlobalOptions as Options } from '../administration.js'
 import type { Command } from '../command.js'
 import { fail, misuse } from '../exit-codes.js'
-import { confirm, readId } from '../terminal/ask.js'
-import { printFields, printJson, say } from '../terminal/output.js'
+import { readId } from '../terminal/ask.js'
+import { printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../terminal/pages.js'
 import { withProgress } from '../terminal/progress.js'
 
@@ -24,16 +24,6 @@ export function addMail(program: Command): void {
       const { failed, waiting } = options
       const filter = (failed || waiting) && { failed: !waiting }
       await printPages(emailList, options, page => api.listEmails({ ...filter, ...page }))
-    })
-
-  withId(mail.command('show'))
-    .description('Show a queued e-mail, without its text.')
-    .examples('mail show 12')
-    .administers(async (api, id: number, options: Options) => {
-      const email = toOutput((await api.getEmail({ id: BigInt(id) })).email!)
-      if (options.json) return printJson(email)
-      const { createTime, dueTime, ...rest } = email
-      printFields({ ...rest, queued: createTime, due: dueTime ?? 'failed permanently' })
     })
 
   mail
@@ -55,20 +45,6 @@ export function addMail(program: Command): void {
       else say(`E-mail ${id} is due now: the service sends it.`)
     })
 
-  withId(mail.command('delete'))
-    .description('Delete a queued e-mail: it is never sent.')
-    .yes()
-    .examples('mail delete 12')
-    .administers(async (api, id: number, options: Options & { yes?: boolean }) => {
-      const request = { id: BigInt(id) }
-      await confirm(`E-mail ${id} is never sent. Delete it?`, options, () =>
-        api.discardEmail({ ...request, validateOnly: true }),
-      )
-      await api.discardEmail(request)
-      if (options.json) printJson({ id, deleted: true })
-      else say(`E-mail ${id} is deleted.`)
-    })
-
   mail
     .command('test')
     .description('Send a test e-mail at once, and show what the mail server answers. Exits with 1 if it fails.')
@@ -84,10 +60,6 @@ use a context, otherwise SMTP_URL of this environment.`)
       if (options.json) printJson({ sent, answer, milliseconds })
       else say(`The mail server accepted the e-mail in ${milliseconds} ms: ${answer}`)
     })
-}
-
-function withId(command: Command): Command {
-  return command.argument('<id>', 'id of the e-mail, as `mail list` shows it', readId).json()
 }
 
 /** An e-mail of the queue; what is absent is left out. */

@@ -6,17 +6,18 @@ import {
   OrganizationSchema,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { PartnerOrganizationSchema } from '../../proto/gen/auth/v1/records_pb.js'
+import { nicknameKey } from '../../server/rules/names.js'
 import { type OrganizationAttribute, organizationFields } from '../../server/rules/organization.js'
 import type { Api, GlobalOptions as Options } from '../administration.js'
 import type { Command } from '../command.js'
-import { misuse } from '../exit-codes.js'
+import { explain, fail, misuse } from '../exit-codes.js'
 import { canAsk, confirm, confirmName, given, readNumber, readText } from '../terminal/ask.js'
 import { askEdits, askFields, type Field, filled, type Values } from '../terminal/form.js'
 import { printFields, printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../terminal/pages.js'
 import { type ExportOptions, exportAll, withExport } from './lists/export.js'
 import { addImport } from './lists/import.js'
-import { listedFields, userList } from './users/output.js'
+import { listedFields } from './users/output.js'
 
 /** The fields of an organization. */
 const fields: readonly Field<OrganizationAttribute>[] = organizationFields.map(
@@ -42,11 +43,21 @@ export function addOrganizations(program: Command): void {
     .command('create')
     .fields(fields)
     .description('Register an active organization, and print it with its activation key.')
+    .option('--yes', 'register it even if another organization has its name')
     .json()
+    .remarks(`
+Names may repeat. If one exists, a terminal asks before it registers another;
+without a terminal the command is refused (5) unless you pass --yes.`)
     .examples("organizations create --name 'Escola Azul' --type E")
-    .administers(async (api, options: OrganizationFields & Options) => {
+    .administers(async (api, options: OrganizationFields & Options & { yes?: boolean }) => {
       const values = options.name || !canAsk(options) ? options : await askFields(fields, options)
-      if (!values.name) misuse('Pass the name of the organization with --name.')
+      const { name } = values
+      if (!name) misuse('Pass the name of the organization with --name.')
+      if (!options.yes && (await isTaken(api, name))) {
+        const exists = `There is an organization ${name} already`
+        if (!canAsk(options)) fail(`${exists}: to register another one, pass --yes.`, 5)
+        await confirm(`${exists}. Register another one?`, options)
+      }
       const form = toForm(filled(fields, values))
       const { organization } = await api.createOrganization({ form })
       show(organization!, options, `Organization ${organization!.record!.id} is registered.`)
@@ -128,18 +139,6 @@ export function addOrganizations(program: Command): void {
       show(rotated.organization!, options, `Organization ${rotated.organization!.record!.id} has a new activation key.`)
     })
 
-  const members = organizations.command('members').description('Show the users who belong to an organization.')
-  members
-    .command('list')
-    .reference('organization', reference)
-    .pages(userList)
-    .description('List the users who belong to an organization.')
-    .examples("organizations members list 'Escola Azul'")
-    .administers(async (api, name: string | undefined, options: ListOptions) => {
-      const organization = await nameOf(name, options)
-      await printPages(userList, options, page => api.listUsers({ organization, ...page }))
-    })
-
   withName(organizations.command('delete').signIn('deleteOrganization'))
     .description('Delete an organization that has no members. This can’t be undone.')
     .option('--confirm <name>', 'the name again; a terminal prompts for it')
@@ -182,6 +181,21 @@ interface ListFilter {
 async function find(api: Api, name: string | undefined, options: Options): Promise<Organization> {
   const organization = await nameOf(name, options)
   return (await api.getOrganization({ organization, omitKeys: true })).organization!
+}
+
+/** Whether an organization has this name. */
+async function isTaken(api: Api, name: string): Promise<boolean> {
+  try {
+    const { organization } = await api.getOrganization({ organization: name, omitKeys: true })
+    // Digits may be the id or the INEP code of one with another name.
+    return nicknameKey(organization!.record!.name!) === nicknameKey(name)
+  } catch (error) {
+    const { reason } = await explain(error)
+    // More than one has it.
+    if (reason === 'INVALID_ARGUMENT') return true
+    if (reason === 'RECORD_NOT_FOUND') return false
+    throw error
+  }
 }
 
 function nameOf(name: string | undefined, options: Options): Promise<string> {

@@ -1,154 +1,56 @@
-import { create } from '@bufbuild/protobuf'
 import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { InvalidArgumentError } from 'commander'
-import { type Service, ServiceFormSchema } from '../../proto/gen/auth/v1/administration_pb.js'
+import type { Service } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
 import { scopeName, scopeNames, scopeOf } from '../../server/rules/scopes.js'
 import type { GlobalOptions as Options } from '../administration.js'
 import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
-import { askChoices, canAsk, confirm, confirmName, given, readId, readTime } from '../terminal/ask.js'
-import { askEdits, type Field, type Values } from '../terminal/form.js'
-import { printFields, printJson, printTable, say } from '../terminal/output.js'
-import { type List, type ListOptions, pagesOf, printPages } from '../terminal/pages.js'
-
-/** The fields of a service that can change. */
-const fields = [
-  { field: 'name', key: 'name', about: 'name: lower-case letters, digits and hyphens', needed: 'always' },
-  {
-    field: 'may',
-    key: 'may',
-    about: `scopes, separated by commas: ${scopeNames.join(', ')}`,
-    needed: 'always',
-    read(text: string) {
-      readScopes(text)
-      return text
-    },
-  },
-] as const satisfies readonly Field<string>[]
+import { askChoices, canAsk, given, readTime } from '../terminal/ask.js'
+import { printJson, say } from '../terminal/output.js'
+import { type List, type ListOptions, printPages } from '../terminal/pages.js'
 
 /** Adds `auth-admin services`. */
 export function addServices(program: Command): void {
   const services = program
     .command('services')
-    .description('Manage services that call with their own keys, and what they may do.')
+    .description('Register and list services, which call with their own keys, and what they may do.')
 
-  withExpiry(withName(services.command('create').signIn('createService')))
+  services
+    .command('create')
+    .signIn('createService')
+    .reference('service', 'name: lower-case letters, digits and hyphens')
+    .json()
     .description('Register a service, and print its first key, which is shown only once.')
-    .option('--may <scopes>', fields[1].about, readScopes)
+    .option(
+      '--expires <time>',
+      'expiry of the key: in days (90d) or hours (12h), or a time in ISO 8601; by default a year',
+      readExpiry,
+    )
+    .option('--may <scopes>', `scopes, separated by commas: ${scopeNames.join(', ')}`, readScopes)
     .examples('services create grades --may users.read --expires 90d')
     .administers(async (api, given: string | undefined, options: Options & { may?: Scope[]; expires?: Date }) => {
       const name = await nameOf(given, options)
-      const form = { name, scopes: options.may ?? (await askScopes(options)), ...expiry(options.expires) }
-      const { service, key } = await api.createService(form)
-      showKey(service!, key, options, `Service ${service!.name} is registered.`)
+      const { may: scopes = await askScopes(options), expires } = options
+      const expireTime = expires && timestampFromDate(expires)
+      const { service, key } = await api.createService({ name, scopes, expireTime })
+      if (options.json) return printJson({ ...toOutput(service!), key })
+      say(`Service ${service!.name} is registered.`)
+      say('Its key, shown only once:')
+      say(key)
     })
 
   services
     .command('list')
     .pages(serviceList)
     .description('List services by name. Only --json shows their keys, each by its first characters.')
+    .remarks(`
+To change or delete a service or its keys, use \`auth-admin api\` with
+UpdateService, DeleteService, CreateServiceKey and DeleteServiceKey.`)
     .examples('services list --json')
     .administers(async (api, options: ListOptions) => {
       await printPages(serviceList, options, page => api.listServices(page))
     })
-
-  withName(services.command('show'))
-    .description('Show a service and its keys, without the keys themselves.')
-    .examples('services show grades')
-    .administers(async (api, name: string | undefined, options: Options) => {
-      show((await api.getService({ name: await nameOf(name, options) })).service!, options)
-    })
-
-  withName(services.command('edit').signIn('updateService'))
-    .fields(fields)
-    .description('Change the name or the scopes of a service. Its keys stay valid; processes follow within a second.')
-    .remarks('Events that are already in the audit log keep the former name.')
-    .examples('services edit grades --may users.read,tokens.verify')
-    .administers(async (api, given: string | undefined, options: Values<'name' | 'may'> & Options) => {
-      const name = await nameOf(given, options)
-      const read = async () => {
-        const service = (await api.getService({ name })).service!
-        return { etag: service.etag, now: { name: service.name, may: toOutput(service).scopes.join(',') } }
-      }
-      const { values, updateMask, etag } = await askEdits(fields, options, read)
-      const form = create(ServiceFormSchema, {
-        name: values.name,
-        scopes: values.may ? readScopes(values.may) : [],
-      })
-      const paths = updateMask.paths.map(path => (path === 'may' ? 'scopes' : path))
-      const { service, changed } = await api.updateService({ name, form, updateMask: { paths }, etag })
-      if (options.json) printJson(toOutput(service!))
-      else say(`Service ${service!.name} ${changed ? 'is saved' : 'is up to date already'}.`)
-    })
-
-  withName(services.command('delete').signIn('deleteService'))
-    .description('Delete a service with all its keys. This can’t be undone.')
-    .option('--confirm <name>', 'the name again; a terminal prompts for it')
-    .examples('services delete grades --confirm grades')
-    .administers(async (api, given: string | undefined, options: Options & { confirm?: string }) => {
-      const { name } = (await api.getService({ name: await nameOf(given, options) })).service!
-      const sentence = `This permanently deletes service ${name} and its keys.`
-      const validate = (confirm: string) => api.deleteService({ name, confirm, validateOnly: true })
-      await api.deleteService({ name, confirm: await confirmName(sentence, name, options, validate) })
-      if (options.json) printJson({ name, deleted: true })
-      else say(`Service ${name} is deleted.`)
-    })
-
-  const keys = services.command('keys').description('Manage the keys of a service, each with its own expiry.')
-
-  keys
-    .command('list')
-    .reference('service', reference)
-    .pages(keyList)
-    .description('List the keys of a service, each by its first characters.')
-    .examples('services keys list grades')
-    .administers(async (api, given: string | undefined, options: ListOptions) => {
-      const { service } = await api.getService({ name: await nameOf(given, options) })
-      await printPages(keyList, options, pagesOf(keyList, toOutput(service!).keys))
-    })
-
-  withExpiry(withName(keys.command('create').signIn('createServiceKey')))
-    .description('Add a key to a service, and print it. It is shown only once.')
-    .examples('services keys create grades --expires 90d')
-    .administers(async (api, name: string | undefined, options: Options & { expires?: Date }) => {
-      const form = { name: await nameOf(name, options), ...expiry(options.expires) }
-      const { service, key } = await api.createServiceKey(form)
-      showKey(service!, key, options, `Service ${service!.name} has a new key.`)
-    })
-
-  withName(keys.command('delete').signIn('deleteServiceKey'))
-    .argument('[id]', 'id of the key, as `services keys list` shows it', readId)
-    .description('Delete a key of a service: all processes refuse it within a second.')
-    .yes()
-    .examples('services keys delete grades 7 --yes')
-    .administers(
-      async (api, name: string | undefined, id: number | undefined, options: Options & { yes?: boolean }) => {
-        const service = await nameOf(name, options)
-        const missing = 'Name the key: pass its id.'
-        const check = (text: string) => (/^#?\d{1,9}$/.test(text) ? undefined : 'Use an id, such as 7.')
-        const key = id ?? readId(await given(undefined, 'Which key (its id)?', missing, options, check))
-        const request = { name: service, id: key }
-        await confirm(`Calls with key ${key} are refused from now on. Delete it?`, options, () =>
-          api.deleteServiceKey({ ...request, validateOnly: true }),
-        )
-        const left = await api.deleteServiceKey(request)
-        if (options.json) printJson(toOutput(left.service!))
-        else say(`Key ${key} of service ${service} is deleted. Keys left: ${left.service!.keys.length}.`)
-      },
-    )
-}
-
-/** What names a service. */
-const reference = 'name: lower-case letters, digits and hyphens'
-
-function withName(command: Command): Command {
-  return command.reference('service', reference).json()
-}
-
-function withExpiry(command: Command): Command {
-  const about = 'expiry of the key: in days (90d) or hours (12h), or a time in ISO 8601; by default a year'
-  return command.option('--expires <time>', about, readExpiry)
 }
 
 /** Reads a time that is to come. */
@@ -175,8 +77,6 @@ async function askScopes(options: Options): Promise<Scope[]> {
   if (!canAsk(options)) misuse(`Without a terminal, pass the scopes with --may: ${scopeNames.join(', ')}.`)
   return (await askChoices('What may it do?', scopeNames)).map(scopeOf)
 }
-
-const expiry = (at: Date | undefined) => at && { expireTime: timestampFromDate(at) }
 
 function nameOf(name: string | undefined, options: Options): Promise<string> {
   return given(name, 'Which service (name)?', 'Name the service: pass its name.', options)
@@ -210,36 +110,4 @@ const serviceList: List<Service, 'services'> = {
     return [name, scopes.join(', '), keys.length, keys.length > 0 ? new Date(expire) : '', used.at(-1)]
   },
   empty: 'There are no services.',
-}
-
-type Key = ReturnType<typeof toOutput>['keys'][number]
-
-const keyList: List<Key, 'keys'> = {
-  name: 'keys',
-  fields: ['id', 'beginning', 'createTime', 'expireTime', 'lastUsed'],
-  toOutput: key => key,
-  head: { titles: ['id', 'beginning', 'created', 'expires', 'last used'] },
-  toCells: key => [key.id, key.beginning, key.createTime, key.expireTime, key.lastUsed],
-  empty: 'It has no keys.',
-}
-
-function showKey(service: Service, key: string, options: Options, sentence: string): void {
-  if (options.json) {
-    printJson({ ...toOutput(service), key })
-    return
-  }
-  say(sentence)
-  say('Its key, shown only once:')
-  say(key)
-}
-
-function show(service: Service, options: Options): void {
-  const output = toOutput(service)
-  if (options.json) {
-    printJson(output)
-    return
-  }
-  const { name, scopes, createTime, keys } = output
-  printFields({ name, scopes: scopes.join(', '), created: createTime })
-  printTable(keyList.head, keys.map(keyList.toCells), keyList.empty)
 }

@@ -2,8 +2,8 @@ import { timestampDate } from '@bufbuild/protobuf/wkt'
 import type { SigningKey } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
-import { confirm, confirmAtServer } from '../terminal/ask.js'
-import { printFields, printJson, say, timeText, warn } from '../terminal/output.js'
+import { confirmAtServer } from '../terminal/ask.js'
+import { printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, pagesOf, printPages } from '../terminal/pages.js'
 
 /** Adds `auth-admin keys`. */
@@ -24,46 +24,6 @@ States: published (known to verifiers, doesn't sign yet), signing, retiring
     })
 
   keys
-    .command('show')
-    .description('Show a key that verifies tokens, without its private key.')
-    .argument('<kid>', 'id of the key, as `keys list` shows it')
-    .json()
-    .examples('keys show iPEMZ8dz3Yl1pTtBxhYvYbDlN6CmTkUHzLzwP1zEYDU')
-    .administers(async (api, kid: string, options: { json?: boolean }) => {
-      const key = toOutput((await api.getSigningKey({ kid })).key!)
-      if (options.json) return printJson(key)
-      const { state, signTime, expireTime } = key
-      printFields({ kid: key.kid, state, 'signs from': signTime, 'verifies until': expireTime })
-    })
-
-  keys
-    .command('rotate')
-    .signIn('rotateSigningKey')
-    .description('Publish a new signing key. All users stay signed in.')
-    .option('--now', 'sign with the key at once; verifiers with an older key set refuse new tokens for some minutes')
-    .yes()
-    .json()
-    .remarks(`
-The new key starts to sign 600 seconds after it is published, when all verifiers
-know it. The old key verifies until its last token expires. Use --now only if
-you can't wait: verifiers may then refuse new tokens.`)
-    .examples('keys rotate')
-    .administers(async (api, { now = false, ...options }: { now?: boolean; yes?: boolean; json?: boolean }) => {
-      const { json } = options
-      if (now) await confirm('Verifiers may refuse new tokens for some minutes. Rotate at once?', options)
-      const { kid, signTime } = (await api.rotateSigningKey({ now })).key!
-      const time = timestampDate(signTime!)
-      if (now) warn('Verifiers with an older key set may refuse new tokens for some minutes.')
-      if (json) return printJson({ kid, signTime: time })
-      const from = now ? 'from now on' : `from ${timeText(time)} on`
-      say(`Key ${kid} is published and signs ${from}.`)
-    })
-  addRetire(keys)
-}
-
-/** Adds `auth-admin keys retire`. */
-function addRetire(keys: Command): void {
-  keys
     .command('retire')
     .signIn('retireSigningKey')
     .description('Drop a leaked key at once, with all tokens that it signed.')
@@ -83,7 +43,8 @@ Example:
   $ auth-admin keys retire $KID --now --confirm $KID`,
     )
     .administers(async (api, kid: string, options: { now?: boolean; confirm?: string; json?: boolean }) => {
-      if (!options.now) misuse('Keys expire after `keys rotate`. To drop one at once, pass --now.')
+      if (!options.now)
+        misuse('A key expires after `auth-admin api RotateSigningKey`. To drop one at once, pass --now.')
       const sentence = 'All users whose tokens the key signed have to sign in again.'
       const validate = (confirm: string) => api.retireSigningKey({ kid, confirm, validateOnly: true })
       const confirm = await confirmAtServer(sentence, kid, options, validate)

@@ -2,7 +2,7 @@ import type { GlobalOptions } from '../administration.js'
 import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
 import { askCodes } from '../sign-in.js'
-import { canAsk, confirmName, given, readSecret } from '../terminal/ask.js'
+import { canAsk, readSecret } from '../terminal/ask.js'
 import { printJson, say } from '../terminal/output.js'
 
 /** Adds `auth-admin totp`. */
@@ -42,26 +42,5 @@ public endpoints can read your own record, refresh and revoke, and nothing else.
       if (options.json) return printJson({ enrolled: true, nextCodeSeconds })
       say('Enrolled: a sign-in now needs a code, and each code is valid once. Your sessions have ended:')
       say(`run \`auth-admin login\` with the next code, which comes in ${nextCodeSeconds} s.`)
-    })
-
-  totp
-    .command('delete')
-    .signIn('removeTotp')
-    .reference('user', 'username or id')
-    .description('Delete the one-time codes of an administrator who lost the authenticator.')
-    .option('--confirm <name>', 'the username again; a terminal prompts for it')
-    .json()
-    .examples('totp delete ana --confirm ana')
-    .administers(async (api, name: string | undefined, options: GlobalOptions & { confirm?: string }) => {
-      const wanted = await given(name, 'Which user (username or id)?', 'Name the user: pass a username or id.', options)
-      const { user } = await api.getUser({ user: wanted, omitKeys: true })
-      const { id, username = '' } = user!.record!
-      const request = { user: `#${id}` }
-      const sentence = `${username} will sign in with the password only.`
-      const validate = (confirm: string) => api.removeTotp({ ...request, confirm, validateOnly: true })
-      const confirm = await confirmName(sentence, username, options, validate)
-      const { changed } = await api.removeTotp({ ...request, confirm })
-      if (options.json) printJson({ id, username, changed })
-      else say(changed ? `${username} signs in with the password only.` : `${username} had no one-time codes.`)
     })
 }

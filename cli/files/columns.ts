@@ -14,17 +14,19 @@ import {
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { organizationFields } from '../../server/rules/organization.js'
 import { profile, profileFields } from '../../server/rules/profile.js'
-import { readCell } from './formula-guard.js'
+import { isSpreadsheetError, readCell } from './formula-guard.js'
 import type { CellValue } from './source.js'
 
 /** How the cells of a column are read. */
-type Kind = 'text' | 'lines' | 'secret' | 'day' | 'number' | 'flag'
+type Kind = 'text' | 'lines' | 'secret' | 'answers' | 'day' | 'number' | 'flag'
 
 /** A column: the kind of its cells, and the field of a row or of the form in it. */
 interface Column {
   readonly kind: Kind
   readonly field: string
   readonly inForm?: true
+  /** Only with `--keep-ids`: what moves from other systems bring. */
+  readonly moved?: true
 }
 
 const text = (field: string) => ({ kind: 'text', field, inForm: true }) as const
@@ -45,6 +47,7 @@ export const organizationColumns: Readonly<Record<string, Column>> = {
   creation_date: { kind: 'day', field: 'creationDate' },
   ...details,
   email: email!,
+  activation_key: { ...secret('activationKey'), moved: true },
 }
 
 /** The columns of files of users. */
@@ -62,6 +65,13 @@ export const userColumns: Readonly<Record<string, Column>> = {
   organization_inep_code: { kind: 'text', field: 'organizationInepCode' },
   password: { ...secret('password'), inForm: true },
   password_hash: secret('passwordHash'),
+  provider_key: { ...secret('providerKey'), moved: true },
+  security_answers: { kind: 'answers', field: 'securityAnswers', moved: true },
+}
+
+/** Those of the columns that an import reads. */
+export function columnsToRead(columns: Readonly<Record<string, Column>>, { keepIds }: { readonly keepIds: boolean }) {
+  return Object.fromEntries(Object.entries(columns).filter(([, { moved }]) => keepIds || !moved))
 }
 
 /** The cells of a row by column; a missing column has none. */
@@ -71,21 +81,23 @@ export type Cells = Readonly<Record<string, CellValue>>
 export interface Reading {
   /** Whether spreadsheets may have written the file: then apostrophes before formulas, and formulas that yield a text, are undone. */
   readonly isCsv: boolean
+  readonly keepIds: boolean
   /** Gets each column of a cell whose line breaks became spaces. */
   folded(column: string): void
 }
 
 /** Reads the cells of a row, with the problems of those that can't be read. */
-function readCells(cells: Cells, columns: Readonly<Record<string, Column>>, { isCsv, folded }: Reading) {
+function readCells(cells: Cells, all: Readonly<Record<string, Column>>, { isCsv, folded, keepIds }: Reading) {
   const row: Record<string, unknown> = {}
   const form: Record<string, unknown> = {}
   const problems: { field: string; message: string }[] = []
-  for (const [name, { kind, field, inForm }] of Object.entries(columns)) {
+  for (const [name, { kind, field, inForm }] of Object.entries(columnsToRead(all, { keepIds }))) {
     const given = cells[name]
     if (given === undefined) continue
     // A password is what the file has.
-    const cell = isCsv && kind !== 'secret' && typeof given === 'string' ? readCell(given) : given
-    const value = readers[kind](cell)
+    const cell = isCsv && kind !== 'secret' && kind !== 'answers' && typeof given === 'string' ? readCell(given) : given
+    const isError = typeof cell === 'string' && isSpreadsheetError(cell)
+    const value = isError ? new Error('A spreadsheet shows an error here: correct the cell.') : readers[kind](cell)
     if (value instanceof Error) problems.push({ field: name, message: value.message })
     else if (value !== undefined) {
       if (kind === 'text' && typeof cell === 'string' && /[\r\n]/.test(cell.trim())) folded(name)
@@ -100,7 +112,7 @@ function readCells(cells: Cells, columns: Readonly<Record<string, Column>>, { is
 }
 
 /** How each kind of cell is read: undefined if the field is left as it is, an error if the cell makes no sense. */
-const readers: Readonly<Record<Kind, (cell: CellValue) => string | number | boolean | undefined | Error>> = {
+const readers: Readonly<Record<Kind, (cell: CellValue) => unknown>> = {
   text: cell =>
     typeof cell === 'boolean'
       ? new Error('Use a text.')
@@ -109,6 +121,19 @@ const readers: Readonly<Record<Kind, (cell: CellValue) => string | number | bool
           .replace(/\s*(?:\r\n?|\n)\s*/g, ' '),
   lines: cell => (typeof cell === 'boolean' ? new Error('Use a text.') : String(cell ?? '')),
   secret: cell => (typeof cell === 'string' || cell === null ? (cell ?? '') : new Error('Use a text.')),
+  answers(cell) {
+    if (cell === null || cell === '') return undefined
+    try {
+      return (JSON.parse(String(cell)) as unknown[]).map(each => {
+        const { question, answer } = each as Record<string, unknown>
+        if (typeof question !== 'string' || typeof answer !== 'string') throw new TypeError()
+        return { question, answer }
+      })
+    } catch {
+      // Without the cause, which quotes the cell.
+      return new Error('Use JSON such as [{"question":"…","answer":"…"}].')
+    }
+  },
   day(cell) {
     if (typeof cell !== 'string' && cell !== null) return new Error('Use yyyy-mm-dd or dd/MM/yyyy.')
     return (cell ?? '')
@@ -161,11 +186,11 @@ export function toUserRow(cells: Cells, how: Reading): ImportedUser {
 }
 
 /** The cells of an organization. */
-export function organizationCells({ record, ...more }: Organization, activationkey?: string): Cells {
+export function organizationCells({ record, ...more }: Organization, activationKey?: string): Cells {
   const { id, active, creationDate } = record!
   const values: Readonly<Record<string, unknown>> = { ...more, ...record! }
   return {
-    ...{ id, active: active === 'true', creation_date: creationDate, activationkey },
+    ...{ id, active: active === 'true', creation_date: creationDate, activation_key: activationKey },
     ...Object.fromEntries(organizationFields.map(({ field, attribute }) => [field, values[attribute] as CellValue])),
   }
 }
@@ -186,12 +211,12 @@ export function userCells(
 /** The columns of an export; secrets at the end. */
 export const exportColumns = {
   organizations: {
-    plain: Object.keys(organizationColumns),
-    secret: ['activationkey'],
+    plain: Object.keys(organizationColumns).filter(name => name !== 'activation_key'),
+    secret: ['activation_key'],
   },
   users: {
     plain: Object.keys(userColumns).filter(
-      name => !['organization_inep_code', 'password', 'password_hash'].includes(name),
+      name => !/^(organization_inep_code|password|password_hash|provider_key|security_answers)$/.test(name),
     ),
     secret: ['password_hash', 'provider_key'],
   },

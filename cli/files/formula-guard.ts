@@ -27,3 +27,15 @@ export function readCell(text: string): string {
   const formula = asFormula.exec(text)?.[1]
   return formula === undefined ? text.replace(oneAndMore, '$1') : formula.replaceAll('""', '"')
 }
+
+/** Errors of Excel, LibreOffice and Google Sheets, in English and Portuguese, behind `#`. */
+const errors = (
+  'N/A N/D REF! DIV/0! VALUE! VALOR! NAME? NOME? NUM! NÚM! NULL! NULO! ERROR! ERRO! SPILL! DESPEJAR! CALC! CÁLC! FIELD! CAMPO! ' +
+  'BLOCKED! BLOQUEADO! CONNECT! CONECTAR! UNKNOWN! DESCONHECIDO! BUSY! OCUPADO! PYTHON! GETTING_DATA OBTENDO_DADOS'
+).split(' ')
+
+/** Whether a cell is what a spreadsheet shows instead of a value: an error, or `####` in a narrow column. */
+export function isSpreadsheetError(cell: string): boolean {
+  const text = cell.trim().normalize()
+  return /^(?:#{3,}|Erro?:\d{3})$/.test(text) || (text.startsWith('#') && errors.includes(text.slice(1)))
+}

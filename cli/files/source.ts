@@ -32,6 +32,10 @@ export interface Source {
   /** SHA-256 of its bytes, in hexadecimal. */
   readonly digest: string
   readonly encoding: Encoding
+  /** What the file begins with: a byte order mark, and a line `sep=;`. */
+  readonly beginning: string
+  /** How its first line ends. */
+  readonly lineEnd: string
   /** The separator of its cells. */
   readonly delimiter: string
   /** Whether its first line is `sep=;`, by which a spreadsheet knows the separator. */
@@ -42,7 +46,8 @@ export interface Source {
   readonly firstLine: number
 }
 
-type Encoding = 'utf8' | 'win1252' | 'utf-16le' | 'utf-16be'
+/** An encoding, by its name in iconv-lite. */
+export type Encoding = 'utf8' | 'win1252' | 'utf-16le' | 'utf-16be'
 
 /** Maximum characters of a row or line: an unclosed quote must not read the rest of the file, nor a line fill the memory. */
 const maxRow = 256 * 1024
@@ -67,7 +72,10 @@ export async function openSource(path: string, wanted: Format | undefined): Prom
   if (encoding === 'win1252') await refuseMixed(path)
   const format = wanted === undefined && /^\s*\{/.test(text) ? 'jsonl' : formatOf(path, wanted)
   const { delimiter, namesDelimiter } = findDelimiter(text)
-  const source = { path, format, digest, encoding, delimiter, namesDelimiter, head: [] }
+  const lineEnd = /\r\n|\n|\r/.exec(text)?.[0] ?? '\r\n'
+  const mark = /^(?:efbbbf|fffe|feff)/.test(start.toString('hex', 0, 3)) ? '\ufeff' : ''
+  const beginning = mark + (namesDelimiter ? `sep=${delimiter}${lineEnd}` : '')
+  const source = { path, format, digest, encoding, beginning, lineEnd, delimiter, namesDelimiter, head: [] }
   for await (const { texts, line } of format === 'jsonl' ? readFirstLine(source) : parseCsv(source)) {
     const head = texts.map(cell => (cell ?? 'NULL').replace(/\p{Default_Ignorable_Code_Point}/gu, '').trim())
     const names = head.map(name => name.toLowerCase())

@@ -180,11 +180,9 @@ export async function confirm(
   if (options.yes) return
   if (!canAsk(options)) misuse(missingYes)
   await validate?.()
-  const message = await placed(sentence, options)
-  const { default: inquirer } = await import('inquirer')
-  const question = { type: 'confirm', name: 'sure', message, default: false } as const
-  const { sure } = (await inquirer.prompt([question])) as { sure: boolean }
-  if (!sure) fail('Nothing was done.')
+  const answer = await askText(`${await placed(sentence, options)} (y/N)`)
+  // In English or Portuguese.
+  if (!/^(y|yes|s|sim)$/i.test(answer)) fail('Nothing was done.')
 }
 
 /**

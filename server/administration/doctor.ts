@@ -3,7 +3,7 @@ import { readdir, readFile } from 'node:fs/promises'
 import { basename } from 'node:path'
 import type { AdministrationRpcs } from '../calls/context.js'
 import { connectionsOfProcess, readCondition } from '../database/condition.js'
-import { ConnectionError, causeOf } from '../database/failures.js'
+import { adviceOn, causeOf } from '../database/failures.js'
 import { readMigrations } from '../database/migrate.js'
 import type { Registry } from '../models/define-models.js'
 import { describeProcess } from '../models/process.js'
@@ -84,9 +84,8 @@ const foundations: Checks = {
         'Point DATABASE_URL to the primary, and check that the disk is not full.',
       )
     } catch (error) {
-      const advice = error instanceof ConnectionError && error.advice
       return failed(
-        advice || `The database can’t be used (${describe(causeOf(error))}).`,
+        adviceOn(error) ?? `The database can’t be used (${describe(causeOf(error))}).`,
         'Check DATABASE_URL, and that PostgreSQL runs there and accepts its user and password.',
       )
     }
@@ -174,7 +173,11 @@ const registry: Checks = {
   async 'signing key'({ signingKeys }) {
     const [keys, signer] = [await signingKeys.all(), await signingKeys.signer()]
     const key = keys.find(({ kid }) => kid === signer)
-    if (!key) return failed('No key signs tokens: no user can sign in.', 'Run `auth-admin keys rotate --now`.')
+    if (!key)
+      return failed(
+        'No key signs tokens: no user can sign in.',
+        'Run `auth-admin api RotateSigningKey \'{"now": true}\' --yes`.',
+      )
     const age = (Date.now() - key.signsAt.getTime()) / 86_400_000
     const rest = rotateAfter / 86_400 - age
     const detail = `The signing key is ${many(Math.max(0, Math.floor(age)), 'day')} old`
@@ -182,7 +185,7 @@ const registry: Checks = {
     if (rest < -1)
       return warning(
         `${detail} and has no successor.`,
-        'Start the service, which rotates keys, or run `auth-admin keys rotate`.',
+        'Start the service, which rotates keys, or run `auth-admin api RotateSigningKey --yes`.',
       )
     return ok(`${detail}; its automatic rotation is ${rest > 0 ? `in ${many(Math.ceil(rest), 'day')}` : 'today'}.`)
   },

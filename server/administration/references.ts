@@ -14,9 +14,10 @@ import { limits, tooLong } from '../rules/sizes.js'
  */
 export function createReferences({
   administeredUsers,
+  formerUsernames,
   organizations,
   questions,
-}: Pick<Models, 'administeredUsers' | 'organizations' | 'questions'>): References {
+}: Pick<Models, 'administeredUsers' | 'formerUsernames' | 'organizations' | 'questions'>): References {
   /** The record that a reference names, among those with the id and with the name. */
   async function find<T extends { readonly id: number }>(
     reference: string | undefined,
@@ -57,12 +58,13 @@ export function createReferences({
             return user ? [user] : []
           },
         })
-        return (
-          found ??
-          refuse(Reason.USER_NOT_FOUND, {
-            text: `There is no user ${(reference ?? '').trim()}. To search for a part of a name, run \`auth-admin users list --text\`.`,
-          })
-        )
+        if (found) return found
+        const name = (reference ?? '').trim()
+        const holder = await formerUsernames.holder(usernameKey(name))
+        const hint = holder
+          ? `It is a former username of user ${holder.id} (${holder.username}).`
+          : 'To search for a part of a name, run `auth-admin users list --text`.'
+        return refuse(Reason.USER_NOT_FOUND, { text: `There is no user ${name}. ${hint}` })
       },
       async lock(id, t) {
         const row = await administeredUsers.lock(id, t)

@@ -13,18 +13,10 @@ import { keepCurrent, partialPath, removeAbandoned } from './folder.js'
 import { type TableHeader, type TableRead, writeBackup } from './format.js'
 
 /**
- * Tables that a backup excludes: signing keys, keys of services, stored responses that contain such keys, mailed keys,
- * queued e-mails, and running processes. So a stolen backup can't sign tokens, and a restore doesn't revive revoked tokens or
- * used or removed keys.
+ * Tables that a backup excludes: signing keys, keys of services, mailed keys, queued e-mails, and running processes. So a
+ * stolen backup can't sign tokens, and a restore doesn't revive revoked tokens or used or removed keys.
  */
-const excludedTables: readonly string[] = [
-  'signing_keys',
-  'service_keys',
-  'creation_requests',
-  'mailed_keys',
-  'emails',
-  'processes',
-]
+const excludedTables: readonly string[] = ['signing_keys', 'service_keys', 'mailed_keys', 'emails', 'processes']
 
 /** The content of a backup. */
 export interface Made {

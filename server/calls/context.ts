@@ -33,9 +33,7 @@ export interface Change {
  * Runs a change as one transaction, short unless it is `unlimited`. The transaction locks caller and target, and permits both
  * again as they are then: it refuses with INVALID_TOKEN when the session was revoked meanwhile, with ACCESS_DENIED or
  * SIGN_IN_AGAIN when the caller has lost the permission, and with the reason of a missing target when it is gone. `work` gets
- * the target as it is then; it stays so until the end. With `validate_only` everything is checked, and nothing is kept. With a
- * `request_id`, `work` returns the answer of the RPC, and a repeated call within a day gets the first answer, without what is
- * in its field `key`.
+ * the target as it is then; it stays so until the end. With `validate_only` everything is checked, and nothing is kept.
  */
 export type Transact<Target> = <T>(
   work: (change: Change & { readonly target: Target }) => Promise<T>,

@@ -39,7 +39,7 @@ export function bindRpcs<S extends DescService, Rows extends { readonly [K in ke
       const policy = rows[method.localName as keyof Rows]
       const rpc = rpcs[method.localName as keyof typeof rpcs] as unknown as AnyRpc
       const steps = typeof rpc === 'function' ? { handle: rpc } : rpc
-      return [method, { policy, handle: bind(deps, method, policy, steps) }]
+      return [method, { policy, handle: bind(deps, policy, steps) }]
     }),
   )
   return [service, bound]
@@ -47,7 +47,6 @@ export function bindRpcs<S extends DescService, Rows extends { readonly [K in ke
 
 function bind(
   deps: CallersDeps & TransactionDeps,
-  method: DescMethodUnary,
   policy: Policy,
   { admit, check, handle }: Steps<DescMethodUnary, Policy>,
 ): BoundRpc['handle'] {
@@ -58,7 +57,7 @@ function bind(
     const read = check?.(request, { ...context, target: named } as never)
     const target = await find?.()
     checkPresence(call)
-    const transact = changes && transactFor(deps, { method, policy, request, call, changes, target })
+    const transact = changes && transactFor(deps, { policy, request, call, changes, target })
     return await handle(request, Object.assign(context, { target, transact }) as never, read)
   }
 }

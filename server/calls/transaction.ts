@@ -1,18 +1,15 @@
-// The transaction of a change: it permits caller and target again, appends the events, and does what `validate_only` and
-// `request_id` promise.
-import type { DescMethodUnary, Message } from '@bufbuild/protobuf'
+// The transaction of a change: it permits caller and target again, appends the events, and does what `validate_only`
+// promises.
+import type { Message } from '@bufbuild/protobuf'
 import { checkAction } from '../access/permissions.js'
 import type { Database, Transaction } from '../database/database.js'
 import type { Audit, AuditEvent } from '../models/audit.js'
 import type { Policy } from '../policy/row.js'
 import { type Call, checkPresence } from '../requests/call.js'
-import { wrongFields } from '../requests/wrong-fields.js'
-import { isUuid } from '../rules/names.js'
 import type { Transact } from './context.js'
-import { answerOnce, type RepetitionDeps } from './repeated-request.js'
 
 /** What transactions are made of. */
-export interface TransactionDeps extends RepetitionDeps {
+export interface TransactionDeps {
   readonly database: Pick<Database, 'transact'>
   readonly audit: Pick<Audit, 'append'>
 }
@@ -29,9 +26,8 @@ export interface Changes {
 
 /** A call whose caller and target are known. */
 interface KnownCall {
-  readonly method: DescMethodUnary
   readonly policy: Policy
-  readonly request: Message & { readonly validateOnly?: boolean; readonly requestId?: string }
+  readonly request: Message & { readonly validateOnly?: boolean }
   readonly call: Call
   changes(): Changes
   readonly target: unknown
@@ -48,30 +44,22 @@ class ValidatedOnly extends Error {
 export function transactFor(deps: TransactionDeps, known: KnownCall): Transact<unknown> {
   const { policy, request, call, target: found } = known
   return async (work, options) => {
-    const { requestId, validateOnly } = request
     const changes = known.changes()
-    if (requestId && !isUuid(requestId)) wrongFields([{ field: 'request_id', message: 'Use a UUID (RFC 9562).' }])
     checkPresence(call)
     const run = async (t: Transaction) => {
       const target = await changes.lock(found, t)
       // The client may have disconnected, or the deadline passed, during the wait for the locks.
       checkPresence(call)
-      const events: Pick<AuditEvent, 'subject_id'>[] = []
-      const doIt = () =>
-        work({
-          t,
-          target,
-          async record(event) {
-            checkAction(policy, event.action)
-            events.push(event)
-            await deps.audit.append({ ...changes.auditContext, ...event, outcome: 'ok' }, t)
-            await changes.notify?.(event, target, t)
-          },
-        })
-      const result = requestId
-        ? await answerOnce(deps, known, { requestId, ...changes.auditContext }, { t, events }, doIt)
-        : await doIt()
-      if (validateOnly) throw new ValidatedOnly(result)
+      const result = await work({
+        t,
+        target,
+        async record(event) {
+          checkAction(policy, event.action)
+          await deps.audit.append({ ...changes.auditContext, ...event, outcome: 'ok' }, t)
+          await changes.notify?.(event, target, t)
+        },
+      })
+      if (request.validateOnly) throw new ValidatedOnly(result)
       return result
     }
     try {

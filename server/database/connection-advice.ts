@@ -1,5 +1,5 @@
 // What an operator can do about a connection that the server, or the driver, refuses.
-import { isPassing, isSqlState } from './failures.js'
+import { adviceOn, isPassing, isSqlState } from './failures.js'
 
 /** The connection that failed. */
 interface Failed {
@@ -19,7 +19,7 @@ export function adviseOnConnection(error: unknown, { role, database, tlsParamete
   const unsupported = /unsupported startup parameter(?: in options)?: (\w+)/.exec(message)?.[1]
   if (unsupported)
     return `The pooler of DATABASE_URL refuses the startup parameter ${unsupported}: add it to ignore_startup_parameters there, or leave it out of the URL.`
-  if (code === '28P01') return 'The database refuses the user or password of DATABASE_URL.'
+  if (code === '28P01') return adviceOn(error)
   if (code.startsWith('28'))
     return `The database refuses the role ${role} of DATABASE_URL: check that it exists and has LOGIN, and that pg_hba.conf there has a line for this role, database, address and TLS.`
   if (code === '42501')

@@ -46,30 +46,98 @@ export type Meaning =
   | 'wrong credentials'
   | 'no rights'
 
-/** Codes of PostgreSQL (SQLSTATE) and of sockets. `passing` errors are transient: a retry may succeed. First match applies. */
-const failures: readonly { readonly code: RegExp; readonly meaning?: Meaning; readonly passing?: true }[] = [
-  // Canceled, in general by `statement_timeout`.
-  { code: /^57014$/, meaning: 'too slow', passing: true },
+/** What a failure is, and what to do about it. */
+interface Failure {
+  readonly code: RegExp
+  readonly meaning?: Meaning
+  /** Set where the failure is transient: a retry may succeed. */
+  readonly passing?: true
+  /** A sentence for the operator, which a start, `auth-admin` and its doctor say alike. */
+  readonly advice?: string
+}
+
+/** Codes of PostgreSQL (SQLSTATE) and of sockets. First match applies. */
+const failures: readonly Failure[] = [
+  {
+    // Canceled, in general by `statement_timeout`.
+    code: /^57014$/,
+    meaning: 'too slow',
+    passing: true,
+    advice: 'The database didn’t complete a statement within its time limit: try again when it is less busy.',
+  },
   // Connection exceptions, and operator intervention.
   { code: /^(08|57)...$|^E(CONN|PIPE|TIMEDOUT|HOST|NET|AI_AGAIN)/, meaning: 'unreachable', passing: true },
-  { code: /^E(NOTFOUND|AI_)/, meaning: 'unreachable' },
-  { code: /^53300$/, meaning: 'no connection left', passing: true },
-  { code: /^25006$/, meaning: 'read-only', passing: true },
-  { code: /^55P03$/, meaning: 'locked', passing: true },
+  {
+    code: /^ENOTFOUND$/,
+    meaning: 'unreachable',
+    advice: 'The database can’t be reached (ENOTFOUND): the host of DATABASE_URL doesn’t exist.',
+  },
+  { code: /^EAI_/, meaning: 'unreachable' },
+  {
+    code: /^53300$/,
+    meaning: 'no connection left',
+    passing: true,
+    advice: 'The database has no connection left: try again, or raise max_connections.',
+  },
+  {
+    code: /^25006$/,
+    meaning: 'read-only',
+    passing: true,
+    advice: 'The database is read-only: point DATABASE_URL to the primary.',
+  },
+  {
+    code: /^55P03$/,
+    meaning: 'locked',
+    passing: true,
+    advice: 'Another transaction holds a lock on this record: try again.',
+  },
   // Rollbacks (deadlock, serialization), insufficient resources, transaction timeouts, I/O errors; 26000 and 42P05, which a
   // pooler causes until it is detected; a missing socket.
   { code: /^(40|53)...$|^(25P0[34]|58030|26000|42P05)$|^ENOENT/, passing: true },
   { code: /^23505$/, meaning: 'taken' },
-  { code: /^(42P01|42883)$/, meaning: 'not installed' },
-  { code: /^42703$/, meaning: 'outdated' },
-  { code: /^3D000$/, meaning: 'no database' },
-  { code: /^28...$/, meaning: 'wrong credentials' },
-  { code: /^42501$/, meaning: 'no rights' },
+  {
+    code: /^(42P01|42883)$/,
+    meaning: 'not installed',
+    advice: 'The registry is not installed yet: run `auth-admin install` first.',
+  },
+  {
+    code: /^42703$/,
+    meaning: 'outdated',
+    advice: 'The database is of an older version: run `auth-admin install` to update it.',
+  },
+  {
+    code: /^3D000$/,
+    meaning: 'no database',
+    advice: 'The database of DATABASE_URL doesn’t exist: create it, then run `auth-admin install`.',
+  },
+  {
+    code: /^28...$/,
+    meaning: 'wrong credentials',
+    advice: 'The database refuses the user or password of DATABASE_URL.',
+  },
+  {
+    code: /^42501$/,
+    meaning: 'no rights',
+    advice: 'The user of DATABASE_URL lacks the rights for this in the database: grant them.',
+  },
 ]
 
 function failureOf(error: unknown) {
   const code = String(causeOf(error).code)
   return failures.find(each => each.code.test(code))
+}
+
+/** Returns a sentence that says what to do about an error of the database, without a secret; undefined for other errors. */
+export function adviceOn(error: unknown): string | undefined {
+  if (error instanceof ConnectionError && error.advice) return error.advice
+  const failure = failureOf(error)
+  if (failure?.advice) return failure.advice
+  if (error instanceof SchemaError) return error.message
+  const { code, message = '' } = causeOf(error)
+  const isLost = message.startsWith('Connection terminated')
+  if (failure?.meaning !== 'unreachable' && !(error instanceof ConnectionError) && !isLost) return undefined
+  const why = code ?? (isLost ? 'connection lost' : 'no answer')
+  return `The database can’t be reached (${why}): check DATABASE_URL, and that PostgreSQL runs there.`
 }
 
 /** Returns the class of an error; undefined for an unknown code. */

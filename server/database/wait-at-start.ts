@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Log } from '../observability/log.js'
 import type { Settings } from '../process/settings.js'
-import { ConnectionError, causeOf, isPassing, isSchemaError, isSqlState } from './failures.js'
+import { adviceOn, ConnectionError, causeOf, isPassing, isSchemaError, isSqlState } from './failures.js'
 
 /** Maximum seconds that startup waits for the database. */
 const timeout = 60
@@ -25,10 +25,9 @@ export async function awaitDatabase<T>(
       return result
     } catch (error) {
       const { code } = causeOf(error)
-      const advice = error instanceof ConnectionError && error.advice
-      if (advice) throw new Error(advice.replace('DATABASE_URL', `DATABASE_URL (${at})`))
-      if (code === '3D000') throw new Error(`The database that DATABASE_URL names doesn’t exist (${at}): create it.`)
-      if (code === 'ENOTFOUND') throw new Error(`The host that DATABASE_URL names doesn’t exist (${at}).`)
+      const advice = adviceOn(error)?.replace('DATABASE_URL', `DATABASE_URL (${at})`)
+      const isRefused = error instanceof ConnectionError && error.advice !== undefined
+      if (isRefused || code === '3D000' || code === 'ENOTFOUND') throw new Error(advice)
       if (isSqlState(code) && !isPassing(error)) throw new Error(inDatabase(error, at))
       if (!isPassing(error)) throw error
       const reason = code ?? 'no answer'

@@ -55,8 +55,8 @@ export function startMaintenance(
 
   async function round(signal?: AbortSignal) {
     await models.attempts.prune()
-    const { buckets, mailedKeys, creationRequests, emails, emailQuotas, formerUsernames, imports, processes } = models
-    const pruned = [buckets, mailedKeys, creationRequests, emails, emailQuotas, formerUsernames, imports, processes]
+    const { buckets, mailedKeys, emails, emailQuotas, formerUsernames, imports, processes } = models
+    const pruned = [buckets, mailedKeys, emails, emailQuotas, formerUsernames, imports, processes]
     for (const table of pruned) await table.prune()
     while (await eraseOne('deleted', administeredUsers.lockForPurge));
     await signingKeys.prune()

@@ -35,7 +35,7 @@ export interface SchedulerLimits {
   readonly waiting: QueueBounds
 }
 
-/** The limits of a service. For the measurements behind them, see docs/measurements-log.md. */
+/** The limits of a service. For the measurements behind them, see test/bench/measurements.md. */
 export const schedulerLimits: SchedulerLimits = {
   networkShares: [0.0035, 0.01, 0.016],
   peer: 0.025,

@@ -3,7 +3,9 @@ import { advisoryKeys } from '../database/advisory-keys.js'
 import { flag, hasDefault, integer, key, nullable, type Row, selectList, time } from '../database/attributes.js'
 import type { Database } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
+import { nicknameKey } from '../rules/names.js'
 import type { Role } from '../rules/roles.js'
+import { readTelephone } from '../rules/telephone.js'
 import { daysUntilErasure } from './erasure.js'
 import { type CallerRow, enrolled, selectUsers, type User } from './user.js'
 
@@ -67,7 +69,10 @@ const wordsWith = (email: Query) =>
 
 /** Whether a user matches a search. */
 function searched(text: string, byEmail: boolean): Query {
-  const byWords = (email: Query) => sql`${wordsWith(email)} @@ search_query(${text})`
+  // A telephone number in any spelling is also in the words of the key of a username.
+  const telephone = readTelephone(nicknameKey(text))
+  const words = telephone ? sql`(search_query(${text}) || search_query(${telephone}))` : sql`search_query(${text})`
+  const byWords = (email: Query) => sql`${wordsWith(email)} @@ ${words}`
   // The index includes the words of the e-mail address. The second condition leaves out users found only by those.
   return sql.all(byWords(sql`u.email`), !byEmail && byWords(sql`NULL`))
 }

@@ -13,17 +13,14 @@ import { createAttempts, createCounterKeys } from './attempt.js'
 import { createAudit } from './audit.js'
 import { createBuckets } from './bucket.js'
 import { createChangeFeed } from './change-feed.js'
-import { createCreationRequests } from './creation-request.js'
 import { createStoredKeys, type StoredKeys } from './data-key.js'
 import { createEmails } from './email.js'
 import { createEmailQuotas } from './email-quota.js'
 import { createErasure } from './erasure.js'
 import { createFormerUsernames } from './former-username.js'
 import { createImports } from './import.js'
-import { createImportedRecords } from './imported-record.js'
 import { createMailedKeys } from './mailed-key.js'
 import { createOrganizations } from './organization.js'
-import { createPredecessor } from './predecessor.js'
 import { createProcesses } from './process.js'
 import { createQuestions } from './question.js'
 import { createServices } from './service.js'
@@ -57,12 +54,9 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     userBatches: createUserBatches(database, masterKey),
     administeredUsers: createAdministeredUsers(database),
     totpSecrets: createTotpSecrets(database, masterKey),
-    creationRequests: createCreationRequests(database),
     organizations: createOrganizations(database, masterKey),
     imports: createImports(database, masterKey),
-    importedRecords: createImportedRecords(database),
     questions: createQuestions(database),
-    predecessor: createPredecessor(database),
     mailedKeys,
     emails,
     emailQuotas: createEmailQuotas(database),

@@ -43,7 +43,6 @@ const owned = [
   'mailed_keys',
   'known_addresses',
   'totp_secrets',
-  'creation_requests',
 ]
 
 /** Creates the erasure of users from a database. */

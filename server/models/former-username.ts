@@ -29,6 +29,13 @@ export function createFormerUsernames(database: Database) {
           user_id = excluded.user_id, reserved_until = excluded.reserved_until`
       await database.run(reserve, t)
     },
+    /** Returns the user for whom a username is reserved. */
+    holder(usernameKey: string) {
+      const find = sql('former-username-holder')`
+        SELECT u.id, u.username FROM former_usernames f JOIN users u ON u.id = f.user_id
+        WHERE f.username_key = ${usernameKey} AND f.reserved_until > now()`
+      return first(database.run<{ id: number; username: string }>(find))
+    },
     /** Returns the usernames that are reserved for a user, without one. */
     async reserved(userId: number, withoutKey: string, t: Transaction) {
       const count = sql('former-usernames-reserved')`

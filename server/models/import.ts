@@ -20,7 +20,7 @@ import type { MasterKey } from './master-key.js'
 import { createReservedIds } from './reserved-ids.js'
 
 /** What an import reads. */
-export type ImportKind = 'organizations' | 'users' | 'predecessor'
+export type ImportKind = 'organizations' | 'users'
 
 /** What an import is: the same import of the same source runs once. */
 const identity = {
@@ -63,8 +63,6 @@ const attributes = {
   ...counts,
   createdAt: hasDefault(time),
   updatedAt: hasDefault(time),
-  /** When an administrator first undid it. */
-  undoneAt: hasDefault(nullable(time)),
 }
 
 const batchAttributes = {
@@ -161,9 +159,6 @@ export function createImports(database: Database, masterKey: Pick<MasterKey, 'di
     end: (id: number, state: 'finished' | 'aborted', t: Transaction, outcomes?: Outcomes) =>
       change(id, { state, ...outcomes }, t),
 
-    /** Notes that an import is undone, and returns it. */
-    undo: (row: ImportRow, t: Transaction) => change(row.id, { undoneAt: row.undoneAt ?? fromNow(0) }, t),
-
     async addBatch(batch: ImportBatchRow, transaction: Transaction) {
       await batches.create(batch, { transaction })
     },
@@ -185,12 +180,6 @@ export function createImports(database: Database, masterKey: Pick<MasterKey, 'di
         const at = offset + index * seenBytes
         return all.subarray(at, at + seenBytes)
       })
-    },
-
-    /** Returns the answer of the newest batch. */
-    async lastAnswer(importId: number) {
-      const last = await batches.findOne({ attributes: ['answer'], where: { importId }, order: [['firstRow', 'DESC']] })
-      return last?.get().answer
     },
 
     /** Returns the first row of each staged batch, in order. */

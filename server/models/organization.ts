@@ -19,7 +19,12 @@ import {
 import type { Database } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
 import { nicknameKey } from '../rules/names.js'
-import { type OrganizationAttribute, type OrganizationValues, organizationFields } from '../rules/organization.js'
+import {
+  inepCodeOf,
+  type OrganizationAttribute,
+  type OrganizationValues,
+  organizationFields,
+} from '../rules/organization.js'
 import type { MasterKey } from './master-key.js'
 
 /** Attributes of an organization that can be edited. */
@@ -48,17 +53,13 @@ const attributes = {
   ...shownOfOrganization,
   nameKey: text,
   keyDigest: column('activation_key_digest', bytes),
-  /** Of the row of the older implementation that it was imported from. */
-  predecessorDigest: hasDefault(nullable(text)),
 }
 
 /** What can be set of an organization: by imports, also whether and since when it is active. */
 export type OrganizationDetails = Partial<OrganizationValues & Pick<OrganizationRow, 'active' | 'creationDate'>>
 
 /** A new organization. Only imports choose its id, among those that are reserved, and its key, by default a new one. */
-export interface NewOrganization
-  extends OrganizationDetails,
-    Partial<Pick<OrganizationRow, 'id' | 'predecessorDigest'>> {
+export interface NewOrganization extends OrganizationDetails, Partial<Pick<OrganizationRow, 'id'>> {
   readonly name: string
   readonly activationKey?: string
 }
@@ -120,7 +121,7 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
         active !== undefined && sql`o.active = ${active}`,
         type !== undefined && sql`o.type = ${type}`,
         text !== undefined &&
-          sql`organization_words(o.name, o.inep_code, o.login, o.email, o.responsible) @@ search_query(${text})`,
+          sql`organization_words(o.name, o.inep_code, o.login, o.email, o.responsible) @@ (search_query(${text}) || search_query(${inepCodeOf(text)}))`,
       )
       // `id + 0` prevents a scan of the whole table by id: the planner overestimates the matches of a prefix.
       const order = text === undefined ? sql`o.id` : sql`o.id + 0`
@@ -131,7 +132,8 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
     /** Returns the organization with an id. */
     find: async (id: number) => (await table.findByPk(id))?.get(),
     /** Returns organizations with this INEP code or this name key, 20 at most. */
-    async named(inepCode: string, nameKey: string) {
+    async named(code: string, nameKey: string) {
+      const inepCode = inepCodeOf(code)
       const rows = await table.findAll({
         where: { [Op.or]: [{ inepCode }, { nameKey }] },
         order: ['id'],
@@ -141,7 +143,7 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
     },
     /** Returns the organizations with these ids or INEP codes. */
     async findMany(ids: readonly number[], inepCodes: readonly string[], transaction: Transaction) {
-      const where = { [Op.or]: [{ id: { [Op.in]: ids } }, { inepCode: { [Op.in]: inepCodes } }] }
+      const where = { [Op.or]: [{ id: { [Op.in]: ids } }, { inepCode: { [Op.in]: inepCodes.map(inepCodeOf) } }] }
       return (await table.findAll({ where, order: ['id'], transaction })).map(row => row.get())
     },
     /** Returns the sealed activation keys of organizations, by id. */
@@ -183,11 +185,22 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
     async setActive(id: number, active: boolean, transaction?: Transaction) {
       await table.update({ active }, { where: { id }, transaction })
     },
-    /** Replaces the activation key, by default by a new one, and returns it. The former key is invalid at once. */
-    async rotateKey(id: number, transaction: Transaction, activationKey?: string) {
-      const { key, digest, sealed } = newActivationKey(masterKey, activationKey)
+    /** Replaces the activation key by a new one, and returns it. The former key is invalid at once. */
+    async rotateKey(id: number, transaction: Transaction) {
+      const { key, digest, sealed } = newActivationKey(masterKey)
       await table.update({ keyDigest: digest, keySealed: sealed }, { where: { id }, transaction })
       return key
+    },
+    /** Returns which records have these activation or provider keys, such as `organization:7` or `user:7`. */
+    async keyHolders(keys: readonly string[], t: Transaction): Promise<ReadonlyMap<string, string>> {
+      if (keys.length === 0) return new Map()
+      const digests = keys.map(key => masterKey.digest(activationKeyUse, key))
+      const query = sql('organizations-key-holders')`
+        SELECT key, holder FROM unnest(${keys}::text[], ${digests}::bytea[]) AS given (key, digest), LATERAL (
+          SELECT 'organization:' || id AS holder FROM organizations WHERE activation_key_digest = digest
+          UNION ALL SELECT 'user:' || user_id FROM provider_keys WHERE key_digest = digest) held`
+      const rows = await database.run<{ key: string; holder: string }>(query, t)
+      return new Map(rows.map(({ key, holder }) => [key, holder]))
     },
     /** Decrypts the activation key. */
     activationKey: (row: Pick<OrganizationRow, 'keySealed'>) => masterKey.open(activationKeyUse, row.keySealed),

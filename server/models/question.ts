@@ -119,6 +119,13 @@ export function createQuestions(database: Database) {
         ORDER BY question_key IS DISTINCT FROM ${key} LIMIT 1`)
       return found
     },
+    /** Returns the ids of all questions by the keys of their texts, and of linked texts. */
+    async idsByKey(t: Transaction): Promise<ReadonlyMap<string, number>> {
+      const query = sql('questions-ids-by-key')`SELECT question_key AS key, question_id AS id FROM question_aliases
+        UNION ALL SELECT question_key, id FROM questions`
+      // A question's own text precedes a linked text.
+      return new Map((await database.run<{ key: string; id: number }>(query, t)).map(({ key, id }) => [key, id]))
+    },
     /** Returns the question with this id or text key, including retired questions. */
     async find(wanted: { id: number } | { key: string }) {
       const where = 'id' in wanted ? { id: wanted.id } : { questionKey: wanted.key }
@@ -154,8 +161,7 @@ export function createQuestions(database: Database) {
       const save = sql('answers-save')`
         WITH given AS (SELECT u.*, ${by?.userId}::int AS by, ${by?.session}::text AS session, ${answerHash}::text AS hash
           FROM users u WHERE u.id = ${userId}),
-        who AS (SELECT *, by IS NOT NULL AND (created_at <= now() - interval '1 day'
-          OR predecessor_digest IS NOT NULL) AS waits FROM given)
+        who AS (SELECT *, by IS NOT NULL AND created_at <= now() - interval '1 day' AS waits FROM given)
         INSERT INTO answers AS a (user_id, question_id, answer_hash, next_hash, next_counts_at, next_by, next_session)
         SELECT id, ${questionId}, CASE WHEN NOT waits THEN hash END, CASE WHEN waits THEN hash END,
           CASE WHEN waits THEN now() + interval '1 day' END, CASE WHEN waits THEN by END, CASE WHEN waits THEN session END

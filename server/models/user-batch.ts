@@ -17,11 +17,13 @@ export interface BatchedUser extends AdministeredUserRow {
 /** A user to register, with what belongs to it. */
 export interface Registration<Organization = Place> extends Omit<NewUser, 'organizationId'> {
   readonly organizationId?: Organization | null
-  /** Its provider keys in another system, the first of which its record shows; by default a ROLE_INSTITUTION gets one when active. */
-  readonly providerKeys?: readonly { readonly id: number; readonly key: string }[]
+  /** The provider key of an active ROLE_INSTITUTION, by default a new one. */
+  readonly providerKey?: string | undefined
   readonly answers?: readonly { readonly questionId: number; readonly answerHash: string }[]
   /** Its answer to a question that isn't in the registry. */
-  readonly unmatched?: { readonly question: string; readonly questionKey: string; readonly answerHash: string }
+  readonly unmatched?:
+    | { readonly question: string; readonly questionKey: string; readonly answerHash: string }
+    | undefined
 }
 
 /** Attributes of a new user that its columns set. */
@@ -52,7 +54,7 @@ const editTo = (attributes: readonly string[]) => {
       LATERAL jsonb_populate_record(b, r.details) n WHERE n.id = u.id`
 }
 
-const [add, addWithIds, edit, replace] = [addTo(added), addTo(['id', ...added]), editTo(edited), editTo(added)]
+const [add, addWithIds, edit] = [addTo(added), addTo(['id', ...added]), editTo(edited)]
 
 /** The users of a database, in batches. */
 export type UserBatches = ReturnType<typeof createUserBatches>
@@ -60,7 +62,7 @@ export type UserBatches = ReturnType<typeof createUserBatches>
 /** Creates the batches of users in a database. */
 export function createUserBatches(database: Database, masterKey: MasterKey) {
   /** A user as its columns; one that becomes active does so now, unless its time says otherwise. */
-  const toColumns = ({ providerKeys: _, answers: __, unmatched: ___, ...row }: Registration) =>
+  const toColumns = ({ providerKey: _, answers: __, unmatched: ___, ...row }: Registration) =>
     columnsOf({
       active: false,
       activatedAt: row.active ? now : null,
@@ -73,21 +75,13 @@ export function createUserBatches(database: Database, masterKey: MasterKey) {
 
   /** Adds the provider keys of users. */
   async function addKeys(users: readonly Registered[], t: Transaction): Promise<void> {
-    const keys = users.flatMap(({ id: userId, role, active, providerKeys = [] }) => {
-      const own: readonly { id?: number; key?: string }[] = role === 'ROLE_INSTITUTION' && active ? [{}] : []
-      const given = providerKeys.length > 0 ? providerKeys : own
-      return given.map(({ id = null, key }, index) => ({ id, key, userId, additional: index > 0 }))
-    })
-    if (keys.length === 0) return
-    const stored = keys.map(({ key }) => newActivationKey(masterKey, key))
-    const [digests, sealed] = [stored.map(({ digest }) => digest), stored.map(({ sealed }) => sealed)]
-    const [ids, owners] = [keys.map(({ id }) => id), keys.map(({ userId }) => userId)]
-    const additional = keys.map(key => key.additional)
-    const add = sql('user-batch-add-keys')`INSERT INTO provider_keys (id, user_id, key_digest, key_sealed, additional)
-      SELECT coalesce(id, nextval(pg_get_serial_sequence('provider_keys', 'id'))), user_id, digest, sealed, additional
-      FROM unnest(${ids}::int[], ${owners}::int[], ${digests}::bytea[], ${sealed}::bytea[], ${additional}::boolean[])
-        AS k (id, user_id, digest, sealed, additional)
-      ON CONFLICT (user_id) WHERE NOT additional DO NOTHING`
+    const owners = users.filter(({ role, active }) => role === 'ROLE_INSTITUTION' && active)
+    if (owners.length === 0) return
+    const keys = owners.map(({ providerKey }) => newActivationKey(masterKey, providerKey))
+    const ids = owners.map(({ id }) => id)
+    const [digests, sealed] = [keys.map(({ digest }) => digest), keys.map(({ sealed }) => sealed)]
+    const add = sql('user-batch-add-keys')`INSERT INTO provider_keys (user_id, key_digest, key_sealed)
+      SELECT * FROM unnest(${ids}::int[], ${digests}::bytea[], ${sealed}::bytea[])`
     await database.run(add, t)
   }
 
@@ -101,12 +95,6 @@ export function createUserBatches(database: Database, masterKey: MasterKey) {
     const addUnmatched = sql('user-batch-add-unmatched')`INSERT INTO unmatched_answers
       SELECT * FROM jsonb_populate_recordset(NULL::unmatched_answers, ${JSON.stringify(unmatched)}::jsonb)`
     if (unmatched.length > 0) await database.run(addUnmatched, t)
-  }
-
-  /** Adds what belongs to users. */
-  async function addParts(users: readonly Registered[], t: Transaction): Promise<void> {
-    await addKeys(users, t)
-    await addAnswers(users, t)
   }
 
   /** Selects users by ids or keys of usernames. */
@@ -145,29 +133,12 @@ export function createUserBatches(database: Database, masterKey: MasterKey) {
       const query = hasIds ? addWithIds('user-batch-add-with-ids', columns) : add('user-batch-add', columns)
       const stored = await database.run<{ id: number; usernameKey: string }>(query, t)
       const ids = new Map(stored.map(({ id, usernameKey }) => [usernameKey, id]))
-      await addParts(
-        rows.flatMap(row => (ids.has(row.usernameKey) ? { ...row, id: ids.get(row.usernameKey)! } : [])),
-        t,
+      const registered = rows.flatMap(row =>
+        ids.has(row.usernameKey) ? { ...row, id: ids.get(row.usernameKey)! } : [],
       )
+      await addKeys(registered, t)
+      await addAnswers(registered, t)
       return rows.map(({ usernameKey }) => ids.get(usernameKey))
-    },
-
-    /**
-     * Replaces users as a whole, but for their states. Provider keys stay where none are given, and end with their role. The rows
-     * are locked.
-     */
-    async replace(rows: readonly Registered[], t: Transaction): Promise<void> {
-      const changes = rows.map(row => ({ id: row.id, details: toColumns(row) }))
-      await database.run(replace('user-batch-replace', changes), t)
-      const ids = rows.map(({ id }) => id)
-      await database.run(sql`DELETE FROM answers WHERE user_id = ANY(${ids}::int[])`, t)
-      await database.run(sql`DELETE FROM unmatched_answers WHERE user_id = ANY(${ids}::int[])`, t)
-      const withoutKeys = rows.filter(
-        ({ role, providerKeys = [] }) => providerKeys.length > 0 || role !== 'ROLE_INSTITUTION',
-      )
-      const ended = withoutKeys.map(({ id }) => id)
-      await database.run(sql`DELETE FROM provider_keys WHERE user_id = ANY(${ended}::int[])`, t)
-      await addParts(rows, t)
     },
 
     /** Changes profiles. Rows are locked, and nicknames free. Throws a unique violation of `users_nickname_key_key`. */
@@ -182,7 +153,7 @@ export function createUserBatches(database: Database, masterKey: MasterKey) {
     /** Returns the password hashes and provider keys of users, by id. */
     async secrets(ids: readonly number[]) {
       const query = sql('user-batch-secrets')`SELECT u.id, u.password_hash AS "passwordHash", k.key_sealed AS sealed
-        FROM users u LEFT JOIN provider_keys k ON k.user_id = u.id AND NOT k.additional
+        FROM users u LEFT JOIN provider_keys k ON k.user_id = u.id
         WHERE u.id = ANY(${ids}::int[]) ORDER BY u.id`
       const rows = await database.run<{ id: number; passwordHash: string; sealed: Buffer | null }>(query)
       return rows.map(({ id, passwordHash, sealed }) => ({

@@ -129,11 +129,10 @@ const signIns: readonly AuditAction[] = [
  * for the owner.
  */
 const userColumns: Record<Reader, string> = {
-  administrator: `to_jsonb(u) - ARRAY['password_hash', 'username_key', 'nickname_key', 'username_skeleton', 'nickname_skeleton',
-    'predecessor_digest']`,
+  administrator: `to_jsonb(u) - ARRAY['password_hash', 'username_key', 'nickname_key', 'username_skeleton', 'nickname_skeleton']`,
   owner: `(SELECT to_jsonb(t) FROM (SELECT u.id, u.username, u.password_updated_at, u.email, u.security_question,
       u.terms_of_usage, u.role, u.active, u.suspended, u.organization_id, u.created_at, u.unactivated_seen_at, u.activated_at,
-      u.avatar, ${profileFields.map(field => `u.${snakeCase(profile[field].attribute)}`).join(', ')}) t)`,
+      ${profileFields.map(field => `u.${snakeCase(profile[field].attribute)}`).join(', ')}) t)`,
 }
 
 /** The export of a table with data of the user `u`: columns for every reader, and `more` for administrators only. */
@@ -182,7 +181,6 @@ const exportedTables: Readonly<Record<string, ExportedTable>> = {
     columns: 'secret_sealed IS NOT NULL AS enrolled, locked_at',
     order: 't.enrolled',
   },
-  creation_requests: { from: 'creation_requests WHERE user_id = u.id', more: 'created_at', order: 't.created_at' },
   emails: {
     from: `emails WHERE coalesce(parameters ->> 'userId', parameters ->> 'usernameKey') IN (u.id::text, u.username_key)
       AND (parameters ->> 'userId' = u.id::text OR parameters ->> 'usernameKey' = u.username_key)`,

@@ -84,10 +84,6 @@ export const userAttributes = {
    * other accounts: those that were activated, and those that administrators, installations and imports created.
    */
   unactivatedSeenAt: hasDefault(nullable(time)),
-  /** Kept from the older implementation, for exports. */
-  avatar: hasDefault(nullable(text)),
-  /** Of the row of the older implementation that it was imported from. */
-  predecessorDigest: hasDefault(nullable(text)),
   /** Skeletons of the names: names that look alike have the same skeleton. */
   usernameSkeleton: text,
   nicknameSkeleton: text,
@@ -100,8 +96,6 @@ const keyAttributes = {
   ...shownKey,
   userId: integer,
   digest: column('key_digest', bytes),
-  /** Whether it works beside the key that the record shows. */
-  additional: hasDefault(flag),
 }
 
 /** A user with its organization and provider key, read by one statement. Keys are sealed. */
@@ -137,7 +131,7 @@ const columns = sql.text(
 /** Selects users, with more columns. Every condition must state whether it includes deleted users. */
 export const selectUsers = (more = sql``) => sql`SELECT ${columns}${more} FROM users u
   LEFT JOIN organizations o ON o.id = u.organization_id
-  LEFT JOIN provider_keys k ON k.user_id = u.id AND NOT k.additional`
+  LEFT JOIN provider_keys k ON k.user_id = u.id`
 
 /** Another column: whether a user is a ROLE_ADMIN with one-time codes. */
 export const enrolled = sql`, u.role = 'ROLE_ADMIN'
@@ -292,7 +286,6 @@ export function createUsers(
      */
     async rotateProviderKey(user: Pick<Owner, 'id' | 'email'>, change: NotifiedChange, transaction: Transaction) {
       const { digest, sealed } = newActivationKey(masterKey)
-      await providerKeys.destroy({ where: { userId: user.id, additional: true }, transaction })
       const [rotated] = await providerKeys.update({ digest, sealed }, { where: { userId: user.id }, transaction })
       if (rotated === 0) return false
       await emails.notify('provider-key-rotated', user, change, transaction)

@@ -278,14 +278,6 @@ export const administrationPolicies = {
     reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'],
     audit: ['import.abort'],
   },
-  undoImport: {
-    ...byAdministrator,
-    signIn: 'recent',
-    cost: 50,
-    reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND', 'WRONG_STATE', 'CONFIRMATION_NEEDED'],
-    audit: ['import.undo', 'organization.delete', 'user.erase'],
-    seconds: long,
-  },
   getImport: { ...read, reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'] },
   listImports: { ...read, reasons: ['INVALID_ARGUMENT'] },
   getUserSecrets: {

@@ -6,7 +6,6 @@ export const auditActions = [
   'email.test',
   'import.abort',
   'import.start',
-  'import.undo',
   'master-key.rotate',
   'organization.activate',
   'organization.add',

@@ -1,6 +1,7 @@
 // Names that a user can't have, because others have them, or have look-alikes of them.
 import { randomInt } from 'node:crypto'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Transaction } from '../database/database.js'
 import { brokenConstraint } from '../database/failures.js'
 import { type RateLimits, tooManyAttempts } from '../limits/rate-limits.js'
 import type { Users } from '../models/user.js'
@@ -41,9 +42,18 @@ export async function takenNames(
   userId?: number,
 ): Promise<FieldViolation[]> {
   const [problems] = await users.nameProblems([{ username, nickname, userId }])
-  const fields = nameViolations(problems!)
-  if (!problems!.nickname) return fields
-  const free = await freeNickname(users, nickname!.trim())
+  return suggest(users, nameViolations(problems!), nickname ?? '')
+}
+
+/** Returns wrong names with a free nickname, if the nickname is wrong. */
+export async function suggest(
+  users: Pick<Users, 'nameProblems'>,
+  fields: readonly FieldViolation[],
+  nickname: string,
+  t?: Transaction,
+): Promise<FieldViolation[]> {
+  if (fields.every(({ field }) => field !== 'nickname')) return [...fields]
+  const free = await freeNickname(users, nickname.trim(), t)
   return fields.map(each =>
     each.field === 'nickname' ? { ...each, message: each.message.replace(/\.$/, `, ${free} is free.`) } : each,
   )
@@ -65,11 +75,14 @@ export async function revealTaken(
 }
 
 /** Returns a nickname that a user can have: the given one with random digits, as many as that takes. */
-async function freeNickname(users: Pick<Users, 'nameProblems'>, nickname: string): Promise<string> {
+async function freeNickname(users: Pick<Users, 'nameProblems'>, nickname: string, t?: Transaction): Promise<string> {
   const base = [...nickname].slice(0, 200).join('')
   for (let digits = 1; ; digits++) {
     const candidates = Array.from({ length: 8 }, () => `${base}${randomInt(10 ** digits, 10 ** (digits + 1))}`)
-    const problems = await users.nameProblems(candidates.map(nickname => ({ nickname })))
+    const problems = await users.nameProblems(
+      candidates.map(nickname => ({ nickname })),
+      t,
+    )
     const free = candidates.find((_, index) => !problems[index]!.nickname)
     if (free) return free
   }

@@ -14,7 +14,7 @@ export function readOrganization(
   fields: readonly OrganizationField[],
 ): { wrong: FieldViolation[]; details: Partial<OrganizationValues> } {
   const wrong: FieldViolation[] = []
-  const details = fields.map(({ field, attribute, required, kind, check }) => {
+  const details = fields.map(({ field, attribute, required, kind, check, normalize = String }) => {
     const given: string | number = form[attribute] ?? ''
     if (typeof given === 'number') {
       if (given < 0) wrong.push({ field, message: 'Use a number above 0, or 0 for none.' })
@@ -32,7 +32,7 @@ export function readOrganization(
             ? undefined
             : check?.(text)
     if (problem) wrong.push({ field, message: problem })
-    return [attribute, text || null]
+    return [attribute, (problem ? text : normalize(text)) || null]
   })
   return { wrong, details: Object.fromEntries(details) }
 }

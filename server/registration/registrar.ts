@@ -1,7 +1,7 @@
 /**
  * The registrar. This folder owns how users and organizations are added and changed, one or many: their forms (form.ts), their
  * names (names.ts), their accounts (here and in organizations.ts), and who becomes a member (membership.ts). Sign-up, own
- * changes, administration, imports, the older database and the installation use it. They know who may change what, and record
+ * changes, administration, imports and the installation use it. They know who may change what, and record
  * the events; the models store.
  */
 import type { Transaction } from '../database/database.js'
@@ -36,6 +36,8 @@ type Entry = Registration<number> | UserChange
 interface By {
   readonly notice: NotifiedChange
   readonly id?: number | undefined
+  /** Whether memberships began in another system, as of `openPlaces`. */
+  readonly continued?: boolean
 }
 
 /** Returns those of the fields whose values differ from the user's. */
@@ -81,7 +83,7 @@ export function createRegistrar({
    * organization takes no member. Of such a user nothing is stored.
    */
   async function apply(entries: readonly Entry[], by: By | undefined, t: Transaction): Promise<(number | Refusal)[]> {
-    const take = await openPlaces(organizations, entries, t)
+    const take = await openPlaces(organizations, entries, t, by)
     const taken = await namesOf(entries, t)
     const settled = entries.map((entry, index) => taken[index] ?? take(entry))
     const free = settled.filter(each => !(each instanceof Refusal))
@@ -123,21 +125,6 @@ export function createRegistrar({
     /** Registers a user, and returns its id. Throws `Taken` if others have one of its names. */
     add: async (user: Registration<number>, t: Transaction): Promise<number> =>
       accepted((await apply([user], undefined, t))[0]!),
-
-    /**
-     * Adds and replaces users of another system, whose names have been settled against each other and all users here. It notifies
-     * no one. Throws an Error if others have one of the names after all.
-     */
-    async adopt(
-      users: Readonly<Record<'added' | 'replaced', readonly (Registration<number> & { readonly id: number })[]>>,
-      t: Transaction,
-    ): Promise<void> {
-      const take = await openPlaces(organizations, [...users.added, ...users.replaced], t, { continued: true })
-      const [added, replaced] = [users.added, users.replaced].map(all => all.map(user => accepted(take(user))))
-      const ids = added!.length > 0 ? await userBatches.add(added!, t) : []
-      if (ids.includes(undefined)) throw new Error('Names collide with those of users here: run the command again.')
-      if (replaced!.length > 0) await userBatches.replace(replaced!, t)
-    },
 
     /** Changes a user. Throws `Taken` if others have one of its new names. */
     async change(change: UserChange, by: By, t: Transaction): Promise<void> {

@@ -38,9 +38,3 @@ export function readImported(object: string): number[] {
     .slice(1)
     .flatMap(part => readIds(part.split(':')[1]!))
 }
-
-/** Reads those of them that the import created, in ascending order. */
-export function readCreated(object: string): number[] {
-  const part = object.split(' ').find(each => each.startsWith('created:'))
-  return part ? readIds(part.slice('created:'.length)) : []
-}

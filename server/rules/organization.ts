@@ -24,6 +24,19 @@ interface Row {
   readonly opens?: string
   /** Returns what is wrong with a text that isn't blank, as a sentence. */
   readonly check?: (text: string) => string | undefined
+  /** The form in which a text is stored and compared. */
+  readonly normalize?: (text: string) => string
+}
+
+/**
+ * Returns an INEP code without separators between digits: white space, dashes, slashes and dots, but for the decimals that a
+ * spreadsheet adds.
+ */
+export function inepCodeOf(text: string): string {
+  return text
+    .normalize('NFKC')
+    .trim()
+    .replace(/(?<=\d)(?:[\s\p{Pd}/_]|\.(?!0{1,2}$))+(?=\d)/gu, '')
 }
 
 /** By attribute, which a form has, too: without a row, a field of the form is a compile error. */
@@ -36,7 +49,12 @@ const rows = {
     check: text => (isEmailAddress(text) ? undefined : 'Not a valid e-mail address.'),
   },
   address: { about: 'postal address', kind: 'lines' },
-  inepCode: { field: 'inep_code', about: 'INEP code of a school; unique', opens: 'INEP code' },
+  inepCode: {
+    field: 'inep_code',
+    about: 'INEP code of a school; unique, without separators between digits',
+    opens: 'INEP code',
+    normalize: inepCodeOf,
+  },
   login: { about: 'login name in its own systems', personal: true },
   phone: { about: 'telephone number', personal: true },
   responsible: { about: 'person responsible', personal: true },

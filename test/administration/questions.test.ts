@@ -106,10 +106,8 @@ test('custom questions without a link are listed in pages, the most used first',
 
 test('adding, changing, retiring and offering a question respects the etag, and a repetition reports no change', async t => {
   const { service, api } = await start(t)
-  const requestId = 'f81d4fae-7dec-11d0-a765-00a0c91e6bf6'
-  const { question } = await api.createQuestion({ question: ' Cor preferida? ', requestId })
+  const { question } = await api.createQuestion({ question: ' Cor preferida? ' })
   const { id } = question!.record!
-  t.deepEqual((await api.createQuestion({ question: ' Cor preferida? ', requestId })).question, question)
   t.is(question!.record!.question, 'Cor preferida?')
   t.is(await reasonOf(api.createQuestion({ question: 'COR preferida?' })), 'NAME_TAKEN')
   for (const wrong of ['', ' ', 'a\nb', 'x'.repeat(256)])

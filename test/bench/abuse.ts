@@ -2,28 +2,21 @@
  * How a flood affects other clients: each flood of floods.ts compared with a quiet window of the same round, on a separate
  * service. The scenarios don't depend on how the service defends itself.
  */
-import { writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
-import { createAuthority } from '../_helpers/certificates.js'
 import { freePort } from '../_helpers/relay.js'
 import type { FloodReport } from './flood.js'
 import { type FloodName, floodNames, floodOf, type Origin } from './floods.js'
 import type { Goal, Prepared, Row, Segment } from './measure.js'
-import { createOthers, type Guest } from './others.js'
+import { createOthers } from './others.js'
 import { type ServiceProcess, startFlood } from './processes.js'
 import type { Scenarios } from './segments.js'
 import { type Bench, serviceOn } from './world.js'
 
 /** The origins of floods, as values of `--from` and in words. */
-export const origins: Readonly<Record<Origin, string>> = {
+const origins: Readonly<Record<Origin, string>> = {
   one: 'one address',
   50: '50 addresses',
   48: 'a /48',
-  300: '300 addresses',
 }
-
-/** Those that affect a school: of requests that are refused or limited. */
-export const requestFloods = ['text', 'signups', 'logins', 'answers', 'activations', 'lookups', 'emails'] as const
 
 /** A scenario for each flood (`all`: every one) from each given origin that it supports; by default from all of them. */
 export function abuse(names: readonly string[], from: readonly string[] = Object.keys(origins)): Scenarios {
@@ -50,20 +43,15 @@ function isFlood(name: string): name is FloodName {
 /** The last numbers of the networks that floods come from; each window has separate ones, which were never blocked before. */
 const firstNetwork = 100
 
-/** The other participants. */
-const guests: Partial<Record<FloodName, Guest>> = { 'recovery-wide': 'recovery', backend: 'backend' }
-
 async function beside(name: FloodName, origin: Origin, bench: Bench): Promise<Prepared> {
-  const { tls = false, lasts = 0 } = floodOf(name)
+  const { lasts = 0 } = floodOf(name)
   const forwarded = origin === '48'
   const admin = await freePort()
   const { world, again, ...first } = await serviceOn(bench, 2000, bench.cost, {
     AUTH_ADMIN_ADDRESS: `127.0.0.1:${admin}`,
     ...(forwarded && { AUTH_TRUSTED_PROXIES: '127.0.0.0/8' }),
-    ...(tls && (await certificateIn(bench.folder))),
   })
-  const guest = guests[name]
-  const others = createOthers({ ...world, forwarded }, { admin, tls, ...(guest && { guest }) })
+  const others = createOthers({ ...world, forwarded }, admin)
   let { service } = first
   await others.warmUp(service)
 
@@ -78,7 +66,7 @@ async function beside(name: FloodName, origin: Origin, bench: Bench): Promise<Pr
     const network = firstNetwork + windows++
     const seconds = bench.seconds * scale
     const attacker = startFlood()
-    const plan = { port: http, floods: [name], origin, network, victims: world.accounts.slice(0, 1000) }
+    const plan = { port: http, flood: name, origin, network, victims: world.accounts.slice(0, 1000) }
     await attacker.ask({ ...plan, seconds: Math.max(seconds, lasts * scale) })
     const [flooded, { figures, errors, lost }] = await Promise.all([
       attacker.ask('go'),
@@ -129,42 +117,16 @@ function rowsOf(name: FloodName, origin: Origin): Row[] {
   ]
   if (name === 'burst') rows.push({ ...worst, label: 'slowest me', figure: 'slowest me', goal: { most: 1000 } })
   if (name === 'unread') rows.push({ ...worst, label: 'unread connections that are open after 40 s', figure: 'held' })
-  if (name === 'backend')
-    rows.push({
-      subject: 'flood',
-      label: 'a backend keeps of its 300 me a second',
-      figure: 'kept',
-      goal: { least: 0.4 },
-    })
-  if (name === 'recovery-wide')
-    rows.push(
-      {
-        ...worst,
-        label: 'owners at known addresses without recovery, of 3',
-        figure: 'recovery left out',
-        goal: { most: 0 },
-      },
-      { ...worst, label: 'the slowest of them', figure: 'recovery' },
-    )
   return rows
 }
 
 /** A summary of a flood, in a line. */
-export function describe({ answers, made, open, cut, cores, limit }: FloodReport): string {
+function describe({ answers, made, open, cut, cores, limit }: FloodReport): string {
   const total = Object.values(answers).reduce((sum, each) => sum + each, 0)
   const shares = Object.entries(answers).map(([status, count]) => `${status} ${count}`)
   const connections = `${made} connections, ${open} at a time, ${cut} cut`
   const fewer = limit === undefined ? '' : ` (no more than ${limit}: this system lets a process open no more files)`
   return `its client took ${cores.toFixed(2)} cores; ${total} answers (${shares.join(', ')}); ${connections}${fewer}`
-}
-
-/** Settings of a port with TLS, with a certificate in the folder. */
-async function certificateIn(folder: string): Promise<Record<string, string>> {
-  const { cert, key } = createAuthority('Bench').issue({ name: 'auth.bench', addresses: ['127.0.0.1'] })
-  const [AUTH_HTTP_TLS_CERT, AUTH_HTTP_TLS_KEY] = [join(folder, 'http.crt'), join(folder, 'http.key')]
-  await writeFile(AUTH_HTTP_TLS_CERT, cert)
-  await writeFile(AUTH_HTTP_TLS_KEY, key)
-  return { AUTH_HTTP_TLS_CERT, AUTH_HTTP_TLS_KEY }
 }
 
 function listed(counts: Readonly<Record<string, number>>): string {

@@ -5,7 +5,6 @@
  *
  * Arguments: the kind of baseline, then the port of the gRPC baseline for `hop`.
  */
-import { generateKeyPairSync, sign } from 'node:crypto'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { availableParallelism } from 'node:os'
@@ -49,39 +48,18 @@ function idIn(authorization: string | undefined): number {
   return id
 }
 
-const { privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
-
-/** A signed text as long as a token of the service. */
-function token(id: number): string {
-  const text = `eyJ${'h'.repeat(133)}.${String(id).padStart(340, 'p')}`
-  return `${text}.${sign('sha256', Buffer.from(text), { key: privateKey, dsaEncoding: 'ieee-p1363' }).toString('base64url')}`
-}
-
-/** Key of a username, which is a telephone number. */
-function keyOf(username: string): string {
-  return `tel:+55${username.replace(/\D/g, '')}`
-}
-
 const record = (user: User) => toUserRecord(user, { user, admin: false }, masterKey)
 
 async function user(id: number) {
   return record((await users.byId(id))!)
 }
 
-async function other(id: number, username: string) {
-  const [, target] = await Promise.all([users.byId(id), users.byUsername(keyOf(username))])
-  return record(target!)
-}
-
-type Serve = (request: IncomingMessage) => Promise<{ json: unknown } | { text: string }>
+type Serve = (request: IncomingMessage) => Promise<unknown>
 
 function serveHttp(serve: Serve): Promise<number> {
   const server = createServer((request, response) => {
     serve(request).then(
-      answer => {
-        if ('text' in answer) send(response, 'text/plain; charset=utf-8', answer.text)
-        else send(response, 'application/json', JSON.stringify(answer.json))
-      },
+      answer => send(response, JSON.stringify(answer)),
       error => response.writeHead(500).end(String(error)),
     )
   })
@@ -90,19 +68,13 @@ function serveHttp(serve: Serve): Promise<number> {
   })
 }
 
-function send(response: ServerResponse, type: string, body: string): void {
-  response.writeHead(200, { 'content-type': type, 'content-length': Buffer.byteLength(body) })
+function send(response: ServerResponse, body: string): void {
+  response.writeHead(200, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) })
   response.end(body)
 }
 
-async function plain({ url = '', headers }: IncomingMessage) {
-  const bearer = headers.authorization
-  if (url === '/users/me') return { json: await user(idIn(bearer)) }
-  if (url === '/users/refresh') {
-    const { id } = await user(idIn(bearer))
-    return { text: token(id!) }
-  }
-  return { json: await other(idIn(bearer), decodeURIComponent(url.slice('/users/'.length))) }
+async function plain({ headers }: IncomingMessage): Promise<unknown> {
+  return user(idIn(headers.authorization))
 }
 
 function pathOf({ parent, name }: DescMethodUnary): string {
@@ -113,8 +85,6 @@ async function serveGrpc(): Promise<number> {
   type Handler = (request: Record<string, string>, id: () => number) => Promise<Record<string, unknown>>
   const handlers: Record<string, Handler> = {
     getMe: async (_, id) => ({ user: await user(id()) }),
-    refresh: async (_, id) => ({ token: token((await user(id())).id!) }),
-    getUser: async ({ username }, id) => ({ user: await other(id(), username!) }),
     async verifyToken({ token }) {
       const { id, username, role } = await user(idIn(token))
       return { active: true, sub: String(id), username, roles: [role] }
@@ -167,7 +137,7 @@ function serveHop(port: string): Promise<number> {
           metadata,
           (error, message) => {
             if (error) reject(error)
-            else resolve({ json: toJson(UserSchema, message!.user!, { alwaysEmitImplicit: true }) })
+            else resolve(toJson(UserSchema, message!.user!, { alwaysEmitImplicit: true }))
           },
         )
       }),

@@ -4,7 +4,6 @@
  */
 import { type ClientHttp2Session, connect as connectHttp2, constants } from 'node:http2'
 import { connect, type Socket } from 'node:net'
-import { connect as connectTls } from 'node:tls'
 import { type Endpoint, proxyOf, type Wire } from './operations.js'
 
 /** An answer. `status` is that of HTTP, or of gRPC (0 is OK). */
@@ -30,18 +29,15 @@ interface ClientOptions {
   readonly port: number
   /** Bounds the connections of each address (gRPC: its calls at a time). */
   readonly connections: number
-  /** Whether the port uses TLS. */
-  readonly tls?: boolean | undefined
   /** Deadline of each gRPC call in ms. */
   readonly timeout?: number | undefined
 }
 
 /** Creates a client that sends requests from the addresses in them, or from the proxy that forwards the address. */
-export function createClient({ endpoint, port, connections, tls, timeout }: ClientOptions): Client {
+export function createClient({ endpoint, port, connections, timeout }: ClientOptions): Client {
   const clients = new Map<string, Client>()
   const clientAt = (localAddress: string) => {
-    const to = { port, host: '127.0.0.1', localAddress, noDelay: true }
-    const dial = () => (tls ? connectTls({ ...to, rejectUnauthorized: false }) : connect(to))
+    const dial = () => connect({ port, host: '127.0.0.1', localAddress, noDelay: true })
     return endpoint === 'grpc' ? createGrpcClient(dial, connections, timeout) : createHttpClient(dial, connections)
   }
   return {
@@ -197,7 +193,7 @@ function createGrpcClient(dial: () => Socket, calls: number, timeout: number | u
 
 /** Classifies an answer: `right`, `refused`, `late`, or its fault. */
 export function judge(endpoint: Endpoint, wire: Wire, { status, body, message = '' }: Answer): string {
-  const right = endpoint === 'grpc' ? 0 : (wire.status ?? 200)
+  const right = endpoint === 'grpc' ? 0 : 200
   if (status === right) return body.includes(wire.expected) ? 'right' : `wrong content of ${wire.path.slice(0, 20)}`
   const refused = endpoint === 'grpc' ? status === 8 : status === 429 || (status === 503 && body.includes('OVERLOADED'))
   if (wire.refusable && refused) return 'refused'

@@ -2,10 +2,8 @@
  * The process of an attacker: it sends a flood as fast as its limits permit, and ignores Retry-After. Its parent sends a
  * `FloodPlan`, gets an answer when it is ready, sends `go`, and gets a `FloodReport` when it has ended; `stop` ends it.
  */
-import { once } from 'node:events'
-import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { connect as connectTls } from 'node:tls'
 import { type Answer, createClient, readAnswer } from './clients.js'
 import {
   type Attacker,
@@ -22,8 +20,7 @@ import { addressIn, formOf, forwardedOf } from './operations.js'
 /** A flood to send. */
 export interface FloodPlan {
   readonly port: number
-  /** Several take turns. */
-  readonly floods: readonly FloodName[]
+  readonly flood: FloodName
   readonly origin: Origin
   /** Its addresses are 127.`network`.0.1 and the following ones, or behind a proxy there. */
   readonly network: number
@@ -53,9 +50,6 @@ const fewestAccounts = 20
 /** Processor time that it may use, in cores: it must not affect others by using their processor. */
 const share = 0.5
 
-/** Seconds of each flood before the next one. */
-const turn = 5
-
 /** Connections that are opened at once, and milliseconds until the next ones: SYN packets of more would be lost. */
 const atOnce = { connections: 100, pause: 10 }
 
@@ -81,17 +75,15 @@ process.on('message', async (message: FloodPlan | 'go' | 'stop') => {
 // The parent has gone.
 process.once('disconnect', () => process.exit())
 
-const addressesOf: Readonly<Record<Origin, number>> = { one: 1, 50: 50, 300: 300, 48: 1 }
+const addressesOf: Readonly<Record<Origin, number>> = { one: 1, 50: 50, 48: 1 }
 
 /** Prepares each attacker. */
 async function prepare(plan: FloodPlan): Promise<object> {
-  const floods = plan.floods.map(floodOf)
-  const own = floods.some(({ accounts }) => accounts) ? await signUp(plan) : []
-  const clientHello = floods.some(({ tls }) => tls) ? await recordClientHello() : Buffer.alloc(0)
+  const own = floodOf(plan.flood).accounts ? await signUp(plan) : []
   // It makes names unique to each flood.
   let number = Date.now() * 1000
   const attackers = Array.from({ length: addressesOf[plan.origin] }, (_, index) => {
-    return { own: own[index] ?? [], victims: plan.victims, clientHello, serial: () => number++ }
+    return { own: own[index] ?? [], victims: plan.victims, serial: () => number++ }
   })
   prepared = { plan, attackers }
   return {}
@@ -105,15 +97,13 @@ async function signUp({ port, origin, network }: FloodPlan): Promise<Own[][]> {
   const series = `${process.pid} ${Date.now()}`
   const one = async (number: number): Promise<Own> => {
     const username = `agressor ${series} ${number}`
-    const role = number % 2 ? 'ROLE_CLIENT' : 'ROLE_INSTITUTION'
-    const fields = { email: 'vitima@example.org', institution: 'Escola 1', roles: [role] }
-    const body = Buffer.from(JSON.stringify(formOf(username, username, fields)))
+    const body = Buffer.from(JSON.stringify(formOf(username, username)))
     const address = addressIn(network, Math.floor(number / each))
     const wire = { method: 'POST', path: '/users/signup', address, contentType: 'application/json', body } as const
     const forwarded = origin === '48' && { forwardedFor: forwardedOf(address) }
     for (;;) {
       const answer = await client.send({ ...wire, ...forwarded, expected: '', refusable: true })
-      if (answer.status === 200) return { username, token: answer.body.toString(), role }
+      if (answer.status === 200) return { username, token: answer.body.toString() }
       if (answer.retryAfter === undefined) throw new Error(`sign-up: ${answer.status} ${answer.body}`)
       await sleep(answer.retryAfter * 1000)
     }
@@ -121,20 +111,6 @@ async function signUp({ port, origin, network }: FloodPlan): Promise<Own[][]> {
   const all = await Promise.all(Array.from({ length: addresses * each }, (_, number) => one(number)))
   client.close()
   return Array.from({ length: addresses }, (_, index) => all.slice(index * each, (index + 1) * each))
-}
-
-/** The ClientHello of Node.js; a server answers it each time. */
-async function recordClientHello(): Promise<Buffer> {
-  const server = createServer()
-  await once(server.listen(0, '127.0.0.1'), 'listening')
-  const client = connectTls({ port: (server.address() as AddressInfo).port, rejectUnauthorized: false })
-  client.on('error', () => {})
-  const [socket] = (await once(server, 'connection')) as [Socket]
-  const [hello] = (await once(socket, 'data')) as [Buffer]
-  client.destroy()
-  socket.destroy()
-  server.close()
-  return hello
 }
 
 async function flood({ plan, attackers }: Prepared): Promise<FloodReport> {
@@ -210,7 +186,7 @@ async function flood({ plan, attackers }: Prepared): Promise<FloodReport> {
       socket = dial(place)
       let inFlight = 0
       let last: Answer | undefined
-      const most = plan.origin === '48' || source.sequential ? 1 : depth
+      const most = plan.origin === '48' ? 1 : depth
       const send = () => {
         const batch: Buffer[] = []
         for (; inFlight < most && !over; inFlight++) {
@@ -263,7 +239,7 @@ async function flood({ plan, attackers }: Prepared): Promise<FloodReport> {
   }
 
   /** Sends one request over a separate connection. */
-  function visit({ tls, leavesAfter }: Paced, place: number, source: Source): void {
+  function visit({ leavesAfter }: Paced, place: number, source: Source): void {
     const socket = dial(place)
     let leaves: NodeJS.Timeout | undefined
     let answered = false
@@ -277,8 +253,7 @@ async function flood({ plan, attackers }: Prepared): Promise<FloodReport> {
       socket.destroy()
     }
     socket.on('data', chunk => {
-      if (tls) answers.TLS = (answers.TLS ?? 0) + 1
-      if (tls || read(chunk).count > 0) leave()
+      if (read(chunk).count > 0) leave()
     })
     socket.on('close', () => {
       clearTimeout(leaves)
@@ -322,13 +297,9 @@ async function flood({ plan, attackers }: Prepared): Promise<FloodReport> {
   }
 
   stop = new AbortController()
-  const end = from + plan.seconds * 1000
-  for (let place = 0; performance.now() < end && !stop.signal.aborted; place++) {
-    const flood = floodOf(plan.floods[place % plan.floods.length]!)
-    const left = end - performance.now()
-    const length = plan.floods.length === 1 ? left : Math.min(left, turn * 1000)
-    await ('perSecond' in flood ? runPaced(flood, length) : runKept(flood, length))
-  }
+  const planned = floodOf(plan.flood)
+  const length = plan.seconds * 1000
+  await ('perSecond' in planned ? runPaced(planned, length) : runKept(planned, length))
   clearInterval(throttle)
   const cores = milliseconds() / (performance.now() - from)
   return { answers, made, open: most, cut, cores, ...(limit !== undefined && { limit }) }

@@ -1,32 +1,27 @@
 /** The floods: the worst known ones, by the resource that they use up. */
-import { randomUUID } from 'node:crypto'
-import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { type Answer, head } from './clients.js'
-import { emailOf, formOf, password, usernameOf } from './operations.js'
+import { formOf, usernameOf } from './operations.js'
 
 /**
- * The origin of a flood: `one` address, `50` in as many /24 networks, `300`; those are the peers themselves, which
+ * The origin of a flood: `one` address, `50` in as many /24 networks; those are the peers themselves, which
  * pipeline and hold connections without limits. Or `48`: each request from another /64 of one /48, which a trusted proxy
  * forwards in `X-Forwarded-For`; a proxy doesn't pipeline, so each request in flight has a separate connection.
  */
-export type Origin = 'one' | '50' | '48' | '300'
+export type Origin = 'one' | '50' | '48'
 
 /** An account of an attacker. */
 export interface Own {
   readonly username: string
   readonly token: string
-  readonly role: 'ROLE_INSTITUTION' | 'ROLE_CLIENT'
 }
 
 /** The accounts and knowledge of an attacker at one address. */
 export interface Attacker {
-  /** Its accounts: inactive, of both roles, all with the e-mail address of a victim. */
+  /** Its accounts: inactive. */
   readonly own: readonly Own[]
   /** Numbers of other users. */
   readonly victims: readonly number[]
-  /** The first message of a TLS handshake. */
-  readonly clientHello: Buffer
   /** A unique number of a request. */
   serial(): number
 }
@@ -35,8 +30,6 @@ export interface Attacker {
 export interface Source {
   /** The next request; `last` is the last response. Undefined: none until another response arrives. */
   next(last?: Answer): Buffer | undefined
-  /** Whether each request needs the answer to the one before. */
-  readonly sequential?: true
 }
 
 interface Common {
@@ -45,8 +38,6 @@ interface Common {
   readonly origins: readonly Origin[]
   /** Whether attackers sign up for accounts in advance. */
   readonly accounts?: true
-  /** Whether the port uses TLS. */
-  readonly tls?: true
   /** Its minimum duration in seconds, also for a shorter measured window. */
   readonly lasts?: number
   /** The requests of connection number `line` of an attacker. */
@@ -85,12 +76,6 @@ const limited = { origins: everywhere, connections: 40, depth: 50 } as const
 
 /** The floods by name. */
 export const floods = {
-  text: {
-    ...limited,
-    about: '60 KB of combining marks in every field',
-    depth: 4,
-    source: ({ victims }) => inTurn(worstTexts(usernameOf(victims[0]!))),
-  },
   signups: {
     ...limited,
     about: 'sign-ups',
@@ -100,47 +85,6 @@ export const floods = {
     ...limited,
     about: 'wrong logins to many accounts, a third of them invented',
     source: wrongLogins,
-  },
-  answers: {
-    ...limited,
-    about: 'wrong answers to security questions',
-    source: ({ victims, serial }) =>
-      always(() => {
-        const username = encodeURIComponent(usernameOf(victims[serial() % victims.length]!))
-        const answers = Array.from({ length: 8 }, (_, index) => ({
-          forgotpasswordquestionsid: index + 1,
-          answer: 'Jaú',
-        }))
-        return post(`/forgotpasswords/loginbyusernameandanswers?username=${username}`, answers)
-      }),
-  },
-  activations: {
-    ...limited,
-    about: 'activations with keys that do not exist',
-    accounts: true,
-    source: ({ own, serial }) =>
-      always(() => {
-        const { username, token } = own[serial() % own.length]!
-        return post('/users/activate', { username, activationkey: randomUUID() }, token)
-      }),
-  },
-  lookups: {
-    ...limited,
-    about: 'look-ups of usernames and nicknames',
-    source: ({ serial }) =>
-      always(() => {
-        const number = serial()
-        if (number % 3 === 0) return post(pathOf(Users.method.existsByUsername), { username: `alguém ${number}` })
-        if (number % 3 === 1) return post('/users/existsByNickname', { nickname: `alguém ${number}` })
-        return post('/users/existsByUsername', { username: `(11)9${number}` })
-      }),
-  },
-  emails: {
-    ...limited,
-    about: 'requests that send e-mails, and password changes that tell the owner',
-    depth: 20,
-    accounts: true,
-    source: emails,
   },
   healthz: { ...pipelined, about: 'GET /healthz', source: () => inTurn([get('/healthz')]) },
   options: {
@@ -157,16 +101,7 @@ export const floods = {
   },
   verify: { ...pipelined, about: 'VerifyToken', accounts: true, source: verifications },
   notfound: { ...pipelined, about: 'paths that do not exist', source: () => inTurn([get('/nada')]) },
-  /** Only peers: the load is the number of full connections, and a proxy's are few and not pipelined. */
-  'verify-wide': {
-    about: 'VerifyToken on 600 connections, 32 ahead on each',
-    origins: peers,
-    connections: 600,
-    depth: 32,
-    accounts: true,
-    source: verifications,
-  },
-  /** Only peers, as above. The shortest valid request: 150,000 of them are 5 MB. */
+  /** Only peers: a proxy doesn't pipeline. The shortest valid request: 150,000 of them are 5 MB. */
   burst: {
     about: '500 requests on each of 300 connections at once, each 10 s',
     origins: peers,
@@ -188,18 +123,6 @@ export const floods = {
     perSecond: 200,
     leavesAfter: 100,
     source: wrongMailedKeys,
-  },
-  'mailed-keys-kept': {
-    about: '200 wrong mailed keys a second of clients that wait for the response',
-    origins: ['48'],
-    perSecond: 200,
-    source: wrongMailedKeys,
-  },
-  'recovery-wide': {
-    about: '30 recovery requests a second together',
-    origins: ['300'],
-    perSecond: 30,
-    source: ({ victims, serial }) => always(() => recovery(victims[serial() % victims.length]!)),
   },
   /** Only peers: the connections of a trusted proxy count separately, and are never closed for a limit. */
   idle: {
@@ -226,22 +149,6 @@ export const floods = {
     origins: peers,
     perSecond: 200,
     source: () => inTurn([get('/healthz')]),
-  },
-  /** Only peers. Each sends the same ClientHello and disconnects at the response: the server's signature costs it nothing. */
-  handshakes: {
-    about: '200 TLS handshakes a second, left half done',
-    origins: peers,
-    perSecond: 200,
-    tls: true,
-    source: ({ clientHello }) => inTurn([clientHello]),
-  },
-  /** As `me`, from one address. It measures how many of 300 requests a second succeed from another address without a key. */
-  backend: {
-    ...pipelined,
-    about: 'its own me, beside a backend at another address that asks for 300 a second',
-    origins: ['one'],
-    accounts: true,
-    source: ({ own }, line) => inTurn([get('/users/me', own[line % own.length]!.token)]),
   },
 } as const satisfies Readonly<Record<string, Flood>>
 
@@ -274,59 +181,6 @@ function verifications({ own }: Attacker, line: number): Source {
   return inTurn([post(pathOf(Users.method.verifyToken), { token: own[line % own.length]!.token })])
 }
 
-function emails({ own, victims, serial }: Attacker, line: number): Source {
-  const isClient = ({ role }: Own) => role === 'ROLE_CLIENT'
-  const [clients, institutions] = [own.filter(isClient), own.filter(each => !isClient(each))]
-  if (line % 3 === 0) return passwordChanges(clients[line % clients.length]!)
-  return always(() => {
-    const number = serial()
-    if (line % 3 === 1) return recovery(victims[number % victims.length]!)
-    const { username, token } = institutions[number % institutions.length]!
-    const path = '/1.0.0/users/sendadminkeybyemailpartner'
-    return post(path, { username, emailpartner: 'escola1@example.org' }, token)
-  })
-}
-
-/** Changes its password repeatedly. */
-function passwordChanges({ username, token }: Own): Source {
-  let current: string | undefined = token
-  return {
-    sequential: true,
-    next(last) {
-      const text = last?.body.toString() ?? ''
-      if (text.startsWith('eyJ')) current = text
-      if (current === undefined) return post('/users/login', { username, password })
-      const request = post('/forgotpasswords/passwordupdatebyusername', { newPassword: password }, current)
-      current = undefined
-      return request
-    },
-  }
-}
-
-/** 60 KB of marks that normalization must reorder, in every text field. */
-function worstTexts(victim: string): Buffer[] {
-  const marks = `a${'\u0301\u0316'.repeat(14_800)}`
-  const half = marks.slice(0, marks.length / 2)
-  const answers = [1, 2].map(id => ({ forgotpasswordquestionsid: id, answer: half }))
-  return [
-    post('/users/login', { username: marks, password }),
-    post('/users/login', { username: victim, password: marks }),
-    post('/users/signup', formOf(marks, 'Novata')),
-    post('/users/signup', formOf('novata', marks)),
-    post('/users/signup', formOf('novata', 'Novata', { password: marks })),
-    post('/users/signup', formOf('novata', 'Novata', { email: `${marks}@example.org` })),
-    post('/users/existsByUsername', { username: marks }),
-    post('/users/existsByNickname', { nickname: marks }),
-    post(pathOf(Users.method.existsByUsername), { username: marks }),
-    post(pathOf(Users.method.activate), { username: marks, activationkey: 'x' }),
-    post(pathOf(ForgotPasswords.method.passwordUpdateByUsername), { username: marks, newPassword: password }),
-    post('/forgotpasswords/sendkeybyemail', { username: marks, email: 'a@example.org' }),
-    post('/forgotpasswords/sendkeybyemail', { username: victim, email: `${marks}@example.org` }),
-    post('/forgotpasswords/loginbyusernameandkey', { username: marks, key: 'ABCDEFGH' }),
-    post(`/forgotpasswords/loginbyusernameandanswers?username=${encodeURIComponent(victim)}`, answers),
-  ]
-}
-
 function always(next: () => Buffer): Source {
   return { next }
 }
@@ -338,10 +192,6 @@ function inTurn(requests: readonly Buffer[]): Source {
 
 function signUp(name: string): Buffer {
   return post('/users/signup', formOf(name, name))
-}
-
-function recovery(victim: number): Buffer {
-  return post('/forgotpasswords/sendkeybyemail', { username: usernameOf(victim), email: emailOf(victim) })
 }
 
 function pathOf({ parent, name }: { parent: { typeName: string }; name: string }): string {

@@ -11,8 +11,6 @@ export interface Job {
   readonly world: World
   readonly endpoint: Endpoint
   readonly port: number
-  /** Whether the port uses TLS. */
-  readonly tls?: boolean
   /** Parts of the mix, in whole numbers. */
   readonly mix?: Partial<Record<Operation, number>>
   /** Closed loop: so many clients, each with one request at a time. Otherwise: connections of an address at most. */
@@ -51,8 +49,6 @@ export interface Report {
   readonly refusals: number[]
   /** Requests (visits) that were neither answered (done) in time nor refused. */
   readonly late: number
-  /** Seconds from the start to the last right answer. */
-  readonly last: number
   /** Requests without an answer, by outcome. */
   readonly lost: Record<string, number>
   /** All other answers, by kind. */
@@ -183,7 +179,7 @@ function createTally({ endpoint, seconds, deadline = Number.POSITIVE_INFINITY }:
   const lost: Record<string, number> = {}
   const errors: Record<string, number> = {}
   const end = start + seconds * 1000
-  let [count, answers, late, last] = [0, 0, 0, 0]
+  let [count, answers, late] = [0, 0, 0]
   return {
     start,
     end,
@@ -203,7 +199,6 @@ function createTally({ endpoint, seconds, deadline = Number.POSITIVE_INFINITY }:
       else {
         answers++
         if (from !== undefined) latencies.push(took)
-        last = now - start
         if (now >= start && now <= end) count++
       }
       return kind
@@ -220,7 +215,6 @@ function createTally({ endpoint, seconds, deadline = Number.POSITIVE_INFINITY }:
       latencies,
       refusals,
       late,
-      last: last / 1000,
       lost,
       errors,
     }),

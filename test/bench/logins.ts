@@ -1,8 +1,8 @@
-/** Logins, which are mostly hashing: at full speed, beside light calls, beside other CPU load, and too many. */
+/** Logins, which are mostly hashing: at full speed, beside light calls, and too many. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Prepared, Row, Segment } from './measure.js'
 import { startBaseline, startLoad } from './processes.js'
-import { bcrypt, besideCpuLoad, type Load, settled, underLoad } from './segments.js'
+import { bcrypt, type Load, settled, underLoad } from './segments.js'
 import { type Bench, serviceOn } from './world.js'
 
 /** Logins of 200 clients at as many addresses, and `me` of others. */
@@ -40,7 +40,6 @@ function loginSegments(
     me,
     logins: settled(storm(seconds)),
     meBeside: settled(meBeside),
-    besideNeighbours: settled(besideCpuLoad(scale => storm(8)(Math.max(scale, 0.5)))),
   }
 }
 
@@ -68,12 +67,6 @@ export async function logins(bench: Bench): Promise<Prepared> {
     const load = { ...job, mix: { login: 1 }, connections: 100, rate, seconds: 6, deadline }
     return underLoad(loads.load, [ten.service], load)(scale)
   }
-  const signUp: Segment = scale => {
-    const world = { ...ten.world, series: series++ }
-    const job = { world, endpoint: 'http', port: ten.service.http, mix: { 'sign-up': 1 }, connections: 16 } as const
-    return underLoad(loads.load, [ten.service], { ...job, seconds: 3 })(scale)
-  }
-
   const beside = (cost: 10 | 12): Row[] => {
     const row = { subject: `me beside logins ${cost}` }
     const p99 = { ...row, label: `me beside 200 logins, cost ${cost}`, baseline: 'me alone', figure: 'p99' }
@@ -89,9 +82,6 @@ export async function logins(bench: Bench): Promise<Prepared> {
       'bcrypt 10': bcrypt(baseline, 10, 4),
       'logins 10': measured,
       'me beside logins 10': at10.meBeside,
-      'sign-ups 10': settled(signUp),
-      'bcrypt 10 beside neighbours': besideCpuLoad(bcrypt(baseline, 10, 5)),
-      'logins 10 beside neighbours': at10.besideNeighbours,
       overload: settled(overload),
       'bcrypt 12': bcrypt(baseline, 12, 6),
       'logins 12': at12.logins,
@@ -109,13 +99,6 @@ export async function logins(bench: Bench): Promise<Prepared> {
       ),
       ...beside(10),
       ...beside(12),
-      { label: 'sign-ups, cost 10 ÷ bare bcrypt', subject: 'sign-ups 10', baseline: 'bcrypt 10', figure: 'perSecond' },
-      {
-        label: 'logins beside busy neighbours ÷ bare bcrypt there',
-        subject: 'logins 10 beside neighbours',
-        baseline: 'bcrypt 10 beside neighbours',
-        figure: 'perSecond',
-      },
       {
         label: 'goodput at 5 times the capacity',
         subject: 'overload',
@@ -128,5 +111,3 @@ export async function logins(bench: Bench): Promise<Prepared> {
     ],
   }
 }
-
-let series = 1

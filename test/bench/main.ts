@@ -1,8 +1,8 @@
 /**
- * The benchmark: runs scenarios, prints their tables, keeps everything in a file. docs/performance.md and docs/measurements-log.md explain it.
+ * The benchmark: runs scenarios, prints their tables, keeps everything in a file. measurements.md explains it.
  *
  * Every figure is compared with a baseline of the same run and build, and the result is their
- * ratio. scenarios.ts, crowds.ts and abuse.ts define what is measured, measure.ts how; load.ts and flood.ts are the clients,
+ * ratio. scenarios.ts, logins.ts, costs.ts, scale.ts and abuse.ts define what is measured, measure.ts how; load.ts and flood.ts are the clients,
  * each in a separate process.
  */
 import { createHash } from 'node:crypto'
@@ -14,15 +14,13 @@ import { parseArgs } from 'node:util'
 import { startEmbedded } from '../../server/embedded/start.js'
 import { abuse } from './abuse.js'
 import { costs } from './costs.js'
-import { crowds } from './crowds.js'
-import { day } from './day.js'
 import { floodNames, floodOf } from './floods.js'
 import { errorsIn, evaluate, goalText, measure, type Result, type Samples, summarize } from './measure.js'
 import { root, stopAll } from './processes.js'
 import { scenarios as steady } from './scenarios.js'
 import type { Scenarios } from './segments.js'
 
-const fixed: Scenarios = { ...steady, ...crowds, ...costs, ...day }
+const fixed: Scenarios = { ...steady, ...costs }
 
 const usage = `npm run bench -- [--scenario name]… [options]
 
@@ -37,12 +35,10 @@ ${Object.entries(fixed)
   --quick           a tenth of the time, to see that everything works; the figures mean little
   --flood NAME      a flood of abuse; may be given more than once, or all
   --from ORIGIN     one, 50 or 48: one address, 50, or each request from another /64 of one /48; the default is all
-  --seconds 30      length of a window of abuse; a crowd's is a third, a school comes in twice that
-  --users 2000      users of the school, or of the large registry of scale (10,000,000)
+  --seconds 30      length of a window of abuse
+  --users NUMBER    users of the large registry of scale (10,000,000)
   --data FOLDER     folder of a database that is kept, with the registries of scale; the default is a temporary one
-  --cost 10         cost of the hashes of abuse, crowd and school
-  --minutes 120     length of a day
-  --capacity 27     hashes a second of the machine, of which a day uses a third; measured at its start by default
+  --cost 10         cost of the hashes of abuse
   --against FOLDER  front: another checkout with its dist, measured in turn
   --out bench.json  file for everything that was measured
 
@@ -60,8 +56,6 @@ const { values: options } = parseArgs({
     users: { type: 'string' },
     data: { type: 'string' },
     cost: { type: 'string', default: '10' },
-    minutes: { type: 'string', default: '120' },
-    capacity: { type: 'string' },
     against: { type: 'string' },
     out: { type: 'string', default: 'bench.json' },
     help: { type: 'boolean', default: false },
@@ -76,8 +70,6 @@ async function main(): Promise<void> {
   const sizes = {
     seconds: wholeNumber('seconds'),
     cost: wholeNumber('cost'),
-    minutes: wholeNumber('minutes'),
-    capacity: options.capacity === undefined ? 0 : wholeNumber('capacity'),
   }
   const given = {
     ...(options.users !== undefined && { users: wholeNumber('users') }),
@@ -140,7 +132,7 @@ function chosen(names: readonly string[] | undefined): Scenarios {
   return scenarios
 }
 
-function wholeNumber(name: 'rounds' | 'seconds' | 'users' | 'cost' | 'minutes' | 'capacity'): number {
+function wholeNumber(name: 'rounds' | 'seconds' | 'users' | 'cost'): number {
   const number = Number(options[name])
   if (!Number.isInteger(number) || number < 1) throw new Error(`--${name} is a whole number from 1 on`)
   return number
@@ -174,16 +166,10 @@ const units: Record<string, string> = {
   'newcomers left out': '',
   'owners left out': '',
   'administrators left out': '',
-  'recovery left out': '',
-  recovery: 's',
   probes: '',
   connected: '',
   held: '',
-  kept: '',
   alive: '',
-  last: 's',
-  users: '',
-  answers: '',
   late: '',
   p50: 'ms p50',
   p99: 'ms p99',

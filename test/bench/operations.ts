@@ -2,7 +2,6 @@
 import { create, type DescMethodUnary, toBinary, toJson } from '@bufbuild/protobuf'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { ChangeKind, Changes } from '../../proto/gen/auth/v1/changes_pb.js'
-import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 
 /** The endpoints of the service. */
@@ -10,8 +9,8 @@ export type Endpoint = 'http' | 'connect' | 'grpc'
 
 /** Operations that are measured. A `first login` is that of the user of the `sign-up` with the same index. */
 export type Operation =
-  | ('me' | 'refresh' | 'look-up' | 'verify' | 'login' | 'mistyped login' | 'sign-up' | 'first login')
-  | ('recovery request' | 'administrator sign-in')
+  | ('me' | 'look-up' | 'verify' | 'login' | 'sign-up' | 'first login')
+  | 'administrator sign-in'
   | ('user list' | 'second page' | 'recent users' | 'search' | 'name search')
   | ('members' | 'member search' | 'changes' | 'snapshot')
 
@@ -56,8 +55,6 @@ export interface Wire {
   readonly body?: Buffer
   /** The content of a right answer. */
   readonly expected: string
-  /** Status of a right answer over HTTP; 200 by default. */
-  readonly status?: number
   /** Whether it may be refused for lack of capacity. */
   readonly refusable: boolean
 }
@@ -69,7 +66,6 @@ interface Rule {
   readonly token?: string
   readonly address?: string
   readonly expected: string
-  readonly status?: number
 }
 
 /** Password of every user, the administrator included. */
@@ -152,10 +148,6 @@ const rules: Record<Operation, (index: number, world: World) => Rule> = {
     const http = { method: 'GET', path: '/users/me' } as const
     return { rpc: Users.method.getMe, http, token, expected: username, ...(meFrom && { address: meFrom }) }
   },
-  refresh(index, { holders }) {
-    const { token } = holders[index % holders.length]!
-    return { rpc: Users.method.refresh, http: { method: 'GET', path: '/users/refresh' }, token, expected: 'eyJ' }
-  },
   'look-up'(index, { population, adminToken }) {
     const username = usernameOf(((index * 7_919) % population) + 1)
     const http = { method: 'GET', path: `/users/${encodeURIComponent(username)}` } as const
@@ -168,11 +160,6 @@ const rules: Record<Operation, (index: number, world: World) => Rule> = {
   login(index, world) {
     const place = index % world.accounts.length
     return login(usernameOf(world.accounts[place]!), place, world)
-  },
-  'mistyped login'(index, world) {
-    const { http, ...rule } = rules.login(index, world)
-    const form = { ...http!.form!, password: `${password}3` }
-    return { ...rule, http: { ...http!, form }, expected: 'INVALID_CREDENTIALS', status: 404 }
   },
   'sign-up'(index, world) {
     const number = world.series * 10_000 + index
@@ -207,13 +194,6 @@ const rules: Record<Operation, (index: number, world: World) => Rule> = {
   'member search': (_index, world) => members(world, firstNames[world.name ?? 0]),
   changes: (_index, { feed }) => ({ ...poll(feed!.cursor), token: feed!.key, expected: 'userIds' }),
   snapshot: (_index, { feed }) => ({ ...poll(''), token: feed!.key, expected: 'cursor' }),
-  'recovery request'(index, world) {
-    const number = world.accounts[index % world.accounts.length]!
-    const form = { username: usernameOf(number), email: emailOf(number) }
-    const http = { method: 'POST', path: '/forgotpasswords/sendkeybyemail', form } as const
-    const rpc = ForgotPasswords.method.sendKeyByEmail
-    return { rpc, fields: form, http, address: addressOf(index, world), expected: '' }
-  },
   'administrator sign-in': (index, world) => ({
     rpc: Administration.method.signIn,
     fields: { username: 'admin', password },

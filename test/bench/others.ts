@@ -7,16 +7,13 @@ import { ask, askFor } from './probes.js'
 import { memory, processorSeconds, type ServiceProcess, startLoad } from './processes.js'
 
 /** Numbers of networks 127.n.0.0. Those that are new in each window repeat after 20. */
-const networks = { known: 10, newcomers: 20, owners: 40, administrators: 60, me: 96, backend: 97, fresh: 98 }
+const networks = { known: 10, newcomers: 20, owners: 40, administrators: 60, me: 96, fresh: 98 }
 
-/** `me` a second: of users, and of a backend without a key. */
-const rates = { me: 50, backend: 300 }
+/** `me` a second. */
+const rate = 50
 
 /** Milliseconds that a client waits for an answer; a `me` that never gets one counts with them. */
 const longestWait = 15_000
-
-/** Further participants: owners who request recovery at known addresses, or a backend. */
-export type Guest = 'recovery' | 'backend'
 
 /** The result of a window. */
 export interface Window {
@@ -30,17 +27,17 @@ export interface Window {
  * Prepares all of them. The first 1,000 accounts of the world are known to attackers, and of these the first eight log in
  * all the time; `admin` is the port of Administration.
  */
-export function createOthers(given: World, { admin, tls, guest }: { admin: number; tls: boolean; guest?: Guest }) {
+export function createOthers(given: World, admin: number) {
   const world = { ...given, meFrom: addressIn(networks.me, 0) }
   const known = { ...world, accounts: world.accounts.slice(0, 8), addresses: 8, network: networks.known }
-  const backend = { ...world, meFrom: addressIn(networks.backend, 0) }
   const { token } = world.holders[0]!
-  const [logins, light, newcomers, owners, administrators, guests] = Array.from({ length: 6 }, startLoad) as Tuple6
+  const [logins, light, newcomers, owners, administrators] = Array.from({ length: 5 }, startLoad) as Tuple5
   let probe = '/healthz'
   let windows = 0
 
-  const at = ({ http }: ServiceProcess) => ({ endpoint: 'http', port: http, tls }) as const
-  const me = (rate: number, seconds: number) => ({ world, mix: { me: 1 }, connections: 64, rate, seconds }) as const
+  const at = ({ http }: ServiceProcess) => ({ endpoint: 'http', port: http }) as const
+  const me = (seconds: number, perSecond = rate) =>
+    ({ world, mix: { me: 1 }, connections: 64, rate: perSecond, seconds }) as const
 
   /** Three users one after the other, each from its address in the world. */
   const three = (world: World, seconds: number, steps: readonly Operation[]) => {
@@ -54,13 +51,7 @@ export function createOthers(given: World, { admin, tls, guest }: { admin: numbe
     const from = world.forwarded ? proxyOf(address) : address
     const forwarded = world.forwarded && { 'x-forwarded-for': forwardedOf(address) }
     const headers = { authorization: `Bearer ${token}`, ...forwarded }
-    return { port, tls, path: '/users/me', localAddress: from, headers }
-  }
-
-  function askAsGuest(service: ServiceProcess, seconds: number): Promise<Report> | undefined {
-    if (guest === 'recovery') return guests.ask({ ...at(service), ...three(known, seconds, ['recovery request']) })
-    if (guest === 'backend') return guests.ask({ ...at(service), ...me(rates.backend, seconds), world: backend })
-    return undefined
+    return { port, path: '/users/me', localAddress: from, headers }
   }
 
   return {
@@ -85,19 +76,18 @@ export function createOthers(given: World, { admin, tls, guest }: { admin: numbe
       const newcoming = { ...world, network: networks.newcomers + turn, series }
       const returning = { ...world, network: networks.owners + turn, accounts }
       const administering = { ...world, network: networks.administrators + turn }
-      const [login, asked, came, returned, administered, guested, probes, connected, most] = await Promise.all([
+      const [login, asked, came, returned, administered, probes, connected, most] = await Promise.all([
         logins.ask({ ...http, world: known, mix: { login: 1 }, connections: 8, seconds }),
-        light.ask({ ...http, ...me(rates.me, seconds) }),
+        light.ask({ ...http, ...me(seconds) }),
         newcomers.ask({ ...http, ...three(newcoming, seconds, ['sign-up', 'first login']) }),
         owners.ask({ ...http, ...three(returning, seconds, ['login']) }),
         administrators.ask({ ...grpc, ...three(administering, seconds, ['administrator sign-in']) }),
-        askAsGuest(service, seconds),
         askFor(seconds, () => ({ port: service.metrics, path: probe })),
         askFor(seconds, index => fresh(service.http, index)),
         mostMemory(service, seconds),
       ])
-      const waits = waitsOf(asked, rates.me * seconds)
-      const reports = [login, asked, came, returned, administered, ...(guested ? [guested] : [])]
+      const waits = waitsOf(asked, rate * seconds)
+      const reports = [login, asked, came, returned, administered]
       return {
         figures: {
           perSecond: login.perSecond,
@@ -111,8 +101,6 @@ export function createOthers(given: World, { admin, tls, guest }: { admin: numbe
           connected,
           memory: most,
           alive: service.alive() ? 1 : 0,
-          ...(guested && guest === 'recovery' && { 'recovery left out': guested.late, recovery: slowestOf(guested) }),
-          ...(guested && guest === 'backend' && { kept: guested.count / (rates.backend * seconds) }),
         },
         errors: sumOf(reports.map(({ errors }) => errors)),
         lost: sumOf(reports.map(({ lost }) => lost)),
@@ -125,7 +113,7 @@ export function createOthers(given: World, { admin, tls, guest }: { admin: numbe
         const before = processorSeconds([service.pid])
         await sleep(500)
         const busy = processorSeconds([service.pid]) - before > 0.05
-        const { latencies, count } = await light.ask({ ...at(service), ...me(20, 0.5) })
+        const { latencies, count } = await light.ask({ ...at(service), ...me(0.5, 20) })
         if (!busy && count === 10 && Math.max(...latencies) < 50) return
       }
     },
@@ -133,7 +121,7 @@ export function createOthers(given: World, { admin, tls, guest }: { admin: numbe
 }
 
 type Load = ReturnType<typeof startLoad>
-type Tuple6 = [Load, Load, Load, Load, Load, Load]
+type Tuple5 = [Load, Load, Load, Load, Load]
 
 /** How long each `me` of an open loop took, in ms; one that was refused or lost took as long as a client waits. */
 function waitsOf({ latencies }: Report, asked: number): number[] {

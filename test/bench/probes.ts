@@ -1,6 +1,5 @@
 /** Probes at a constant rate, each over a new connection, as those of an orchestrator. */
 import { get } from 'node:http'
-import { get as getTls } from 'node:https'
 import { setTimeout as sleep } from 'node:timers/promises'
 
 /** Milliseconds between two probes, and the time limit of a response. */
@@ -10,17 +9,16 @@ const times = { interval: 300, limit: 1_000 }
 export interface Question {
   readonly port: number
   readonly path: string
-  readonly tls?: boolean | undefined
   /** Its client address. */
   readonly localAddress?: string
   readonly headers?: Readonly<Record<string, string>>
 }
 
 /** Probes over a separate connection. Returns the status, or undefined without a response in time. */
-export function ask({ tls, ...question }: Question): Promise<number | undefined> {
+export function ask(question: Question): Promise<number | undefined> {
   return new Promise(resolve => {
-    const options = { ...question, host: '127.0.0.1', agent: false as const, rejectUnauthorized: false }
-    const request = (tls ? getTls : get)(options, answer => {
+    const options = { ...question, host: '127.0.0.1', agent: false as const }
+    const request = get(options, answer => {
       answer
         .resume()
         .on('end', () => resolve(answer.statusCode))

@@ -1,8 +1,7 @@
 /** Starts the processes of the benchmark and measures their resources. */
 import { type ChildProcess, fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { closeSync, openSync, readdirSync, readFileSync } from 'node:fs'
-import { availableParallelism } from 'node:os'
+import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { FloodPlan, FloodReport } from './flood.js'
@@ -54,34 +53,25 @@ const flags = (() => {
 
 /**
  * Starts the service as `npm start` does, built in `folder`, and waits until it logs its addresses. Its log has its usual
- * cost; without a file for it (`BENCH_LOG`) it is discarded.
+ * cost, and is discarded.
  */
-export async function startService(
-  { BENCH_LOG: log, ...env }: Record<string, string>,
-  folder = root,
-): Promise<ServiceProcess> {
-  const main = join(folder, 'dist/server/main.js')
-  const file = log === undefined ? undefined : openSync(log, 'a')
-  const child = startProgram(main, env, file ?? 'ignore')
-  if (file !== undefined) closeSync(file)
+export async function startService(env: Record<string, string>, folder = root): Promise<ServiceProcess> {
+  const child = startProgram(join(folder, 'dist/server/main.js'), env, 'ignore')
   const said = await say(child, /gRPC +\S+:(\d+)\nHTTP +https?:\/\/\S+:(\d+)\nmetrics +https?:\/\/\S+:(\d+)/)
   const [grpc, http, metrics] = said.slice(1).map(Number) as [number, number, number]
   return { ...handle(child), grpc, http, metrics, alive: () => child.exitCode === null && child.signalCode === null }
 }
 
-/** Starts a gateway in front of servers at these gRPC ports. */
-export async function startGateway(...ports: readonly number[]): Promise<Process & { http: number }> {
-  const env = { AUTH_SERVER_URL: ports.map(port => `127.0.0.1:${port}`).join(',') }
-  const child = startProgram(join(root, 'dist/gateway/main.js'), env, 'pipe')
+/** Starts a gateway in front of the server at this gRPC port. */
+export async function startGateway(port: number): Promise<Process & { http: number }> {
+  const child = startProgram(join(root, 'dist/gateway/main.js'), { AUTH_SERVER_URL: `127.0.0.1:${port}` }, 'pipe')
   const said = await say(child, /http:\/\/[\d.]+:(\d+)/)
   return { ...handle(child), http: Number(said[1]) }
 }
 
-function startProgram(main: string, env: Record<string, string>, stdout: 'ignore' | 'pipe' | number): ChildProcess {
+function startProgram(main: string, env: Record<string, string>, stdout: 'ignore' | 'pipe'): ChildProcess {
   const stdio = ['ignore', stdout, 'pipe'] as const
-  // With a file for its log also in a session of its own, as under a service manager: Linux shares processors by session.
-  const detached = typeof stdout === 'number'
-  return track(spawn(process.execPath, [...flags, main], { env: { ...common, ...env }, stdio: [...stdio], detached }))
+  return track(spawn(process.execPath, [...flags, main], { env: { ...common, ...env }, stdio: [...stdio] }))
 }
 
 /** Starts a baseline. */
@@ -109,18 +99,6 @@ export function startLoad(): Answering<Job, Report> {
 export function startFlood(): Answering<FloodPlan | 'go', FloodReport> & { tell(message: 'stop'): void } {
   const child = forkModule('flood.js')
   return { ...answering(child), tell: message => void child.send(message) }
-}
-
-/** Keeps every core busy, at the priority of any other process, while `work` lasts. */
-export async function besideNeighbours<T>(work: () => Promise<T>): Promise<T> {
-  const neighbours = Array.from({ length: availableParallelism() }, () =>
-    handle(track(spawn(process.execPath, ['-e', 'for (;;);'], { stdio: 'ignore' }))),
-  )
-  try {
-    return await work()
-  } finally {
-    await Promise.all(neighbours.map(neighbour => neighbour.stop()))
-  }
 }
 
 /** Ends all processes that still run. */

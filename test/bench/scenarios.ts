@@ -3,7 +3,6 @@ import { front } from './front.js'
 import type { Job } from './load.js'
 import { logins } from './logins.js'
 import type { Prepared, Row, Segment } from './measure.js'
-import { moving } from './moving.js'
 import type { Endpoint, Operation } from './operations.js'
 import { startBaseline, startGateway, startLoad } from './processes.js'
 import { scale, upkeep } from './scale.js'
@@ -16,8 +15,7 @@ export const scenarios: Scenarios = {
   gateway: { about: 'me through a gateway in a separate process', prepare: gateway },
   scale: { about: 'a registry of --users (10,000,000) beside one of 1,000', byDefault: false, prepare: scale },
   upkeep: { about: 'backup, restore, verification and migration of that registry', byDefault: false, prepare: upkeep },
-  moving: { about: 'the older implementation with 1,000,000 users moves in', byDefault: false, prepare: moving },
-  logins: { about: 'logins and sign-ups, me beside logins, five times the capacity', prepare: logins },
+  logins: { about: 'logins, me beside logins, five times the capacity', prepare: logins },
 }
 
 async function light(bench: Bench): Promise<Prepared> {
@@ -46,9 +44,6 @@ async function light(bench: Bench): Promise<Prepared> {
   const processor = { figure: 'processor' }
   for (const endpoint of ['http', 'grpc'] as const) {
     add(`me over ${endpoint}`, 'me', endpoint, closed, [{ ...rate, goal: { least: 0.85 } }, processor])
-    for (const operation of ['refresh', 'look-up'] as const) {
-      add(`${operation} over ${endpoint}`, operation, endpoint, closed, [rate])
-    }
   }
   add('me over connect', 'me', 'connect', closed, [rate, processor])
   add('VerifyToken over grpc', 'verify', 'grpc', closed, [rate, processor])

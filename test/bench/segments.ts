@@ -4,7 +4,6 @@ import type { Job } from './load.js'
 import type { Prepared, Segment } from './measure.js'
 import type { Endpoint } from './operations.js'
 import {
-  besideNeighbours,
   type Process,
   processorSeconds,
   type ServiceProcess,
@@ -47,11 +46,6 @@ export function underLoad(load: Load, on: readonly Process[], job: Job, url?: st
 /** Measures bare bcrypt on all cores. */
 export function bcrypt(baseline: Awaited<ReturnType<typeof startBaseline>>, cost: number, seconds: number): Segment {
   return async scale => ({ figures: await baseline.ask({ cost, seconds: seconds * scale }) })
-}
-
-/** Measures while every core also has other work. */
-export function besideCpuLoad(segment: Segment): Segment {
-  return scale => besideNeighbours(() => segment(scale))
 }
 
 /** Waits afterwards, because hashes without a waiting caller can't be stopped. */

@@ -12,16 +12,12 @@ export interface Bench {
   readonly server: string
   /** The parent of folders that scenarios create. */
   readonly folder: string
-  /** Seconds of a window beside a flood; a crowd and a school have other times in proportion. */
+  /** Seconds of a window beside a flood. */
   readonly seconds: number
-  /** Users of the school, or of the large registry. */
+  /** Users of the large registry. */
   readonly users?: number
   /** Cost of all hashes, unless a scenario sets another one. */
   readonly cost: number
-  /** Minutes of a day. */
-  readonly minutes: number
-  /** Hashes a second of the machine in a day; 0 measures them. */
-  readonly capacity: number
   /** Another folder with a build of the service, to compare it with this one. */
   readonly against?: string
 }
@@ -61,10 +57,9 @@ export async function serviceOn(
     ...env,
   }
   const again = (more = {}) => startService({ ...all, ...more }, folder)
-  const tls = env.AUTH_HTTP_TLS_CERT !== undefined
   const open = async () => {
     const service = await again()
-    const client = createClient({ endpoint: 'http', port: service.http, tls, connections: 1 })
+    const client = createClient({ endpoint: 'http', port: service.http, connections: 1 })
     const request = async (path: string, content: object) => {
       const body = Buffer.from(JSON.stringify(content))
       const wire = { method: 'POST', path: `/users/${path}`, contentType: 'application/json', body } as const

@@ -158,7 +158,7 @@ test('--server-name verifies the certificate for another name than that of the U
   const right = await run(...login, '--server-name', 'auth.example.org')
   t.is(right.code, 0, right.stderr)
   t.is((await run('users', 'list')).code, 0)
-  t.is(JSON.parse((await run('contexts', 'show', '--json')).stdout).serverName, 'auth.example.org')
+  t.is(JSON.parse((await run('contexts', 'list', '--json')).stdout).contexts[0].serverName, 'auth.example.org')
   // A later sign-in keeps it.
   const again = await run('login', '--context', 'tls', '--password-file', '-')
   t.is(again.code, 0, again.stderr)

@@ -197,7 +197,7 @@ for (const [title, [row, says]] of Object.entries(rejected)) {
     t.like(JSON.parse(stdout), { created: 2, rejected: 1 })
     const { stdout: shown } = await cli('organizations', 'import', report, '--json', '--dry-run')
     t.like(JSON.parse(shown), { nextRow: 1 })
-    const [, reported] = (await readFile(report, 'utf8')).split('\r\n')
+    const [, reported] = (await readFile(report, 'utf8')).split('\n')
     t.regex(reported!, /;4;/)
     t.regex(reported!, says)
   })

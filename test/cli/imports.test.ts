@@ -170,10 +170,10 @@ test.serial('exports hold secrets only on request, in a file that only its owner
   t.is((await cli('organizations', 'export', out, '--with-secrets')).code, 0)
   // Events are sealed within a moment.
   await waitForValue(async () => Number(await count()), before + 2)
-  // Columns that only this registry can read are ignored by an import.
+  // Without --keep-ids, an import ignores keys.
   t.like(await imported('organizations', out), {
     code: 0,
-    stderr: 'Ignored columns: activationkey.\n',
+    stderr: 'Ignored columns: activation_key.\n',
     updated: 0,
     created: 0,
   })
@@ -196,7 +196,7 @@ test.serial('rejected rows are counted, reported unchanged, and can be imported 
   const { code, ...rest } = await imported('users', source, '--report', report)
   t.like({ code, ...rest }, { code: 6, created: 1, rejected: 4, nextRow: 5 })
   t.is(rest.stderr, `Ignored columns: nota.\n${withoutTerms}Line breaks became spaces in username: 1 cells.\n`)
-  t.deepEqual((await readFile(report, 'utf8')).split(/\r\n/), [
+  t.deepEqual((await readFile(report, 'utf8')).split(/\n(?!caio)/), [
     'Username;State;City;Role;nota;error_line;error_field;error_reason',
     'rep-bia;SPX;"Ba""u;ru";ROLE_CLIENT;b;3;state;Give the code of the state, exactly 2 characters.',
     '"rep-\ncaio";SP;;ROLE_CLIENT;c;4;city;Fill in this field.',
@@ -212,6 +212,61 @@ test.serial('rejected rows are counted, reported unchanged, and can be imported 
   const again = await imported('users', await file(mended))
   t.like(again, { code: 0, created: 4, rejected: 0 })
   t.is((await sql(`SELECT 1 FROM users WHERE username LIKE 'rep-%'`)).length, 5)
+})
+
+test.serial('a report has the encoding, byte order mark, separator and line ends of its source', async t => {
+  const head = 'username;city;state;role'
+  for (const [index, [encoding, beginning, end]] of (
+    [
+      ['win1252', '', '\r\n'],
+      ['utf8', '\ufeff', '\n'],
+      ['utf8', '', '\r'],
+      ['utf-16le', '\ufeffsep=;\r\n', '\r\n'],
+    ] as const
+  ).entries()) {
+    const source = at(`like-${index}.csv`)
+    const row = `like-${index};Conceição;SPX;ROLE_CLIENT`
+    await writeFile(source, iconv.encode(beginning + [head, row, ''].join(end), encoding))
+    const report = at(`like-${index}-report.csv`)
+    t.is((await cli('users', 'import', source, '--report', report)).code, 6)
+    const text = iconv.decode(await readFile(report), encoding, { stripBOM: false })
+    const [first, second, ...rest] = text.slice(beginning.length).split(end)
+    t.is(text.slice(0, beginning.length), beginning)
+    t.deepEqual([first, rest], [`${head};error_line;error_field;error_reason`, ['']])
+    t.true(second!.startsWith(`${row};${beginning.includes('sep') ? 3 : 2};state;`), second)
+    await writeFile(report, iconv.encode(text.replace('SPX', 'SP'), encoding))
+    t.is((await cli('users', 'import', report)).code, 0)
+    t.deepEqual(await sql(`SELECT city FROM users WHERE username = 'like-${index}'`), [{ city: 'Conceição' }])
+  }
+})
+
+test.serial('what a spreadsheet shows for an error is rejected by field, and other texts with # are texts', async t => {
+  const errors = [
+    '#N/A',
+    '#N/D',
+    '#REF!',
+    '#DIV/0!',
+    '#VALUE!',
+    '#VALOR!',
+    '#NAME?',
+    '#NOME?',
+    '#NUM!',
+    '#NÚM!',
+    '#NULO!',
+  ]
+  errors.push('#NULL!', '#ERROR!', '#SPILL!', '#CÁLC!', 'Err:502', 'Erro:508', '########', ' #N/D ')
+  const texts = ['#1 da turma', '#turma', 'Err', '# # #', 'N/D']
+  const rows = [...errors, ...texts].map((text, index) => `error-${index},${text},SP,Bauru,ROLE_CLIENT,`)
+  const more = [
+    '#N/D,,SP,Bauru,ROLE_CLIENT,',
+    'error-a,a,SP,########,ROLE_CLIENT,',
+    'error-b,b,SP,Bauru,ROLE_CLIENT,########',
+  ]
+  const source = await file(['username,nickname,state,city,role,password', ...rows, ...more].join('\n'))
+  const report = at('errors.csv')
+  t.like(await imported('users', source, '--report', report), { created: texts.length, rejected: errors.length + 3 })
+  const fields = [...(await readFile(report, 'utf8')).matchAll(/,([a-z]+),A spreadsheet/g)].map(([, field]) => field)
+  t.deepEqual(fields, [...errors.map(() => 'nickname'), 'username', 'city', 'password'])
 })
 
 test.serial(
@@ -277,7 +332,8 @@ test.serial('--change-accounts names the columns that may open access, and the r
   t.notRegex(await readFile(report, 'utf8'), /--change-accounts email/)
   const done = await imported('users', source, '--change-accounts', 'active,email')
   t.like(done, { code: 0, updated: 1, changes: { email: 1, active: 1 }, changeAccounts: ['active', 'email'] })
-  t.regex((await cli('imports', 'show', String(done.id))).stdout, /changeAccounts +active, email\n/)
+  const { import: kept } = JSON.parse((await cli('api', 'GetImport', `{"id": ${done.id}}`)).stdout)
+  t.deepEqual(kept.change_accounts, ['active', 'email'])
   // Without a report, the reasons are on standard error.
   const cleared = await file('username,email\nopens-ana,\n')
   for (const options of [['--dry-run'], []])
@@ -370,8 +426,9 @@ test.serial('imports are listed, shown and aborted', async t => {
     imports.find((each: { id: number }) => each.id === id),
     { kind: 'users', state: 'finished', created: 1 },
   )
-  t.like(JSON.parse((await cli('imports', 'show', String(id), '--json')).stdout), { id, rejected: 0 })
-  t.is((await cli('imports', 'abort', String(id))).stdout, `Import ${id} is finished already.\n`)
+  t.like(JSON.parse((await cli('api', 'AbortImport', `{"id": ${id}}`, '--yes')).stdout), {
+    import: { id, state: 'IMPORT_STATE_FINISHED' },
+  })
 })
 
 test.serial('the documentation lists the columns of users and organizations', async t => {
@@ -484,12 +541,12 @@ test.serial(
     const list = await file('id,active,name,inep_code\n3,True,Escola 1,11000001\n618,False,Escola 2,NULL\n')
     const report = at('ids.csv')
     t.like(await run('organizations', list, '--report', report), { code: 6, created: 0, rejected: 2 })
-    t.regex((await readFile(report, 'utf8')).split('\r\n')[1]!, /id,.*--keep-ids/)
+    t.regex((await readFile(report, 'utf8')).split('\n')[1]!, /id,.*--keep-ids/)
     t.like(await run('organizations', list, '--keep-ids', '--dry-run'), { code: 0, created: 2, keepIds: true })
     t.like(await run('organizations', list, '--keep-ids'), { code: 0, created: 2, rejected: 0, stderr: '' })
     const wrong = await file('id,name\n2147483647,Alto\n99999999999,Telefone\n3,Outra\n650,Boa\n')
     t.like(await run('organizations', wrong, '--keep-ids', '--report', report), { code: 6, created: 1, rejected: 3 })
-    const rejected = (await readFile(report, 'utf8')).matchAll(/,(\d+,\w+),"?[^\n]*\r\n/g)
+    const rejected = (await readFile(report, 'utf8')).matchAll(/,(\d+,\w+),"?[^\n]*\n/g)
     t.deepEqual([...rejected].map(([, at]) => at).join(' '), '2,id 3,id 4,id')
 
     const head = 'id;username;state;city;role;active;termsofusage;organization_id'
@@ -509,74 +566,18 @@ test.serial(
   },
 )
 
-// A mistaken import: `imports undo` removes what it created, `users delete` deletes several users, and the audit log shows both.
-
-/** Imports users with a password, and returns the import and their ids. */
-async function importedUsers(...names: string[]): Promise<{ id: number; ids: number[] }> {
+/** Imports users with a password, and returns their ids. */
+async function importedUsers(...names: string[]): Promise<number[]> {
   const path = at(`${names[0]}.csv`)
   const rows = names.map(name => `${name},SP,Bauru,ROLE_CLIENT,${password},false`)
   await writeFile(path, `username,state,city,role,password,termsofusage\n${rows.join('\n')}\n`)
-  const { stdout } = await cli('users', 'import', path, '--json')
+  await cli('users', 'import', path)
   const found = await sql(`SELECT id FROM users WHERE username IN ('${names.join("','")}') ORDER BY id`)
-  return { id: JSON.parse(stdout).id, ids: found.map(({ id }) => Number(id)) }
+  return found.map(({ id }) => Number(id))
 }
 
-const left = async (ids: readonly number[]) =>
-  (await sql(`SELECT id FROM users WHERE id IN (${ids.join(',')}) ORDER BY id`)).map(({ id }) => id)
-
-test.serial(
-  'an undo removes what the import created, says what stays and why, and ends with 6 if something does',
-  async t => {
-    const { id, ids } = await importedUsers('undo-a', 'undo-b', 'undo-c')
-    await service.login('undo-b')
-    const unconfirmed = await cli('imports', 'undo', `${id}`)
-    t.deepEqual([unconfirmed.code, unconfirmed.stdout], [2, ''])
-    t.is(
-      unconfirmed.stderr,
-      `error: This permanently removes 2 users that import ${id} created. 1 stay, because something has touched them since. To confirm, pass --confirm ${id}.\n`,
-    )
-    t.is((await cli('imports', 'undo', `${id}`, '--confirm', `${id + 1}`)).code, 2)
-    t.deepEqual(await left(ids), ids)
-
-    const { code, stdout, stderr } = await cli('imports', 'undo', `${id}`, '--confirm', `${id}`)
-    t.deepEqual([code, stderr], [6, ''])
-    const [kept, summary] = stdout.trimEnd().split('\n')
-    t.regex(kept!, new RegExp(`^${ids[1]} \\(undo-b\\) stays: signed in, \\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ$`))
-    t.is(summary, `Import ${id} is undone in part: 2 users removed, 1 kept.`)
-    t.deepEqual(await left(ids), [ids[1]])
-
-    const nothing = await cli('imports', 'undo', `${id}`)
-    t.deepEqual([nothing.code, nothing.stdout], [6, `Import ${id} left nothing to remove. 1 users stay.\n`])
-    const again = await cli('imports', 'undo', `${id}`, '--confirm', `${id}`, '--json')
-    t.is(again.code, 6)
-    const { kept: stays, ...counts } = JSON.parse(again.stdout)
-    t.deepEqual(counts, { id, kind: 'users', removed: 0, gone: 2 })
-    t.is(stays.length, 1)
-    t.like(stays[0], { id: ids[1], name: 'undo-b' })
-    t.regex(stays[0].why, /^signed in, /)
-    const { stdout: shown } = await cli('imports', 'show', `${id}`)
-    for (const line of [/^undoTime +\d{4}-/m, /^state +finished, undone$/m, /^by +cli:/m]) t.regex(shown, line)
-  },
-)
-
-test.serial(
-  'an undo of everything ends with 0, also of organizations and as JSON, and the file can be imported again',
-  async t => {
-    const path = at('schools.csv')
-    await writeFile(path, 'name,inep_code\nEscola Um,11111111\nEscola Dois,22222222\n')
-    const { id } = await imported('organizations', path)
-    const { code, stdout } = await cli('imports', 'undo', `${id}`, '--confirm', `${id}`, '--json')
-    t.is(code, 0)
-    t.deepEqual(JSON.parse(stdout), { id, kind: 'organizations', kept: [], removed: 2, gone: 0 })
-    const again = await imported('organizations', path)
-    t.like(again, { created: 2, rejected: 0 })
-    const undone = await cli('imports', 'undo', `${again.id}`, '--confirm', `${again.id}`)
-    t.is(undone.stdout, `Import ${again.id} is undone: 2 organizations removed, 0 kept.\n`)
-  },
-)
-
 test.serial('`users delete` deletes several users, and ends with 6 if one of them can’t be deleted', async t => {
-  const { ids } = await importedUsers('several-a', 'several-b', 'several-c')
+  const ids = await importedUsers('several-a', 'several-b', 'several-c')
   t.is((await cli('users', 'delete', 'several-a', `${ids[1]}`)).code, 2)
   const some = await cli('users', 'delete', 'several-a', `#${ids[1]}`, '--yes')
   t.deepEqual(some, {
@@ -601,21 +602,4 @@ test.serial('`users delete` deletes several users, and ends with 6 if one of the
   )
   t.regex(part.stderr, /^warning: nobody: There is no user nobody\..*\nwarning: admin: .*\n$/)
   t.is((await cli('users', 'delete', 'nobody', 'no-one', '--yes')).code, 3)
-})
-
-test.serial('`users delete --from-import` deletes all users that the import created, for 30 days', async t => {
-  const { id, ids } = await importedUsers('from-a', 'from-b', 'from-c')
-  await service.login('from-b')
-  await cli('users', 'erase', 'from-c', '--confirm', 'from-c')
-  t.is((await cli('users', 'delete', '--from-import', `${id}`)).code, 2)
-  t.is((await cli('users', 'delete', 'from-a', '--from-import', `${id}`, '--yes')).code, 2)
-  t.is((await cli('users', 'delete', '--from-import', `${id}`, '--id', '7')).code, 2)
-  const { code, stdout } = await cli('users', 'delete', '--from-import', `${id}`, '--yes', '--json')
-  t.deepEqual([code, JSON.parse(stdout)], [0, { id, deleted: 2, already: 0, failed: [] }])
-  t.is(
-    (await cli('users', 'delete', '--from-import', `${id}`, '--yes')).stdout,
-    `Users of import ${id} that are deleted: 0, and 2 already.\n`,
-  )
-  t.is((await cli('users', 'undelete', 'from-b')).code, 0)
-  t.is((await sql(`SELECT count(*)::int AS n FROM users WHERE id = ${ids[0]} AND deleted_at IS NOT NULL`))[0]!.n, 1)
 })

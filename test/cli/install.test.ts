@@ -240,7 +240,7 @@ test('migrate creates empty tables, and status and plan report before and after 
   t.is((await run('plan')).stdout, 'The tables are up to date.\n')
   t.is((await run()).stdout, `Migrating ${database}.\nThe tables are up to date; nothing changed.\n`)
   t.regex((await run('status')).stdout, /^MIGRATION +KIND +STATE +RUN AT\n0001-baseline\.sql +expand +done +\d{4}-/)
-  for (const command of ['questions list', 'issuer show'])
+  for (const command of ['questions list', 'keys list'])
     t.regex((await runCli(env, command.split(' '))).stderr, /not installed yet: run `auth-admin install`/)
 })
 

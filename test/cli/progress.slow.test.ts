@@ -109,7 +109,7 @@ test('neither a fast command nor a list that prints rows at the terminal shows p
   for (const [opened, shows] of [
     [openTerminal(env, list), false],
     [openTerminal(env, list, { into }), true],
-    [openTerminal(service.env, ['issuer', 'show']), false],
+    [openTerminal(service.env, ['whoami']), false],
   ] as const) {
     t.is(await opened.ended, 0, opened.screen())
     t.is(/: .*\d s/.test(opened.screen()), shows)

@@ -1,10 +1,7 @@
 /** `auth-admin` at a terminal: it asks for what is missing, hides passwords, and ends on Ctrl-C. */
-import { writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { assertRefusals, documentsOf, keys, openTerminal, type Terminal } from '../_helpers/cli.js'
 import { serviceForFile } from '../_helpers/service.js'
-import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { waitFor } from '../_helpers/wait.js'
 
 const service = serviceForFile()
@@ -44,6 +41,16 @@ test('`organizations create` asks for every field, and again for an invalid one'
   t.like(shown, { active: 'true', name: 'Perguntada', email: 'contact@example.org', phone: '7', type: 'D' })
   for (const field of ['address', 'inep_code', 'login', 'responsible', 'website']) t.false(field in shown, field)
   t.true(screen.includes(activationkey))
+})
+
+test('`organizations create` asks before it registers another organization of a name', async t => {
+  const create = 'organizations create --name Dobrada'
+  const named = async () => (await json('organizations', 'list', '--text', 'Dobrada')).organizations.length
+  await fill(t, create, {})
+  await fill(t, create, { 'already. Register another one?': 'n' }, 1)
+  t.is(await named(), 1)
+  await fill(t, create, { 'already. Register another one?': 'y' })
+  t.is(await named(), 2)
 })
 
 /** Waits until the current question on the screen contains, or doesn't contain, a text. */
@@ -168,7 +175,10 @@ test('`users create` with a username asks only for missing required fields', asy
 
 test('`services create` asks for the scopes', async t => {
   await fill(t, 'services create perguntado', { 'What may it do?': ` ${keys.down} ` })
-  t.deepEqual((await json('services', 'show', 'perguntado')).scopes, ['users.read', 'tokens.verify'])
+  t.deepEqual(
+    (await json('services', 'list')).services.find(({ name }: { name: string }) => name === 'perguntado').scopes,
+    ['users.read', 'tokens.verify'],
+  )
 })
 
 test('a missing reason is asked for before a password; without a terminal the command is refused', async t => {
@@ -204,8 +214,8 @@ test('obstacles to a change are reported before its confirmation', async t => {
     ['no organization Nenhuma', 'organizations', 'deactivate', 'Nenhuma'],
     ['no organization Nenhuma', 'organizations', 'rotate-key', 'Nenhuma'],
     ['No sign-up has the question Qual mar?', 'questions', 'link', 'Qual mar?', '1'],
-    ['There is no e-mail 999', 'mail', 'delete', '999'],
-    ['There is no service nenhum', 'services', 'keys', 'delete', 'nenhum', '1'],
+    ['There is no e-mail 999', 'api', 'DiscardEmail', '{"id": 999}'],
+    ['There is no service nenhum', 'api', 'DeleteServiceKey', '{"name": "nenhum", "id": 1}'],
   ] as const) {
     const { ended, screen } = terminal(...args)
     t.not(await ended, 0)
@@ -227,8 +237,11 @@ test('a command that affects users states its effect and asks first, and exits w
   }))
     await fill(t, `users ${command}`, { [sentence]: 'n' }, 1)
   t.like(await json('users', 'show', username), { suspended: false, role: 'ROLE_CLIENT' })
-  await fill(t, `users suspend ${username}`, { 'Suspend it?': 'y' })
-  t.true((await json('users', 'show', username)).suspended)
+  for (const answer of ['y', 'YES', 's', 'Sim']) {
+    await fill(t, `users suspend ${username}`, { 'Suspend it?': answer })
+    t.true((await json('users', 'show', username)).suspended, answer)
+    await fill(t, `users resume ${username}`, {})
+  }
   await fill(t, `users delete ${username} --yes`, {})
 })
 
@@ -261,14 +274,6 @@ test('a command with --json asks nothing, even at a terminal', async t => {
   const document = await waitFor(() => screen().includes('\n}') && screen().slice(screen().indexOf('{')), screen)
   t.regex(screen(), /^error: [^\n]*--name[^\n]*\n\{/)
   t.like(JSON.parse(document), { error: { exitCode: 2 } })
-})
-
-test('`imports undo` counts what it would remove, and asks for the id of the import', async t => {
-  const file = join(await temporaryFolder(t), 'schools.csv')
-  await writeFile(file, 'name\nEscola Um\nEscola Dois\n')
-  const { id } = await json('organizations', 'import', file)
-  const says = `This permanently removes 2 organizations that import ${id} created.`
-  t.regex(await fill(t, `imports undo ${id}`, { [says]: `${id}` }), /is undone: 2 organizations removed, 0 kept\./)
 })
 
 test('`users delete` of several users asks once', async t => {

@@ -255,6 +255,28 @@ test('create registers active or inactive users with the given fields, and repor
   ])
 })
 
+test('a telephone number is found by any spelling, and a former username says whose it is', async t => {
+  const form = ['--role', 'ROLE_CLIENT', '--state', 'SP', '--city', 'Bauru']
+  const { id } = await json('create', '--username', '12980000000', ...form)
+  for (const text of ['(12)98000-0000', '(12) 98000-0000', '+55 12 98000 0000', '012980000000', '12980000000'])
+    t.deepEqual(
+      (await json('list', '--text', text)).users.map((user: { id: number }) => user.id),
+      [id],
+      text,
+    )
+  await json('edit', '12980000000', '--username', 'nome.novo')
+  for (const verb of ['why', 'show', 'suspend'])
+    await assertRefusals(t, users, [
+      [
+        new RegExp(`It is a former username of user ${id} \\(nome\\.novo\\)\\.`),
+        3,
+        verb,
+        '(12)98000-0000',
+        ...(verb === 'suspend' ? ['--yes'] : []),
+      ],
+    ])
+})
+
 test('edit changes the given fields, clears empty ones, and keeps all others', async t => {
   const { username } = await service.signUp('ROLE_CLIENT', {
     gender: 'M',

@@ -215,11 +215,6 @@ test('every operation leaves an event of its action, marked with what it changes
       await api.importBatch({ id, users: [{ form }] })
     },
     'import.abort': async () => api.abortImport({ id: (await startImport(ImportKind.USERS, 3)).import!.id }),
-    async 'import.undo'() {
-      const { id } = (await startImport(ImportKind.USERS, 4)).import!
-      await api.abortImport({ id })
-      await api.undoImport({ id, confirm: String(id) })
-    },
     'user.export-secrets': () => api.getUserSecrets({ ids: [1] }),
     'organization.export-secrets': () => api.getOrganizationSecrets({ ids: [partner.id] }),
     'organization.delete': () => api.deleteOrganization({ organization: name, confirm: name }),

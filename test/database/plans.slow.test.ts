@@ -43,7 +43,6 @@ test.serial.before(async () => {
     INSERT INTO buckets SELECT sha256(n::text::bytea), 1, now() FROM generate_series(1, ${rows}) n;
     INSERT INTO unmatched_answers SELECT id, 'q' || id, 'q' || id, '' FROM users;
     INSERT INTO question_aliases SELECT 'q' || id, 1 FROM users;
-    INSERT INTO creation_requests SELECT 'user', gen_random_uuid(), '', '', id FROM users;
     INSERT INTO imports (kind, source_digest, dry_run, all_or_nothing, change_accounts, keep_ids, actor)
       SELECT 'users', n::text, false, false, '{}', false, 'user' FROM generate_series(1, ${rows}) n;
     INSERT INTO erased_users SELECT n FROM generate_series(1, ${rows}) n;
@@ -142,6 +141,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   ],
   'names that are reserved for a user': [['former_usernames_user'], m => m.formerUsernames.reserved(9, 'u9', none)],
   'a former username': [['users_pkey', 'former_usernames_pkey'], m => m.formerUsernames.reserve(9, 'x', none)],
+  'whose a former username is': [['former_usernames_pkey', 'users_pkey'], m => m.formerUsernames.holder('u9')],
   'counts of failures under a new username': [
     ['known_addresses_pkey', 'attempts_pkey', 'attempts_account'],
     m => m.attempts.rename(9, 'u9', 'x', none),
@@ -272,20 +272,6 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'the audit log of a user': [
     ['audit_events_subject', 'audit_events_imported'],
     m => m.audit.list({ subjectId: 9, limit: 10 }),
-  ],
-  'what an import created': [['audit_events_object'], m => m.importedRecords.created(9, { event: 0, id: 0 }, 10)],
-  'what touched an imported user': [
-    ['audit_events_subject', 'audit_events_imported'],
-    m => m.importedRecords.touchedUsers(9, new Date(0), [9], none),
-  ],
-  'what touched an imported organization': [
-    ['audit_events_object', 'audit_events_imported'],
-    m => m.importedRecords.touchedOrganizations(9, new Date(0), [9], none),
-  ],
-  'imported users whose keys were used': [['users_pkey'], m => m.importedRecords.usedProviders([9], none)],
-  'imported organizations with mailed keys': [
-    ['mailed_keys_organization'],
-    m => m.importedRecords.mailedOrganizations([9], none),
   ],
   'the events of an export': [
     ['audit_events_subject', 'audit_events_actor'],
@@ -471,11 +457,9 @@ test.serial('every index serves an operation or a constraint', async t => {
   await own.organizations.list({ text: 'o9001', limit: 10 })
   await own.organizations.named('o9001', 'o9001')
   await own.totpSecrets.find(user.id)
-  await own.database.transact(t => own.creationRequests.claim({ actor: 'x', requestId: randomUUID() }, t))
   await own.audit.list({ subjectId: user.id, limit: 10 })
   await own.audit.list({ actorId: user.id, limit: 10 })
   await own.audit.list({ limit: 10 })
-  await own.importedRecords.created(9, { event: 0, id: 0 }, 10)
   await own.audit.lastBackup()
   await own.changeFeed.start()
   await own.database.transact(transaction => own.questions.link('q9', 1, transaction))

@@ -183,7 +183,7 @@ test('processes whose clocks are a minute behind or ahead of the database’s st
   }
   await agree(t, [behind, ahead, right])
   // Also with a key that signs at once.
-  done(await runCli(await serviceEnv(t, { DATABASE_URL }), ['keys', 'rotate', '--now', '--yes']))
+  done(await runCli(await serviceEnv(t, { DATABASE_URL }), ['api', 'RotateSigningKey', '{"now": true}', '--yes']))
   await agree(t, [behind, ahead, right])
 })
 

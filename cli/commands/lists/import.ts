@@ -20,6 +20,7 @@ import type { Api } from '../../administration.js'
 import type { Command } from '../../command.js'
 import { end, fail, misuse } from '../../exit-codes.js'
 import {
+  columnsToRead,
   idOf,
   organizationColumns,
   type Reading,
@@ -67,6 +68,7 @@ const nouns = {
     toRow: toOrganizationRow,
     identifying: ['id', 'inep_code', 'name'],
     kept: 'active and creation_date',
+    moved: 'Only then, activation_key is read: the key of a new organization.',
     remarks: `
 A row identifies an organization by id or, without an id, by INEP code. If it
 has neither, or no organization has the INEP code, the row creates one. E-mail
@@ -82,6 +84,8 @@ Columns: ${fold(Object.keys(organizationColumns))}.`,
     toRow: toUserRow,
     identifying: ['id', 'username'],
     kept: 'Booleans and passwords',
+    moved: `Only then, provider_key and security_answers are read. The latter is JSON:
+[{"question":"…","answer":"…"}].`,
     remarks: `
 A row identifies a user by id or, without an id, by username. If no user has the
 username, the row creates one. An import never changes an administrator or the
@@ -138,6 +142,7 @@ export function addImport(parent: Command, noun: Noun): void {
 
 With --keep-ids, for lists of other systems, a row creates a record with its id.
 If the id exists, the row is unchanged or, with other content, rejected.
+${nouns[noun].moved}
 
 A missing column leaves the field unchanged. An empty cell or NULL clears an
 optional field, and rejects the row if the field is required. It leaves
@@ -198,7 +203,8 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
   if (options.report !== undefined && (await isSameFile(options.report, file)))
     misuse('--report names the file to import, and would overwrite it: choose another file.')
   const source = await openSource(file, options.format)
-  const survey = await withProgress('Reading', () => look(source, noun))
+  const { dryRun = false, allOrNothing = false, changeAccounts = [], keepIds = false, afterDryRun } = options
+  const survey = await withProgress('Reading', () => look(source, noun, { keepIds }))
   const note = (text: string) => process.stderr.write(`${printable(text)}\n`)
   const readAs = describe(source, survey.dateForms)
   if (!options.json) note(`${source.path} is read as ${readAs}.`)
@@ -206,7 +212,6 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
   if (survey.withoutTerms) note('No column termsofusage: new users are registered as not having accepted the terms.')
   if (options.json && source.encoding === 'win1252') note('The file is not UTF-8: it is read as Windows-1252.')
 
-  const { dryRun = false, allOrNothing = false, changeAccounts = [], keepIds = false, afterDryRun } = options
   const start = (highestId = 0) =>
     api.startImport({
       kind: nouns[noun].kind,
@@ -232,7 +237,7 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
   let rows = 0
   const send = async (tell: (done: string) => void) => {
     const startedAt = Date.now()
-    for await (const batch of readBatches(source, noun, folded)) {
+    for await (const batch of readBatches(source, noun, { folded, keepIds })) {
       const answer = await untilAnswered(() => api.importBatch(toRequest(id, noun, batch)))
       rows += batch.rows.length
       for (const [field, count] of Object.entries(answer.changes)) changes[field] = (changes[field] ?? 0) + count
@@ -263,8 +268,9 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
 }
 
 /** Looks through all rows: the file is valid, and has a column that identifies records. */
-async function look(source: Source, noun: Noun): Promise<Survey> {
-  const { columns, identifying } = nouns[noun]
+async function look(source: Source, noun: Noun, how: { readonly keepIds: boolean }): Promise<Survey> {
+  const { identifying } = nouns[noun]
+  const columns = columnsToRead(nouns[noun].columns, how)
   const names = new Set<string>(source.head.map(name => name.toLowerCase()))
   const days = Object.entries(columns).flatMap(([name, { kind }]) => (kind === 'day' ? [name] : []))
   const costs = new Map<string, number>()
@@ -328,10 +334,15 @@ async function isSameFile(...paths: [string, string]): Promise<boolean> {
 }
 
 /** Cuts the rows of a file into batches, always in the same way. */
-async function* readBatches(source: Source, noun: Noun, folded: Map<string, number>): AsyncGenerator<Batch> {
+async function* readBatches(
+  source: Source,
+  noun: Noun,
+  { folded: counts, keepIds }: { readonly folded: Map<string, number>; readonly keepIds: boolean },
+): AsyncGenerator<Batch> {
   const how: Reading = {
     isCsv: source.format === 'csv',
-    folded: column => folded.set(column, (folded.get(column) ?? 0) + 1),
+    keepIds,
+    folded: column => counts.set(column, (counts.get(column) ?? 0) + 1),
   }
   let [firstRow, bytes, passwords] = [0, 0, 0]
   let rows: Batch['rows'][number][] = []
@@ -367,14 +378,14 @@ function toRequest(id: number, noun: Noun, { firstRow, rows }: Batch) {
   return { id, firstRow, [noun]: rows.map(({ message }) => message) }
 }
 
-/** The report of rejected rows, in the format of the source. */
+/** The report of rejected rows, in the format, encoding and line ends of the source. */
 async function openReport(path: string, source: Source) {
   const { format, delimiter, head } = source
   const columns = [
     ...head.filter(name => !(errorColumns as readonly string[]).includes(name.toLowerCase())),
     ...errorColumns,
   ]
-  return reportOf(source, await openSink(path, { format, columns, delimiter, cells: 'verbatim' }))
+  return reportOf(source, await openSink(path, { format, columns, delimiter, like: source, cells: 'verbatim' }))
 }
 
 /** Rejected rows that are shown without a report. */

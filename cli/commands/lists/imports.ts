@@ -1,16 +1,13 @@
-// `auth-admin imports`: the imports of files, and of the database of the older implementation.
+// `auth-admin imports`: the imports of files.
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { type Import, ImportKind, ImportState } from '../../../proto/gen/auth/v1/administration_pb.js'
-import type { GlobalOptions as Options } from '../../administration.js'
 import type { Command } from '../../command.js'
-import { readId } from '../../terminal/ask.js'
-import { printFields, printJson, say, timeText } from '../../terminal/output.js'
+import { timeText } from '../../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../../terminal/pages.js'
-import { addUndo } from './undo.js'
 
 /** Adds `auth-admin imports`. */
 export function addImports(program: Command): void {
-  const imports = program.command('imports').description('Show the progress of imports, abort them, and undo them.')
+  const imports = program.command('imports').description('Show the progress of imports, and abort them.')
 
   imports
     .command('list')
@@ -20,45 +17,11 @@ export function addImports(program: Command): void {
     .administers(async (api, options: ListOptions) => {
       await printPages(importList, options, page => api.listImports(page))
     })
-
-  imports
-    .command('show')
-    .argument('<id>', 'id of the import', readId)
-    .description('Show an import.')
-    .json()
-    .examples('imports show 7')
-    .administers(async (api, id: number, { json }: Options) => {
-      const output = importOutput((await api.getImport({ id })).import!)
-      if (json) return printJson(output)
-      const { actor, actorId, actorUsername, ...fields } = output
-      const by = actorUsername === undefined ? actor : `${actorUsername} (#${actorId})`
-      printFields({ ...fields, state: shownState(output), changeAccounts: output.changeAccounts.join(', '), by })
-    })
-
-  imports
-    .command('abort')
-    .argument('<id>', 'id of the import', readId)
-    .description('End an import that isn’t finished. What it has imported stays.')
-    .json()
-    .examples('imports abort 7')
-    .administers(async (api, id: number, { json }: Options) => {
-      const { import: aborted, changed } = await api.abortImport({ id })
-      const output = importOutput(aborted!)
-      if (json) printJson(output)
-      else say(changed ? `Import ${id} is aborted.` : `Import ${id} is ${output.state} already.`)
-    })
-
-  addUndo(imports)
-}
-
-/** The state of an import for users: an undo leaves it finished, or aborted. */
-function shownState({ state, undoTime }: ReturnType<typeof importOutput>): string {
-  return undoTime === undefined ? state : `${state}, undone`
 }
 
 /** An import in plain words. */
 export function importOutput(of: Import) {
-  const { id, sourceDigest, nextRow, created, updated, unchanged, rejected, afterDryRun, undoTime } = of
+  const { id, sourceDigest, nextRow, created, updated, unchanged, rejected, afterDryRun } = of
   const { actor, actorId, actorUsername } = of
   return {
     id,
@@ -77,7 +40,6 @@ export function importOutput(of: Import) {
     actor,
     actorId,
     actorUsername,
-    undoTime: undoTime && timeText(timestampDate(undoTime)),
   }
 }
 
@@ -95,16 +57,15 @@ const importList: List<Import, 'imports'> = {
       'actor',
       'actorId',
       'actorUsername',
-      'undoTime',
     ],
   ],
   toOutput: importOutput,
   head: { titles: ['id', 'kind', 'state', 'rows', 'created', 'updated', 'unchanged', 'rejected', 'by', 'changed'] },
   toCells(of) {
     const output = importOutput(of)
-    const { id, kind, nextRow, created, updated, unchanged, rejected, dryRun, updateTime } = output
+    const { id, kind, state, nextRow, created, updated, unchanged, rejected, dryRun, updateTime } = output
     const [what, by] = [dryRun ? `${kind}, dry run` : kind, output.actorUsername ?? output.actor]
-    return [id, what, shownState(output), nextRow, created, updated, unchanged, rejected, by, updateTime]
+    return [id, what, state, nextRow, created, updated, unchanged, rejected, by, updateTime]
   },
   empty: 'There are no imports.',
 }

@@ -1,19 +1,15 @@
-// `auth-admin users delete`: one user, several, those of an import, or those of a flood of sign-ups.
-import { Option } from 'commander'
-import { ImportKind } from '../../../proto/gen/auth/v1/administration_pb.js'
+// `auth-admin users delete`: one user, several, or those of a flood of sign-ups.
 import type { Api } from '../../administration.js'
 import { readReference } from '../../arguments.js'
 import type { Command } from '../../command.js'
-import { end, explain, fail, misuse } from '../../exit-codes.js'
+import { end, explain, misuse } from '../../exit-codes.js'
 import { confirm, readId } from '../../terminal/ask.js'
-import { printJson, say, warn } from '../../terminal/output.js'
-import { withProgress } from '../../terminal/progress.js'
-import { undoPages } from '../lists/undo.js'
+import { printJson, warn } from '../../terminal/output.js'
 import { changeConfirmed, type Named, printUser } from './name.js'
 import { userOutput } from './output.js'
 import { areUnactivated, eraseUnactivated, type Unactivated, withUnactivated } from './unactivated.js'
 
-type Options = Named & Unactivated & { readonly yes?: boolean; readonly fromImport?: number }
+type Options = Named & Unactivated & { readonly yes?: boolean }
 
 /** Adds `auth-admin users delete`. */
 export function addDelete(users: Command): void {
@@ -26,30 +22,17 @@ export function addDelete(users: Command): void {
     ])
     .option('--id <id>', 'id of the user, instead of a username', readId)
     .json()
-    .addOption(
-      new Option('--from-import <id>', 'all users that this import created, also those who have signed in since')
-        .argParser(readId)
-        .conflicts(['id', 'unactivated']),
-    )
   withUnactivated(command)
     .description('Delete users. You can undelete them for 30 days. After that, they are erased.')
     .yes()
-    .remarks(`
-If some of several users can’t be deleted, the exit code is 6. To remove what an
-import created as if it had not been, run \`imports undo\`. --from-import requires
-a sign-in within the last 15 minutes on a server.`)
+    .remarks('If some of several users can’t be deleted, the exit code is 6.')
     .examples(
       "users delete '(11)98765-4321'",
       'users delete ana 7 --yes',
-      'users delete --from-import 7',
       'users delete --unactivated --from 2001:db8:1::/48 --since 2d',
     )
     .administers(async (api, names: readonly string[] = [], options: Options) => {
-      const { fromImport, id } = options
-      if (fromImport !== undefined) {
-        if (names.length > 0) misuse('Pass users or --from-import, not both.')
-        return deleteImported(api, fromImport, options)
-      }
+      const { id } = options
       if (areUnactivated(names[0], options)) return eraseUnactivated(api, options)
       if (names.length > 1) {
         if (id !== undefined) misuse('Pass a username or --id, not both.')
@@ -77,40 +60,6 @@ async function deleteSeveral(api: Api, names: readonly string[], options: Option
   })
   if (options.json) printJson({ users: deleted, failed })
   if (failed.length > 0) end(failed.length < names.length ? 6 : failed[0]!.exitCode)
-}
-
-async function deleteImported(api: Api, id: number, options: Options): Promise<void> {
-  async function* present() {
-    for await (const { import: of, records } of undoPages(api, { id, validateOnly: true })) {
-      if (of.kind !== ImportKind.USERS) fail(`Import ${id} is not of users.`, 5)
-      yield records.filter(({ name }) => name !== undefined).map(record => `#${record.id}`)
-    }
-  }
-  const found = await withProgress('Counting', async report => {
-    let count = 0
-    for await (const names of present()) {
-      count += names.length
-      report(`${count} so far`)
-    }
-    return count
-  })
-  if (found > 0) await confirm(`The ${found} users that import ${id} created ${consequence}`, options)
-  let [deleted, already] = [0, 0]
-  const failed = await withProgress('Deleting', async report => {
-    const all = []
-    for await (const names of present()) {
-      const some = await deleteEach(api, names, ({ changed }) => {
-        if (changed) deleted++
-        else already++
-      })
-      all.push(...some)
-      report(`${deleted + already} of ${found}`)
-    }
-    return all
-  })
-  if (options.json) printJson({ id, deleted, already, failed })
-  else say(`Users of import ${id} that are deleted: ${deleted}${already > 0 ? `, and ${already} already` : ''}.`)
-  if (failed.length > 0) end(deleted + already > 0 ? 6 : failed[0]!.exitCode)
 }
 
 /** Deletes users one by one, and returns those that are refused, with a warning for each. Another failure ends it. */

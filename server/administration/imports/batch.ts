@@ -193,12 +193,12 @@ async function judge(
     refuse(Reason.WRONG_STATE, {
       text: `The results of dry run ${afterDryRun} are no longer available: repeat the dry run, and pass its new id.`,
     })
-  if (row.keepIds && row.kind !== 'predecessor') await imports.ids.lock(row.kind, t)
+  if (row.keepIds) await imports.ids.lock(row.kind, t)
   const touched = createTouched(imports, { importId: row.id, firstRow }, { t })
   const batch = {
     ...{ of: row, firstRow, t, record, hashes, seen, touched },
     freeIds: async (ids: readonly number[]) =>
-      row.keepIds && row.kind !== 'predecessor' ? imports.ids.free(row.kind, ids, row, t) : new Set<number>(),
+      row.keepIds ? imports.ids.free(row.kind, ids, row, t) : new Set<number>(),
     administratorId: administrator.user?.id,
     by: changeBy(administrator, settings),
   }
@@ -221,13 +221,10 @@ async function judge(
 /** The rows of a request, which are of the kind of the import. */
 function rowsIn(of: ImportRow, { organizations, users }: ImportBatchRequest, { rowsOf }: Deps) {
   const [rows, others] = of.kind === 'organizations' ? [organizations, users] : [users, organizations]
-  const field = of.kind === 'organizations' ? 'organizations' : 'users'
-  if (of.kind === 'predecessor' || others.length > 0)
-    refuse(Reason.WRONG_STATE, {
-      text: of.kind === 'predecessor' ? `Import ${of.id} accepts no rows.` : `Import ${of.id} accepts only ${of.kind}.`,
-    })
-  if (rows.length === 0 || rows.length > maxBatch) wrongFields([{ field, message: `Send 1 to ${maxBatch} rows.` }])
-  const own = rowsOf[field] as Rows<ImportedOrganization | ImportedUser>
+  if (others.length > 0) refuse(Reason.WRONG_STATE, { text: `Import ${of.id} accepts only ${of.kind}.` })
+  if (rows.length === 0 || rows.length > maxBatch)
+    wrongFields([{ field: of.kind, message: `Send 1 to ${maxBatch} rows.` }])
+  const own = rowsOf[of.kind] as Rows<ImportedOrganization | ImportedUser>
   return { count: rows.length, read: () => own(rows) }
 }
 

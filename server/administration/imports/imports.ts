@@ -22,7 +22,6 @@ import { changeableAccounts } from '../../rules/changeable-accounts.js'
 const kinds: Readonly<Record<KindName, ImportKind>> = {
   organizations: ImportKind.ORGANIZATIONS,
   users: ImportKind.USERS,
-  predecessor: ImportKind.PREDECESSOR,
 }
 
 const states: Readonly<Record<ImportRow['state'], ImportState>> = {
@@ -59,12 +58,9 @@ export function importRpcs({ imports, users, pool, openPage }: Deps) {
         wrongFields([{ field: 'source_digest', message: 'Use a SHA-256 digest, 64 lower-case hexadecimal digits.' }])
       if (dryRun && (allOrNothing || afterDryRun !== null))
         wrongFields([{ field: 'dry_run', message: 'A dry run applies nothing: leave out the other options.' }])
-      const changeable: readonly string[] = kind === 'predecessor' ? [] : changeableAccounts[kind]
-      if (keepIds && kind === 'predecessor')
-        wrongFields([{ field: 'keep_ids', message: 'Leave it out: this import keeps ids.' }])
+      const changeable: readonly string[] = changeableAccounts[kind]
       if (!changeAccounts.every(column => changeable.includes(column))) {
-        const message = changeable.length > 0 ? `Use columns among ${changeable.join(', ')}.` : 'Leave it out.'
-        wrongFields([{ field: 'change_accounts', message }])
+        wrongFields([{ field: 'change_accounts', message: `Use columns among ${changeable.join(', ')}.` }])
       }
       if (changeAccounts.includes('password') && !dryRun) administrator.justify()
       if (afterDryRun !== null) {
@@ -77,7 +73,7 @@ export function importRpcs({ imports, users, pool, openPage }: Deps) {
       const { actor } = administrator.auditContext
       const by = { actor, actorId: administrator.user?.id ?? null }
       const tokenGeneration = administrator.user?.tokenGeneration ?? null
-      const numbered = keepIds && kind !== 'predecessor' ? kind : undefined
+      const numbered = keepIds ? kind : undefined
       const { row, reach } = await transact(async ({ t, record }) => {
         const row = await imports.start({ ...of, ...by, tokenGeneration }, t)
         await record({ action: 'import.start', object: `import:${row.id}` })
@@ -136,8 +132,7 @@ export function checkStarter(row: ImportRow, { user }: Administrator): void {
 /** An import as a message. */
 export function toImport(row: ImportRow): Import {
   const { id, kind, state, sourceDigest, nextRow, created, updated, unchanged, rejected } = row
-  const { dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds, createdAt, updatedAt, undoneAt, actor, actorId } =
-    row
+  const { dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds, createdAt, updatedAt, actor, actorId } = row
   return create(ImportSchema, {
     id,
     kind: kinds[kind],
@@ -157,6 +152,5 @@ export function toImport(row: ImportRow): Import {
     updateTime: timestampFromDate(updatedAt),
     actor,
     actorId: actorId ?? undefined,
-    undoTime: undoneAt ? timestampFromDate(undoneAt) : undefined,
   })
 }

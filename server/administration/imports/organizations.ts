@@ -12,7 +12,17 @@ import { readDateOfBirth } from '../../rules/dates.js'
 import { nicknameKey } from '../../rules/names.js'
 import { firstCreationDate, type OrganizationField, organizationFields } from '../../rules/organization.js'
 import { isDamagedNumber } from '../../rules/telephone.js'
-import { type Batch, type Decision, damaged, differs, type Kind, type Problem, rejected, withheld } from './rows.js'
+import {
+  type Batch,
+  type Decision,
+  damaged,
+  differs,
+  type Kind,
+  keyProblems,
+  type Problem,
+  rejected,
+  withheld,
+} from './rows.js'
 
 /** A row, read by the rules of its fields. */
 interface Read {
@@ -20,6 +30,8 @@ interface Read {
   readonly index: number
   readonly wrong: readonly Problem[]
   readonly details: OrganizationDetails
+  /** The activation key that it brings; empty for none. */
+  readonly key: string
   /** The INEP code by which the row means an organization. */
   readonly code: string | null | undefined
 }
@@ -28,6 +40,9 @@ interface Read {
 interface Entry {
   readonly found: OrganizationRow | undefined
   readonly details: OrganizationDetails
+  /** Of a new one. */
+  readonly id?: number | undefined
+  readonly activationKey?: string | undefined
 }
 
 /** Creates the rows of organizations. */
@@ -41,13 +56,13 @@ export function createOrganizationRows({
   settings: Pick<Settings, 'timeZone'>
 }): Kind<ImportedOrganization, Read, OrganizationRow, Entry> {
   async function decide(
-    { row, wrong, details }: Read,
+    { row, wrong, details, key }: Read,
     found: OrganizationRow | undefined,
     { of, t }: Batch,
   ): Promise<Decision<Entry>> {
     const isMissing = !found && details.name === undefined
     const { inepCode } = details
-    const isDamaged = inepCode && inepCode !== found?.inepCode && isDamagedNumber(nicknameKey(inepCode))
+    const isDamaged = inepCode && inepCode !== found?.inepCode && isDamagedNumber(nicknameKey(row.form?.inepCode ?? ''))
     const problems = [
       ...wrong,
       ...(isMissing ? [{ field: 'name', message: 'Required.' }] : []),
@@ -61,9 +76,13 @@ export function createOrganizationRows({
     const refused = of.keepIds
       ? []
       : held.map(({ field, attribute }) => withheld(field, field, 'organization', details[attribute]))
-    const all = [...(taken ? [taken] : []), ...refused]
+    const holder = (await organizations.keyHolders(key === '' ? [] : [key], t)).get(key)
+    const isNewKey = key !== '' && holder !== `organization:${found?.id}`
+    const wrongKey = isNewKey ? keyProblems('activation_key', key, of, holder) : []
+    const all = [...(taken ? [taken] : []), ...refused, ...wrongKey]
     if (all.length > 0) return rejected('INVALID_ARGUMENT', ...all)
-    if (!found) return { entry: { found, details: row.id === undefined ? details : { ...details, ...{ id: row.id } } } }
+    if (!found) return { entry: { found, details, ...(row.id && { id: row.id }), ...(key && { activationKey: key }) } }
+    if (isNewKey) changed.push('activation_key')
     if (changed.length === 0) return { kind: 'unchanged' }
     if (of.keepIds) return differs(found.id, 'organization', changed)
     return { entry: { found, details }, fields: changed }
@@ -82,7 +101,8 @@ export function createOrganizationRows({
         wrong.push({ field: 'creation_date', message: 'Use yyyy-MM-dd or dd/MM/yyyy.' })
       const hasCode = row.id === undefined && wrong.every(({ field }) => field !== 'inep_code')
       const code = hasCode ? details.inepCode : undefined
-      return { row, index, wrong, code, details: { ...details, creationDate, active: row.active } }
+      const key = row.activationKey?.trim().toLowerCase() ?? ''
+      return { row, index, wrong, code, key, details: { ...details, creationDate, active: row.active } }
     },
     // One by one: a row can take the INEP code that the one before gives up.
     keysOf: () => ['each'],
@@ -99,9 +119,9 @@ export function createOrganizationRows({
       return { find: () => found, decide: read => decide(read, found, batch) }
     },
     async apply([entry], { by, t }) {
-      const { found, details } = entry!
+      const { found, details, ...more } = entry!
       if (found) await registrar.change(found, details, by, t)
-      return [found ? found.id : (await registrar.add(details as NewOrganization, t)).id]
+      return [found ? found.id : (await registrar.add({ ...details, ...more } as NewOrganization, t)).id]
     },
   }
 }

@@ -8,6 +8,7 @@ import type { NotifiedChange } from '../../models/email.js'
 import { type ImportRow, type Imports, seenBytes } from '../../models/import.js'
 import type { ReasonName } from '../../policy/row.js'
 import { Refusal } from '../../requests/refusal.js'
+import { isUuid } from '../../rules/names.js'
 
 /** Why a field of a row is rejected. */
 export type Problem = Pick<ImportProblem, 'field' | 'message'>
@@ -83,6 +84,8 @@ export interface Kind<Row extends AnyRow, Read extends AnyRead<Row>, Found exten
   namesOf(read: Read, found: Found | undefined): readonly string[]
   /** Its names once the row is applied. */
   namesAfter(read: Read, found: Found | undefined, id: number): readonly string[]
+  /** The unique names that a row gives to its record, each under its field, with its name among touched records. */
+  uniqueNamesOf?(read: Read, found: Found | undefined): readonly { readonly field: string; readonly name: string }[]
   /** What a change of a record changes. */
   seenOf(found: Found): readonly unknown[]
   /** Applies entries, in order, and returns their ids, or why one is refused. */
@@ -138,14 +141,18 @@ export function createRows<Row extends AnyRow, Read extends AnyRead<Row>, Found 
     const again = ids.findIndex((id, index) => id !== undefined && ids.indexOf(id) < index)
     if (again > 0)
       return [...(await applyGroup(group.slice(0, again), batch)), ...(await applyGroup(group.slice(again), batch))]
-    await batch.touched.read(group.flatMap((read, index) => kind.namesOf(read, found[index])))
+    const claims = group.map((read, index) => kind.uniqueNamesOf?.(read, found[index]) ?? [])
+    const claimed = claims.map(all => all.map(({ name }) => name))
+    await batch.touched.read(group.flatMap((read, index) => [...kind.namesOf(read, found[index]), ...claimed[index]!]))
     const seen = found.map(record => digestOf(record && kind.seenOf(record)))
     const decisions: Decision<Entry>[] = []
     for (const [index, read] of group.entries()) {
       const repeated = repeatsOf(read, found[index], batch)
       const refused = refusalOf(read, repeated, seen[index]!, batch)
       const wrongId = refused ?? checkRowId(read.row.id, found[index], kind.what, { of: batch.of, free })
-      const decision = wrongId ?? (await decide(read, found[index]))
+      const decided = wrongId ?? (await decide(read, found[index]))
+      const taken = 'entry' in decided ? batch.touched.takenBy(read.row, claims[index]!) : []
+      const decision = taken.length > 0 ? rejected('INVALID_SIGN_UP', ...taken) : decided
       const isWrong = !refused && 'kind' in decision && decision.kind === 'rejected'
       decisions.push(isWrong ? { ...decision, problems: [...decision.problems, ...repeated] } : decision)
     }
@@ -156,7 +163,7 @@ export function createRows<Row extends AnyRow, Read extends AnyRead<Row>, Found 
       const { row, index: at } = group[index]!
       if (outcome.kind === 'created' || outcome.kind === 'updated') {
         const names = kind.namesAfter(group[index]!, found[index], outcome.id)
-        batch.touched.add(row, at, [...kind.namesOf(group[index]!, found[index]), ...names])
+        batch.touched.add(row, at, [...kind.namesOf(group[index]!, found[index]), ...names, ...claimed[index]!])
       }
       return { outcome, seen: seen[index]! }
     })
@@ -218,6 +225,15 @@ export function createTouched(
       const message = `This ${word} (${placeOf(row, index)}) means the same ${what} as ${word} ${place}, which was imported: keep one.`
       return [{ field, message }]
     },
+    /** The problems of unique names that earlier rows gave to other records; a dry run has only noted those of earlier batches. */
+    takenBy(row: Placed, claims: readonly { readonly field: string; readonly name: string }[]): Problem[] {
+      return claims.flatMap(({ field, name }) => {
+        const place = places.get(name)
+        if (place === undefined) return []
+        const word = row.line === undefined ? 'row' : 'line'
+        return [{ field, message: `Choose another ${field}: ${word} ${place} of this import has this one.` }]
+      })
+    },
     /** Notes that a row touched a record. */
     add(row: Placed, index: number, names: readonly string[]): void {
       for (const name of names) {
@@ -244,6 +260,21 @@ export function damaged(field: string, what: string): Problem {
     field,
     message: `A spreadsheet has changed this ${what}: enter it again, in a column that is formatted as text.`,
   }
+}
+
+/** The problem of a column that only moves from other systems need. */
+export const needsKeptIds = (field: string): Problem => ({ field, message: 'This column needs --keep-ids.' })
+
+/** The problems of a key that a row brings, which its record doesn't have: the key is a UUID, and no record has it. */
+export function keyProblems(
+  field: string,
+  key: string,
+  { keepIds }: Pick<ImportRow, 'keepIds'>,
+  holder: string | undefined,
+): Problem[] {
+  if (!keepIds) return [needsKeptIds(field)]
+  if (!isUuid(key)) return [{ field, message: 'Use a key in the form of a UUID.' }]
+  return holder === undefined ? [] : [{ field, message: `Another record has this key: ${holder.replace(':', ' #')}.` }]
 }
 
 /** Rejects a row whose id is missing, or that no record has and the import can’t give to a new one. */

@@ -2,6 +2,8 @@
 import type { ImportedUser, UserForm } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Organizations } from '../../models/organization.js'
+import type { Questions } from '../../models/question.js'
+import type { Users } from '../../models/user.js'
 import type { BatchedUser, Registration, UserBatches } from '../../models/user-batch.js'
 import { isImportableHash, type Passwords } from '../../passwords/hash.js'
 import {
@@ -13,19 +15,34 @@ import {
   type FormRules,
   type FormTexts,
 } from '../../registration/form.js'
+import { suggest, Taken } from '../../registration/names.js'
 import { moveObject, moves, profileChange, type Registrar, type UserChange } from '../../registration/registrar.js'
 import { refuse } from '../../requests/refusal.js'
 import { nicknameSkeleton, usernameSkeleton } from '../../rules/look-alikes.js'
-import { isOneLine, nicknameKey, usernameKey } from '../../rules/names.js'
+import { isOneLine, nicknameKey, questionKey, usernameKey } from '../../rules/names.js'
+import { inepCodeOf } from '../../rules/organization.js'
 import { profile, profileFields } from '../../rules/profile.js'
 import type { Role } from '../../rules/roles.js'
 import { isDamagedNumber } from '../../rules/telephone.js'
-import { type Batch, type Decision, damaged, differs, type Kind, type Problem, rejected, withheld } from './rows.js'
+import {
+  type Batch,
+  type Decision,
+  damaged,
+  differs,
+  type Kind,
+  keyProblems,
+  needsKeptIds,
+  type Problem,
+  rejected,
+  withheld,
+} from './rows.js'
 
 interface Deps extends FormRules {
   readonly registrar: Registrar
+  readonly users: Pick<Users, 'nameProblems'>
   readonly userBatches: UserBatches
-  readonly organizations: Pick<Organizations, 'findMany'>
+  readonly organizations: Pick<Organizations, 'findMany' | 'keyHolders'>
+  readonly questions: Pick<Questions, 'idsByKey'>
   readonly passwords: Passwords
 }
 
@@ -39,6 +56,18 @@ interface Read {
   readonly wrong: readonly Problem[]
   /** Key of the username; undefined without a valid one. */
   readonly key: string | undefined
+  /** The provider key that it brings; empty for none. */
+  readonly providerKey: string
+}
+
+/** The answers that a row brings. */
+type Answers = Pick<Registration, 'securityQuestion' | 'answers' | 'unmatched'>
+
+/** What a row brings from another system: its answers, and whether its provider key is another one than the user's. */
+interface Moved {
+  readonly answers: Answers
+  readonly isNewKey: boolean
+  readonly problems: readonly Problem[]
 }
 
 /** What a row says about the organization: its id, null for none; undefined if it stays. */
@@ -46,7 +75,7 @@ type Wanted = number | null | undefined | Problem
 
 /** Creates the rows of users. */
 export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser, Registration<number> | UserChange> {
-  const { registrar, userBatches, organizations, passwords } = deps
+  const { registrar, users, userBatches, organizations, questions, passwords } = deps
 
   /** Reads the organizations that rows name, and returns what gives the one of a row. */
   async function findOrganizations(reads: readonly Read[], { t }: Batch) {
@@ -58,12 +87,56 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
         return { field: 'organization_id', message: 'Use organization_id or organization_inep_code.' }
       if (id === undefined && code === undefined) return undefined
       if (!id && !code?.trim()) return null
-      const organization = found.find(each => (id ? each.id === id : each.inepCode === code!.trim()))
+      const organization = found.find(each => (id ? each.id === id : each.inepCode === inepCodeOf(code!)))
       const field = id ? 'organization_id' : 'organization_inep_code'
       return organization?.id ?? { field, message: 'There is no such organization.' }
     }
   }
   type WantedBy = Awaited<ReturnType<typeof findOrganizations>>
+
+  /** Reads the questions of rows and the holders of their keys, and returns what gives what a row brings from another system. */
+  async function findMoved(reads: readonly Read[], { of, t }: Batch) {
+    const keys = reads.flatMap(({ providerKey }) => providerKey || [])
+    const holders = await organizations.keyHolders(keys, t)
+    const hasAnswers = reads.some(({ row }) => row.securityAnswers.length > 0)
+    const questionIds = hasAnswers ? await questions.idsByKey(t) : new Map<string, number>()
+    return ({ row, form, providerKey: key }: Read, user?: BatchedUser): Moved => {
+      const holder = holders.get(key)
+      const isNewKey = key !== '' && holder !== `user:${user?.id}`
+      const problems = isNewKey ? keyProblems('provider_key', key, of, holder) : []
+      if (isNewKey && !user && !(row.active && form.role === 'ROLE_INSTITUTION'))
+        problems.push({ field: 'provider_key', message: 'Only an active ROLE_INSTITUTION has a provider key.' })
+      if (row.securityAnswers.length > 0 && !of.keepIds) problems.push(needsKeptIds('security_answers'))
+      const { answers, message } = readAnswers(row, questionIds)
+      if (message !== undefined) problems.push({ field: 'security_answers', message })
+      return { answers, isNewKey, problems }
+    }
+  }
+
+  /** The answers of a row, as keyed digests, and why one isn't valid. The last answer to a question counts. */
+  function readAnswers({ securityAnswers }: ImportedUser, questionIds: ReadonlyMap<string, number>) {
+    const known = new Map<number, string>()
+    let unmatched: Answers['unmatched']
+    let message: string | undefined
+    for (const { question, answer } of securityAnswers) {
+      const key = isOneLine(question) ? questionKey(question) : ''
+      const id = questionIds.get(key)
+      const answerHash = passwords.key(answer)
+      if (key === '') message ??= 'A question is empty, too long, or has line breaks.'
+      else if (answerHash === undefined) message ??= 'An answer is empty or too long.'
+      else if (id !== undefined) known.set(id, answerHash)
+      else if (unmatched === undefined || unmatched.questionKey === key)
+        unmatched = { question: question.trim(), questionKey: key, answerHash }
+      else
+        message ??= 'Several questions aren’t in the registry: create all but one with `auth-admin questions create`.'
+    }
+    const answers: Answers = {
+      securityQuestion: securityAnswers[0]?.question.trim() ?? null,
+      answers: [...known].map(([questionId, answerHash]) => ({ questionId, answerHash })),
+      unmatched,
+    }
+    return { answers, message }
+  }
 
   /** The hash of a row's password to store; undefined without a password. */
   function hashOf({ index, row, form }: Read, { hashes, of }: Batch): string | undefined | Problem {
@@ -83,7 +156,7 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     return { field: 'password', message: 'The user has changed meanwhile: import the row again.' }
   }
 
-  function create(read: Read, wanted: WantedBy, batch: Batch): Decision<Registration<number>> {
+  function create(read: Read, wanted: WantedBy, moved: Moved, batch: Batch): Decision<Registration<number>> {
     const { row, form, texts, wrong } = read
     const hasPassword = Boolean(form.password) && !batch.hashes.has(read.index)
     const problems: Problem[] = wrong.filter(({ field }) => field !== 'password' || hasPassword)
@@ -93,12 +166,14 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     if (typeof passwordHash === 'object') problems.push(passwordHash)
     const organization = wanted(row)
     if (isProblem(organization)) problems.push(organization)
+    problems.push(...moved.problems)
     if (problems.length > 0) return rejected('INVALID_SIGN_UP', ...problems)
     const entry = {
       id: row.id,
       ...attributesOfForm(texts as CompleteTexts),
       passwordHash: (passwordHash as string | undefined) ?? '',
-      securityQuestion: null,
+      ...moved.answers,
+      providerKey: read.providerKey || undefined,
       termsOfUsage: row.termsofusage ?? false,
       role: form.role as Role,
       active: row.active ?? false,
@@ -108,7 +183,7 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     return { entry }
   }
 
-  function change(read: Read, user: BatchedUser, wanted: WantedBy, batch: Batch): Decision<UserChange> {
+  function change(read: Read, user: BatchedUser, wanted: WantedBy, moved: Moved, batch: Batch): Decision<UserChange> {
     const { row, form, texts, wrong } = read
     const { keepIds, changeAccounts } = batch.of
     if (user.deletedAt)
@@ -144,6 +219,7 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
       problems.push({ field: 'active', message: 'This user is suspended: resume it first.' })
     const organization = wanted(row)
     if (isProblem(organization)) problems.push(organization)
+    problems.push(...moved.problems)
     const joins = organization !== undefined && !isProblem(organization) && organization !== user.organizationId
     const opening = [
       [username !== undefined, 'username', 'username', username],
@@ -169,6 +245,7 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
       ...(joins ? ['organization'] : []),
       ...(activate ? ['active'] : []),
       ...(passwordHash === undefined ? [] : ['password']),
+      ...(moved.isNewKey ? ['provider_key'] : []),
     ]
     if (fields.length === 0) return { kind: 'unchanged' }
     if (keepIds) return differs(user.id, 'user', fields)
@@ -195,9 +272,11 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
       )
       const isWrong = wrong.some(({ field }) => field === 'username')
       const key = texts.username && !isWrong ? usernameKey(texts.username) : undefined
-      return { index, row, form, texts, wrong, key }
+      const providerKey = row.providerKey?.trim().toLowerCase() ?? ''
+      return { index, row, form, texts, wrong, key, providerKey }
     },
-    keysOf: ({ row: { id }, texts: { username, nickname } }) => [
+    keysOf: ({ row: { id }, texts: { username, nickname }, providerKey }) => [
+      ...(providerKey ? [`k ${providerKey}`] : []),
       ...(id === undefined ? [] : [`#${id}`]),
       ...(username ? [`u ${usernameKey(username)}`, `u ${usernameSkeleton(username)}`] : []),
       ...(nickname ? [`n ${nicknameKey(nickname)}`, `n ${nicknameSkeleton(nickname)}`] : []),
@@ -221,17 +300,37 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     async open(reads, batch) {
       const find = finder(await userBatches.lock(...namesIn(reads), batch.t))
       const wanted = await findOrganizations(reads, batch)
+      const movedOf = await findMoved(reads, batch)
       const decide = (read: Read, user: BatchedUser | undefined): Decision<Registration<number> | UserChange> => {
         if (hasDamagedName(read, user)) return rejected('INVALID_SIGN_UP', damaged('username', 'telephone number'))
-        return user ? change(read, user, wanted, batch) : create(read, wanted, batch)
+        const moved = movedOf(read, user)
+        return user ? change(read, user, wanted, moved, batch) : create(read, wanted, moved, batch)
       }
       return { find, decide }
     },
-    namesOf: ({ key }, user) => [user?.usernameKey ?? key].filter(name => name !== undefined),
+    // A row with an id means no other user by its username.
+    namesOf: ({ row: { id }, key }, user) =>
+      [user?.usernameKey ?? (id === undefined ? key : undefined)].filter(name => name !== undefined),
+    uniqueNamesOf({ row: { id }, key, texts: { nickname } }, user) {
+      const [ofNickname, before] = [nicknameKey(nickname ?? ''), user && nicknameKey(user.nickname)]
+      return [
+        ...(id !== undefined && key !== undefined && key !== user?.usernameKey
+          ? [{ field: 'username', name: key }]
+          : []),
+        // No key of a username has such a character.
+        ...(ofNickname !== '' && ofNickname !== before ? [{ field: 'nickname', name: `\0${ofNickname}` }] : []),
+      ]
+    },
     namesAfter: ({ row, key }) => (row.id === undefined || key === undefined ? [] : [key]),
     seenOf,
-    async apply(entries, { t, record, by: notice, administratorId: id }) {
-      const applied = await registrar.apply(entries, { notice, id }, t)
+    async apply(entries, { of, t, record, by: notice, administratorId: id }) {
+      const applied = await registrar.apply(entries, { notice, id, continued: of.keepIds }, t)
+      for (const [index, result] of applied.entries()) {
+        const entry = entries[index]!
+        const nickname = 'user' in entry ? entry.details?.nickname : entry.nickname
+        if (result instanceof Taken && nickname)
+          applied[index] = new Taken(await suggest(users, result.more.fields ?? [], nickname, t))
+      }
       for (const [index, entry] of entries.entries()) {
         if (!('user' in entry) || typeof applied[index] !== 'number') continue
         const { user, organizationId: to = null, passwordHash } = entry

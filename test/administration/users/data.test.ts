@@ -1,5 +1,3 @@
-/** Stored data of a user: an export has all of it except secrets, and an erasure deletes all of it. */
-import { randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
 import { allPages, openSignedIn, reasonOf, signedInForFile } from '../../_helpers/administration.js'
 import { runCli } from '../../_helpers/cli.js'
@@ -71,7 +69,7 @@ test('an export holds every table and column with data about the user, and no se
 
   // A new table or column must be exported, or excluded on purpose.
   const names = ['username_key', 'nickname_key', 'username_skeleton', 'nickname_skeleton']
-  const kept = [...names, 'password_hash', 'predecessor_digest']
+  const kept = [...names, 'password_hash']
   const columns = await run(`SELECT column_name AS name FROM information_schema.columns WHERE table_name = 'users'`)
   const exported = columns.map(({ name }) => name!).filter(name => !kept.includes(name))
   t.deepEqual(Object.keys(data.users).sort(), [...exported, 'has_password'].sort())
@@ -118,20 +116,6 @@ test('an export of an account with 20,000 events has each once, in pages of at m
   t.like(document.users, { id, username: user })
   const written = document.auditEvents.map((each: { id: number }) => each.id).filter((id: number) => id < 0)
   t.deepEqual(written, given.toReversed())
-})
-
-test('the stored response to a creation is erased with the created user', async t => {
-  const username = `criada${randomInt(1e9)}`
-  const form = { username, nickname: username, state: 'SP', city: 'Mauá', role: 'ROLE_CLIENT' }
-  const requestId = randomUUID()
-  const { user } = await admin.createUser({ form, requestId })
-  const { id } = user!.record!
-  t.is((await admin.createUser({ form, requestId })).user!.record!.id, id)
-  const kept = () => run(`SELECT 1 FROM creation_requests WHERE request_id = '${requestId}'`)
-  t.is((await kept()).length, 1)
-  const { rows } = await admin.eraseUser({ user: `#${id}`, confirm: username })
-  t.is(rows.creation_requests, 1)
-  t.is((await kept()).length, 0)
 })
 
 test('erasure removes a user from every table and returns a receipt with the number of rows, and the audit log verifies', async t => {

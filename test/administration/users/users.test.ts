@@ -2,7 +2,6 @@
 import { randomUUID } from 'node:crypto'
 import test, { type ExecutionContext } from 'ava'
 import { UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
-import { Scope } from '../../../proto/gen/auth/v1/scopes_pb.js'
 import {
   type AdministrationClient,
   anotherAdministrator,
@@ -13,7 +12,7 @@ import {
   whenFree,
   wrongFieldsOf,
 } from '../../_helpers/administration.js'
-import { ask, hold } from '../../_helpers/database.js'
+import { hold } from '../../_helpers/database.js'
 import { mailboxForFile } from '../../_helpers/mailbox.js'
 import { changeTokens, endsOrWaits, lockWaiters } from '../../_helpers/models.js'
 import {
@@ -433,48 +432,4 @@ test('a username that is taken or invalid is refused, together with all other in
     t.deepEqual(await wrong({ username, state: 'X' }), ['form.state', 'form.username'], username)
   t.deepEqual(await wrong({ username: other.username, nickname: other.nickname }), ['form.nickname', 'form.username'])
   t.is(await login(user.username), 200)
-})
-
-// Creations that are requested more than once with one request id.
-
-const count = async (text: string) => Number((await ask(service.env.DATABASE_URL!, text))[0]!.count)
-
-test('if two administrators use the same request id, each creates a separate record', async t => {
-  const { api: other } = await anotherAdministrator(t, service, admin)
-  const [requestId, name] = [randomUUID(), `Defesa Civil ${randomUUID()}`]
-  const one = await admin.createOrganization({ form: { name }, requestId })
-  const two = await other.createOrganization({ form: { name }, requestId })
-  t.not(one.organization!.record!.id, two.organization!.record!.id)
-  // Each gets its own response again; another request with the id is refused.
-  t.deepEqual(await admin.createOrganization({ form: { name }, requestId }), one)
-  t.deepEqual(await other.createOrganization({ form: { name }, requestId }), two)
-  t.is(await reasonOf(other.createOrganization({ form: { name: `${name}!` }, requestId })), 'INVALID_ARGUMENT')
-  t.is(await count(`SELECT count(*) FROM organizations WHERE name = '${name}'`), 2)
-})
-
-test('eight concurrent creations with one request id create one record and get the same response, and only one gets the service key', async t => {
-  const name = randomUUID().slice(0, 8)
-  const scopes = [Scope.USERS_READ]
-  await admin.createService({ name: `k-${name}`, scopes })
-  const all: [create: (requestId: string) => Promise<object>, made: string][] = [
-    [
-      requestId => admin.createUser({ form: form({ username: name, password }), requestId }),
-      `users WHERE username = '${name}'`,
-    ],
-    [requestId => admin.createOrganization({ form: { name }, requestId }), `organizations WHERE name = '${name}'`],
-    [requestId => admin.createQuestion({ question: name, requestId }), `questions WHERE question = '${name}'`],
-    [requestId => admin.createService({ name: `s-${name}`, scopes, requestId }), `services WHERE name = 's-${name}'`],
-    [
-      requestId => admin.createServiceKey({ name: `k-${name}`, requestId }),
-      `service_keys JOIN services s ON s.id = service_id WHERE s.name = 'k-${name}'`,
-    ],
-  ]
-  for (const [create, made] of all) {
-    const before = await count(`SELECT count(*) FROM ${made}`)
-    const requestId = randomUUID()
-    const answers = await Promise.all(Array.from({ length: 8 }, () => whenFree(() => create(requestId))))
-    t.is(answers.filter(answer => 'key' in answer && answer.key !== '').length, 'key' in answers[0]! ? 1 : 0, made)
-    for (const answer of answers) t.deepEqual({ ...answer, key: '' }, { ...answers[0], key: '' })
-    t.is(await count(`SELECT count(*) FROM ${made}`), before + 1, made)
-  }
 })
