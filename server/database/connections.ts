@@ -1,5 +1,6 @@
 import type { Socket } from 'node:net'
 import pg from 'pg'
+import type { Log } from '../observability/log.js'
 import { type DatabaseTarget, readDatabaseUrl } from '../process/database-url.js'
 import { adviseOnConnection, ExcludedAuthentication } from './connection-advice.js'
 import { ConnectionError, causeOf, isSqlState } from './failures.js'
@@ -22,12 +23,17 @@ export interface Connections {
   renew(): void
   /** Errors so far: by class of SQLSTATE, and `connect`, `lost` and `silent` for connections. */
   readonly errors: ReadonlyMap<string, number>
+  /** Maximum milliseconds that a caller waits for a connection of a pool: longer than one may take to open. */
+  readonly acquireLimit: number
   /** Opens no more connections, and after this time closes all by force. Returns what cancels the latter. */
   stop(after: number): () => void
 }
 
 /** Maximum milliseconds without data during a statement: longer than the statement timeout of the server. */
 const silenceLimit = 5_500
+
+/** Maximum milliseconds that a connection that ends waits for the server to close it. */
+const closeLimit = 1_000
 
 /** SQLSTATE of a read-only server. */
 const readOnly = '25006'
@@ -59,12 +65,14 @@ const types: pg.CustomTypesConfig = {
  * connections, they look idle: the driver notices only when the operating system stops retransmitting. So a connection that
  * is silent during a statement for too long is closed. Whatever ends one may have ended others, so idle ones are replaced then.
  */
-export function createConnections(url: () => string): Connections {
+export function createConnections(url: () => string, log?: Pick<Log, 'warn'>): Connections {
   const all = new Set<PoolClient>()
   const errors = new Map<string, number>()
   const countError = (kind: string) => void errors.set(kind, (errors.get(kind) ?? 0) + 1)
   let last: { url: string; target: DatabaseTarget } | undefined
   let stopped = false
+  /** What the log says of the last refused connection; empty after one that opened, and undefined before the first. */
+  let said: string | undefined
   /** With `sslmode=prefer`: whether the server refused TLS last. */
   let plain = false
 
@@ -113,20 +121,26 @@ export function createConnections(url: () => string): Connections {
       return this as unknown as Inner
     }
 
-    /** The pools pass a callback. */
-    override connect(done?: (error: any, client?: any) => void): any {
-      const finish = (error?: unknown) => done!((error && this.fail(error)) as Error)
+    override connect(): Promise<pg.Client>
+    override connect(done: (error: Error) => void): void
+    override connect(done?: (error: Error) => void): Promise<pg.Client> | undefined {
+      if (!done) return new Promise((resolve, reject) => this.connect(error => (error ? reject(error) : resolve(this))))
+      // The driver passes null to its callback on success, too, which its types lack.
+      const finish = (error: unknown = null): undefined => done((error && this.fail(error)) as Error) as undefined
       if (stopped) return finish(new Error('Connection terminated'))
-      super.connect((error: Error | null) => {
+      super.connect((error: Error) => {
         if (error) return finish(error)
         const { stream } = this.inner.connection
         stream.setTimeout(silenceLimit, () => void this.checkSilence(stream))
         // Reads of a standby are stale. The backend is the one that accepted the connection, unless there is a pooler.
-        super.query('SELECT pg_backend_pid() AS pid, pg_is_in_recovery() AS standby', (error, result) => {
+        void super.query('SELECT pg_backend_pid() AS pid, pg_is_in_recovery() AS standby', (error, result) => {
           if (error) return finish(error)
           const { pid, standby } = result.rows[0]
           this.prepares = pid === this.inner.processID
-          if (!standby) return finish()
+          if (!standby) {
+            said = ''
+            return finish()
+          }
           countError(readOnly.slice(0, 2))
           finish(Object.assign(new Error('The database is read-only'), { code: readOnly }))
         })
@@ -145,6 +159,11 @@ export function createConnections(url: () => string): Connections {
       if (differs) plain = this.usesTls
       const tlsParameter = config.enableChannelBinding ? 'channel_binding=require' : `sslmode=${mode}`
       const advice = adviseOnConnection(error, { role: config.user, database: config.database, tlsParameter })
+      // At a start, the process or the command says it itself.
+      if (advice && said !== undefined && said !== advice) {
+        said = advice
+        log?.warn({ code }, advice)
+      }
       return new ConnectionError(error, advice, differs && this.usesTls)
     }
 
@@ -159,9 +178,13 @@ export function createConnections(url: () => string): Connections {
       this.unlimited = unlimited
     }
 
-    override end(done?: any): any {
+    override end(): Promise<void>
+    override end(done: (error: Error) => void): void
+    override end(done?: (error: Error) => void): Promise<void> | undefined {
       this.isRetired = true
-      return super.end(done)
+      const { stream } = this.inner.connection
+      stream.setTimeout(closeLimit, () => void stream.destroy())
+      return done ? (super.end(done) as undefined) : super.end()
     }
 
     /** Replaces this connection. */
@@ -189,9 +212,7 @@ export function createConnections(url: () => string): Connections {
   async function answers(): Promise<boolean> {
     const client = new PoolClient()
     try {
-      await new Promise<void>((resolve, reject) =>
-        client.connect((error: unknown) => (error ? reject(error) : resolve())),
-      )
+      await client.connect()
       return true
     } catch (error) {
       return isSqlState(causeOf(error).code)
@@ -208,6 +229,7 @@ export function createConnections(url: () => string): Connections {
     Client: PoolClient,
     renew,
     errors,
+    acquireLimit: Math.max(10_000, readTarget().config.connectionTimeoutMillis + 1_000),
     stop(after) {
       stopped = true
       const timer = setTimeout(() => {

@@ -10,9 +10,9 @@ import type { Log } from '../observability/log.js'
 import { tracing } from '../observability/tracing.js'
 import { type Client, createConnections } from './connections.js'
 import { copyIn, copyOut } from './copy.js'
-import { ConnectionError, isConflict, isSqlState } from './failures.js'
+import { ConnectionError, isConflict } from './failures.js'
 import { createProbe } from './probe.js'
-import { acquireTimeout, clientOf, openSequelize, poolOf } from './sequelize.js'
+import { clientOf, openSequelize, poolOf } from './sequelize.js'
 import {
   explainSettings,
   type Missing,
@@ -95,7 +95,7 @@ const grace = 1_000
  * new connection. The pool connects at the first use.
  */
 export function openDatabase(url: string | (() => string), maxConnections = 10, log?: Pick<Log, 'warn'>): Database {
-  const connections = createConnections(typeof url === 'string' ? () => url : url)
+  const connections = createConnections(typeof url === 'string' ? () => url : url, log)
   const sequelize = openSequelize(connections, maxConnections)
   if (tracing) traceSequelize(sequelize)
   const { connectionManager } = sequelize
@@ -103,18 +103,17 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
     Client: connections.Client,
     max: width,
     idleTimeoutMillis: 60_000,
-    connectionTimeoutMillis: acquireTimeout,
+    connectionTimeoutMillis: connections.acquireLimit,
   })
   // The connection counts its error itself.
   reads.on('error', () => {})
-  reads.on('release', (_, client) => (client as unknown as Client).isRetired && void client.end())
   let timeouts = 0
 
   /** Throws the error of a connection that the pool couldn't get. */
-  function failConnection(error: { original?: unknown }): never {
-    if (error instanceof ConnectionAcquireTimeoutError) {
+  function failConnection(error: Error & { original?: unknown }): never {
+    if (error instanceof ConnectionAcquireTimeoutError || error.message === 'timeout exceeded when trying to connect') {
       timeouts++
-      throw new ConnectionError(error.original)
+      throw new ConnectionError(error.original ?? error)
     }
     throw error.original instanceof ConnectionError ? error.original : error
   }
@@ -135,16 +134,20 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
   }
   const runUnlimited = <Row>(query: Statement) => transact(t => run<Row>(query, t), { unlimited: true })
 
-  const readOnce = async <Row>(query: Statement): Promise<Row[]> => {
-    const client = await reads.connect()
-    let failed: unknown
+  /** A connection that was retired while it was idle is still in the pool of the driver. */
+  async function lend(): Promise<Client & pg.PoolClient> {
+    const client = (await reads.connect().catch(failConnection)) as Client & pg.PoolClient
+    if (!client.isRetired) return client
+    client.release(true)
+    return lend()
+  }
+
+  async function readOnce<Row>(query: Statement): Promise<Row[]> {
+    const client = await lend()
     try {
-      return await runOn<Row>(client as unknown as Client, query)
-    } catch (error) {
-      failed = error
-      throw error
+      return await runOn<Row>(client, query)
     } finally {
-      client.release(failed !== undefined && !isSqlState((failed as { code?: string }).code))
+      client.release(client.isRetired)
     }
   }
 
@@ -226,7 +229,7 @@ async function repeat<T>(work: () => Promise<T>, unlimited = false): Promise<T> 
     try {
       return await work()
     } catch (error) {
-      if (error instanceof ConnectionError && error.withoutTls) continue
+      if (error instanceof ConnectionError && error.withoutTls && attempt === 1) continue
       if (unlimited || !isConflict(error) || attempt === conflicts.attempts || performance.now() > end) throw error
       await sleep(Math.random() * Math.min(conflicts.maxPause, 5 * 2 ** attempt))
     }

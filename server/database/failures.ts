@@ -180,7 +180,7 @@ export function isConflict(error: unknown): boolean {
 /** Whether an error is transient. Not every unreachable database is: a wrong host name or certificate needs a correction. */
 export function isPassing(error: unknown): boolean {
   if (failureOf(error)?.passing) return true
-  return /Connection terminated|not queryable|pool is draining|manager was closed|\btimeout\b/.test(
+  return /Connection terminated|not queryable|pool is draining|manager was closed|calling end on the pool|\btimeout\b/.test(
     String(causeOf(error).message),
   )
 }

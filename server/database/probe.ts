@@ -1,6 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Database } from './database.js'
-import { sql } from './sql.js'
+import { type Statement, sql } from './sql.js'
 
 /** Maximum milliseconds of a probe. */
 const timeout = 2_000
@@ -9,7 +8,7 @@ const timeout = 2_000
 const cachedFor = 500
 
 /** Creates a function that returns whether a connection of the pool can write. One probe at a time asks; callers share it. */
-export function createProbe(run: Database['run']): () => Promise<boolean> {
+export function createProbe(run: (query: Statement) => Promise<unknown>): () => Promise<boolean> {
   let answer: Promise<boolean> | undefined
 
   async function probe(): Promise<boolean> {

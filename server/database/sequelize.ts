@@ -2,11 +2,8 @@ import pg from 'pg'
 import { Sequelize, type Transaction } from 'sequelize'
 import type { Client, Connections } from './connections.js'
 
-/** Maximum milliseconds that a caller waits for a connection of a pool. */
-export const acquireTimeout = 10_000
-
 /** Opens Sequelize, with at most `max` connections. Sends no query. */
-export function openSequelize({ Client }: Connections, max: number): Sequelize {
+export function openSequelize({ Client, acquireLimit }: Connections, max: number): Sequelize {
   return new Sequelize({
     dialect: 'postgres',
     // Its connections take their configuration from the URL, not from Sequelize.
@@ -18,7 +15,7 @@ export function openSequelize({ Client }: Connections, max: number): Sequelize {
     pool: {
       max,
       idle: 60_000,
-      acquire: acquireTimeout,
+      acquire: acquireLimit,
       validate: client => !(client as Client).isRetired,
     },
     logging: false,

@@ -4,7 +4,6 @@
  * no PG… variable of the environment completes a URL. database/connections.ts connects.
  */
 import { type ConnectionOptions, createSecureContext } from 'node:tls'
-import type pg from 'pg'
 import { parse } from 'pg-connection-string'
 import { readPem } from './pem.js'
 
@@ -40,7 +39,8 @@ export function readDatabaseUrl(url: string) {
   const [, authority, path = ''] = /^postgres(?:ql)?:\/\/([^/?#]*)([^#]*)$/s.exec(url) ?? []
   if (authority === undefined) throw new Error('expected a URL postgres://user:password@host:port/database')
   const query = /\?(.*)$/s.exec(path)?.[1] ?? ''
-  const given = new URLSearchParams(query)
+  // As for libpq, the last of several applies.
+  const given = new Map(new URLSearchParams(query))
   for (const name of given.keys()) if (!known.includes(name)) throw new Error(unknownParameter(name, query))
   if ([authority.replace(/^.*@/s, ''), given.get('host'), given.get('port')].some(text => text?.includes(',')))
     throw new Error(
@@ -72,14 +72,14 @@ export function readDatabaseUrl(url: string) {
       application_name: config.application_name || config.fallback_application_name || 'auth',
       options: readOptions(config.options),
       connectionTimeoutMillis: readSeconds(given.get('connect_timeout')) * 1000,
-    } satisfies pg.ClientConfig & { enableChannelBinding: boolean },
+    },
     /** `sslmode`. With `prefer`, a connection does without TLS where the server has none. */
     mode,
   }
 }
 
 /** Lets the package read the URL and its files, which must fit together. */
-function read(url: string, mode: string, given: URLSearchParams) {
+function read(url: string, mode: string, given: ReadonlyMap<string, string>) {
   const file = (name: string, kind: Parameters<typeof readPem>[1]) => {
     const path = given.get(name)
     try {
@@ -128,7 +128,7 @@ function readOptions(options: string | undefined): string | undefined {
 }
 
 /** Without a limit in the URL, which libpq writes as 0, the default applies: no start waits forever. */
-function readSeconds(text: string | null): number {
+function readSeconds(text: string | undefined): number {
   if (!/^\d{0,9}$/.test(text ?? '')) throw new Error('connect_timeout: expected seconds')
   return Math.min(Number(text) || 3, 600)
 }
