@@ -1,4 +1,5 @@
-import { type Database, width } from './database.js'
+import type { Database } from './database.js'
+import { width } from './pipeline.js'
 import { first, sql } from './sql.js'
 
 /** Maximum number of connections of a process of the service. */

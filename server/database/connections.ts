@@ -16,9 +16,9 @@ export interface Client extends pg.Client {
   setUnlimited(unlimited: boolean): void
 }
 
-/** The client class of the pools, and what concerns all connections. */
+/** The client class, and what concerns all connections. `pipeline` sends statements without waiting for responses. */
 export interface Connections {
-  readonly Client: new () => Client
+  readonly Client: new (options?: { pipeline?: boolean }) => Client
   /** Replaces all connections: idle ones now, others when their pool gets them back. */
   renew(): void
   /** Errors so far: by class of SQLSTATE, and `connect`, `lost` and `silent` for connections. */
@@ -29,8 +29,11 @@ export interface Connections {
   stop(after: number): () => void
 }
 
-/** Maximum milliseconds without data during a statement: longer than the statement timeout of the server. */
-const silenceLimit = 5_500
+/** Milliseconds between two checks of all connections. */
+const checkInterval = 500
+
+/** Maximum checks without data during a statement: longer than the statement timeout of the server. */
+const silenceLimit = 5_500 / checkInterval
 
 /** Maximum milliseconds that a connection that ends waits for the server to close it. */
 const closeLimit = 1_000
@@ -47,7 +50,7 @@ interface Inner {
   }
   /** The backend process that the server named at the start. */
   readonly processID: number
-  /** Whether no statement is in flight. */
+  /** Whether no statement is in flight, after the connection is open. */
   readonly readyForQuery?: boolean
 }
 
@@ -63,13 +66,15 @@ const types: pg.CustomTypesConfig = {
  *
  * The class adds to the driver's only how a connection opens and when it ends. If a server vanishes without closing its
  * connections, they look idle: the driver notices only when the operating system stops retransmitting. So a connection that
- * is silent during a statement for too long is closed. Whatever ends one may have ended others, so idle ones are replaced then.
+ * is silent during a statement for too long is closed. Whatever ends one may have ended others, so all are replaced then. One
+ * timer checks all connections, so statements have no overhead.
  */
 export function createConnections(url: () => string, log?: Pick<Log, 'warn'>): Connections {
   const all = new Set<PoolClient>()
   const errors = new Map<string, number>()
   const countError = (kind: string) => void errors.set(kind, (errors.get(kind) ?? 0) + 1)
   let last: { url: string; target: DatabaseTarget } | undefined
+  let timer: NodeJS.Timeout | undefined
   let stopped = false
   /** What the log says of the last refused connection; empty after one that opened, and undefined before the first. */
   let said: string | undefined
@@ -91,18 +96,30 @@ export function createConnections(url: () => string, log?: Pick<Log, 'warn'>): C
     private readonly target: DatabaseTarget
     private readonly usesTls: boolean
     private unlimited = false
+    private isOpen = false
+    /** Number of bytes received until the last check, and of checks since then during a statement. */
+    private heard = 0
+    private silent = 0
     isRetired = false
     prepares = false
 
-    constructor() {
+    constructor({ pipeline = false } = {}) {
       const target = readTarget()
       const { config, mode } = target
       const ssl = mode === 'prefer' && plain ? false : config.ssl
       // Routers drop connections that are silent for long. The operating system then detects the loss within seconds.
-      super({ ...config, ssl, types, keepAlive: true, keepAliveInitialDelayMillis: 10_000 })
+      super({
+        ...config,
+        ssl,
+        types,
+        pipeline,
+        keepAlive: true,
+        keepAliveInitialDelayMillis: 10_000,
+      } as pg.ClientConfig)
       this.target = target
       this.usesTls = ssl !== false
       all.add(this)
+      timer ??= setInterval(() => all.forEach(client => void client.checkSilence()), checkInterval).unref()
       this.on('error', () => {
         if (!all.delete(this)) return
         countError('lost')
@@ -130,8 +147,7 @@ export function createConnections(url: () => string, log?: Pick<Log, 'warn'>): C
       if (stopped) return finish(new Error('Connection terminated'))
       super.connect((error: Error) => {
         if (error) return finish(error)
-        const { stream } = this.inner.connection
-        stream.setTimeout(silenceLimit, () => void this.checkSilence(stream))
+        this.isOpen = true
         // Reads of a standby are stale. The backend is the one that accepted the connection, unless there is a pooler.
         void super.query('SELECT pg_backend_pid() AS pid, pg_is_in_recovery() AS standby', (error, result) => {
           if (error) return finish(error)
@@ -183,7 +199,7 @@ export function createConnections(url: () => string, log?: Pick<Log, 'warn'>): C
     override end(done?: (error: Error) => void): Promise<void> | undefined {
       this.isRetired = true
       const { stream } = this.inner.connection
-      stream.setTimeout(closeLimit, () => void stream.destroy())
+      if (this.inner.readyForQuery) stream.setTimeout(closeLimit, () => void stream.destroy())
       return done ? (super.end(done) as undefined) : super.end()
     }
 
@@ -193,16 +209,21 @@ export function createConnections(url: () => string, log?: Pick<Log, 'warn'>): C
       if (this.inner.readyForQuery && this.getTransactionStatus() === 'I') void this.end()
     }
 
-    /** Closes this connection if a statement is in flight; one without a limit, if the server doesn't answer otherwise. */
-    private async checkSilence(stream: Socket): Promise<void> {
-      const heard = stream.bytesRead
-      // A process that was suspended has received nothing yet: what has arrived is read first.
-      await new Promise(setImmediate)
-      if (this.inner.readyForQuery) return void stream.setTimeout(silenceLimit)
-      if (this.unlimited && (await answers())) return void stream.setTimeout(silenceLimit)
-      if (stream.bytesRead !== heard) return
+    /**
+     * Closes this connection if a statement is in flight for too long; one without a limit, if the server doesn't answer
+     * otherwise. It counts checks instead of time, because a suspended process receives nothing.
+     */
+    private async checkSilence(): Promise<void> {
+      const { stream } = this.inner.connection
+      const isHeard = stream.bytesRead !== this.heard
+      this.heard = stream.bytesRead
+      this.silent = isHeard || this.inner.readyForQuery || !this.isOpen ? 0 : this.silent + 1
+      if (this.silent <= silenceLimit) return
+      this.silent = 0
+      if (this.unlimited && (await answers())) return
       countError('silent')
       all.delete(this)
+      this.isRetired = true
       stream.destroy(silence())
       renew()
     }
@@ -232,10 +253,13 @@ export function createConnections(url: () => string, log?: Pick<Log, 'warn'>): C
     acquireLimit: Math.max(10_000, readTarget().config.connectionTimeoutMillis + 1_000),
     stop(after) {
       stopped = true
-      const timer = setTimeout(() => {
+      const end = setTimeout(() => {
         for (const client of all) (client as unknown as Inner).connection.stream.destroy(silence())
       }, after)
-      return () => clearTimeout(timer)
+      return () => {
+        clearTimeout(end)
+        clearInterval(timer)
+      }
     },
   }
 }

@@ -4,13 +4,13 @@
  * folders that import it own the content of the tables. Why some statements aren't Sequelize's: docs/decisions/8-sequelize.md.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
-import pg from 'pg'
 import { ConnectionAcquireTimeoutError, type Sequelize, Transaction } from 'sequelize'
 import type { Log } from '../observability/log.js'
 import { tracing } from '../observability/tracing.js'
 import { type Client, createConnections } from './connections.js'
 import { copyIn, copyOut } from './copy.js'
 import { ConnectionError, isConflict } from './failures.js'
+import { createPipeline } from './pipeline.js'
 import { createProbe } from './probe.js'
 import { clientOf, openSequelize, poolOf } from './sequelize.js'
 import {
@@ -84,9 +84,6 @@ interface DatabaseStats {
  */
 const conflicts = { attempts: 10, repeatedFor: 4_000, maxPause: 100 }
 
-/** Maximum number of connections for reads. */
-export const width = 4
-
 /** Maximum milliseconds that `close` waits for statements in flight. */
 const grace = 1_000
 
@@ -99,21 +96,13 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
   const sequelize = openSequelize(connections, maxConnections)
   if (tracing) traceSequelize(sequelize)
   const { connectionManager } = sequelize
-  const reads = new pg.Pool({
-    Client: connections.Client,
-    max: width,
-    idleTimeoutMillis: 60_000,
-    connectionTimeoutMillis: connections.acquireLimit,
-  })
-  // The connection counts its error itself.
-  reads.on('error', () => {})
   let timeouts = 0
 
   /** Throws the error of a connection that the pool couldn't get. */
-  function failConnection(error: Error & { original?: unknown }): never {
-    if (error instanceof ConnectionAcquireTimeoutError || error.message === 'timeout exceeded when trying to connect') {
+  function failConnection(error: { original?: unknown }): never {
+    if (error instanceof ConnectionAcquireTimeoutError) {
       timeouts++
-      throw new ConnectionError(error.original ?? error)
+      throw new ConnectionError(error.original)
     }
     throw error.original instanceof ConnectionError ? error.original : error
   }
@@ -134,22 +123,7 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
   }
   const runUnlimited = <Row>(query: Statement) => transact(t => run<Row>(query, t), { unlimited: true })
 
-  /** A connection that was retired while it was idle is still in the pool of the driver. */
-  async function lend(): Promise<Client & pg.PoolClient> {
-    const client = (await reads.connect().catch(failConnection)) as Client & pg.PoolClient
-    if (!client.isRetired) return client
-    client.release(true)
-    return lend()
-  }
-
-  async function readOnce<Row>(query: Statement): Promise<Row[]> {
-    const client = await lend()
-    try {
-      return await runOn<Row>(client, query)
-    } finally {
-      client.release(client.isRetired)
-    }
-  }
+  const pipeline = createPipeline(connections, run)
 
   const transact: Database['transact'] = (work, options = {}) =>
     repeat(() => transactOnce(work, options), options.unlimited)
@@ -175,10 +149,17 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
     }
   }
 
+  let closed: Promise<void> | undefined
+  async function close(): Promise<void> {
+    const settle = connections.stop(grace)
+    await Promise.all([sequelize.close(), pipeline.close()])
+    settle()
+  }
+
   const database: Database = {
     sequelize,
     run,
-    read: query => repeat(() => readOnce(query)),
+    read: query => repeat(() => pipeline.read(query)),
     runUnlimited,
     transact,
     copyOut(query, transaction) {
@@ -210,10 +191,9 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
     async wrongSettings() {
       return (await run<{ wrong: string }>(wrongSettings)).map(({ wrong }) => wrong)
     },
-    async close() {
-      const settle = connections.stop(grace)
-      await Promise.all([sequelize.close(), reads.end()])
-      settle()
+    close() {
+      closed ??= close()
+      return closed
     },
   }
   return database

@@ -92,7 +92,7 @@ const failures: readonly Failure[] = [
     advice: 'Another transaction holds a lock on this record: try again.',
   },
   // Rollbacks (deadlock, serialization), insufficient resources, transaction timeouts, I/O errors; 26000 and 42P05, which a
-  // pooler causes until it is detected; a missing socket.
+  // pooler can cause; a missing socket.
   { code: /^(40|53)...$|^(25P0[34]|58030|26000|42P05)$|^ENOENT/, passing: true },
   { code: /^23505$/, meaning: 'taken' },
   {
@@ -180,7 +180,7 @@ export function isConflict(error: unknown): boolean {
 /** Whether an error is transient. Not every unreachable database is: a wrong host name or certificate needs a correction. */
 export function isPassing(error: unknown): boolean {
   if (failureOf(error)?.passing) return true
-  return /Connection terminated|not queryable|pool is draining|manager was closed|calling end on the pool|\btimeout\b/.test(
+  return /Connection terminated|not queryable|pool is draining|manager was closed|\btimeout\b/.test(
     String(causeOf(error).message),
   )
 }
