@@ -260,8 +260,11 @@ function createAction(route: Route, revision: Revision, options: GatewayOptions 
       if (route.protected && isUnread) await checkCaller(exchange)
       throw error
     }
-    const { malformed } = input
-    const { message } = await call(exchange, input.message, malformed ? { 'x-malformed-fields': malformed } : {})
+    const { malformed, secretsInQuery } = input
+    const { message } = await call(exchange, input.message, {
+      ...(malformed && { 'x-malformed-fields': malformed }),
+      ...(secretsInQuery && { 'x-secrets-in-query': secretsInQuery }),
+    })
     if (route.holds?.(message) === false) {
       const { detail, headers } = problemOfCode(Code.Unavailable)
       throw new HttpError('UNAVAILABLE', detail, headers)

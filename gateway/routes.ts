@@ -101,7 +101,7 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
   },
   {
     rpc: ForgotPasswords.method.passwordUpdateByUsername,
-    parameters: { newPassword: 'optional', username: 'optional' },
+    parameters: { newPassword: 'optional', username: 'optional', password: 'optional' },
   },
   {
     rpc: ForgotPasswords.method.saveForgotPasswordQuestionsUsersAnswers,

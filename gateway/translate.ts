@@ -38,6 +38,8 @@ export interface Translated {
    * They are absent from the message, and the RPC refuses them together with all other invalid fields.
    */
   readonly malformed: string | undefined
+  /** Names of the secrets in the query, separated by commas; undefined without any. */
+  readonly secretsInQuery: string | undefined
 }
 
 /** Fields of a wrong type, with the expected type. */
@@ -74,8 +76,14 @@ export function createRead(
   const variable = /\{(\w+)\}$/.exec(path)?.[1]
   const bodyField = bodyRule && bodyRule.field !== '*' ? fieldOf(input, bodyRule.field) : undefined
   const list = bodyField?.fieldKind === 'list' ? bodyField : undefined
+  const secrets = new Set(
+    [...input.fields, ...(bodyField?.message?.fields ?? [])]
+      .filter(isSecret)
+      .flatMap(({ jsonName, name }) => [jsonName, name]),
+  )
 
   return ({ segment, query, body }) => {
+    const inQuery = new Set<string>()
     const malformed: Malformed = new Map()
     const message = bodyRule && !list ? readBodyOf(input, bodyRule, body, malformed) : create(input)
     const values: Record<string, string> = {}
@@ -92,7 +100,11 @@ export function createRead(
       if (!setField(message, field, value)) malformed.set(name, 'Must be an integer of at most 9 digits.')
     }
 
-    if (query) eachPair(compatibility ? adaptQuery(query) : query, setParameter)
+    if (query)
+      eachPair(compatibility ? adaptQuery(query) : query, (name, value) => {
+        if (value !== '' && secrets.has(name)) inQuery.add(name)
+        setParameter(name, value)
+      })
     if (body && !bodyRule) readParameters(body, fields, setParameter)
     const items = body && list && readList(body, list.jsonName, rest => readParameters(rest, fields, setParameter))
     if (items !== undefined && items !== null) readField(message, list!, items, malformed, list!.jsonName)
@@ -102,8 +114,14 @@ export function createRead(
       if (name !== `{${variable}}` || values[variable] === undefined) setParameter(variable, name)
     }
     if (compatibility && rpc === Users.method.signUp) adaptSignUp(message)
-    return { message, malformed: encodeMalformed(malformed) }
+    const secretsInQuery = inQuery.size > 0 ? [...inQuery].join() : undefined
+    return { message, malformed: encodeMalformed(malformed), secretsInQuery }
   }
+}
+
+/** Whether the definitions mark a field as a secret. */
+export function isSecret({ proto }: DescField): boolean {
+  return proto.options?.debugRedact === true
 }
 
 /** Sets a string field, or an int32 field from at most 9 digits. Returns false for any other value. */
@@ -112,6 +130,22 @@ function setField(message: Message, { fieldKind, scalar, localName }: DescField,
   if (!isText && !/^-?\d{1,9}$/.test(value)) return false
   Object.assign(message, { [localName]: isText ? value : Number(value) })
   return true
+}
+
+/** Returns the JSON object that a form stands for: a list has a pair for each item, an object is JSON in its pair. */
+function readForm(form: string, fields: readonly DescField[]): JsonObject {
+  const values: Record<string, JsonValue> = {}
+  eachPair(form, (name, value) => {
+    const field = fields.find(field => field.jsonName === name || field.name === name)
+    if (!field) return
+    const { jsonName, fieldKind, scalar, message } = field
+    const given = values[jsonName]
+    if (fieldKind === 'list') values[jsonName] = [...((given as JsonValue[] | undefined) ?? []), value]
+    else if (given !== undefined) throw new HttpError('MALFORMED_REQUEST', `The parameter ${name} is given twice.`)
+    else if (message && message.typeName !== FieldMaskSchema.typeName) values[jsonName] = parseJson(value) as JsonValue
+    else values[jsonName] = scalar === ScalarType.BOOL && /^(true|false)$/.test(value) ? value === 'true' : value
+  })
+  return values
 }
 
 function readParameters(
@@ -174,8 +208,8 @@ function readBodyOf(
     if (required) throw new HttpError('MALFORMED_REQUEST', 'Send a JSON body.')
     return create(input)
   }
-  if ('form' in body) throw new HttpError('UNSUPPORTED_MEDIA_TYPE', 'Send the body as application/json.')
-  const json = body.json as JsonValue
+  const fields = [...(field === '*' ? [] : fieldOf(input, field).message!.fields), ...input.fields]
+  const json = 'form' in body ? readForm(body.form, fields) : (body.json as JsonValue)
   if (field === '*') return readObject(input, json, malformed)
   if (json === null) return create(input)
   const { message: schema, localName } = fieldOf(input, field)

@@ -136,7 +136,10 @@ async function run(
   const { now } = clock
   await registry.signingKeys.raiseTtl(settings.tokenTtl)
   const ready = async () => !draining.signal.aborted && (await registry.database.isWritable())
-  metrics.watchDatabase(registry, ready)
+  const waysBack = {
+    without: async () => (await registry.administeredUsers.withoutWayBack(settings.strict !== 'on')).without,
+  }
+  metrics.watchDatabase({ ...registry, waysBack }, ready)
   if (!settings.databaseUrl) metrics.watchVolume(settings.dataDir)
   const scheduler = createScheduler(schedulerLimits, hashing.pool.isBusy)
   endpoint.watchScheduler(scheduler.stats)

@@ -9,7 +9,7 @@ import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Policy, Revision } from '../../server/policy/row.js'
 import { type Route, refusalsOf, routes, rowOf } from '../routes.js'
-import { hideFields } from '../translate.js'
+import { hideFields, isSecret } from '../translate.js'
 import { type Comments, firstSentence } from './comments.js'
 import { forHttp } from './http-texts.js'
 import { describeLimit } from './limits.js'
@@ -148,6 +148,7 @@ function remarksOf(row: Policy, comment: string): string[] {
   return [
     ...(isNamed ? [] : [`Callers: ${callersOf(row)}.`]),
     ...(counted.length > 0 ? [`Limits: ${counted.join('; ')}.`] : []),
+    ...(row.strict ? [`With AUTH_STRICT, every permitted caller is refused with ${row.strict}.`] : []),
   ]
 }
 
@@ -213,7 +214,8 @@ function parametersOf(route: Route, { schemas, examples }: Context): Schema[] {
       ]
     // Clients that are generated send a parameter of a POST in the body (bodyOf), not in URLs.
     const isRequired = presence === 'required' && route.method === 'GET'
-    return [{ ...common, in: 'query', ...(isRequired && { required: true }) }]
+    const strictly = isSecret(inputOf(route, name)) ? ' With AUTH_STRICT only in the body.' : ''
+    return [{ ...common, description: `${description}${strictly}`, in: 'query', ...(isRequired && { required: true }) }]
   })
 }
 
@@ -231,8 +233,12 @@ function bodyOf(route: Route, { schemas, examples }: Context): Schema | undefine
         ? schemas.ofBeside(rpc.input, field, inputOf(route, body.beside))
         : schemas.ofField(field, 'request')
     const example = exampleOf(examples, route, ({ body }) => body)
-    if (field?.fieldKind !== 'list')
-      return { required: body.required, content: { 'application/json': { schema, ...example } } }
+    if (field?.fieldKind !== 'list') {
+      // An object in an object has no good form.
+      const isFlat = (field?.message ?? rpc.input).fields.every(({ fieldKind }) => fieldKind !== 'message')
+      const form = isFlat && { 'application/x-www-form-urlencoded': { schema } }
+      return { required: body.required, content: { 'application/json': { schema, ...example }, ...form } }
+    }
     const { description, ...list } = schema
     const withList = (value: Schema) => ({ type: 'object', properties: { ...properties, [body.field]: value } })
     const asJson = { type: 'string', contentMediaType: 'application/json', contentSchema: list }

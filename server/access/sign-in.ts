@@ -19,12 +19,14 @@ import {
   type Proof,
 } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
+import type { User } from '../models/user.js'
 import type { Passwords, Verdict } from '../passwords/hash.js'
 import { type Pool, type Waiter, waiterOf } from '../passwords/pool.js'
 import { lockout } from '../policy/limits.js'
 import type { Call } from '../requests/call.js'
 import { network } from '../requests/client-address.js'
 import { Refusal, refuse } from '../requests/refusal.js'
+import { tooLong } from '../rules/sizes.js'
 import { auditContext } from './caller.js'
 
 /**
@@ -41,11 +43,15 @@ const ways = {
   // The two steps of a change of the e-mail address: the password again, then the mailed code.
   'user.ask-email': { proof: 'password', unknown: Reason.INVALID_TOKEN },
   'user.change-email': { proof: undefined, unknown: Reason.INVALID_TOKEN },
+  // The password of a user whose sign-up is repeated.
+  'user.sign-up': { proof: 'password', unknown: Reason.INVALID_SIGN_UP },
   // The password again, to delete the own account.
   'user.delete-own': { proof: 'password', unknown: Reason.INVALID_TOKEN },
   'user.set-own-username': { proof: 'password', unknown: Reason.INVALID_TOKEN },
   // The password again, for an answer that counts at once.
   'user.save-answer': { proof: 'password', unknown: Reason.INVALID_TOKEN },
+  // The password again, to set another one.
+  'user.change-password': { proof: 'password', unknown: Reason.INVALID_TOKEN },
 } as const satisfies Record<string, { readonly proof: Proof | undefined; readonly unknown: Reason }>
 
 /** The audit action of an attempt. */
@@ -171,7 +177,7 @@ export function createSignIns(deps: {
        * first failure of the account in 15 minutes (except of a mailed key), the failure that locks it, and the failure
        * that blocks the address; the object of the last two is the number of failures.
        */
-      async fail(reason: Reason): Promise<never> {
+      async fail(reason: Reason, more?: Refusal['more']): Promise<never> {
         // Before the first await: `return attempt.fail(…)` ends the caller's scope before this promise settles.
         end()
         const failures = {
@@ -182,7 +188,7 @@ export function createSignIns(deps: {
         }
         const of = { userId: account?.id, address, bucket: limits.bucket }
         await addFailureOfAddress(await attempts.fail(counter ?? wrongKeysOf(usernameKey), failures, of))
-        return refuse(reason)
+        return refuse(reason, more)
       },
       async [Symbol.asyncDispose](): Promise<void> {
         if (end()) await undo()
@@ -190,7 +196,7 @@ export function createSignIns(deps: {
     }
   }
 
-  return {
+  const signIns = {
     /**
      * Counts an attempt as in flight before any comparison. Refuses with TOO_MANY_ATTEMPTS when the failures and attempts
      * in flight of the client address, or of the proof of the account, reach their limit; with OVERLOADED when the hash
@@ -228,7 +234,21 @@ export function createSignIns(deps: {
       // Attempts in flight end soon.
       throw tooManyAttempts(obstacle === 'failures' ? start.seconds : 1, 'account')
     },
+
+    /** Compares the password of a signed-in user once more. Refuses with INVALID_CREDENTIALS, and as `begin` does. */
+    async prove(
+      action: SignInAction,
+      password: string,
+      user: Pick<User, 'id' | 'usernameKey'>,
+      call: Call,
+    ): Promise<void> {
+      if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
+      await using attempt = await signIns.begin(action, user.usernameKey, call)
+      const { correct } = await attempt.comparePassword(password)
+      if (attempt.account?.id !== user.id || !correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
+    },
   }
+  return signIns
 }
 
 function refusalOf(work: () => void): Refusal | undefined {

@@ -231,6 +231,18 @@ const registry: Checks = {
     return withoutCodes > 0 ? warning(detail, 'Have each of them run `auth-admin totp enroll`.') : ok(detail)
   },
 
+  /** Nobody else tells them: a request for a key by e-mail is answered alike for every account. */
+  async 'ways back'({ administeredUsers, settings: { strict } }) {
+    const { examined, without } = await administeredUsers.withoutWayBack(strict !== 'on')
+    const lacks = strict === 'on' ? 'no e-mail address' : 'neither an e-mail address nor answers to two questions'
+    const detail = `Of the newest ${many(examined, 'active account')}, those with ${lacks}: ${without}.`
+    if (without === 0) return ok(detail)
+    return warning(
+      detail,
+      'Without their passwords only an administrator lets them in: have apps ask for an address (`email` at sign-up, SetEmail), or run `auth-admin users update --email`.',
+    )
+  },
+
   /** Imported accounts can have such names, which make `#id` ambiguous. */
   async usernames({ administeredUsers }) {
     const ids = await administeredUsers.namedLikeIds()
@@ -310,6 +322,13 @@ const surroundings: Checks = {
       'AUTH_RECOVERY_EMAIL is any: anyone who knows a username can take over the account.',
       'Unset AUTH_RECOVERY_EMAIL.',
     )
+  },
+
+  async 'strict mode'({ settings: { strict } }) {
+    const refused =
+      'secrets in query strings (400), logins by answers (422), saving answers (403), and password updates without the present password or a sign-in of the last 15 minutes (400)'
+    if (strict === 'on') return ok(`AUTH_STRICT is on. It refuses ${refused}; answers of sign-ups aren’t stored.`)
+    return ok(`AUTH_STRICT is off: the interface has what it would refuse, ${refused}.`)
   },
 
   async 'password hashes'({ settings: { bcryptCost: cost } }) {

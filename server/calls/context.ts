@@ -96,10 +96,12 @@ export type Handler<M extends DescMethodUnary, P extends Policy> = (
   context: ContextOf<P>,
 ) => Promise<MessageInitShape<M['output']>>
 
-/** What the check of a request gets: the user that it names, if the caller is one and there is such a user. */
+/** What the check of a request gets: the caller, and the user that it names, if the caller is one and there is such a user. */
 type CheckContext<P extends Policy> = P extends AdministrationPolicy
   ? Pick<AdministrationContext, 'call' | 'administrator'>
-  : OpenContext & { readonly target: User | undefined }
+  : P extends UserPolicy
+    ? Pick<UserContext<P>, 'call' | 'caller'> & { readonly target: User | undefined }
+    : OpenContext & { readonly target: User | undefined }
 
 /** An RPC with the steps that precede its function. */
 export interface Steps<M extends DescMethodUnary, P extends Policy, Read = unknown> {

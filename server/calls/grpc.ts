@@ -33,7 +33,7 @@ import {
 } from '../../proto/gen/grpc/reflection/v1/reflection_pb.js'
 import type { Certificates } from '../process/certificates.js'
 import { type Address, formatAddress } from '../process/settings.js'
-import { type IncomingCall, readMalformedFields } from '../requests/call.js'
+import { type IncomingCall, readMalformedFields, readSecretsInQuery } from '../requests/call.js'
 import { type FieldViolation, Refusal } from '../requests/refusal.js'
 import { detailsOf } from './error-details.js'
 import { correctTimeouts, decompressLater } from './grpc-js.js'
@@ -195,6 +195,7 @@ class GrpcCall implements IncomingCall {
   readonly traceparent: string | undefined
   readonly undecodable: boolean
   readonly malformedFields: readonly FieldViolation[]
+  readonly secretsInQuery: readonly string[]
   deadline: number
   private aborter: AbortController | undefined
 
@@ -214,6 +215,7 @@ class GrpcCall implements IncomingCall {
     this.traceparent = read('traceparent')
     this.undecodable = undecodable.has(incoming.request) || read('x-malformed-message') !== undefined
     this.malformedFields = readMalformedFields(read('x-malformed-fields'))
+    this.secretsInQuery = readSecretsInQuery(read('x-secrets-in-query'))
     this.deadline = Number(incoming.getDeadline())
   }
 

@@ -7,7 +7,13 @@ import {
 } from '@bufbuild/protobuf'
 import { Code, ConnectError, type ContextValues, type Transport, type UnaryResponse } from '@connectrpc/connect'
 import { turnKey } from '../limits/scheduler.js'
-import { type IncomingCall, type LocalAdministrator, readMalformedFields, type Turn } from '../requests/call.js'
+import {
+  type IncomingCall,
+  type LocalAdministrator,
+  readMalformedFields,
+  readSecretsInQuery,
+  type Turn,
+} from '../requests/call.js'
 import type { FieldViolation, Refusal } from '../requests/refusal.js'
 import { detailsOf } from './error-details.js'
 import type { Calls } from './run.js'
@@ -61,6 +67,7 @@ class InProcessCall implements IncomingCall {
   readonly tracestate: string | undefined
   readonly undecodable: boolean
   readonly malformedFields: readonly FieldViolation[]
+  readonly secretsInQuery: readonly string[]
   deadline: number
 
   constructor(
@@ -78,6 +85,7 @@ class InProcessCall implements IncomingCall {
     this.tracestate = read('tracestate')
     this.undecodable = read('x-malformed-message') !== undefined
     this.malformedFields = readMalformedFields(read('x-malformed-fields'))
+    this.secretsInQuery = readSecretsInQuery(read('x-secrets-in-query'))
     this.deadline = timeoutMs === undefined || timeoutMs <= 0 ? Number.POSITIVE_INFINITY : Date.now() + timeoutMs
   }
 

@@ -15,6 +15,7 @@ import type { Administered } from '../models/email.js'
 import type { Services } from '../models/service.js'
 import type { User, Users } from '../models/user.js'
 import type { AdministrationPolicy, OpenPolicy, Policy, ServicePolicy, UserPolicy } from '../policy/row.js'
+import type { Settings } from '../process/settings.js'
 import { type Call, type CallingService, checkPresence, checkShape, type IncomingCall } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { isBlank } from '../requests/required-fields.js'
@@ -52,6 +53,7 @@ function bind(
 ): BoundRpc['handle'] {
   return async (request: Message, call) => {
     const { context, named, find, changes } = await enter(deps, policy, { request, call, admit })
+    if (deps.settings.strict === 'on') checkStrictly(policy, call)
     // A message that can't be decoded has no fields for the RPC to list.
     if (call.undecodable || policy.caller !== 'anyone' || !policy.listsMalformed) checkShape(call)
     const read = check?.(request, { ...context, target: named } as never)
@@ -60,6 +62,15 @@ function bind(
     const transact = changes && transactFor(deps, { policy, request, call, changes, target })
     return await handle(request, Object.assign(context, { target, transact }) as never, read)
   }
+}
+
+/** Refuses what `AUTH_STRICT` refuses: RPCs whose row says so, and secrets in the query of the URL. */
+function checkStrictly({ strict }: Policy, { secretsInQuery }: Call): void {
+  if (strict)
+    refuse(Reason[strict], { text: 'This registry doesn’t offer this operation: its setting AUTH_STRICT is on.' })
+  if (secretsInQuery.length === 0) return
+  const message = 'Send this in the body, because programs on the way store URLs.'
+  refuse(Reason.MALFORMED_REQUEST, { fields: secretsInQuery.map(field => ({ field, message })) })
 }
 
 /** Finds what requests of Administration refer to, and locks it; both refuse when there is no such record. */
@@ -80,6 +91,7 @@ export interface CallersDeps {
   readonly services: Pick<Services, 'find'>
   readonly references: References
   readonly rateLimits: Pick<RateLimits, 'takeServiceReads'>
+  readonly settings: Pick<Settings, 'strict'>
   /**
    * Notifies a user who is, or was `before`, a ROLE_ADMIN of a change by an administrator; `before` is undefined for other
    * users than the target.

@@ -39,11 +39,8 @@ export function answerRpcs(
 
   /** Compares the password of the caller, as an attempt. Refuses while it proves too little. */
   async function prove(password: string, { user }: Caller, call: Call): Promise<void> {
-    if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
     checkPasswordAge(user, now(), 'An answer can replace the former one at once', Reason.ACCESS_DENIED)
-    await using attempt = await signIns.begin('user.save-answer', user.usernameKey, call)
-    const { correct } = await attempt.comparePassword(password)
-    if (attempt.account?.id !== user.id || !correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
+    await signIns.prove('user.save-answer', password, user, call)
   }
 
   return {

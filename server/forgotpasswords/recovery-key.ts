@@ -10,6 +10,7 @@ import type { RateLimits } from '../limits/rate-limits.js'
 import type { Models } from '../models/define-models.js'
 import type { RecoveryRequest } from '../models/email.js'
 import type { NotifyOwner } from '../outbox/notice.js'
+import type { Settings } from '../process/settings.js'
 import { network } from '../requests/client-address.js'
 import type { ChooseLocale } from '../requests/locale.js'
 import { Refusal, refuse } from '../requests/refusal.js'
@@ -18,7 +19,7 @@ import { tooLong } from '../rules/sizes.js'
 
 /** The RPCs of recovery by a mailed key. */
 export function recoveryKeyRpcs(
-  deps: Pick<Models, 'database' | 'mailedKeys' | 'users' | 'emails'> & {
+  deps: Pick<Models, 'database' | 'mailedKeys' | 'users' | 'administeredUsers' | 'emails'> & {
     readonly signIns: SignIns
     readonly tokens: Tokens
     readonly notifyOwner: NotifyOwner
@@ -26,6 +27,7 @@ export function recoveryKeyRpcs(
     readonly knownAccounts: KnownAccounts
     readonly emailRequests: EmailRequests
     readonly chooseLocale: ChooseLocale
+    readonly settings: Pick<Settings, 'recoveryEmail'>
   },
 ) {
   const {
@@ -38,7 +40,9 @@ export function recoveryKeyRpcs(
     knownAccounts,
     emailRequests,
     users,
+    administeredUsers,
     emails,
+    settings,
   } = deps
 
   /**
@@ -101,7 +105,11 @@ export function recoveryKeyRpcs(
       const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'recovery', normalized))
       if (!account || !digest || !equal || account.suspended) return attempt.fail(Reason.INVALID_KEY)
       const spent = await database.transact(async t => {
+        // First the user, then its key: so does a change of the address, which ends the key.
+        await administeredUsers.lock(id, t)
         if (!(await mailedKeys.spend(id, normalized, t))) return false
+        // With `any` the key may have gone to any address.
+        if (settings.recoveryEmail === 'registered') await users.proveEmail(id, t)
         await notifyOwner('recovery-login', account, call, t)
         await attempt.succeed(t)
         return true

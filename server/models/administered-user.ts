@@ -191,6 +191,19 @@ export function createAdministeredUsers(database: Database) {
         WHERE role = 'ROLE_ADMIN' AND active AND NOT suspended AND email IS NOT NULL AND id <> ${id} ORDER BY id`,
         t,
       ),
+    /**
+     * Of the newest 100,000 active accounts, returns how many were examined, and how many have no way back without their password:
+     * no e-mail address and, where answers count, fewer than two.
+     */
+    async withoutWayBack(answersCount: boolean) {
+      const byAnswers = sql`(SELECT count(*) FROM answers a WHERE a.user_id = u.id
+        AND (answer_hash IS NOT NULL OR next_counts_at <= now())) >= 2`
+      const without = sql.all(sql`email IS NULL`, answersCount && sql`NOT ${byAnswers}`)
+      const [counts] = await database.run<{ examined: number; without: number }>(sql`
+        SELECT count(*)::int AS examined, (count(*) FILTER (WHERE ${without}))::int AS without FROM (
+          SELECT id, email FROM users WHERE active AND NOT suspended ORDER BY id DESC LIMIT 100000) u`)
+      return counts!
+    },
     /** Returns the ids of the first 11 users, including deleted ones, whose usernames look like `#id`. */
     namedLikeIds: () =>
       idsOf(

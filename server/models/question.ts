@@ -151,6 +151,12 @@ export function createQuestions(database: Database) {
         SELECT question_id AS "questionId", hash AS "answerHash" FROM answers a,
         LATERAL (SELECT CASE WHEN next_counts_at <= now() THEN next_hash ELSE answer_hash END AS hash) counting
         WHERE user_id = ${userId} AND hash IS NOT NULL`),
+    /** Returns the hash of a user's answer at sign-up to a question that isn't in the registry, by the key of its text. */
+    async unmatchedAnswer(userId: number, questionKey: string) {
+      const query = sql('answers-unmatched-of')`
+        SELECT answer_hash AS hash FROM unmatched_answers WHERE user_id = ${userId} AND question_key = ${questionKey}`
+      return (await first(database.read<{ hash: string }>(query)))?.hash
+    },
     /**
      * Saves an answer, which replaces an earlier one. It takes effect immediately without `by`, or on the first day after
      * sign-up; otherwise after 24 hours, until when the earlier answer stays valid. A trigger ends a waiting answer when the token

@@ -27,7 +27,7 @@ export interface Registration<Organization = Place> extends Omit<NewUser, 'organ
 }
 
 /** Attributes of a new user that its columns set. */
-const unset = ['id', 'createdAt', 'deletedAt', 'suspended', 'suspendedBeforeDeletion', 'tokenGeneration']
+const unset = ['id', 'emailProved', 'createdAt', 'deletedAt', 'suspended', 'suspendedBeforeDeletion', 'tokenGeneration']
 const added = Object.keys(userAttributes).filter(name => !unset.includes(name))
 const edited = [...profileFields.map(field => profile[field].attribute), 'nicknameKey', 'nicknameSkeleton']
 

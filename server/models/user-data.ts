@@ -130,7 +130,7 @@ const signIns: readonly AuditAction[] = [
  */
 const userColumns: Record<Reader, string> = {
   administrator: `to_jsonb(u) - ARRAY['password_hash', 'username_key', 'nickname_key', 'username_skeleton', 'nickname_skeleton']`,
-  owner: `(SELECT to_jsonb(t) FROM (SELECT u.id, u.username, u.password_updated_at, u.email, u.security_question,
+  owner: `(SELECT to_jsonb(t) FROM (SELECT u.id, u.username, u.password_updated_at, u.email, u.email_proved, u.security_question,
       u.terms_of_usage, u.role, u.active, u.suspended, u.organization_id, u.created_at, u.unactivated_seen_at, u.activated_at,
       ${profileFields.map(field => `u.${snakeCase(profile[field].attribute)}`).join(', ')}) t)`,
 }

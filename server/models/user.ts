@@ -52,6 +52,8 @@ const shown = {
   termsOfUsage: flag,
   role: attribute<Role>('TEXT'),
   email: nullable(text),
+  /** Whether a code or a key that was mailed to the address came back. */
+  emailProved: hasDefault(flag),
   active: hasDefault(flag),
   suspended: hasDefault(flag),
   tokenGeneration: hasDefault(integer),
@@ -332,10 +334,14 @@ export function createUsers(
       change: NotifiedChange,
       transaction: Transaction,
     ) {
-      await table.update({ email: to }, { where: { id }, transaction })
+      await table.update({ email: to, ...(to !== former && { emailProved: false }) }, { where: { id }, transaction })
       await voidKeys(id, accessPurposes, transaction)
       if (former === null) return
       await emails.notify('email-changed', { id, email: former }, { ...change, to: former }, transaction)
+    },
+    /** Records that the e-mail address is the user's: what was mailed there came back. The caller must lock the user's row. */
+    async proveEmail(id: number, transaction: Transaction) {
+      await table.update({ emailProved: true }, { where: { id, emailProved: false }, transaction })
     },
     /**
      * Changes the username, reserves the former one for the user for 30 days, and notifies the user as `setEmail` does. Counts of failed

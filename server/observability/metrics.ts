@@ -23,7 +23,11 @@ interface Watched {
     lastBackup(): Promise<number>
   }
   readonly signingKeys: { signerAge(): Promise<number | undefined> }
+  readonly waysBack: { without(): Promise<number> }
 }
+
+/** Milliseconds for which a number that costs much is kept. */
+const seldom = 600_000
 
 /** Milliseconds that a scrape waits for the database. Values that come later aren't exported. */
 const timeout = 2_500
@@ -99,7 +103,7 @@ export function createMetrics(endpoint: Pick<MetricsEndpoint, 'registry' | 'befo
     watchFeed: (waiting: () => number) =>
       expose(Gauge, 'auth_feed_waiting', 'Calls of services that wait for changes.', undefined, waiting),
     /** Exports the state of the database and of its queues, and whether the process is ready. */
-    watchDatabase({ database, emails, audit, signingKeys }: Watched, isReady: () => Promise<boolean>) {
+    watchDatabase({ database, emails, audit, signingKeys, waysBack }: Watched, isReady: () => Promise<boolean>) {
       const connections = 'Connections of the pool: in use, idle, and maximum.'
       expose(Gauge, 'auth_database_connections', connections, 'state', () => {
         const { inUse, idle, most } = database.stats()
@@ -135,6 +139,15 @@ export function createMetrics(endpoint: Pick<MetricsEndpoint, 'registry' | 'befo
       expect(() => audit.lastBackup(), {
         auth_backup_timestamp_seconds: ['Time of the last backup, in seconds since 1970; 0 without one.', at => at],
       })
+      expect(
+        kept(() => waysBack.without(), seldom),
+        {
+          auth_accounts_without_way_back: [
+            'Active accounts, of the newest 100,000, without an e-mail address and answers to two questions; at most 10 minutes old.',
+            without => without,
+          ],
+        },
+      )
       expect(async () => ({ age: await signingKeys.signerAge() }), {
         auth_signing_key_age_seconds: ['Time since the signing key began to sign, in seconds.', ({ age }) => age],
       })
@@ -151,6 +164,15 @@ export function createMetrics(endpoint: Pick<MetricsEndpoint, 'registry' | 'befo
           ({ bsize, bavail }) => bavail * bsize,
         ],
       }),
+  }
+}
+
+/** Returns a function that reads a value at most once in `ms`. */
+function kept<T>(read: () => Promise<T>, ms: number): () => Promise<T> {
+  let last: { readonly value: T; readonly at: number } | undefined
+  return async () => {
+    if (last === undefined || performance.now() - last.at > ms) last = { value: await read(), at: performance.now() }
+    return last.value
   }
 }
 

@@ -14,6 +14,7 @@ export const forgotPasswordsPolicies = {
   loginByUsernameAndAnswers: {
     cost: 1.6,
     caller: 'anyone',
+    strict: 'INVALID_ANSWERS',
     reasons: [
       'MISSING_PARAMETER',
       'TOO_MANY_ANSWERS',
@@ -41,9 +42,9 @@ export const forgotPasswordsPolicies = {
     own: 'every role',
     administrator: 'any user but administrators',
     restricted: [],
-    reasons: ['MISSING_PARAMETER', 'INVALID_PASSWORD', 'USER_NOT_FOUND'],
+    reasons: ['MISSING_PARAMETER', 'INVALID_PASSWORD', 'USER_NOT_FOUND', 'INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS'],
     audit: ['user.change-password'],
-    limits: ['hashing'],
+    limits: ['account', 'failures', 'hashing'],
     http: { method: 'POST', path: '/forgotpasswords/passwordupdatebyusername' },
   },
   saveForgotPasswordQuestionsUsersAnswers: {
@@ -53,6 +54,7 @@ export const forgotPasswordsPolicies = {
     own: 'every role',
     administrator: 'any user but administrators',
     restricted: [],
+    strict: 'ACCESS_DENIED',
     reasons: ['MISSING_PARAMETER', 'USER_NOT_FOUND', 'QUESTION_NOT_FOUND', 'INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS'],
     audit: ['user.save-answer'],
     limits: ['account', 'failures', 'hashing'],

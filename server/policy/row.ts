@@ -42,6 +42,8 @@ interface Row {
    * `usualCost`. The scheduler goes by it; the benchmark `costs` holds it within a factor of two of what is measured.
    */
   readonly cost?: number
+  /** The reason for which it refuses every permitted caller with `AUTH_STRICT`; absent where it doesn't. */
+  readonly strict?: ReasonName
   /** Set where clients repeat the call every few seconds: its successes are logged at `debug` instead of `info`. */
   readonly repeated?: true
 }

@@ -12,7 +12,7 @@ export const usersPolicies = {
     listsMalformed: true,
     reasons: ['INVALID_SIGN_UP', 'TOO_MANY_ATTEMPTS'],
     audit: ['user.sign-up'],
-    limits: ['signUps', 'lookUps', 'hashing'],
+    limits: ['signUps', 'lookUps', 'account', 'failures', 'hashing'],
     http: { method: 'POST', path: '/users/signup' },
   },
   activate: {

@@ -143,6 +143,12 @@ const table = {
   gatewayNames: setting('AUTH_GATEWAY_NAMES', list('names separated by commas', text), 'auth-gateway'),
   /** Multiplies the limits on attempts, sign-ups, look-ups and recovery requests. */
   limitFactor: setting('AUTH_LIMIT_FACTOR', factor, '1'),
+  /**
+   * Whether to refuse what the interface has and OWASP ASVS doesn't permit: secrets in query strings (400), logins by answers
+   * (422) and saving them (403), the answer of a sign-up, which isn't stored, and a password update without the present
+   * password or a sign-in of the last 15 minutes (400): `on` or `off`.
+   */
+  strict: setting('AUTH_STRICT', oneOf('on', 'off'), 'off'),
   /** How long the audit log is kept. */
   auditRetention: setting('AUTH_AUDIT_RETENTION', duration(1, 36_500 * 86_400), '400d'),
   /**

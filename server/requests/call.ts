@@ -29,6 +29,8 @@ export interface Call {
   readonly undecodable?: boolean
   /** Fields that the gateway left out of the request, because their JSON has the wrong type. */
   readonly malformedFields: readonly FieldViolation[]
+  /** Names of the secrets that the gateway found in the query of the URL. */
+  readonly secretsInQuery: readonly string[]
   /** Aborted when the caller disconnects or its own deadline passes. */
   readonly signal: AbortSignal
   /** Whether the caller has disconnected: `signal.aborted`, at less cost. */
@@ -91,6 +93,11 @@ export interface LocalAdministrator {
 export function readMalformedFields(header: string | undefined): FieldViolation[] {
   if (!header) return []
   return [...new URLSearchParams(header)].slice(0, 100).map(([field, message]) => ({ field, message }))
+}
+
+/** Reads the header in which a gateway names the secrets that were in the query of the URL. Returns at most 100. */
+export function readSecretsInQuery(header: string | undefined): string[] {
+  return header ? header.split(',', 100) : []
 }
 
 /** Refuses with DEADLINE_EXCEEDED when the caller has disconnected or the deadline has passed. */

@@ -18,7 +18,7 @@ import { tooLong } from '../rules/sizes.js'
 
 /** The RPCs that change the e-mail address of the caller. */
 export function emailRpcs(deps: {
-  readonly users: Pick<Users, 'setEmail'>
+  readonly users: Pick<Users, 'setEmail' | 'proveEmail'>
   readonly emails: Emails
   readonly mailedKeys: MailedKeys
   readonly quotas: Quotas
@@ -69,6 +69,7 @@ export function emailRpcs(deps: {
         const email = await mailedKeys.spendEmail(id, normalized, t)
         if (email === undefined) return false
         await users.setEmail(target, email, { address: call.address, locale: chooseLocale(call.acceptLanguage) }, t)
+        await users.proveEmail(id, t)
         await attempt.succeed(t)
         return true
       })

@@ -1,11 +1,13 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { type UserReference, Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
+import type { Caller } from '../access/caller.js'
 import { restrictionsOf } from '../access/permissions.js'
 import type { UsersRpcs } from '../calls/context.js'
 import type { RateLimits } from '../limits/rate-limits.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { MasterKey } from '../models/master-key.js'
+import type { Questions } from '../models/question.js'
 import type { User, Users } from '../models/user.js'
 import type { UserData } from '../models/user-data.js'
 import { network } from '../requests/client-address.js'
@@ -28,23 +30,34 @@ export function lookUpRpcs(deps: {
   readonly users: Pick<Users, 'findMany'>
   readonly administeredUsers: Pick<AdministeredUsers, 'list'>
   readonly userData: Pick<UserData, 'previousSignIn'>
+  readonly questions: Pick<Questions, 'answers'>
   readonly rateLimits: Pick<RateLimits, 'takeServiceReads' | 'refundServiceReads'>
   readonly masterKey: MasterKey
   readonly openPage: OpenPage
 }) {
-  const { users, administeredUsers, userData, rateLimits, masterKey, openPage } = deps
+  const { users, administeredUsers, userData, questions, rateLimits, masterKey, openPage } = deps
+
+  async function previousSignIn({ user, session }: Caller) {
+    const signIn = await userData.previousSignIn(user.id, session.startedAt)
+    if (!signIn) return undefined
+    const { at, address } = signIn
+    return { time: timestampFromDate(at), network: address === null ? undefined : network(address) }
+  }
+
+  async function waysBack({ user: { id, email, emailProved } }: Caller) {
+    return { email: email ?? undefined, emailProved, answers: (await questions.answers(id)).length }
+  }
+
   return {
-    /** Returns the record of the caller, and its previous sign-in if the request asks for it. */
-    async getMe({ withPreviousSignIn }, { caller }) {
+    /** Returns the record of the caller, and what else the request asks for. */
+    async getMe({ withPreviousSignIn, withWaysBack }, { caller }) {
       const user = toUserRecord(caller.user, caller, masterKey)
-      // Half a credential of an administrator reads its record, and not where it signs in.
-      if (!withPreviousSignIn || restrictionsOf(caller).length > 0) return { user }
-      const signIn = await userData.previousSignIn(caller.user.id, caller.session.startedAt)
-      if (!signIn) return { user }
-      const { at, address } = signIn
+      // Half a credential of an administrator reads its record, and nothing beyond.
+      if (!(withPreviousSignIn || withWaysBack) || restrictionsOf(caller).length > 0) return { user }
       return {
         user,
-        previousSignIn: { time: timestampFromDate(at), network: address === null ? undefined : network(address) },
+        previousSignIn: withPreviousSignIn ? await previousSignIn(caller) : undefined,
+        waysBack: withWaysBack ? await waysBack(caller) : undefined,
       }
     },
 

@@ -1,7 +1,6 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import { auditContext } from '../access/caller.js'
-import type { Tokens } from '../access/tokens.js'
 import type { UsersRpcs } from '../calls/context.js'
 import type { Database } from '../database/database.js'
 import type { RateLimits } from '../limits/rate-limits.js'
@@ -9,17 +8,19 @@ import type { Audit } from '../models/audit.js'
 import type { Questions } from '../models/question.js'
 import type { Users } from '../models/user.js'
 import { now as atOnce } from '../models/user-batch.js'
-import type { Passwords, Secret } from '../passwords/hash.js'
+import type { Secret } from '../passwords/hash.js'
 import { type Pool, waiterOf } from '../passwords/pool.js'
+import type { Settings } from '../process/settings.js'
 import { attributesOfForm, checkSignUp, type FormRules, type SignUpForm } from '../registration/form.js'
 import { isTaken, takenNames } from '../registration/names.js'
 import type { Registrar } from '../registration/registrar.js'
 import type { Call } from '../requests/call.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import { questionKey } from '../rules/names.js'
+import { type PreparedSignUp, type RepeatSignUpDeps, repeatSignUp } from './repeated-sign-up.js'
 
 /** Dependencies of `signUp`. */
-export interface SignUpDeps extends FormRules {
+export interface SignUpDeps extends FormRules, RepeatSignUpDeps {
   readonly database: Database
   readonly users: Users
   readonly registrar: Registrar
@@ -27,68 +28,98 @@ export interface SignUpDeps extends FormRules {
   readonly audit: Audit
   readonly rateLimits: RateLimits
   readonly pool: Pick<Pool, 'check'>
-  readonly passwords: Passwords
-  readonly tokens: Tokens
+  readonly settings: Pick<Settings, 'strict'>
 }
 
 /**
- * Registers an inactive user and returns a token for it. Refuses with INVALID_SIGN_UP and all invalid fields, with
- * TOO_MANY_ATTEMPTS for the client address, and with OVERLOADED when the hash queue is full.
+ * Registers an inactive user and returns a token for it; a sign-up that repeats one of the last 15 minutes gets a token for the
+ * same user. Refuses with INVALID_SIGN_UP and all invalid fields, with TOO_MANY_ATTEMPTS for the client address and the user, and
+ * with OVERLOADED when the hash queue is full.
  */
 export function signUp(deps: SignUpDeps): UsersRpcs['signUp'] {
-  const { database, users, registrar, audit, rateLimits, passwords, tokens } = deps
-  return async (request, { call }) => {
-    const { form, question } = await prepare(deps, request, call)
-    // A client may send its own question. An administrator can link it to an offered question later.
-    const unmatched = question ? undefined : unmatchedText(form)
-    const secrets: Secret[] = [{ context: 'password', text: form.password }]
-    if ((question || unmatched) && form.securityanswer) secrets.push({ context: 'answer', text: form.securityanswer })
-    const hashes = passwords.hash(secrets, waiterOf(call, form.usernameKey))
-    const [passwordHash, answerHash] = await hashes.catch(async error => {
-      // The response asks for a retry, so this sign-up must not count against the client.
-      if (error instanceof Refusal && error.reason === Reason.OVERLOADED)
-        await rateLimits.refund('signUps', call.address)
-      throw error
-    })
-    rateLimits.countSignUp(call.address)
-    const user = {
-      ...attributesOfForm(form),
-      passwordHash: passwordHash!,
-      securityQuestion: question?.question ?? form.securityquestion ?? null,
-      termsOfUsage: true,
-      role: form.role,
-      unactivatedSeenAt: atOnce,
-      answers: question && answerHash ? [{ questionId: question.id, answerHash }] : [],
-      unmatched: unmatched && answerHash ? { ...unmatched, answerHash } : undefined,
-    }
-    const id = await database
-      .transact(async t => {
-        const userId = await registrar.add(user, t)
-        await audit.append({ ...auditContext(call), action: 'user.sign-up', outcome: 'ok', subject_id: userId }, t)
-        return userId
-      })
-      .catch(error => {
-        if (!isTaken(error)) throw error
-        return undefined
-      })
+  const { users, rateLimits, tokens } = deps
+  const repeat = repeatSignUp(deps)
+
+  async function tokenOf(request: SignUpRequest, given: PreparedSignUp, call: Call): Promise<string> {
+    const { form } = given
+    const taken = await takenNames(users, request)
+    if (taken.length > 0) return repeat(given, taken, call)
+    const id = await register(deps, given, call)
     // A parallel sign-up took one of the names.
-    if (id === undefined) refuse(Reason.INVALID_SIGN_UP, { fields: await takenNames(users, request) })
+    if (id === undefined) return repeat(given, await takenNames(users, request), call)
     const holder = { id, username: form.username, role: form.role, active: false }
-    return { token: await tokens.issue({ ...holder, organizationId: null, tokenGeneration: 0 }, 'pwd') }
+    return tokens.issue({ ...holder, organizationId: null, tokenGeneration: 0 }, 'pwd')
+  }
+
+  return async (request, { call }) => {
+    const given = await prepare(deps, request, call)
+    try {
+      return { token: await tokenOf(request, given, call) }
+    } catch (error) {
+      // The response asks for a retry, so this sign-up must not count against the client.
+      if (isOverload(error)) await rateLimits.refund('signUps', call.address)
+      throw error
+    }
   }
 }
 
-/** Returns the valid form and the offered question that it chooses. Makes all checks that don't need a hash. */
-async function prepare(deps: SignUpDeps, request: SignUpRequest, call: Call) {
-  const { users, questions, rateLimits, pool } = deps
+/** Registers a user, and returns its id; undefined when others have one of its names. */
+async function register(deps: SignUpDeps, given: PreparedSignUp, call: Call): Promise<number | undefined> {
+  const { database, registrar, audit, rateLimits, passwords } = deps
+  const { form, question, questionText, answer } = given
+  const secrets: Secret[] = [{ context: 'password', text: form.password }]
+  if (answer !== undefined) secrets.push({ context: 'answer', text: answer })
+  const [passwordHash, answerHash] = await passwords.hash(secrets, waiterOf(call, form.usernameKey))
+  rateLimits.countSignUp(call.address)
+  const user = {
+    ...attributesOfForm(form),
+    passwordHash: passwordHash!,
+    securityQuestion: questionText,
+    termsOfUsage: true,
+    role: form.role,
+    unactivatedSeenAt: atOnce,
+    ...(answerHash && question && answersOf(question, questionText!, answerHash)),
+  }
+  try {
+    return await database.transact(async t => {
+      const userId = await registrar.add(user, t)
+      await audit.append({ ...auditContext(call), action: 'user.sign-up', outcome: 'ok', subject_id: userId }, t)
+      return userId
+    })
+  } catch (error) {
+    if (!isTaken(error)) throw error
+    return undefined
+  }
+}
+
+/** An answer as a new user has it. An administrator can link a client's own question to an offered one later. */
+function answersOf(question: NonNullable<PreparedSignUp['question']>, text: string, answerHash: string) {
+  if ('id' in question) return { answers: [{ questionId: question.id, answerHash }] }
+  return { unmatched: { question: text, questionKey: question.key, answerHash } }
+}
+
+function isOverload(error: unknown): boolean {
+  return error instanceof Refusal && error.reason === Reason.OVERLOADED
+}
+
+/** Returns the valid form with its question. Makes all checks that need neither a hash nor the names. */
+async function prepare(deps: SignUpDeps, request: SignUpRequest, call: Call): Promise<PreparedSignUp> {
+  const { questions, rateLimits, pool, settings } = deps
   // These checks come first, because it takes time to validate the form.
   rateLimits.check('signUps', call.address)
   pool.check(waiterOf(call, ''))
   const form = await readForm(deps, request, call)
   await rateLimits.take('signUps', call.address)
-  const taken = await takenNames(users, request)
-  if (taken.length > 0) refuse(Reason.INVALID_SIGN_UP, { fields: taken })
-  return { form, question: await chosenQuestion(questions, form) }
+  const offered = await chosenQuestion(questions, form)
+  const key = questionKey(form.securityquestion ?? '')
+  const question = offered ? { id: offered.id } : key === '' ? undefined : { key }
+  const isKept = question !== undefined && settings.strict !== 'on'
+  return {
+    form,
+    question,
+    questionText: offered?.question ?? form.securityquestion ?? null,
+    answer: isKept ? form.securityanswer : undefined,
+  }
 }
 
 /**
@@ -111,10 +142,4 @@ async function chosenQuestion(questions: Questions, { securityquestion: text }: 
   if (text === undefined) return undefined
   const id = /^\d{1,9}$/.test(text) ? Number(text) : undefined
   return questions.offered(id === undefined ? { key: questionKey(text) } : { id })
-}
-
-/** Returns the client's own question and its key; undefined when the key is empty. */
-function unmatchedText({ securityquestion: question = '' }: SignUpForm) {
-  const key = questionKey(question)
-  return key === '' ? undefined : { question, questionKey: key }
 }

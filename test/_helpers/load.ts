@@ -46,7 +46,10 @@ function load(t: Teardown, call: () => Promise<Answer>) {
   const one = async () => {
     while (!ended) {
       const from = performance.now()
-      const { status, json } = await call()
+      const { status, json } = await call().catch(error => ({
+        status: 0,
+        json: { reason: String(error.cause ?? error) },
+      }))
       statuses.push(status)
       if (status !== 200) reasons.add(`${status} ${json?.reason}`)
       slowest = Math.max(slowest, performance.now() - from)

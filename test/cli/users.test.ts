@@ -13,7 +13,7 @@ const login = async (username: string, secret = password) =>
   (await service.request('POST', '/users/login', { query: { username, password: secret } })).status
 
 const fields = [
-  ...['active', 'city', 'createTime', 'etag', 'id', 'nickname'],
+  ...['active', 'city', 'createTime', 'emailProved', 'etag', 'id', 'nickname'],
   ...['role', 'state', 'status', 'suspended', 'termsofusage', 'username'],
 ]
 
@@ -229,7 +229,14 @@ test('create registers active or inactive users with the given fields, and repor
   )
   t.deepEqual(rest, {
     ...{ username: 'criada', nickname: 'Criada da Silva', role: 'ROLE_CLIENT', active: 0, status: 'inactive' },
-    ...{ suspended: false, termsofusage: false, institutiontype: 'E', institution: 'Escola', gender: 'F' },
+    ...{
+      suspended: false,
+      emailProved: false,
+      termsofusage: false,
+      institutiontype: 'E',
+      institution: 'Escola',
+      gender: 'F',
+    },
     ...{ state: 'SP', city: 'Campinas', email: 'criada@example.org', dateofborn: '01/02/1990' },
   })
   t.deepEqual(await json('show', 'criada'), { id, etag, createTime, ...rest })

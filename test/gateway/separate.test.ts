@@ -167,7 +167,7 @@ test('an unreachable server is logged by the gateway, without the request’s co
   const answer = await alone.request('POST', '/users/login', options)
   refused(t, answer, 503, 'UNAVAILABLE')
   t.regex(answer.headers.get('retry-after') ?? '', /^[1-9]\d*$/)
-  const log = () => alone.log().filter(({ server }) => server === undefined)
+  const log = () => alone.log().filter(({ requestId }) => requestId !== undefined)
   await waitForValue(log, value => value.length > 1)
   const [line, access, ...more] = log()
   t.deepEqual(more, [])

@@ -312,9 +312,16 @@ test('a user without an address sets one with the password and confirms it with 
   const confirmed = await confirmEmail(token, ` ${codeIn(entry.text).toLowerCase()} `)
   t.is(`${confirmed.status}${confirmed.text}`, '200')
   t.is(await emailOf(token), email)
+  const waysBack = async () =>
+    (await service.request('POST', '/auth.v1.Users/GetMe', { token, body: { withWaysBack: true } })).json.waysBack
+  t.deepEqual(await waysBack(), { email, emailProved: true })
   refused(t, await confirmEmail(token, codeIn(entry.text)), 422, 'INVALID_KEY')
   const recorded = (await events(token)).filter(event => event.includes('email'))
   t.deepEqual(recorded, ['user.ask-email ok', 'user.change-email ok'])
+  const [id, other] = [String(idOf(token)), newEmail()]
+  t.true((await admin.getUser({ user: id })).user?.emailProved)
+  await admin.updateUser({ user: id, form: { email: other }, updateMask: { paths: ['email'] } })
+  t.deepEqual(await waysBack(), { email: other })
 })
 
 test('the former address gets a notice of the change, without the new address', async t => {

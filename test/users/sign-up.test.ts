@@ -254,6 +254,7 @@ test('a sign-up without time to hash is refunded to the bucket of its address, a
     rateLimits: createRateLimits({ ...models, factor: 1, now: Date.now }),
     turns: { begin: async () => ({ [Symbol.dispose]() {} }) },
     pool: { check() {} },
+    settings: { strict: 'off' },
     passwords: { hash: () => hash() },
     policy: createPasswordPolicy({ minLength: 8 }),
     tokens: { issue: async () => 'token' },

@@ -6,7 +6,8 @@ import type { List } from '../../terminal/pages.js'
 /** A user in the fields of the contract, and what else administrators see; what is absent is left out. */
 export function userOutput(user: AdministeredUser) {
   const { record, ...more } = toJson(AdministeredUserSchema, create(AdministeredUserSchema, user)) as unknown as Json
-  return { ...record, status: statusOf(user), suspended: user.suspended, ...more }
+  const { suspended, emailProved } = user
+  return { ...record, status: statusOf(user), suspended, emailProved, ...more }
 }
 
 interface Json {
@@ -35,6 +36,7 @@ export const userList: List<AdministeredUser, 'users'> = {
   fields: [
     ...listedFields(UserSchema),
     'email',
+    'emailProved',
     'status',
     'suspended',
     'createTime',

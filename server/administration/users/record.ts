@@ -25,6 +25,7 @@ export function toAdministeredUser(
       masterKey,
     ),
     email: row.email ?? undefined,
+    emailProved: row.emailProved,
     suspended: row.suspended,
     createTime: timestampFromDate(row.createdAt),
     ...(row.deletedAt && {

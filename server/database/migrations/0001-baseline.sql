@@ -65,6 +65,8 @@ CREATE TABLE users (
   -- stolen token is enough to set a password, so for a day such a password proves too little.
   password_updated_at timestamptz,
   email text,
+  -- Whether the owner has shown that the address is its own: by a code or a key that was mailed there. Another address isn't yet.
+  email_proved boolean NOT NULL DEFAULT false,
   date_of_birth date,
   gender text CHECK (gender IN ('M', 'F', 'N')),
   state text NOT NULL,

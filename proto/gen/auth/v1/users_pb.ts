@@ -14,7 +14,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file auth/v1/users.proto.
  */
 export const file_auth_v1_users: GenFile = /*@__PURE__*/
-  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIpYECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIVCghwYXNzd29yZBgDIAEoCUgCiAEBEhcKCmRhdGVvZmJvcm4YBCABKAlIA4gBARITCgZnZW5kZXIYBSABKAlIBIgBARISCgVzdGF0ZRgGIAEoCUgFiAEBEhEKBGNpdHkYByABKAlIBogBARIcCg9pbnN0aXR1dGlvbnR5cGUYCCABKAlIB4gBARIYCgtpbnN0aXR1dGlvbhgJIAEoCUgIiAEBEh0KEHNlY3VyaXR5cXVlc3Rpb24YCiABKAlICYgBARIbCg5zZWN1cml0eWFuc3dlchgLIAEoCUgKiAEBEhkKDHRlcm1zb2Z1c2FnZRgMIAEoCEgLiAEBEg0KBXJvbGVzGA0gAygJEhIKBWVtYWlsGA4gASgJSAyIAQFCCwoJX3VzZXJuYW1lQgsKCV9uaWNrbmFtZUILCglfcGFzc3dvcmRCDQoLX2RhdGVvZmJvcm5CCQoHX2dlbmRlckIICgZfc3RhdGVCBwoFX2NpdHlCEgoQX2luc3RpdHV0aW9udHlwZUIOCgxfaW5zdGl0dXRpb25CEwoRX3NlY3VyaXR5cXVlc3Rpb25CEQoPX3NlY3VyaXR5YW5zd2VyQg8KDV90ZXJtc29mdXNhZ2VCCAoGX2VtYWlsIh8KDlNpZ25VcFJlc3BvbnNlEg0KBXRva2VuGAEgASgJImMKD0FjdGl2YXRlUmVxdWVzdBIaCg1hY3RpdmF0aW9ua2V5GAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJWCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIVCghwYXNzd29yZBgCIAEoCUgBiAEBQgsKCV91c2VybmFtZUILCglfcGFzc3dvcmQiHgoNTG9naW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCSItCgxHZXRNZVJlcXVlc3QSHQoVd2l0aF9wcmV2aW91c19zaWduX2luGAEgASgIInEKDUdldE1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIuChBwcmV2aW91c19zaWduX2luGAIgASgLMg8uYXV0aC52MS5TaWduSW5IAIgBAUITChFfcHJldmlvdXNfc2lnbl9pbiJUCgZTaWduSW4SKAoEdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFAoHbmV0d29yaxgCIAEoCUgAiAEBQgoKCF9uZXR3b3JrIosCCgdQcm9maWxlEhUKCG5pY2tuYW1lGAEgASgJSACIAQESFwoKZGF0ZW9mYm9ybhgCIAEoCUgBiAEBEhMKBmdlbmRlchgDIAEoCUgCiAEBEhIKBXN0YXRlGAQgASgJSAOIAQESEQoEY2l0eRgFIAEoCUgEiAEBEhwKD2luc3RpdHV0aW9udHlwZRgGIAEoCUgFiAEBEhgKC2luc3RpdHV0aW9uGAcgASgJSAaIAQFCCwoJX25pY2tuYW1lQg0KC19kYXRlb2Zib3JuQgkKB19nZW5kZXJCCAoGX3N0YXRlQgcKBV9jaXR5QhIKEF9pbnN0aXR1dGlvbnR5cGVCDgoMX2luc3RpdHV0aW9uImQKD1VwZGF0ZU1lUmVxdWVzdBIgCgZyZWNvcmQYASABKAsyEC5hdXRoLnYxLlByb2ZpbGUSLwoLdXBkYXRlX21hc2sYAiABKAsyGi5nb29nbGUucHJvdG9idWYuRmllbGRNYXNrIi8KEFVwZGF0ZU1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciIQCg5SZWZyZXNoUmVxdWVzdCIgCg9SZWZyZXNoUmVzcG9uc2USDQoFdG9rZW4YASABKAkiTAoOR2V0VXNlclJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIPCgJpZBgCIAEoBUgBiAEBQgsKCV91c2VybmFtZUIFCgNfaWQiLgoPR2V0VXNlclJlc3BvbnNlEhsKBHVzZXIYASABKAsyDS5hdXRoLnYxLlVzZXIiOQoNVXNlclJlZmVyZW5jZRIMCgJpZBgBIAEoBUgAEhIKCHVzZXJuYW1lGAIgASgJSABCBgoEdXNlciJCChRCYXRjaEdldFVzZXJzUmVxdWVzdBIqCgpyZWZlcmVuY2VzGAEgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIl4KFUJhdGNoR2V0VXNlcnNSZXNwb25zZRIcCgV1c2VycxgBIAMoCzINLmF1dGgudjEuVXNlchInCgdtaXNzaW5nGAIgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIowBChVVc2Vyc0xpc3RVc2Vyc1JlcXVlc3QSHAoPb3JnYW5pemF0aW9uX2lkGAEgASgFSACIAQESEQoEcm9sZRgCIAEoCUgBiAEBEhEKCXBhZ2Vfc2l6ZRgDIAEoBRISCgpwYWdlX3Rva2VuGAQgASgJQhIKEF9vcmdhbml6YXRpb25faWRCBwoFX3JvbGUiTwoWVXNlcnNMaXN0VXNlcnNSZXNwb25zZRIcCgV1c2VycxgBIAMoCzINLmF1dGgudjEuVXNlchIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiUwoPU2V0RW1haWxSZXF1ZXN0EhIKBWVtYWlsGAEgASgJSACIAQESFQoIcGFzc3dvcmQYAiABKAlIAYgBAUIICgZfZW1haWxCCwoJX3Bhc3N3b3JkIhIKEFNldEVtYWlsUmVzcG9uc2UiMQoTQ29uZmlybUVtYWlsUmVxdWVzdBIRCgRjb2RlGAEgASgJSACIAQFCBwoFX2NvZGUiFgoUQ29uZmlybUVtYWlsUmVzcG9uc2UiXAoSU2V0VXNlcm5hbWVSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIcGFzc3dvcmQYAiABKAlIAYgBAUILCglfdXNlcm5hbWVCCwoJX3Bhc3N3b3JkIhUKE1NldFVzZXJuYW1lUmVzcG9uc2UiFwoVUmV2b2tlTXlUb2tlbnNSZXF1ZXN0IhgKFlJldm9rZU15VG9rZW5zUmVzcG9uc2UiNQoPRGVsZXRlTWVSZXF1ZXN0EhUKCHBhc3N3b3JkGAEgASgJSACIAQFCCwoJX3Bhc3N3b3JkIhIKEERlbGV0ZU1lUmVzcG9uc2UiEQoPRXhwb3J0TWVSZXF1ZXN0IiAKEEV4cG9ydE1lUmVzcG9uc2USDAoEanNvbhgBIAEoCSI8ChNMaXN0TXlFdmVudHNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoBRISCgpwYWdlX3Rva2VuGAIgASgJIlYKFExpc3RNeUV2ZW50c1Jlc3BvbnNlEiUKBmV2ZW50cxgBIAMoCzIVLmF1dGgudjEuQWNjb3VudEV2ZW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKHAQoMQWNjb3VudEV2ZW50EigKBHRpbWUYASABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEg4KBmFjdGlvbhgCIAEoCRIPCgdyZWZ1c2VkGAMgASgIEgoKAmJ5GAQgASgJEhQKB2FkZHJlc3MYBSABKAlIAIgBAUIKCghfYWRkcmVzcyIaChhSb3RhdGVQcm92aWRlcktleVJlcXVlc3QiOAoZUm90YXRlUHJvdmlkZXJLZXlSZXNwb25zZRIbCgR1c2VyGAEgASgLMg0uYXV0aC52MS5Vc2VyIlcKEkxpc3RNZW1iZXJzUmVxdWVzdBIRCgR0ZXh0GAEgASgJSACIAQESEQoJcGFnZV9zaXplGAIgASgFEhIKCnBhZ2VfdG9rZW4YAyABKAlCBwoFX3RleHQiUAoTTGlzdE1lbWJlcnNSZXNwb25zZRIgCgdtZW1iZXJzGAEgAygLMg8uYXV0aC52MS5NZW1iZXISFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJItUBCgZNZW1iZXISGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIRCglzdXNwZW5kZWQYAiABKAgSMQoNYWN0aXZhdGVfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASGQoMYWN0aXZhdGVkX2J5GAQgASgFSACIAQESIgoVYWN0aXZhdGVkX2J5X3VzZXJuYW1lGAUgASgJSAGIAQFCDwoNX2FjdGl2YXRlZF9ieUIYChZfYWN0aXZhdGVkX2J5X3VzZXJuYW1lIj0KF0RlYWN0aXZhdGVNZW1iZXJSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQFCCwoJX3VzZXJuYW1lIhoKGERlYWN0aXZhdGVNZW1iZXJSZXNwb25zZSJzCiFTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QSGQoMZW1haWxwYXJ0bmVyGAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIPCg1fZW1haWxwYXJ0bmVyQgsKCV91c2VybmFtZSIkCiJTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlc3BvbnNlIj0KF0V4aXN0c0J5VXNlcm5hbWVSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQFCCwoJX3VzZXJuYW1lIioKGEV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZRIOCgZleGlzdHMYASABKAgiPQoXRXhpc3RzQnlOaWNrbmFtZVJlcXVlc3QSFQoIbmlja25hbWUYASABKAlIAIgBAUILCglfbmlja25hbWUiKgoYRXhpc3RzQnlOaWNrbmFtZVJlc3BvbnNlEg4KBmV4aXN0cxgBIAEoCCIyChJWZXJpZnlUb2tlblJlcXVlc3QSEgoFdG9rZW4YASABKAlIAIgBAUIICgZfdG9rZW4itwMKE1ZlcmlmeVRva2VuUmVzcG9uc2USDgoGYWN0aXZlGAEgASgIEhAKA3N1YhgCIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAMgASgJSAGIAQESIwoKdG9rZW5fdHlwZRgEIAEoCUgCUgp0b2tlbl90eXBliAEBEhAKA2V4cBgFIAEoA0gDiAEBEhAKA2lhdBgGIAEoA0gEiAEBEhAKA2lzcxgHIAEoCUgFiAEBEhAKA2F1ZBgIIAEoCUgGiAEBEhAKA2p0aRgJIAEoCUgHiAEBEiEKCWF1dGhfdGltZRgKIAEoA0gIUglhdXRoX3RpbWWIAQESCwoDYW1yGAsgAygJEg0KBXJvbGVzGAwgAygJEhAKA29yZxgNIAEoBUgJiAEBEiUKC3VzZXJfYWN0aXZlGA4gASgISApSC3VzZXJfYWN0aXZliAEBQgYKBF9zdWJCCwoJX3VzZXJuYW1lQg0KC190b2tlbl90eXBlQgYKBF9leHBCBgoEX2lhdEIGCgRfaXNzQgYKBF9hdWRCBgoEX2p0aUIMCgpfYXV0aF90aW1lQgYKBF9vcmdCDgoMX3VzZXJfYWN0aXZlIjEKEUludHJvc3BlY3RSZXF1ZXN0EhIKBXRva2VuGAEgASgJSACIAQFCCAoGX3Rva2VuIiIKEkludHJvc3BlY3RSZXNwb25zZRIMCgRqc29uGAEgASgJIhoKGEdldFNlcnZlck1ldGFkYXRhUmVxdWVzdCIpChlHZXRTZXJ2ZXJNZXRhZGF0YVJlc3BvbnNlEgwKBGpzb24YASABKAkiEAoOR2V0S2V5c1JlcXVlc3QiLQoPR2V0S2V5c1Jlc3BvbnNlEhoKBGtleXMYASADKAsyDC5hdXRoLnYxLktleSJcCgNLZXkSCwoDa3R5GAEgASgJEgsKA2tpZBgCIAEoCRILCgN1c2UYAyABKAkSCwoDYWxnGAQgASgJEgsKA2NydhgFIAEoCRIJCgF4GAYgASgJEgkKAXkYByABKAky1w8KBVVzZXJzEjkKBlNpZ25VcBIWLmF1dGgudjEuU2lnblVwUmVxdWVzdBoXLmF1dGgudjEuU2lnblVwUmVzcG9uc2USPwoIQWN0aXZhdGUSGC5hdXRoLnYxLkFjdGl2YXRlUmVxdWVzdBoZLmF1dGgudjEuQWN0aXZhdGVSZXNwb25zZRI2CgVMb2dpbhIVLmF1dGgudjEuTG9naW5SZXF1ZXN0GhYuYXV0aC52MS5Mb2dpblJlc3BvbnNlEjsKBUdldE1lEhUuYXV0aC52MS5HZXRNZVJlcXVlc3QaFi5hdXRoLnYxLkdldE1lUmVzcG9uc2UiA5ACAhI/CghVcGRhdGVNZRIYLmF1dGgudjEuVXBkYXRlTWVSZXF1ZXN0GhkuYXV0aC52MS5VcGRhdGVNZVJlc3BvbnNlEjwKB1JlZnJlc2gSFy5hdXRoLnYxLlJlZnJlc2hSZXF1ZXN0GhguYXV0aC52MS5SZWZyZXNoUmVzcG9uc2USQQoHR2V0VXNlchIXLmF1dGgudjEuR2V0VXNlclJlcXVlc3QaGC5hdXRoLnYxLkdldFVzZXJSZXNwb25zZSIDkAICElMKDUJhdGNoR2V0VXNlcnMSHS5hdXRoLnYxLkJhdGNoR2V0VXNlcnNSZXF1ZXN0Gh4uYXV0aC52MS5CYXRjaEdldFVzZXJzUmVzcG9uc2UiA5ACAhJRCglMaXN0VXNlcnMSHi5hdXRoLnYxLlVzZXJzTGlzdFVzZXJzUmVxdWVzdBofLmF1dGgudjEuVXNlcnNMaXN0VXNlcnNSZXNwb25zZSIDkAICEj8KCFNldEVtYWlsEhguYXV0aC52MS5TZXRFbWFpbFJlcXVlc3QaGS5hdXRoLnYxLlNldEVtYWlsUmVzcG9uc2USSwoMQ29uZmlybUVtYWlsEhwuYXV0aC52MS5Db25maXJtRW1haWxSZXF1ZXN0Gh0uYXV0aC52MS5Db25maXJtRW1haWxSZXNwb25zZRJICgtTZXRVc2VybmFtZRIbLmF1dGgudjEuU2V0VXNlcm5hbWVSZXF1ZXN0GhwuYXV0aC52MS5TZXRVc2VybmFtZVJlc3BvbnNlElEKDlJldm9rZU15VG9rZW5zEh4uYXV0aC52MS5SZXZva2VNeVRva2Vuc1JlcXVlc3QaHy5hdXRoLnYxLlJldm9rZU15VG9rZW5zUmVzcG9uc2USPwoIRGVsZXRlTWUSGC5hdXRoLnYxLkRlbGV0ZU1lUmVxdWVzdBoZLmF1dGgudjEuRGVsZXRlTWVSZXNwb25zZRI/CghFeHBvcnRNZRIYLmF1dGgudjEuRXhwb3J0TWVSZXF1ZXN0GhkuYXV0aC52MS5FeHBvcnRNZVJlc3BvbnNlElAKDExpc3RNeUV2ZW50cxIcLmF1dGgudjEuTGlzdE15RXZlbnRzUmVxdWVzdBodLmF1dGgudjEuTGlzdE15RXZlbnRzUmVzcG9uc2UiA5ACAhJaChFSb3RhdGVQcm92aWRlcktleRIhLmF1dGgudjEuUm90YXRlUHJvdmlkZXJLZXlSZXF1ZXN0GiIuYXV0aC52MS5Sb3RhdGVQcm92aWRlcktleVJlc3BvbnNlEk0KC0xpc3RNZW1iZXJzEhsuYXV0aC52MS5MaXN0TWVtYmVyc1JlcXVlc3QaHC5hdXRoLnYxLkxpc3RNZW1iZXJzUmVzcG9uc2UiA5ACAhJXChBEZWFjdGl2YXRlTWVtYmVyEiAuYXV0aC52MS5EZWFjdGl2YXRlTWVtYmVyUmVxdWVzdBohLmF1dGgudjEuRGVhY3RpdmF0ZU1lbWJlclJlc3BvbnNlEnUKGlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyEiouYXV0aC52MS5TZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QaKy5hdXRoLnYxLlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVzcG9uc2USXAoQRXhpc3RzQnlVc2VybmFtZRIgLmF1dGgudjEuRXhpc3RzQnlVc2VybmFtZVJlcXVlc3QaIS5hdXRoLnYxLkV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZSIDkAICElwKEEV4aXN0c0J5Tmlja25hbWUSIC5hdXRoLnYxLkV4aXN0c0J5Tmlja25hbWVSZXF1ZXN0GiEuYXV0aC52MS5FeGlzdHNCeU5pY2tuYW1lUmVzcG9uc2UiA5ACAhJNCgtWZXJpZnlUb2tlbhIbLmF1dGgudjEuVmVyaWZ5VG9rZW5SZXF1ZXN0GhwuYXV0aC52MS5WZXJpZnlUb2tlblJlc3BvbnNlIgOQAgISSgoKSW50cm9zcGVjdBIaLmF1dGgudjEuSW50cm9zcGVjdFJlcXVlc3QaGy5hdXRoLnYxLkludHJvc3BlY3RSZXNwb25zZSIDkAICEl8KEUdldFNlcnZlck1ldGFkYXRhEiEuYXV0aC52MS5HZXRTZXJ2ZXJNZXRhZGF0YVJlcXVlc3QaIi5hdXRoLnYxLkdldFNlcnZlck1ldGFkYXRhUmVzcG9uc2UiA5ACAhJBCgdHZXRLZXlzEhcuYXV0aC52MS5HZXRLZXlzUmVxdWVzdBoYLmF1dGgudjEuR2V0S2V5c1Jlc3BvbnNlIgOQAgJCOQoHYXV0aC52MVABWiJhdXRoLXJlZ2lzdHJ5L3Byb3RvL2F1dGgvdjE7YXV0aHYxqgIHQXV0aC5WMWIGcHJvdG8z", [file_auth_v1_records, file_google_protobuf_field_mask, file_google_protobuf_timestamp]);
+  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIqAECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIaCghwYXNzd29yZBgDIAEoCUIDgAEBSAKIAQESFwoKZGF0ZW9mYm9ybhgEIAEoCUgDiAEBEhMKBmdlbmRlchgFIAEoCUgEiAEBEhIKBXN0YXRlGAYgASgJSAWIAQESEQoEY2l0eRgHIAEoCUgGiAEBEhwKD2luc3RpdHV0aW9udHlwZRgIIAEoCUgHiAEBEhgKC2luc3RpdHV0aW9uGAkgASgJSAiIAQESHQoQc2VjdXJpdHlxdWVzdGlvbhgKIAEoCUgJiAEBEiAKDnNlY3VyaXR5YW5zd2VyGAsgASgJQgOAAQFICogBARIZCgx0ZXJtc29mdXNhZ2UYDCABKAhIC4gBARINCgVyb2xlcxgNIAMoCRISCgVlbWFpbBgOIAEoCUgMiAEBQgsKCV91c2VybmFtZUILCglfbmlja25hbWVCCwoJX3Bhc3N3b3JkQg0KC19kYXRlb2Zib3JuQgkKB19nZW5kZXJCCAoGX3N0YXRlQgcKBV9jaXR5QhIKEF9pbnN0aXR1dGlvbnR5cGVCDgoMX2luc3RpdHV0aW9uQhMKEV9zZWN1cml0eXF1ZXN0aW9uQhEKD19zZWN1cml0eWFuc3dlckIPCg1fdGVybXNvZnVzYWdlQggKBl9lbWFpbCIfCg5TaWduVXBSZXNwb25zZRINCgV0b2tlbhgBIAEoCSJoCg9BY3RpdmF0ZVJlcXVlc3QSHwoNYWN0aXZhdGlvbmtleRgBIAEoCUIDgAEBSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJbCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIaCghwYXNzd29yZBgCIAEoCUIDgAEBSAGIAQFCCwoJX3VzZXJuYW1lQgsKCV9wYXNzd29yZCIeCg1Mb2dpblJlc3BvbnNlEg0KBXRva2VuGAEgASgJIkUKDEdldE1lUmVxdWVzdBIdChV3aXRoX3ByZXZpb3VzX3NpZ25faW4YASABKAgSFgoOd2l0aF93YXlzX2JhY2sYAiABKAgiqgEKDUdldE1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIuChBwcmV2aW91c19zaWduX2luGAIgASgLMg8uYXV0aC52MS5TaWduSW5IAIgBARIpCgl3YXlzX2JhY2sYAyABKAsyES5hdXRoLnYxLldheXNCYWNrSAGIAQFCEwoRX3ByZXZpb3VzX3NpZ25faW5CDAoKX3dheXNfYmFjayJPCghXYXlzQmFjaxISCgVlbWFpbBgBIAEoCUgAiAEBEhQKDGVtYWlsX3Byb3ZlZBgCIAEoCBIPCgdhbnN3ZXJzGAMgASgFQggKBl9lbWFpbCJUCgZTaWduSW4SKAoEdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFAoHbmV0d29yaxgCIAEoCUgAiAEBQgoKCF9uZXR3b3JrIosCCgdQcm9maWxlEhUKCG5pY2tuYW1lGAEgASgJSACIAQESFwoKZGF0ZW9mYm9ybhgCIAEoCUgBiAEBEhMKBmdlbmRlchgDIAEoCUgCiAEBEhIKBXN0YXRlGAQgASgJSAOIAQESEQoEY2l0eRgFIAEoCUgEiAEBEhwKD2luc3RpdHV0aW9udHlwZRgGIAEoCUgFiAEBEhgKC2luc3RpdHV0aW9uGAcgASgJSAaIAQFCCwoJX25pY2tuYW1lQg0KC19kYXRlb2Zib3JuQgkKB19nZW5kZXJCCAoGX3N0YXRlQgcKBV9jaXR5QhIKEF9pbnN0aXR1dGlvbnR5cGVCDgoMX2luc3RpdHV0aW9uImQKD1VwZGF0ZU1lUmVxdWVzdBIgCgZyZWNvcmQYASABKAsyEC5hdXRoLnYxLlByb2ZpbGUSLwoLdXBkYXRlX21hc2sYAiABKAsyGi5nb29nbGUucHJvdG9idWYuRmllbGRNYXNrIi8KEFVwZGF0ZU1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciIQCg5SZWZyZXNoUmVxdWVzdCIgCg9SZWZyZXNoUmVzcG9uc2USDQoFdG9rZW4YASABKAkiTAoOR2V0VXNlclJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIPCgJpZBgCIAEoBUgBiAEBQgsKCV91c2VybmFtZUIFCgNfaWQiLgoPR2V0VXNlclJlc3BvbnNlEhsKBHVzZXIYASABKAsyDS5hdXRoLnYxLlVzZXIiOQoNVXNlclJlZmVyZW5jZRIMCgJpZBgBIAEoBUgAEhIKCHVzZXJuYW1lGAIgASgJSABCBgoEdXNlciJCChRCYXRjaEdldFVzZXJzUmVxdWVzdBIqCgpyZWZlcmVuY2VzGAEgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIl4KFUJhdGNoR2V0VXNlcnNSZXNwb25zZRIcCgV1c2VycxgBIAMoCzINLmF1dGgudjEuVXNlchInCgdtaXNzaW5nGAIgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIowBChVVc2Vyc0xpc3RVc2Vyc1JlcXVlc3QSHAoPb3JnYW5pemF0aW9uX2lkGAEgASgFSACIAQESEQoEcm9sZRgCIAEoCUgBiAEBEhEKCXBhZ2Vfc2l6ZRgDIAEoBRISCgpwYWdlX3Rva2VuGAQgASgJQhIKEF9vcmdhbml6YXRpb25faWRCBwoFX3JvbGUiTwoWVXNlcnNMaXN0VXNlcnNSZXNwb25zZRIcCgV1c2VycxgBIAMoCzINLmF1dGgudjEuVXNlchIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiWAoPU2V0RW1haWxSZXF1ZXN0EhIKBWVtYWlsGAEgASgJSACIAQESGgoIcGFzc3dvcmQYAiABKAlCA4ABAUgBiAEBQggKBl9lbWFpbEILCglfcGFzc3dvcmQiEgoQU2V0RW1haWxSZXNwb25zZSI2ChNDb25maXJtRW1haWxSZXF1ZXN0EhYKBGNvZGUYASABKAlCA4ABAUgAiAEBQgcKBV9jb2RlIhYKFENvbmZpcm1FbWFpbFJlc3BvbnNlImEKElNldFVzZXJuYW1lUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBEhoKCHBhc3N3b3JkGAIgASgJQgOAAQFIAYgBAUILCglfdXNlcm5hbWVCCwoJX3Bhc3N3b3JkIhUKE1NldFVzZXJuYW1lUmVzcG9uc2UiFwoVUmV2b2tlTXlUb2tlbnNSZXF1ZXN0IhgKFlJldm9rZU15VG9rZW5zUmVzcG9uc2UiOgoPRGVsZXRlTWVSZXF1ZXN0EhoKCHBhc3N3b3JkGAEgASgJQgOAAQFIAIgBAUILCglfcGFzc3dvcmQiEgoQRGVsZXRlTWVSZXNwb25zZSIRCg9FeHBvcnRNZVJlcXVlc3QiIAoQRXhwb3J0TWVSZXNwb25zZRIMCgRqc29uGAEgASgJIjwKE0xpc3RNeUV2ZW50c1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgFEhIKCnBhZ2VfdG9rZW4YAiABKAkiVgoUTGlzdE15RXZlbnRzUmVzcG9uc2USJQoGZXZlbnRzGAEgAygLMhUuYXV0aC52MS5BY2NvdW50RXZlbnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIocBCgxBY2NvdW50RXZlbnQSKAoEdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDgoGYWN0aW9uGAIgASgJEg8KB3JlZnVzZWQYAyABKAgSCgoCYnkYBCABKAkSFAoHYWRkcmVzcxgFIAEoCUgAiAEBQgoKCF9hZGRyZXNzIhoKGFJvdGF0ZVByb3ZpZGVyS2V5UmVxdWVzdCI4ChlSb3RhdGVQcm92aWRlcktleVJlc3BvbnNlEhsKBHVzZXIYASABKAsyDS5hdXRoLnYxLlVzZXIiVwoSTGlzdE1lbWJlcnNSZXF1ZXN0EhEKBHRleHQYASABKAlIAIgBARIRCglwYWdlX3NpemUYAiABKAUSEgoKcGFnZV90b2tlbhgDIAEoCUIHCgVfdGV4dCJQChNMaXN0TWVtYmVyc1Jlc3BvbnNlEiAKB21lbWJlcnMYASADKAsyDy5hdXRoLnYxLk1lbWJlchIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAki1QEKBk1lbWJlchIbCgR1c2VyGAEgASgLMg0uYXV0aC52MS5Vc2VyEhEKCXN1c3BlbmRlZBgCIAEoCBIxCg1hY3RpdmF0ZV90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIZCgxhY3RpdmF0ZWRfYnkYBCABKAVIAIgBARIiChVhY3RpdmF0ZWRfYnlfdXNlcm5hbWUYBSABKAlIAYgBAUIPCg1fYWN0aXZhdGVkX2J5QhgKFl9hY3RpdmF0ZWRfYnlfdXNlcm5hbWUiPQoXRGVhY3RpdmF0ZU1lbWJlclJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBAUILCglfdXNlcm5hbWUiGgoYRGVhY3RpdmF0ZU1lbWJlclJlc3BvbnNlInMKIVNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVxdWVzdBIZCgxlbWFpbHBhcnRuZXIYASABKAlIAIgBARIVCgh1c2VybmFtZRgCIAEoCUgBiAEBQg8KDV9lbWFpbHBhcnRuZXJCCwoJX3VzZXJuYW1lIiQKIlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVzcG9uc2UiPQoXRXhpc3RzQnlVc2VybmFtZVJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBAUILCglfdXNlcm5hbWUiKgoYRXhpc3RzQnlVc2VybmFtZVJlc3BvbnNlEg4KBmV4aXN0cxgBIAEoCCI9ChdFeGlzdHNCeU5pY2tuYW1lUmVxdWVzdBIVCghuaWNrbmFtZRgBIAEoCUgAiAEBQgsKCV9uaWNrbmFtZSIqChhFeGlzdHNCeU5pY2tuYW1lUmVzcG9uc2USDgoGZXhpc3RzGAEgASgIIjcKElZlcmlmeVRva2VuUmVxdWVzdBIXCgV0b2tlbhgBIAEoCUIDgAEBSACIAQFCCAoGX3Rva2VuIrcDChNWZXJpZnlUb2tlblJlc3BvbnNlEg4KBmFjdGl2ZRgBIAEoCBIQCgNzdWIYAiABKAlIAIgBARIVCgh1c2VybmFtZRgDIAEoCUgBiAEBEiMKCnRva2VuX3R5cGUYBCABKAlIAlIKdG9rZW5fdHlwZYgBARIQCgNleHAYBSABKANIA4gBARIQCgNpYXQYBiABKANIBIgBARIQCgNpc3MYByABKAlIBYgBARIQCgNhdWQYCCABKAlIBogBARIQCgNqdGkYCSABKAlIB4gBARIhCglhdXRoX3RpbWUYCiABKANICFIJYXV0aF90aW1liAEBEgsKA2FtchgLIAMoCRINCgVyb2xlcxgMIAMoCRIQCgNvcmcYDSABKAVICYgBARIlCgt1c2VyX2FjdGl2ZRgOIAEoCEgKUgt1c2VyX2FjdGl2ZYgBAUIGCgRfc3ViQgsKCV91c2VybmFtZUINCgtfdG9rZW5fdHlwZUIGCgRfZXhwQgYKBF9pYXRCBgoEX2lzc0IGCgRfYXVkQgYKBF9qdGlCDAoKX2F1dGhfdGltZUIGCgRfb3JnQg4KDF91c2VyX2FjdGl2ZSI2ChFJbnRyb3NwZWN0UmVxdWVzdBIXCgV0b2tlbhgBIAEoCUIDgAEBSACIAQFCCAoGX3Rva2VuIiIKEkludHJvc3BlY3RSZXNwb25zZRIMCgRqc29uGAEgASgJIhoKGEdldFNlcnZlck1ldGFkYXRhUmVxdWVzdCIpChlHZXRTZXJ2ZXJNZXRhZGF0YVJlc3BvbnNlEgwKBGpzb24YASABKAkiEAoOR2V0S2V5c1JlcXVlc3QiLQoPR2V0S2V5c1Jlc3BvbnNlEhoKBGtleXMYASADKAsyDC5hdXRoLnYxLktleSJcCgNLZXkSCwoDa3R5GAEgASgJEgsKA2tpZBgCIAEoCRILCgN1c2UYAyABKAkSCwoDYWxnGAQgASgJEgsKA2NydhgFIAEoCRIJCgF4GAYgASgJEgkKAXkYByABKAky1w8KBVVzZXJzEjkKBlNpZ25VcBIWLmF1dGgudjEuU2lnblVwUmVxdWVzdBoXLmF1dGgudjEuU2lnblVwUmVzcG9uc2USPwoIQWN0aXZhdGUSGC5hdXRoLnYxLkFjdGl2YXRlUmVxdWVzdBoZLmF1dGgudjEuQWN0aXZhdGVSZXNwb25zZRI2CgVMb2dpbhIVLmF1dGgudjEuTG9naW5SZXF1ZXN0GhYuYXV0aC52MS5Mb2dpblJlc3BvbnNlEjsKBUdldE1lEhUuYXV0aC52MS5HZXRNZVJlcXVlc3QaFi5hdXRoLnYxLkdldE1lUmVzcG9uc2UiA5ACAhI/CghVcGRhdGVNZRIYLmF1dGgudjEuVXBkYXRlTWVSZXF1ZXN0GhkuYXV0aC52MS5VcGRhdGVNZVJlc3BvbnNlEjwKB1JlZnJlc2gSFy5hdXRoLnYxLlJlZnJlc2hSZXF1ZXN0GhguYXV0aC52MS5SZWZyZXNoUmVzcG9uc2USQQoHR2V0VXNlchIXLmF1dGgudjEuR2V0VXNlclJlcXVlc3QaGC5hdXRoLnYxLkdldFVzZXJSZXNwb25zZSIDkAICElMKDUJhdGNoR2V0VXNlcnMSHS5hdXRoLnYxLkJhdGNoR2V0VXNlcnNSZXF1ZXN0Gh4uYXV0aC52MS5CYXRjaEdldFVzZXJzUmVzcG9uc2UiA5ACAhJRCglMaXN0VXNlcnMSHi5hdXRoLnYxLlVzZXJzTGlzdFVzZXJzUmVxdWVzdBofLmF1dGgudjEuVXNlcnNMaXN0VXNlcnNSZXNwb25zZSIDkAICEj8KCFNldEVtYWlsEhguYXV0aC52MS5TZXRFbWFpbFJlcXVlc3QaGS5hdXRoLnYxLlNldEVtYWlsUmVzcG9uc2USSwoMQ29uZmlybUVtYWlsEhwuYXV0aC52MS5Db25maXJtRW1haWxSZXF1ZXN0Gh0uYXV0aC52MS5Db25maXJtRW1haWxSZXNwb25zZRJICgtTZXRVc2VybmFtZRIbLmF1dGgudjEuU2V0VXNlcm5hbWVSZXF1ZXN0GhwuYXV0aC52MS5TZXRVc2VybmFtZVJlc3BvbnNlElEKDlJldm9rZU15VG9rZW5zEh4uYXV0aC52MS5SZXZva2VNeVRva2Vuc1JlcXVlc3QaHy5hdXRoLnYxLlJldm9rZU15VG9rZW5zUmVzcG9uc2USPwoIRGVsZXRlTWUSGC5hdXRoLnYxLkRlbGV0ZU1lUmVxdWVzdBoZLmF1dGgudjEuRGVsZXRlTWVSZXNwb25zZRI/CghFeHBvcnRNZRIYLmF1dGgudjEuRXhwb3J0TWVSZXF1ZXN0GhkuYXV0aC52MS5FeHBvcnRNZVJlc3BvbnNlElAKDExpc3RNeUV2ZW50cxIcLmF1dGgudjEuTGlzdE15RXZlbnRzUmVxdWVzdBodLmF1dGgudjEuTGlzdE15RXZlbnRzUmVzcG9uc2UiA5ACAhJaChFSb3RhdGVQcm92aWRlcktleRIhLmF1dGgudjEuUm90YXRlUHJvdmlkZXJLZXlSZXF1ZXN0GiIuYXV0aC52MS5Sb3RhdGVQcm92aWRlcktleVJlc3BvbnNlEk0KC0xpc3RNZW1iZXJzEhsuYXV0aC52MS5MaXN0TWVtYmVyc1JlcXVlc3QaHC5hdXRoLnYxLkxpc3RNZW1iZXJzUmVzcG9uc2UiA5ACAhJXChBEZWFjdGl2YXRlTWVtYmVyEiAuYXV0aC52MS5EZWFjdGl2YXRlTWVtYmVyUmVxdWVzdBohLmF1dGgudjEuRGVhY3RpdmF0ZU1lbWJlclJlc3BvbnNlEnUKGlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyEiouYXV0aC52MS5TZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QaKy5hdXRoLnYxLlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVzcG9uc2USXAoQRXhpc3RzQnlVc2VybmFtZRIgLmF1dGgudjEuRXhpc3RzQnlVc2VybmFtZVJlcXVlc3QaIS5hdXRoLnYxLkV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZSIDkAICElwKEEV4aXN0c0J5Tmlja25hbWUSIC5hdXRoLnYxLkV4aXN0c0J5Tmlja25hbWVSZXF1ZXN0GiEuYXV0aC52MS5FeGlzdHNCeU5pY2tuYW1lUmVzcG9uc2UiA5ACAhJNCgtWZXJpZnlUb2tlbhIbLmF1dGgudjEuVmVyaWZ5VG9rZW5SZXF1ZXN0GhwuYXV0aC52MS5WZXJpZnlUb2tlblJlc3BvbnNlIgOQAgISSgoKSW50cm9zcGVjdBIaLmF1dGgudjEuSW50cm9zcGVjdFJlcXVlc3QaGy5hdXRoLnYxLkludHJvc3BlY3RSZXNwb25zZSIDkAICEl8KEUdldFNlcnZlck1ldGFkYXRhEiEuYXV0aC52MS5HZXRTZXJ2ZXJNZXRhZGF0YVJlcXVlc3QaIi5hdXRoLnYxLkdldFNlcnZlck1ldGFkYXRhUmVzcG9uc2UiA5ACAhJBCgdHZXRLZXlzEhcuYXV0aC52MS5HZXRLZXlzUmVxdWVzdBoYLmF1dGgudjEuR2V0S2V5c1Jlc3BvbnNlIgOQAgJCOQoHYXV0aC52MVABWiJhdXRoLXJlZ2lzdHJ5L3Byb3RvL2F1dGgvdjE7YXV0aHYxqgIHQXV0aC5WMWIGcHJvdG8z", [file_auth_v1_records, file_google_protobuf_field_mask, file_google_protobuf_timestamp]);
 
 /**
  * The form of a new user. Text fields hold at most 255 characters and no control characters.
@@ -97,7 +97,7 @@ export type SignUpRequest = Message<"auth.v1.SignUpRequest"> & {
   securityquestion?: string | undefined;
 
   /**
-   * Answer to `securityquestion`.
+   * Answer to `securityquestion`. With AUTH_STRICT it isn’t stored.
    *
    * @generated from field: optional string securityanswer = 11;
    */
@@ -264,6 +264,13 @@ export type GetMeRequest = Message<"auth.v1.GetMeRequest"> & {
    * @generated from field: bool with_previous_sign_in = 1;
    */
   withPreviousSignIn: boolean;
+
+  /**
+   * Whether to return `ways_back`.
+   *
+   * @generated from field: bool with_ways_back = 2;
+   */
+  withWaysBack: boolean;
 };
 
 /**
@@ -294,6 +301,13 @@ export type GetMeResponse = Message<"auth.v1.GetMeResponse"> & {
    * @generated from field: optional auth.v1.SignIn previous_sign_in = 2;
    */
   previousSignIn?: SignIn | undefined;
+
+  /**
+   * How the user can sign in without its password. Absent unless requested, and for the restricted sessions of a ROLE_ADMIN.
+   *
+   * @generated from field: optional auth.v1.WaysBack ways_back = 3;
+   */
+  waysBack?: WaysBack | undefined;
 };
 
 /**
@@ -302,6 +316,42 @@ export type GetMeResponse = Message<"auth.v1.GetMeResponse"> & {
  */
 export const GetMeResponseSchema: GenMessage<GetMeResponse> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 7);
+
+/**
+ * How a user can sign in without its password: by a key that is mailed to its address, or by answers to two questions. A user
+ * without either needs an administrator.
+ *
+ * @generated from message auth.v1.WaysBack
+ */
+export type WaysBack = Message<"auth.v1.WaysBack"> & {
+  /**
+   * The e-mail address of the user; absent if it has none: SetEmail gives it one.
+   *
+   * @generated from field: optional string email = 1;
+   */
+  email?: string | undefined;
+
+  /**
+   * Whether the address is proved: a code or a key that was mailed there came back. A change of the address ends it.
+   *
+   * @generated from field: bool email_proved = 2;
+   */
+  emailProved: boolean;
+
+  /**
+   * Number of questions to which an answer counts.
+   *
+   * @generated from field: int32 answers = 3;
+   */
+  answers: number;
+};
+
+/**
+ * Describes the message auth.v1.WaysBack.
+ * Use `create(WaysBackSchema)` to create a new message.
+ */
+export const WaysBackSchema: GenMessage<WaysBack> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 8);
 
 /**
  * A sign-in, at the public services or at Administration. Sign-up is one, too.
@@ -329,7 +379,7 @@ export type SignIn = Message<"auth.v1.SignIn"> & {
  * Use `create(SignInSchema)` to create a new message.
  */
 export const SignInSchema: GenMessage<SignIn> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 8);
+  messageDesc(file_auth_v1_users, 9);
 
 /**
  * Fields of a user's profile, under the rules of SignUp.
@@ -393,7 +443,7 @@ export type Profile = Message<"auth.v1.Profile"> & {
  * Use `create(ProfileSchema)` to create a new message.
  */
 export const ProfileSchema: GenMessage<Profile> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 9);
+  messageDesc(file_auth_v1_users, 10);
 
 /**
  * The changes.
@@ -422,7 +472,7 @@ export type UpdateMeRequest = Message<"auth.v1.UpdateMeRequest"> & {
  * Use `create(UpdateMeRequestSchema)` to create a new message.
  */
 export const UpdateMeRequestSchema: GenMessage<UpdateMeRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 10);
+  messageDesc(file_auth_v1_users, 11);
 
 /**
  * The changed user.
@@ -443,7 +493,7 @@ export type UpdateMeResponse = Message<"auth.v1.UpdateMeResponse"> & {
  * Use `create(UpdateMeResponseSchema)` to create a new message.
  */
 export const UpdateMeResponseSchema: GenMessage<UpdateMeResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 11);
+  messageDesc(file_auth_v1_users, 12);
 
 /**
  * Empty: the metadata has the token.
@@ -458,7 +508,7 @@ export type RefreshRequest = Message<"auth.v1.RefreshRequest"> & {
  * Use `create(RefreshRequestSchema)` to create a new message.
  */
 export const RefreshRequestSchema: GenMessage<RefreshRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 12);
+  messageDesc(file_auth_v1_users, 13);
 
 /**
  * The new token.
@@ -479,7 +529,7 @@ export type RefreshResponse = Message<"auth.v1.RefreshResponse"> & {
  * Use `create(RefreshResponseSchema)` to create a new message.
  */
 export const RefreshResponseSchema: GenMessage<RefreshResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 13);
+  messageDesc(file_auth_v1_users, 14);
 
 /**
  * The user to look up.
@@ -507,7 +557,7 @@ export type GetUserRequest = Message<"auth.v1.GetUserRequest"> & {
  * Use `create(GetUserRequestSchema)` to create a new message.
  */
 export const GetUserRequestSchema: GenMessage<GetUserRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 14);
+  messageDesc(file_auth_v1_users, 15);
 
 /**
  * The requested user.
@@ -528,7 +578,7 @@ export type GetUserResponse = Message<"auth.v1.GetUserResponse"> & {
  * Use `create(GetUserResponseSchema)` to create a new message.
  */
 export const GetUserResponseSchema: GenMessage<GetUserResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 15);
+  messageDesc(file_auth_v1_users, 16);
 
 /**
  * A reference to a user, by id or username.
@@ -565,7 +615,7 @@ export type UserReference = Message<"auth.v1.UserReference"> & {
  * Use `create(UserReferenceSchema)` to create a new message.
  */
 export const UserReferenceSchema: GenMessage<UserReference> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 16);
+  messageDesc(file_auth_v1_users, 17);
 
 /**
  * The users to look up.
@@ -586,7 +636,7 @@ export type BatchGetUsersRequest = Message<"auth.v1.BatchGetUsersRequest"> & {
  * Use `create(BatchGetUsersRequestSchema)` to create a new message.
  */
 export const BatchGetUsersRequestSchema: GenMessage<BatchGetUsersRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 17);
+  messageDesc(file_auth_v1_users, 18);
 
 /**
  * The users found.
@@ -614,7 +664,7 @@ export type BatchGetUsersResponse = Message<"auth.v1.BatchGetUsersResponse"> & {
  * Use `create(BatchGetUsersResponseSchema)` to create a new message.
  */
 export const BatchGetUsersResponseSchema: GenMessage<BatchGetUsersResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 18);
+  messageDesc(file_auth_v1_users, 19);
 
 /**
  * The users to list: at least one filter is required, and all given must match.
@@ -656,7 +706,7 @@ export type UsersListUsersRequest = Message<"auth.v1.UsersListUsersRequest"> & {
  * Use `create(UsersListUsersRequestSchema)` to create a new message.
  */
 export const UsersListUsersRequestSchema: GenMessage<UsersListUsersRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 19);
+  messageDesc(file_auth_v1_users, 20);
 
 /**
  * A page of users.
@@ -684,7 +734,7 @@ export type UsersListUsersResponse = Message<"auth.v1.UsersListUsersResponse"> &
  * Use `create(UsersListUsersResponseSchema)` to create a new message.
  */
 export const UsersListUsersResponseSchema: GenMessage<UsersListUsersResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 20);
+  messageDesc(file_auth_v1_users, 21);
 
 /**
  * The new address.
@@ -712,7 +762,7 @@ export type SetEmailRequest = Message<"auth.v1.SetEmailRequest"> & {
  * Use `create(SetEmailRequestSchema)` to create a new message.
  */
 export const SetEmailRequestSchema: GenMessage<SetEmailRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 21);
+  messageDesc(file_auth_v1_users, 22);
 
 /**
  * Empty: the code is queued, unless the address received too many e-mails recently.
@@ -727,7 +777,7 @@ export type SetEmailResponse = Message<"auth.v1.SetEmailResponse"> & {
  * Use `create(SetEmailResponseSchema)` to create a new message.
  */
 export const SetEmailResponseSchema: GenMessage<SetEmailResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 22);
+  messageDesc(file_auth_v1_users, 23);
 
 /**
  * The mailed code.
@@ -748,7 +798,7 @@ export type ConfirmEmailRequest = Message<"auth.v1.ConfirmEmailRequest"> & {
  * Use `create(ConfirmEmailRequestSchema)` to create a new message.
  */
 export const ConfirmEmailRequestSchema: GenMessage<ConfirmEmailRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 23);
+  messageDesc(file_auth_v1_users, 24);
 
 /**
  * Empty: the new address is in effect.
@@ -763,7 +813,7 @@ export type ConfirmEmailResponse = Message<"auth.v1.ConfirmEmailResponse"> & {
  * Use `create(ConfirmEmailResponseSchema)` to create a new message.
  */
 export const ConfirmEmailResponseSchema: GenMessage<ConfirmEmailResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 24);
+  messageDesc(file_auth_v1_users, 25);
 
 /**
  * The new username.
@@ -791,7 +841,7 @@ export type SetUsernameRequest = Message<"auth.v1.SetUsernameRequest"> & {
  * Use `create(SetUsernameRequestSchema)` to create a new message.
  */
 export const SetUsernameRequestSchema: GenMessage<SetUsernameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 25);
+  messageDesc(file_auth_v1_users, 26);
 
 /**
  * Empty: the new username is in effect.
@@ -806,7 +856,7 @@ export type SetUsernameResponse = Message<"auth.v1.SetUsernameResponse"> & {
  * Use `create(SetUsernameResponseSchema)` to create a new message.
  */
 export const SetUsernameResponseSchema: GenMessage<SetUsernameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 26);
+  messageDesc(file_auth_v1_users, 27);
 
 /**
  * Empty: the metadata has the token.
@@ -821,7 +871,7 @@ export type RevokeMyTokensRequest = Message<"auth.v1.RevokeMyTokensRequest"> & {
  * Use `create(RevokeMyTokensRequestSchema)` to create a new message.
  */
 export const RevokeMyTokensRequestSchema: GenMessage<RevokeMyTokensRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 27);
+  messageDesc(file_auth_v1_users, 28);
 
 /**
  * Empty: the tokens are void.
@@ -836,7 +886,7 @@ export type RevokeMyTokensResponse = Message<"auth.v1.RevokeMyTokensResponse"> &
  * Use `create(RevokeMyTokensResponseSchema)` to create a new message.
  */
 export const RevokeMyTokensResponseSchema: GenMessage<RevokeMyTokensResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 28);
+  messageDesc(file_auth_v1_users, 29);
 
 /**
  * Proof that the owner deletes the account.
@@ -857,7 +907,7 @@ export type DeleteMeRequest = Message<"auth.v1.DeleteMeRequest"> & {
  * Use `create(DeleteMeRequestSchema)` to create a new message.
  */
 export const DeleteMeRequestSchema: GenMessage<DeleteMeRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 29);
+  messageDesc(file_auth_v1_users, 30);
 
 /**
  * Empty: the account is deleted, and its tokens are void.
@@ -872,7 +922,7 @@ export type DeleteMeResponse = Message<"auth.v1.DeleteMeResponse"> & {
  * Use `create(DeleteMeResponseSchema)` to create a new message.
  */
 export const DeleteMeResponseSchema: GenMessage<DeleteMeResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 30);
+  messageDesc(file_auth_v1_users, 31);
 
 /**
  * Empty: the metadata has the token.
@@ -887,7 +937,7 @@ export type ExportMeRequest = Message<"auth.v1.ExportMeRequest"> & {
  * Use `create(ExportMeRequestSchema)` to create a new message.
  */
 export const ExportMeRequestSchema: GenMessage<ExportMeRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 31);
+  messageDesc(file_auth_v1_users, 32);
 
 /**
  * The stored data of the user.
@@ -909,7 +959,7 @@ export type ExportMeResponse = Message<"auth.v1.ExportMeResponse"> & {
  * Use `create(ExportMeResponseSchema)` to create a new message.
  */
 export const ExportMeResponseSchema: GenMessage<ExportMeResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 32);
+  messageDesc(file_auth_v1_users, 33);
 
 /**
  * The page of events to return.
@@ -937,7 +987,7 @@ export type ListMyEventsRequest = Message<"auth.v1.ListMyEventsRequest"> & {
  * Use `create(ListMyEventsRequestSchema)` to create a new message.
  */
 export const ListMyEventsRequestSchema: GenMessage<ListMyEventsRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 33);
+  messageDesc(file_auth_v1_users, 34);
 
 /**
  * A page of events.
@@ -965,7 +1015,7 @@ export type ListMyEventsResponse = Message<"auth.v1.ListMyEventsResponse"> & {
  * Use `create(ListMyEventsResponseSchema)` to create a new message.
  */
 export const ListMyEventsResponseSchema: GenMessage<ListMyEventsResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 34);
+  messageDesc(file_auth_v1_users, 35);
 
 /**
  * An event of the audit log, as the user concerned sees it.
@@ -1015,7 +1065,7 @@ export type AccountEvent = Message<"auth.v1.AccountEvent"> & {
  * Use `create(AccountEventSchema)` to create a new message.
  */
 export const AccountEventSchema: GenMessage<AccountEvent> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 35);
+  messageDesc(file_auth_v1_users, 36);
 
 /**
  * Empty: the metadata has the token.
@@ -1030,7 +1080,7 @@ export type RotateProviderKeyRequest = Message<"auth.v1.RotateProviderKeyRequest
  * Use `create(RotateProviderKeyRequestSchema)` to create a new message.
  */
 export const RotateProviderKeyRequestSchema: GenMessage<RotateProviderKeyRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 36);
+  messageDesc(file_auth_v1_users, 37);
 
 /**
  * The new key.
@@ -1051,7 +1101,7 @@ export type RotateProviderKeyResponse = Message<"auth.v1.RotateProviderKeyRespon
  * Use `create(RotateProviderKeyResponseSchema)` to create a new message.
  */
 export const RotateProviderKeyResponseSchema: GenMessage<RotateProviderKeyResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 37);
+  messageDesc(file_auth_v1_users, 38);
 
 /**
  * The members to list.
@@ -1087,7 +1137,7 @@ export type ListMembersRequest = Message<"auth.v1.ListMembersRequest"> & {
  * Use `create(ListMembersRequestSchema)` to create a new message.
  */
 export const ListMembersRequestSchema: GenMessage<ListMembersRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 38);
+  messageDesc(file_auth_v1_users, 39);
 
 /**
  * A page of members.
@@ -1115,7 +1165,7 @@ export type ListMembersResponse = Message<"auth.v1.ListMembersResponse"> & {
  * Use `create(ListMembersResponseSchema)` to create a new message.
  */
 export const ListMembersResponseSchema: GenMessage<ListMembersResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 39);
+  messageDesc(file_auth_v1_users, 40);
 
 /**
  * A member of an organization.
@@ -1165,7 +1215,7 @@ export type Member = Message<"auth.v1.Member"> & {
  * Use `create(MemberSchema)` to create a new message.
  */
 export const MemberSchema: GenMessage<Member> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 40);
+  messageDesc(file_auth_v1_users, 41);
 
 /**
  * The member to deactivate.
@@ -1186,7 +1236,7 @@ export type DeactivateMemberRequest = Message<"auth.v1.DeactivateMemberRequest">
  * Use `create(DeactivateMemberRequestSchema)` to create a new message.
  */
 export const DeactivateMemberRequestSchema: GenMessage<DeactivateMemberRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 41);
+  messageDesc(file_auth_v1_users, 42);
 
 /**
  * Empty: the member is inactive.
@@ -1201,7 +1251,7 @@ export type DeactivateMemberResponse = Message<"auth.v1.DeactivateMemberResponse
  * Use `create(DeactivateMemberResponseSchema)` to create a new message.
  */
 export const DeactivateMemberResponseSchema: GenMessage<DeactivateMemberResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 42);
+  messageDesc(file_auth_v1_users, 43);
 
 /**
  * The user who needs a key, and its recipient.
@@ -1229,7 +1279,7 @@ export type SendAdminKeyByEmailPartnerRequest = Message<"auth.v1.SendAdminKeyByE
  * Use `create(SendAdminKeyByEmailPartnerRequestSchema)` to create a new message.
  */
 export const SendAdminKeyByEmailPartnerRequestSchema: GenMessage<SendAdminKeyByEmailPartnerRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 43);
+  messageDesc(file_auth_v1_users, 44);
 
 /**
  * Empty: the e-mail is queued.
@@ -1244,7 +1294,7 @@ export type SendAdminKeyByEmailPartnerResponse = Message<"auth.v1.SendAdminKeyBy
  * Use `create(SendAdminKeyByEmailPartnerResponseSchema)` to create a new message.
  */
 export const SendAdminKeyByEmailPartnerResponseSchema: GenMessage<SendAdminKeyByEmailPartnerResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 44);
+  messageDesc(file_auth_v1_users, 45);
 
 /**
  * The username to look up.
@@ -1265,7 +1315,7 @@ export type ExistsByUsernameRequest = Message<"auth.v1.ExistsByUsernameRequest">
  * Use `create(ExistsByUsernameRequestSchema)` to create a new message.
  */
 export const ExistsByUsernameRequestSchema: GenMessage<ExistsByUsernameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 45);
+  messageDesc(file_auth_v1_users, 46);
 
 /**
  * Whether it is taken.
@@ -1286,7 +1336,7 @@ export type ExistsByUsernameResponse = Message<"auth.v1.ExistsByUsernameResponse
  * Use `create(ExistsByUsernameResponseSchema)` to create a new message.
  */
 export const ExistsByUsernameResponseSchema: GenMessage<ExistsByUsernameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 46);
+  messageDesc(file_auth_v1_users, 47);
 
 /**
  * The nickname to look up.
@@ -1307,7 +1357,7 @@ export type ExistsByNicknameRequest = Message<"auth.v1.ExistsByNicknameRequest">
  * Use `create(ExistsByNicknameRequestSchema)` to create a new message.
  */
 export const ExistsByNicknameRequestSchema: GenMessage<ExistsByNicknameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 47);
+  messageDesc(file_auth_v1_users, 48);
 
 /**
  * Whether it is taken.
@@ -1328,7 +1378,7 @@ export type ExistsByNicknameResponse = Message<"auth.v1.ExistsByNicknameResponse
  * Use `create(ExistsByNicknameResponseSchema)` to create a new message.
  */
 export const ExistsByNicknameResponseSchema: GenMessage<ExistsByNicknameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 48);
+  messageDesc(file_auth_v1_users, 49);
 
 /**
  * The token to verify.
@@ -1349,7 +1399,7 @@ export type VerifyTokenRequest = Message<"auth.v1.VerifyTokenRequest"> & {
  * Use `create(VerifyTokenRequestSchema)` to create a new message.
  */
 export const VerifyTokenRequestSchema: GenMessage<VerifyTokenRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 49);
+  messageDesc(file_auth_v1_users, 50);
 
 /**
  * The introspection response of RFC 7662, with the claims of this service. An invalid token has only `active`.
@@ -1461,7 +1511,7 @@ export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
  * Use `create(VerifyTokenResponseSchema)` to create a new message.
  */
 export const VerifyTokenResponseSchema: GenMessage<VerifyTokenResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 50);
+  messageDesc(file_auth_v1_users, 51);
 
 /**
  * The token to introspect.
@@ -1482,7 +1532,7 @@ export type IntrospectRequest = Message<"auth.v1.IntrospectRequest"> & {
  * Use `create(IntrospectRequestSchema)` to create a new message.
  */
 export const IntrospectRequestSchema: GenMessage<IntrospectRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 51);
+  messageDesc(file_auth_v1_users, 52);
 
 /**
  * The introspection response.
@@ -1504,7 +1554,7 @@ export type IntrospectResponse = Message<"auth.v1.IntrospectResponse"> & {
  * Use `create(IntrospectResponseSchema)` to create a new message.
  */
 export const IntrospectResponseSchema: GenMessage<IntrospectResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 52);
+  messageDesc(file_auth_v1_users, 53);
 
 /**
  * Empty.
@@ -1519,7 +1569,7 @@ export type GetServerMetadataRequest = Message<"auth.v1.GetServerMetadataRequest
  * Use `create(GetServerMetadataRequestSchema)` to create a new message.
  */
 export const GetServerMetadataRequestSchema: GenMessage<GetServerMetadataRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 53);
+  messageDesc(file_auth_v1_users, 54);
 
 /**
  * The metadata.
@@ -1541,7 +1591,7 @@ export type GetServerMetadataResponse = Message<"auth.v1.GetServerMetadataRespon
  * Use `create(GetServerMetadataResponseSchema)` to create a new message.
  */
 export const GetServerMetadataResponseSchema: GenMessage<GetServerMetadataResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 54);
+  messageDesc(file_auth_v1_users, 55);
 
 /**
  * Empty.
@@ -1556,7 +1606,7 @@ export type GetKeysRequest = Message<"auth.v1.GetKeysRequest"> & {
  * Use `create(GetKeysRequestSchema)` to create a new message.
  */
 export const GetKeysRequestSchema: GenMessage<GetKeysRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 55);
+  messageDesc(file_auth_v1_users, 56);
 
 /**
  * The key set.
@@ -1577,7 +1627,7 @@ export type GetKeysResponse = Message<"auth.v1.GetKeysResponse"> & {
  * Use `create(GetKeysResponseSchema)` to create a new message.
  */
 export const GetKeysResponseSchema: GenMessage<GetKeysResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 56);
+  messageDesc(file_auth_v1_users, 57);
 
 /**
  * One public key, in the fields of RFC 7517 and RFC 7518.
@@ -1640,7 +1690,7 @@ export type Key = Message<"auth.v1.Key"> & {
  * Use `create(KeySchema)` to create a new message.
  */
 export const KeySchema: GenMessage<Key> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 57);
+  messageDesc(file_auth_v1_users, 58);
 
 /**
  * Sign-up, activation, sign-in and look-up of users, and changes of users to their own accounts.
@@ -1669,6 +1719,9 @@ export const KeySchema: GenMessage<Key> = /*@__PURE__*/
  * The last paragraph also has the method and path over HTTP, below `/1.0.0`, `/1.0.2` and the base path, which serves the
  * default revision. Over Connect and gRPC-Web, each RPC is a POST to a path such as `/auth.v1.Users/Login`.
  *
+ * With AUTH_STRICT, fields that are marked `debug_redact` are refused in the query of a URL with MALFORMED_REQUEST: send them in
+ * the body.
+ *
  * You can retry RPCs that are marked IDEMPOTENT when no answer arrives. They aren't marked NO_SIDE_EFFECTS, although they have
  * none, because Connect would also accept such calls by GET, with tokens and names in the URL.
  *
@@ -1679,6 +1732,8 @@ export const Users: GenService<{
    * Registers an inactive user and returns a token for it.
    * Refuses with INVALID_SIGN_UP and lists every invalid field: missing required fields, values outside their allowed set,
    * length or format, terms not accepted, username or nickname taken (with a suggestion for the nickname).
+   * When no answer arrives, send the sign-up again: for 15 minutes, one with the same password and fields, of a user who was never
+   * activated and isn’t suspended, gets a token for that user. Its password counts as an attempt like a sign-in.
    *
    * HTTP: POST /users/signup
    * Errors: INVALID_SIGN_UP (INVALID_ARGUMENT), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
@@ -1724,7 +1779,8 @@ export const Users: GenService<{
     output: typeof LoginResponseSchema;
   },
   /**
-   * Returns the token's user. Over gRPC and Connect, `with_previous_sign_in` also requests its previous sign-in. Protected.
+   * Returns the token's user. Over gRPC and Connect, `with_previous_sign_in` also requests its previous sign-in, and
+   * `with_ways_back` how it can sign in without its password. Protected.
    *
    * HTTP: GET /users/me
    * Errors: ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
@@ -1971,7 +2027,8 @@ export const Users: GenService<{
   },
   /**
    * Deactivates a ROLE_CLIENT of the caller's organization: it becomes inactive, leaves the organization, and its tokens and
-   * mailed keys are void. The user is notified by e-mail, keeps its data, and can activate again with a key. Protected: an
+   * mailed keys are void. The user is notified by e-mail, keeps its data, and can activate again with a key that it knows: to
+   * keep it out, first replace the provider key with RotateProviderKey. Protected: an
    * active ROLE_INSTITUTION of an active organization. Refuses with MISSING_PARAMETER; with USER_NOT_FOUND for a user who
    * doesn't exist and, likewise, for one who isn't a ROLE_CLIENT of the organization, the caller included.
    *
