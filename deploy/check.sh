@@ -94,8 +94,8 @@ check_proxied() {
 chart=helm/auth-registry
 forms=(
   'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8'
-  'server.settings.AUTH_ISSUER=https://auth.example.org,tls.server=one,tls.gateway=two,tls.serverName=auth-server,server.autoscaling.enabled=true,secrets.migrate=three,migrate.contract=true'
-  'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8,networkPolicy.enabled=false,secrets.smtp=false,gateway.trustedProxies=10.1.0.0/16'
+  'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8,tls.server=one,server.autoscaling.enabled=true,secrets.migrate=three,migrate.contract=true'
+  'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8,networkPolicy.enabled=false,secrets.smtp=false'
   'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8,backup.enabled=true,backup.claim=backups,backup.recipients={age1one,age1two}'
 )
 

@@ -4,12 +4,16 @@ import type { Problem } from './problem.js'
 
 const basic = /^Basic +([A-Za-z0-9+/]+={0,2})\s*$/i
 
-/** The `authorization` header of a request, with a client secret as bearer token. The client id is ignored. */
+/**
+ * The `authorization` header of a request, with a client secret as bearer token. The client id is ignored. The secret is encoded
+ * as in a form (RFC 6749, 2.3.1); a key that isn't encoded stays as it is, for it holds no `%` and no `+`.
+ */
 export function asBearer(authorization: string | undefined): string | undefined {
   const encoded = authorization && basic.exec(authorization)?.[1]
   if (!encoded) return authorization
   const credentials = Buffer.from(encoded, 'base64').toString()
-  return `Bearer ${credentials.slice(credentials.indexOf(':') + 1)}`
+  const [secret = ''] = new URLSearchParams(`s=${credentials.slice(credentials.indexOf(':') + 1)}`).values()
+  return `Bearer ${secret}`
 }
 
 /** The problem of a refused client, with a challenge (RFC 9110, 11.6.1; RFC 6750, 3.1). */

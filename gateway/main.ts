@@ -1,5 +1,5 @@
 #!/usr/bin/env -S node --max-semi-space-size=8 --max-old-space-size=512
-/** `auth-gateway`: the gateway as a separate process, in front of remote servers. */
+/** `auth-gateway`: the gateway as a separate process, for an edge without keys and database. */
 import { create } from '@bufbuild/protobuf'
 import { createScheduler, schedulerLimits } from '../server/limits/scheduler.js'
 import { createLog } from '../server/observability/log.js'
@@ -13,13 +13,14 @@ import { answerArguments } from '../server/process/usage.js'
 import { warnOfNode } from '../server/process/version.js'
 import { createGateway } from './http.js'
 import { createGatewayMetrics } from './metrics.js'
-import { createRemoteTransport } from './remote.js'
+import { createRemoteTransport, maxStreams } from './remote.js'
 import { readiness } from './routes.js'
 
-const usage = `auth-gateway: HTTP in front of one or more auth-server
+const usage = `auth-gateway: HTTP without keys and database, in front of auth-server
 
 Environment variables:
-  AUTH_SERVER_URL                         gRPC servers: host:port, several IP addresses with ports, dns:///name:port
+  AUTH_SERVER_URL                         the gRPC server, or a load balancer before several: host:port or
+                                          dns:///name:port
   AUTH_SERVER_NAME                        name in their certificates, if it differs from the host of the URL
   AUTH_TLS_CA                             authority of their certificates: enables TLS to them
   AUTH_TLS_CERT, AUTH_TLS_KEY             certificate of the gateway for them, and for Prometheus
@@ -57,12 +58,11 @@ async function main(): Promise<void> {
   const transport = createRemoteTransport({ target, serverName, log, ...(ca && certificates && { certificates }) })
   const endpoint = createMetricsEndpoint()
   const metrics = createGatewayMetrics(endpoint.registry)
-  metrics.watchServers(transport.servers)
   if (certificates) endpoint.watchCertificate('servers', certificates.endsAt)
   if (httpCertificates) endpoint.watchCertificate('http', httpCertificates.endsAt)
   const { defaultRevision, compatibility, trustedProxies, corsOrigins, docs } = settings
-  // Calls to a server need no slots here, because the server schedules them.
-  const scheduler = createScheduler({ ...schedulerLimits, slots: Number.POSITIVE_INFINITY }, () => false)
+  // Calls beyond the streams of a connection wait here, fairly by network.
+  const scheduler = createScheduler({ ...schedulerLimits, slots: maxStreams }, () => false)
   endpoint.watchScheduler(scheduler.stats)
   const gateway = createGateway({
     transport,

@@ -64,19 +64,5 @@ export function createGatewayMetrics(registry: Registry) {
         },
       })
     },
-    /** Exports the number of known and of connected servers. */
-    watchServers(stats: () => { readonly known: number; readonly connected: number }): void {
-      new Gauge({
-        name: 'auth_servers',
-        help: 'Servers of a separate gateway: connected, which answer, and away.',
-        labelNames: ['state'],
-        registers,
-        collect() {
-          const { known, connected } = stats()
-          this.set({ state: 'connected' }, connected)
-          this.set({ state: 'away' }, Math.max(0, known - connected))
-        },
-      })
-    },
   }
 }

@@ -1,12 +1,11 @@
 /**
- * Transport to services in other processes, over gRPC. Calls are balanced over all servers that answer (servers.ts). A
- * server that dies is skipped at once, one that hangs when it answers neither a health check nor a call in time; the channel
- * reconnects to both. A call that no server has begun goes to the next server; a call that a server may have begun is
- * retried only if its definition is idempotent, and once. gRPC's own retries (proposal A6) don't cover answers that begin
- * and break off.
+ * Transport to services in another process, over gRPC: one target, which is a server, or a load balancer before several. A
+ * call that can't be delivered is repeated once if its definition is idempotent.
+ *
+ * All clients share the connections to the target, so none may break or fill them. A stream is never reset, because Node.js
+ * closes a connection after too many resets: what its client gives up ends at the server. Metadata are no longer than any
+ * peer accepts. Calls that wait at the server hold no slot of the scheduler, and have connections of their own.
  */
-import { setTimeout as sleep } from 'node:timers/promises'
-import { promisify } from 'node:util'
 import {
   create,
   type DescMessage,
@@ -18,267 +17,170 @@ import {
   toBinary,
 } from '@bufbuild/protobuf'
 import { MethodOptions_IdempotencyLevel } from '@bufbuild/protobuf/wkt'
-import { Code, ConnectError, type Transport, type UnaryResponse } from '@connectrpc/connect'
-import { Client, credentials, experimental, type ServiceError } from '@grpc/grpc-js'
+import { Code, ConnectError, type ContextValues, type Transport, type UnaryResponse } from '@connectrpc/connect'
+import { Client, type ClientUnaryCall, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
 import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { StatusSchema } from '../proto/gen/google/rpc/status_pb.js'
-import {
-  Health,
-  type HealthCheckResponse,
-  HealthCheckResponse_ServingStatus,
-} from '../proto/gen/grpc/health/v1/health_pb.js'
+import { Health } from '../proto/gen/grpc/health/v1/health_pb.js'
+import { turnKey } from '../server/limits/scheduler.js'
 import { inSpan, SpanKind, traceHeaders, tracing } from '../server/observability/tracing.js'
-import {
-  type BalancedCall,
-  CallMetadata,
-  countServers,
-  isConnected,
-  roundRobin,
-  type Server,
-  type Health as ServerHealth,
-  type ServerStats,
-  type Servers,
-  serversOption,
-} from './servers.js'
+import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
+import type { Policy } from '../server/policy/row.js'
+import { usersPolicies } from '../server/policy/users.js'
+import type { Certificates } from '../server/process/certificates.js'
 
 /** Options of the transport. */
 interface RemoteOptions {
-  /**
-   * gRPC target. `dns:///auth.internal:50051` balances calls over all addresses of the name; several addresses can be
-   * listed as `ipv4:192.0.2.1:50051,192.0.2.2:50051`.
-   */
+  /** gRPC target: `host:port`, or `dns:///name:port`, whose addresses get calls in turn. */
   readonly target: string
-  /**
-   * Authority of the servers' certificates, and, if `identified`, the gateway's own certificate; both may change.
-   * Absent: no TLS.
-   */
-  readonly certificates?: experimental.CertificateProvider & { readonly identified: boolean }
-  /** Name in the servers' certificates; default: the (first) host of the target. */
+  /** Authority of the servers' certificates, and perhaps the gateway's own; both may change. Absent: no TLS. */
+  readonly certificates?: Pick<Certificates, 'context'>
+  /** Name in the servers' certificates; default: the host of the target. */
   readonly serverName?: string | undefined
-  /** Gets a line when a server is lost, with the error of its connection, and when it is back. */
-  readonly log?: Log
+  /** Gets a line for each call that was lost, with what grpc-js says of the connection. */
+  readonly log?: { warn(fields: object, message: string): void }
 }
 
-/** A pino logger fits. */
-interface Log {
-  info(fields: object, message: string): void
-  warn(fields: object, message: string): void
-}
-
-/** A transport that holds connections. Its health check answers for all servers: SERVING while one of them is ready. */
+/** A transport that holds connections. */
 type RemoteTransport = Transport & {
-  /** Number of known servers, and of those that are connected and answer. */
-  servers(): ServerStats
   /** Ends the waits of `Changes.Poll`: servers answer these calls now, and later ones without a wait. */
   endWaits(): void
   /** Closes the connections after the calls in progress. */
   close(): void
 }
 
-/** Messages for failed calls: they reveal neither addresses nor causes. */
-const publicMessages: Partial<Record<Code, string>> = {
-  [Code.Unavailable]: 'The service can’t answer now. Try again later.',
-  [Code.DeadlineExceeded]: 'The deadline has passed. Try again.',
-}
-
 /**
- * Each server is checked a second after its last check, and has so many ms to answer; it needs at most 2 s. A server that
- * answers nothing meanwhile, neither the check nor a call, is lost.
+ * Maximum calls in progress on a connection. The limit of a load balancer isn't known; HTTP/2 recommends that none permits
+ * fewer (RFC 9113, 6.5.2).
  */
-const checkInterval = 1_000
-const checkTimeout = 2_500
+export const maxStreams = 100
 
-/**
- * During calls, servers are pinged; a server that doesn't answer within the timeout is disconnected, with all its calls, after
- * at most 10 s. A busy server answers in time. When a server ends a connection, grpc-js cuts the calls in progress at the next
- * ping (https://github.com/grpc/grpc-node/issues/3068), so the interval is long compared to most calls.
- */
-const keepalive = { 'grpc.keepalive_time_ms': 4_000, 'grpc.keepalive_timeout_ms': 6_000 }
+/** Milliseconds after its deadline at which a call that the server hasn't ended is reset. */
+const patience = 2_000
 
-const { IDEMPOTENT } = MethodOptions_IdempotencyLevel
-const { SERVING, NOT_SERVING } = HealthCheckResponse_ServingStatus
-
-/**
- * The service config (gRPC proposal A2), without outlier detection: grpc-js counts refusals as failures, so a client could
- * exclude healthy servers with wrong passwords.
- */
-const serviceConfig = { loadBalancingConfig: [roundRobin] }
-
-/** The RPC that waits at a server, which ends the wait half a second before the deadline. */
-const { poll } = Changes.method
-
-/** Milliseconds that a poll may take once waits have ended. */
+/** Milliseconds that a poll may take once waits have ended. Servers end a wait half a second before the deadline. */
 const endedWait = 1_000
 
-/** RPCs that may be retried. */
-const idempotent: ReadonlySet<DescMethodUnary> = new Set(
-  ([...Users.methods, ...ForgotPasswords.methods, ...Changes.methods] as DescMethodUnary[]).filter(
-    rpc => rpc.idempotency === IDEMPOTENT,
-  ),
-)
+const { poll } = Changes.method
+const { IDEMPOTENT } = MethodOptions_IdempotencyLevel
+const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods] as DescMethodUnary[]
 
-/** Milliseconds before a retry: by then a lost server is skipped. */
-const pause = 10
+/** RPCs that wait at the server, for a change or for a hash thread. */
+const waiting: ReadonlySet<DescMethodUnary> = new Set([
+  poll,
+  ...hashing(Users.method, usersPolicies),
+  ...hashing(ForgotPasswords.method, forgotPasswordsPolicies),
+])
 
-/** Maximum lost calls that are retried, enough for the failure of a server. Each answered call reduces the count by one. */
-const maxLost = 500
-
-/** A call in progress. */
-interface Attempt extends BalancedCall {
-  readonly method: DescMethodUnary
-  /** Ends a call that may be retried, as lost. */
-  readonly abandon?: () => void
+function hashing(methods: object, rows: Readonly<Record<string, Policy>>): DescMethodUnary[] {
+  return Object.entries(methods).flatMap(([name, method]) => (rows[name]?.limits.includes('hashing') ? [method] : []))
 }
 
-/**
- * Creates a transport to services in other processes over gRPC, and connects. Answers have no headers and trailers, because
- * the services send no relevant ones.
- */
-export function createRemoteTransport(options: RemoteOptions): RemoteTransport {
-  const { target, certificates, serverName, log } = options
-  const servers: Servers = new Map()
-  const inFlight = new Set<Attempt>()
-  let waitsEnded = false
-  const client = new Client(
-    target,
-    certificates
-      ? experimental.createCertificateProviderChannelCredentials(
-          certificates,
-          certificates.identified ? certificates : null,
-        )
-      : credentials.createInsecure(),
+/** The service config (gRPC proposals A2 and A6). Half of 1,000 lost calls may be retried, and as many as are answered. */
+const serviceConfig = {
+  loadBalancingConfig: [{ round_robin: {} }],
+  methodConfig: [
     {
-      'grpc.service_config': JSON.stringify(serviceConfig),
-      // The config is fixed; TXT records of the name are ignored.
-      'grpc.service_config_disable_resolution': 1,
-      'grpc.enable_channelz': 0,
-      ...keepalive,
-      [serversOption]: servers,
-      // Reconnects to a restarted server within seconds, not minutes.
-      'grpc.max_reconnect_backoff_ms': 5_000,
-      // Resolves the name again within seconds after a lost connection.
-      'grpc.dns_min_time_between_resolutions_ms': 5_000,
-      ...(serverName !== undefined && { 'grpc.ssl_target_name_override': serverName }),
+      name: [...rpcs.filter(({ idempotency }) => idempotency === IDEMPOTENT), Health.method.check].map(
+        ({ parent, name }) => ({ service: parent.typeName, method: name }),
+      ),
+      retryPolicy: {
+        maxAttempts: 2,
+        initialBackoff: '0.01s',
+        maxBackoff: '0.1s',
+        backoffMultiplier: 2,
+        retryableStatusCodes: ['UNAVAILABLE'],
+      },
     },
-  )
+  ],
+  retryThrottling: { maxTokens: 1_000, tokenRatio: 1 },
+}
 
-  function callOnce(
-    method: DescMethodUnary,
-    request: Message,
-    headers: HeadersInit | undefined,
-    deadline: number,
-    signal?: AbortSignal,
-    only?: Server,
-  ) {
+const channelOptions = {
+  'grpc.service_config': JSON.stringify(serviceConfig),
+  // The config is fixed; TXT records of the name are ignored.
+  'grpc.service_config_disable_resolution': 1,
+  // The variables are those of a shell, for other programs.
+  'grpc.enable_http_proxy': 0,
+  // Otherwise clients with equal options share connections.
+  'grpc.use_local_subchannel_pool': 1,
+  'grpc.enable_channelz': 0,
+  // During calls, the peer is pinged. A busy server answers in time.
+  'grpc.keepalive_time_ms': 4_000,
+  'grpc.keepalive_timeout_ms': 6_000,
+  // Reconnects to a restarted server within seconds, not minutes.
+  'grpc.max_reconnect_backoff_ms': 5_000,
+  // Resolves the name again within seconds after a lost connection.
+  'grpc.dns_min_time_between_resolutions_ms': 5_000,
+  // Connections beyond the first one are closed when they aren't used.
+  'grpc.client_idle_timeout_ms': 60_000,
+}
+
+/** Messages for failed calls: they reveal neither addresses nor causes. */
+const unavailable = 'The service can’t answer now. Try again later.'
+const late = 'The deadline has passed. Try again.'
+
+/**
+ * Creates a transport to services in another process. Answers have no headers and trailers, because the services send no
+ * relevant ones. A call that was begun ignores its signal: it resolves when the server ends it.
+ */
+export function createRemoteTransport({ target, certificates, serverName, log }: RemoteOptions): RemoteTransport {
+  const connections = { waiting: createConnections(open), others: createConnections(open) }
+  let context = certificates?.context()
+  let waitsEnded = false
+  const polls = new Set<ClientUnaryCall>()
+
+  function open(): Client {
+    const secure = context ? credentials.createFromSecureContext(context) : credentials.createInsecure()
+    const name = serverName !== undefined && { 'grpc.ssl_target_name_override': serverName }
+    return new Client(target, secure, { ...channelOptions, ...name })
+  }
+
+  function close(): void {
+    for (const each of Object.values(connections)) each.close()
+  }
+
+  async function callOnce(method: DescMethodUnary, request: Message, metadata: Metadata, deadline: number) {
+    const current = certificates?.context()
+    // Open connections keep their certificates.
+    if (current !== context) {
+      close()
+      context = current
+    }
+    using connection = connections[waiting.has(method) ? 'waiting' : 'others'].take()
     const { path, serialize, deserialize } = wireOf(method)
-    return new Promise<Message>((resolve, reject) => {
-      if (signal?.aborted) return reject(reasonOf(signal))
-      let abandoned = false
-      const cancel = () => call.cancel()
-      const abandon = () => {
-        abandoned = true
-        cancel()
-      }
-      const attempt: Attempt = { method, ...(only && { only }), ...(idempotent.has(method) && { abandon }) }
-      const isBrief = waitsEnded && method === poll
-      const call = client.makeUnaryRequest<Message, Message>(
+    return await new Promise<Message>((resolve, reject) => {
+      const left = Math.max(1, deadline - Date.now())
+      // With this as its own deadline, grpc-js would reset the stream when it passes.
+      metadata.set('grpc-timeout', `${Math.ceil(Math.min(left, 99_999_999))}m`)
+      const call = connection.client.makeUnaryRequest<Message, Message>(
         path,
         serialize,
         deserialize,
         request,
-        metadataOf(headers, attempt),
-        { deadline: isBrief ? Math.min(deadline, Date.now() + endedWait) : deadline },
+        metadata,
         (error, message) => {
-          inFlight.delete(attempt)
-          signal?.removeEventListener('abort', cancel)
-          if (attempt.server && (!error || detailsOf(error))) attempt.server.answeredAt = performance.now()
-          if (signal?.aborted) reject(reasonOf(signal))
-          else if (abandoned) reject(new ConnectError(publicMessages[Code.Unavailable]!, Code.Unavailable))
-          else if (error) reject(connectErrorOf(error))
+          clearTimeout(timer)
+          polls.delete(call)
+          if (error) reject(error)
           else resolve(message!)
         },
       )
-      inFlight.add(attempt)
-      signal?.addEventListener('abort', cancel)
+      const timer = setTimeout(() => call.cancel(), Math.min(left + patience, 2 ** 31 - 1))
+      if (method === poll) polls.add(call)
     })
   }
 
-  const checks = new Map<Server, Promise<void>>()
-
-  /** Asks a server for its health, unless it is being asked already. */
-  function check(server: Server): Promise<void> {
-    const running = checks.get(server)
-    if (running) return running
-    const from = performance.now()
-    const { check: rpc } = Health.method
-    const made = callOnce(rpc, create(rpc.input), undefined, Date.now() + checkTimeout, undefined, server)
-      .then(
-        response => note(server, (response as HealthCheckResponse).status === SERVING ? 'ready' : 'not ready'),
-        () => server.answeredAt < from && note(server, 'lost'),
-      )
-      .then(() => void checks.delete(server))
-    checks.set(server, made)
-    return made
-  }
-
-  /** Notes the health of a server. Calls in progress at a lost server go to another one if they may be repeated. */
-  function note(server: Server, health: ServerHealth): void {
-    const { health: before = 'ready', address } = server
-    server.health = health
-    if (health === before || servers.get(address) !== server) return
-    if (health === 'ready') log?.info({ server: address }, 'a server is back')
-    else void report(server, health)
-    if (health !== 'lost') return
-    for (const attempt of inFlight) if (attempt.server === server) attempt.abandon?.()
-  }
-
-  /** Logs that a server isn't ready, once it is known of every other whether it is. */
-  async function report(server: Server, health: ServerHealth): Promise<void> {
-    await Promise.all([...servers.values()].filter(each => each.health === undefined).map(check))
-    const { address, failure } = server
-    if (server.health !== health || servers.get(address) !== server) return
-    const rest = isReady() ? 'others get its calls' : 'no other is ready'
-    log?.warn({ server: address, why: failure }, `a server is ${health}: ${rest}`)
-  }
-
-  const checkAll = () => Promise.all([...servers.values()].map(check))
-  const isReady = () => [...servers.values()].some(server => server.health === 'ready' && isConnected(server))
-
-  /** The health of all servers together. What isn't known yet, or was bad, is asked now. */
-  async function health(): Promise<Message> {
-    if (!isReady()) {
-      if (servers.size === 0)
-        await promisify(client.waitForReady.bind(client))(Date.now() + checkTimeout).catch(() => {})
-      await checkAll()
-    }
-    return create(Health.method.check.output, { status: isReady() ? SERVING : NOT_SERVING })
-  }
-
-  // Connects.
-  client.getChannel().getConnectivityState(true)
-  const checking = setInterval(checkAll, checkInterval).unref()
-
-  let lost = 0
-
-  /** Retries a lost call, unless more calls are lost than answered. */
-  async function callWithRetry(...given: Parameters<typeof callOnce>): Promise<Message> {
-    const answered = () => {
-      lost = Math.max(0, lost - 1)
-    }
-    try {
-      const message = await callOnce(...given)
-      answered()
-      return message
-    } catch (error) {
-      const isLost = (error as ConnectError).code === Code.Unavailable
-      if (!isLost) answered()
-      if (!isLost || (lost >= maxLost && !waitsEnded)) throw error
-      lost++
-      await sleep(pause)
-      return callOnce(...given)
-    }
+  /** A poll that waits is asked again without a wait when waits end. */
+  async function callPoll(method: DescMethodUnary, request: Message, metadata: Metadata, deadline: number) {
+    const brief = () => callOnce(method, request, metadata, Math.min(deadline, Date.now() + endedWait))
+    if (waitsEnded) return brief()
+    return callOnce(method, request, metadata, deadline).catch(error => {
+      if (waitsEnded) return brief()
+      throw error
+    })
   }
 
   async function unary<I extends DescMessage, O extends DescMessage>(
@@ -287,19 +189,27 @@ export function createRemoteTransport(options: RemoteOptions): RemoteTransport {
     timeoutMs: number | undefined,
     headers: HeadersInit | undefined,
     input: MessageInitShape<I>,
+    values?: ContextValues,
   ): Promise<UnaryResponse<I, O>> {
+    if (signal?.aborted) throw reasonOf(signal)
     const deadline = timeoutMs === undefined || timeoutMs <= 0 ? Number.POSITIVE_INFINITY : Date.now() + timeoutMs
-    const request = create(method.input, input)
-    const call = idempotent.has(method) ? callWithRetry : callOnce
-    const isCheck = (method as DescMethodUnary) === Health.method.check
-    const message = isCheck ? await health() : await call(method, request, headers, deadline, signal)
-    return {
-      stream: false,
-      service: method.parent,
-      method,
-      header: new Headers(),
-      trailer: new Headers(),
-      message: message as MessageShape<O>,
+    const call = (method as DescMethodUnary) === poll ? callPoll : callOnce
+    const work = () => call(method, create(method.input, input), metadataOf(headers), deadline)
+    const turn = values?.get(turnKey)
+    try {
+      const message = await (turn && waiting.has(method) ? turn.pause(work) : work())
+      return {
+        stream: false,
+        service: method.parent,
+        method,
+        header: new Headers(),
+        trailer: new Headers(),
+        message: message as MessageShape<O>,
+      }
+    } catch (error) {
+      const refusal = connectErrorOf(error as ServiceError, deadline)
+      if (refusal.cause) log?.warn({ err: refusal, why: (error as ServiceError).details }, 'a call was lost')
+      throw refusal
     }
   }
 
@@ -308,16 +218,32 @@ export function createRemoteTransport(options: RemoteOptions): RemoteTransport {
     stream: async () => {
       throw new ConnectError('Streams are not supported.', Code.Unimplemented)
     },
-    servers: () => countServers(servers),
     endWaits() {
       waitsEnded = true
-      for (const { method, abandon } of inFlight) if (method === poll) abandon?.()
+      for (const call of polls) call.cancel()
     },
-    close() {
-      clearInterval(checking)
-      // Ends their checks without a line in the log.
-      servers.clear()
-      client.close()
+    close,
+  }
+}
+
+/** Connections to a target: a call beyond `maxStreams` of each opens another one. */
+function createConnections(open: () => Client) {
+  const all: { readonly client: Client; calls: number }[] = []
+  return {
+    /** A connection for one call, until it is disposed of. */
+    take(): Disposable & { readonly client: Client } {
+      let connection = all.find(({ calls }) => calls < maxStreams)
+      if (!connection) {
+        connection = { client: open(), calls: 0 }
+        all.push(connection)
+      }
+      const taken = connection
+      taken.calls++
+      return { client: taken.client, [Symbol.dispose]: () => void taken.calls-- }
+    },
+    /** Closes them after their calls; further calls open new ones. */
+    close(): void {
+      for (const { client } of all.splice(0)) client.close()
     },
   }
 }
@@ -359,38 +285,63 @@ function wireOf(method: DescMethodUnary): Wire {
   return wire
 }
 
+/**
+ * The headers that pass, and the most characters of each. Together with those of gRPC they have at most 8 KiB, which every
+ * peer accepts: a larger block ends the connection. What is cut is refused as it would be whole.
+ */
+const passing: Readonly<Record<string, number>> = {
+  // A token has at most 4 KiB.
+  authorization: 4_200,
+  'accept-language': 1_000,
+  traceparent: 64,
+  // W3C Trace Context, 3.3.1.5
+  tracestate: 512,
+  'x-request-id': 64,
+  'x-forwarded-for': 64,
+  'x-malformed-message': 1,
+  'x-malformed-fields': 1_024,
+}
+
 /** Headers as metadata, which is ASCII only: other characters don't occur in valid values. */
-function metadataOf(headers: HeadersInit = {}, call: BalancedCall): CallMetadata {
-  const metadata = new CallMetadata(call)
-  const pairs = Symbol.iterator in headers ? headers : Object.entries(headers)
-  for (const [name = '', value = ''] of pairs) metadata.add(name, value.replace(/[^ -~]/g, '?'))
+function metadataOf(headers: HeadersInit = {}): Metadata {
+  const metadata = new Metadata()
+  const given = new Headers(headers)
   // Replaces the incoming trace headers, because this is the next hop.
-  if (tracing) for (const [name, value] of Object.entries(traceHeaders())) metadata.set(name, value)
+  if (tracing) for (const [name, value] of Object.entries(traceHeaders())) given.set(name, value)
+  for (const [name, length] of Object.entries(passing)) {
+    const value = given.get(name)?.replace(/[^ -~]/g, '?')
+    if (value === undefined) continue
+    const isPairs = name === 'x-malformed-fields' && value.length > length
+    metadata.set(name, value.slice(0, isPairs ? value.lastIndexOf('&', length) : length))
+  }
   return metadata
 }
 
-function connectErrorOf(error: ServiceError): ConnectError {
-  const code: Code = error.code as number
-  const bytes = detailsOf(error)
-  const status = bytes && readStatus(bytes)
+/**
+ * The refusal of a server, or the error of a call without one. An answer without details is of no server: its connection was
+ * lost, or something on the way couldn't reach one, whatever code grpc-js has for it.
+ */
+function connectErrorOf(error: ServiceError, deadline: number): ConnectError {
+  const status = readStatus(error)
+  if (status) {
+    const result = new ConnectError(status.message, status.code)
+    result.details = status.details.map(({ typeUrl, value }) => ({
+      type: typeUrl.slice(typeUrl.lastIndexOf('/') + 1),
+      value,
+    }))
+    return result
+  }
+  // grpc-js answers with this code at the deadline, at the server.
+  if ((error.code as number) === Code.DeadlineExceeded || Date.now() >= deadline)
+    return new ConnectError(late, Code.DeadlineExceeded)
   // The cause is for the log, which omits its message.
-  if (!status)
-    return new ConnectError(publicMessages[code] ?? 'Something went wrong.', code, undefined, undefined, error)
-  const result = new ConnectError(status.message, status.code)
-  result.details = status.details.map(({ typeUrl, value }) => ({
-    type: typeUrl.slice(typeUrl.lastIndexOf('/') + 1),
-    value,
-  }))
-  return result
+  return new ConnectError(unavailable, Code.Unavailable, undefined, undefined, error)
 }
 
 /** The details of a refusal, which only a server sends. */
-function detailsOf(error: ServiceError): Buffer | undefined {
-  const [bytes] = error.metadata?.get('grpc-status-details-bin') ?? []
-  return Buffer.isBuffer(bytes) ? bytes : undefined
-}
-
-function readStatus(bytes: Buffer) {
+function readStatus({ metadata }: ServiceError) {
+  const [bytes] = metadata?.get('grpc-status-details-bin') ?? []
+  if (!Buffer.isBuffer(bytes)) return undefined
   try {
     return fromBinary(StatusSchema, bytes)
   } catch {

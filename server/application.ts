@@ -76,6 +76,7 @@ import { memberRpcs } from './users/members.js'
 import { myDataRpcs } from './users/my-data.js'
 import { updateMe } from './users/profile.js'
 import { rotateProviderKey } from './users/provider-key.js'
+import { refresh } from './users/refresh.js'
 import { setUsername } from './users/rename.js'
 import { signUp } from './users/sign-up.js'
 import { tokenRpcs } from './users/tokens.js'
@@ -115,12 +116,13 @@ function createParts(deps: ApplicationDeps) {
   const { limitFactor: factor, passwordMinLength: minLength, passwordDenylist: denylistFile, timeZone } = settings
   const { attempts, counterKeys, emailQuotas, emails, users } = registry
   const { rateLimits, pool, passwords } = hashing
-  const { issuer } = tokenIssuer
+  const { issuer, audience } = tokenIssuer
   const keyring = createKeyring(registry.signingKeys, now)
   const tokens = createTokens({ ...tokenIssuer, keyring, ttl: settings.tokenTtl, now })
   const adminTokens = createTokens({
     issuer,
     audience: administrationAudience,
+    unactivated: false,
     keyring,
     ttl: adminTokenTtl,
     ownTtl: true,
@@ -160,6 +162,7 @@ function createParts(deps: ApplicationDeps) {
     factor,
     now,
     issuer,
+    audience,
   }
 }
 
@@ -176,6 +179,7 @@ export function createApplication(deps: ApplicationDeps) {
     bindRpcs(parts, Users, usersPolicies, {
       signUp: signUp(parts),
       login: login(parts),
+      refresh: refresh(parts),
       ...tokenRpcs(parts),
       ...lookUpRpcs(parts),
       updateMe: updateMe(parts),

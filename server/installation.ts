@@ -18,7 +18,7 @@ import type { AuditAction } from './policy/audit-actions.js'
 import { adminPasswordFiles, openDataFolder } from './process/data-folder.js'
 import { ignoreMissing } from './process/errno.js'
 import { readPrivateFile, writePrivateFile } from './process/private-file.js'
-import { firstAudience, firstIssuer, isAdministrationAudience, type Settings } from './process/settings.js'
+import { firstAudience, firstIssuer, isAdministrationAudience, isForIssuer, type Settings } from './process/settings.js'
 import { createRegistrar } from './registration/registrar.js'
 import { nicknameKey, questionKey, usernameKey } from './rules/names.js'
 import { quote } from './rules/shell.js'
@@ -88,7 +88,7 @@ export async function install(
   await database.prepareSessions()
   // Before any change: a process with other settings changes nothing.
   const before = await tokenIssuers.find()
-  if (before) checkIssuer(before, settings)
+  checkIssuer(before ?? firstIssuer(settings), settings)
   if (!(await masterKey.find()))
     await database.transact(async t => {
       if (!(await masterKey.install(t))) return
@@ -160,13 +160,19 @@ async function refusePending(database: Registry['database']): Promise<readonly s
 
 /**
  * Throws an Error when the settings name another issuer or audience than the registry's, or when the registry's audience is
- * that of Administration.
+ * that of Administration or the issuer.
  */
 function checkIssuer(registry: TokenIssuer, { issuer, audience }: Pick<Settings, 'issuer' | 'audience'>): void {
   if (isAdministrationAudience(registry.audience))
     throw new Error(
       `The tokens of this registry have audience ${registry.audience}, which is for tokens of administrators: change it with ` +
         `\`auth-admin issuer set --audience ${quote(audience ?? firstAudience)} --confirm ${quote(registry.issuer)} --local\`.`,
+    )
+  if (isForIssuer(registry))
+    throw new Error(
+      `The tokens of this registry have audience ${registry.audience}, which is their issuer: tokens for the issuer are for the ` +
+        `registry alone. Set AUTH_AUDIENCE to another, such as ${firstAudience}; in an installed registry, change it with ` +
+        `\`auth-admin issuer set --audience ${firstAudience} --confirm ${quote(registry.issuer)} --local\`.`,
     )
   const other = { issuer: issuer ?? registry.issuer, audience: audience ?? registry.audience }
   if (other.issuer === registry.issuer && other.audience === registry.audience) return

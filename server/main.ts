@@ -1,3 +1,5 @@
+#!/usr/bin/env -S node --max-semi-space-size=8 --max-old-space-size=512
+/** `auth-server`: the service as a process. `npm start` runs it, too. */
 import { resolveDatabase } from './database/database-choice.js'
 import { createLog } from './observability/log.js'
 import { checkPorts } from './process/check-ports.js'
@@ -5,10 +7,27 @@ import { checkDataFolder, openDataFolder } from './process/data-folder.js'
 import { warnOfRisks } from './process/risky-settings.js'
 import { formatAddress, httpUrl, isLocalUrl, metricsUrl, readSettings, type Settings } from './process/settings.js'
 import { grace, pause, stopOnSignals } from './process/stopping.js'
+import { answerArguments } from './process/usage.js'
 import { warnOfNode } from './process/version.js'
 import type { Service } from './service.js'
 
-/** The service as a process: starts, prints its addresses, and stops on a signal. */
+const usage = `auth-server: the registry of users over HTTP and gRPC
+
+Environment variables:
+  DATABASE_URL                            PostgreSQL; unset: an embedded one in AUTH_DATA_DIR
+  AUTH_MASTER_KEY                         wraps the keys of the registry
+  AUTH_ISSUER                             URL of the registry for clients, in tokens
+  AUTH_HTTP_ADDRESS                       address of the HTTP port; off behind an auth-gateway
+  AUTH_GRPC_ADDRESS                       address of the gRPC port
+  AUTH_METRICS_ADDRESS                    address of metrics for Prometheus, and of /healthz and /readyz for probes
+  AUTH_HTTP_TLS_CERT, AUTH_HTTP_TLS_KEY   certificate for HTTP clients: enables HTTPS
+  AUTH_TLS_CERT, AUTH_TLS_KEY             certificate of the other ports: enables TLS
+  AUTH_TLS_CA                             authority of the certificates that gRPC callers must present
+  AUTH_TRUSTED_PROXIES                    addresses of load balancers, and of gateways that present no certificate
+and all other settings except AUTH_SERVER_*.
+`
+
+/** Starts, prints the addresses, and stops on a signal. */
 async function main(): Promise<void> {
   const settings = readSettings(process.env)
   const log = createLog(settings.logLevel)
@@ -97,7 +116,9 @@ async function greeting({ addresses, installation, passwordFile }: Service, sett
   return `${lines.filter(Boolean).join('\n')}\n`
 }
 
-main().catch((error: Error) => {
-  process.stderr.write(`${process.env.AUTH_LOG_LEVEL === 'debug' ? error.stack : error.message}\n`)
-  process.exit(1)
-})
+if (!answerArguments(usage)) {
+  main().catch((error: Error) => {
+    process.stderr.write(`${process.env.AUTH_LOG_LEVEL === 'debug' ? error.stack : error.message}\n`)
+    process.exit(1)
+  })
+}

@@ -168,7 +168,6 @@ export async function metrics() {
   server.watchDatabase({}, none)
   server.watchVolume('.')
   gateway.watch(none)
-  gateway.watchServers(none)
   createUndeclaredProxies({ registry: endpoint.registry, log: {}, now: Date.now })
   const all = endpoint.registry.getMetricsAsArray().sort((a, b) => (a.name < b.name ? -1 : 1))
   const rows = all.map(({ name, type, labelNames, help }) => [code(name), type, labelNames.map(code).join(', '), help])

@@ -19,7 +19,7 @@ export function verifiedOf(request: object): Verified {
 
 /** An answer to a request without a valid token. */
 export interface Refusal {
-  readonly status: 401 | 503
+  readonly status: 401 | 403 | 503
   readonly headers: Readonly<Record<string, string>>
   /** A problem document (RFC 9457). */
   readonly body: string
@@ -46,18 +46,18 @@ export function bearerToken(authorization: string | null | undefined): string {
   return token
 }
 
+const titles = { 401: 'Unauthorized', 403: 'Forbidden', 503: 'Service Unavailable' } as const
+
 function refusalOf({ code, status, message }: VerifyError, sent: boolean): Refusal {
-  const title = status === 401 ? 'Unauthorized' : 'Service Unavailable'
+  // RFC 6750: no error for a request without a token.
+  const challenge = status === 403 ? 'Bearer error="insufficient_scope"' : 'Bearer error="invalid_token"'
   return {
     status,
     headers: {
       'content-type': 'application/problem+json',
       'cache-control': 'no-store',
-      // RFC 6750: no error for a request without a token.
-      ...(status === 401
-        ? { 'www-authenticate': sent ? 'Bearer error="invalid_token"' : 'Bearer' }
-        : { 'retry-after': '1' }),
+      ...(status === 503 ? { 'retry-after': '1' } : { 'www-authenticate': sent ? challenge : 'Bearer' }),
     },
-    body: JSON.stringify({ type: 'about:blank', title, status, detail: message, reason: code }),
+    body: JSON.stringify({ type: 'about:blank', title: titles[status], status, detail: message, reason: code }),
   }
 }

@@ -17,7 +17,7 @@ export interface Reply {
 /**
  * Hook for Fastify 4 and 5, for instance `app.addHook('onRequest', requireToken(verifier))`: verifies the bearer token of each
  * request. Handlers get it by `verifiedOf(request)`. Answers 401 with `WWW-Authenticate` (RFC 6750) if there is no valid token,
- * 503 with `Retry-After` if that can’t be determined, each with a problem document.
+ * 403 if its user wasn’t activated, 503 with `Retry-After` if that can’t be determined, each with a problem document.
  */
 export function requireToken(verifier: Verify): (request: Request, reply: Reply) => Promise<unknown> {
   return async (request, reply) => {

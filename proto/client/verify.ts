@@ -12,7 +12,7 @@ import { createIntrospection } from './introspection.js'
 import { createKeys } from './keys.js'
 import { clientOf, completed, type RegistryOptions } from './registry.js'
 import { followRevocations, type State } from './revocations.js'
-import { invalid, unavailable, type VerifyError } from './verify-error.js'
+import { invalid, notActivated, unavailable, type VerifyError } from './verify-error.js'
 
 export type { RegistryOptions } from './registry.js'
 export { VerifyError } from './verify-error.js'
@@ -24,6 +24,8 @@ export interface Claims {
   readonly iss: string
   /** Audience. */
   readonly aud: string
+  /** The client to which it was issued: `registry`. */
+  readonly client_id: string
   /** Id of the user: a whole number in decimal. It never changes; usernames do. */
   readonly sub: string
   /** Time of issue, seconds since 1970. */
@@ -39,7 +41,7 @@ export interface Claims {
   /** The role of the user, one value: `ROLE_CLIENT`, `ROLE_INSTITUTION` or `ROLE_ADMIN`. */
   readonly roles: readonly string[]
   readonly username: string
-  /** Whether the user was activated. An inactive user may only read and activate its own record: refuse it elsewhere. */
+  /** Whether the user was activated: always, in a token that is accepted. */
   readonly active: boolean
   /** Id of the user’s organization, if any. */
   readonly org?: number
@@ -70,7 +72,7 @@ export interface Verified {
 export interface VerifierOptions extends RegistryOptions {
   /** The registry’s `AUTH_ISSUER`. Tokens of another issuer are invalid. */
   readonly issuer: string
-  /** The registry’s `AUTH_AUDIENCE`. Tokens for another audience are invalid. */
+  /** The registry’s `AUTH_AUDIENCE`. Tokens for another audience are invalid; those for the issuer are of inactive users. */
   readonly audience: string
   /**
    * Maximum age of what is known, in ms, before the registry is asked about each token. Default 60,000. Usually the age is
@@ -88,7 +90,7 @@ export interface Counts {
   signature: number
   /** Accepted: the registry said so. */
   registry: number
-  /** Refused with `INVALID_TOKEN`. */
+  /** Refused with `INVALID_TOKEN` or `NOT_ACTIVATED`. */
   invalid: number
   /** Refused with `UNAVAILABLE`. */
   unavailable: number
@@ -133,6 +135,7 @@ export function createVerifier(options: VerifierOptions): Verifier {
   const { issuer, audience, maxStaleMs = 60_000 } = options
   const registry = completed(options)
   if (!issuer || !audience) throw new TypeError('`issuer` and `audience` are required.')
+  if (issuer === audience) throw new TypeError('`audience` must differ from `issuer`.')
   if (!(maxStaleMs >= 0)) throw new TypeError('`maxStaleMs` must be a number of milliseconds, 0 or more.')
   const closing = new AbortController()
   const { signal } = closing
@@ -177,7 +180,7 @@ export function createVerifier(options: VerifierOptions): Verifier {
         algorithms: [algorithm],
         typ: 'at+jwt',
         issuer,
-        audience,
+        audience: [audience, issuer],
         requiredClaims: ['iat', 'exp'],
         // Of old knowledge only its own time counts: nothing is expired that wasn’t then.
         currentDate: new Date(time),
@@ -206,6 +209,8 @@ export function createVerifier(options: VerifierOptions): Verifier {
     const entry = isCached ? cached : await verifySignature(token)
     // After the wait for the signature, so that a revocation that came meanwhile counts.
     const state = recent()
+    // The registry would only say that the token is of no use here.
+    if (entry?.claims.aud === issuer && !state) throw notActivated()
     if (!entry || !state || !keys.known(entry.kid)) return ask(token, entry?.claims ?? read(token))
     const { claims } = entry
     const { asOf, ageMs } = state
@@ -213,6 +218,7 @@ export function createVerifier(options: VerifierOptions): Verifier {
       cache.delete(token)
       throw invalid()
     }
+    if (claims.aud === issuer) throw notActivated()
     if (!isCached) cache.set(token, entry)
     return { claims, asOf: new Date(asOf), ageMs, source: isCached ? 'cache' : 'signature' }
   }
@@ -224,7 +230,7 @@ export function createVerifier(options: VerifierOptions): Verifier {
         counts[verified.source]++
         return verified
       } catch (error) {
-        counts[(error as VerifyError).code === 'INVALID_TOKEN' ? 'invalid' : 'unavailable']++
+        counts[(error as VerifyError).code === 'UNAVAILABLE' ? 'unavailable' : 'invalid']++
         throw error
       }
     },

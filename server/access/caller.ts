@@ -2,17 +2,18 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Device } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { CallerRow, User, Users } from '../models/user.js'
+import type { UserPolicy } from '../policy/row.js'
 import type { Call, IncomingCall } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { usernameKey } from '../rules/names.js'
-import { type Session, sessionIdOf, type Tokens, type Verified } from './tokens.js'
+import { endedWithAddress, type Session, sessionOf, type Tokens, type Verified } from './tokens.js'
 
 // Identifies the users that call, by the token in `Authorization: Bearer` (RFC 6750).
 
 /** A user that calls, and the session of its token. */
 export interface Caller {
   readonly user: User
-  readonly session: Session & { readonly id: string }
+  readonly session: Session & { readonly id: string; readonly refreshes: number; readonly expiresAt: number }
   /** Whether the user is an active ROLE_ADMIN. */
   readonly admin: boolean
   /** Whether the user is a ROLE_ADMIN with one-time codes. */
@@ -23,13 +24,17 @@ export interface Caller {
 export type Callers = ReturnType<typeof createCallers>
 
 /** Identifies callers among `users` by `tokens`. */
-export function createCallers(tokens: Tokens, users: Pick<Users, 'findTokenHolder' | 'findTokenHolderAndUser'>) {
+export function createCallers(
+  tokens: Tokens,
+  users: Pick<Users, 'findTokenHolder' | 'findTokenHolderAndUser' | 'findRefresher'>,
+) {
   return {
     /**
      * Verifies the token of a call without the database: the token may be revoked and its user gone. Refuses with
-     * ACCESS_DENIED without a token, and with INVALID_TOKEN for one that isn't genuine.
+     * ACCESS_DENIED without a token, and with INVALID_TOKEN for one that isn't genuine, or that has `expired` unless the RPC
+     * takes such.
      */
-    claimsOf(call: IncomingCall): Promise<Verified> {
+    claimsOf(call: IncomingCall, { expired }: Pick<UserPolicy, 'expired'> = {}): Promise<Verified> {
       // RPCs for services don't get here: this one takes tokens of users only.
       if (call.service) refuse(Reason.ACCESS_DENIED)
       const token = tokenIn(call)
@@ -37,7 +42,7 @@ export function createCallers(tokens: Tokens, users: Pick<Users, 'findTokenHolde
         // A `Bearer` value that can't be a token counts as a bad token, any other header as none.
         refuse(/^Bearer +\S/i.test(call.authorization ?? '') ? Reason.INVALID_TOKEN : Reason.ACCESS_DENIED)
       }
-      return tokens.verify(token)
+      return tokens.verify(token, { expired: expired === true })
     },
     /**
      * The device that a call comes from, by the token of an earlier session, which may be expired or revoked (a device
@@ -55,11 +60,16 @@ export function createCallers(tokens: Tokens, users: Pick<Users, 'findTokenHolde
      * The user of a token, and the user with the username, read by the same statement; the caller itself without a username,
      * undefined if there is no such user. Refuses with INVALID_TOKEN when the token is revoked, or its user gone or suspended.
      */
-    async identify(call: Call, claims: Verified, usernameKey?: string) {
+    async identify(
+      call: Call,
+      claims: Verified,
+      { named: usernameKey, expired }: { readonly named?: string | undefined } & Pick<UserPolicy, 'expired'> = {},
+    ) {
       const [id, { kid }] = [Number(claims.sub), claims]
+      const find = expired ? users.findRefresher : users.findTokenHolder
       const found =
         usernameKey === undefined
-          ? { caller: await users.findTokenHolder(id, kid), target: undefined }
+          ? { caller: await find(id, kid), target: undefined }
           : await users.findTokenHolderAndUser(id, kid, usernameKey)
       const caller = toCaller(claims, found.caller) ?? refuse(Reason.INVALID_TOKEN)
       // For the access log.
@@ -83,10 +93,11 @@ function tokenIn({ authorization = '' }: IncomingCall): string | undefined {
   return /^Bearer +([^\s]+)\s*$/i.exec(authorization)?.[1]
 }
 
-/** The caller; undefined when the token is revoked, or its user gone or suspended. */
+/** The caller; undefined when the token is revoked or its session ended, or its user gone or suspended. */
 function toCaller(claims: Verified, user: CallerRow | undefined): Caller | undefined {
   if (!user || user.suspended || user.tokenGeneration !== claims.ver) return undefined
-  const session = { id: sessionIdOf(claims), method: claims.amr[0], startedAt: claims.auth_time }
+  const session = { ...sessionOf(claims), expiresAt: claims.exp }
+  if (endedWithAddress(session, user)) return undefined
   return { user, session, admin: user.role === 'ROLE_ADMIN' && user.active, enrolled: user.enrolled }
 }
 

@@ -46,9 +46,9 @@ export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: ()
     return next
   }
 
-  const valid = () => cached.filter(key => key.verifiesUntil === null || key.verifiesUntil.getTime() > now())
+  const isValid = ({ verifiesUntil }: SigningKey) => verifiesUntil === null || verifiesUntil.getTime() > now()
 
-  async function fresh(): Promise<SigningKey[]> {
+  async function fresh(): Promise<readonly SigningKey[]> {
     const age = now() - readAt
     if (age > refreshAfter) {
       const done = read()
@@ -57,7 +57,7 @@ export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: ()
       if (age > maxAge) await done
       else done.catch(() => {})
     }
-    return valid()
+    return cached
   }
 
   return {
@@ -72,17 +72,19 @@ export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: ()
     },
     /**
      * The key that verifies tokens with this key id; undefined when there is none. `lifetime` is that of the token in
-     * seconds: when it exceeds the key's cached `tokenTtl`, which may have been raised, the keys are read again.
+     * seconds: when it exceeds the key's cached `tokenTtl`, which may have been raised, the keys are read again. `superseded`
+     * includes the keys that are kept for expired tokens alone.
      */
-    async find(kid: string, lifetime: number): Promise<SigningKey | undefined> {
-      const known = (await fresh()).find(key => key.kid === kid)
+    async find(kid: string, lifetime: number, superseded = false): Promise<SigningKey | undefined> {
+      const isMeant = (key: SigningKey) => key.kid === kid && (superseded || isValid(key))
+      const known = (await fresh()).find(isMeant)
       if (known && lifetime <= known.tokenTtl) return known
       if (now() - forcedAt >= minForcedInterval) {
         forcedAt = now()
         forced = read()
       }
       await forced
-      return cached.find(key => key.kid === kid)
+      return cached.find(isMeant)
     },
     /**
      * The keys that verify tokens, for publication (RFC 7517), at most 5 seconds old; at most 5 minutes while the
@@ -93,9 +95,9 @@ export function createKeyring(keys: Pick<SigningKeys, 'all' | 'signer'>, now: ()
         await read().catch(error => {
           if (now() - readAt > maxAge) throw error
         })
-      return valid().map(
-        ({ kid, publicJwk }) => ({ ...publicJwk, kid, use: 'sig', alg: 'ES256' }) satisfies Partial<Key>,
-      )
+      return cached
+        .filter(isValid)
+        .map(({ kid, publicJwk }) => ({ ...publicJwk, kid, use: 'sig', alg: 'ES256' }) satisfies Partial<Key>)
     },
   }
 }

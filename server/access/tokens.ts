@@ -13,21 +13,28 @@ type Method = 'pwd' | 'kba' | 'otp'
 /** Maximum seconds of a session from its sign-in, over all refreshes of its token. */
 const sessionLength: Record<Method, number> = { pwd: 30 * 86_400, kba: 3600, otp: 3600 }
 
+/** The client of OAuth 2.0 to which all tokens are issued: the registry itself, at whose endpoints users sign in. */
+export const ownClient = 'registry'
+
 const everyMethod = Object.keys(sessionLength) as Method[]
 
 /** Claims of a token (RFC 9068). */
 export interface Claims {
   readonly iss: string
+  /** The audience of the registry; the issuer while the user isn't activated, so that no other service takes the token. */
   readonly aud: string
+  readonly client_id: typeof ownClient
   /** Id of the user. */
   readonly sub: string
   readonly iat: number
   readonly exp: number
+  /** Id of the session; behind it the number of refreshes, if any. */
   readonly jti: string
   /** Start of the session, seconds since 1970. */
   readonly auth_time: number
   readonly amr: readonly [Method, ...Method[]]
-  readonly roles: readonly [string]
+  /** The role of the user; none while it isn't activated. */
+  readonly roles: readonly [string] | readonly []
   readonly username: string
   readonly active: boolean
   readonly org?: number
@@ -48,12 +55,16 @@ interface Holder {
   readonly active: boolean
   readonly organizationId: number | null
   readonly tokenGeneration: number
+  /** As in models/user.ts; absent for a new user. */
+  readonly recoveryFrom?: Date | null
 }
 
 /** The sign-in that a token and its refreshed successors come from. */
 export interface Session {
   /** Absent: a new session. Administration, which refreshes no token, has none. */
   readonly id?: string
+  /** Number of refreshes that led to the token; absent: none. */
+  readonly refreshes?: number
   readonly method: Method
   /** The second factor: the one-time code of an administrator. */
   readonly second?: Method
@@ -61,15 +72,26 @@ export interface Session {
   readonly startedAt: number
 }
 
-/** Length of the part of a token's id that is the id of its session. */
-const sessionIdLength = 18
+/** Length of the id of a session, a UUID. */
+const sessionIdLength = 36
 
-/**
- * The id of the session of a token: the first half of the token's id, which refreshed tokens keep. Method and time don't suffice:
- * two sessions can begin in the same second.
- */
-export function sessionIdOf({ jti }: Pick<Claims, 'jti'>): string {
-  return jti.slice(0, sessionIdLength)
+/** The session of a token. Its id is in the token's own: method and time don't suffice, as two can begin in the same second. */
+export function sessionOf({ jti, amr, auth_time }: Claims) {
+  const [id, refreshes] = [jti.slice(0, sessionIdLength), Number(jti.slice(sessionIdLength + 1)) || 0]
+  return { id, refreshes, method: amr[0], startedAt: auth_time }
+}
+
+/** When a session ends, in seconds since 1970. */
+export function endOf({ method, startedAt }: Session): number {
+  return startedAt + sessionLength[method]
+}
+
+/** Whether a change of the e-mail address has ended a session: it is a recovery from before, and not the one that confirmed it. */
+export function endedWithAddress(
+  { id, method, startedAt }: Session,
+  { recoveryFrom, recoveryKept }: { readonly recoveryFrom: Date | null; readonly recoveryKept: string | null },
+): boolean {
+  return method !== 'pwd' && startedAt * 1000 < (recoveryFrom?.getTime() ?? 0) && id !== recoveryKept
 }
 
 /** Issues and verifies tokens. */
@@ -85,7 +107,10 @@ const clockSkew = 60
 export function createTokens(deps: {
   keyring: Keyring
   issuer: string
+  /** The audience of tokens of activated users. */
   audience: string
+  /** Whether users who aren't activated get tokens, whose audience is the issuer. Default true. */
+  unactivated?: boolean
   /** Lifetime in seconds. */
   ttl: number
   /** Whether `ttl` limits lifetimes instead of the `tokenTtl` of the keys. Default false. */
@@ -94,7 +119,9 @@ export function createTokens(deps: {
   methods?: readonly Method[]
   now?: () => number
 }) {
-  const { keyring, issuer, audience, ttl, ownTtl = false, methods = everyMethod, now = Date.now } = deps
+  const { keyring, issuer, audience, unactivated = true, ttl, ownTtl = false } = deps
+  const { methods = everyMethod, now = Date.now } = deps
+  const audiences: [string, ...string[]] = unactivated ? [audience, issuer] : [audience]
   const verified = new LRUCache<string, Verified>(maxEntries(maxCached))
   const seconds = () => Math.floor(now() / 1000)
 
@@ -106,7 +133,7 @@ export function createTokens(deps: {
     // A token with critical extensions that the verifier doesn't implement is invalid (RFC 7515, 4.1.11).
     if (typeof header?.kid !== 'string' || !isAccessToken || header.crit !== undefined) refuse(Reason.INVALID_TOKEN)
     const { iat, exp } = (decoded?.payload ?? {}) as jwt.JwtPayload
-    const key = await keyring.find(header.kid, ownTtl ? 0 : Number(exp) - Number(iat))
+    const key = await keyring.find(header.kid, ownTtl ? 0 : Number(exp) - Number(iat), expired)
     if (!key) refuse(Reason.INVALID_TOKEN)
     const claims = verifySignature(token, key.publicKey, expired)
     if (!claims || !isComplete(claims, methods)) refuse(Reason.INVALID_TOKEN)
@@ -116,8 +143,12 @@ export function createTokens(deps: {
 
   function verifySignature(token: string, publicKey: KeyObject, ignoreExpiration: boolean): Claims | undefined {
     try {
-      const options = { algorithms: ['ES256' as const], issuer, audience, clockTimestamp: seconds(), ignoreExpiration }
-      return jwt.verify(token, publicKey, options) as unknown as Claims
+      const pinned = { algorithms: ['ES256' as const], issuer, audience: audiences }
+      return jwt.verify(token, publicKey, {
+        ...pinned,
+        clockTimestamp: seconds(),
+        ignoreExpiration,
+      }) as unknown as Claims
     } catch {
       return undefined
     }
@@ -130,29 +161,36 @@ export function createTokens(deps: {
     return auth_time <= iat && iat <= seconds() + clockSkew && exp - iat <= maxLifetime
   }
 
+  /** A new session: not ended by a change of the e-mail address in the same second. */
+  function begin({ recoveryFrom }: Holder, method: Method): Session {
+    const recovered = method === 'pwd' || !recoveryFrom ? 0 : recoveryFrom.getTime() / 1000
+    return { method, startedAt: Math.max(seconds(), recovered) }
+  }
+
   return {
     /**
      * Issues a token for the holder, signed with ES256: for a session, or for a new one with the given method. Refuses
-     * with INVALID_TOKEN when the session has expired.
+     * with INVALID_TOKEN when the session has ended.
      */
     async issue(holder: Holder, session: Session | Method): Promise<string> {
-      const iat = seconds()
-      const start: Session = typeof session === 'string' ? { method: session, startedAt: iat } : session
-      const { method, second, startedAt } = start
-      const jti = randomUUID()
-      const exp = Math.min(iat + ttl, startedAt + sessionLength[method])
-      if (exp <= iat) refuse(Reason.INVALID_TOKEN, { text: 'The session has expired. Log in again.' })
+      const start: Session = typeof session === 'string' ? begin(holder, session) : session
+      const { id = randomUUID(), refreshes = 0, method, second, startedAt } = start
+      // In the second of a change of the address, a recovery begins with the next one.
+      const iat = Math.max(seconds(), startedAt)
+      const exp = Math.min(iat + ttl, endOf(start))
+      if (exp <= iat) refuseEnded()
       const { kid, privateKey } = await keyring.signer()
       const claims: Claims = {
         iss: issuer,
-        aud: audience,
+        aud: holder.active ? audience : issuer,
+        client_id: ownClient,
         sub: String(holder.id),
         iat,
         exp,
-        jti: start.id === undefined ? jti : start.id + jti.slice(start.id.length),
+        jti: refreshes === 0 ? id : `${id}-${refreshes}`,
         auth_time: startedAt,
         amr: second ? [method, second] : [method],
-        roles: [holder.role],
+        roles: holder.active ? [holder.role] : [],
         username: holder.username,
         active: holder.active,
         ...(holder.organizationId === null ? {} : { org: holder.organizationId }),
@@ -161,13 +199,14 @@ export function createTokens(deps: {
       return jwt.sign(claims, privateKey, { algorithm: 'ES256', header: { alg: 'ES256', typ: 'at+jwt', kid } })
     },
     /**
-     * Returns the claims of a genuine, unexpired token; refuses any other with INVALID_TOKEN. Doesn't check revocation of
-     * the token or, when the token is cached, of its key: the statement that reads the caller checks both.
+     * Returns the claims of a genuine token that has not expired, unless `expired` tokens are accepted; refuses any other with
+     * INVALID_TOKEN. Doesn't check revocation of the token or, when the token is cached, of its key: the statement that reads
+     * the caller checks both.
      */
-    async verify(token: string): Promise<Verified> {
+    async verify(token: string, { expired = false } = {}): Promise<Verified> {
       const cached = verified.get(token)
-      if (cached && cached.exp > seconds()) return cached
-      const claims = await check(token, { expired: false })
+      if (cached && (expired || cached.exp > seconds())) return cached
+      const claims = await check(token, { expired })
       verified.set(token, claims)
       return claims
     },
@@ -178,6 +217,11 @@ export function createTokens(deps: {
      */
     recognize: (token: string): Promise<Claims> => check(token, { expired: true }),
   }
+}
+
+/** Refuses the token of a session that has ended. */
+export function refuseEnded(): never {
+  return refuse(Reason.INVALID_TOKEN, { text: 'The session has expired. Log in again.' })
 }
 
 /** Whether the claims that this service reads are present and well formed; jsonwebtoken doesn't check them. */

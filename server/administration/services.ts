@@ -9,9 +9,11 @@ import {
   ServiceSchema,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { ownClient } from '../access/tokens.js'
 import type { AdministrationRpcs, Checked } from '../calls/context.js'
 import type { Transaction } from '../database/database.js'
 import { newServiceKey, type ServiceKeyRow, type ServiceRow, type Services } from '../models/service.js'
+import type { TokenIssuer, TokenIssuers } from '../models/token-issuer.js'
 import type { OpenPage } from '../requests/paging.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { readMask } from '../requests/update-mask.js'
@@ -30,10 +32,22 @@ interface Update {
 }
 
 /** The RPCs of services and their keys. */
-export function serviceRpcs(deps: { services: Services; openPage: OpenPage; now: () => number }) {
-  const { services, openPage, now } = deps
+export function serviceRpcs(deps: {
+  services: Services
+  tokenIssuers: TokenIssuers
+  openPage: OpenPage
+  now: () => number
+}) {
+  const { services, tokenIssuers, openPage, now } = deps
 
   const show = async (row: ServiceRow, t?: Transaction) => toService(row, await services.keys([row.id], t))
+
+  /** Refuses a name that the registry itself has in tokens. */
+  async function refuseReserved(name: string, field: string, t: Transaction): Promise<void> {
+    const issuer = await tokenIssuers.find(t)
+    if (!reservedNames(issuer).includes(name)) return
+    wrongFields([{ field, message: 'Use another name: the registry itself has this one in its tokens.' }])
+  }
 
   async function lock(name: string, t: Transaction): Promise<ServiceRow> {
     return (await services.lock(name, t)) ?? missing(name)
@@ -67,6 +81,7 @@ export function serviceRpcs(deps: { services: Services; openPage: OpenPage; now:
     async createService(request, { transact }) {
       const { name, scopes, expiresAt } = checkForm(request, now())
       return transact(async ({ t, record }) => {
+        await refuseReserved(name, 'name', t)
         const row = await services.add({ name, scopes }, t)
         if (!row) taken(name)
         await record({ action: 'service.add', object: `service:${name}`, reason: scopes.join(',') })
@@ -93,6 +108,7 @@ export function serviceRpcs(deps: { services: Services; openPage: OpenPage; now:
           const renamed = after.name !== before.name
           const rescoped = after.scopes.join() !== before.scopes.join()
           if (!renamed && !rescoped) return { service: await show(before, t), changed: false }
+          if (renamed) await refuseReserved(after.name, 'form.name', t)
           if (renamed && (await services.find(after.name, t))) taken(after.name)
           await services.edit(before.id, changes, t)
           const reason = [renamed && `name ${after.name}`, rescoped && `scopes ${after.scopes.join(',')}`]
@@ -146,6 +162,13 @@ export function serviceRpcs(deps: { services: Services; openPage: OpenPage; now:
       })
     },
   } satisfies Partial<AdministrationRpcs>
+}
+
+/** Names that no service can have: those of the registry as client, as audience and as host. */
+export function reservedNames(tokens: TokenIssuer | undefined): readonly string[] {
+  if (!tokens) return [ownClient]
+  const { issuer, audience } = tokens
+  return [ownClient, audience, URL.canParse(issuer) ? new URL(issuer).hostname : issuer]
 }
 
 function checkForm(request: CreateServiceRequest, now: number) {

@@ -4,27 +4,29 @@ import type { AdministrationRpcs } from '../calls/context.js'
 import type { Models } from '../models/define-models.js'
 import { publishLead, type SigningKey } from '../models/signing-key.js'
 import { issuerObject } from '../models/token-issuer.js'
-import { isAdministrationAudience, type Settings } from '../process/settings.js'
+import { isAdministrationAudience, isForIssuer, type Settings } from '../process/settings.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { limits, tooLong } from '../rules/sizes.js'
 import { requireConfirmation } from './confirmation.js'
+import { reservedNames } from './services.js'
 
 /** The RPCs of signing keys, and of issuer and audience of tokens. */
 export function signingKeyRpcs({
   signingKeys,
   questions,
   tokenIssuers,
+  services,
   settings,
-}: Pick<Models, 'signingKeys' | 'questions' | 'tokenIssuers'> & { settings: Pick<Settings, 'tokenTtl'> }) {
+}: Pick<Models, 'signingKeys' | 'questions' | 'tokenIssuers' | 'services'> & { settings: Pick<Settings, 'tokenTtl'> }) {
   return {
-    /** Lists the keys that sign and verify tokens, the newest first. */
+    /** Lists the keys that sign and verify tokens, or are kept to refresh expired ones, the newest first. */
     async listSigningKeys(_request) {
       const [keys, signer] = [await signingKeys.all(), await signingKeys.signer()]
       return { keys: keys.map(key => toSigningKey(key, signer)) }
     },
 
-    /** Returns a key that signs or verifies tokens. */
+    /** Returns one of these keys. */
     async getSigningKey(request) {
       const kid = readKid(request.kid)
       const key = (await signingKeys.all()).find(key => key.kid === kid) ?? missing(kid)
@@ -81,6 +83,15 @@ export function signingKeyRpcs({
         const from = await tokenIssuers.lock(t)
         const to = { issuer: asked.issuer ?? from.issuer, audience: asked.audience ?? from.audience }
         requireConfirmation(to.issuer, request.confirm)
+        if (isForIssuer(to)) {
+          const message = 'Use an audience that differs from the issuer.'
+          wrongFields([{ field: asked.audience === undefined ? 'issuer' : 'audience', message }])
+        }
+        for (const name of reservedNames(to)) {
+          if (!(await services.find(name, t))) continue
+          const message = `Use another: a service has the name ${name}.`
+          wrongFields([{ field: name === to.audience ? 'audience' : 'issuer', message }])
+        }
         const changed = to.issuer !== from.issuer || to.audience !== from.audience
         if (changed) {
           await tokenIssuers.change(to, t)

@@ -13,10 +13,17 @@ import { keepCurrent, partialPath, removeAbandoned } from './folder.js'
 import { type TableHeader, type TableRead, writeBackup } from './format.js'
 
 /**
- * Tables that a backup excludes: signing keys, keys of services, mailed keys, queued e-mails, and running processes. So a
- * stolen backup can't sign tokens, and a restore doesn't revive revoked tokens or used or removed keys.
+ * Tables that a backup excludes: signing keys, sessions by their tokens, keys of services, mailed keys, queued e-mails, and running
+ * processes. So a stolen backup can't sign tokens, and a restore doesn't revive revoked tokens or used or removed keys.
  */
-const excludedTables: readonly string[] = ['signing_keys', 'service_keys', 'mailed_keys', 'emails', 'processes']
+const excludedTables: readonly string[] = [
+  'signing_keys',
+  'refreshed_sessions',
+  'service_keys',
+  'mailed_keys',
+  'emails',
+  'processes',
+]
 
 /** The content of a backup. */
 export interface Made {

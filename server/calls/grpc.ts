@@ -9,6 +9,7 @@ import {
   type DescMethodUnary,
   type DescService,
   fromBinary,
+  isMessage,
   type Message,
   toBinary,
 } from '@bufbuild/protobuf'
@@ -24,6 +25,7 @@ import {
   type UntypedHandleCall,
 } from '@grpc/grpc-js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { BadRequestSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
 import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'
 import { Health } from '../../proto/gen/grpc/health/v1/health_pb.js'
 import {
@@ -66,7 +68,6 @@ export async function startGrpcServer(address: Address, deps: GrpcDeps): Promise
   const server = new Server({
     'grpc.max_receive_message_length': maxRequest,
     'grpc.max_send_message_length': 4 * 1024 * 1024,
-    'grpc.max_metadata_size': 16 * 1024,
     'grpc.max_concurrent_streams': 128,
     // A client that reconnects resolves names again: servers that were added later get calls, too. The age also ends
     // connections of clients that vanished. There are no keepalive pings: grpc-js cuts the calls of a connection that it pings
@@ -243,10 +244,29 @@ function asBuffer({ buffer, byteOffset, byteLength }: Uint8Array<ArrayBuffer>): 
   return Buffer.from(buffer, byteOffset, byteLength)
 }
 
+/**
+ * Maximum bytes of the trailers of a refusal, without those of gRPC itself: clients accept 8 KiB by default, and a larger
+ * block can end their connection.
+ */
+const maxTrailers = 7 * 1024
+
+/** Maximum characters of the text of a refusal that is too large. */
+const cutText = 500
+
+/** The status of a refusal. Where it would be too large, its text is cut, and the last of its wrong fields are left out. */
 function toStatus(refusal: Refusal, requestId: string) {
-  const details = detailsOf(refusal, requestId).map(({ desc, value }) => anyPack(desc, value))
-  const status = create(StatusSchema, { code: refusal.code, message: refusal.message, details })
-  const metadata = new Metadata()
-  metadata.set('grpc-status-details-bin', Buffer.from(toBinary(StatusSchema, status)))
-  return { code: refusal.code as number, details: refusal.message, metadata }
+  const all = detailsOf(refusal, requestId)
+  const wrong = all.map(({ value }) => value).find(value => isMessage(value, BadRequestSchema))
+  for (let text = refusal.message; ; text = [...text].slice(0, cutText).join('')) {
+    const details = all.map(({ desc, value }) => anyPack(desc, value))
+    const bytes = toBinary(StatusSchema, create(StatusSchema, { code: refusal.code, message: text, details }))
+    const size = encodeURI(text).length + (bytes.length * 4) / 3
+    if (size > maxTrailers && (text.length > cutText || wrong?.fieldViolations.length)) {
+      if (wrong && text.length <= cutText) wrong.fieldViolations.length = Math.floor(wrong.fieldViolations.length * 0.8)
+      continue
+    }
+    const metadata = new Metadata()
+    metadata.set('grpc-status-details-bin', Buffer.from(bytes))
+    return { code: refusal.code as number, details: text, metadata }
+  }
 }

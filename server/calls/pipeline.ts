@@ -7,7 +7,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator, Administrators } from '../access/administrator.js'
 import { auditContext, type Callers } from '../access/caller.js'
 import { isVisible, permit, permitAdministeringService } from '../access/permissions.js'
-import type { Claims } from '../access/tokens.js'
+import { type Claims, endedWithAddress } from '../access/tokens.js'
 import type { Transaction } from '../database/database.js'
 import type { RateLimits } from '../limits/rate-limits.js'
 import type { AdministeredUserRow, AdministeredUsers } from '../models/administered-user.js'
@@ -177,11 +177,11 @@ async function enterForUser(
 
 async function enterAsUser(deps: CallersDeps, policy: UserPolicy, { request, call, admit }: Arrival): Promise<Entry> {
   const { callers, users, administeredUsers } = deps
-  const claims = await callers.claimsOf(call)
+  const claims = await callers.claimsOf(call, policy)
   if (admit) await admit(request, { claims, call })
   checkPresence(call)
   const named = policy.target === 'username' && !isBlank(request.username) ? usernameKey(request.username!) : undefined
-  const found = await callers.identify(call, claims, named)
+  const found = await callers.identify(call, claims, { ...policy, named })
   const { caller } = found
   const id = policy.target === 'usersid' ? request.answer?.usersid : undefined
   const target = id === undefined || id === caller.user.id ? found.target : await users.byId(id)
@@ -198,6 +198,7 @@ async function enterAsUser(deps: CallersDeps, policy: UserPolicy, { request, cal
         const now = await administeredUsers.lockPair(caller.user.id, target?.id, t)
         if (!now.caller || now.caller.suspended || now.caller.tokenGeneration !== caller.user.tokenGeneration)
           refuse(Reason.INVALID_TOKEN)
+        if (endedWithAddress(caller.session, now.caller)) refuse(Reason.INVALID_TOKEN)
         if (!now.target || now.target.deletedAt) return missing()
         permit(policy, { user: now.caller, session: caller.session, enrolled: now.caller.enrolled }, now.target)
         return isVisible(policy, now.caller, now.target) ? now.target : missing()

@@ -55,8 +55,8 @@ export function startMaintenance(
 
   async function round(signal?: AbortSignal) {
     await models.attempts.prune()
-    const { buckets, mailedKeys, emails, emailQuotas, formerUsernames, imports, processes } = models
-    const pruned = [buckets, mailedKeys, emails, emailQuotas, formerUsernames, imports, processes]
+    const { buckets, mailedKeys, emails, emailQuotas, formerUsernames, imports, processes, refreshedSessions } = models
+    const pruned = [buckets, mailedKeys, emails, emailQuotas, formerUsernames, imports, processes, refreshedSessions]
     for (const table of pruned) await table.prune()
     while (await eraseOne('deleted', administeredUsers.lockForPurge));
     await signingKeys.prune()

@@ -77,6 +77,7 @@ const accountAttributes = {
   organizationId: nullable(integer),
   tokenGeneration: integer,
   passwordUpdatedAt: nullable(time),
+  recoveryFrom: nullable(time),
 }
 
 /** The data of an account that a sign-in needs. */

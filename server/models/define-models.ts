@@ -23,6 +23,7 @@ import { createMailedKeys } from './mailed-key.js'
 import { createOrganizations } from './organization.js'
 import { createProcesses } from './process.js'
 import { createQuestions } from './question.js'
+import { createRefreshedSessions } from './refreshed-session.js'
 import { createServices } from './service.js'
 import { createSigningKeys } from './signing-key.js'
 import { createTokenIssuers } from './token-issuer.js'
@@ -62,6 +63,7 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     emailQuotas: createEmailQuotas(database),
     services: createServices(database, masterKey),
     signingKeys: createSigningKeys(database, masterKey),
+    refreshedSessions: createRefreshedSessions(database),
     tokenIssuers: createTokenIssuers(database),
     attempts,
     buckets: createBuckets(database),

@@ -58,6 +58,7 @@ export type Notice =
   | 'account-activated'
   | 'organization-changed'
   | 'member-deactivated'
+  | 'session-ended'
 
 /** An event of a user's account, with its time (ISO 8601) and client address; of merged events, the last and their number. */
 interface Happened {

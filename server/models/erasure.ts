@@ -43,6 +43,7 @@ const owned = [
   'mailed_keys',
   'known_addresses',
   'totp_secrets',
+  'refreshed_sessions',
 ]
 
 /** Creates the erasure of users from a database. */

@@ -32,7 +32,7 @@ const shown = {
   publicJwk: attribute<PublicJwk>('JSONB'),
   /** Time from which the key signs, until a newer key does. */
   signsAt: time,
-  /** Time until which tokens of the key are valid; null until it has a successor. */
+  /** Time until which tokens of the key are valid; null until it has a successor. Then it is kept to refresh expired ones. */
   verifiesUntil: hasDefault(nullable(time)),
   /** Maximum lifetime of the tokens that the key signs, in seconds. */
   tokenTtl: integer,
@@ -56,6 +56,9 @@ export const adminTokenTtl = 12 * 3600
 
 /** Seconds after which a key is rotated. */
 export const rotateAfter = 90 * 86_400
+
+/** Days for which a superseded key is kept, unpublished, to refresh expired tokens: as long as a session by password lasts. */
+const keptDays = 30
 
 /** The signing keys of a registry. The database stores private keys sealed. */
 export type SigningKeys = ReturnType<typeof createSigningKeys>
@@ -130,9 +133,9 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
   }
 
   return {
-    /** Returns all keys that verify tokens now, by descending `signsAt`. */
+    /** Returns all keys, by descending `signsAt`, with those that are kept for the refreshing of expired tokens alone. */
     async all(t?: Transaction) {
-      const read = sql('signing-keys')`SELECT ${columns} FROM signing_keys k WHERE ${verifies} ORDER BY signs_at DESC`
+      const read = sql('signing-keys')`SELECT ${columns} FROM signing_keys k ORDER BY signs_at DESC`
       const rows = await database.run<Row<typeof kept>>(read, t)
       return rows.map(({ privateSealed, ...shown }) => ({
         ...shown,
@@ -161,7 +164,7 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
     async raiseTtl(tokenTtl: number) {
       await database.run(sql('signing-keys-raise-ttl')`
         UPDATE signing_keys SET token_ttl = ${tokenTtl}, verifies_until = verifies_until + make_interval(secs => ${tokenTtl} - token_ttl)
-        WHERE token_ttl < ${tokenTtl}`)
+        WHERE token_ttl < ${tokenTtl} AND ${verifies}`)
     },
     /** Returns the kid of the key that signs now. */
     async signer(t?: Transaction) {
@@ -192,9 +195,10 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
       await table.update({ signsAt: fromNow(0) }, { where: { kid: published.kid }, transaction })
       return { successor: published.kid }
     },
-    /** Deletes keys that no longer verify tokens. */
+    /** Deletes keys whose sessions have all ended. */
     async prune() {
-      await database.run(sql('signing-keys-prune')`DELETE FROM signing_keys WHERE verifies_until < now()`)
+      await database.run(sql('signing-keys-prune')`
+        DELETE FROM signing_keys WHERE verifies_until < now() - make_interval(days => ${keptDays})`)
     },
   }
 }

@@ -63,6 +63,9 @@ const shown = {
    * that a mailed key had just begun) or an administrator set it with SetPassword.
    */
   passwordUpdatedAt: hasDefault(nullable(time)),
+  /** Sessions by answers or mailed key that began before have ended, but for that with the id `recoveryKept`. Whole seconds. */
+  recoveryFrom: hasDefault(nullable(time)),
+  recoveryKept: hasDefault(nullable(text)),
 }
 
 /** All attributes of a user. */
@@ -249,6 +252,12 @@ export function createUsers(
         UNION ALL ${users} WHERE u.username_key = ANY(${usernameKeys}::text[]) AND u.deleted_at IS NULL`),
     /** Returns the user of a token signed with this key; undefined when the key is retired or the user doesn't exist. */
     findTokenHolder: (id: number, kid: string) => tokenHolders.load({ id, kid }),
+    /** The same for a token to refresh: undefined when the key isn't kept, or the user doesn't exist. */
+    findRefresher: (id: number, kid: string) =>
+      first(
+        database.read<CallerRow>(sql('user-refresher')`
+          ${callers} WHERE u.id = ${id} AND EXISTS (SELECT FROM signing_keys s WHERE s.kid = ${kid})`),
+      ),
     /** Returns the user of a token as above and, in the same statement, the user with the username. */
     async findTokenHolderAndUser(id: number, kid: string, usernameKey: string) {
       const rows = await database.read<CallerRow>(sql('user-caller-with')`
@@ -325,15 +334,19 @@ export function createUsers(
       await revoke(id, {}, accessPurposes, transaction)
     },
     /**
-     * Sets or removes the recovery address and voids mailed recovery keys and codes for a new address. Notifies the former
-     * address of the client address of the change, in its language. The caller must lock the user's row.
+     * Sets or removes the recovery address and voids mailed recovery keys and codes for a new address. Ends recovery sessions,
+     * but for `session`, which confirmed it. Notifies the former address of the client address of the change, in its language.
+     * The caller must lock the user's row.
      */
     async setEmail(
       { id, email: former }: Pick<Owner, 'id' | 'email'>,
       to: string | null,
-      change: NotifiedChange,
+      { session, ...change }: NotifiedChange & { readonly session?: string },
       transaction: Transaction,
     ) {
+      // The session that goes on, for the trigger of `users`.
+      if (session !== undefined)
+        await database.run(sql`SELECT set_config('auth.keeps_recovery', ${session}, true)`, transaction)
       await table.update({ email: to, ...(to !== former && { emailProved: false }) }, { where: { id }, transaction })
       await voidKeys(id, accessPurposes, transaction)
       if (former === null) return

@@ -32,6 +32,7 @@ export const auditActions = [
   'service.delete-key',
   'service.edit',
   'session.admin-login',
+  'session.end',
   'session.login',
   'session.login-by-answers',
   'session.login-by-key',

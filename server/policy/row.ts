@@ -77,6 +77,8 @@ export interface UserPolicy extends Row {
    * other users as missing.
    */
   readonly institution?: 'members of its organization' | 'clients of its organization'
+  /** Set where an expired token is accepted, as long as its key is kept. */
+  readonly expired?: true
   /** Which other users an active ROLE_ADMIN may name. */
   readonly administrator?: 'any user' | 'any user but administrators'
   /** Which restricted sessions open the caller's own record. */

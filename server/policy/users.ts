@@ -55,9 +55,10 @@ export const usersPolicies = {
   },
   refresh: {
     ...ownRecord,
+    expired: true,
     restricted: ['one-time codes'],
     reasons: [],
-    audit: [],
+    audit: ['session.end'],
     limits: [],
     http: { method: 'GET', path: '/users/refresh' },
   },

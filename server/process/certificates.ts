@@ -94,6 +94,8 @@ export function followCertificates(
     verifying: files.ca !== undefined,
     /** When the certificate of this process ends, in ms since 1970; undefined without one. */
     endsAt: () => current.until,
+    /** What new connections use: another object once files were replaced. */
+    context: () => current.context,
     /**
      * Starts TLS, version 1.2 or later, on an incoming connection, with HTTP/1.1 in it (ALPN, RFC 7301). The caller limits the
      * time of the handshake.

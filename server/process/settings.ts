@@ -43,6 +43,14 @@ export function isAdministrationAudience(text: string): boolean {
   return nicknameKey(text) === administrationAudience
 }
 
+/**
+ * Whether audience and issuer are equal, in any spelling. They must differ: tokens for the issuer are for the registry alone, and
+ * no other service may take them.
+ */
+export function isForIssuer({ issuer, audience }: { readonly issuer: string; readonly audience: string }): boolean {
+  return nicknameKey(audience) === nicknameKey(issuer)
+}
+
 interface Setting<T> {
   readonly name: string
   /** Never shown; the file that `NAME_FILE` names may hold it. */
@@ -87,11 +95,11 @@ const table = {
   httpTlsCert: optional('AUTH_HTTP_TLS_CERT', pem('CERTIFICATE')),
   httpTlsKey: optional('AUTH_HTTP_TLS_KEY', pem('PRIVATE KEY')),
   /**
-   * Servers that `auth-gateway` calls: `host:port`, several IP addresses with ports, or a gRPC target such as
-   * `dns:///name:port`. Unset: `AUTH_GRPC_ADDRESS`.
+   * What `auth-gateway` calls: a server, or a load balancer before several, as `host:port`; or `dns:///name:port`, whose
+   * addresses get calls in turn. Unset: `AUTH_GRPC_ADDRESS`.
    */
   serverUrl: optional('AUTH_SERVER_URL', target),
-  /** DNS name in the certificates of the gRPC servers. Unset: the host of `AUTH_SERVER_URL`, the first one. */
+  /** DNS name in the certificates of the gRPC servers. Unset: the host of `AUTH_SERVER_URL`. */
   serverName: optional('AUTH_SERVER_NAME', text),
   /** Mail server, `smtp://` or `smtps://user:password@host:port`. Unset: e-mails become files in the data folder. */
   smtpUrl: secret('SMTP_URL', url('a URL smtp://host:port or smtps://user:password@host:port', 'smtp:', 'smtps:')),
@@ -113,7 +121,7 @@ const table = {
   tokenTtl: setting('AUTH_TOKEN_TTL', duration(1, 30 * 86_400), '1h'),
   /** `iss` of tokens, the registry's (`auth-admin issuer`). Unset at installation: `http://` and the HTTP address. */
   issuer: optional('AUTH_ISSUER', text),
-  /** `aud` of tokens, the registry's, not `auth-admin`. Unset at installation: `work-packages`. */
+  /** `aud` of tokens, the registry's: not `auth-admin`, and not the issuer. Unset at installation: `work-packages`. */
   audience: optional('AUTH_AUDIENCE', audience),
   /** Origins (RFC 6454) whose pages may call the gateway from a browser. */
   corsOrigins: setting('AUTH_CORS_ORIGINS', origins, ''),
@@ -146,7 +154,7 @@ const table = {
   /**
    * Whether to refuse what the interface has and OWASP ASVS doesn't permit: secrets in query strings (400), logins by answers
    * (422) and saving them (403), the answer of a sign-up, which isn't stored, and a password update without the present
-   * password or a sign-in of the last 15 minutes (400): `on` or `off`.
+   * password or a sign-in of the last 15 minutes (400): `on` or `off`. Nor does an expired token refresh a session.
    */
   strict: setting('AUTH_STRICT', oneOf('on', 'off'), 'off'),
   /** How long the audit log is kept. */
@@ -251,6 +259,10 @@ function contradictions(values: Partial<Read>, env: Environment, faults: readonl
   const isSet = (name: string) => Boolean(env[name] || env[`${name}_FILE`])
   const isRead = (names: string) => !faults.some(fault => fault.startsWith(`${names}_`))
   return [
+    values.issuer !== undefined &&
+      values.audience !== undefined &&
+      isForIssuer({ issuer: values.issuer, audience: values.audience }) &&
+      `AUTH_AUDIENCE: must not be equal to AUTH_ISSUER; choose another, such as ${firstAudience}`,
     isSet('DATABASE_URL') &&
       !isSet('AUTH_MASTER_KEY') &&
       'AUTH_MASTER_KEY: is required with DATABASE_URL; make one with `openssl rand -base64 32` and keep it',
@@ -273,10 +285,8 @@ export function isLoopback(host: string): boolean {
 
 /** Whether a gRPC target names this machine only. */
 export function isLocalTarget(target: string): boolean {
-  const hosts = target.replace(/^(dns:(\/\/[^/]*\/)?|ipv[46]:)/, '').split(',')
-  return (
-    target.startsWith('unix:') || hosts.every(each => isLoopback(each.replace(/:\d+$/, '').replace(/^\[(.*)\]$/, '$1')))
-  )
+  const host = target.replace(/^dns:\/\/\//, '').replace(/:\d+$/, '')
+  return isLoopback(host.replace(/^\[(.*)\]$/, '$1'))
 }
 
 /** Whether a URL names the machine itself, as an issuer derived from a default address does. */
@@ -427,26 +437,16 @@ function orOff<T>(read: (value: string) => T) {
   }
 }
 
-/** A gRPC target: host:port, written as a URL or not; several IP addresses with ports; or one as gRPC writes it. */
+/** A gRPC target: host:port, written as a URL or not, or a name whose addresses get calls in turn. */
 function target(value: string): string {
-  if (/^(dns|ipv4|ipv6|unix):\S+$/.test(value)) return value
-  const expected =
-    'host:port, several such with IP addresses of one version, or a gRPC name such as dns:///auth.example:50051'
-  if (/^\s*,|,\s*(?:,|$)/.test(value)) throw new SettingError(`expected ${expected}; an entry is empty`)
-  const servers = list(expected, entry => {
-    try {
-      return address(entry.replace(/^https?:\/\/(.*?)\/?$/, '$1'))
-    } catch {
-      throw new SettingError('is neither')
-    }
-  })(value)
-  if (servers.length === 1) return formatAddress(servers[0]!)
-  const [first] = servers
-  const version = isIP(first?.host ?? '')
-  const other = servers.find(({ host }) => isIP(host) !== version || version === 0)
-  if (!first || !other) return `ipv${version}:${servers.map(formatAddress).join(',')}`
-  const what = isIP(other.host) === 0 ? 'is one of several and has no IP address' : `isn’t IPv${version} as the first`
-  throw new SettingError(`expected ${expected}; ${JSON.stringify(formatAddress(other))} ${what}`)
+  if (value.includes(','))
+    throw new SettingError('names several addresses; name one: a server, or a load balancer before several')
+  const [, scheme = '', rest = ''] = /^(dns:\/\/\/|https?:\/\/)?(.*?)\/?$/.exec(value) ?? []
+  try {
+    return (scheme === 'dns:///' ? scheme : '') + formatAddress(address(rest))
+  } catch {
+    throw new SettingError('expected host:port, such as auth.example:50051, or dns:///auth.example:50051')
+  }
 }
 
 /** Reads a master key. Throws an Error whose message says what is expected. */

@@ -55,7 +55,7 @@ export function emailRpcs(deps: {
     },
 
     /** Sets the new e-mail address, with the code that was mailed there. An e-mail notifies the former address. */
-    async confirmEmail(request, { call, caller: { user }, transact }) {
+    async confirmEmail(request, { call, caller: { user, session }, transact }) {
       const { code } = required({ code: request.code })
       if (tooLong(code, 'key')) refuse(Reason.INVALID_KEY)
       const { id, tokenGeneration } = user
@@ -68,7 +68,8 @@ export function emailRpcs(deps: {
       const changed = await transact(async ({ t, target }) => {
         const email = await mailedKeys.spendEmail(id, normalized, t)
         if (email === undefined) return false
-        await users.setEmail(target, email, { address: call.address, locale: chooseLocale(call.acceptLanguage) }, t)
+        const change = { address: call.address, locale: chooseLocale(call.acceptLanguage), session: session.id }
+        await users.setEmail(target, email, change, t)
         await users.proveEmail(id, t)
         await attempt.succeed(t)
         return true

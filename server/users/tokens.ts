@@ -1,37 +1,36 @@
 import type { Callers } from '../access/caller.js'
 import type { Keyring } from '../access/keyring.js'
-import type { Tokens } from '../access/tokens.js'
 import type { UsersRpcs } from '../calls/context.js'
 import type { Users } from '../models/user.js'
 import { required } from '../requests/required-fields.js'
 
-/** The RPCs that issue, check and revoke tokens, and publish what verifies them. */
+/** The RPCs that check and revoke tokens, and publish what verifies them. */
 export function tokenRpcs(deps: {
-  readonly tokens: Tokens
   readonly callers: Pick<Callers, 'introspect'>
   readonly keyring: Keyring
   readonly users: Pick<Users, 'revokeTokens'>
   readonly issuer: string
+  readonly audience: string
 }) {
-  const { tokens, callers, keyring, users, issuer } = deps
+  const { callers, keyring, users, issuer, audience } = deps
   const metadata = JSON.stringify(metadataOf(issuer))
 
-  /** Introspects a token (RFC 7662): returns its claims with the user's present role and state, or `active: false`. */
+  /**
+   * Introspects a token (RFC 7662): returns its claims with the user's present role and state; `active: false` for an invalid
+   * token, and for one that is for the registry alone.
+   */
   async function introspection(token: string | undefined) {
     const found = await callers.introspect(token?.trim() ?? '')
-    if (!found) return { active: false } as const
+    if (found?.claims.aud !== audience) return { active: false } as const
     const { claims, caller } = found
-    const { sub, exp, iat, iss, aud, jti, auth_time, amr } = claims
+    const { sub, exp, iat, iss, aud, client_id, jti, auth_time, amr } = claims
     const { username, role, organizationId, active: user_active } = caller.user
     const user = { username, roles: [role], org: organizationId ?? undefined, user_active }
-    const of = { sub, exp, iat, iss, aud, jti, auth_time, amr: [...amr] }
+    const of = { sub, exp, iat, iss, aud, client_id, jti, auth_time, amr: [...amr] }
     return { active: true as const, token_type: 'Bearer', ...of, ...user }
   }
 
   return {
-    /** Issues a new token for the session of the caller. The former one stays valid. */
-    refresh: async (_request, { caller }) => ({ token: await tokens.issue(caller.user, caller.session) }),
-
     /** Revokes all tokens of the caller, so that only one of two calls with the same token succeeds. */
     async revokeMyTokens(_request, { caller, transact }) {
       const { id } = caller.user
@@ -46,7 +45,7 @@ export function tokenRpcs(deps: {
     async verifyToken({ token }) {
       const found = await introspection(token)
       if (!found.active) return found
-      const { token_type: tokenType, auth_time, user_active: userActive, exp, iat, ...claims } = found
+      const { token_type: tokenType, client_id, auth_time, user_active: userActive, exp, iat, ...claims } = found
       return { ...claims, tokenType, userActive, exp: BigInt(exp), iat: BigInt(iat), authTime: BigInt(auth_time) }
     },
 

@@ -7,7 +7,7 @@ import { waitFor } from './wait.js'
 const programOf = (path: string) => fileURLToPath(new URL(`../../${path}`, import.meta.url))
 
 /** Main modules of the programs. */
-export const programs = { server: programOf('server/auth-server.js'), gateway: programOf('gateway/main.js') }
+export const programs = { server: programOf('server/main.js'), gateway: programOf('gateway/main.js') }
 
 /** A server without a gateway. */
 export interface ServerProcess extends Program {
@@ -18,15 +18,20 @@ export interface ServerProcess extends Program {
   readonly databaseUrl: string
 }
 
-/** Starts an `auth-server`, on a new database unless one is given, or its program of another version; it ends with the test. */
+/** Starts an `auth-server` without an HTTP port unless one is given, on a new database unless one is given, or its program of another version; it ends with the test. */
 export async function spawnServer(
   t: Teardown,
   env: Record<string, string> = {},
   program = programs.server,
 ): Promise<ServerProcess> {
-  const all = await serviceEnv(t, { AUTH_METRICS_ADDRESS: '127.0.0.1:0', AUTH_LIMIT_FACTOR: '1000', ...env })
+  const all = await serviceEnv(t, {
+    AUTH_HTTP_ADDRESS: 'off',
+    AUTH_METRICS_ADDRESS: '127.0.0.1:0',
+    AUTH_LIMIT_FACTOR: '1000',
+    ...env,
+  })
   const launched = launch(t, all, { program })
-  const [, grpc = '', metrics = ''] = await said(launched, /gRPC +(\S+:\d+)\nmetrics +(\S+)\n/)
+  const [, grpc = '', metrics = ''] = await said(launched, /gRPC +(\S+:\d+)\n(?:HTTP .*\n)?metrics +(\S+)\n/)
   return { ...launched, grpc, metrics, databaseUrl: all.DATABASE_URL! }
 }
 

@@ -73,7 +73,7 @@ export interface TestService {
     name?: string
     email?: string
   }): Promise<{ id: number; activationkey: string; email: string }>
-  /** A ROLE_INSTITUTION user that is active in the organization, and its provider key. */
+  /** A ROLE_INSTITUTION user that is active in the organization, with a token from after that, and its provider key. */
   institution(organization: { activationkey: string }): Promise<SignedUp & { providerKey: string }>
 }
 
@@ -227,7 +227,8 @@ export async function startTestService(
       const { token, username } = user
       await must(request('POST', '/users/activate', { token, query: { username, activationkey } }))
       const me = await request('GET', '/users/me', { token })
-      return { ...user, providerKey: me.json.providerActivationKey.activationkey }
+      const whole = await must(request('GET', '/users/refresh', { token }))
+      return { ...user, token: whole, providerKey: me.json.providerActivationKey.activationkey }
     },
   }
 }

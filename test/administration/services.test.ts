@@ -73,6 +73,12 @@ test('service names are unique, and every invalid field is listed', async t => {
   for (const wrong of ['', 'A', 'a b', 'ä', 'x'.repeat(64), 'a_b', `${newName()}\n`]) {
     t.is(await outcome(admin.createService({ name: wrong, scopes })), 'INVALID_ARGUMENT name', wrong)
   }
+  // Names of the registry in tokens: the client and the audience.
+  for (const reserved of ['registry', 'work-packages']) {
+    t.is(await outcome(admin.createService({ name: reserved, scopes })), 'INVALID_ARGUMENT name', reserved)
+    const rename = { name, form: { name: reserved }, updateMask: { paths: ['name'] } }
+    t.is(await outcome(admin.updateService(rename)), 'INVALID_ARGUMENT form.name', reserved)
+  }
   const past = timestampFromDate(new Date(Date.now() - 1000))
   t.is(await outcome(admin.createService({ expireTime: past })), 'INVALID_ARGUMENT expire_time name scopes')
   t.is(await outcome(admin.createService({ name: newName(), scopes: [0] })), 'INVALID_ARGUMENT scopes')

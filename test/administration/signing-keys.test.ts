@@ -2,6 +2,7 @@
 import test from 'ava'
 import fc from 'fast-check'
 import { TOTP } from 'otpauth'
+import { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
 import { newKeyPair } from '../../server/models/signing-key.js'
 import { openAdministration, openLocal, openSignedIn, reasonOf, wrongFieldsOf } from '../_helpers/administration.js'
 import { password, serviceWithClock, startTestService } from '../_helpers/service.js'
@@ -116,6 +117,13 @@ test('changing issuer or audience needs the new issuer as confirmation, and an o
   t.like(await api.setIssuer({ audience: 'apps', confirm: issuer }), { issuer, audience: 'apps', changed: true })
   for (const audience of ['auth-admin', ' Auth-Admin', 'ａｕｔｈ-admin'])
     t.deepEqual(await wrongFieldsOf(api.setIssuer({ audience, confirm: issuer })), ['audience'])
+  for (const audience of [issuer, ' HTTPS://auth.example.org '])
+    t.deepEqual(await wrongFieldsOf(api.setIssuer({ audience, confirm: issuer })), ['audience'])
+  t.deepEqual(await wrongFieldsOf(api.setIssuer({ issuer: 'apps', confirm: 'apps' })), ['issuer'])
+  await api.createService({ name: 'grades', scopes: [Scope.TOKENS_VERIFY] })
+  t.deepEqual(await wrongFieldsOf(api.setIssuer({ audience: 'grades', confirm: issuer })), ['audience'])
+  const host = 'https://grades/'
+  t.deepEqual(await wrongFieldsOf(api.setIssuer({ issuer: host, confirm: host })), ['issuer'])
   t.like(await api.getIssuer({}), { audience: 'apps' })
   t.is((await service.registry.audit.list({ action: 'registry.set-issuer', limit: 9 })).length, 3)
 })

@@ -11,6 +11,7 @@ import { requireToken as forExpress, verifiedOf } from '../../proto/client/expre
 import { requireToken as forFastify } from '../../proto/client/fastify.js'
 import type { UsersChange } from '../../proto/client/index.js'
 import { createVerifier, type Verified, VerifyError } from '../../proto/client/verify.js'
+import { notActivated } from '../../proto/client/verify-error.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { openLocal } from '../_helpers/administration.js'
 import { type SignedUp, serviceForFile, serviceWithClock } from '../_helpers/service.js'
@@ -24,7 +25,7 @@ const service = serviceForFile(() => ({ AUTH_LIMIT_FACTOR: '1000' }))
 test('a valid token is accepted with its claims, and costs no call', async t => {
   const { fetch, calls } = createNetwork()
   const verifier = await verifierOf(t, service, { fetch })
-  const { token, username } = await service.signUp('ROLE_CLIENT')
+  const { token, username } = await service.institution(await service.organization())
   const first = await verifier.verify(token)
   t.deepEqual(first.claims, claimsOf(token))
   t.is(first.claims.username, username)
@@ -41,7 +42,7 @@ test('a valid token is accepted with its claims, and costs no call', async t => 
 test('what isn’t a token of this registry is refused with 401, without a call of VerifyToken', async t => {
   const { fetch, calls } = createNetwork()
   const verifier = await verifierOf(t, service, { fetch })
-  const { token } = await service.signUp('ROLE_CLIENT')
+  const { token } = await service.institution(await service.organization())
   const { kid } = headerOf(token)
   const [head, body, signature] = token.split('.') as [string, string, string]
   const foreign = generateKeyPairSync('ec', { namedCurve: 'P-256' }).privateKey
@@ -77,7 +78,7 @@ test('what isn’t a token of this registry is refused with 401, without a call 
 
 test('a cached token expires by the clock of the registry', async t => {
   const verifier = await verifierOf(t, service)
-  const { token } = await service.signUp('ROLE_CLIENT')
+  const { token } = await service.institution(await service.organization())
   const short = await forge(service, token, { exp: nowInSeconds() + 10 })
   t.is(await outcome(verifier, short), 'signature')
   t.is(await outcome(verifier, short), 'cache')
@@ -86,7 +87,10 @@ test('a cached token expires by the clock of the registry', async t => {
 
 test('a revoked token is refused before a poll would end, even if it was accepted before', async t => {
   const verifier = await verifierOf(t, service)
-  const users = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+  const users = [
+    await service.institution(await service.organization()),
+    await service.institution(await service.organization()),
+  ]
   const [revoked, other] = users as [(typeof users)[0], (typeof users)[0]]
   const unseen = await forge(service, revoked.token, {})
   for (const { token } of users) t.is(await outcome(verifier, token), 'signature')
@@ -100,7 +104,7 @@ test('a revoked token is refused before a poll would end, even if it was accepte
 })
 
 test('a verifier knows the revocations from before its start', async t => {
-  const { token } = await service.signUp('ROLE_CLIENT')
+  const { token } = await service.institution(await service.organization())
   await revoke(service.http, token)
   const sealed = await verifierOf(t, service)
   await waitForValue(() => outcome(sealed, token), 'INVALID_TOKEN')
@@ -121,7 +125,7 @@ test('a key that the registry doesn’t know, or without the scope, is refused w
 test('unknown key ids cause at most one request for keys per second, which valid tokens don’t wait for', async t => {
   const { fetch, calls } = createNetwork()
   const verifier = await verifierOf(t, service, { fetch })
-  const { token } = await service.signUp('ROLE_CLIENT')
+  const { token } = await service.institution(await service.organization())
   t.is(await outcome(verifier, token), 'signature')
   const forged = await createForger(service, token)
   const before = calls.filter(path => path === paths.keys).length
@@ -144,7 +148,7 @@ test('at most 32 calls of VerifyToken are in progress, and at most one in 10 s f
   const network = createNetwork({ delay: 20 })
   // The known state is always older.
   const verifier = await verifierOf(t, service, { fetch: network.fetch, maxStaleMs: 0 })
-  const { token } = await service.signUp('ROLE_CLIENT')
+  const { token } = await service.institution(await service.organization())
   const forged = await createForger(service, token)
   const tokens = Array.from({ length: 40 }, () => forged({}))
   const twice = [...tokens, ...tokens].map(each => outcome(verifier, each))
@@ -159,7 +163,7 @@ test('at most 32 calls of VerifyToken are in progress, and at most one in 10 s f
 test('when VerifyToken fails the answer is 503, never 401', async t => {
   const network = createNetwork()
   const verifier = await verifierOf(t, service, { fetch: network.fetch, maxStaleMs: 0 })
-  const { token } = await service.signUp('ROLE_CLIENT')
+  const { token } = await service.institution(await service.organization())
   network.broken.add(paths.verify)
   const error = await t.throwsAsync(verifier.verify(token))
   t.is((error as unknown as { status: number }).status, 503)
@@ -188,7 +192,7 @@ test('the cache keeps the newest tokens, up to its maximum', t => {
 
 test('a closed verifier answers 503', async t => {
   const verifier = await verifierOf(t, service)
-  const { token } = await service.signUp('ROLE_CLIENT')
+  const { token } = await service.institution(await service.organization())
   t.is(await outcome(verifier, token), 'signature')
   verifier.close()
   t.is(await outcome(verifier, token), 'UNAVAILABLE')
@@ -202,7 +206,7 @@ test('the first change asks for all users, and each later one has the ids that c
   const watch = registry.watchUsers(change => void changes.push(change))
   await waitFor(() => changes.length > 0)
   t.true(changes[0]!.all)
-  const user = await service.signUp('ROLE_CLIENT')
+  const user = await service.institution(await service.organization())
   await waitFor(() => changes.some(({ ids }) => ids.includes(idOf(user.token))))
   t.false(changes.at(-1)!.all)
   await watch.close()
@@ -228,7 +232,7 @@ test('a change is delivered again until it is applied', async t => {
   })
   t.teardown(() => watch.close())
   await waitFor(() => started)
-  const user = await service.signUp('ROLE_CLIENT')
+  const user = await service.institution(await service.organization())
   awaited = idOf(user.token)
   await move(service, user)
   await waitFor(() => applied)
@@ -245,7 +249,7 @@ test('failed polls are repeated, and no change is lost', async t => {
   network.away(true)
   network.broken.add(paths.poll)
   network.away(false)
-  const { token } = await service.signUp('ROLE_CLIENT')
+  const { token } = await service.institution(await service.organization())
   await waitFor(() => network.calls.length > 4)
   t.false(ids.includes(idOf(token)))
   network.broken.clear()
@@ -297,6 +301,7 @@ const verifier = {
   async verify(token: string): Promise<Verified> {
     if (token === 'broken') throw new TypeError('a fault')
     if (token === 'away') throw new VerifyError('UNAVAILABLE', 'Try again.')
+    if (token === 'new') throw notActivated()
     if (token !== 'good') throw new VerifyError('INVALID_TOKEN', 'Log in again.')
     return { claims: { sub: '7' }, asOf: new Date(), ageMs: 0, source: 'cache' } as unknown as Verified
   },
@@ -310,11 +315,12 @@ const answers: [authorization: string | undefined, status: number, challenge: st
   ['Basic good', 401, 'Bearer error="invalid_token"', null],
   ['Bearer', 401, 'Bearer error="invalid_token"', null],
   [undefined, 401, 'Bearer', null],
+  ['Bearer new', 403, 'Bearer error="insufficient_scope"', null],
   ['Bearer away', 503, null, '1'],
   ['Bearer broken', 500, null, null],
 ]
 
-test('Express: the answer is 401 with a challenge, or 503 with Retry-After, and a problem document', async t => {
+test('Express: the answer is 401 with a challenge, 403 before activation, or 503 with Retry-After, and a problem document', async t => {
   const handle = forExpress(verifier)
   const server = createServer((request, response) =>
     handle(request, response, error => {
@@ -328,12 +334,14 @@ test('Express: the answer is 401 with a challenge, or 503 with Retry-After, and 
   for (const [authorization, status, challenge, retry] of answers) {
     const response = await fetch(`http://127.0.0.1:${port}`, { headers: authorization ? { authorization } : {} })
     const given = ['www-authenticate', 'retry-after', 'content-type'].map(name => response.headers.get(name))
-    const isProblem = status === 401 || status === 503
+    const reason = { 401: 'INVALID_TOKEN', 403: 'NOT_ACTIVATED', 503: 'UNAVAILABLE' }[status]
+    const isProblem = reason !== undefined
     const type = isProblem ? 'application/problem+json' : null
     t.deepEqual([response.status, ...given], [status, challenge, retry, type])
     const body = await response.text()
     if (status === 200) t.is(body, '7')
-    if (isProblem) t.like(JSON.parse(body), { status, reason: status === 401 ? 'INVALID_TOKEN' : 'UNAVAILABLE' })
+    if (isProblem) t.like(JSON.parse(body), { status, reason })
+    if (status === 403) t.regex(JSON.parse(body).detail, /^Activate your account, then log in again or refresh/)
   }
   t.throws(() => verifiedOf({}), { message: /requireToken/ })
 })
@@ -359,7 +367,7 @@ test('Fastify: the answer is the same', async t => {
   await t.throwsAsync(handle({ headers: { authorization: 'Bearer broken' } }, {} as never), { instanceOf: TypeError })
 })
 
-test('Connect: the refusal is UNAUTHENTICATED or UNAVAILABLE', async t => {
+test('Connect: the refusal is UNAUTHENTICATED, PERMISSION_DENIED or UNAVAILABLE', async t => {
   const transport = createRouterTransport(
     router => {
       router.rpc(Users.method.getMe, (_, { values }) => ({ user: { id: Number(values.get(verifiedKey)!.claims.sub) } }))
@@ -372,6 +380,7 @@ test('Connect: the refusal is UNAUTHENTICATED or UNAVAILABLE', async t => {
   for (const [authorization, code] of [
     [undefined, Code.Unauthenticated],
     ['Bearer bad', Code.Unauthenticated],
+    ['Bearer new', Code.PermissionDenied],
     ['Bearer away', Code.Unavailable],
   ] as const) {
     const error = await t.throwsAsync(call(authorization), { instanceOf: ConnectError })

@@ -99,8 +99,8 @@ async function startAll() {
   const cluster = await startCluster(t)
   const mailbox = await openMailbox(t)
   const env = { DATABASE_URL: await cluster.startHaproxy(), SMTP_URL: mailbox.url, AUTH_LIMIT_FACTOR: '1000' }
-  const target = [await spawnServer(t, env), await spawnServer(t, env)].map(({ grpc }) => grpc).join(',')
-  const gateways = [(await spawnGateway(t, target)).http, (await spawnGateway(t, target)).http]
+  const servers = [await spawnServer(t, env), await spawnServer(t, env)]
+  const gateways = await Promise.all(servers.map(async ({ grpc }) => (await spawnGateway(t, grpc)).http))
   return { cluster, mailbox, gateways, env: await serviceEnv(t, env) }
 }
 

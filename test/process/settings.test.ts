@@ -38,7 +38,14 @@ test('an empty environment gives the documented defaults, frozen', t => {
     ...{ grpcAddress: { host, port: 50051 }, adminAddress: { host, port: 50052 }, serverUrl: '127.0.0.1:50051' },
     ...{ httpAddress: { host, port: 8080 }, metricsAddress: { host, port: 9090 }, dataDir: './.auth' },
     ...{ mailFrom: 'auth@localhost', mailLocale: 'pt-BR', recoveryEmail: 'registered', adminUsername: 'admin' },
-    ...{ bcryptCost: 12, passwordMinLength: 8, limitFactor: 1, tokenTtl: 3600, auditRetention: 400 * 86_400 },
+    ...{
+      bcryptCost: 12,
+      passwordMinLength: 8,
+      limitFactor: 1,
+      strict: 'off',
+      tokenTtl: 3600,
+      auditRetention: 400 * 86_400,
+    },
     ...{ unactivatedRetention: 90 * 86_400, migrate: 'on', corsOrigins: [], trustedProxies: [], docs: 'on' },
     ...{ timeZone: 'America/Sao_Paulo', defaultRevision: '1.0.2', logLevel: 'info', gatewayNames: ['auth-gateway'] },
   })
@@ -70,8 +77,7 @@ const parsed: [setting: keyof Settings, value: unknown, env: Record<string, stri
   // Servers as gRPC writes them.
   ['serverUrl', 'auth.example:50051', { AUTH_SERVER_URL: 'auth.example:50051' }],
   ['serverUrl', 'auth.example:50051', { AUTH_SERVER_URL: 'http://auth.example:50051/' }],
-  ['serverUrl', 'ipv4:10.0.0.1:1,10.0.0.2:2', { AUTH_SERVER_URL: '10.0.0.1:1, 10.0.0.2:2' }],
-  ['serverUrl', 'ipv6:[::1]:1,[::2]:2', { AUTH_SERVER_URL: '[::1]:1,[::2]:2' }],
+  ['serverUrl', '[::1]:1', { AUTH_SERVER_URL: '[::1]:1' }],
   ['serverUrl', 'dns:///auth.example:50051', { AUTH_SERVER_URL: 'dns:///auth.example:50051' }],
 ]
 
@@ -122,21 +128,14 @@ const refused: [name: string, says: RegExp, ...values: string[]][] = [
   ['AUTH_TRUSTED_PROXIES', /"proxy\.internal" is.*"10\.0\.0\.0\/33" is/, '10.0.0.0/8, proxy.internal, 10.0.0.0/33'],
   [
     'AUTH_SERVER_URL',
-    /expected host:port, several/,
+    /expected host:port, such as/,
     'nowhere',
     'ftp://a.example:1',
     'xds:///a.example:1',
-    '10.0.0.1:1,',
+    'ipv4:10.0.0.1:1',
   ],
+  ['AUTH_SERVER_URL', /names several addresses; name one/, '10.0.0.1:1,10.0.0.2:2', 'a.example:1,b.example:1'],
   ['AUTH_SERVER_URL', /https needs AUTH_TLS_CA/, 'https://auth.example:50051'],
-  ['AUTH_SERVER_URL', /[^"]*"10\.0\.0\.2" is neither[^"]*$/, '10.0.0.1:1,10.0.0.2'],
-  ['AUTH_SERVER_URL', /[^"]*"\[::1\]:1" isn’t IPv4[^"]*$/, '10.0.0.1:1,[::1]:1'],
-  [
-    'AUTH_SERVER_URL',
-    /"a\.example:1" is one of several and has no IP address/,
-    'a.example:1,10.0.0.1:1',
-    'a.example:1,b.example:1',
-  ],
   ['AUTH_CORS_ORIGINS', /"app\.example\.org" has no scheme: write https:\/\/app/, 'http://a/,app.example.org'],
   ['AUTH_CORS_ORIGINS', /write https:\/\/localhost:3000/, 'localhost:3000'],
   ['AUTH_CORS_ORIGINS', /"https:\/\/a\.example\/app".*write https:\/\/a\.example$/, 'https://a.example/app'],
@@ -160,6 +159,8 @@ test('a wrong value is refused with each wrong entry and what is wrong with it, 
     }
   }
   t.regex(faults({ DATABASE_URL: 'postgresql://db/auth' }), /AUTH_MASTER_KEY: is required/)
+  for (const audience of ['https://a.example', ' HTTPS://A.example '])
+    t.regex(faults({ AUTH_ISSUER: 'https://a.example', AUTH_AUDIENCE: audience }), /AUTH_AUDIENCE: must not be equal/)
 })
 
 /** A file with a secret. */

@@ -23,7 +23,7 @@ const blocks = [...chapter.matchAll(/^```sh\n(.*?)^```$/gms)].map(([, block = ''
 /** Stands for npx of an installed package; types the password, for which `login` prompts. */
 const npx = `#!/bin/sh
 [ "$2" = login ] && set -- "$@" --username admin --password-file password
-case $1 in auth-admin) file=cli/main.js ;; auth-server) file=server/auth-server.js ;; auth-gateway) file=gateway/main.js ;; esac
+case $1 in auth-admin) file=cli/main.js ;; auth-server) file=server/main.js ;; auth-gateway) file=gateway/main.js ;; esac
 shift
 exec "${process.execPath}" "${join(root, 'dist')}/$file" "$@"
 `
@@ -109,7 +109,7 @@ test('with the certificates and commands of docs/processes.md a user logs in, an
     ca,
     `https://localhost:${ports.get('9091')}/metrics`,
   ])
-  t.regex(scraped, /^auth_servers\{/m)
+  t.regex(scraped, /^auth_http_connections\{/m)
   const named = `npx auth-admin login https://localhost:50052 --ca ca.pem --server-name auth-server`
   t.regex((await type(named)).stdout, /^You are signed in to localhost:\d+/m)
 })

@@ -2,9 +2,10 @@
 import { hostname } from 'node:os'
 import { join } from 'node:path'
 import test from 'ava'
-import { spawnGateway, spawnServer } from '../_helpers/apart.js'
+import { spawnServer } from '../_helpers/apart.js'
 import { done } from '../_helpers/backups.js'
 import { ask, freshDatabase, hold } from '../_helpers/database.js'
+import { hasHaproxy, startHaproxy } from '../_helpers/haproxy.js'
 import { login, readsOf, usesAll, writesOf } from '../_helpers/load.js'
 import { freePort } from '../_helpers/relay.js'
 import { createRequest } from '../_helpers/service.js'
@@ -15,61 +16,66 @@ import { waitFor, waitForValue } from '../_helpers/wait.js'
 const version = { '9998-next.sql': '-- expand\nALTER TABLE users ADD COLUMN extra text;' }
 const contract = { '9999-last.sql': '-- contract\nALTER TABLE users DROP COLUMN extra;' }
 
-test('an upgrade under load fails no call: `expand` before the rollout, `contract` after it, and not before', async t => {
-  const DATABASE_URL = await freshDatabase(t)
-  const next = await nextVersion(t, { ...version, ...contract })
-  const env = await serviceEnv(t, { DATABASE_URL })
-  const ports = [await freePort(), await freePort()]
-  const start = (folder: string, port: number) =>
-    spawnServer(
-      t,
-      { DATABASE_URL, AUTH_DRAIN: '', AUTH_GRPC_ADDRESS: `127.0.0.1:${port}` },
-      join(folder, 'dist/server/auth-server.js'),
-    )
-  const servers = [await start(root, ports[0]!), await start(root, ports[1]!)]
-  const request = createRequest((await spawnGateway(t, servers.map(({ grpc }) => grpc).join(','))).http)
-  const token = await login(request)
-  await usesAll(request, token, servers)
-  const known = async () =>
-    (await ask(DATABASE_URL, 'SELECT kind, migration FROM processes ORDER BY migration')).map(
-      ({ kind, migration }) => `${kind} ${migration}`,
-    )
-  t.deepEqual(await known(), ['server 0001-baseline.sql', 'server 0001-baseline.sql'])
+const withBalancer = hasHaproxy ? test : test.skip
 
-  const [reads, writes] = [readsOf(t, request, token), writesOf(t, request)]
-  const more = () => Promise.all([reads.more(50), writes.more(20)])
-  const up = (...args: string[]) => runVersion(next, env, ['migrate', 'up', '--json', ...args])
-  const refused = async (older: readonly { pid: number }[]) => {
-    const { code, stderr } = await up('--contract')
-    t.is(code, 5, stderr)
-    for (const { pid } of older) t.true(stderr.includes(`server ${hostname()}/${pid}/`), stderr)
-    t.is(stderr.split('server ').length - 1, older.length)
-  }
-  await more()
-  t.deepEqual(JSON.parse(done(await up())).migrations, ['9998-next.sql'])
-  await refused(servers)
-  for (const [index, port] of ports.entries()) {
-    await more()
-    servers[index]!.child.kill('SIGTERM')
-    t.is(await servers[index]!.ended, 0)
-    t.is((await known()).length, 1)
-    servers[index] = await start(next, port)
+withBalancer(
+  'an upgrade under load, behind a load balancer that asks `/readyz`, fails no call: `expand` before the rollout, `contract` after it, and not before',
+  async t => {
+    const DATABASE_URL = await freshDatabase(t)
+    const next = await nextVersion(t, { ...version, ...contract })
+    const env = await serviceEnv(t, { DATABASE_URL })
+    const ports = [await freePort(), await freePort()]
+    const start = (folder: string, port: number) =>
+      spawnServer(
+        t,
+        { DATABASE_URL, AUTH_DRAIN: '', AUTH_HTTP_ADDRESS: `127.0.0.1:${port}`, AUTH_TRUSTED_PROXIES: '127.0.0.1' },
+        join(folder, 'dist/server/main.js'),
+      )
+    const servers = [await start(root, ports[0]!), await start(root, ports[1]!)]
+    const request = createRequest(await startHaproxy(t, ports))
+    const token = await login(request)
     await usesAll(request, token, servers)
-    if (index === 0) await refused([servers[1]!])
-  }
-  t.deepEqual(await known(), ['server 9999-last.sql', 'server 9999-last.sql'])
-  t.deepEqual(await ask(DATABASE_URL, `SELECT name FROM migrations WHERE kind = 'contract'`), [])
-  await more()
-  t.deepEqual(JSON.parse(done(await up('--contract'))).migrations, ['9999-last.sql'])
-  await more()
-  await Promise.all([reads.end(), writes.end()])
-  t.log(`reads: ${reads.summary()}; sign-ups: ${writes.summary()}`)
-  t.deepEqual([...new Set([...reads.statuses, ...writes.statuses])], [200])
+    const known = async () =>
+      (await ask(DATABASE_URL, 'SELECT kind, migration FROM processes ORDER BY migration')).map(
+        ({ kind, migration }) => `${kind} ${migration}`,
+      )
+    t.deepEqual(await known(), ['all-in-one 0001-baseline.sql', 'all-in-one 0001-baseline.sql'])
 
-  const late = launch(t, env)
-  t.is(await late.ended, 1)
-  t.regex(late.output(), /newer version .*\(9999-last\.sql\): run that version instead/)
-})
+    const [reads, writes] = [readsOf(t, request, token), writesOf(t, request)]
+    const more = () => Promise.all([reads.more(50), writes.more(20)])
+    const up = (...args: string[]) => runVersion(next, env, ['migrate', 'up', '--json', ...args])
+    const refused = async (older: readonly { pid: number }[]) => {
+      const { code, stderr } = await up('--contract')
+      t.is(code, 5, stderr)
+      for (const { pid } of older) t.true(stderr.includes(`all-in-one ${hostname()}/${pid}/`), stderr)
+      t.is(stderr.split('all-in-one ').length - 1, older.length)
+    }
+    await more()
+    t.deepEqual(JSON.parse(done(await up())).migrations, ['9998-next.sql'])
+    await refused(servers)
+    for (const [index, port] of ports.entries()) {
+      await more()
+      servers[index]!.child.kill('SIGTERM')
+      t.is(await servers[index]!.ended, 0)
+      t.is((await known()).length, 1)
+      servers[index] = await start(next, port)
+      await usesAll(request, token, servers)
+      if (index === 0) await refused([servers[1]!])
+    }
+    t.deepEqual(await known(), ['all-in-one 9999-last.sql', 'all-in-one 9999-last.sql'])
+    t.deepEqual(await ask(DATABASE_URL, `SELECT name FROM migrations WHERE kind = 'contract'`), [])
+    await more()
+    t.deepEqual(JSON.parse(done(await up('--contract'))).migrations, ['9999-last.sql'])
+    await more()
+    await Promise.all([reads.end(), writes.end()])
+    t.log(`reads: ${reads.summary()}; sign-ups: ${writes.summary()}`)
+    t.deepEqual([...new Set([...reads.statuses, ...writes.statuses])], [200])
+
+    const late = launch(t, env)
+    t.is(await late.ended, 1)
+    t.regex(late.output(), /newer version .*\(9999-last\.sql\): run that version instead/)
+  },
+)
 
 test('a process that starts while a `contract` runs waits for it, and refuses', async t => {
   const env = await serviceEnv(t)

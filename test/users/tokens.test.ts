@@ -34,6 +34,7 @@ test('a login’s token has the claims of RFC 9068 and those of the project, and
   t.deepEqual(claims, {
     iss: 'http://auth.test',
     aud: 'work-packages',
+    client_id: 'registry',
     amr: ['pwd'],
     roles: ['ROLE_INSTITUTION'],
     username,
@@ -233,6 +234,16 @@ test('role and state are read from the registry, not from the token', async t =>
   refused(t, await service.request('GET', `/users/${other.username}`, { token: boasting }), 403, 'ACCESS_DENIED')
 })
 
+test('until it is activated, a user has a token for the registry alone', async t => {
+  for (const role of ['ROLE_ADMIN', 'ROLE_INSTITUTION', 'ROLE_CLIENT']) {
+    const { username, token } = await service.signUp(role)
+    for (const each of [token, await service.login(username), (await refresh(token)).text]) {
+      t.like(claimsOf(each), { aud: 'http://auth.test', roles: [], active: false, client_id: 'registry' })
+      t.is((await me(each)).status, 200)
+    }
+  }
+})
+
 // Introspection (RFC 7662) and metadata (RFC 8414) for clients of OAuth 2.0.
 
 const https = serviceForFile(() => ({ AUTH_ISSUER: 'https://auth.example.org' }))
@@ -256,7 +267,9 @@ test('a service introspects a token with its key as bearer token or as client se
   const token = await https.login(user.username)
   const { username, ver, active, ...claims } = claimsOf(token)
   t.true(typeof ver === 'number' && active)
-  for (const authorization of [`Bearer ${key}`, basic(key)]) {
+  // RFC 6749, 2.3.1: id and secret are encoded as in a form.
+  const encoded = [...key].map(each => `%${each.charCodeAt(0).toString(16)}`).join('')
+  for (const authorization of [`Bearer ${key}`, basic(key), basic(encoded)]) {
     const response = await introspect(token, authorization)
     t.is(response.status, 200)
     t.is(response.headers.get('content-type'), 'application/json')
@@ -268,11 +281,21 @@ test('a service introspects a token with its key as bearer token or as client se
 test('for an invalid token the response is `active: false`, without other claims', async t => {
   const { token } = await https.signUp('ROLE_CLIENT')
   await https.request('POST', '/users/revokemytokens', { token })
-  const { token: inactive, username } = await https.signUp('ROLE_CLIENT')
-  for (const each of [token, 'nonsense', key, `${inactive}x`, inactive.split('.').slice(0, 2).join('.'), username]) {
+  const { token: inactive, username } = await https.signUp('ROLE_INSTITUTION')
+  const { activationkey } = await https.organization()
+  await https.request('POST', '/users/activate', { token: inactive, query: { username, activationkey } })
+  for (const each of [
+    token,
+    'nonsense',
+    key,
+    inactive,
+    `${inactive}x`,
+    inactive.split('.').slice(0, 2).join('.'),
+    username,
+  ]) {
     t.is(await (await introspect(each, `Bearer ${key}`)).text(), '{"active":false}', each)
   }
-  t.like(await (await introspect(inactive, `Bearer ${key}`)).json(), { active: true, user_active: false })
+  t.is((await https.request('GET', '/users/me', { token: inactive })).json.active, 1)
 })
 
 test('a client without a valid key gets a challenge', async t => {
@@ -304,7 +327,7 @@ test('at other endpoints a client secret isn’t a key, and the contract’s sta
 })
 
 test('a separate gateway also introspects tokens', async t => {
-  const { token } = await https.signUp('ROLE_CLIENT')
+  const token = await https.login('admin')
   const gateway = await spawnGateway(t, https.grpc)
   t.like(await (await introspect(token, basic(key), gateway.http)).json(), { active: true })
   t.is((await introspect(token, undefined, gateway.http)).status, 401)

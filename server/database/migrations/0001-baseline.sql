@@ -88,6 +88,9 @@ CREATE TABLE users (
   activated_by integer,
   -- Tokens of an earlier generation are revoked.
   token_generation integer NOT NULL DEFAULT 0,
+  -- Sessions by answers or mailed key that began before have ended, but for the one with this id, which confirmed the address.
+  recovery_from timestamptz,
+  recovery_kept text,
   created_at timestamptz NOT NULL DEFAULT now(),
   -- The latest sign-in (at first, the sign-up) of an account that its user signed up and never activated: such accounts are
   -- erased by age. NULL once activated, and for accounts made by others.
@@ -107,6 +110,19 @@ END
 $$;
 CREATE TRIGGER users_keep_erased_ids AFTER DELETE ON users
   FOR EACH ROW EXECUTE FUNCTION users_keep_erased_ids();
+
+-- Another e-mail address ends recovery sessions, whatever changes it, except the one that the transaction names. Their tokens have
+-- whole seconds: one that began in the same second has ended, and the next one begins in the next second.
+CREATE FUNCTION users_email_ends_recoveries() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  NEW.recovery_from := date_trunc('second', clock_timestamp()) + interval '1 second';
+  NEW.recovery_kept := nullif(current_setting('auth.keeps_recovery', true), '');
+  RETURN NEW;
+END
+$$;
+CREATE TRIGGER users_email_ends_recoveries BEFORE UPDATE OF email ON users
+  FOR EACH ROW WHEN (OLD.email <> coalesce(NEW.email, ''))
+  EXECUTE FUNCTION users_email_ends_recoveries();
 
 -- Hash indexes: skeletons are compared, never sorted, and can have some KB.
 CREATE INDEX users_username_skeleton ON users USING hash (username_skeleton);
@@ -351,11 +367,28 @@ CREATE TABLE signing_keys (
   created_at timestamptz NOT NULL DEFAULT now(),
   -- A key is published at once, and signs from here on until a newer one does.
   signs_at timestamptz NOT NULL,
-  -- When the last token that it signed has expired; NULL while no successor is planned.
+  -- When the last token that it signed has expired; NULL while no successor is planned. For 30 days more, the key is kept to
+  -- refresh expired tokens.
   verifies_until timestamptz,
   -- The longest lifetime of its tokens, in seconds: it verifies for that long, whatever a process is set to.
   token_ttl integer NOT NULL
 );
+
+-- Sessions whose token was refreshed. Their tokens are numbered: the first one is 0.
+CREATE TABLE refreshed_sessions (
+  user_id integer NOT NULL REFERENCES users ON DELETE CASCADE,
+  -- The id of its first token.
+  id text NOT NULL,
+  -- The number of the newest token.
+  newest integer NOT NULL,
+  -- A copy of an old token was presented: no token of it is refreshed any more.
+  ended boolean NOT NULL DEFAULT false,
+  -- When the session ends by itself. The row outlives it, so that no token of it counts as its first one again.
+  ends_at timestamptz NOT NULL,
+  PRIMARY KEY (user_id, id)
+) WITH (fillfactor = 70);
+-- Maintenance deletes expired rows every 10 minutes, and must read no others.
+CREATE INDEX refreshed_sessions_ends ON refreshed_sessions (ends_at);
 
 -- Issuer and audience of all tokens. They belong to the registry, not to a process.
 CREATE TABLE token_issuer (

@@ -3437,7 +3437,7 @@ export const GetServiceResponseSchema: GenMessage<GetServiceResponse> = /*@__PUR
  */
 export type CreateServiceRequest = Message<"auth.v1.CreateServiceRequest"> & {
   /**
-   * Unique name, 1 to 63 lower-case letters, digits and hyphens.
+   * Unique name, 1 to 63 lower-case letters, digits and hyphens. Not `registry`, the audience, or the host of the issuer.
    *
    * @generated from field: optional string name = 1;
    */
@@ -3749,7 +3749,7 @@ export const DeleteServiceKeyResponseSchema: GenMessage<DeleteServiceKeyResponse
   messageDesc(file_auth_v1_administration, 113);
 
 /**
- * A key that signs or verifies tokens.
+ * A key that signs or verifies tokens, or refreshes expired ones.
  *
  * @generated from message auth.v1.SigningKey
  */
@@ -3776,7 +3776,8 @@ export type SigningKey = Message<"auth.v1.SigningKey"> & {
   signTime?: Timestamp | undefined;
 
   /**
-   * Until when the key verifies; absent while no successor is planned.
+   * Until when the key verifies; absent while no successor is planned. For 30 days more it is kept, unpublished, to refresh
+   * expired tokens.
    *
    * @generated from field: optional google.protobuf.Timestamp expire_time = 4;
    */
@@ -6872,7 +6873,8 @@ export const Administration: GenService<{
     output: typeof DeleteServiceKeyResponseSchema;
   },
   /**
-   * Lists the keys that sign and verify tokens, the newest first.
+   * Lists the keys that sign and verify tokens, the newest first, and those that are kept for 30 days after their expiration time
+   * to refresh expired tokens.
    *
    * Errors: ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
    *
@@ -6884,7 +6886,7 @@ export const Administration: GenService<{
     output: typeof ListSigningKeysResponseSchema;
   },
   /**
-   * Returns a key that signs or verifies tokens.
+   * Returns one of the keys that ListSigningKeys lists.
    *
    * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), RECORD_NOT_FOUND (NOT_FOUND), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN
    * (UNAUTHENTICATED)
@@ -6937,7 +6939,7 @@ export const Administration: GenService<{
   },
   /**
    * Changes issuer or audience of tokens. Each process applies it at its next start. Irreversible: earlier tokens are
-   * refused.
+   * refused. Audience and issuer must differ; no service has the name of the audience or of the issuer's host.
    *
    * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), CONFIRMATION_NEEDED (INVALID_ARGUMENT), ACCESS_DENIED (PERMISSION_DENIED),
    * INVALID_TOKEN (UNAUTHENTICATED), SIGN_IN_AGAIN (UNAUTHENTICATED)

@@ -1408,7 +1408,8 @@ export const VerifyTokenRequestSchema: GenMessage<VerifyTokenRequest> = /*@__PUR
  */
 export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
   /**
-   * Whether the token is valid: genuine, within its lifetime, not revoked, its user existing and not suspended.
+   * Whether the token is valid: genuine, within its lifetime, not revoked, its user existing and not suspended, and not for the
+   * registry alone.
    *
    * @generated from field: bool active = 1;
    */
@@ -1499,7 +1500,7 @@ export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
   org?: number | undefined;
 
   /**
-   * Whether the user is currently active.
+   * Whether the user is currently active: always, if the token is.
    *
    * @generated from field: optional bool user_active = 14 [json_name = "user_active"];
    */
@@ -1811,10 +1812,13 @@ export const Users: GenService<{
     output: typeof UpdateMeResponseSchema;
   },
   /**
-   * Exchanges a token for a new one with the same session start. Protected.
-   * Refuses with INVALID_TOKEN after the expiration time of the token (`exp`): an expired token can't be refreshed, and the
-   * user must sign in again. The same applies after the end of the session: 30 days after a sign-in by password, 1 hour after a
-   * sign-in by recovery.
+   * Exchanges a token for the next one of its session. Protected.
+   * A session ends 30 days after a sign-in by password, 1 hour after a sign-in by recovery. Until then its newest token is
+   * accepted here even after its expiration time (`exp`), for at most 30 days, if the session began by password and the user is
+   * no ROLE_ADMIN; not under AUTH_STRICT. Until the newest token has itself been refreshed, the one before it returns the newest
+   * again: with the same `jti`, and a new expiration time. So a client loses nothing when an answer is lost, or when it keeps
+   * its first token. Older tokens are refused with INVALID_TOKEN. One that has also expired is a copy (RFC 9700, 4.14.2): from
+   * then on no token of that session is refreshed, and an active user is notified by e-mail. Other sessions go on.
    *
    * HTTP: GET /users/refresh
    * Errors: ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
@@ -1896,8 +1900,8 @@ export const Users: GenService<{
     output: typeof SetEmailResponseSchema;
   },
   /**
-   * Confirms the address of SetEmail, which takes effect. Recovery keys mailed earlier are void, and the former address is
-   * notified. Protected: the user itself. Refuses with INVALID_KEY for a code that is wrong, used, expired (15 minutes), not
+   * Confirms the address of SetEmail, which takes effect. Recovery keys mailed earlier are void. If there was another address,
+   * it is notified, and sessions of the user by answers or mailed key end, but for this one. Protected: the user itself. Refuses with INVALID_KEY for a code that is wrong, used, expired (15 minutes), not
    * the newest, tried 5 times, or issued before a revocation of the tokens.
    *
    * HTTP: POST /users/confirmemail
@@ -2089,7 +2093,9 @@ export const Users: GenService<{
   },
   /**
    * Returns whether a token is currently valid, including revocation, in the fields of RFC 7662 (token introspection). An
-   * invalid token is not an error: the answer is `active: false` and nothing else. Open to all callers.
+   * invalid token is not an error: the answer is `active: false` and nothing else. The same is the answer for the token of a
+   * user who wasn't activated when it was issued: its audience is the issuer, and it is for this service alone. After
+   * activation, the next Login or Refresh returns a token for all services. Open to all callers.
    *
    * @generated from rpc auth.v1.Users.VerifyToken
    */
@@ -2099,7 +2105,7 @@ export const Users: GenService<{
     output: typeof VerifyTokenResponseSchema;
   },
   /**
-   * Returns the response of RFC 7662 (token introspection) for a token, with the same claims as VerifyToken. Only for services
+   * Returns the response of RFC 7662 (token introspection) for a token, with the same claims as VerifyToken and `client_id`. Only for services
    * with the scope `tokens.verify`; refuses all other callers with ACCESS_DENIED. An invalid token is not an error.
    *
    * HTTP: POST /introspect, at the base path only
