@@ -33,14 +33,9 @@ export async function nameDatabase(): Promise<string> {
     import('../server/process/database-url.js'),
   ])
   const { databaseUrl, dataDir } = readSettings(process.env)
-  const { PGDATABASE, PGHOST = 'localhost', PGPORT, PGUSER } = process.env
   if (!databaseUrl) return `the embedded database in ${resolve(dataDir)}`
-  const target = readDatabaseUrl(databaseUrl)
-  const name = target.database ?? PGDATABASE ?? target.user ?? PGUSER ?? systemUser()
-  const addresses = target.hosts.map(({ host = PGHOST, port }) =>
-    formatAddress({ host, port: port ?? Number(PGPORT ?? 5432) }),
-  )
-  return `the database ${name} at ${addresses.join(', ')}`
+  const { host, port, database } = readDatabaseUrl(databaseUrl).config
+  return `the database ${database} at ${formatAddress({ host, port })}`
 }
 
 /** Opens the registry that the settings name, whether the service runs or not. The caller closes it. */

@@ -23,7 +23,7 @@ const faults: Readonly<Record<string, Fault>> = {
   'other-port': { file: 'faults/other-port.slow' },
   promotion: {
     file: 'faults/promotion.slow',
-    ...(!process.env.HAPROXY && { tool: 'HAProxy (HAPROXY=path); several hosts in DATABASE_URL are tried alone' }),
+    ...(!process.env.HAPROXY && { tool: 'HAProxy (HAPROXY=path): a promotion under load is skipped' }),
   },
   patroni: {
     file: 'faults/patroni.slow',

@@ -30,7 +30,7 @@ export function adviseOnConnection(error: unknown, { role, database, tlsParamete
   if (/^The server does not support SSL/.test(message))
     return `The server of DATABASE_URL doesn’t support TLS, which ${tlsParameter} needs: set \`ssl = on\` there with a certificate, or change the parameter where the network is trusted.`
   if (/password must be a|no password supplied/.test(message))
-    return 'The database asks for a password, but DATABASE_URL has none: add it, or set PGPASSWORD or a password file.'
+    return 'The database asks for a password, but DATABASE_URL has none: add it.'
   if (/^There was an error establishing an SSL connection/.test(message))
     return 'What listens at the address of DATABASE_URL doesn’t answer as PostgreSQL: check host and port.'
   if (/^(CERT_|CRL_|DEPTH_|SELF_SIGNED|UNABLE_TO_|HOSTNAME_|INVALID_|ERR_TLS_|ERR_SSL_)/.test(code))

@@ -3,7 +3,7 @@ import type { Settings } from '../process/settings.js'
 
 /** A database to open. */
 export interface Source {
-  /** Current URL. An embedded database may restart at another port. */
+  /** Current URL: an embedded database may restart at another port, and the password in the file of a URL rotates. */
   readonly url: string
   readonly masterKey: Buffer
   /** Releases the database. An embedded database stops when no other process uses it. */
@@ -15,23 +15,26 @@ export interface Source {
  * Calls `onLaunch` when it launches the embedded database.
  */
 export async function resolveDatabase(
-  { databaseUrl, masterKey, dataDir }: Settings,
+  { databaseUrl, currentDatabaseUrl, masterKey, dataDir }: Settings,
   log: Log,
   onLaunch?: () => void,
 ): Promise<Source> {
-  if (databaseUrl) return { url: databaseUrl, masterKey: masterKey!, release: async () => {} }
+  if (databaseUrl)
+    return {
+      get url() {
+        return currentDatabaseUrl()!
+      },
+      masterKey: masterKey!,
+      release: async () => {},
+    }
   // Loaded only for an embedded database.
-  const [{ embeddedSecrets }, { startEmbedded }] = await Promise.all([
-    import('../embedded/secrets.js'),
-    import('../embedded/start.js'),
-  ])
-  const secrets = await embeddedSecrets(dataDir)
-  const embedded = await startEmbedded({ dataDir, log, onLaunch })
+  const { startEmbedded } = await import('../embedded/start.js')
+  const embedded = await startEmbedded({ dataDir, log, onLaunch, masterKey })
   return {
     get url() {
       return embedded.url
     },
-    masterKey: masterKey ?? secrets.masterKey,
+    masterKey: embedded.masterKey,
     release: embedded.stop,
   }
 }

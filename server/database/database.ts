@@ -4,16 +4,15 @@
  * folders that import it own the content of the tables. Why some statements aren't Sequelize's: docs/decisions/8-sequelize.md.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
-import type pg from 'pg'
 import { ConnectionAcquireTimeoutError, type Sequelize, Transaction } from 'sequelize'
 import type { Log } from '../observability/log.js'
 import { tracing } from '../observability/tracing.js'
-import { createConnections } from './connections.js'
+import { type Client, createConnections } from './connections.js'
 import { copyIn, copyOut } from './copy.js'
 import { ConnectionError, isConflict } from './failures.js'
 import { createPipeline } from './pipeline.js'
 import { createProbe } from './probe.js'
-import { type Client, clientOf, openSequelize, poolOf } from './sequelize.js'
+import { clientOf, openSequelize, poolOf } from './sequelize.js'
 import {
   explainSettings,
   type Missing,
@@ -23,8 +22,8 @@ import {
   wrongSettings,
 } from './session-settings.js'
 import { traceSequelize } from './spans.js'
-import { type Statement, sql } from './sql.js'
-import { createRunner } from './statement.js'
+import type { Statement } from './sql.js'
+import { runOn } from './statement.js'
 
 export type { Transaction } from 'sequelize'
 
@@ -85,9 +84,6 @@ interface DatabaseStats {
  */
 const conflicts = { attempts: 10, repeatedFor: 4_000, maxPause: 100 }
 
-/** Ends a transaction before Sequelize does: see sequelize.ts. */
-const commit = sql`COMMIT`
-
 /** Maximum milliseconds that `close` waits for statements in flight. */
 const grace = 1_000
 
@@ -96,14 +92,8 @@ const grace = 1_000
  * new connection. The pool connects at the first use.
  */
 export function openDatabase(url: string | (() => string), maxConnections = 10, log?: Pick<Log, 'warn'>): Database {
-  const connections = createConnections(typeof url === 'string' ? () => url : url)
-  const runner = createRunner(connections, log)
-  const open = async () => {
-    const client = await connections.open()
-    await runner.tryNames(client)
-    return client
-  }
-  const sequelize = openSequelize(connections, open, maxConnections)
+  const connections = createConnections(typeof url === 'string' ? () => url : url, log)
+  const sequelize = openSequelize(connections, maxConnections)
   if (tracing) traceSequelize(sequelize)
   const { connectionManager } = sequelize
   let timeouts = 0
@@ -118,56 +108,66 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
   }
 
   /** Runs `work` on a connection of the pool. */
-  async function onConnection<T>(work: (client: pg.Client) => Promise<T>): Promise<T> {
-    const connection = (await connectionManager.getConnection({ type: 'write' }).catch(failConnection)) as Client
+  async function onConnection<T>(work: (client: Client) => Promise<T>): Promise<T> {
+    const client = (await connectionManager.getConnection({ type: 'write' }).catch(failConnection)) as Client
     try {
-      return await work(connection.inner!)
+      return await work(client)
     } finally {
-      connectionManager.releaseConnection(connection)
+      connectionManager.releaseConnection(client)
     }
   }
 
   async function run<Row>(query: Statement, transaction?: Transaction): Promise<Row[]> {
-    if (transaction) return runner.run(clientOf(transaction), query)
-    return repeatOnConflict(() => onConnection(client => runner.runAlone<Row>(client, query)))
+    if (transaction) return runOn(clientOf(transaction), query)
+    return repeat(() => onConnection(client => runOn<Row>(client, query)))
   }
   const runUnlimited = <Row>(query: Statement) => transact(t => run<Row>(query, t), { unlimited: true })
-  const pipeline = createPipeline(connections, runner, run)
+
+  const pipeline = createPipeline(connections, run)
 
   const transact: Database['transact'] = (work, options = {}) =>
-    options.unlimited ? transactOnce(work, options) : repeatOnConflict(() => transactOnce(work, options))
+    repeat(() => transactOnce(work, options), options.unlimited)
 
   const transactOnce: Database['transact'] = async (work, { unlimited = false, snapshot = false } = {}) => {
-    let client: pg.Client | undefined
+    const options = snapshot ? { isolationLevel: Transaction.ISOLATION_LEVELS.REPEATABLE_READ } : {}
+    const transaction = await sequelize.transaction(options).catch(failConnection)
+    const client = clientOf(transaction)
+    client.setUnlimited(unlimited)
     try {
-      const options = snapshot ? { isolationLevel: Transaction.ISOLATION_LEVELS.REPEATABLE_READ } : {}
-      return await sequelize.transaction(options, async transaction => {
-        client = clientOf(transaction)
-        connections.setUnlimited(client, unlimited)
-        if (unlimited) await client.query(withoutLimits)
-        const result = await work(transaction)
-        await runner.run(client, commit)
-        return result
-      })
+      if (unlimited) await client.query(withoutLimits)
+      const result = await work(transaction)
+      // Sequelize's own statements write their errors to stderr.
+      await client.query('COMMIT')
+      return result
     } catch (error) {
-      return failConnection(error as { original?: unknown })
+      // The server rolls back what a lost connection began.
+      await client.query('ROLLBACK').catch(() => client.end())
+      throw error
     } finally {
-      if (client) connections.setUnlimited(client, false)
+      client.setUnlimited(false)
+      connectionManager.releaseConnection(client)
     }
+  }
+
+  let closed: Promise<void> | undefined
+  async function close(): Promise<void> {
+    const settle = connections.stop(grace)
+    await Promise.all([sequelize.close(), pipeline.close()])
+    settle()
   }
 
   const database: Database = {
     sequelize,
     run,
-    read: pipeline.read,
+    read: query => repeat(() => pipeline.read(query)),
     runUnlimited,
     transact,
     copyOut(query, transaction) {
       const client = clientOf(transaction)
-      return copyOut(client, query, () => void connections.end(client))
+      return copyOut(client, query, () => void client.end())
     },
     copyIn: (query, rows, transaction) => copyIn(clientOf(transaction), query, rows),
-    isWritable: createProbe(onConnection, connections),
+    isWritable: createProbe(run),
     stats() {
       const { using, available, waiting, maxSize } = poolOf(sequelize)
       return { inUse: using, idle: available, most: maxSize, waiting, timeouts, errors: connections.errors }
@@ -191,24 +191,26 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
     async wrongSettings() {
       return (await run<{ wrong: string }>(wrongSettings)).map(({ wrong }) => wrong)
     },
-    async close() {
-      connections.stop()
-      const timer = setTimeout(connections.cut, grace)
-      await Promise.all([sequelize.close(), pipeline.close()])
-      clearTimeout(timer)
+    close() {
+      closed ??= close()
+      return closed
     },
   }
   return database
 }
 
-/** Repeats work that PostgreSQL rolled back, after a random pause: one of the transactions in a conflict succeeds. */
-async function repeatOnConflict<T>(work: () => Promise<T>): Promise<T> {
+/**
+ * Repeats work that PostgreSQL rolled back, after a random pause: one of the transactions in a conflict succeeds. Repeats work
+ * at once whose connection was refused with TLS, but may do without.
+ */
+async function repeat<T>(work: () => Promise<T>, unlimited = false): Promise<T> {
   const end = performance.now() + conflicts.repeatedFor
   for (let attempt = 1; ; attempt++) {
     try {
       return await work()
     } catch (error) {
-      if (!isConflict(error) || attempt === conflicts.attempts || performance.now() > end) throw error
+      if (error instanceof ConnectionError && error.withoutTls && attempt === 1) continue
+      if (unlimited || !isConflict(error) || attempt === conflicts.attempts || performance.now() > end) throw error
       await sleep(Math.random() * Math.min(conflicts.maxPause, 5 * 2 ** attempt))
     }
   }

@@ -8,10 +8,13 @@ export class ConnectionError extends Error {
   override readonly name = 'ConnectionError'
   readonly original: unknown
   readonly advice: string | undefined
-  constructor(original: unknown, advice?: string) {
+  /** Whether the next connection does without the TLS that failed this one. */
+  readonly withoutTls: boolean
+  constructor(original: unknown, advice?: string, withoutTls = false) {
     super((original as Error).message)
     this.original = original
     this.advice = advice
+    this.withoutTls = withoutTls
   }
 }
 
@@ -89,7 +92,7 @@ const failures: readonly Failure[] = [
     advice: 'Another transaction holds a lock on this record: try again.',
   },
   // Rollbacks (deadlock, serialization), insufficient resources, transaction timeouts, I/O errors; 26000 and 42P05, which a
-  // pooler causes until it is detected; a missing socket.
+  // pooler can cause; a missing socket.
   { code: /^(40|53)...$|^(25P0[34]|58030|26000|42P05)$|^ENOENT/, passing: true },
   { code: /^23505$/, meaning: 'taken' },
   {

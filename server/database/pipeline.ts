@@ -1,15 +1,6 @@
-import type pg from 'pg'
-import type { Connections } from './connections.js'
+import type { Client, Connections } from './connections.js'
 import type { Statement } from './sql.js'
-import type { Runner } from './statement.js'
-
-/** Connections that read-only statements share. */
-interface Pipeline {
-  /** Runs a prepared statement and returns its rows. It must be fast and wait for no lock: later statements wait for it. */
-  read<Row>(query: Statement): Promise<Row[]>
-  /** Closes each connection when its statements have completed. */
-  close(): Promise<void>
-}
+import { runOn } from './statement.js'
 
 /** Maximum number of connections. */
 export const width = 4
@@ -18,23 +9,21 @@ export const width = 4
 const depth = 16
 
 interface Connection {
-  readonly client: Promise<pg.Client>
+  readonly client: Client
+  readonly opened: Promise<unknown>
   inFlight: number
 }
 
 /**
- * Sends statements without waiting for earlier responses (PostgreSQL's pipeline mode). Connects at the first use, and replaces
- * a broken connection at the next use. A pooler that doesn't support prepared statements also mismatches pipelined
- * responses: behind such a pooler, statements go through `run`.
+ * Connections that read-only statements share: it sends them without waiting for earlier responses (PostgreSQL's pipeline mode),
+ * so that many take one write and one read of the socket. They must be fast and wait for no lock: later statements wait for
+ * them. Connects at the first use. A pooler may mismatch pipelined responses: behind one, statements go through `run`.
  */
-export function createPipeline(
-  { open, end }: Connections,
-  { namesHold, tryNames, runAlone }: Runner,
-  run: Pipeline['read'],
-): Pipeline {
-  const connections: Connection[] = []
+export function createPipeline({ Client }: Connections, run: <Row>(query: Statement) => Promise<Row[]>) {
+  let connections: Connection[] = []
 
   function choose(): Connection {
+    connections = connections.filter(({ client }) => !client.isRetired)
     const free = connections.find(({ inFlight }) => inFlight < depth)
     if (free) return free
     if (connections.length < width) return connect()
@@ -42,37 +31,28 @@ export function createPipeline(
   }
 
   function connect(): Connection {
-    const leave = () => {
-      if (connections.includes(connection)) connections.splice(connections.indexOf(connection), 1)
-    }
-    const client = open({ pipeline: true, retire: leave }).then(async opened => {
-      await tryNames(opened)
-      return opened
-    })
-    client.catch(leave)
-    const connection = { client, inFlight: 0 }
+    const client = new Client({ pipeline: true })
+    const connection = { client, opened: client.connect(), inFlight: 0 }
     connections.push(connection)
     return connection
   }
 
   return {
-    async read<Row>(query: Statement) {
-      if (!namesHold()) return run<Row>(query)
+    async read<Row>(query: Statement): Promise<Row[]> {
       const connection = choose()
       connection.inFlight++
       try {
-        const client = await connection.client
-        // The first connection may have detected a pooler.
-        if (!namesHold()) return await run<Row>(query)
-        return await runAlone<Row>(client, query)
+        await connection.opened
+        return await (connection.client.prepares ? runOn<Row>(connection.client, query) : run<Row>(query))
       } finally {
         connection.inFlight--
-        if (connection.inFlight === 0 && !connections.includes(connection)) void connection.client.then(end, () => {})
+        // It was retired while others were in flight.
+        if (connection.inFlight === 0 && connection.client.isRetired) void connection.client.end()
       }
     },
-    async close() {
-      const settled = await Promise.allSettled(connections.map(({ client }) => client))
-      await Promise.all(settled.map(result => result.status === 'fulfilled' && end(result.value)))
+    /** Closes each connection when its statements have completed. */
+    async close(): Promise<void> {
+      await Promise.all(connections.map(({ client }) => client.end()))
     },
   }
 }

@@ -22,13 +22,16 @@ import { listens, withFolderLock } from './folder-lock.js'
 import { claimPidFile, findPostmaster, lastPort } from './postmaster.js'
 import { chooseUser, findPrograms, startAs } from './programs.js'
 import { embeddedSecrets } from './secrets.js'
-import { leave, lockKey } from './stop.js'
+import { end, leave, lockKey } from './stop.js'
 
 /** A running PostgreSQL that this process uses. */
 export type Embedded = Awaited<ReturnType<typeof startEmbedded>>
 
 /** Settings of `startEmbedded`. */
-export type Options = Omit<Cluster, 'folder' | 'password'>
+export interface Options extends Omit<Cluster, 'folder' | 'password'> {
+  /** The key of AUTH_MASTER_KEY, if that is set. */
+  readonly masterKey?: Buffer | undefined
+}
 
 /** Maximum milliseconds of a start. */
 const timeout = 120_000
@@ -38,7 +41,7 @@ const timeout = 120_000
  * Throws an Error that says what to do when this system can't run PostgreSQL.
  */
 export async function startEmbedded(options: Options) {
-  const { databasePassword: password } = await embeddedSecrets(options.dataDir)
+  const { databasePassword: password, masterKey } = await embeddedSecrets(options.dataDir, options.masterKey)
   const dataDir = await realpath(options.dataDir)
   const cluster: Cluster = { ...options, dataDir, folder: join(dataDir, 'postgres'), password }
 
@@ -74,6 +77,7 @@ export async function startEmbedded(options: Options) {
     await leave(cluster, connection.client)
   }
   return {
+    masterKey,
     /** `postgres://` URL of the database, with the password. Changes when PostgreSQL restarts at another port. */
     get url() {
       return urlOf(cluster, connection.port)
@@ -88,15 +92,25 @@ export async function startEmbedded(options: Options) {
 
 /** Starts the database if needed, and connects to it with the shared lock. */
 async function attach(cluster: Cluster): Promise<{ client: pg.Client; port: number }> {
-  const end = performance.now() + timeout
+  const until = performance.now() + timeout
+  let isOurs = false
   for (;;) {
     const running = await findPostmaster(cluster.folder)
     if (running?.ready) {
-      const client = await connectShared(cluster, running.port)
-      if (client) return { client, port: running.port }
+      try {
+        const client = await connectShared(cluster, running.port)
+        if (client) return { client, port: running.port }
+      } catch (error) {
+        // Nobody else uses what this process launched and nobody can connect to.
+        if (isOurs) await end(cluster, running)
+        throw error
+      }
     }
-    if (!running) await withFolderLock(cluster.dataDir, () => launch(cluster))
-    if (performance.now() > end)
+    const launchOnce = async () => {
+      isOurs = await launch(cluster)
+    }
+    if (!running) await withFolderLock(cluster.dataDir, launchOnce)
+    if (performance.now() > until)
       throw new Error(`PostgreSQL in ${cluster.folder} takes no connections; see ${logOf(cluster)}`)
     await sleep(10)
   }
@@ -106,6 +120,9 @@ async function attach(cluster: Cluster): Promise<{ client: pg.Client; port: numb
 async function connectShared(cluster: Cluster, port: number): Promise<pg.Client | undefined> {
   const client = new pg.Client({
     connectionString: urlOf(cluster, port),
+    // The driver takes what is missing here from PG… variables of the environment.
+    options: '-c search_path=pg_catalog',
+    client_encoding: 'UTF8',
     application_name: 'auth: uses this database',
     connectionTimeoutMillis: 10_000,
     keepAlive: true,
@@ -119,15 +136,17 @@ async function connectShared(cluster: Cluster, port: number): Promise<pg.Client 
     await client.end().catch(() => {})
     // Class 57 (operator intervention, such as a shutdown) and 53 (too many connections) are temporary, like
     // ECONNREFUSED.
-    if (error instanceof pg.DatabaseError && !/^5[37]/.test(error.code ?? '')) throw error
-    return undefined
+    if (!(error instanceof pg.DatabaseError) || /^5[37]/.test(error.code ?? '')) return undefined
+    if (error.code !== '28P01') throw error
+    const file = join(cluster.dataDir, 'database-password')
+    throw new Error(`${file} isn’t the password of the embedded database: restore it.`)
   }
 }
 
-/** Starts PostgreSQL and waits until it accepts connections. Returns at once when PostgreSQL is running. */
-async function launch(cluster: Cluster): Promise<void> {
+/** Starts PostgreSQL, waits until it accepts connections, and returns true. Returns false when PostgreSQL is running. */
+async function launch(cluster: Cluster): Promise<boolean> {
   const { folder, dataDir, log } = cluster
-  if (await findPostmaster(folder)) return
+  if (await findPostmaster(folder)) return false
   const programs = await findPrograms()
   const user = chooseUser(folder)
   const start = startAs(user, programs, dataDir, text => log.warn(text))
@@ -154,11 +173,11 @@ async function launch(cluster: Cluster): Promise<void> {
     while (!ended) {
       if ((await findPostmaster(folder))?.ready) {
         child.unref()
-        return
+        return true
       }
       await Promise.race([end, sleep(5)])
     }
-    if (await findPostmaster(folder)) return
+    if (await findPostmaster(folder)) return false
     // Most likely another program uses the port: tries another port.
     if (attempt === 3) throw new Error(`PostgreSQL doesn’t start: ${await lastLogLines(cluster)}`)
   }

@@ -47,7 +47,8 @@ async function isLast(client: pg.Client): Promise<boolean> {
   }
 }
 
-async function end(cluster: Cluster, { pid }: Postmaster): Promise<void> {
+/** Stops PostgreSQL, by force if necessary. */
+export async function end(cluster: Cluster, { pid }: Postmaster): Promise<void> {
   for (const [mode, signal, timeout] of shutdowns) {
     if (platform() === 'win32') {
       const { pg_ctl } = await findPrograms()

@@ -181,6 +181,8 @@ type Read = { readonly [K in keyof Table]: Table[K] extends Setting<infer T> ? T
 /** The settings of a process, each described in the table above. */
 export type Settings = Omit<Read, 'serverUrl'> & {
   readonly serverUrl: string
+  /** Looks `databaseUrl` up again: the file of DATABASE_URL_FILE may have changed. */
+  readonly currentDatabaseUrl: () => string | undefined
   /** The origin of each value. */
   readonly origins: SettingsDescription
 }
@@ -246,6 +248,7 @@ export function readSettings(environment: Environment): Settings {
   return Object.freeze({
     ...read,
     serverUrl: read.serverUrl ?? formatAddress(read.grpcAddress),
+    currentDatabaseUrl: () => lookUp(table.databaseUrl, env),
     origins: describeSettings(env),
   })
 }

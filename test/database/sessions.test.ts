@@ -1,11 +1,13 @@
 /** Settings of role, database and server, and conflicts of transactions, change nothing that a client sees. */
-import { readdir, readFile } from 'node:fs/promises'
+import { readdir, readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { sql } from '../../server/database/sql.js'
 import { runCli } from '../_helpers/cli.js'
 import { ask, databaseOfRole, freshDatabase } from '../_helpers/database.js'
-import { startTestService, type TestService } from '../_helpers/service.js'
+import { createRequest, password, startTestService, type TestService } from '../_helpers/service.js'
+import { spawnService } from '../_helpers/spawned.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 /** Settings that an administrator may prefer, by their names in PostgreSQL. */
@@ -234,4 +236,31 @@ test('doctor warns of e-mails that no process could finish, before they are old'
   const { status, detail } = JSON.parse(stdout).checks.find((each: { check: string }) => each.check === 'e-mails')
   t.is(status, 'warning')
   t.regex(detail, /can’t be made/)
+})
+
+test('a rotated password in the file of DATABASE_URL_FILE needs no restart, and until then the log says what is refused', async t => {
+  const url = await databaseOfRole(t)
+  const { username } = new URL(url)
+  const file = join(await temporaryFolder(t), 'database-url')
+  await writeFile(file, url)
+  const AUTH_MASTER_KEY = 'a'.repeat(64)
+  const service = await spawnService(t, { DATABASE_URL: '', DATABASE_URL_FILE: file, AUTH_MASTER_KEY })
+  const request = createRequest(service.http)
+  const statuses = async () => [
+    (await request('GET', '/readyz', { once: true })).status,
+    (await request('POST', '/users/login', { query: { username: 'admin', password }, once: true })).status,
+    (await request('GET', '/users/me', { token: 'x', once: true })).status,
+  ]
+  const usual = await statuses()
+  t.deepEqual(usual.slice(0, 2), [200, 200])
+  const server = process.env.TEST_DATABASE_URL!
+  await ask(server, `ALTER ROLE ${username} PASSWORD 'rotated'`)
+  await ask(server, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '${username}'`)
+  await waitForValue(async () => (await statuses()).slice(0, 2).join(), '503,503')
+  await waitFor(() => /"code":"28P01".*refuses the user or password of DATABASE_URL/.test(service.output()))
+  // While it is replaced.
+  await writeFile(file, '')
+  t.is((await statuses())[1], 503)
+  await writeFile(file, Object.assign(new URL(url), { password: 'rotated' }).href)
+  await waitForValue(statuses, value => value.join() === usual.join())
 })

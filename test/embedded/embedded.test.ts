@@ -6,13 +6,14 @@ import { createServer } from 'node:net'
 import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
-import { openDatabase } from '../../server/database/database.js'
-import { sql } from '../../server/database/sql.js'
 import { withFolderLock } from '../../server/embedded/folder-lock.js'
 import { embeddedSecrets } from '../../server/embedded/secrets.js'
 import { ask } from '../_helpers/database.js'
 import { ended, spawnHolder, spawnMember, start, urlFrom } from '../_helpers/members.js'
+import { createRequest } from '../_helpers/service.js'
+import { launch, serviceEnv, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
+import { within } from '../_helpers/wait.js'
 
 test.serial('simultaneous starts share one database, and the last process to end stops it', async t => {
   const dataDir = await temporaryFolder(t)
@@ -67,11 +68,9 @@ test.serial('concurrent starts create the secrets once, and only their owner can
 })
 
 test.serial(
-  'neither TLS settings for other databases nor a socket of another user with the name of the lock prevents a start',
+  'neither PG… variables nor a socket of another user with the name of the lock prevents a start',
   async t => {
     const dataDir = await temporaryFolder(t)
-    process.env.PGSSLMODE = 'require'
-    t.teardown(() => void delete process.env.PGSSLMODE)
     if (process.platform === 'linux') {
       const name = createHash('sha256')
         .update(await realpath(dataDir))
@@ -80,11 +79,43 @@ test.serial(
       await new Promise<void>(done => server.listen({ path: `\0auth-${name.slice(0, 32)}` }, done))
       t.teardown(() => server.close())
     }
-    const embedded = await start(dataDir)
-    const database = openDatabase(embedded.url, 1)
-    t.deepEqual(await database.run(sql`SELECT 7 AS n`), [{ n: 7 }])
-    await database.close()
-    await embedded.stop()
+    const service = await spawnService(t, {
+      ...{ DATABASE_URL: '', AUTH_DATA_DIR: dataDir },
+      ...{
+        PGOPTIONS: '-c search_path=foo -c there_is_none=1',
+        PGSSLMODE: 'require',
+        PGCLIENTENCODING: 'there_is_none',
+      },
+      ...{ PGHOST: '203.0.113.1', PGPORT: '1', PGUSER: 'x', PGPASSWORD: 'x', PGDATABASE: 'x', PGAPPNAME: 'x' },
+    })
+    t.is((await createRequest(service.http)('GET', '/readyz')).status, 200)
+    t.is(await signalUntilEnded(service, 'SIGTERM'), 0)
+  },
+)
+
+const spoiled: Record<string, (dataDir: string) => Promise<unknown>> = {
+  'database-password is empty': dataDir => writeFile(join(dataDir, 'database-password'), ''),
+  'database-password is missing': dataDir => rm(join(dataDir, 'database-password')),
+  'database-password isn’t the password': dataDir => writeFile(join(dataDir, 'database-password'), 'other'),
+  'master-key is empty': dataDir => writeFile(join(dataDir, 'master-key'), ' \n'),
+  'master-key is missing': dataDir => rm(join(dataDir, 'master-key')),
+}
+test.serial(
+  'a secret of the embedded database that is missing, empty or wrong is named at once, nothing is created, and no PostgreSQL stays',
+  async t => {
+    for (const [says, spoil] of Object.entries(spoiled)) {
+      const dataDir = await temporaryFolder(t)
+      await (await start(dataDir)).stop()
+      await spoil(dataDir)
+      const before = (await readdir(dataDir)).sort()
+      const program = launch(t, await serviceEnv(t, { DATABASE_URL: '', AUTH_DATA_DIR: dataDir }))
+      t.true(await within(20_000, program.ended), says)
+      t.is(await program.ended, 1, says)
+      t.true(program.output().includes(join(await realpath(dataDir), says)), program.output())
+      t.false(program.output().includes('AUTH_MASTER_KEY'))
+      t.deepEqual((await readdir(dataDir)).sort(), before, says)
+      t.false(existsSync(join(dataDir, 'postgres/postmaster.pid')), says)
+    }
   },
 )
 

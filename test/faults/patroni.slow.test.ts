@@ -84,22 +84,12 @@ const faults: Record<string, Fault> = {
   },
 }
 
-/** How the service reaches the primary: its database URL, and that of a process that knows one node alone. */
-type Way = (cluster: PatroniCluster) => Promise<{ all: string; only(node: PatroniNode): string }>
-const ways: Record<string, Way> = {
-  'all nodes in DATABASE_URL': async ({ nodes, urlOf }) => ({ all: urlOf(...nodes), only: urlOf }),
-  'HAProxy and PgBouncer': async ({ startHaproxy, pooledUrlOf }) => ({
-    all: await startHaproxy(),
-    only: pooledUrlOf,
-  }),
-}
-
 /** Ends what `startAll` started. */
 let stop = async () => {}
 test.after.always(() => stop())
 
 /** Ends the cluster before, and starts one, with two gateways before two servers on it. */
-async function startAll(connect: Way) {
+async function startAll() {
   await stop()
   const cleanUps: (() => Promise<void>)[] = []
   const t: Teardown = { teardown: work => void cleanUps.push(work) }
@@ -107,80 +97,77 @@ async function startAll(connect: Way) {
     for (const work of cleanUps.splice(0).reverse()) await work()
   }
   const cluster = await startCluster(t)
-  const { all, only } = await connect(cluster)
   const mailbox = await openMailbox(t)
-  const env = { DATABASE_URL: all, SMTP_URL: mailbox.url, AUTH_LIMIT_FACTOR: '1000' }
+  const env = { DATABASE_URL: await cluster.startHaproxy(), SMTP_URL: mailbox.url, AUTH_LIMIT_FACTOR: '1000' }
   const servers = [await spawnServer(t, env), await spawnServer(t, env)]
   const gateways = await Promise.all(servers.map(async ({ grpc }) => (await spawnGateway(t, grpc)).http))
-  return { cluster, mailbox, gateways, env: await serviceEnv(t, env), only }
+  return { cluster, mailbox, gateways, env: await serviceEnv(t, env) }
 }
 
 const missing = missingTools()
-for (const [way, connect] of Object.entries(ways)) {
-  let started: ReturnType<typeof startAll> | undefined
-  for (const [name, create] of Object.entries(faults)) {
-    const title = `${name} (${way}): no acknowledged write is lost or doubled`
-    if (missing.length > 0) {
-      test.skip(`${title} (missing: ${missing})`, () => {})
-      continue
-    }
-    test.serial(title, async t => {
-      t.timeout(900_000)
-      started ??= startAll(connect)
-      const { cluster, mailbox, gateways, env, only } = await started
-      await cluster.healthy()
-      const primary = (await cluster.leader())!
-      // It knows no other node, and believes in this one as long as it runs.
-      const believer = await spawnService(t, { ...env, DATABASE_URL: only(primary) })
-      const ledger = startLedger(t, gateways)
-      const other = startLedger(t, [believer.http], 2)
-      const more = async (count: number) => {
-        const until = ledger.times.length + count
-        await waitFor(
-          () => ledger.times.length > until,
-          () => ledger.times.length,
-        )
-      }
-      await more(200)
-      await waitFor(() => other.times.length > 20)
-      const known = (await verifyLog(t, env)).newest
-
-      const from = performance.now()
-      const end = await create(cluster, primary)
-      await more(100)
-      // Before the fault ends.
+let started: ReturnType<typeof startAll> | undefined
+for (const [name, create] of Object.entries(faults)) {
+  const title = `${name}: no acknowledged write is lost or doubled`
+  if (missing.length > 0) {
+    test.skip(`${title} (missing: ${missing})`, () => {})
+    continue
+  }
+  test.serial(title, async t => {
+    t.timeout(900_000)
+    started ??= startAll()
+    const { cluster, mailbox, gateways, env } = await started
+    await cluster.healthy()
+    const primary = (await cluster.leader())!
+    // It knows no other node, and believes in this one as long as it runs.
+    const believer = await spawnService(t, { ...env, DATABASE_URL: cluster.pooledUrlOf(primary) })
+    const ledger = startLedger(t, gateways)
+    const other = startLedger(t, [believer.http], 2)
+    const more = async (count: number) => {
+      const until = ledger.times.length + count
       await waitFor(
-        () => ledger.streak() > 50,
+        () => ledger.times.length > until,
         () => ledger.times.length,
       )
-      end()
-      await cluster.healthy()
-      await more(100)
-      await Promise.all([ledger.end(), other.end()])
+    }
+    await more(200)
+    await waitFor(() => other.times.length > 20)
+    const known = (await verifyLog(t, env)).newest
 
-      const now = (await cluster.leader())!
-      const gap = ledger.gapSince(from)
-      t.log(`${((gap.end - gap.begin) / 1000).toFixed(1)} s without an acknowledged write`)
-      for (const each of [ledger, other]) t.log(each.summary(), each.answers)
-      const wrong = ledger.wrong.at(-1)
-      if (wrong)
-        t.log(`${ledger.wrong.length} wrong answers, the last one after ${((wrong - gap.begin) / 1000).toFixed(1)} s`)
-      // What it acknowledged before is compared with the new primary below.
-      if (now !== primary)
-        t.deepEqual(
-          other.times.filter(time => time > gap.end),
-          [],
-        )
-      await verifyLog(t, env, '--known', known)
-      const url = cluster.urlOf(now)
-      await emptyQueue(url)
-      for (const each of [ledger, other]) {
-        t.deepEqual(await each.compare(url, mailbox), [])
-        if (name !== unfenced) t.deepEqual(each.wrong, [])
-      }
-      t.deepEqual(await ledger.passwordsLost(), [])
-    })
-  }
+    const from = performance.now()
+    const end = await create(cluster, primary)
+    await more(100)
+    // Before the fault ends.
+    await waitFor(
+      () => ledger.streak() > 50,
+      () => ledger.times.length,
+    )
+    end()
+    await cluster.healthy()
+    await more(100)
+    await Promise.all([ledger.end(), other.end()])
+
+    const now = (await cluster.leader())!
+    const gap = ledger.gapSince(from)
+    t.log(`${((gap.end - gap.begin) / 1000).toFixed(1)} s without an acknowledged write`)
+    for (const each of [ledger, other]) t.log(each.summary(), each.answers)
+    const wrong = ledger.wrong.at(-1)
+    if (wrong)
+      t.log(`${ledger.wrong.length} wrong answers, the last one after ${((wrong - gap.begin) / 1000).toFixed(1)} s`)
+    // What it acknowledged before is compared with the new primary below.
+    if (now !== primary)
+      t.deepEqual(
+        other.times.filter(time => time > gap.end),
+        [],
+      )
+    await verifyLog(t, env, '--known', known)
+    const url = cluster.urlOf(now)
+    await emptyQueue(url)
+    for (const each of [ledger, other]) {
+      t.deepEqual(await each.compare(url, mailbox), [])
+      if (name !== unfenced) t.deepEqual(each.wrong, [])
+    }
+    t.deepEqual(await ledger.passwordsLost(), [])
+  })
 }
 
 /** Waits until the e-mails are sent: one in progress when its server lost the database is sent again after 90 s. */
@@ -530,8 +517,8 @@ async function startCluster(t: Teardown) {
     find,
     leader,
     healthy,
-    /** The database URL of nodes, as the service uses it. */
-    urlOf: (...of: readonly PatroniNode[]) => urlOf(of.map(({ postgres }) => postgres).join(',')),
+    /** The database URL of a node. */
+    urlOf: (node: PatroniNode) => urlOf(node.postgres),
     /** The same through PgBouncer. */
     pooledUrlOf: (node: PatroniNode) => urlOf(node.pgbouncer),
     /** Starts HAProxy in front of PgBouncer of the nodes, and returns the database URL. */
@@ -540,7 +527,7 @@ async function startCluster(t: Teardown) {
       const file = join(folder, 'haproxy.cfg')
       await writeFile(file, (await adapt('haproxy.cfg', 'db1')).replaceAll('127.0.0.1:5432', `127.0.0.1:${port}`))
       await startProxy(t, findTool('haproxy')!, ['-db', '-f', file], port)
-      return `${urlOf(`127.0.0.1:${port}`)}&target_session_attrs=read-write`
+      return urlOf(`127.0.0.1:${port}`)
     },
   }
 }

@@ -11,8 +11,7 @@ import { sql } from '../../server/database/sql.js'
 import { chooseUser } from '../../server/embedded/programs.js'
 import { databaseOfRole, freshDatabase, type Teardown } from '../_helpers/database.js'
 import { freePort } from '../_helpers/relay.js'
-import { createRequest, password, startTestService, type TestService } from '../_helpers/service.js'
-import { spawnService } from '../_helpers/spawned.js'
+import { password, startTestService, type TestService } from '../_helpers/service.js'
 import { waitFor } from '../_helpers/wait.js'
 
 const program = process.env.PGBOUNCER ?? 'pgbouncer'
@@ -88,11 +87,7 @@ async function ask(t: ExecutionContext, { request, signUp }: TestService): Promi
 }
 
 const poolers = {
-  'a pooler': async (t: ExecutionContext, url: string) => {
-    const pooler = await startPooler(t, url)
-    pooler.lendForTransactions()
-    return pooler.url
-  },
+  'a pooler': startPooler,
   ...(process.env.PGBOUNCER && { PgBouncer: startPgbouncer }),
 }
 for (const [name, start] of Object.entries(poolers)) {
@@ -103,30 +98,7 @@ for (const [name, start] of Object.entries(poolers)) {
       t.deepEqual(await ask(t, service), { 200: 300 })
     },
   )
-
-  test.serial(`behind ${name} a process stops using named statements before its first call`, async t => {
-    const DATABASE_URL = await freshDatabase(t)
-    await startTestService(t, { DATABASE_URL })
-    const { http, output } = await spawnService(t, { DATABASE_URL: await start(t, DATABASE_URL) })
-    await createRequest(http)('GET', '/forgotpasswords/findallforgotpasswordquestions')
-    await waitFor(() => output().includes('"msg":"call"'), output)
-    // A call that detects it in a transaction would be refused.
-    t.regex(output(), /statements run unprepared.*\n(.*\n)*.*"msg":"call"/)
-  })
 }
-
-test.serial('a pooler that switches to transaction mode later is detected, without an internal error', async t => {
-  const pooler = await startPooler(t, await freshDatabase(t), 16)
-  const service = await startTestService(t, { DATABASE_URL: pooler.url })
-  t.deepEqual(await ask(t, service), { 200: 300 })
-  pooler.lendForTransactions()
-  await waitFor(async () => {
-    const { 200: _, '503 UNAVAILABLE': __, ...others } = await ask(t, service)
-    t.deepEqual(others, {})
-    return true
-  })
-  t.deepEqual(await ask(t, service), { 200: 300 })
-})
 
 if (process.env.PGBOUNCER)
   test.serial(
@@ -165,17 +137,10 @@ if (process.env.PGBOUNCER)
   )
 
 /**
- * A pooler on loopback, in what matters here like PgBouncer before 1.21 (where no PgBouncer is installed, and where its mode is
- * to change in progress): each transaction gets whichever server connection is free, names of statements are passed on as they
+ * A pooler on loopback, in what matters here like PgBouncer before 1.21 in transaction mode, where
+ * none is installed: each transaction gets whichever server connection is free, names of statements are passed on as they
  * are, and only a few parameters are taken at the start. It asks clients for no password.
  */
-interface Pooler {
-  /** The database URL with the pooler instead of the server. */
-  readonly url: string
-  /** Switches to transaction mode: a client has a connection for a transaction, no longer for its session. */
-  lendForTransactions(): void
-}
-
 interface Lender {
   readonly socket: Socket
   client: Client | undefined
@@ -203,8 +168,7 @@ const parameters = [
 ]
 
 /** Starts a pooler with so many server connections; it ends with the test. */
-async function startPooler(t: Teardown, databaseUrl: string, size = 4): Promise<Pooler> {
-  let forTransactions = false
+async function startPooler(t: Teardown, databaseUrl: string, size = 4): Promise<string> {
   const lenders: Lender[] = []
   const queue: Client[] = []
   const clients = new Set<Client>()
@@ -231,7 +195,7 @@ async function startPooler(t: Teardown, databaseUrl: string, size = 4): Promise<
     if (type !== 'Z') return
     client.due--
     lender.idle = message.at(-1) === 0x49
-    if (forTransactions || client.socket.destroyed) release(client)
+    release(client)
   }
 
   /** Takes a connection back once all responses have arrived, and ends the transaction that a client left open. */
@@ -314,13 +278,7 @@ async function startPooler(t: Teardown, databaseUrl: string, size = 4): Promise<
     for (const { socket } of [...clients, ...lenders]) socket.destroy()
   })
   const { port } = listener.address() as AddressInfo
-  return {
-    url: Object.assign(new URL(databaseUrl), { port: String(port) }).href,
-    lendForTransactions() {
-      forTransactions = true
-      for (const client of clients) release(client)
-    },
-  }
+  return Object.assign(new URL(databaseUrl), { port: String(port) }).href
 }
 
 /** A message: type, length, content. */

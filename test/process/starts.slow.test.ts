@@ -87,16 +87,6 @@ test('a start waits for a database that isn’t up yet, and names it without the
   t.false(program.output().includes(secret))
 })
 
-test('a start waits for one of several hosts, even if another has an unknown name', async t => {
-  const url = await freshDatabase(t)
-  const port = await freePort()
-  const DATABASE_URL = withPort(url, port).replace(`:${port}/`, `:${port},there-is-none.invalid/`)
-  const program = launch(t, await serviceEnv(t, { DATABASE_URL }))
-  await waitFor(() => !program.alive() || program.output().includes('waiting for the database'), program.output)
-  await startRelay(t, url, port)
-  t.is(await meAt(await addressesOf(program), 'x'), 500)
-})
-
 test('a wrong master key is reported as such, and no other error is', async t => {
   const DATABASE_URL = await freshDatabase(t)
   await signalUntilEnded(await spawnService(t, { DATABASE_URL }), 'SIGINT')
