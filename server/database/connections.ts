@@ -121,11 +121,15 @@ export function createConnections(url: () => string, log?: Pick<Log, 'warn'>): C
       all.add(this)
       timer ??= setInterval(() => all.forEach(client => void client.checkSilence()), checkInterval).unref()
       this.on('error', () => {
+        this.isRetired = true
         if (!all.delete(this)) return
         countError('lost')
         renew()
       })
-      this.on('end', () => void all.delete(this))
+      this.on('end', () => {
+        this.isRetired = true
+        all.delete(this)
+      })
       this.inner.connection.on('errorMessage', ({ code }) => {
         if (isSqlState(code)) countError(code.slice(0, 2))
         // The server was demoted to a standby.
