@@ -162,7 +162,7 @@ test('what keeps doctor from the registry is a failed check, with the sentence o
   const faults: [check: string, says: string, env: Record<string, string>][] = [
     ['database', 'ECONNREFUSED', at({}, 'postgres://ana:secret-of-ana@127.0.0.1:1/none')],
     ['database', 'refuses the user or password of DATABASE_URL', at({ password: 'wrong' })],
-    ['database', 'channel_binding=require needs: set `ssl = on`', at({ search: '?channel_binding=require' })],
+    ['database', 'sslmode=require needs: set `ssl = on`', at({ search: '?sslmode=require' })],
     ['migrations', 'The registry is not installed yet', at({}, await freshDatabase(t, { from: 'template0' }))],
     ['service', 'There is no registry', {}],
     ['settings', 'AUTH_BCRYPT_COST', { AUTH_BCRYPT_COST: 'many' }],
