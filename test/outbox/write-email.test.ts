@@ -7,7 +7,7 @@ import { anyCharacter } from '../_helpers/characters.js'
 /** Notices about what may happen several times, and of those the ones that don't say where from. */
 const notices = [
   ...(['password-changed', 'recovery-login', 'account-activated', 'organization-changed', 'username-changed'] as const),
-  ...(['answer-saved', 'answer-waits', 'member-deactivated'] as const),
+  ...(['answer-saved', 'answer-waits', 'member-deactivated', 'session-ended'] as const),
 ]
 const content = {
   username: '(11)98765-4321',
