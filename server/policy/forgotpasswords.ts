@@ -17,7 +17,6 @@ export const forgotPasswordsPolicies = {
     strict: 'INVALID_ANSWERS',
     reasons: [
       'MISSING_PARAMETER',
-      'TOO_MANY_ANSWERS',
       'USER_NOT_FOUND',
       'ANSWER_NOT_FOUND',
       'INVALID_ANSWERS',

@@ -15,7 +15,6 @@ export const reasons: Record<Reason, readonly [code: Code, status: number, text:
   [Reason.QUESTION_NOT_FOUND]: [Code.NotFound, 404, 'The question doesn’t exist or is retired.'],
   [Reason.ANSWER_NOT_FOUND]: [Code.NotFound, 404, 'The user has no answer to one of the questions.'],
   [Reason.INVALID_ANSWERS]: [Code.Unauthenticated, 422, 'At least 2 answers must be correct.'],
-  [Reason.TOO_MANY_ANSWERS]: [Code.InvalidArgument, 400, 'Give at most 10 answers.'],
   [Reason.INVALID_KEY]: [Code.Unauthenticated, 422, 'Invalid username or key. Request a new key.'],
   [Reason.INVALID_EMAIL]: [Code.InvalidArgument, 422, 'The e-mail address is missing or invalid.'],
   [Reason.INVALID_PASSWORD]: [Code.InvalidArgument, 400, 'The new password doesn’t meet the requirements.'],

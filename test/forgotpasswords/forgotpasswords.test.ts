@@ -73,7 +73,7 @@ const lists: Record<string, readonly [body: () => unknown, status: number, reaso
     'ANSWER_NOT_FOUND',
   ],
   'no question': [() => [zero(), one(), { answer: 'x' }], 404, 'ANSWER_NOT_FOUND'],
-  eleven: [() => Array(11).fill(zero()), 400, 'TOO_MANY_ANSWERS'],
+  eleven: [() => Array(11).fill(zero()), 400, 'MALFORMED_REQUEST'],
   ...Object.fromEntries(
     ['{}', '{"answer":"a"}', '"a"', '[7]', '[[]]', '[{"answer":7}]', '[{"forgotpasswordquestionsid":"a"}]', '['].map(
       body => [body, [() => body, 400, 'MALFORMED_REQUEST']],
