@@ -6,6 +6,7 @@
  * closes a connection after too many resets: what its client gives up ends at the server. Metadata are no longer than any
  * peer accepts. Calls that wait at the server hold no slot of the scheduler, and have connections of their own.
  */
+import type { SecureContext } from 'node:tls'
 import {
   create,
   type DescMessage,
@@ -29,14 +30,13 @@ import { inSpan, SpanKind, traceHeaders, tracing } from '../server/observability
 import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
 import type { Policy } from '../server/policy/row.js'
 import { usersPolicies } from '../server/policy/users.js'
-import type { Certificates } from '../server/process/certificates.js'
 
 /** Options of the transport. */
 interface RemoteOptions {
   /** gRPC target: `host:port`, or `dns:///name:port`, whose addresses get calls in turn. */
   readonly target: string
   /** Authority of the servers' certificates, and perhaps the gateway's own; both may change. Absent: no TLS. */
-  readonly certificates?: Pick<Certificates, 'context'>
+  readonly certificates?: { readonly context: () => SecureContext }
   /** Name in the servers' certificates; default: the host of the target. */
   readonly serverName?: string | undefined
   /** Gets a line for each call that was lost, with what grpc-js says of the connection. */
