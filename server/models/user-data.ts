@@ -129,7 +129,8 @@ const signIns: readonly AuditAction[] = [
  * for the owner.
  */
 const userColumns: Record<Reader, string> = {
-  administrator: `to_jsonb(u) - ARRAY['password_hash', 'username_key', 'nickname_key', 'username_skeleton', 'nickname_skeleton']`,
+  administrator: `to_jsonb(u) - ARRAY['password_hash', 'username_key', 'nickname_key', 'username_skeleton', 'nickname_skeleton',
+    'recovery_from', 'recovery_kept']`,
   owner: `(SELECT to_jsonb(t) FROM (SELECT u.id, u.username, u.password_updated_at, u.email, u.email_proved, u.security_question,
       u.terms_of_usage, u.role, u.active, u.suspended, u.organization_id, u.created_at, u.unactivated_seen_at, u.activated_at,
       ${profileFields.map(field => `u.${snakeCase(profile[field].attribute)}`).join(', ')}) t)`,
@@ -171,6 +172,11 @@ const exportedTables: Readonly<Record<string, ExportedTable>> = {
   },
   unmatched_answers: { from: 'unmatched_answers WHERE user_id = u.id', columns: 'question', order: 't.question' },
   known_addresses: { from: 'known_addresses WHERE user_id = u.id', columns: 'seen_at', order: 't.seen_at' },
+  refreshed_sessions: {
+    from: 'refreshed_sessions WHERE user_id = u.id',
+    columns: 'ends_at, ended',
+    order: 't.ends_at',
+  },
   mailed_keys: {
     from: 'mailed_keys WHERE user_id = u.id',
     columns: 'purpose, organization_id, email, expires_at',

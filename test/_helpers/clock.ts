@@ -5,9 +5,14 @@ import { ask, type Teardown } from './database.js'
 export interface Clock {
   /** Milliseconds since 1970, as the service reads them. */
   now(): number
-  /** Moves the clock by so many seconds. */
+  /** Lets so many seconds pass, in which a process ran. */
   pass(seconds: number): Promise<void>
+  /** Sets the clock ahead, or back, by so many seconds. */
+  leap(seconds: number): Promise<void>
 }
+
+/** Moves the last record of the clock with it, as if a process had run. */
+const ran = (seconds: number) => `UPDATE public.clock SET seen_at = seen_at + interval '${Number(seconds)} seconds'`
 
 /**
  * Gives a database without tables functions `now` and `clock_timestamp` that precede those of PostgreSQL on the search
@@ -32,11 +37,16 @@ export async function createStoppedClock(t: Teardown, url: string): Promise<Cloc
   let now = Date.now()
   const set = () => client.query('UPDATE clock.face SET time = to_timestamp($1)', [now / 1000])
   await set()
+  const leap = async (seconds: number) => {
+    now += seconds * 1000
+    await set()
+  }
   return {
     now: () => now,
+    leap,
     async pass(seconds) {
-      now += seconds * 1000
-      await set()
+      await client.query(ran(seconds))
+      await leap(seconds)
     },
   }
 }
@@ -57,11 +67,16 @@ export async function createClock(url: string): Promise<Clock> {
     ALTER DATABASE ${new URL(url).pathname.slice(1)} SET search_path = clock, pg_catalog, public`,
   )
   let ahead = 0
+  const leap = async (seconds: number) => {
+    ahead += seconds * 1000
+    await ask(url, `UPDATE clock.ahead SET by = by + interval '${Number(seconds)} seconds'`)
+  }
   return {
     now: () => Date.now() + ahead,
+    leap,
     async pass(seconds) {
-      ahead += seconds * 1000
-      await ask(url, `UPDATE clock.ahead SET by = by + interval '${Number(seconds)} seconds'`)
+      await ask(url, ran(seconds))
+      await leap(seconds)
     },
   }
 }

@@ -325,13 +325,14 @@ test('metadata of any size cross in both directions, with the refusals that they
   for (const headers of given)
     for (const send of [request, service.request])
       refused(t, await send('GET', '/users/me', { headers, once: true }), 500, 'INVALID_TOKEN')
-  for (const count of [1, 20, 30, 150, 2_000]) {
+  for (const count of [1, 10, 11, 2_000]) {
     const answers = Array.from({ length: count }, (_, index) => index)
     const body = { username: 'admin', answers }
     const wrong = await request('POST', '/forgotpasswords/loginbyusernameandanswers', { body, once: true })
     refused(t, wrong, 400, 'MALFORMED_REQUEST')
-    t.true(wrong.json.errors.length >= Math.min(count, 10))
-    t.deepEqual(wrong.json.errors[0], { field: 'answers[0]', message: wrong.json.errors[0].message })
+    // A list that is too long is one fault.
+    t.is(wrong.json.errors.length, count > 10 ? 1 : count)
+    t.is(wrong.json.errors[0].field, count > 10 ? 'answers' : 'answers[0]')
     t.is(
       (await request('POST', '/auth.v1.ForgotPasswords/LoginByUsernameAndAnswers', { body, once: true })).json.code,
       'invalid_argument',

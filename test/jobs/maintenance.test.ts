@@ -72,7 +72,7 @@ test('a maintenance run deletes expired rows, and nothing else', async t => {
       ('good', '', ${user}, now() + interval '1 minute');
     INSERT INTO processes VALUES ('lapsed', '', '', '', '', '', now() - interval '61 minutes'),
       ('good', '', '', '', '', '', now() - interval '59 minutes');
-    UPDATE signing_keys SET verifies_until = now() - interval '1 second' WHERE kid = '${old}'`)
+    UPDATE signing_keys SET verifies_until = now() - interval '31 days' WHERE kid = '${old}'`)
   await maintenance(t, models).round()
   for (const table of ['attempts', 'buckets', 'email_quotas']) {
     t.deepEqual(await texts(models, `SELECT convert_from(subject, 'UTF8') AS text FROM ${table}`), ['good'], table)

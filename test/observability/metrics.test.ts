@@ -41,7 +41,9 @@ async function scrapeAll(t: ExecutionContext) {
 
 /** Keywords of PromQL in the expressions. */
 const words = new Set(
-  'histogram_quantile sum min max time count by le rate increase absent and or unless on max_over_time vector'.split(' '),
+  'histogram_quantile sum min max time count by le rate increase absent and or unless on max_over_time vector'.split(
+    ' ',
+  ),
 )
 
 /** The metrics in an expression, and the labels of its selectors and groupings. */

@@ -49,9 +49,7 @@ async function place(t: ExecutionContext) {
   }
   /** A block as printed, but for the ports and the addresses of the servers. */
   const printed = (block = '') =>
-    block
-      .replace(/10\.0\.0\.1:50051/, '127.0.0.1:50051')
-      .replace(/(?<=:)\d{4,5}\b/g, usual => String(ports.get(usual)))
+    block.replace(/10\.0\.0\.1:50051/, '127.0.0.1:50051').replace(/(?<=:)\d{4,5}\b/g, usual => String(ports.get(usual)))
   return {
     ports,
     cwd,

@@ -41,8 +41,9 @@ test('a ROLE_CLIENT is activated by the key of a provider and belongs to its org
 })
 
 test('a token from before the activation stays valid, and a refreshed one shows active', async t => {
-  const organization = await service.organization()
-  const { token } = await service.institution(organization)
+  const { organization, provider } = await scene()
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  await activate(token, { username, activationkey: provider.providerKey })
   t.is((await me({ token })).active, 1)
   const { text } = await service.request('GET', '/users/refresh', { token })
   t.is(claimsOf(token).active, false)

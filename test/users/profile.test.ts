@@ -210,7 +210,7 @@ const setUsername = (token: string | undefined, username: unknown, secret: unkno
 const tryLogin = (username: string) => service.request('POST', '/users/login', { query: { username, password } })
 
 test('a user changes its username with the password; tokens stay valid, and only the new name signs in', async t => {
-  const { token, username } = await service.signUp('ROLE_CLIENT')
+  const { token, username } = await service.institution(await service.organization())
   const name = newName()
   const answer = await setUsername(token, ` ${name} `)
   t.is(`${answer.status}${answer.text}`, '200')

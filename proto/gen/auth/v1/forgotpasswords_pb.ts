@@ -308,12 +308,12 @@ export const ForgotPasswords: GenService<{
   /**
    * Signs in with answers to at least 2 different security questions. Over HTTP, the body is the list of answers, or an object
    * or a form with `username` and `answers`, in a form as JSON.
-   * Refuses with TOO_MANY_ANSWERS (more than 10), INVALID_ANSWERS (none given, or fewer than 2 correct),
+   * Refuses with MALFORMED_REQUEST (more than 10), INVALID_ANSWERS (none given, or fewer than 2 correct),
    * USER_NOT_FOUND, ANSWER_NOT_FOUND (the user has no answer to a given question), and TOO_MANY_ATTEMPTS.
    *
    * HTTP: POST /forgotpasswords/loginbyusernameandanswers
-   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), TOO_MANY_ANSWERS (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND),
-   * ANSWER_NOT_FOUND (NOT_FOUND), INVALID_ANSWERS (UNAUTHENTICATED), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), USER_NOT_FOUND (NOT_FOUND), ANSWER_NOT_FOUND (NOT_FOUND), INVALID_ANSWERS
+   * (UNAUTHENTICATED), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
    *
    * @generated from rpc auth.v1.ForgotPasswords.LoginByUsernameAndAnswers
    */
