@@ -103,7 +103,17 @@ test('an export has what administrators export of the user, without other people
   t.deepEqual(own.users, without(more.users, all.users))
   // A new column must be exported to the user, or excluded on purpose.
   t.deepEqual(Object.keys(own.users).sort(), [
-    ...['activated_at', 'active', 'avatar', 'city', 'created_at', 'date_of_birth', 'email', 'gender', 'has_password'],
+    ...[
+      'activated_at',
+      'active',
+      'city',
+      'created_at',
+      'date_of_birth',
+      'email',
+      'email_proved',
+      'gender',
+      'has_password',
+    ],
     ...['id', 'institution', 'institution_type', 'nickname', 'organization_id', 'password_updated_at', 'role'],
     ...['security_question', 'state', 'suspended', 'terms_of_usage', 'unactivated_seen_at', 'username'],
   ])

@@ -19,7 +19,7 @@ let at: Awaited<ReturnType<typeof serviceWithClock>>
 let strict: TestService
 test.serial.before(async () => {
   at = await serviceWithClock(hooks, settings())
-  const shared = { DATABASE_URL: at.env.DATABASE_URL!, AUTH_STRICT: 'on' }
+  const shared = { ...settings(), DATABASE_URL: at.env.DATABASE_URL!, AUTH_STRICT: 'on' }
   strict = await startTestService(hooks, shared, { clock: at.clock })
 })
 

@@ -91,7 +91,7 @@ test('sign-up returns a token of the new user, who is inactive', async t => {
   t.is(json.active, 0)
   t.is(json.id, idOf(token))
   const { active, roles, amr } = claimsOf(token)
-  t.deepEqual({ active, roles, amr }, { active: false, roles: ['ROLE_CLIENT'], amr: ['pwd'] })
+  t.deepEqual({ active, roles, amr }, { active: false, roles: [], amr: ['pwd'] })
 })
 
 test('a security question in any case and without accents, or by number, stores its answer', async t => {
