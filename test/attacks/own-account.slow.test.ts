@@ -331,13 +331,17 @@ test.serial('of 40 that take a username at once one succeeds, and none while its
   for (const alike of ['a', 'а']) {
     const name = newName()
     const answers = await Promise.all(take(name, name.replace('a', alike)))
-    t.deepEqual(statuses(answers), { 200: 1, 422: 39 })
-    for (const answer of answers.filter(({ status }) => status !== 200)) isTaken(t, answer)
+    t.deepEqual(statuses(answers.filter(({ status }) => status < 400)), { 200: 1 })
+    // Each sign-up may be a repeated one, which compares the password: an attempt, of which ten may fail.
+    for (const answer of answers.filter(({ status }) => status !== 200 && status !== 429)) isTaken(t, answer)
   }
   const { token, username } = await service.signUp('ROLE_CLIENT', { username: newName() })
   const [changed, ...answers] = await Promise.all([setUsername(token), ...take(username)])
   t.is(changed!.status, 200)
-  t.deepEqual(statuses(answers), { 422: 40 })
+  t.deepEqual(
+    [...new Set(answers.map(({ status }) => status))].filter(status => status !== 429),
+    [422],
+  )
 })
 
 test.serial('a change waits for another that is about to take a look-alike, and is refused then', async t => {

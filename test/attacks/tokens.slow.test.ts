@@ -55,7 +55,7 @@ async function opened(forgeries: Readonly<Record<string, string>>): Promise<Reco
 }
 
 test('no endpoint accepts a forged token', async t => {
-  const { token } = await first.signUp('ROLE_CLIENT')
+  const { token } = await first.institution(await first.organization())
   const admin = await first.adminToken()
   const [key] = await first.registry.signingKeys.all()
   const { kid, privateKey, publicKey, publicJwk } = key!
@@ -225,7 +225,7 @@ test('signing keys are stored sealed: the database alone can’t sign, and anoth
 })
 
 test('a token signed by a stolen key is refused if it starts in the future or lasts longer than its key allows', async t => {
-  const { token } = await first.signUp('ROLE_CLIENT')
+  const { token } = await first.institution(await first.organization())
   const now = nowInSeconds()
   const times: Record<string, { iat?: number; auth_time?: number; exp?: number }> = {
     'auth_time in the future': { auth_time: now + 10 * 365 * 86_400 },

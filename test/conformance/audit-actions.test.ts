@@ -27,7 +27,8 @@ async function count(url: string, action: string): Promise<number> {
 /** Columns that a service doesn't see in a record. */
 const unseen = {
   users: `username_key,username_skeleton,nickname_key,nickname_skeleton,password_hash,password_updated_at,email, email_proved,
-    suspended_before_deletion,activated_at,activated_by,token_generation,created_at,unactivated_seen_at`,
+    suspended_before_deletion,activated_at,activated_by,token_generation,created_at,unactivated_seen_at,
+    recovery_from,recovery_kept`,
   organizations: 'name_key,activation_key_digest,activation_key_sealed',
 }
 
