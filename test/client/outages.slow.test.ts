@@ -30,7 +30,7 @@ serial('while the registry is unavailable for 50 s, valid tokens are accepted an
   const network = createNetwork()
   const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch })
   const users: SignedUp[] = []
-  for (let number = 0; number < 4; number++) users.push(await service.signUp('ROLE_CLIENT'))
+  for (let number = 0; number < 4; number++) users.push(await service.institution(await service.organization()))
   const [seen, unseen, revoked, late] = users.map(({ token }) => token) as [string, string, string, string]
   t.is(await outcome(verifier, seen), 'signature')
   t.is(await outcome(verifier, late), 'signature')
@@ -61,8 +61,8 @@ serial('while no event is sealed the age grows, and beyond the limit the verifie
   const network = createNetwork()
   const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch, maxStaleMs: 11_000 })
   const age = () => verifier.ageMs
-  const { token } = await service.signUp('ROLE_CLIENT')
-  const other = await service.signUp('ROLE_CLIENT')
+  const { token } = await service.institution(await service.organization())
+  const other = await service.institution(await service.organization())
   t.is(await outcome(verifier, token), 'signature')
   const sealer = await hold(t, service.env.DATABASE_URL!)
   await sealer.query('SELECT pg_advisory_lock(7264004)')
@@ -83,7 +83,7 @@ serial('while no event is sealed the age grows, and beyond the limit the verifie
 
 serial('a verifier whose clock is off by an hour refuses no valid token and accepts no expired one', async t => {
   const network = createNetwork()
-  const { token } = await service.signUp('ROLE_CLIENT')
+  const { token } = await service.institution(await service.organization())
   const expired = await forge(service, token, { exp: nowInSeconds() - 5, iat: nowInSeconds() - 3_600 })
   const brief = await forge(service, token, { exp: nowInSeconds() + 1_800 })
   const options = { url: issuer, fetch: network.fetch }
@@ -110,7 +110,7 @@ serial('if keys can’t be refreshed, they are used for a minute beyond their ma
   const network = createNetwork()
   const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch })
   const users: SignedUp[] = []
-  for (let number = 0; number < 4; number++) users.push(await service.signUp('ROLE_CLIENT'))
+  for (let number = 0; number < 4; number++) users.push(await service.institution(await service.organization()))
   const [seen, unseen, ...revoked] = users.map(({ token }) => token) as [string, string, ...string[]]
   t.is(await outcome(verifier, seen), 'signature')
   const reads = () => network.calls.filter(path => path === paths.keys).length
@@ -148,7 +148,7 @@ serial(
   async t => {
     const network = createNetwork()
     const verifier = await verifierOf(t, service, { url: issuer, fetch: network.fetch })
-    const { token } = await service.signUp('ROLE_CLIENT')
+    const { token } = await service.institution(await service.organization())
     t.is(await outcome(verifier, token), 'signature')
     await withClocks({ wall: 90_000 }, async () => {
       t.is(await outcome(verifier, token), 'registry')
@@ -162,9 +162,9 @@ serial('a restore of the registry is detected, and its state applies from then o
   const ends: (() => Promise<void>)[] = []
   const yesterday = await startTestService({ teardown: end => void ends.push(end) }, { DATABASE_URL: url })
   const key = await serviceKey(yesterday, ['tokens.watch'])
-  const revokedBefore = await yesterday.signUp('ROLE_CLIENT')
-  const revokedAfter = await yesterday.signUp('ROLE_CLIENT')
-  const other = await yesterday.signUp('ROLE_CLIENT')
+  const revokedBefore = await yesterday.institution(await yesterday.organization())
+  const revokedAfter = await yesterday.institution(await yesterday.organization())
+  const other = await yesterday.institution(await yesterday.organization())
   await revoke(yesterday.http, revokedBefore.token)
   for (const end of ends.reverse()) await end()
   const copy = await freshDatabase(t, { from: new URL(url).pathname.slice(1) })
@@ -202,7 +202,7 @@ serial('tokens of a key that was retired at once are refused, and those of the n
   const verifier = await verifierOf(t, service)
   // This one gets a token of the next key before it knows of the retirement.
   const other = await verifierOf(t, service)
-  const { token, username } = await service.signUp('ROLE_CLIENT')
+  const { token, username } = await service.institution(await service.organization())
   const { kid } = headerOf(token)
   t.is(await outcome(verifier, token), 'signature')
   await (await openLocal(t, service, { reason: 'a test' })).retireSigningKey({ kid, confirm: kid })

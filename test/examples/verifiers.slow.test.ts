@@ -95,8 +95,8 @@ async function follows(t: ExecutionContext, make: (folder: string) => Promise<[s
   // First, because compilers delay the responses of this process.
   const [command, ...args] = await make(await temporaryFolder(t))
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '1000' })
-  const { token, username } = await service.signUp('ROLE_CLIENT')
-  const other = await service.signUp('ROLE_CLIENT')
+  const { token, username } = await service.institution(await service.organization())
+  const other = await service.institution(await service.organization())
   const relay = await startRelay(t, service.http)
   const child = spawn(command, args, {
     env: {
@@ -162,7 +162,7 @@ const inShell = ['curl', 'jq', 'openssl'].every(command =>
 )
 ;(inShell ? test : test.skip)('the example in shell verifies tokens offline', async t => {
   const service = await startTestService(t)
-  const { token } = await service.signUp('ROLE_CLIENT')
+  const { token } = await service.institution(await service.organization())
   const child = spawn('sh', [example('verify.sh')], {
     env: { PATH: process.env.PATH, AUTH_URL: service.http, AUTH_ISSUER: 'http://auth.test' },
     stdio: ['pipe', 'pipe', 'inherit'],

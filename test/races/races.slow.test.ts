@@ -31,6 +31,8 @@ test('of 100 simultaneous sign-ups with one username or nickname, one succeeds, 
     const signUp = (index: number) =>
       service.request('POST', '/users/signup', { body: signUpForm({ [field]: names[index % names.length] }) })
     for (const answer of oneOf(t, await atOnce(signUp))) {
+      // Each may be a repeated sign-up, which compares the password: an attempt.
+      if (answer.status === 429) continue
       refused(t, answer, 422, 'INVALID_SIGN_UP')
       t.deepEqual(wrongFields(answer), [field])
       if (field === 'nickname') t.regex(answer.json.errors[0].message, /Capim Dourado\d+ is free/)
