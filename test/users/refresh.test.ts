@@ -237,7 +237,8 @@ test.serial('a superseded key refreshes for 30 days, unpublished; a retired one 
 test.serial(
   'tabs, servers, lost answers and restarts: a session stays one line, and no honest client is lost',
   async t => {
-    let servers = [at, await startTestService(hooks, { DATABASE_URL: at.env.DATABASE_URL! }, { clock: at.clock })]
+    const shared = { ...settings(), DATABASE_URL: at.env.DATABASE_URL! }
+    let servers = [at, await startTestService(hooks, shared, { clock: at.clock })]
     const tab = fc.record({ server: fc.nat(1), lost: fc.boolean() })
     const step = fc.oneof(
       { weight: 6, arbitrary: fc.record({ tabs: fc.array(tab, { minLength: 1, maxLength: 5 }) }) },
@@ -252,7 +253,6 @@ test.serial(
         if ('sleep' in each) await at.clock.pass(each.sleep)
         if ('restart' in each) {
           await servers[1]!.service.stop()
-          const shared = { DATABASE_URL: at.env.DATABASE_URL! }
           servers = [at, await startTestService(hooks, shared, { clock: at.clock })]
         }
         if (!('tabs' in each)) continue
