@@ -237,7 +237,7 @@ const registry: Checks = {
     return withoutCodes > 0 ? warning(detail, 'Have each of them run `auth-admin totp enroll`.') : ok(detail)
   },
 
-  /** Nobody else tells them: a request for a key by e-mail is answered alike for every account. */
+  /** Their users don't learn it otherwise: a request for a key by e-mail is answered alike for every account. */
   async 'ways back'({ administeredUsers, settings: { strict } }) {
     const { examined, without } = await administeredUsers.withoutWayBack(strict !== 'on')
     const lacks = strict === 'on' ? 'no e-mail address' : 'neither an e-mail address nor answers to two questions'

@@ -8,7 +8,7 @@ import { refuse } from '../requests/refusal.js'
 
 /**
  * Issues the next token of the session of the caller, or the newest again. A copy of an old token ends the refreshing of the
- * session; if the caller is active, an e-mail tells it.
+ * session; if the caller is active, it gets an e-mail.
  */
 export function refresh(deps: {
   readonly tokens: Tokens

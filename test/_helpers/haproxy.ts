@@ -15,7 +15,7 @@ export const hasHaproxy = spawnSync('haproxy', ['-v']).status === 0
 export async function startHaproxy(t: Teardown, ports: readonly number[]): Promise<string> {
   const port = await freePort()
   const file = join(await temporaryFolder(t), 'haproxy.cfg')
-  const servers = ports.map(each => `  server s${each} 127.0.0.1:${each} check inter 1s fall 1 rise 1`)
+  const servers = ports.map(each => `  server s${each} 127.0.0.1:${each} check inter 1s fall 3 rise 1`)
   await writeFile(
     file,
     `defaults
@@ -23,6 +23,7 @@ export async function startHaproxy(t: Teardown, ports: readonly number[]): Promi
   timeout connect 2s
   timeout client 30s
   timeout server 30s
+  timeout check 2s
   retries 2
   option redispatch
 frontend all
