@@ -72,10 +72,11 @@ export function createClockRecord(database: Database) {
               FROM (SELECT *, extract(epoch FROM clock_timestamp() - seen_at)::float8 AS passed FROM clock FOR UPDATE) seen
             ), beat AS (
               INSERT INTO clock (seen_at) VALUES (clock_timestamp())
-              ON CONFLICT (single) DO UPDATE SET seen_at = excluded.seen_at, doubted_for = (
+              -- Of processes that start a registry at once, only the first finds no former record and makes one.
+              ON CONFLICT (single) DO UPDATE SET seen_at = excluded.seen_at, doubted_for = coalesce((
                 SELECT CASE WHEN leapt IS NOT NULL AND (doubted_for = 0 OR ${elapsed}::float8 IS NOT NULL) THEN ${doubt}
                   ELSE greatest(0, doubted_for - least(greatest(passed, 0), ${mostBetween})) END
-                FROM former)
+                FROM former), clock.doubted_for)
             )
             SELECT passed, leapt FROM former`
           const former = await first(database.run<{ passed: number; leapt: number | null }>(beat, t))

@@ -36,7 +36,7 @@ test('an import that is killed repeatedly and resumed applies each row once and 
   t.deepEqual(await ask(env.DATABASE_URL, `SELECT count(*)::int AS n FROM users WHERE username LIKE 'kill-%'`), [
     { n: 19_800 },
   ])
-  t.is((await readFile(report, 'utf8')).split('\r\n').length, 202)
+  t.is((await readFile(report, 'utf8')).split('\n').length, 202)
   const events = await ask(env.DATABASE_URL, `SELECT count(*)::int AS n FROM audit_events WHERE action = 'user.import'`)
   const batches = await ask(env.DATABASE_URL, 'SELECT count(*)::int AS n FROM import_batches')
   t.deepEqual(events, batches)

@@ -94,7 +94,7 @@ test('a wrong master key is reported as such, and no other error is', async t =>
     1,
     'AUTH_MASTER_KEY is not the key of this registry, which after `auth-admin master-key rotate` is the new one.',
   ])
-  await ask(DATABASE_URL, `UPDATE signing_keys SET signs_at = now() + interval '1 hour'`)
+  await ask(DATABASE_URL, `UPDATE signing_keys SET verifies_until = now() - interval '1 second'`)
   const says = 'No signing key is active: run `auth-admin install`.'
   t.deepEqual(await failedStart(t, { DATABASE_URL }), [1, says])
 })
