@@ -1,28 +1,38 @@
-/** One of two servers behind a gateway is killed while a verifier follows its revocations. */
+/** One of two servers behind a load balancer is killed while a verifier follows its revocations. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
 import type { Verifier } from '../../proto/client/verify.js'
-import { spawnGateway, spawnServer } from '../_helpers/apart.js'
+import { spawnServer } from '../_helpers/apart.js'
+import { hasHaproxy, startHaproxy } from '../_helpers/haproxy.js'
+import { freePort } from '../_helpers/relay.js'
 import { startTestService } from '../_helpers/service.js'
 import { outcome, revoke, verifierOf } from '../_helpers/verifiers.js'
 import { waitForValue } from '../_helpers/wait.js'
 
-test('when a server is killed no valid token is refused, and later revocations arrive', async t => {
+const withBalancer = hasHaproxy ? test : test.skip
+
+withBalancer('when a server is killed no valid token is refused, and later revocations arrive', async t => {
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '1000' })
   const { DATABASE_URL = '' } = service.env
-  const servers = [await spawnServer(t, { DATABASE_URL }), await spawnServer(t, { DATABASE_URL })]
-  const gateway = await spawnGateway(t, servers.map(({ grpc }) => grpc).join(','))
+  const ports = [await freePort(), await freePort()]
+  const start = (port: number) =>
+    spawnServer(t, { DATABASE_URL, AUTH_HTTP_ADDRESS: `127.0.0.1:${port}`, AUTH_TRUSTED_PROXIES: '127.0.0.1' })
+  const servers = [await start(ports[0]!), await start(ports[1]!)]
+  const url = await startHaproxy(t, ports)
   // Their polls wait at both servers.
   const verifiers: Verifier[] = []
-  for (let number = 0; number < 4; number++) verifiers.push(await verifierOf(t, service, { url: gateway.http }))
+  for (let number = 0; number < 4; number++) verifiers.push(await verifierOf(t, service, { url }))
   const outcomes = (token: string) => Promise.all(verifiers.map(verifier => outcome(verifier, token)))
   const all = (value: string) => verifiers.map(() => value)
-  const valid = await service.signUp('ROLE_CLIENT')
-  const revoked = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+  const valid = await service.institution(await service.organization())
+  const revoked = [
+    await service.institution(await service.organization()),
+    await service.institution(await service.organization()),
+  ]
   t.deepEqual(await outcomes(valid.token), all('signature'))
   for (const [index, server] of servers.entries()) {
     // A killed server is replaced before the other one is killed.
-    if (index === 1) await spawnServer(t, { DATABASE_URL, AUTH_GRPC_ADDRESS: servers[0]!.grpc })
+    if (index === 1) await start(ports[0]!)
     server.child.kill('SIGKILL')
     const { token } = revoked[index]!
     t.deepEqual(await outcomes(token), all('signature'))

@@ -36,6 +36,7 @@ test.serial.before(async () => {
     INSERT INTO attempts (subject, account, count, window_ends)
       SELECT sha256(n::text::bytea), sha256((n / 2)::text::bytea), 1, now() + interval '1 day' FROM generate_series(1, ${rows}) n;
     INSERT INTO known_addresses (user_id, address) SELECT id, sha256(id::text::bytea) FROM users;
+    INSERT INTO refreshed_sessions SELECT id, 's', 1, false, now() + interval '9 days' FROM users;
     INSERT INTO services (name, scopes) SELECT 's' || n, '{users.read}' FROM generate_series(1, ${rows}) n;
     INSERT INTO service_keys (service_id, beginning, digest, expires_at)
       SELECT id, '', sha256(id::text::bytea), now() + interval '1 day' FROM services;

@@ -135,13 +135,11 @@ test('an idle process after its first maintenance run has loaded no module that 
   await signalUntilEnded(await spawnService(t, { DATABASE_URL }), 'SIGINT')
   await ask(
     DATABASE_URL,
-    `INSERT INTO signing_keys (kid, public_jwk, private_sealed, signs_at, verifies_until, token_ttl)
-      SELECT 'lapsed', public_jwk, private_sealed, signs_at - interval '9 days', now() - interval '1 day', token_ttl
-      FROM signing_keys`,
+    `INSERT INTO refreshed_sessions (user_id, id, newest, ends_at) SELECT id, 'lapsed', 1, now() - interval '2 days' FROM users`,
   )
   const service = await spawnService(t, { DATABASE_URL, NODE_DEBUG: 'module,esm' })
   // Maintenance has run once this row is deleted.
-  await waitForValue(() => ask(DATABASE_URL, `SELECT FROM signing_keys WHERE kid = 'lapsed'`), [])
+  await waitForValue(() => ask(DATABASE_URL, `SELECT FROM refreshed_sessions WHERE id = 'lapsed'`), [])
   const loaded = () => Object.keys(brought).filter(what => brought[what]!.test(service.output()))
   const request = createRequest(service.http)
   t.is((await request('GET', '/readyz')).status, 200)
