@@ -151,6 +151,32 @@ test('install with settings that differ from the registry changes nothing, and r
   t.deepEqual(await runCli(env, ['audit', 'list', '--json']), before)
 })
 
+test('tokens for the issuer are for the registry alone: install refuses it as audience, and so does a start of a registry that has it', async t => {
+  const env = { ...(await installedRegistry(t)), DATABASE_URL: await freshDatabase(t) }
+  const says =
+    /AUTH_AUDIENCE.*`auth-admin issuer set --audience work-packages --confirm http:\/\/127\.0\.0\.1:8080 --local`/
+  const refused = await runCli({ ...env, AUTH_AUDIENCE: 'http://127.0.0.1:8080' }, ['install'])
+  t.is(refused.code, 1)
+  t.regex(refused.stderr, says)
+  t.is((await runCli(env, ['install'])).code, 0, 'nothing was installed')
+  await ask(env.DATABASE_URL, 'UPDATE token_issuer SET audience = issuer')
+  t.regex((await runCli(env, ['install'])).stderr, says)
+  t.is(
+    (
+      await runCli(env, [
+        'issuer',
+        'set',
+        '--audience',
+        'work-packages',
+        '--confirm',
+        'http://127.0.0.1:8080',
+        '--local',
+      ])
+    ).code,
+    0,
+  )
+})
+
 test('at a terminal, `issuer set` asks for both, and Enter keeps the current value', async t => {
   const env = await installedRegistry(t)
   const terminal = openTerminal(env, ['issuer', 'set'])
