@@ -58,7 +58,7 @@ const rotate = ({ database, signingKeys }: Models) =>
 test('a maintenance run deletes expired rows, and nothing else', async t => {
   const models = await openModels(t)
   const user = await addUser(models, 'ana')
-  const [old, newer] = [await rotate(models), await rotate(models)]
+  const [old, kept, newer] = [await rotate(models), await rotate(models), await rotate(models)]
   await models.database.sequelize.query(`
     INSERT INTO attempts VALUES ('lapsed', 1, now() - interval '1 second'), ('good', 1, now() + interval '1 minute');
     INSERT INTO buckets VALUES ('lapsed', 300, now() - interval '181 minutes'), ('good', 300, now() - interval '179 minutes');
@@ -72,7 +72,10 @@ test('a maintenance run deletes expired rows, and nothing else', async t => {
       ('good', '', ${user}, now() + interval '1 minute');
     INSERT INTO processes VALUES ('lapsed', '', '', '', '', '', now() - interval '61 minutes'),
       ('good', '', '', '', '', '', now() - interval '59 minutes');
-    UPDATE signing_keys SET verifies_until = now() - interval '31 days' WHERE kid = '${old}'`)
+    INSERT INTO refreshed_sessions (user_id, id, newest, ends_at)
+      VALUES (${user}, 'lapsed', 1, now() - interval '25 hours'), (${user}, 'good', 1, now() - interval '23 hours');
+    UPDATE signing_keys SET verifies_until = now() - interval '31 days' WHERE kid = '${old}';
+    UPDATE signing_keys SET verifies_until = now() - interval '29 days' WHERE kid = '${kept}'`)
   await maintenance(t, models).round()
   for (const table of ['attempts', 'buckets', 'email_quotas']) {
     t.deepEqual(await texts(models, `SELECT convert_from(subject, 'UTF8') AS text FROM ${table}`), ['good'], table)
@@ -81,7 +84,9 @@ test('a maintenance run deletes expired rows, and nothing else', async t => {
   t.deepEqual(await texts(models, 'SELECT username_key AS text FROM former_usernames'), ['good'])
   t.deepEqual(await texts(models, 'SELECT id AS text FROM processes'), ['good'])
   t.deepEqual(await texts(models, 'SELECT purpose AS text FROM mailed_keys'), ['activation'])
-  t.deepEqual(await texts(models, 'SELECT kid AS text FROM signing_keys'), [newer!])
+  t.deepEqual(await texts(models, 'SELECT id AS text FROM refreshed_sessions'), ['good'])
+  const keys = await texts(models, 'SELECT kid AS text FROM signing_keys ORDER BY signs_at')
+  t.deepEqual(keys, [kept, newer])
 })
 
 test('a maintenance run deletes e-mails from the folder that are older than 30 days or of an erased user', async t => {
