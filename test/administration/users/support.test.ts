@@ -132,6 +132,51 @@ test('a lock appears exactly where sign-in is refused, with its seconds, and unl
   t.deepEqual(await wrongFieldsOf(admin.explainUser({ user: username, address: 'here' })), ['address'])
 })
 
+const recoveries = '/forgotpasswords/loginbyusernameand'
+const update = async (user: { username: string }, token: string, newPassword: string) =>
+  service.request('POST', '/forgotpasswords/passwordupdatebyusername', { token, query: { ...user, newPassword } })
+
+/** How a user gets another password. */
+const newPasswords: Record<string, (user: { username: string; email: string; token: string }, to: string) => unknown> =
+  {
+    'by a mailed key': async ({ username, email }, to) => {
+      await service.request('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email } })
+      const [, key = ''] = /: ([2-9A-HJ-NP-Z]{8})\s/.exec((await mailbox.nextEmail(email)).text!)!
+      const { text } = await service.request('POST', `${recoveries}key`, { query: { username, key } })
+      await update({ username }, text, to)
+    },
+    'by answers': async ({ username }, to) => {
+      const body = ['Rex', 'Assis'].map((answer, index) => ({ forgotpasswordquestionsid: index + 1, answer }))
+      const { text } = await service.request('POST', `${recoveries}answers`, { query: { username }, body })
+      await update({ username }, text, to)
+    },
+    'in a session that goes on': ({ username, token }, to) => update({ username }, token, to),
+    'by an administrator': ({ username: user }, to) => admin.setPassword({ user, password: to }),
+  }
+
+for (const [how, set] of Object.entries(newPasswords)) {
+  test(`a new password ${how} ends the locks of the former one, wherever it was wrong`, async t => {
+    const { username, ...user } = await free()
+    const [home, elsewhere] = [anyAddress(), anyAddress()]
+    const { text: token } = await service.request('POST', '/users/login', {
+      query: { username, password },
+      headers: { 'x-forwarded-for': home },
+    })
+    if (how === 'by answers') await setAnswer(token, 1, 'Rex')
+    for (const address of [home, elsewhere]) {
+      for (let i = 0; i < 10; i++) await login(service, username, 'errada-errada', address)
+      t.is(await login(service, username, password, address), 429)
+    }
+    const next = 'sete girafas bem altas'
+    await set({ ...user, username, token }, next)
+    for (const address of [home, elsewhere]) await waitForValue(() => login(service, username, next, address), 200)
+    t.deepEqual(
+      (await why(username, home)).filter(text => text.includes('Locked')),
+      [],
+    )
+  })
+}
+
 test('a blocked address is an obstacle for users to whom it isn’t known', async t => {
   const { username, id } = await free()
   const [full, known] = [anyAddress(), anyAddress()]
