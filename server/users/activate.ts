@@ -22,7 +22,7 @@ interface ActivateDeps {
   readonly users: Pick<Users, 'activate'>
   readonly organizations: Organizations
   readonly mailedKeys: MailedKeys
-  readonly attempts: Pick<Attempts, 'count'>
+  readonly attempts: Pick<Attempts, 'count' | 'readAll'>
   readonly counterKeys: CounterKeys
   readonly rateLimits: RateLimits
   readonly audit: Audit
@@ -40,7 +40,8 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
   const { users, organizations, attempts, counterKeys, rateLimits, audit, factor, processNow: now } = deps
   const max = failuresThatLock(factor)
   const count = (userId: number) => attempts.count(counterKeys.activation(userId), lockout.seconds)
-  const wrongKeys = createFailures({ limit: 'activation', max, count, now })
+  const read = async (userId: number) => (await attempts.readAll(counterKeys.activation(userId)))[0]?.count ?? 0
+  const wrongKeys = createFailures({ limit: 'activation', max, count, read, now })
 
   /** Counts a wrong key. */
   async function addFailure(call: Call, user: Pick<User, 'id'>): Promise<void> {
@@ -54,7 +55,7 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
 
   return {
     async admit(_request, { claims, call }) {
-      wrongKeys.check(Number(claims.sub))
+      await wrongKeys.check(Number(claims.sub))
       const wait = await rateLimits.blockedFor(call.address)
       if (wait !== undefined) throw tooManyAttempts(wait, 'failures')
     },

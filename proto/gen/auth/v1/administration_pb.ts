@@ -1771,7 +1771,8 @@ export const ExplainUserResponseSchema: GenMessage<ExplainUserResponse> = /*@__P
  */
 export type Obstacle = Message<"auth.v1.Obstacle"> & {
   /**
-   * The prevented operation: `sign in`, `sign in to Administration`, `activate`, `recover by answers`, `recover by e-mail`.
+   * The prevented operation: `sign in`, `sign in to Administration`, `activate`, `recover by answers`, `recover by e-mail`,
+   * `change the e-mail address`, `export its data`.
    *
    * @generated from field: string prevents = 1;
    */
@@ -1807,7 +1808,7 @@ export const ObstacleSchema: GenMessage<Obstacle> = /*@__PURE__*/
   messageDesc(file_auth_v1_administration, 52);
 
 /**
- * A count of failed sign-ins.
+ * A count of failures, or of requests.
  *
  * @generated from message auth.v1.FailureCount
  */
@@ -1815,7 +1816,8 @@ export type FailureCount = Message<"auth.v1.FailureCount"> & {
   /**
    * Scope: `account` (from networks and devices that it doesn’t know; for one-time codes from all), `account, in a day`,
    * `known address` (the requested one), `known network` (new addresses of its /24 or /48), `other known` (the highest
-   * count of the other networks and devices that the account knows), or `address` (of any account and any proof).
+   * count of the other networks and devices that the account knows), `one address` (of a mailed key or code; the requested address,
+   * or else the one with the highest count), or `address` (of any account and any proof).
    *
    * @generated from field: string scope = 1;
    */
@@ -1829,28 +1831,29 @@ export type FailureCount = Message<"auth.v1.FailureCount"> & {
   count: number;
 
   /**
-   * Failures at which sign-ins are refused.
+   * The count at which further ones are refused.
    *
    * @generated from field: int32 limit = 3;
    */
   limit: number;
 
   /**
-   * Seconds until the count is cleared, or sign-ins are admitted again; 0 if that requires UnlockUser.
+   * Seconds until the count is cleared, or further ones are admitted; 0 if that requires UnlockUser.
    *
    * @generated from field: int32 seconds = 4;
    */
   seconds: number;
 
   /**
-   * Whether sign-ins are refused.
+   * Whether further ones are refused.
    *
    * @generated from field: bool locked = 5;
    */
   locked: boolean;
 
   /**
-   * The kind of proof: `password`, `answers`, `administration` (the password at SignIn) or `one-time code`; empty for
+   * What is counted: `password`, `answers`, `administration` (the password at SignIn), `one-time code`, `activation key`,
+   * `mailed key` (of recovery), `mailed code` (of another e-mail address) or `recovery request`; empty for all failures of an
    * `address`.
    *
    * @generated from field: string proof = 6;
@@ -6348,8 +6351,9 @@ export const Administration: GenService<{
     output: typeof ResumeUserResponseSchema;
   },
   /**
-   * Clears the failed sign-ins that count against a user, of every proof and from every network, and ends the lock of its
-   * one-time codes, except the caller’s own: while these are locked, it refuses with ACCESS_DENIED.
+   * Clears the failures that count against a user, of every proof and from every network, and ends each limit that holds it, as
+   * ExplainUser shows them, except the lock of the caller’s own one-time codes: while these are locked, it refuses with
+   * ACCESS_DENIED.
    *
    * Errors: ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED), INVALID_ARGUMENT (INVALID_ARGUMENT),
    * USER_NOT_FOUND (NOT_FOUND), SIGN_IN_AGAIN (UNAUTHENTICATED)
