@@ -54,6 +54,8 @@ export function createCounterKeys(masterKey: Pick<MasterKey, 'digest'>) {
     device: (proof: Proof, { userId, session }: Device) => name('device', proof, String(userId), session),
     /** Wrong activation keys that a user gave. */
     activation: (userId: number) => name('activation', String(userId)),
+    /** Requests for a recovery key of a user to another address than the registered one. */
+    otherAddress: (userId: number) => name('other-address', String(userId)),
     /** Actions of a kind by one client address. */
     address: (kind: string, address: string) => name('address', kind, network(address)),
     /** Attempts of mailed keys from one client address. */

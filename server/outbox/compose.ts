@@ -58,7 +58,7 @@ export function createComposer(
 
 /** Creates the function that applies the quotas to a request. It returns an e-mail that is to be sent now. */
 function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>, quotas: Quotas) {
-  const { database, users, emails, attempts, audit } = models
+  const { database, users, emails, attempts, audit, counterKeys } = models
 
   /**
    * Admits an e-mail for a user. An e-mail to an inactive account returns to the queue with the last priority: anyone can
@@ -71,8 +71,8 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
   }
 
   /**
-   * Decides on a request for a recovery key: the user must exist, the address must be the registered one, and the
-   * quotas must not be exceeded. A network that the account knows has a separate quota, so that other clients can't
+   * Decides on a request for a recovery key: the user must exist, the address must be the registered one, otherwise an event
+   * says so, and the quotas must not be exceeded. A network that the account knows has a separate quota, so that other clients can't
    * exhaust the owner's quota. From such a network, only active accounts are exempt from the quota of the recipient:
    * anyone can sign up, and sign in, with the e-mail address of another person.
    */
@@ -81,10 +81,15 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
     const user = await users.byUsername(usernameKey)
     if (!user || user.suspended) return 'unwanted'
     const registered = user.email !== null && emailKey(user.email) === emailKey(email)
-    if (!registered && settings.recoveryEmail !== 'any') return 'unwanted'
+    const event = { action: 'recovery.send-key', actor, subject_id: user.id, address, request_id: requestId } as const
+    if (!registered && settings.recoveryEmail !== 'any') {
+      // Strangers can cause it: the first in an hour leaves an event, the count tells administrators of the others.
+      const { count } = await attempts.count(counterKeys.otherAddress(user.id), recoveryMaxAge)
+      if (count === 1) await attempts.record({ ...event, outcome: 'refused', reason: 'OTHER_ADDRESS' })
+      return 'unwanted'
+    }
     const to = registered ? user.email! : email
     const known = await attempts.knownNetwork(user.id, address)
-    const event = { action: 'recovery.send-key', outcome: 'ok', actor, subject_id: user.id } as const
     const unlimited = known !== undefined && registered && user.active
     const wait = async (t?: Transaction) =>
       (await quotas.recovery(user.id, known, t)) ||
@@ -94,7 +99,7 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
     const decided = database.transact(async t => {
       // The rollback also reverts the count of the first of two quotas.
       if ((await wait(t)) > 0) throw refused
-      await audit.append({ ...event, address, request_id: requestId }, t)
+      await audit.append({ ...event, outcome: 'ok' }, t)
       return admit(request, user, t, { userId: user.id, to })
     })
     return decided.catch(error => {

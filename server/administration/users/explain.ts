@@ -68,12 +68,13 @@ export function explainUser(
     async handle(_request, { target: row, administrator: { user, service } }, address) {
       const standing = (await userData.standing(row.id))!
       const failures = await readFailures(deps, row, address)
+      const [asked] = await deps.attempts.readAll(deps.counterKeys.otherAddress(row.id))
       const held = await quotas.held(row, await deps.attempts.networksOf(row.id))
       const obstacles = [
         ...stateObstacles(row),
         ...lockObstacles(row, failures, address),
         ...activationObstacles(row, standing),
-        ...recoveryObstacles(row, standing),
+        ...recoveryObstacles(row, standing, asked?.count ?? 0),
         ...held.flatMap(({ limit, seconds }) => {
           const { prevents, used } = limited[limit]
           return inTheWay([prevents], `${used} is used up.`, users('unlock', row), seconds)
@@ -180,7 +181,7 @@ function activationObstacles(row: AdministeredUserRow, { provider }: Standing): 
   return [...obstacle(reason, command), ...inactiveOrganization]
 }
 
-function recoveryObstacles(row: AdministeredUserRow, standing: Standing): Obstacle[] {
+function recoveryObstacles(row: AdministeredUserRow, standing: Standing, otherAddress: number): Obstacle[] {
   const { email, role } = row
   const { answers, failedEmails, password } = standing
   const found: Obstacle[] = []
@@ -190,6 +191,12 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing): Obstac
   const byEmail = email === null ? users('set-password', row) : users('send-key', row)
   if (!password) add('sign in', 'It has no password yet.', byEmail)
   if (email === null) add('recover by e-mail', 'It has no e-mail address.', users('edit', row, ' --email ADDRESS'))
+  if (otherAddress > 0) {
+    const times = otherAddress === 1 ? 'once' : `${otherAddress} times`
+    const registered = email === null ? 'it has none' : 'none was sent'
+    const reason = `A recovery key was requested with another address, ${times} in the last hour: ${registered}.`
+    add('recover by e-mail', reason, byEmail)
+  }
   const failed = failedEmails.at(-1)
   if (failed) {
     const why = failed.error ? `: ${failed.error}` : ''

@@ -286,6 +286,31 @@ for (const [says, hold] of Object.entries(limits)) {
   })
 }
 
+test('a recovery key that was requested with another address is said to administrators, in one event an hour, and to nobody else', async t => {
+  const [{ username, email, id }, other] = [await free(), await free()]
+  const none = await service.signUp('ROLE_CLIENT')
+  const ask = async (username: string, email: string) => {
+    const answer = await service.request('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email } })
+    return [answer.status, answer.text]
+  }
+  const says = async (user: string) => (await why(user)).filter(text => text.includes('another address'))
+  const others = [`x${email}`, email.replace('org', 'com'), 'a@b.example', other.email]
+  for (const address of others) t.deepEqual(await ask(username, address), [200, ''], address)
+  const said = 'recover by e-mail: A recovery key was requested with another address, 4 times in the last hour'
+  await waitForValue(async () => says(username), [`${said}: none was sent. [auth-admin users send-key ${id}]`])
+  await ask(none.username, email)
+  await waitForValue(async () => (await says(none.username)).length, 1)
+  const events = await service.registry.audit.list({ subjectId: id, action: 'recovery.send-key', limit: 9 })
+  t.deepEqual(
+    events.map(({ outcome, reason, actor }) => [outcome, reason, actor]),
+    [['refused', 'OTHER_ADDRESS', 'anonymous']],
+  )
+  // The registered address in another spelling is none other.
+  t.deepEqual(await ask(other.username, ` ${other.email.toUpperCase()} `), [200, ''])
+  await mailbox.nextEmail(other.email)
+  t.deepEqual(await says(other.username), [])
+})
+
 test('too many requests for recovery keys from an address are an obstacle, which unlock ends with the address', async t => {
   const { username, email } = await free()
   const address = anyAddress()
