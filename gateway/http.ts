@@ -35,7 +35,7 @@ import {
 } from './problem.js'
 import { createLookup, type Resource } from './router.js'
 import { costOf, type Revision, type Route, routes } from './routes.js'
-import { costOfRpc, createRpcs, forwardedHeaders } from './rpcs.js'
+import { costOfRpc, createRpcs, forwardedHeaders, timeoutOf } from './rpcs.js'
 import { createFileAnswer } from './static-file.js'
 import { type Compatibility, createRead, createWrite, type Translated } from './translate.js'
 
@@ -129,13 +129,14 @@ export function createGateway(options: GatewayOptions) {
     const { path, query } = targetOf(request)
     const resource = lookup(path)
     const action = resource?.actions.get(method)
-    request.route = resource?.path ?? (costOfRpc(path) === undefined ? undefined : 'RPC')
+    const costOfCall = costOfRpc(path)
+    request.route = resource?.path ?? (costOfCall === undefined ? undefined : 'RPC')
     if (action?.challenges) headers.authorization = asBearer(authorization)
     const service = serviceOf(headers.authorization)
     const claim = {
       networks: service === undefined ? networks : [`service ${service}`],
-      cost: (action?.cost ?? (resource ? trivialCost : costOfRpc(path)) ?? trivialCost) + costOfBody(headers),
-      deadline: Date.now() + callTimeout,
+      cost: (action?.cost ?? (resource ? trivialCost : costOfCall) ?? trivialCost) + costOfBody(headers),
+      deadline: Date.now() + Math.min(callTimeout, costOfCall === undefined ? callTimeout : timeoutOf(headers)),
     }
     function finish({ answer, reason, isLogged }: Outcome): void {
       if (isGone(request)) return

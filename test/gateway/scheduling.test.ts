@@ -219,6 +219,16 @@ for (const [what, ask] of [
   }
 }
 
+test('Connect: a request waits no longer than its client', async t => {
+  const { connect, order, scheduler } = await setUp(t, {})
+  await occupyTurn(scheduler)
+  const connection = await connect()
+  connection.write(existsRpc('late').replace('\r\n', '\r\nconnect-timeout-ms: 300\r\n'))
+  await answered(connection, 1)
+  t.regex(connection.text(), /"reason":"DEADLINE_EXCEEDED"/)
+  t.deepEqual(order, [])
+})
+
 test('a connection with a waiting request is not read further', async t => {
   const { occupy, connect, waiting, order } = await setUp(t)
   const release = await occupy()
