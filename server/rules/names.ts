@@ -29,11 +29,14 @@ export function questionKey(text: string): string {
 }
 
 /**
- * Returns the key of an answer to a security question, by the rules of questions. Empty when the text has no
- * characters.
+ * Returns the key of an answer to a security question, by the rules of questions. All apostrophes and accents that stand alone are
+ * one, so are all hyphens and dashes, and full stops at the end don't count: telephones replace them while one types. Empty when
+ * the text has no other characters.
  */
 export function answerKey(text: string): string {
-  return questionKey(text)
+  const unify = (typed: string) => typed.replace(/[‘’‛′`´ʹʻʼʽˈˊˋ＇｀]/g, "'").replace(/[\p{Pd}−⁃]/gu, '-')
+  // Before, too: the compatibility form of an acute accent that stands alone is a space and a mark.
+  return unify(questionKey(unify(text))).replace(/[. ]+$/, '')
 }
 
 /** Path segments under `/users`, where a user of that name couldn't be addressed. */

@@ -278,7 +278,7 @@ test.serial(
       'nick-free,',
       'nick-blank,"  "',
       'nick-taken,',
-        'nick-first,nick-second',
+      'nick-first,nick-second',
       'nick-second,',
       'nick-third,',
       'nick-fourth,nick-third',

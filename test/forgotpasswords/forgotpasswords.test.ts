@@ -203,9 +203,40 @@ test('an answer may have 255 characters, and each is significant', async t => {
   refused(t, await save(token, answer(0, `${long}b`)), 400, 'MALFORMED_REQUEST')
 })
 
+/** Answers as they were saved, each with what a telephone may make of it, and with what stays another answer. */
+const typed: readonly (readonly [saved: string, same: readonly string[], others: readonly string[]])[] = [
+  ["Olho d'Água", [...'’‘´`ʼ＇'].map(mark => `olho d${mark}agua`), ['Olho dÁgua', 'Olho d Água', 'Olho d"Água']],
+  ['Olho d’Água', ["Olho d'Água", 'Olho d´Água.'], ['Olho dÁgua']],
+  ['Maria-Helena', [...'–—‑−‐－'].map(dash => `Maria${dash}Helena`), ['MariaHelena', 'Maria Helena', 'Maria_Helena']],
+  [
+    'S. Paulo',
+    ['S. Paulo.', 's. paulo...', 'S. Paulo .', 'S. Paulo…'],
+    ['S Paulo', '.S. Paulo', 'S. Paulo!', 'S. Paulo,'],
+  ],
+  ['Rex.', ['Rex', 'rex. '], ['Re.x', 'Rex?']],
+]
+
+test('apostrophes, hyphens and full stops at the end of answers are equal however they are typed, and nothing else is', async t => {
+  for (const [saved, same, others] of typed) {
+    const { username, token } = await answered()
+    t.is((await save(token, answer(0, saved))).status, 200)
+    const enter = (text: string) => login(username, [answer(0, text), answer(1, 'Água')])
+    for (const text of [saved, ...same]) t.is((await enter(text)).status, 200, text)
+    for (const text of others) refused(t, await enter(text), 422, 'INVALID_ANSWERS')
+  }
+})
+
 test('an empty answer, no question and no body are answered with 400', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
-  for (const body of [undefined, {}, answer(0, ''), answer(0, ' \u00a0'), answer(0, null), { answer: 'azul' }]) {
+  for (const body of [
+    undefined,
+    {},
+    answer(0, ''),
+    answer(0, ' \u00a0'),
+    answer(0, ' ... '),
+    answer(0, null),
+    { answer: 'azul' },
+  ]) {
     refused(t, await save(token, body), 400, 'MISSING_PARAMETER')
   }
   for (const body of ['[]', '"x"', '{', '{"usersid":"x"}', '{"usersid":1.5}', '{"answer":{}}']) {
