@@ -14,7 +14,7 @@ import type { Settings } from '../process/settings.js'
 import { network } from '../requests/client-address.js'
 import type { ChooseLocale } from '../requests/locale.js'
 import { Refusal, refuse } from '../requests/refusal.js'
-import { emailKey, isEmailAddress, usernameKey } from '../rules/names.js'
+import { emailKey, isEmailAddress, typedKey, usernameKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 
 /** The RPCs of recovery by a mailed key. */
@@ -96,7 +96,7 @@ export function recoveryKeyRpcs(
     async loginByUsernameAndKey(request, { call }) {
       const { username = '', key = '' } = request
       if (tooLong(username, 'text') || tooLong(key, 'key')) refuse(Reason.INVALID_KEY)
-      const normalized = key.trim().toUpperCase()
+      const normalized = typedKey(key)
       if (username.trim() === '' || normalized === '') refuse(Reason.INVALID_KEY)
 
       await using attempt = await signIns.begin('session.login-by-key', usernameKey(username), call)

@@ -123,6 +123,24 @@ export function fold(text: string): string {
   return text.toLowerCase().toUpperCase().toLowerCase().trim().replace(/\s+/g, ' ')
 }
 
+/**
+ * Returns a key or code as it was given out, from what a person copied or typed: only letters and digits count, in either case, full
+ * width included, and no separators, punctuation and invisible characters.
+ */
+export function typedKey(text: string): string {
+  return visible(text)
+    .normalize('NFKC')
+    .replace(/[^\p{L}\p{N}]/gu, '')
+    .toUpperCase()
+}
+
+/** The same of a key in the form of a UUID. */
+export function typedUuid(text: string): string {
+  return typedKey(text)
+    .toLowerCase()
+    .replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5')
+}
+
 /** Whether a text is a UUID (RFC 9562), in either case. */
 export function isUuid(text: string): boolean {
   return /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/i.test(text)

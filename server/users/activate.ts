@@ -14,7 +14,7 @@ import { takePlace } from '../registration/membership.js'
 import type { Call } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
-import { isUuid } from '../rules/names.js'
+import { isUuid, typedUuid } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 
 /** Dependencies of `activate`. */
@@ -64,7 +64,7 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
     },
     async handle(request, { call, caller, target, transact }) {
       const given = request.activationkey ?? ''
-      const activationkey = tooLong(given, 'key') ? '' : given.trim().toLowerCase()
+      const activationkey = tooLong(given, 'key') ? '' : typedUuid(given)
       using _ofUser = wrongKeys.begin(caller.user.id)
       using _ofAddress = rateLimits.begin(call.address)
       if (!canBeActivated(target)) refuse(Reason.ACTIVATION_REFUSED)

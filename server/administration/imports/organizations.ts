@@ -9,7 +9,7 @@ import {
   readOrganization,
 } from '../../registration/organizations.js'
 import { readDateOfBirth } from '../../rules/dates.js'
-import { nicknameKey } from '../../rules/names.js'
+import { nicknameKey, typedUuid } from '../../rules/names.js'
 import { firstCreationDate, type OrganizationField, organizationFields } from '../../rules/organization.js'
 import { isDamagedNumber } from '../../rules/telephone.js'
 import {
@@ -101,7 +101,7 @@ export function createOrganizationRows({
         wrong.push({ field: 'creation_date', message: 'Use yyyy-MM-dd or dd/MM/yyyy.' })
       const hasCode = row.id === undefined && wrong.every(({ field }) => field !== 'inep_code')
       const code = hasCode ? details.inepCode : undefined
-      const key = row.activationKey?.trim().toLowerCase() ?? ''
+      const key = typedUuid(row.activationKey ?? '')
       return { row, index, wrong, code, key, details: { ...details, creationDate, active: row.active } }
     },
     // One by one: a row can take the INEP code that the one before gives up.

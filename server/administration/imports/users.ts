@@ -19,7 +19,7 @@ import { freeNickname, suggest, Taken } from '../../registration/names.js'
 import { moveObject, moves, profileChange, type Registrar, type UserChange } from '../../registration/registrar.js'
 import { refuse } from '../../requests/refusal.js'
 import { nicknameSkeleton, usernameSkeleton } from '../../rules/look-alikes.js'
-import { isOneLine, nicknameKey, questionKey, usernameKey } from '../../rules/names.js'
+import { isOneLine, nicknameKey, questionKey, typedUuid, usernameKey } from '../../rules/names.js'
 import { inepCodeOf } from '../../rules/organization.js'
 import { profile, profileFields } from '../../rules/profile.js'
 import type { Role } from '../../rules/roles.js'
@@ -294,7 +294,7 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
       )
       const isWrong = wrong.some(({ field }) => field === 'username')
       const key = texts.username && !isWrong ? usernameKey(texts.username) : undefined
-      const providerKey = row.providerKey?.trim().toLowerCase() ?? ''
+      const providerKey = typedUuid(row.providerKey ?? '')
       return { index, row, form, texts, wrong, key, providerKey }
     },
     keysOf: ({ row: { id }, texts: { username, nickname }, providerKey }) => [
