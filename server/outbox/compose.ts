@@ -23,7 +23,7 @@ import { type Contents, writeEmail } from './write-email.js'
 /** Starts to process the queue of e-mails. `onRefusal` is called with the limit that an e-mail exceeds. */
 export function startMail(
   models: Models,
-  settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir' | 'recoveryEmail' | 'limitFactor'>,
+  settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'issuer' | 'dataDir' | 'recoveryEmail' | 'limitFactor'>,
   log: Log,
   now: () => number,
   onRefusal?: (limit: Limit) => void,

@@ -101,7 +101,10 @@ const table = {
   serverUrl: optional('AUTH_SERVER_URL', target),
   /** DNS name in the certificates of the gRPC servers. Unset: the host of `AUTH_SERVER_URL`. */
   serverName: optional('AUTH_SERVER_NAME', text),
-  /** Mail server, `smtp://` or `smtps://user:password@host:port`. Unset: e-mails become files in the data folder. */
+  /**
+   * Mail server, `smtp://` or `smtps://user:password@host:port`. The service greets it (EHLO) by the domain of `AUTH_MAIL_FROM`, or
+   * else by the host of `AUTH_ISSUER`; `?name=NAME` behind it sets another name. Unset: e-mails become files in the data folder.
+   */
   smtpUrl: secret('SMTP_URL', url('a URL smtp://host:port or smtps://user:password@host:port', 'smtp:', 'smtps:')),
   /** Sender of e-mails, `address` or `Name <address>`. */
   mailFrom: setting('AUTH_MAIL_FROM', mailbox, 'auth@localhost'),
