@@ -23,7 +23,10 @@ import { type Contents, writeEmail } from './write-email.js'
 /** Starts to process the queue of e-mails. `onRefusal` is called with the limit that an e-mail exceeds. */
 export function startMail(
   models: Models,
-  settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'issuer' | 'dataDir' | 'recoveryEmail' | 'limitFactor'>,
+  settings: Pick<
+    Settings,
+    'smtpUrl' | 'mailFrom' | 'issuer' | 'dataDir' | 'recoveryEmail' | 'limitFactor' | 'timeZone'
+  >,
   log: Log,
   now: () => number,
   onRefusal?: (limit: Limit) => void,
@@ -42,7 +45,7 @@ const recoveryMaxAge = 3_600
  */
 export function createComposer(
   models: Models,
-  settings: Pick<Settings, 'recoveryEmail' | 'limitFactor'>,
+  settings: Pick<Settings, 'recoveryEmail' | 'limitFactor' | 'timeZone'>,
   now: () => number,
   onRefusal?: (limit: Limit) => void,
 ): (email: Email) => Promise<Composed> {
@@ -142,8 +145,19 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
 }
 
 /** Creates the function that makes the e-mail of an entry, with a key if its kind has one. */
-function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail'>) {
+function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | 'timeZone'>) {
   const { database, users, administeredUsers, organizations, mailedKeys, emails } = models
+
+  function write<K extends keyof Contents>(
+    { id, createdAt, locale }: Email,
+    users: readonly number[],
+    to: string,
+    kind: K,
+    content: Contents[K],
+  ): Composed {
+    const written = writeEmail(kind, locale as Locale, content, settings.timeZone)
+    return { to, ...written, name: `auth.${id}.${createdAt.getTime()}`, users }
+  }
 
   /**
    * Stores a key while its entry is in the queue. Returns false when the entry has been discarded. A transaction that
@@ -249,14 +263,4 @@ async function ownerOf(
 ) {
   const user = await administeredUsers.find({ id: parameters.userId })
   return kind === 'account-deleted' || !user?.deletedAt ? user : undefined
-}
-
-function write<K extends keyof Contents>(
-  { id, createdAt, locale }: Email,
-  users: readonly number[],
-  to: string,
-  kind: K,
-  content: Contents[K],
-): Composed {
-  return { to, ...writeEmail(kind, locale as Locale, content), name: `auth.${id}.${createdAt.getTime()}`, users }
 }

@@ -134,7 +134,7 @@ const table = {
   recoveryEmail: setting('AUTH_RECOVERY_EMAIL', oneOf('registered', 'any'), 'registered'),
   /** Language of e-mails: `pt-BR` or `en`, unless `Accept-Language` of the request that causes one prefers the other. */
   mailLocale: setting('AUTH_MAIL_LOCALE', oneOf('pt-BR', 'en'), 'pt-BR'),
-  /** Time zone (IANA name) in which a date-time of birth is read, and a date of birth must not be in the future. */
+  /** Time zone (IANA name) of times in e-mails, in which a date-time of birth is read, and a date of birth isn't in the future. */
   timeZone: setting('AUTH_TIME_ZONE', timeZone, 'America/Sao_Paulo'),
   /** Revision of the interface that the base path serves: `1.0.0` or `1.0.2`. */
   defaultRevision: setting('AUTH_DEFAULT_REVISION', oneOf('1.0.0', '1.0.2'), '1.0.2'),

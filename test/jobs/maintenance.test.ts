@@ -32,6 +32,7 @@ test('a maintenance run keeps e-mails of another registry in the same folder, wh
     dataDir,
     recoveryEmail: 'registered',
     limitFactor: 1,
+    timeZone: 'UTC',
   } as const
   const sender = startMail(models, { ...settings, smtpUrl: undefined }, log, Date.now)
   await waitForValue(async () => (await texts(models, 'SELECT id::text AS text FROM emails')).length, 0)
@@ -115,6 +116,7 @@ test('a maintenance run deletes e-mails from the folder that are older than 30 d
     dataDir,
     recoveryEmail: 'registered',
     limitFactor: 1,
+    timeZone: 'UTC',
   } as const
   const sender = startMail(models, { ...settings, smtpUrl: undefined }, log, Date.now)
   await waitForValue(async () => (await texts(models, 'SELECT id::text AS text FROM emails')).length, 0)

@@ -21,7 +21,7 @@ async function scene(t: ExecutionContext) {
   await activate(userId)
   const details = { name: 'Escola', nameKey: 'escola', email: 'escola@example.org' }
   const { id: organizationId } = await database.transact(x => organizations.add(details, x))
-  const composer = createComposer(models, { recoveryEmail: 'registered', limitFactor: 1 }, Date.now)
+  const composer = createComposer(models, { recoveryEmail: 'registered', limitFactor: 1, timeZone: 'UTC' }, Date.now)
   const request = { usernameKey: 'ana', email: to, address: '192.0.2.1', requestId: 'r1' }
   const happened = { userId, at: '2026-11-21', address: '192.0.2.1' }
   const intents = {

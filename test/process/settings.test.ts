@@ -68,8 +68,7 @@ const parsed: [setting: keyof Settings, value: unknown, env: Record<string, stri
     'corsOrigins',
     ['capacitor://localhost', 'ionic://localhost', 'tauri://localhost:8080', 'app://.', 'https://a.example'],
     {
-      AUTH_CORS_ORIGINS:
-        'capacitor://localhost,Ionic://LocalHost,tauri://localhost:8080/,app://.,https://a.example',
+      AUTH_CORS_ORIGINS: 'capacitor://localhost,Ionic://LocalHost,tauri://localhost:8080/,app://.,https://a.example',
     },
   ],
   ['audience', 'auth-administration', { AUTH_AUDIENCE: 'auth-administration' }],
