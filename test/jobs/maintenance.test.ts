@@ -26,7 +26,14 @@ test('a maintenance run keeps e-mails of another registry in the same folder, wh
   const userId = await addUser(models, 'ana', 'ROLE_ADMIN', 'ana@example.org')
   const parameters = { userId, at: '2026-11-21T12:00:00Z', address: '192.0.2.1' }
   await models.emails.add({ kind: 'password-changed', stage: 'requested', parameters }, 'en')
-  const settings = { mailFrom: 'auth@localhost', dataDir, recoveryEmail: 'registered', limitFactor: 1 } as const
+  const settings = {
+    mailFrom: 'auth@localhost',
+    issuer: undefined,
+    dataDir,
+    recoveryEmail: 'registered',
+    limitFactor: 1,
+    timeZone: 'UTC',
+  } as const
   const sender = startMail(models, { ...settings, smtpUrl: undefined }, log, Date.now)
   await waitForValue(async () => (await texts(models, 'SELECT id::text AS text FROM emails')).length, 0)
   await sender.close()
@@ -153,7 +160,14 @@ test('a maintenance run deletes e-mails from the folder that are older than 30 d
     { kind: 'administration', stage: 'ready', parameters: { userId: ana, subjectId: bia, ...details } },
     'en',
   )
-  const settings = { mailFrom: 'auth@localhost', dataDir, recoveryEmail: 'registered', limitFactor: 1 } as const
+  const settings = {
+    mailFrom: 'auth@localhost',
+    issuer: undefined,
+    dataDir,
+    recoveryEmail: 'registered',
+    limitFactor: 1,
+    timeZone: 'UTC',
+  } as const
   const sender = startMail(models, { ...settings, smtpUrl: undefined }, log, Date.now)
   await waitForValue(async () => (await texts(models, 'SELECT id::text AS text FROM emails')).length, 0)
   await sender.close()
