@@ -68,7 +68,7 @@ export async function chooseContext(named: string | undefined): Promise<NamedCon
   if (name === undefined || name === local) return undefined
   const context = Object.hasOwn(contexts, name) ? contexts[name] : undefined
   if (!context) {
-    fail(`There is no context ${name}: see \`auth-admin contexts list\`, or create one with \`auth-admin login\`.`, 3)
+    fail(`There is no context ${name}: see \`auth-admin contexts\`, or create one with \`auth-admin login\`.`, 3)
   }
   return { name, context }
 }

@@ -26,7 +26,7 @@ export function addAudit(program: Command): void {
   const audit = program.command('audit').description('Read and verify the audit log: events of sign-ins and changes.')
 
   withFilter(audit.command('list'))
-    .pages(eventList)
+    .pages()
     .description('List events, newest first.')
     .remarks(`
 Events that aren't sealed into the chain yet have no id. A change is shown as
@@ -132,10 +132,6 @@ function toOutput({ $typeName: _, $unknown: __, id, time, ...rest }: AuditLogEve
 
 const eventList: List<AuditLogEvent, 'events'> = {
   name: 'events',
-  fields: [
-    ...['id', 'time', 'action', 'outcome', 'reason', 'actor', 'actorId', 'actorUsername', 'subjectId'],
-    ...['subjectUsername', 'object', 'address', 'requestId'],
-  ],
   toOutput,
   head: { titles: ['id', 'time', 'what', 'by', 'whom', 'from'], whole: ['by'] },
   toCells(event) {

@@ -418,19 +418,6 @@ test.serial('an import reports hashes by cost, and in advance the time to hash p
   t.truthy(await service.login('has-c', password))
 })
 
-test.serial('imports are listed, shown and aborted', async t => {
-  const source = await file('username,state,city,role\nlis-a,SP,Bauru,ROLE_CLIENT\n')
-  const { id } = await imported('users', source)
-  const { imports } = JSON.parse((await cli('imports', 'list', '--json')).stdout)
-  t.like(
-    imports.find((each: { id: number }) => each.id === id),
-    { kind: 'users', state: 'finished', created: 1 },
-  )
-  t.like(JSON.parse((await cli('api', 'AbortImport', `{"id": ${id}}`, '--yes')).stdout), {
-    import: { id, state: 'IMPORT_STATE_FINISHED' },
-  })
-})
-
 test.serial('the documentation lists the columns of users and organizations', async t => {
   const text = await readFile(new URL('../../../docs/imports.md', import.meta.url), 'utf8')
   for (const [noun, columns] of Object.entries({ Organizations: organizationColumns, Users: userColumns })) {
@@ -565,41 +552,3 @@ test.serial(
     }
   },
 )
-
-/** Imports users with a password, and returns their ids. */
-async function importedUsers(...names: string[]): Promise<number[]> {
-  const path = at(`${names[0]}.csv`)
-  const rows = names.map(name => `${name},SP,Bauru,ROLE_CLIENT,${password},false`)
-  await writeFile(path, `username,state,city,role,password,termsofusage\n${rows.join('\n')}\n`)
-  await cli('users', 'import', path)
-  const found = await sql(`SELECT id FROM users WHERE username IN ('${names.join("','")}') ORDER BY id`)
-  return found.map(({ id }) => Number(id))
-}
-
-test.serial('`users delete` deletes several users, and ends with 6 if one of them can’t be deleted', async t => {
-  const ids = await importedUsers('several-a', 'several-b', 'several-c')
-  t.is((await cli('users', 'delete', 'several-a', `${ids[1]}`)).code, 2)
-  const some = await cli('users', 'delete', 'several-a', `#${ids[1]}`, '--yes')
-  t.deepEqual(some, {
-    code: 0,
-    stdout: `User ${ids[0]} (several-a) is deleted.\nUser ${ids[1]} (several-b) is deleted.\n`,
-    stderr: '',
-  })
-  const names = ['several-a', 'nobody', 'admin', 'several-c']
-  const part = await cli('users', 'delete', ...names, '--yes', '--json', '--reason', 'test')
-  t.is(part.code, 6)
-  const { users, failed } = JSON.parse(part.stdout)
-  t.deepEqual(
-    users.map(({ id }: { id: number }) => id),
-    [ids[0], ids[2]],
-  )
-  t.deepEqual(
-    failed.map(({ user, reason, exitCode }: Record<string, unknown>) => [user, reason, exitCode]),
-    [
-      ['nobody', 'USER_NOT_FOUND', 3],
-      ['admin', 'LAST_ADMINISTRATOR', 5],
-    ],
-  )
-  t.regex(part.stderr, /^warning: nobody: There is no user nobody\..*\nwarning: admin: .*\n$/)
-  t.is((await cli('users', 'delete', 'nobody', 'no-one', '--yes')).code, 3)
-})

@@ -3,6 +3,7 @@
 import { stat } from 'node:fs/promises'
 import { setFlagsFromString } from 'node:v8'
 import { create, type DescMessage, toBinary } from '@bufbuild/protobuf'
+import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { InvalidArgumentError, Option } from 'commander'
 import {
   type Import,
@@ -43,7 +44,6 @@ import {
 import { readId } from '../../terminal/ask.js'
 import { printable, printJson, say } from '../../terminal/output.js'
 import { withProgress } from '../../terminal/progress.js'
-import { importOutput } from './imports.js'
 import { untilAnswered } from './until-answered.js'
 
 interface Options {
@@ -472,4 +472,10 @@ function print(
         : `${report} has the rejected rows.`,
     )
   if (dryRun) say(`To import only what is as it was judged, pass --after-dry-run ${id}.`)
+}
+
+/** An import in plain words. */
+function importOutput({ $typeName: _, $unknown: __, kind, state, createTime, updateTime, ...rest }: Import) {
+  const times = { createTime: timestampDate(createTime!), updateTime: timestampDate(updateTime!) }
+  return { kind: ImportKind[kind].toLowerCase(), state: ImportState[state].toLowerCase(), ...rest, ...times }
 }
