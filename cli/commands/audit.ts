@@ -101,12 +101,8 @@ function withFilter(command: Command): Command {
 function readAction(text: string): string {
   const action = readText(text)
   if (action.includes('*') || (auditActions as readonly string[]).includes(action)) return action
-  const words = action.toLowerCase().split(/[^a-z]+/)
-  const similar = auditActions.filter(known =>
-    known.split(/[.-]/).some((part, place) => place > 0 && words.includes(part)),
-  )
   const nouns = [...new Set(auditActions.map(known => `${known.split('.')[0]}.*`))]
-  throw new InvalidArgumentError(`There is no such action. Use ${(similar.length > 0 ? similar : nouns).join(', ')}.`)
+  throw new InvalidArgumentError(`There is no such action. Use ${nouns.join(', ')}, or one of these with its verb.`)
 }
 
 function toRequest({ user, actor, action, outcome, since, until }: Filter) {
