@@ -51,9 +51,9 @@ export function endpoints(isExtension) {
     .map(route => {
       const { method, path, rpc, revisions } = route
       const only = revisions?.length === 1 ? `, ${revisions[0]} only` : ''
-      return [method, `${code(path)}${only}`, rpc.name, callersOf(rowOf(rpc)), resultOf(route)]
+      return [code(`${method} ${path}`) + only, rpc.name, callersOf(rowOf(rpc)), resultOf(route)]
     })
-  return table(['method', 'path', 'RPC', 'permitted callers', 'result'], rows)
+  return table(['request', 'RPC', 'permitted callers', 'result'], rows)
 }
 
 /** Who may call an RPC, on whose record. */
