@@ -73,10 +73,7 @@ function secret<T>(name: string, read: (text: string) => T): Setting<T | undefin
 }
 
 const table = {
-  /**
-   * PostgreSQL to use, as a URL of libpq with one or more hosts: `postgres://user:password@host:port,host:port/database`.
-   * Unset: an embedded one in the data folder.
-   */
+  /** PostgreSQL to use: `postgres://user:password@host:port/database`. Unset: an embedded one in the data folder. */
   databaseUrl: secret('DATABASE_URL', checked(readDatabaseUrl)),
   /** Folder of the embedded database, of its secrets, and of e-mails when there is no mail server. */
   dataDir: setting('AUTH_DATA_DIR', text, './.auth'),
