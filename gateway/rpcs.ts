@@ -64,6 +64,12 @@ export function costOfRpc(path: string): number | undefined {
   return costs.get(path)
 }
 
+/** How long its client waits for an answer to an RPC, in ms; infinite where it doesn't say so. */
+export function timeoutOf({ 'connect-timeout-ms': connect, 'grpc-timeout': grpc }: IncomingHttpHeaders): number {
+  if (typeof connect === 'string' && /^\d{1,10}$/.test(connect)) return Number(connect)
+  return (typeof grpc === 'string' ? readTimeout(grpc) : undefined) ?? Number.POSITIVE_INFINITY
+}
+
 /** A request to an RPC that is being handled. */
 interface Progress extends Exchange {
   /** Whether the service has answered, and so has logged the call. */
@@ -135,7 +141,7 @@ export function createRpcs({ transport, log, callTimeout }: RpcOptions) {
       const progress: Progress = { ...exchange, isAnswered: false }
       const values = createContextValues().set(turnKey, turn).set(progressKey, progress)
       const received = universalRequestFromNodeRequest(request, response, undefined, values)
-      adaptHeaders(received.header, callTimeout)
+      adaptHeaders(received.header, timeoutOf(request.headers), callTimeout)
       const answer = await toAnswer(await handle({ ...received, body: emptyBody(request) }))
       return { answer, isLogged: progress.isAnswered }
     }
@@ -152,13 +158,12 @@ async function toAnswer({ status, header, body }: UniversalServerResponse): Prom
 }
 
 /** Removes what describes the body, which Connect's handlers don't get, and timeouts beyond that of calls. */
-function adaptHeaders(header: Headers, callTimeout: number): void {
+function adaptHeaders(header: Headers, timeout: number, callTimeout: number): void {
   header.delete('content-length')
   for (const name of ['content-encoding', 'grpc-encoding']) if (isGzip(header.get(name))) header.delete(name)
-  const { 'connect-timeout-ms': connect, 'grpc-timeout': grpc } = Object.fromEntries(header)
   // Connect's timers fire at once after 2^31 ms.
-  if (connect && /^\d{1,10}$/.test(connect) && Number(connect) >= callTimeout) header.delete('connect-timeout-ms')
-  if (grpc && (readTimeout(grpc) ?? 0) >= callTimeout) header.delete('grpc-timeout')
+  if (timeout < callTimeout || timeout === Number.POSITIVE_INFINITY) return
+  for (const name of ['connect-timeout-ms', 'grpc-timeout']) header.delete(name)
 }
 
 function toConnectError({ reason, message }: HttpError): ConnectError {

@@ -50,8 +50,10 @@ async function main(): Promise<void> {
   const at = resolveDatabase(settings, log, launched)
   at.then(launched, launched)
   const starting = launch
-    .then(() => import('./service.js'))
-    .then(({ startService }) => startService(settings, log, { at, signal: stopping.signal }))
+    .then(() => Promise.all([import('./service.js'), import('../gateway/http.js')]))
+    .then(([{ startService }, { createGateway }]) =>
+      startService(settings, log, createGateway, { at, signal: stopping.signal }),
+    )
   stopOnSignals(log, settings.drain ?? (settings.databaseUrl ? 5 : 0), async ({ drain, hurry }) => {
     stopping.abort()
     const service = await Promise.race([

@@ -4,7 +4,7 @@ import type { Client } from '@connectrpc/connect'
 import { InvalidArgumentError } from 'commander'
 import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { decodePlainText } from '../../server/process/plain-text.js'
-import { isEmailAddress, isOneLine } from '../../server/rules/names.js'
+import { isEmailAddress, isOneLine, typedKey } from '../../server/rules/names.js'
 import { quote } from '../../server/rules/shell.js'
 import { limits, tooLong } from '../../server/rules/sizes.js'
 import type { Place } from '../contexts.js'
@@ -31,7 +31,7 @@ export function emailProblem(text: string): string | undefined {
 
 /** What is wrong with a text as a one-time code, as a sentence; undefined when it looks like one. */
 export function codeProblem(text: string): string | undefined {
-  return /^\d{6}$/.test(text.replace(/\s/g, '')) ? undefined : 'A code has 6 digits.'
+  return /^\d{6}$/.test(typedKey(text)) ? undefined : 'A code has 6 digits.'
 }
 
 /** Reads the value of an option that is a text; empty means none. */

@@ -9,7 +9,7 @@ import type { Registry } from '../models/define-models.js'
 import { describeProcess } from '../models/process.js'
 import { rotateAfter } from '../models/signing-key.js'
 import type { UndeclaredProxies } from '../observability/undeclared-proxy.js'
-import { createMailTransport, describe, within } from '../outbox/transport.js'
+import { createMailTransport, describe, refusesName, within } from '../outbox/transport.js'
 import { measureHashing } from '../passwords/threads.js'
 import { adminPasswordFiles } from '../process/data-folder.js'
 import { formatAddress, isLocalUrl, type Settings } from '../process/settings.js'
@@ -304,7 +304,11 @@ const surroundings: Checks = {
         )
       return ok(`${where} accepts e-mails.`)
     } catch (error) {
-      return failed(`${where} can’t be used (${describe(error)}).`, fix)
+      if (!refusesName(error)) return failed(`${where} can’t be used (${describe(error)}).`, fix)
+      return failed(
+        `${where} refuses the name by which this service greets it (${describe(error)}).`,
+        'Add `?name=NAME` to SMTP_URL, with a name that the mail server accepts, such as the DNS name of this machine.',
+      )
     } finally {
       transport.close()
     }

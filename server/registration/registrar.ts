@@ -11,7 +11,7 @@ import type { Organizations } from '../models/organization.js'
 import type { User, Users } from '../models/user.js'
 import type { Registration, UserBatches } from '../models/user-batch.js'
 import { accepted, Refusal } from '../requests/refusal.js'
-import { formatDateOfBirth } from '../rules/dates.js'
+import { formatDay } from '../rules/dates.js'
 import { attributesOf, type ProfileField, type ProfileValues, profile } from '../rules/profile.js'
 import type { FormTexts } from './form.js'
 import { openPlaces, type Placed } from './membership.js'
@@ -42,8 +42,11 @@ interface By {
 
 /** Returns those of the fields whose values differ from the user's. */
 function changedFields(user: User, fields: readonly ProfileField[], texts: FormTexts): ProfileField[] {
-  const shown = { ...texts, dateofborn: texts.dateofborn && formatDateOfBirth(texts.dateofborn) }
-  return fields.filter(field => (shown[field] ?? null) !== user[profile[field].attribute])
+  return fields.filter(field => {
+    const { attribute, kind } = profile[field]
+    const text = texts[field] ?? null
+    return (kind === 'day' && text ? formatDay(text) : text) !== user[attribute]
+  })
 }
 
 /** The registrar of users. */
@@ -68,10 +71,11 @@ export function createRegistrar({
     const by = email !== undefined && user.email !== null ? { ...notice, to: user.email } : notice
     // The address comes first: the sender holds an e-mail, which this discards, while it waits for a user with another name.
     if (email !== undefined) await users.setEmail(user, email, by, t)
+    // Before the name: its failures are counted by the name.
+    if (passwordHash !== undefined) await users.changePassword(user, passwordHash, { byToken: false }, t)
     if (username !== undefined) await users.rename(id, username, by, t)
     if (moves(change)) await users.setOrganization(user, organizationId!, by, t)
     if (activate) await users.activate(user, organizationId ?? null, t, byId)
-    if (passwordHash !== undefined) await users.changePassword(id, passwordHash, { byToken: false }, t)
     // administration/security-notices.ts notifies an administrator.
     if (role === 'ROLE_ADMIN') return
     if (activate && !user.active) await emails.notify('account-activated', user, by, t)

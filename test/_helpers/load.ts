@@ -37,16 +37,20 @@ export async function usesAll(request: Request, token: string, servers: readonly
 /** Milliseconds between an answer and the next call: the machine has time left for what the test does. */
 const pause = 100
 
-/** Repeats a call in 16 loops, until `end` or the end of the test; `statuses` holds the status of each answer. */
-function load(t: Teardown, call: () => Promise<Answer>) {
+/**
+ * Repeats a call in 16 loops, until `end` or the end of the test; `statuses` holds the status of each answer. A trusted proxy
+ * would name a network for each loop in its headers.
+ */
+function load(t: Teardown, call: (headers: Readonly<Record<string, string>>) => Promise<Answer>) {
   const statuses: number[] = []
   const reasons = new Set<string>()
   let slowest = 0
   let ended = false
-  const one = async () => {
+  const one = async (index: number) => {
+    const headers = { 'x-forwarded-for': `10.${index}.0.1` }
     while (!ended) {
       const from = performance.now()
-      const { status, json } = await call().catch(error => ({
+      const { status, json } = await call(headers).catch(error => ({
         status: 0,
         json: { reason: String(error.cause ?? error) },
       }))
@@ -56,7 +60,7 @@ function load(t: Teardown, call: () => Promise<Answer>) {
       await sleep(pause)
     }
   }
-  const all = Promise.all(Array.from({ length: 16 }, one))
+  const all = Promise.all(Array.from({ length: 16 }, (_, index) => one(index)))
   const end = async () => {
     ended = true
     await all
@@ -83,13 +87,13 @@ function load(t: Teardown, call: () => Promise<Answer>) {
 
 /** Reads. */
 export const readsOf = (t: Teardown, request: Request, token: string) =>
-  load(t, () => request('GET', '/users/me', { token, once: true }))
+  load(t, headers => request('GET', '/users/me', { token, headers, once: true }))
 /** Sign-ups: independent writes. */
 export function writesOf(t: Teardown, request: Request) {
   const fields = { password, state: 'CE', city: 'Crato', termsofusage: true, roles: ['ROLE_CLIENT'] }
-  return load(t, () => {
+  return load(t, headers => {
     const body = { username: randomUUID(), nickname: randomUUID(), ...fields }
-    return request('POST', '/users/signup', { body, once: true })
+    return request('POST', '/users/signup', { body, headers, once: true })
   })
 }
 

@@ -267,6 +267,54 @@ test.serial('what a spreadsheet shows for an error is rejected by field, and oth
 })
 
 test.serial(
+  'a new user without a nickname gets its username or a free one, which the report says, and an existing one keeps its own',
+  async t => {
+    await service.signUp('ROLE_CLIENT', { username: 'nick-old', nickname: 'Velho' })
+    await service.signUp('ROLE_CLIENT', { username: 'nick-other', nickname: 'nick-taken' })
+    const rows = [
+      'nick-free,',
+      'nick-blank,"  "',
+      'nick-taken,',
+      'nick-first,nick-second',
+      'nick-second,',
+      'nick-third,',
+      'nick-fourth,nick-third',
+      'nick-old,',
+    ]
+    const head = 'username,nickname,state,city,role'
+    const source = await file([head, ...rows.map(row => `${row},SP,Bauru,ROLE_CLIENT`)].join('\n'))
+    const report = at('nicknames.csv')
+    const nicknameOf = async (username: string) => {
+      const { stdout } = await cli('users', 'show', username, '--json')
+      return JSON.parse(stdout).nickname as string
+    }
+    for (const more of [['--dry-run'], []]) {
+      const result = await imported('users', source, '--report', report, ...more)
+      t.like(result, { code: 6, created: 6, updated: 1, unchanged: 0, rejected: 1 }, more.join())
+      const lines = (await readFile(report, 'utf8')).split('\n')
+      const said = lines.flatMap(line => /^([^,]+),.*,nickname,(.*)$/.exec(line)?.slice(1, 3) ?? [])
+      const free = (name: string) => [name, 'The username isn’t free as a nickname: the nickname is ']
+      const whys = said.map((text, index) => (index % 2 ? text.replace(/(?<=nickname is ).*/, '') : text))
+      t.deepEqual(whys, [...free('nick-taken'), ...free('nick-second'), 'nick-fourth', whys.at(-1)!])
+      if (more.length > 0) continue
+      for (const [name, want] of [
+        ['nick-free', /^nick-free$/],
+        ['nick-blank', /^nick-blank$/],
+        ['nick-taken', /^nick-taken\d+$/],
+        ['nick-second', /^nick-second\d+$/],
+        ['nick-third', /^nick-third$/],
+        ['nick-old', /^Velho$/],
+      ] as const) {
+        t.regex(await nicknameOf(name), want)
+        if (said.includes(name)) t.true(said[said.indexOf(name) + 1]!.includes(` ${await nicknameOf(name)}.`))
+      }
+    }
+    // Again, nothing changes, and nothing is said.
+    t.like(await imported('users', source), { created: 0, unchanged: 7, rejected: 1 })
+  },
+)
+
+test.serial(
   'a dry run reports the changes by field, and a later import rejects records that changed since',
   async t => {
     await service.signUp('ROLE_CLIENT', { username: 'dry-ana' })

@@ -94,6 +94,15 @@ test('in a form and in the query, plus is space and percent escapes are UTF-8 by
   t.is((await raw('POST', `/users/existsByUsername?username=${written}`)).text, 'true')
 })
 
+test('names that mean something to JavaScript are unknown fields like others', async t => {
+  const { username } = await credentials()
+  const body = `{"__proto__":{"password":"${password}"},"constructor":{"prototype":{"polluted":1}},"username":"${username}"}`
+  refused(t, await request('POST', '/users/login', { body }), 400, 'MISSING_PARAMETER')
+  const query = { username, password, __proto__: 'x', constructor: 'x', 'toString[polluted]': '1' }
+  t.is((await request('POST', '/users/login', { query })).status, 200)
+  t.false('polluted' in {})
+})
+
 test('unknown parameters and unknown JSON fields are ignored', async t => {
   const body = { ...(await credentials()), other: 'x' }
   t.is((await request('POST', '/users/login', { query: { more: '1' }, body })).status, 200)
@@ -288,15 +297,19 @@ test('every response carries security headers, and grants no other origin access
     const name = `${method} ${path}`
     t.is(answer.status, status, name)
     t.is(answer.headers.get('x-content-type-options'), 'nosniff', name)
-    t.is(answer.headers.get('content-security-policy'), "default-src 'none'", name)
+    const policy = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'"
+    t.is(answer.headers.get('content-security-policy'), policy, name)
+    t.is(answer.headers.get('referrer-policy'), 'no-referrer', name)
     t.regex(answer.headers.get('x-request-id') ?? '', /^[\w-]{36}$/, name)
     t.is(answer.headers.get('access-control-allow-origin'), null, name)
   }
 })
 
 test('pages of allowed origins can read responses, and others can’t', async t => {
-  const other = await startTestService(t, { AUTH_CORS_ORIGINS: 'https://app.example.org' })
+  const apps = ['capacitor://localhost', 'ionic://localhost', 'tauri://localhost']
+  const other = await startTestService(t, { AUTH_CORS_ORIGINS: ['https://app.example.org', ...apps].join(',') })
   const ask = (origin: string, path = '/users/me') => other.request('GET', path, { headers: { origin } })
+  for (const app of apps) t.is((await ask(app)).headers.get('access-control-allow-origin'), app)
   for (const path of ['/users/me', '/nothing', '/auth.v1.Users/Login']) {
     const { headers } = await ask('https://app.example.org', path)
     t.is(headers.get('access-control-allow-origin'), 'https://app.example.org')
@@ -308,6 +321,7 @@ test('pages of allowed origins can read responses, and others can’t', async t 
   for (const origin of [
     ...['https://attacker.example', 'https://app.example.org.attacker.example'],
     ...['https://attacker-app.example.org', 'http://app.example.org', 'https://app.example.org:8443', 'null'],
+    ...['file://', 'capacitor://other', 'capacitor://localhost:1', 'http://localhost'],
     ...['https://APP.example.org', '*', 'https://app.example.org/', 'https://sub.app.example.org'],
   ])
     for (const [method, path] of [

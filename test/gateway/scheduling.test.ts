@@ -4,7 +4,6 @@ import { createRouterTransport, type Transport } from '@connectrpc/connect'
 import test, { type ExecutionContext } from 'ava'
 import fc from 'fast-check'
 import type { Connection } from '../../gateway/connection.js'
-import { createGatewayMetrics } from '../../gateway/metrics.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import {
@@ -219,6 +218,16 @@ for (const [what, ask] of [
   }
 }
 
+test('Connect: a request waits no longer than its client', async t => {
+  const { connect, order, scheduler } = await setUp(t, {})
+  await occupyTurn(scheduler)
+  const connection = await connect()
+  connection.write(existsRpc('late').replace('\r\n', '\r\nconnect-timeout-ms: 300\r\n'))
+  await answered(connection, 1)
+  t.regex(connection.text(), /"reason":"DEADLINE_EXCEEDED"/)
+  t.deepEqual(order, [])
+})
+
 test('a connection with a waiting request is not read further', async t => {
   const { occupy, connect, waiting, order } = await setUp(t)
   const release = await occupy()
@@ -365,7 +374,7 @@ test('waiting, running and refused requests are counted', async t => {
   const { occupy, connect, waiting, scheduler } = await setUp(
     t,
     { waiting: { innermost: 1, outermost: 9, all: 9 } },
-    { metrics: createGatewayMetrics(endpoint.registry) },
+    { registry: endpoint.registry },
   )
   endpoint.watchScheduler(scheduler.stats)
   const counted = async () => {

@@ -102,8 +102,8 @@ test('while a client attacks, logins and reads of others succeed, and the gatewa
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '1000' })
   const { DATABASE_URL = '' } = service.env
   const server = await spawnServer(t, { DATABASE_URL, AUTH_BCRYPT_COST: '9' })
-  // Clients are their own senders.
-  const gateway = await spawnGateway(t, server.grpc, { AUTH_TRUSTED_PROXIES: '127.0.0.9' })
+  // Attackers are their own senders.
+  const gateway = await spawnGateway(t, server.grpc, { AUTH_TRUSTED_PROXIES: '127.0.0.1' })
   const key = await serviceKey(service, ['users.watch'])
   const request = createRequest(gateway.http)
   const body = { kinds: ['CHANGE_KIND_USERS'] }

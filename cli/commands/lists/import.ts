@@ -83,7 +83,7 @@ Columns: ${fold(Object.keys(organizationColumns))}.`,
     columns: userColumns,
     toRow: toUserRow,
     identifying: ['id', 'username'],
-    kept: 'Booleans and passwords',
+    kept: 'Booleans, nicknames and passwords',
     moved: `Only then, provider_key and security_answers are read. The latter is JSON:
 [{"question":"…","answer":"…"}].`,
     remarks: `
@@ -227,17 +227,18 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
   const report =
     options.report === undefined ? reportOf(source, toLines(shown)) : await openReport(options.report, source)
   const changes: Record<string, number> = {}
-  let rows = 0
+  let [rows, notes] = [0, 0]
   const send = async (tell: (done: string) => void) => {
     const startedAt = Date.now()
     for await (const batch of readBatches(source, noun, keepIds)) {
       const answer = await untilAnswered(() => api.importBatch(toRequest(id, noun, batch)))
       rows += batch.rows.length
+      notes += answer.notes.length
       for (const [field, count] of Object.entries(answer.changes)) changes[field] = (changes[field] ?? 0) + count
       await report.write(
         batch.rows.map(row => row.source),
         batch.firstRow,
-        answer.rejected,
+        [...answer.rejected, ...answer.notes].sort((a, b) => a.row - b.row),
       )
       tell(progressOf(rows, survey.rows, Date.now() - startedAt))
     }
@@ -254,7 +255,7 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
   const { created, updated, unchanged, rejected } = made
   if (made.nextRow !== rows || rows !== created + updated + unchanged + rejected)
     fail(`Import ${id} counts ${made.nextRow} rows, but the file has ${rows}.`)
-  print(made, changes, readAs, options)
+  print(made, { changes, notes }, readAs, options)
   if (made.state === ImportState.ABORTED) end(1)
   if (rejected > 0) end(6)
 }
@@ -431,7 +432,7 @@ function duration(seconds: number): string {
 
 function print(
   made: Import,
-  changes: Readonly<Record<string, number>>,
+  { changes, notes }: { readonly changes: Readonly<Record<string, number>>; readonly notes: number },
   readAs: string,
   { json, report, dryRun }: Options,
 ): void {
@@ -451,6 +452,10 @@ function print(
         ? 'To write the rejected rows to a file, run the command again with --report FILE.'
         : `${report} has the rejected rows.`,
     )
+  if (notes > 0) {
+    const where = report === undefined ? '' : ` ${report} says which.`
+    say(`New users with another nickname than their username, which isn’t free as one: ${notes}.${where}`)
+  }
   if (dryRun) say(`To import only what is as it was judged, pass --after-dry-run ${id}.`)
 }
 

@@ -9,18 +9,18 @@ import { userOutput } from './output.js'
 
 type Options = Named & { readonly address?: string }
 
-/** Adds `auth-admin users why`, `unlock` and `lockouts`. */
+/** Adds `auth-admin users why` and `unlock`. */
 export function addLockouts(users: Command): void {
   withAddress(withUser(users.command('why')))
     .description('Show what keeps a user from signing in, activating or recovering, and which command fixes it.')
     .remarks(`
-It also shows the failed sign-ins that count against the user, and for how long.
-Passwords, answers to security questions, passwords at Administration and
-one-time codes are counted separately. An address from which the user signed in
+It also shows the failures that count against the user, and for how long.
+Passwords, answers to security questions, passwords at Administration,
+activation keys and one-time codes are counted separately. An address from which the user signed in
 within 30 days has its own counts. The other addresses of its network (/24, or
 /48 for IPv6) share counts. A device that sends an earlier token has its own
-counts. One-time codes have one count for all addresses. Wrong mailed keys don't
-lock a user.`)
+counts. One-time codes and activation keys have one count for all addresses. A
+mailed key may be tried five times from an address.`)
     .examples("users why '(11)98765-4321'", 'users why 7 --address 203.0.113.7 --json')
     .administers(async (api, name: string | undefined, { address, ...options }: Options) => {
       const user = await userName(name, options)
@@ -55,10 +55,11 @@ lock a user.`)
     })
 
   withAddress(withUser(users.command('unlock').signIn('unlockUser')))
-    .description('Clear the failed sign-ins that count against a user.')
+    .description('Clear the failures that count against a user, and end the limits that hold it.')
     .remarks(`
-It also clears the counts of networks and devices that the user knows. With
---address, it also clears the count of this address on all accounts.
+It also clears the counts of networks and devices that the user knows, and ends
+the quotas that \`users why\` shows. With --address, it also clears the counts of
+this address on all accounts.
 
 To unlock your own one-time codes, ask another administrator or use --local.`)
     .examples("users unlock '(11)98765-4321' --address 203.0.113.7")
@@ -67,7 +68,7 @@ To unlock your own one-time codes, ask another administrator or use --local.`)
       const { id, username } = user.record!
       const { cleared } = await api.unlockUser({ user: reference, address })
       if (options.json) return printJson({ id, username, cleared })
-      const what = cleared > 0 ? 'Failed sign-ins are cleared' : 'There were no failed sign-ins to clear'
+      const what = cleared > 0 ? 'Failures and limits are cleared' : 'There were no failures or limits to clear'
       say(`${what} for user ${id} (${username}).`)
     })
 }
@@ -78,6 +79,10 @@ const labels: Record<string, string> = {
   answers: 'answers',
   administration: 'passwords at Administration',
   'one-time code': 'one-time codes',
+  'activation key': 'activation keys',
+  'mailed key': 'mailed keys',
+  'mailed code': 'mailed codes',
+  'recovery request': 'requests for recovery keys',
 }
 
 /** Where it is counted, by scope. */
@@ -87,6 +92,7 @@ const wheres: Record<string, string> = {
   'known address': 'this account, from this known address',
   'known network': 'this account, from new addresses of this known network',
   'other known': 'this account, from a known network or device',
+  'one address': 'this account, from one address',
   address: 'any account, from this address',
 }
 
