@@ -10,6 +10,7 @@ import type { IncomingHttpHeaders } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { create, type Message } from '@bufbuild/protobuf'
 import { Code, createContextValues, type Transport } from '@connectrpc/connect'
+import type { Registry } from 'prom-client'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { type Scheduler, turnKey } from '../server/limits/scheduler.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../server/observability/tracing.js'
@@ -22,7 +23,7 @@ import { isGone, type Request, type Response, refusedPause } from './connection.
 import { isPreflight } from './cors.js'
 import { type Answer, createSend, type Exchange, type Log, type Outcome, textAnswer } from './exchange.js'
 import { type Address, createListener, expectsContinue, listenerLimits, type Secure } from './listener.js'
-import type { GatewayMetrics } from './metrics.js'
+import { createGatewayMetrics } from './metrics.js'
 import { inPortuguese } from './portuguese.js'
 import {
   HttpError,
@@ -39,6 +40,15 @@ import { costOfRpc, createRpcs, forwardedHeaders, timeoutOf } from './rpcs.js'
 import { createFileAnswer } from './static-file.js'
 import { type Compatibility, createRead, createWrite, type Translated } from './translate.js'
 
+/** Settings of a gateway, which server/process/settings.ts describes. */
+interface GatewaySettings {
+  readonly defaultRevision: Revision
+  readonly compatibility?: Compatibility
+  readonly trustedProxies: readonly string[]
+  readonly corsOrigins: readonly string[]
+  readonly docs: 'on' | 'off'
+}
+
 /** Options of a gateway. */
 export interface GatewayOptions {
   /** Transport to the services `auth.v1.Users`, `auth.v1.ForgotPasswords` and `auth.v1.Changes`. */
@@ -50,21 +60,12 @@ export interface GatewayOptions {
   readonly address: Address
   /** Adds TLS for clients; absent: no TLS. */
   readonly secure?: Secure
-  /** Revision served at the base path `/`. */
-  readonly defaultRevision: Revision
-  /** Other clients than those of the contract to adapt to. */
-  readonly compatibility?: Compatibility
-  /** Addresses or CIDR blocks of proxies whose `X-Forwarded-For` and `X-Request-Id` are trusted. */
-  readonly trustedProxies: readonly string[]
+  readonly settings: GatewaySettings
   /** Called with the sender of each request and its `X-Forwarded-For`, trusted or not. */
   readonly onSender?: (sender: Sender, forwardedFor: string | undefined) => void
-  /** Origins (RFC 6454) whose scripts may read answers, exactly as browsers send them. */
-  readonly corsOrigins: readonly string[]
-  /** Whether to serve the files of the build: pages, OpenAPI documents and definitions. */
-  readonly docs: boolean
   readonly log: Log
   /** Counts requests and connections; absent: no metrics. */
-  readonly metrics?: GatewayMetrics
+  readonly registry?: Registry
   /** Overrides of `gatewayLimits`. */
   readonly limits?: Partial<typeof gatewayLimits>
 }
@@ -93,15 +94,16 @@ const trivialCost = 0.1
 
 /** Creates a gateway, which listens after `listen`. It can be opened once and closed once. */
 export function createGateway(options: GatewayOptions) {
-  const { transport, scheduler, serviceOf = () => undefined, log, metrics } = options
+  const { transport, scheduler, serviceOf = () => undefined, log, settings } = options
+  const metrics = options.registry && createGatewayMetrics(options.registry)
   const limits = { ...gatewayLimits, ...options.limits }
   const { callTimeout } = limits
-  const senderOf = createSenderOf(options.trustedProxies)
-  const served = options.docs ? routes : routes.filter(({ file }) => file === undefined)
-  const lookup = createLookup(served, options.defaultRevision, (route, revision) =>
+  const senderOf = createSenderOf(settings.trustedProxies)
+  const served = settings.docs === 'on' ? routes : routes.filter(({ file }) => file === undefined)
+  const lookup = createLookup(served, settings.defaultRevision, (route, revision) =>
     createAction(route, revision, { ...options, callTimeout }),
   )
-  const send = createSend(options.corsOrigins, limits.lingerTimeout)
+  const send = createSend(settings.corsOrigins, limits.lingerTimeout)
   const rpcOf = createRpcs({ transport, log, callTimeout })
   const listener = createListener(options.address, tracing ? serveInSpan : serve, limits, {
     secure: options.secure,
@@ -221,7 +223,8 @@ export function createGateway(options: GatewayOptions) {
 
 /** Creates what answers a route. */
 function createAction(route: Route, revision: Revision, options: GatewayOptions & { callTimeout: number }): Action {
-  const { transport, compatibility, callTimeout } = options
+  const { transport, settings, callTimeout } = options
+  const { compatibility } = settings
   const { rpc, timeout = callTimeout, file } = route
   if (file !== undefined) {
     const answer = createFileAnswer(file.replace('{revision}', revision), route.mediaType!, route.cache!)

@@ -12,7 +12,6 @@ import { createStop, grace, pause, stopOnSignals } from '../server/process/stopp
 import { answerArguments } from '../server/process/usage.js'
 import { warnOfNode } from '../server/process/version.js'
 import { createGateway } from './http.js'
-import { createGatewayMetrics } from './metrics.js'
 import { createRemoteTransport, maxStreams } from './remote.js'
 import { readiness } from './routes.js'
 
@@ -57,10 +56,8 @@ async function main(): Promise<void> {
     )
   const transport = createRemoteTransport({ target, serverName, log, ...(ca && certificates && { certificates }) })
   const endpoint = createMetricsEndpoint()
-  const metrics = createGatewayMetrics(endpoint.registry)
   if (certificates) endpoint.watchCertificate('servers', certificates.endsAt)
   if (httpCertificates) endpoint.watchCertificate('http', httpCertificates.endsAt)
-  const { defaultRevision, compatibility, trustedProxies, corsOrigins, docs } = settings
   // Calls beyond the streams of a connection wait here, fairly by network.
   const scheduler = createScheduler({ ...schedulerLimits, slots: maxStreams }, noHashing)
   endpoint.watchScheduler(scheduler.stats)
@@ -69,14 +66,10 @@ async function main(): Promise<void> {
     scheduler,
     address,
     secure: httpCertificates?.secure,
-    defaultRevision,
-    compatibility,
-    trustedProxies,
+    settings,
     onSender: createUndeclaredProxies({ registry: endpoint.registry, log, now: Date.now }).watch('http'),
-    corsOrigins,
-    docs: docs === 'on',
     log,
-    metrics,
+    registry: endpoint.registry,
   })
 
   let draining = false

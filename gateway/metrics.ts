@@ -17,9 +17,6 @@ interface GatewayStats {
   readonly maxConnections: number
 }
 
-/** Metrics of a gateway, in a separate process or not. */
-export type GatewayMetrics = ReturnType<typeof createGatewayMetrics>
-
 /** Creates the metrics of a gateway. */
 export function createGatewayMetrics(registry: Registry) {
   const registers = [registry]

@@ -50,8 +50,10 @@ async function main(): Promise<void> {
   const at = resolveDatabase(settings, log, launched)
   at.then(launched, launched)
   const starting = launch
-    .then(() => import('./service.js'))
-    .then(({ startService }) => startService(settings, log, { at, signal: stopping.signal }))
+    .then(() => Promise.all([import('./service.js'), import('../gateway/http.js')]))
+    .then(([{ startService }, { createGateway }]) =>
+      startService(settings, log, createGateway, { at, signal: stopping.signal }),
+    )
   stopOnSignals(log, settings.drain ?? (settings.databaseUrl ? 5 : 0), async ({ drain, hurry }) => {
     stopping.abort()
     const service = await Promise.race([
@@ -78,7 +80,7 @@ async function main(): Promise<void> {
   if (service && !httpAddress && !settings.issuer && isLocalUrl(service.installation.tokens.issuer))
     log.warn(
       { issuer: service.installation.tokens.issuer },
-      'AUTH_ISSUER is not set, and the issuer of tokens is an address of this machine: unless the gateway listens there, run `auth-admin issuer set` with the URL of the gateway',
+      'AUTH_ISSUER is not set, and the issuer of tokens is an address of this machine: unless the gateway listens there, run `auth-admin api SetIssuer` with the URL of the gateway',
     )
   if (service && !stopping.signal.aborted) process.stderr.write(await greeting(service, settings))
 }
@@ -103,7 +105,7 @@ async function greeting({ addresses, installation, passwordFile }: Service, sett
     `gRPC     ${formatAddress(addresses.grpc)}`,
     http && `HTTP     ${http}`,
     addresses.metrics && `metrics  ${metricsUrl(settings, addresses.metrics)}`,
-    http && tokens.issuer !== http && `issuer   ${tokens.issuer} (see auth-admin issuer)`,
+    http && tokens.issuer !== http && `issuer   ${tokens.issuer} (see auth-admin api GetIssuer)`,
     addresses.admin &&
       `login    auth-admin login ${settings.tlsCert ? 'https' : 'http'}://${formatAddress(addresses.admin)}`,
     // Without a terminal, a log may keep what is written here.

@@ -1,6 +1,6 @@
 // The service: its listeners, its readiness, and the order in which it stops. What it serves is made by application.ts.
-import { createGateway, type GatewayOptions } from '../gateway/http.js'
-import { createGatewayMetrics } from '../gateway/metrics.js'
+import type { Transport } from '@connectrpc/connect'
+import type { Registry } from 'prom-client'
 import { createApplication, createHashing } from './application.js'
 import { type GrpcDeps, type GrpcServer, startGrpcServer } from './calls/grpc.js'
 import { createInProcessTransport } from './calls/in-process.js'
@@ -13,16 +13,17 @@ import { startHeartbeat } from './jobs/heartbeat.js'
 import { startMaintenance } from './jobs/maintenance.js'
 import { startSealing } from './jobs/sealing.js'
 import { startWrapping } from './jobs/wrapping.js'
-import { createScheduler, schedulerLimits } from './limits/scheduler.js'
+import { createScheduler, type Scheduler, schedulerLimits } from './limits/scheduler.js'
 import { openRegistry } from './models/define-models.js'
 import type { Log } from './observability/log.js'
 import { createMetrics } from './observability/metrics.js'
 import { createMetricsEndpoint } from './observability/metrics-endpoint.js'
 import { createUndeclaredProxies } from './observability/undeclared-proxy.js'
 import { startMail } from './outbox/compose.js'
-import { type CertificateFiles, followCertificates } from './process/certificates.js'
+import { type CertificateFiles, type Certificates, followCertificates } from './process/certificates.js'
 import type { Address, Settings } from './process/settings.js'
 import { createStop, grace } from './process/stopping.js'
+import type { Sender } from './requests/client-address.js'
 import { makeAdministrator } from './rules/roles.js'
 
 /** A running service. */
@@ -41,18 +42,35 @@ interface StartOptions {
   readonly signal?: AbortSignal
 }
 
+/** Creates what answers on the HTTP port: programs hand it over, because the gateway knows this folder. */
+type CreateHttp = (parts: {
+  readonly transport: Transport
+  readonly scheduler: Scheduler
+  readonly serviceOf: (authorization: string | undefined) => string | undefined
+  readonly address: Address
+  readonly secure: Certificates['secure'] | undefined
+  readonly settings: Settings
+  readonly onSender: (sender: Sender, forwardedFor: string | undefined) => void
+  readonly log: Log
+  readonly registry: Registry
+}) => {
+  listen(): Promise<Address>
+  drain(): void
+  close(graceMs: number): Promise<void>
+}
+
 /** Milliseconds between two checks whether the database takes writes. */
 const checkInterval = 1_000
 
 /** Starts everything: database, installation, gRPC servers, gateway, e-mails, maintenance, metrics. */
-export async function startService(settings: Settings, log: Log, options: StartOptions = {}) {
+export async function startService(settings: Settings, log: Log, createHttp: CreateHttp, options: StartOptions = {}) {
   const start = begin(settings, log, options)
   try {
     const opened = await openDatabase(start, options)
     const { installation, registry, hashing } = opened
     const passwordFile = findKeptPassword(registry, settings, hashing.passwords).catch(() => undefined)
     const running = await run(start, opened, options)
-    const listening = await listen(start, running)
+    const listening = await listen(start, running, createHttp)
     return {
       installation,
       /** The file that keeps the present password of the default administrator, if one does. */
@@ -188,9 +206,9 @@ async function run(
 type Running = Awaited<ReturnType<typeof run>>
 
 /** Opens the ports, and keeps their health checks up to date. */
-async function listen(start: Start, running: Running) {
+async function listen(start: Start, running: Running, createHttp: CreateHttp) {
   const { settings, log, endpoint, draining, onStop, onClose } = start
-  const { application, proxies, ready } = running
+  const { application, scheduler, proxies, ready } = running
   const { grpcAddress, adminAddress, httpAddress, metricsAddress, trustedProxies, gatewayNames } = settings
   const { tlsCert: cert, tlsKey: key, tlsCa: ca } = settings
   const servers: GrpcServer[] = []
@@ -226,7 +244,20 @@ async function listen(start: Start, running: Running) {
     else log.warn('not ready: the database takes no writes, or not in time, or has no key that signs')
   }, checkInterval)
   onStop('the readiness check', async () => clearInterval(checking))
-  const gateway = httpAddress && createGateway(gatewayOptions(start, running, httpAddress))
+  const { httpTlsCert, httpTlsKey } = settings
+  const gateway =
+    httpAddress &&
+    createHttp({
+      transport: createInProcessTransport(application.calls),
+      scheduler,
+      serviceOf: application.serviceKeys.cachedName,
+      address: httpAddress,
+      secure: follow(start, { cert: httpTlsCert, key: httpTlsKey }, 'http')?.secure,
+      settings,
+      onSender: proxies.watch('http'),
+      log,
+      registry: endpoint.registry,
+    })
   const http = gateway && (await gateway.listen())
   if (gateway) onClose(() => gateway.close(grace))
   let metrics: Address | undefined
@@ -253,28 +284,4 @@ function follow({ endpoint, log, onStop }: Start, files: CertificateFiles, of?: 
   if (of) endpoint.watchCertificate(of, certificates.endsAt)
   onStop('certificates', async () => certificates.stop())
   return certificates
-}
-
-function gatewayOptions(
-  start: Start,
-  { application: { calls, serviceKeys }, scheduler, proxies }: Running,
-  address: Address,
-): GatewayOptions {
-  const { settings, log, endpoint } = start
-  const { defaultRevision, compatibility, trustedProxies, corsOrigins, docs, httpTlsCert, httpTlsKey } = settings
-  return {
-    transport: createInProcessTransport(calls),
-    scheduler,
-    serviceOf: serviceKeys.cachedName,
-    address,
-    secure: follow(start, { cert: httpTlsCert, key: httpTlsKey }, 'http')?.secure,
-    defaultRevision,
-    compatibility,
-    trustedProxies,
-    onSender: proxies.watch('http'),
-    corsOrigins,
-    docs: docs === 'on',
-    log,
-    metrics: createGatewayMetrics(endpoint.registry),
-  }
 }

@@ -94,9 +94,9 @@ test('only the build and tests load what describes the interface', t => {
   t.deepEqual(wrong, [])
 })
 
-test('in the server only the wiring imports the gateway', t => {
+test('in the server only its program imports the gateway', t => {
   const wrong = breaches(
-    (file, target) => file.startsWith('server/') && target.startsWith('gateway/') && file !== 'server/service.ts',
+    (file, target) => file.startsWith('server/') && target.startsWith('gateway/') && file !== 'server/main.ts',
   )
   t.deepEqual(wrong, [])
 })

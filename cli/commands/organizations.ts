@@ -5,29 +5,27 @@ import {
   OrganizationFormSchema,
   OrganizationSchema,
 } from '../../proto/gen/auth/v1/administration_pb.js'
-import { PartnerOrganizationSchema } from '../../proto/gen/auth/v1/records_pb.js'
 import { nicknameKey } from '../../server/rules/names.js'
-import { type OrganizationAttribute, organizationFields } from '../../server/rules/organization.js'
+import { formFields, type OrganizationAttribute } from '../../server/rules/organization.js'
 import type { Api, GlobalOptions as Options } from '../administration.js'
 import type { Command } from '../command.js'
 import { explain, fail, misuse } from '../exit-codes.js'
 import { canAsk, confirm, confirmName, given, readNumber, readText } from '../terminal/ask.js'
-import { askEdits, askFields, type Field, filled, type Values } from '../terminal/form.js'
+import { askEdits, askFields, checkOf, type Field, filled, type Values } from '../terminal/form.js'
 import { printFields, printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../terminal/pages.js'
 import { type ExportOptions, exportAll, withExport } from './lists/export.js'
 import { addImport } from './lists/import.js'
-import { listedFields } from './users/output.js'
 
 /** The fields of an organization. */
-const fields: readonly Field<OrganizationAttribute>[] = organizationFields.map(
-  ({ field, attribute: key, about, required, kind, check }) => ({
+const fields: readonly Field<OrganizationAttribute>[] = formFields.map(
+  ({ field, attribute: key, about, required, ...row }) => ({
     field,
     key,
     about,
     needed: required && 'always',
-    check,
-    read: key === 'type' ? readType : kind === 'number' ? text => String(readNumber(0)(text)) : undefined,
+    check: checkOf(row),
+    read: key === 'type' ? readType : row.kind === 'number' ? text => String(readNumber(0)(text)) : undefined,
   }),
 )
 
@@ -65,7 +63,7 @@ without a terminal the command is refused (5) unless you pass --yes.`)
 
   organizations
     .command('list')
-    .pages(organizationList)
+    .pages()
     .description('List organizations by id. Only --json has every field.')
     .addOption(new Option('--active', 'only those with enabled keys').conflicts('inactive'))
     .option('--inactive', 'only those with disabled keys')
@@ -211,7 +209,7 @@ function withName(command: Command): Command {
 
 /** The form of these texts, some of which are numbers. */
 function toForm(values: OrganizationFields) {
-  const given = organizationFields.flatMap(({ attribute, kind }) => {
+  const given = formFields.flatMap(({ attribute, kind }) => {
     const text = values[attribute]
     return text === undefined ? [] : [[attribute, kind === 'number' ? Number(text) : text]]
   })
@@ -233,7 +231,6 @@ function toOutput(organization: Organization) {
 
 const organizationList: List<Organization, 'organizations'> = {
   name: 'organizations',
-  fields: [...listedFields(PartnerOrganizationSchema), 'etag'],
   toOutput,
   head: { titles: ['id', 'name', 'inep', 'type', 'active', 'phone', 'email'], whole: ['inep', 'phone'] },
   toCells({ record }) {

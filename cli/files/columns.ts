@@ -34,8 +34,11 @@ const number = (field: string) => ({ kind: 'number', field }) as const
 const flag = (field: string) => ({ kind: 'flag', field }) as const
 const secret = (field: string) => ({ kind: 'secret', field }) as const
 
-const { name, address, email, ...details } = Object.fromEntries(
-  organizationFields.map(({ field, attribute, kind = 'text' }) => [field, { ...text(attribute), kind } as Column]),
+const { name, address, creation_date, email, ...details } = Object.fromEntries(
+  organizationFields.map(({ field, attribute, kind = 'text', imported }) => [
+    field,
+    { kind: kind as Kind, field: attribute, ...(!imported && { inForm: true }) } satisfies Column,
+  ]),
 ) as Record<string, Column>
 
 /** The columns of files of organizations, in the order of exports. */
@@ -44,7 +47,7 @@ export const organizationColumns: Readonly<Record<string, Column>> = {
   name: name!,
   active: flag('active'),
   address: address!,
-  creation_date: { kind: 'day', field: 'creationDate' },
+  creation_date: creation_date!,
   ...details,
   email: email!,
   activation_key: { ...secret('activationKey'), moved: true },
@@ -55,7 +58,10 @@ export const userColumns: Readonly<Record<string, Column>> = {
   id: number('id'),
   username: text('username'),
   ...Object.fromEntries(
-    profileFields.map(field => [field, { ...text(field), kind: profile[field].isDay ? 'day' : 'text' } as const]),
+    profileFields.map(key => {
+      const { field, kind = 'text' } = profile[key]
+      return [field, { ...text(key), kind } as const]
+    }),
   ),
   email: text('email'),
   termsofusage: flag('termsofusage'),
@@ -82,12 +88,10 @@ export interface Reading {
   /** Whether spreadsheets may have written the file: then apostrophes before formulas, and formulas that yield a text, are undone. */
   readonly isCsv: boolean
   readonly keepIds: boolean
-  /** Gets each column of a cell whose line breaks became spaces. */
-  folded(column: string): void
 }
 
 /** Reads the cells of a row, with the problems of those that can't be read. */
-function readCells(cells: Cells, all: Readonly<Record<string, Column>>, { isCsv, folded, keepIds }: Reading) {
+function readCells(cells: Cells, all: Readonly<Record<string, Column>>, { isCsv, keepIds }: Reading) {
   const row: Record<string, unknown> = {}
   const form: Record<string, unknown> = {}
   const problems: { field: string; message: string }[] = []
@@ -100,7 +104,6 @@ function readCells(cells: Cells, all: Readonly<Record<string, Column>>, { isCsv,
     const value = isError ? new Error('A spreadsheet shows an error here: correct the cell.') : readers[kind](cell)
     if (value instanceof Error) problems.push({ field: name, message: value.message })
     else if (value !== undefined) {
-      if (kind === 'text' && typeof cell === 'string' && /[\r\n]/.test(cell.trim())) folded(name)
       if (inForm) form[field] = value
       else row[field] = value
     } else if (inForm) {
@@ -187,10 +190,10 @@ export function toUserRow(cells: Cells, how: Reading): ImportedUser {
 
 /** The cells of an organization. */
 export function organizationCells({ record, ...more }: Organization, activationKey?: string): Cells {
-  const { id, active, creationDate } = record!
+  const { id, active } = record!
   const values: Readonly<Record<string, unknown>> = { ...more, ...record! }
   return {
-    ...{ id, active: active === 'true', creation_date: creationDate, activation_key: activationKey },
+    ...{ id, active: active === 'true', activation_key: activationKey },
     ...Object.fromEntries(organizationFields.map(({ field, attribute }) => [field, values[attribute] as CellValue])),
   }
 }
@@ -203,7 +206,7 @@ export function userCells(
   const { id, username, termsofusage, role, active, partnerOrganization } = record!
   return {
     ...{ id, username, email, termsofusage, role, active: active === 1, organization_id: partnerOrganization?.id },
-    ...Object.fromEntries(profileFields.map(field => [field, record![field]])),
+    ...Object.fromEntries(profileFields.map(key => [profile[key].field, record![key]])),
     ...{ password_hash: secrets?.passwordHash, provider_key: secrets?.providerKey },
   }
 }

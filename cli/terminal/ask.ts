@@ -215,18 +215,3 @@ export function readTime(value: string): Date {
     throw new InvalidArgumentError('Use 90s, 15m, 2h, 7d, or a time such as 2026-01-31T12:00:00Z.')
   return time
 }
-
-/**
- * The name that confirms what can't be undone, for commands that scripts run on the database itself: there no
- * confirmation is needed; on a server it is.
- */
-export async function confirmAtServer(
-  sentence: string,
-  name: string,
-  options: Place & { confirm?: string; json?: boolean },
-  validate: (confirm: string) => Promise<unknown>,
-): Promise<string> {
-  const { contextOf } = await import('../contexts.js')
-  const scripted = options.confirm === undefined && !canAsk(options) && !(await contextOf(options))
-  return scripted ? name : confirmName(sentence, name, options, validate)
-}

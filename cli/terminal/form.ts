@@ -1,9 +1,12 @@
 // Forms: fields that flags set or, at a terminal, prompts.
+import { dayIn, noDay, readDay } from '../../server/rules/dates.js'
 import { flagOf } from '../arguments.js'
 import { misuse } from '../exit-codes.js'
 import { askText, canAsk, readText, textProblem } from './ask.js'
 import { say } from './output.js'
 import type { Check } from './prompt.js'
+
+type Rule = (text: string, today: string) => string | undefined
 
 /** A field of a form. */
 export interface Field<K extends string> {
@@ -18,6 +21,21 @@ export interface Field<K extends string> {
   readonly check?: Check
   /** Reads the flag and the answer to the prompt; absent, as they are. */
   readonly read?: (text: string) => string
+}
+
+/** What is wrong with the text of a field of this kind, at most. */
+export function checkOf({
+  kind,
+  check,
+}: {
+  readonly kind?: string | undefined
+  readonly check?: Rule | undefined
+}): Check {
+  const { timeZone } = Intl.DateTimeFormat().resolvedOptions()
+  return text => {
+    const read = kind === 'day' ? readDay(text, timeZone) : text
+    return read === undefined ? noDay : check?.(read, dayIn(timeZone, new Date()))
+  }
 }
 
 /** Texts by attribute; an empty one clears the field. */

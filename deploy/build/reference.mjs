@@ -6,31 +6,12 @@ import { readFile, writeFile } from 'node:fs/promises'
 import { createProgram } from '../../dist/cli/program.js'
 import { toMarkdown } from '../../dist/cli/reference.js'
 import { definitions, withLastParagraphs } from '../../dist/gateway/openapi/rpc-comments.js'
-import { actions, endpoints, limitTable, metrics, reasons, reasonsByStatus, settings } from './tables.mjs'
-
-/** The settings that people set first. */
-const firstSettings = [
-  'DATABASE_URL',
-  'AUTH_MASTER_KEY',
-  'AUTH_DATA_DIR',
-  'AUTH_HTTP_ADDRESS',
-  'AUTH_GRPC_ADDRESS',
-  'AUTH_ISSUER',
-  'SMTP_URL',
-  'AUTH_MAIL_FROM',
-  'AUTH_CORS_ORIGINS',
-  'AUTH_TRUSTED_PROXIES',
-]
+import { actions, endpoints, limitTable, metrics, reasons, settings } from './tables.mjs'
 
 /** The generated sections of each file, by name. */
 const sections = {
-  'README.md': {
-    endpoints: endpoints(false),
-    extensions: endpoints(true),
-    reasons: reasonsByStatus(),
-    settings: await settings(firstSettings),
-  },
   'docs/administration.md': { actions: actions() },
+  'docs/clients.md': { endpoints: endpoints(false), extensions: endpoints(true) },
   'docs/commands.md': { commands: toMarkdown(createProgram()).trim() },
   'docs/metrics.md': { limits: limitTable(), metrics: await metrics() },
   'docs/reasons.md': { reasons: await reasons() },

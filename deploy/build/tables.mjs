@@ -5,7 +5,7 @@ import { createGatewayMetrics } from '../../dist/gateway/metrics.js'
 import { firstSentence } from '../../dist/gateway/openapi/comments.js'
 import { grpcCode } from '../../dist/gateway/openapi/rpc-comments.js'
 import { gatewayReasons } from '../../dist/gateway/problem.js'
-import { refusalsOf, routes, rowOf } from '../../dist/gateway/routes.js'
+import { routes, rowOf } from '../../dist/gateway/routes.js'
 import { Reason } from '../../dist/proto/gen/auth/v1/reason_pb.js'
 import { createMetrics } from '../../dist/server/observability/metrics.js'
 import { createMetricsEndpoint } from '../../dist/server/observability/metrics-endpoint.js'
@@ -51,15 +51,9 @@ export function endpoints(isExtension) {
     .map(route => {
       const { method, path, rpc, revisions } = route
       const only = revisions?.length === 1 ? `, ${revisions[0]} only` : ''
-      return [
-        method,
-        `${code(path)}${only}`,
-        rpc.name,
-        callersOf(rowOf(rpc)),
-        `200 ${resultOf(route)}${ownStatuses(route)}`,
-      ]
+      return [code(`${method} ${path}`) + only, rpc.name, callersOf(rowOf(rpc)), resultOf(route)]
     })
-  return table(['method', 'path', 'RPC', 'permitted callers', 'answers'], rows)
+  return table(['request', 'RPC', 'permitted callers', 'result'], rows)
 }
 
 /** Who may call an RPC, on whose record. */
@@ -88,33 +82,8 @@ function resultOf({ rpc, result, mediaType }) {
   return field.scalar === ScalarType.BOOL ? '`true` or `false`' : `${result} (text)`
 }
 
-/** Statuses of every operation, which the text names. */
-const common = [400, 408, 413, 414, 415, 417, 431, 503]
-
-/** The other statuses of an operation. */
-function ownStatuses(route) {
-  const own = [...refusalsOf(route).keys()].filter(status => !common.includes(status))
-  return own.map(status => `, ${status}`).join('')
-}
-
 const reasonNames = Object.keys(Reason).filter(name => Number.isNaN(Number(name)) && name !== 'UNSPECIFIED')
 const codeOf = name => grpcCode(Reason[name])
-
-/** Reasons by HTTP status and gRPC code. */
-export function reasonsByStatus() {
-  const groups = new Map()
-  const add = (status, grpc, name) => {
-    const key = `${status} ${grpc}`
-    groups.set(key, [...(groups.get(key) ?? []), code(name)])
-  }
-  for (const name of reasonNames) add(statusOf(Reason[name]), code(codeOf(name)), name)
-  for (const [name, { status }] of Object.entries(gatewayReasons)) if (!(name in Reason)) add(status, '', name)
-  const rows = [...groups].sort(([a], [b]) => Number.parseInt(a, 10) - Number.parseInt(b, 10))
-  return table(
-    ['HTTP', 'gRPC', 'reasons'],
-    rows.map(([key, names]) => [...key.split(' '), names.join(', ')]),
-  )
-}
 
 /** Every reason with its meaning and what to do. */
 export async function reasons() {
@@ -136,8 +105,8 @@ export async function reasons() {
   return table(['reason', 'meaning', 'what to do', 'HTTP', 'gRPC'], [...ofServices, ...ofGateway])
 }
 
-/** Every setting with its default and the comment in settings.ts, or only the named ones. */
-export async function settings(names) {
+/** Every setting with its default and the comment in settings.ts. */
+export async function settings() {
   const text = await read('server/process/settings.ts')
   const entries = text.matchAll(/(?:(\/\*\*(?:(?!\*\/)[\s\S])*\*\/)\s+)?\w+: (?:setting|optional|secret)\('([A-Z_]+)'/g)
   const described = new Map()
@@ -146,11 +115,10 @@ export async function settings(names) {
     const [last] = [...described].at(-1) ?? []
     described.set(name, comment === undefined ? described.get(last) : unwrap(comment))
   }
-  const all = describeSettings({}).settings.filter(({ name }) => names?.includes(name) ?? true)
-  const rows = all.map(({ name, default: fallback, secret }) => [
+  const rows = describeSettings({}).settings.map(({ name, default: fallback, secret }) => [
     code(name),
     fallback ? code(fallback) : '',
-    `${described.get(name)}${secret && !names ? ' Secret.' : ''}`,
+    `${described.get(name)}${secret ? ' Secret.' : ''}`,
   ])
   return table(['setting', 'default', 'meaning'], rows)
 }

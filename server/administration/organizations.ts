@@ -17,7 +17,7 @@ import { refuse } from '../requests/refusal.js'
 import { checkText } from '../requests/texts.js'
 import { readMask } from '../requests/update-mask.js'
 import { wrongFields } from '../requests/wrong-fields.js'
-import { type OrganizationField, organizationFields } from '../rules/organization.js'
+import { formFields, type OrganizationField, organizationFields } from '../rules/organization.js'
 import { changing, type Done, setActive } from './change-record.js'
 import { requireConfirmation } from './confirmation.js'
 import { checkEtag, withEtag } from './etag.js'
@@ -28,7 +28,7 @@ export function organizationRpcs(deps: {
   organizations: Organizations
   references: Pick<References, 'organization'>
   organizationRegistrar: OrganizationRegistrar
-  settings: Pick<Settings, 'mailLocale'>
+  settings: Pick<Settings, 'mailLocale' | 'timeZone'>
   openPage: OpenPage
 }) {
   const { organizations, references, organizationRegistrar: registrar, settings, openPage } = deps
@@ -80,7 +80,7 @@ export function organizationRpcs(deps: {
     async createOrganization(request, { administrator, transact }) {
       const form = request.form ?? ({} as Partial<OrganizationForm>)
       if (form.email?.trim()) permitOpening(administrator, ['email'])
-      const details = checkForm(form, organizationFields)
+      const details = checkForm(form, formFields, settings)
       const name = details.name!
       return transact(async ({ t, record }) => {
         await check(details, undefined, t)
@@ -92,13 +92,10 @@ export function organizationRpcs(deps: {
 
     updateOrganization: {
       check({ updateMask, form }) {
-        const paths = readMask(
-          updateMask,
-          organizationFields.map(({ field }) => field),
-        )
         return checkForm(
           form ?? {},
-          organizationFields.filter(({ field }) => paths.includes(field)),
+          readMask(updateMask, formFields, ({ field }) => field),
+          settings,
         )
       },
       handle: (request, context, details) =>
@@ -142,8 +139,12 @@ export function organizationRpcs(deps: {
 }
 
 /** The named fields of a form as attributes. Refuses with every wrong one. */
-function checkForm(form: Partial<OrganizationForm>, fields: readonly OrganizationField[]): OrganizationDetails {
-  const { wrong, details } = readOrganization(form, fields)
+function checkForm(
+  form: Partial<OrganizationForm>,
+  fields: readonly OrganizationField[],
+  { timeZone }: Pick<Settings, 'timeZone'>,
+): OrganizationDetails {
+  const { wrong, details } = readOrganization(form, fields, timeZone)
   if (wrong.length > 0) wrongFields(wrong.map(({ field, message }) => ({ field: `form.${field}`, message })))
   return details
 }
@@ -172,7 +173,6 @@ function toOrganization(row: OrganizationRow): Organization {
     record: {
       id: row.id,
       active: String(row.active),
-      creationDate: row.creationDate,
       ...valuesOf(false),
     },
     ...valuesOf(true),

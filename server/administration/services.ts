@@ -92,7 +92,7 @@ export function serviceRpcs(deps: {
     /** Changes the name or the scopes of a service. */
     updateService: {
       check({ name, updateMask, form }) {
-        const fields = readMask(updateMask, ['name', 'scopes'])
+        const fields = readMask(updateMask, ['name', 'scopes'] as const, String)
         const wrong: FieldViolation[] = []
         const { name: to, scopes } = readForm(form ?? { scopes: [] }, wrong, 'form.')
         const relevant = wrong.filter(({ field }) => fields.some(each => field === `form.${each}`))

@@ -146,7 +146,7 @@ export function createMailedKeys(database: Database, masterKey: MasterKey, count
     },
     /** Deletes expired keys. */
     async prune() {
-      await database.run(sql('mailed-keys-prune')`DELETE FROM mailed_keys WHERE expires_at < now()`)
+      await table.destroy({ where: { expiresAt: { [Op.lt]: fromNow(0) } } })
     },
   }
 }

@@ -24,26 +24,23 @@ import {
   type OrganizationAttribute,
   type OrganizationValues,
   organizationFields,
+  type RequiredAttribute,
 } from '../rules/organization.js'
 import type { MasterKey } from './master-key.js'
 
 /** Attributes of an organization that can be edited. */
 const details = Object.fromEntries(
-  organizationFields.map(({ attribute, required, kind }) => [
-    attribute,
-    required ? text : hasDefault(nullable<string | number, false>(kind === 'number' ? integer : text)),
-  ]),
+  organizationFields.map(({ attribute, required, imported, kind }) => {
+    const type = kind === 'number' ? integer : kind === 'day' ? day() : text
+    return [attribute, required ? type : hasDefault(imported ? type : nullable<string | number, false>(type))]
+  }),
 ) as {
-  readonly [A in OrganizationAttribute]: Attribute<
-    OrganizationValues[A],
-    null extends OrganizationValues[A] ? true : false
-  >
+  readonly [A in OrganizationAttribute]: Attribute<OrganizationValues[A], A extends RequiredAttribute ? false : true>
 }
 
 /** Attributes of an organization that the record of its users shows. The activation key is sealed. */
 export const shownOfOrganization = {
   active: hasDefault(flag),
-  creationDate: hasDefault(day()),
   ...details,
   keySealed: column('activation_key_sealed', bytes),
 }
@@ -55,8 +52,8 @@ const attributes = {
   keyDigest: column('activation_key_digest', bytes),
 }
 
-/** What can be set of an organization: by imports, also whether and since when it is active. */
-export type OrganizationDetails = Partial<OrganizationValues & Pick<OrganizationRow, 'active' | 'creationDate'>>
+/** What can be set of an organization: by imports, also whether it is active. */
+export type OrganizationDetails = Partial<OrganizationValues & Pick<OrganizationRow, 'active'>>
 
 /** A new organization. Only imports choose its id, among those that are reserved, and its key, by default a new one. */
 export interface NewOrganization extends OrganizationDetails, Partial<Pick<OrganizationRow, 'id'>> {
@@ -171,10 +168,10 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
     lock: async (id: number, transaction: Transaction) =>
       (await table.findByPk(id, { transaction, lock: transaction.LOCK.UPDATE }))?.get(),
     /** Registers an organization, active and of today unless the details say otherwise, with a new activation key. */
-    async add({ activationKey, active = true, creationDate, ...details }: NewOrganization, transaction: Transaction) {
+    async add({ activationKey, active = true, ...details }: NewOrganization, transaction: Transaction) {
       const { digest, sealed } = newActivationKey(masterKey, activationKey)
       const key = { nameKey: nicknameKey(details.name), keyDigest: digest, keySealed: sealed }
-      const row = { ...details, ...key, active, ...(creationDate && { creationDate }) }
+      const row = { ...details, ...key, active }
       return (await table.create(row, { transaction })).get()
     },
     /** Changes attributes of an organization. */

@@ -155,7 +155,7 @@ function organizationColumns(personal: boolean): string[] {
 const exportedTables: Readonly<Record<string, ExportedTable>> = {
   organizations: {
     from: 'organizations WHERE id = u.organization_id',
-    columns: ['id', 'active', 'creation_date', ...organizationColumns(false)].join(', '),
+    columns: ['id', 'active', ...organizationColumns(false)].join(', '),
     more: organizationColumns(true).join(', '),
     order: 't.id',
   },

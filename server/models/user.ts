@@ -36,8 +36,8 @@ import { createUserNames } from './user-names.js'
 
 /** Attributes of a profile. A day is written as yyyy-MM-dd, and read as dd/MM/yyyy. */
 const profile = Object.fromEntries(
-  Object.values(fields).map(({ attribute, required, isDay }) => {
-    const type = isDay ? day('DD/MM/YYYY') : text
+  Object.values(fields).map(({ attribute, required, kind }) => {
+    const type = kind === 'day' ? day('DD/MM/YYYY') : text
     return [attribute, required ? type : nullable(type)]
   }),
 ) as { readonly [A in keyof ProfileValues]: Attribute<ProfileValues[A], false> }

@@ -73,10 +73,7 @@ function secret<T>(name: string, read: (text: string) => T): Setting<T | undefin
 }
 
 const table = {
-  /**
-   * PostgreSQL to use, as a URL of libpq with one or more hosts: `postgres://user:password@host:port,host:port/database`.
-   * Unset: an embedded one in the data folder.
-   */
+  /** PostgreSQL to use: `postgres://user:password@host:port/database`. Unset: an embedded one in the data folder. */
   databaseUrl: secret('DATABASE_URL', checked(readDatabaseUrl)),
   /** Folder of the embedded database, of its secrets, and of e-mails when there is no mail server. */
   dataDir: setting('AUTH_DATA_DIR', text, './.auth'),
@@ -122,7 +119,7 @@ const table = {
   passwordDenylist: optional('AUTH_PASSWORD_DENYLIST', text),
   /** Lifetime of a token. */
   tokenTtl: setting('AUTH_TOKEN_TTL', duration(1, 30 * 86_400), '1h'),
-  /** `iss` of tokens, the registry's (`auth-admin issuer`). Unset at installation: `http://` and the HTTP address. */
+  /** `iss` of tokens, the registry's (`auth-admin api GetIssuer`). Unset at installation: `http://` and the HTTP address. */
   issuer: optional('AUTH_ISSUER', text),
   /** `aud` of tokens, the registry's: not `auth-admin`, and not the issuer. Unset at installation: `work-packages`. */
   audience: optional('AUTH_AUDIENCE', audience),

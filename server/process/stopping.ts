@@ -14,7 +14,7 @@ export const grace = 10_000
 const minimum = 1_000
 
 /** Milliseconds that all steps have together in a hurry, and that each has then at least: the database needs some, too. */
-const hurried = { all: 200, each: 50 }
+const hurried = { all: 400, each: 100 }
 
 /** How a stop was requested. */
 interface StopRequest {

@@ -2,7 +2,7 @@
 import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
 import type { FieldViolation } from '../requests/refusal.js'
-import { dayIn, firstYearOfBirth, readDateOfBirth } from '../rules/dates.js'
+import { dayIn, noDay, readDay } from '../rules/dates.js'
 import {
   answerKey,
   emailKey,
@@ -55,6 +55,9 @@ const signUpFields = [
 /** A field of a form, by its JSON name. */
 type FormField = (typeof signUpFields)[number]
 type TextField = Exclude<FormField, 'password' | 'termsofusage' | 'roles'>
+
+/** The name of a field in protocol buffers, masks, refusals and files. */
+export const nameOf = (field: FormField): string => (isProfileField(field) ? profile[field].field : field)
 
 /** The fields of a form, as given. */
 type Given = Partial<Omit<SignUpRequest, '$typeName' | '$unknown'>>
@@ -117,16 +120,17 @@ export function checkForm(
   { policy, timeZone, now }: FormRules,
 ): { wrong: FieldViolation[]; texts: FormTexts & Pick<SignUpForm, 'securityquestion' | 'securityanswer'> } {
   const wrong: FieldViolation[] = []
-  const refused = (field: FormField, message: string) => void wrong.push({ field, message })
+  const refused = (field: FormField, message: string) => void wrong.push({ field: nameOf(field), message })
   const texts: { [F in TextField]?: string | undefined } = {}
 
   /** Returns the text of a field as it is stored; undefined when it is blank or wrong. */
   const read = (field: TextField): string | undefined => {
     const value = given[field] ?? ''
-    const { required = field === 'username', check = undefined } = isProfileField(field) ? profile[field] : {}
-    const kind = field === 'email' ? 'email' : 'text'
+    const row = isProfileField(field) ? profile[field] : undefined
+    const { required = field === 'username', kind, check } = row ?? {}
+    const size = field === 'email' ? 'email' : 'text'
     // First, as the further checks are slow for long texts.
-    if (tooLong(value, kind)) return refused(field, `Use at most ${limits[kind]} characters.`)
+    if (tooLong(value, size)) return refused(field, `Use at most ${limits[size]} characters.`)
     if (!isOneLine(value)) return refused(field, 'Leave out line breaks and other control characters.')
     if (nicknameKey(value) === '') return required ? refused(field, 'Fill in this field.') : undefined
     const text = value.trim()
@@ -140,15 +144,10 @@ export function checkForm(
     if (field === 'email' && !isEmailAddress(text))
       return refused(field, 'Give an e-mail address such as name@example.org.')
     if (field === 'securityanswer' && answerKey(text) === '') return refused(field, 'Use letters or digits.')
-    const problem = check?.(text)
-    if (problem) return refused(field, problem)
-    return field === 'dateofborn' ? readDay(text) : text
-  }
-
-  const readDay = (text: string): string | undefined => {
-    const day = readDateOfBirth(text, timeZone)!
-    if (day > dayIn(timeZone, new Date(now()))) return refused('dateofborn', 'Give a day that isn’t in the future.')
-    return day < `${firstYearOfBirth}` ? refused('dateofborn', `Give a day after ${firstYearOfBirth - 1}.`) : day
+    const read = kind === 'day' ? readDay(text, timeZone) : text
+    if (read === undefined) return refused(field, noDay)
+    const problem = check?.(read, dayIn(timeZone, new Date(now())))
+    return problem ? refused(field, problem) : read
   }
 
   for (const field of fields) {

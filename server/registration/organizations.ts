@@ -4,33 +4,39 @@ import type { Transaction } from '../database/database.js'
 import type { Emails, NotifiedChange } from '../models/email.js'
 import type { OrganizationDetails, OrganizationRow, Organizations } from '../models/organization.js'
 import type { FieldViolation } from '../requests/refusal.js'
+import { noDay, readDay } from '../rules/dates.js'
 import { isOneLine, nicknameKey } from '../rules/names.js'
 import { type OrganizationField, type OrganizationValues, organizationFields } from '../rules/organization.js'
 import { limits, tooLong } from '../rules/sizes.js'
 
 /** Returns the fields of a form as attributes, null where they are cleared, and every wrong one. */
 export function readOrganization(
-  form: Partial<OrganizationForm>,
+  form: Partial<OrganizationForm> & { readonly creationDate?: string | undefined },
   fields: readonly OrganizationField[],
+  timeZone: string,
 ): { wrong: FieldViolation[]; details: Partial<OrganizationValues> } {
   const wrong: FieldViolation[] = []
-  const details = fields.map(({ field, attribute, required, kind, check, normalize = String }) => {
+  const details = fields.map(({ field, attribute, required, imported, kind, check, normalize = String }) => {
     const given: string | number = form[attribute] ?? ''
     if (typeof given === 'number') {
       if (given < 0) wrong.push({ field, message: 'Use a number above 0, or 0 for none.' })
       return [attribute, given || null]
     }
     const lines = kind === 'lines'
-    const text = (lines ? given.replace(/\r\n?/g, '\n') : given).trim()
+    const written = (lines ? given.replace(/\r\n?/g, '\n') : given).trim()
+    const day = kind === 'day' ? readDay(written, timeZone) : undefined
+    const text = day ?? written
     const problem = tooLong(text, 'text')
       ? `Use at most ${limits.text} characters.`
       : !isOneLine(lines ? text.replaceAll('\n', ' ') : text)
         ? 'Leave out line breaks and other control characters.'
-        : required && nicknameKey(text) === ''
+        : (required || imported) && nicknameKey(text) === ''
           ? 'Required.'
           : text === ''
             ? undefined
-            : check?.(text)
+            : kind === 'day' && day === undefined
+              ? noDay
+              : check?.(text)
     if (problem) wrong.push({ field, message: problem })
     return [attribute, (problem ? text : normalize(text)) || null]
   })
@@ -79,7 +85,6 @@ export function createOrganizationRegistrar({
 /** What can be set of an organization, by the name of the field. */
 const settable: readonly (readonly [field: string, attribute: keyof OrganizationDetails])[] = [
   ...organizationFields.map(({ field, attribute }) => [field, attribute] as const),
-  ['creation_date', 'creationDate'],
   ['active', 'active'],
 ]
 

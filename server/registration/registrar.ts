@@ -11,7 +11,7 @@ import type { Organizations } from '../models/organization.js'
 import type { User, Users } from '../models/user.js'
 import type { Registration, UserBatches } from '../models/user-batch.js'
 import { accepted, Refusal } from '../requests/refusal.js'
-import { formatDateOfBirth } from '../rules/dates.js'
+import { formatDay } from '../rules/dates.js'
 import { attributesOf, type ProfileField, type ProfileValues, profile } from '../rules/profile.js'
 import type { FormTexts } from './form.js'
 import { openPlaces, type Placed } from './membership.js'
@@ -42,8 +42,11 @@ interface By {
 
 /** Returns those of the fields whose values differ from the user's. */
 function changedFields(user: User, fields: readonly ProfileField[], texts: FormTexts): ProfileField[] {
-  const shown = { ...texts, dateofborn: texts.dateofborn && formatDateOfBirth(texts.dateofborn) }
-  return fields.filter(field => (shown[field] ?? null) !== user[profile[field].attribute])
+  return fields.filter(field => {
+    const { attribute, kind } = profile[field]
+    const text = texts[field] ?? null
+    return (kind === 'day' && text ? formatDay(text) : text) !== user[attribute]
+  })
 }
 
 /** The registrar of users. */

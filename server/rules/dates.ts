@@ -1,14 +1,14 @@
 // Dates as texts, and the day of an instant.
 
-/** First year of birth that is accepted; an earlier one is a typing error. */
-export const firstYearOfBirth = 1850
+/** What is wrong with a text that is no day. */
+export const noDay = 'Give a day of the calendar as dd/MM/yyyy.'
 
 /**
- * Parses a date of birth, `dd/MM/yyyy` or a date or date-time of ISO 8601, and returns it as `yyyy-MM-dd`. A date-time
+ * Parses a day, `dd/MM/yyyy` or a date or date-time of ISO 8601, and returns it as `yyyy-MM-dd`. A date-time
  * with an offset or `Z` stands for its day in the time zone, one without for its date. Exactly midnight UTC stands for
  * its date, because programs write a plain date like that. Undefined when the day doesn't exist.
  */
-export function readDateOfBirth(text: string, timeZone: string): string | undefined {
+export function readDay(text: string, timeZone: string): string | undefined {
   const match =
     /^(?<day>\d\d)\/(?<month>\d\d)\/(?<year>\d{4})$/.exec(text) ??
     /^(?<year>\d{4})-(?<month>\d\d)-(?<day>\d\d)(?:T(?<time>[^Z+-]+)(?<offset>.*))?$/.exec(text)
@@ -42,7 +42,7 @@ function readOffset(text: string): number | undefined {
 }
 
 /** Converts a day from `yyyy-MM-dd` to `dd/MM/yyyy`. */
-export function formatDateOfBirth(iso: string): string {
+export function formatDay(iso: string): string {
   return iso.split('-').reverse().join('/')
 }
 

@@ -3,10 +3,10 @@
 import type { OrganizationForm } from '../../proto/gen/auth/v1/administration_pb.js'
 import { isEmailAddress } from './names.js'
 
-/** First date of registration that is accepted; an earlier one is a typing error. */
-export const firstCreationDate = '1500'
+/** First year of registration that is accepted; an earlier one is a typing error. */
+const firstYear = 1500
 
-/** A field of an organization: a text as long as sizes.ts allows, or a number above 0. */
+/** A field of an organization: a text as long as sizes.ts allows, a number above 0, or a day. */
 interface Row {
   /** Its name in JSON, masks and files; by default that of its attribute. */
   readonly field?: string
@@ -14,15 +14,17 @@ interface Row {
   readonly about: string
   /** Whether every organization has it. */
   readonly required?: true
-  /** Whether it is a text that can have lines, or a number; absent, a text of one line. */
-  readonly kind?: 'lines' | 'number'
+  /** Whether it is a text that can have lines, a number, or a day (dates.ts); absent, a text of one line. */
+  readonly kind?: 'lines' | 'number' | 'day'
+  /** Whether only imports set it, beside the form; an organization always has one. */
+  readonly imported?: true
   /** Whether it is in no record that others see than administrators, but beside it. */
   readonly alone?: true
   /** Whether it is about the people who run the organization: members don’t get it in the export of their data. */
   readonly personal?: true
   /** What it is called, if others join the organization by it: then only administrators change it. */
   readonly opens?: string
-  /** Returns what is wrong with a text that isn't blank, as a sentence. */
+  /** Returns what is wrong with a text that isn't blank, or with a day as yyyy-MM-dd, as a sentence. */
   readonly check?: (text: string) => string | undefined
   /** The form in which a text is stored and compared. */
   readonly normalize?: (text: string) => string
@@ -39,7 +41,7 @@ export function inepCodeOf(text: string): string {
     .replace(/(?<=\d)(?:[\s\p{Pd}/_]|\.(?!0{1,2}$))+(?=\d)/gu, '')
 }
 
-/** By attribute, which a form has, too: without a row, a field of the form is a compile error. */
+/** By attribute, which a form has, too, unless it is `imported`: without a row, a field of the form is a compile error. */
 const rows = {
   name: { about: 'name; need not be unique', required: true },
   email: {
@@ -60,16 +62,28 @@ const rows = {
   responsible: { about: 'person responsible', personal: true },
   type: { about: 'kind, such as E school, D civil defense, N non-governmental, O others' },
   website: { about: 'URL of the website' },
-} as const satisfies Record<Exclude<keyof OrganizationForm, '$typeName' | '$unknown'>, Row>
+  creationDate: {
+    field: 'creation_date',
+    about: 'day of registration',
+    kind: 'day',
+    imported: true,
+    check: day => (day < `${firstYear}` ? `Give a day after ${firstYear - 1}.` : undefined),
+  },
+} as const satisfies Record<Exclude<keyof OrganizationForm, '$typeName' | '$unknown'> | 'creationDate', Row>
 
 type Rows = typeof rows
 
 /** An attribute of an organization. */
 export type OrganizationAttribute = keyof Rows
 
+/** An attribute without which no organization is added. */
+export type RequiredAttribute = {
+  [A in OrganizationAttribute]: Rows[A] extends { required: true } ? A : never
+}[OrganizationAttribute]
+
 /** The values of an organization by attribute: null where an optional field is empty. */
 export type OrganizationValues = {
-  readonly [A in OrganizationAttribute]: Rows[A] extends { required: true }
+  readonly [A in OrganizationAttribute]: Rows[A] extends { required: true } | { imported: true }
     ? string
     : (Rows[A] extends { kind: 'number' } ? number : string) | null
 }
@@ -86,3 +100,6 @@ export const organizationFields: readonly OrganizationField[] = Object.entries<R
   field: row.field ?? attribute,
   attribute: attribute as OrganizationAttribute,
 }))
+
+/** Those of a form. */
+export const formFields = organizationFields.filter(({ imported }) => !imported)

@@ -1,11 +1,13 @@
 // The profile of a user, a row for each field. Sign-up, records, changes, exports, imports, and the flags and columns of files of
 // the command line derive from it. Messages and attributes are checked against it.
-import type { UserForm } from '../../proto/gen/auth/v1/administration_pb.js'
+import { type UserForm, UserFormSchema } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { User } from '../../proto/gen/auth/v1/records_pb.js'
 import type { Profile, SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
-import { readDateOfBirth } from './dates.js'
 
-/** A field of a profile: a text of one line, as long as sizes.ts allows. */
+/** First year of birth that is accepted; an earlier one is a typing error. */
+const firstYearOfBirth = 1850
+
+/** A field of a profile: a text of one line, as long as sizes.ts allows, or a day. */
 interface Row<A extends string> {
   /** The name of its attribute; the column has the same name in snake case. */
   readonly attribute: A
@@ -13,10 +15,10 @@ interface Row<A extends string> {
   readonly about: string
   /** Whether every user has it. */
   readonly required?: true
-  /** Whether it is a day, which files can write in several ways. */
-  readonly isDay?: true
-  /** Returns what is wrong with a text that isn't blank, as a sentence. */
-  readonly check?: (text: string) => string | undefined
+  /** Whether it is a day (dates.ts); absent, a text. */
+  readonly kind?: 'day'
+  /** Returns what is wrong with a text that isn't blank, or with a day as yyyy-MM-dd, as a sentence. */
+  readonly check?: (text: string, today: string) => string | undefined
 }
 
 /** Fields of messages that aren't of the profile. */
@@ -37,8 +39,11 @@ const rows = {
   dateofborn: {
     attribute: 'dateOfBirth',
     about: 'date of birth, dd/MM/yyyy',
-    isDay: true,
-    check: text => (readDateOfBirth(text, 'UTC') ? undefined : 'Give a day of the calendar as dd/MM/yyyy.'),
+    kind: 'day',
+    check(day, today) {
+      if (day > today) return 'Give a day that isn’t in the future.'
+      return day < `${firstYearOfBirth}` ? `Give a day after ${firstYearOfBirth - 1}.` : undefined
+    },
   },
   gender: { attribute: 'gender', about: 'gender: M, F or N (not informed)', check: oneOf('M', 'F', 'N') },
   state: {
@@ -58,7 +63,7 @@ const rows = {
 
 type Rows = typeof rows
 
-/** The name of a field in JSON, protocol buffers and files. */
+/** A field, by its name in messages of this language and in JSON. */
 export type ProfileField = keyof Rows
 
 /** A field that every user has. */
@@ -69,8 +74,15 @@ export type ProfileValues = {
   readonly [F in ProfileField as Rows[F]['attribute']]: F extends RequiredField ? string : string | null
 }
 
+/** A row, with the name of its field in protocol buffers, masks, refusals and files, as of `preferred_language`. */
+interface ProfileRow extends Row<keyof ProfileValues> {
+  readonly field: string
+}
+
 /** The rows by field. */
-export const profile: Readonly<Record<ProfileField, Row<keyof ProfileValues>>> = rows
+export const profile = Object.fromEntries(
+  Object.entries(rows).map(([key, row]) => [key, { ...row, field: UserFormSchema.field[key as ProfileField].name }]),
+) as unknown as Readonly<Record<ProfileField, ProfileRow>>
 
 /** All fields. */
 export const profileFields = Object.keys(rows) as ProfileField[]

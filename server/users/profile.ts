@@ -5,7 +5,7 @@ import type { RateLimits } from '../limits/rate-limits.js'
 import type { AdministeredUsers } from '../models/administered-user.js'
 import type { MasterKey } from '../models/master-key.js'
 import type { Users } from '../models/user.js'
-import { checkForm, type FormRules } from '../registration/form.js'
+import { checkForm, type FormRules, nameOf } from '../registration/form.js'
 import { isTaken, revealTaken } from '../registration/names.js'
 import { profileChange, type Registrar } from '../registration/registrar.js'
 import type { ChooseLocale } from '../requests/locale.js'
@@ -33,9 +33,9 @@ export function updateMe(
   return async ({ record, updateMask }, { call, caller, transact }) => {
     const { id } = caller.user
     const isGiven = (field: ProfileField) => record?.[field] !== undefined
-    const mask = updateMask?.paths.length ? readMask(updateMask, profileFields) : profileFields.filter(isGiven)
+    const mask = updateMask?.paths.length ? readMask(updateMask, profileFields, nameOf) : profileFields.filter(isGiven)
     if (mask.length === 0)
-      wrongFields([{ field: 'record', message: `Name one or more of ${profileFields.join(', ')}.` }])
+      wrongFields([{ field: 'record', message: `Name one or more of ${profileFields.map(nameOf).join(', ')}.` }])
     const { wrong, texts } = checkForm(record ?? {}, mask, deps)
     if (wrong.length > 0) refuseFields(wrong)
 
@@ -49,7 +49,7 @@ export function updateMe(
         { notice: { address: call.address, locale: chooseLocale(call.acceptLanguage) } },
         t,
       )
-      await append({ action: 'user.edit-own', subject_id: id, object: `fields:${changed.join(',')}` })
+      await append({ action: 'user.edit-own', subject_id: id, object: `fields:${changed.map(nameOf).join(',')}` })
       return (await administeredUsers.lock(id, t))!
     }).catch(async error => {
       if (isTaken(error)) refuseFields(await revealTaken(deps, call.address, names, id))

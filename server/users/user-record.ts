@@ -22,7 +22,6 @@ function organizationOf(user: User): MessageInitShape<typeof PartnerOrganization
   const record: Record<string, unknown> = {
     id: user.organizationId!,
     active: String(user.organizationActive),
-    creationDate: user.organizationCreationDate ?? undefined,
   }
   for (const [field, attribute] of organizationPairs) record[field] = user[attribute] ?? undefined
   return record

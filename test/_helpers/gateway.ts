@@ -1,7 +1,6 @@
 import { createRouterTransport, type ServiceImpl, type Transport } from '@connectrpc/connect'
 import type { ExecutionContext } from 'ava'
 import { createGateway, type GatewayOptions, type gatewayLimits } from '../../gateway/http.js'
-import type { GatewayMetrics } from '../../gateway/metrics.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { createScheduler, noHashing, type Scheduler, schedulerLimits } from '../../server/limits/scheduler.js'
 import { createRequest } from './service.js'
@@ -18,7 +17,7 @@ export async function openGateway(
     limits?: Partial<typeof gatewayLimits>
     scheduler?: Scheduler
     transport?: Transport
-    metrics?: GatewayMetrics
+    registry?: GatewayOptions['registry']
     serviceOf?: GatewayOptions['serviceOf']
   } = {},
 ) {
@@ -27,10 +26,7 @@ export async function openGateway(
     scheduler: scheduler ?? createScheduler(schedulerLimits, noHashing),
     transport: transport ?? createRouterTransport(router => void router.service(Users, users)),
     address: { host: '127.0.0.1', port: 0 },
-    defaultRevision: '1.0.2',
-    trustedProxies: ['127.0.0.1'],
-    corsOrigins: [],
-    docs: true,
+    settings: { defaultRevision: '1.0.2', trustedProxies: ['127.0.0.1'], corsOrigins: [], docs: 'on' },
     log: { error: (fields, message) => void log.push({ fields: { ...fields }, message }), info() {} },
     ...options,
   })

@@ -2,6 +2,7 @@
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { createGateway } from '../../gateway/http.js'
 import { createLog } from '../../server/observability/log.js'
 import { readSettings } from '../../server/process/settings.js'
 import { startService } from '../../server/service.js'
@@ -45,7 +46,7 @@ export async function makeInstalled(): Promise<void> {
 async function startOnce(url: string, clock?: Clock): Promise<void> {
   const dataDir = await mkdtemp(join(tmpdir(), 'auth-test-'))
   const settings = readSettings({ ...ownSettings, DATABASE_URL: url, AUTH_DATA_DIR: dataDir })
-  const service = await startService(settings, createLog('silent'), clock && { now: clock.now })
+  const service = await startService(settings, createLog('silent'), createGateway, clock && { now: clock.now })
   await service.stop()
   await rm(dataDir, { recursive: true, force: true })
 }

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import test from 'ava'
+import { createGateway } from '../../gateway/http.js'
 import { isUnreachable } from '../../server/database/failures.js'
 import { openRegistry, type Registry } from '../../server/models/define-models.js'
 import { createLog, type Log } from '../../server/observability/log.js'
@@ -137,7 +138,7 @@ export function teardownOfFile(): Teardown {
 async function startWithRetries(settings: Settings, log: Log, clock?: Pick<Clock, 'now'>): Promise<Service> {
   for (let times = 1; ; times++) {
     try {
-      return await startService(settings, log, clock && { now: clock.now })
+      return await startService(settings, log, createGateway, clock && { now: clock.now })
     } catch (error) {
       if (!isUnreachable(error) || times === patience) throw error
     }

@@ -4,7 +4,6 @@ import { createRouterTransport, type Transport } from '@connectrpc/connect'
 import test, { type ExecutionContext } from 'ava'
 import fc from 'fast-check'
 import type { Connection } from '../../gateway/connection.js'
-import { createGatewayMetrics } from '../../gateway/metrics.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import {
@@ -375,7 +374,7 @@ test('waiting, running and refused requests are counted', async t => {
   const { occupy, connect, waiting, scheduler } = await setUp(
     t,
     { waiting: { innermost: 1, outermost: 9, all: 9 } },
-    { metrics: createGatewayMetrics(endpoint.registry) },
+    { registry: endpoint.registry },
   )
   endpoint.watchScheduler(scheduler.stats)
   const counted = async () => {

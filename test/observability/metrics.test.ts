@@ -10,7 +10,6 @@ import { fileURLToPath } from 'node:url'
 import { createRouterTransport, type Transport } from '@connectrpc/connect'
 import test, { type ExecutionContext } from 'ava'
 import { Registry } from 'prom-client'
-import { createGatewayMetrics } from '../../gateway/metrics.js'
 import { sql } from '../../server/database/sql.js'
 import { spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { done, newIdentity } from '../_helpers/backups.js'
@@ -276,7 +275,7 @@ test('a request that its client canceled is counted as such', async t => {
     },
   }
   const limits = { maxConnections: 1 }
-  const { port } = await openGateway(t, {}, { transport, metrics: createGatewayMetrics(registry), limits })
+  const { port } = await openGateway(t, {}, { transport, registry, limits })
   const shows = (pattern: RegExp) =>
     waitForValue(
       () => registry.metrics(),

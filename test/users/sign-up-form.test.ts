@@ -2,7 +2,7 @@ import test from 'ava'
 import fc from 'fast-check'
 import { createPasswordPolicy } from '../../server/passwords/policy.js'
 import { checkSignUp } from '../../server/registration/form.js'
-import { dayIn, formatDateOfBirth, readDateOfBirth } from '../../server/rules/dates.js'
+import { dayIn, formatDay, readDay } from '../../server/rules/dates.js'
 import { anyCharacter } from '../_helpers/characters.js'
 
 const policy = createPasswordPolicy({ minLength: 8 })
@@ -163,21 +163,21 @@ const day = fc
 test('every calendar day is parsed back as it was formatted', t => {
   fc.assert(
     fc.property(day, iso => {
-      const shown = formatDateOfBirth(iso)
+      const shown = formatDay(iso)
       return (
         /^\d\d\/\d\d\/\d{4}$/.test(shown) &&
-        readDateOfBirth(shown, timeZone) === iso &&
+        readDay(shown, timeZone) === iso &&
         check({ dateofborn: shown }).form?.dateofborn === iso
       )
     }),
   )
-  t.is(formatDateOfBirth('1990-05-20'), '20/05/1990')
+  t.is(formatDay('1990-05-20'), '20/05/1990')
 })
 
 test('a date, and a date-time without an offset, is the day that is written', t => {
   for (const time of ['', 'T00:00', 'T23:59:59', 'T23:59:60', 'T23:59:59,999']) {
     for (const zone of ['America/Sao_Paulo', 'Pacific/Kiritimati', 'Pacific/Pago_Pago'])
-      t.is(readDateOfBirth(`1990-05-20${time}`, zone), '1990-05-20', time)
+      t.is(readDay(`1990-05-20${time}`, zone), '1990-05-20', time)
   }
 })
 
@@ -196,18 +196,18 @@ test('a date-time with an offset is the day in the time zone at that moment', t 
     '2000-03-01T00:00:01Z': '2000-02-29',
     '2000-01-01T00:00:00.001Z': '1999-12-31',
   }
-  for (const [text, day] of Object.entries(inBrazil)) t.is(readDateOfBirth(text, timeZone), day, text)
-  t.is(readDateOfBirth('1990-05-20T03:00:00Z', 'Asia/Tokyo'), '1990-05-20')
-  t.is(readDateOfBirth('1990-05-20T15:00:00Z', 'Asia/Tokyo'), '1990-05-21')
-  t.is(readDateOfBirth('1990-05-20T23:59:59Z', 'UTC'), '1990-05-20')
+  for (const [text, day] of Object.entries(inBrazil)) t.is(readDay(text, timeZone), day, text)
+  t.is(readDay('1990-05-20T03:00:00Z', 'Asia/Tokyo'), '1990-05-20')
+  t.is(readDay('1990-05-20T15:00:00Z', 'Asia/Tokyo'), '1990-05-21')
+  t.is(readDay('1990-05-20T23:59:59Z', 'UTC'), '1990-05-20')
 })
 
 test('a date-time at exactly midnight UTC is the day that it shows, as programs write a plain date', t => {
   for (const time of '00:00Z 00:00:00Z 00:00:00.000Z 00:00:00,0Z 00:00:00+00:00 00:00-00:00 00:00+0000'.split(' '))
     for (const zone of ['America/Sao_Paulo', 'Pacific/Pago_Pago', 'Asia/Tokyo', 'UTC'])
-      t.is(readDateOfBirth(`2000-03-01T${time}`, zone), '2000-03-01', time)
+      t.is(readDay(`2000-03-01T${time}`, zone), '2000-03-01', time)
   for (const time of ['00:00:00.0001Z', '00:00:01Z', '00:01Z', '03:00+03:01', '23:59:60Z'])
-    t.is(readDateOfBirth(`2000-03-01T${time}`, 'Pacific/Pago_Pago'), `2000-0${time[0] === '2' ? '3-01' : '2-29'}`, time)
+    t.is(readDay(`2000-03-01T${time}`, 'Pacific/Pago_Pago'), `2000-0${time[0] === '2' ? '3-01' : '2-29'}`, time)
 })
 
 test('an invalid day is refused', t => {
@@ -218,7 +218,7 @@ test('an invalid day is refused', t => {
     ...['2000-01-01T12:00:00+', '2000-02-30T12:00:00Z', '2000-01-01 12:00', '20000101', 'yesterday'],
     ...['946684800000'],
   ]) {
-    t.is(readDateOfBirth(dateofborn, timeZone), undefined, dateofborn)
+    t.is(readDay(dateofborn, timeZone), undefined, dateofborn)
     t.deepEqual(wrongFields({ dateofborn }), ['dateofborn'], dateofborn)
   }
   for (const dateofborn of ['01/01/1849', '01/01/0000', '0099-05-05T12:00:00Z'])

@@ -16,15 +16,15 @@ import {
   readSecret,
   readText,
 } from '../../terminal/ask.js'
-import { askEdits, askFields, type Field, filled, type Values } from '../../terminal/form.js'
+import { askEdits, askFields, checkOf, type Field, filled, type Values } from '../../terminal/form.js'
 import { type Named, printUser, readUser, userName, withUser } from './name.js'
 import { askRole } from './state.js'
 
-function ofProfile(field: ProfileField): Field<ProfileField> {
-  const { about, required, check } = profile[field]
+function ofProfile(key: ProfileField): Field<ProfileField> {
+  const { field, about, required } = profile[key]
   // A new user without a nickname gets its username.
-  const needed = required && (field === 'nickname' ? 'when edited' : 'always')
-  return { field, key: field, about, needed, check }
+  const needed = required && (key === 'nickname' ? 'when edited' : 'always')
+  return { field, key, about, needed, check: checkOf(profile[key]) }
 }
 
 /** The fields of a profile, and the e-mail address; those that every user has come first. */
@@ -100,7 +100,7 @@ of the change by e-mail.`)
     .examples(
       "users edit '(11)98765-4321' --city Campinas --state SP",
       "users edit '(11)98765-4321' --username ana.souza",
-      'users edit --id 7 --email ana@example.org',
+      'users edit 7 --email ana@example.org',
     )
     .administers(async (api, name: string | undefined, options: UserFields & Named) => {
       const user = await userName(name, options)

@@ -1,10 +1,9 @@
 // Why a user can't sign in, and how to unlock it.
 import { InvalidArgumentError } from 'commander'
-import type { FailureCount, Lockout, Obstacle } from '../../../proto/gen/auth/v1/administration_pb.js'
+import type { FailureCount, Obstacle } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { canonicalAddress } from '../../../server/requests/client-address.js'
 import type { Command } from '../../command.js'
 import { printJson, printTable, say } from '../../terminal/output.js'
-import { type List, type ListOptions, printPages } from '../../terminal/pages.js'
 import { type Named, readUser, userName, withUser } from './name.js'
 import { userOutput } from './output.js'
 
@@ -72,43 +71,6 @@ To unlock your own one-time codes, ask another administrator or use --local.`)
       const what = cleared > 0 ? 'Failures and limits are cleared' : 'There were no failures or limits to clear'
       say(`${what} for user ${id} (${username}).`)
     })
-  addLockoutList(users)
-}
-
-/** Adds `auth-admin users lockouts`. */
-function addLockoutList(users: Command): void {
-  const lockouts = users.command('lockouts').description('Show users that are locked because of failed sign-ins.')
-  lockouts
-    .command('list')
-    .pages(lockoutList)
-    .description('List the users that are locked now, by id, why and for how long.')
-    .remarks(`
-A lock ends by itself 15 minutes after the first failure, except that of
-one-time codes. \`users why\` shows everything that keeps a user from signing in.`)
-    .examples('users lockouts list')
-    .administers(async (api, options: ListOptions) => {
-      await printPages(lockoutList, options, page => api.listLockouts(page))
-    })
-}
-
-/** A locked user in plain words. */
-function toOutput({ user: id, username, failures }: Lockout) {
-  const locks = failures.map(({ proof, scope, count, limit, seconds }) => ({ proof, scope, count, limit, seconds }))
-  return { id, username, locks }
-}
-
-const lockoutList: List<Lockout, 'lockouts'> = {
-  name: 'lockouts',
-  fields: ['id', 'username', 'locks'],
-  toOutput,
-  head: { titles: ['id', 'username', 'why', 'fix'], whole: ['username', 'fix'] },
-  toCells({ user, username, failures }) {
-    const why = failures.map(
-      failure => `${failure.count} wrong ${labels[failure.proof]} for ${wheres[failure.scope]}: ${verdict(failure)}`,
-    )
-    return [user, username, why.join('; '), `auth-admin users unlock ${user}`]
-  },
-  empty: 'No user is locked.',
 }
 
 /** What was wrong, by proof. */

@@ -8,9 +8,8 @@ import {
   type OrganizationRegistrar,
   readOrganization,
 } from '../../registration/organizations.js'
-import { readDateOfBirth } from '../../rules/dates.js'
 import { nicknameKey, typedUuid } from '../../rules/names.js'
-import { firstCreationDate, type OrganizationField, organizationFields } from '../../rules/organization.js'
+import { type OrganizationField, organizationFields } from '../../rules/organization.js'
 import { isDamagedNumber } from '../../rules/telephone.js'
 import {
   type Batch,
@@ -92,17 +91,13 @@ export function createOrganizationRows({
     what: 'organization',
     key: 'inep_code',
     read(row, index) {
-      const form = row.form ?? {}
-      const given = organizationFields.filter(({ attribute }) => form[attribute as keyof typeof form] !== undefined)
-      const { wrong, details } = readOrganization(form, given)
-      const date = row.creationDate
-      const creationDate = date ? readDateOfBirth(date, settings.timeZone) : undefined
-      if (date !== undefined && (!creationDate || creationDate < firstCreationDate))
-        wrong.push({ field: 'creation_date', message: 'Use yyyy-MM-dd or dd/MM/yyyy.' })
+      const form = { ...row.form, creationDate: row.creationDate }
+      const given = organizationFields.filter(({ attribute }) => form[attribute] !== undefined)
+      const { wrong, details } = readOrganization(form, given, settings.timeZone)
       const hasCode = row.id === undefined && wrong.every(({ field }) => field !== 'inep_code')
       const code = hasCode ? details.inepCode : undefined
       const key = typedUuid(row.activationKey ?? '')
-      return { row, index, wrong, code, key, details: { ...details, creationDate, active: row.active } }
+      return { row, index, wrong, code, key, details: { ...details, active: row.active } }
     },
     // One by one: a row can take the INEP code that the one before gives up.
     keysOf: () => ['each'],

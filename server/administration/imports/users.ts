@@ -7,13 +7,13 @@ import type { Users } from '../../models/user.js'
 import type { BatchedUser, Registration, UserBatches } from '../../models/user-batch.js'
 import { isImportableHash, type Passwords } from '../../passwords/hash.js'
 import {
-  type AccountField,
   accountFields,
   attributesOfForm,
   type CompleteTexts,
   checkForm,
   type FormRules,
   type FormTexts,
+  nameOf,
 } from '../../registration/form.js'
 import { freeNickname, suggest, Taken } from '../../registration/names.js'
 import { moveObject, moves, profileChange, type Registrar, type UserChange } from '../../registration/registrar.js'
@@ -391,7 +391,7 @@ function isProblem(value: unknown): value is Problem {
 
 /** Whether a row gives a field that changes an existing user. */
 function isGiven({ form }: Read, field: string): boolean {
-  return (accountFields as readonly string[]).includes(field) && form[field as AccountField] !== undefined
+  return accountFields.some(each => nameOf(each) === field && form[each] !== undefined)
 }
 
 /** Whether a row would give a user a damaged telephone number as username, or means another user by one. */

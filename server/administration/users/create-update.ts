@@ -14,6 +14,7 @@ import {
   checkForm,
   type FormRules,
   type FormTexts,
+  nameOf,
 } from '../../registration/form.js'
 import { isTaken, takenNames } from '../../registration/names.js'
 import { profileChange } from '../../registration/registrar.js'
@@ -96,7 +97,7 @@ export function userCreateUpdateRpcs(deps: Deps) {
     /** Changes the username, profile or e-mail address of a user. */
     updateUser: {
       check({ updateMask, form }) {
-        const mask = readMask(updateMask, accountFields)
+        const mask = readMask(updateMask, accountFields, nameOf)
         const { wrong, texts } = checkForm(form ?? {}, mask, deps)
         refuseForm(wrong)
         return { mask, texts }
@@ -119,7 +120,10 @@ export function userCreateUpdateRpcs(deps: Deps) {
             { notice: changeBy(administrator, deps.settings) },
             t,
           )
-          const names = mask.filter(field => fields.includes(field)).join(',')
+          const names = mask
+            .filter(field => fields.includes(field))
+            .map(nameOf)
+            .join(',')
           return names === 'email'
             ? { action: 'user.set-email', object: `email:${texts.email ? 'set' : 'removed'}` }
             : { action: 'user.edit', object: `fields:${names}` }

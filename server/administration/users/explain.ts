@@ -91,10 +91,11 @@ export function explainUser(
 
 /** On the database itself, a change of an administrator or of a password needs a reason; what opens no way in doesn't. */
 function withReason<O extends { readonly command?: string }>(obstacle: O, { role }: AdministeredUserRow): O {
-  const [, noun, verb = ''] = obstacle.command?.split(' ') ?? []
-  const changes = ['activate', 'edit', 'resume', 'set-organization', 'undelete']
-  const needs = noun === 'users' && (verb === 'set-password' || (role === 'ROLE_ADMIN' && changes.includes(verb)))
-  return needs ? { ...obstacle, command: `${obstacle.command} --reason REASON` } : obstacle
+  const needs =
+    role === 'ROLE_ADMIN'
+      ? / users (activate|edit|set-password) | api (ResumeUser|SetOrganization|UndeleteUser) /
+      : / users set-password /
+  return needs.test(obstacle.command ?? '') ? { ...obstacle, command: `${obstacle.command} --reason REASON` } : obstacle
 }
 
 /** An obstacle to several things. */
@@ -107,9 +108,14 @@ function users(verb: string, { id }: AdministeredUserRow, more = ''): string {
   return `auth-admin users ${verb} ${id}${more}`
 }
 
+/** The call of an RPC that has no command of its own. */
+function call(rpc: string, request: object): string {
+  return `auth-admin api ${rpc} '${JSON.stringify(request)}' --yes`
+}
+
 function stateObstacles(row: AdministeredUserRow): Obstacle[] {
-  if (row.deletedAt) return inTheWay(everything, 'The user is deleted.', users('undelete', row))
-  if (row.suspended) return inTheWay(everything, 'The user is suspended.', users('resume', row))
+  if (row.deletedAt) return inTheWay(everything, 'The user is deleted.', call('UndeleteUser', { user: `#${row.id}` }))
+  if (row.suspended) return inTheWay(everything, 'The user is suspended.', call('ResumeUser', { user: `#${row.id}` }))
   return []
 }
 
@@ -159,7 +165,7 @@ function activationObstacles(row: AdministeredUserRow, { provider }: Standing): 
       : []
   if (active && role === 'ROLE_INSTITUTION' && organizationId === null) {
     const reason = 'It belongs to no organization: its provider key doesn’t work.'
-    return obstacle(reason, users('set-organization', row, ' ORGANIZATION'))
+    return obstacle(reason, call('SetOrganization', { user: `#${row.id}`, organization: 'ORGANIZATION' }))
   }
   if (active) return role === 'ROLE_INSTITUTION' ? inactiveOrganization : []
   if (role === 'ROLE_ADMIN') {
@@ -201,7 +207,7 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, otherAd
   if (failed) {
     const why = failed.error ? `: ${failed.error}` : ''
     const reason = `${failedEmails.length} e-mails to it failed permanently${why.replace(/[.\s]+$/, '')}.`
-    add('recover by e-mail', reason, `auth-admin mail retry ${failed.id}`)
+    add('recover by e-mail', reason, call('RetryEmail', { id: failed.id }))
   }
   if (role === 'ROLE_ADMIN') {
     const reason = 'A ROLE_ADMIN that signs in by answers can only read its own record.'

@@ -77,14 +77,14 @@ test('an active user with an e-mail address and two answers has no obstacle', as
 
 test('for a suspended or deleted user everything is prevented, and the obstacle names the command that ends it', async t => {
   const { username, id } = await free()
-  const all = (state: string, command: string) =>
+  const all = (state: string, rpc: string) =>
     ['sign in', 'recover by answers', 'recover by e-mail', 'activate'].map(
-      what => `${what}: The user is ${state}. [auth-admin users ${command} ${id}]`,
+      what => `${what}: The user is ${state}. [auth-admin api ${rpc} '{"user":"#${id}"}' --yes]`,
     )
   await admin.suspendUser({ user: username })
-  t.deepEqual(await why(username), all('suspended', 'resume'))
+  t.deepEqual(await why(username), all('suspended', 'ResumeUser'))
   await admin.deleteUser({ user: username })
-  t.deepEqual(await why(username), all('deleted', 'undelete'))
+  t.deepEqual(await why(username), all('deleted', 'UndeleteUser'))
 })
 
 test('a fix has --reason where the command needs it: on the database itself, for passwords and administrators', async t => {
@@ -97,7 +97,7 @@ test('a fix has --reason where the command needs it: on the database itself, for
   t.deepEqual(await fixes(admin, username), new Set([`auth-admin users set-password ${id}`, edit]))
   t.deepEqual(await fixes(local, username), new Set([`auth-admin users set-password ${id} --reason REASON`, edit]))
   await admin.suspendUser({ user: username })
-  t.true((await fixes(local, username)).has(`auth-admin users resume ${id}`))
+  t.true((await fixes(local, username)).has(`auth-admin api ResumeUser '{"user":"#${id}"}' --yes`))
 
   const other = await service.signUp('ROLE_ADMIN')
   const otherId = idOf(other.token)
@@ -370,7 +370,7 @@ test('the obstacles to activation are listed for each role', async t => {
   ])
   await chief.setOrganization({ user: provider.username })
   t.deepEqual(await activations(provider.username), [
-    `It belongs to no organization: its provider key doesn’t work. [auth-admin users set-organization ${idOf(provider.token)} ORGANIZATION]`,
+    `It belongs to no organization: its provider key doesn’t work. [auth-admin api SetOrganization '{"user":"#${idOf(provider.token)}","organization":"ORGANIZATION"}' --yes]`,
   ])
   const candidate = await own.signUp('ROLE_ADMIN')
   t.deepEqual(await activations(candidate.username), [
@@ -399,7 +399,10 @@ test('the obstacles to recovery by e-mail are listed: no address, failed e-mails
      VALUES ('recovery-key', '{"userId": ${id}, "to": "x"}', 'en', NULL, 'mailbox unavailable', 9)`,
   )
   const [failed] = (await byEmail()).sort()
-  t.regex(failed!, /1 e-mails to it failed permanently: mailbox unavailable\. \[auth-admin mail retry \d+\]/)
+  t.regex(
+    failed!,
+    /1 e-mails to it failed permanently: mailbox unavailable\. \[auth-admin api RetryEmail '\{"id":\d+\}' --yes\]/,
+  )
   await chief.updateUser({ user: username, form: {}, updateMask: { paths: ['email'] } })
   const none = `recover by e-mail: It has no e-mail address. [auth-admin users edit ${id} --email ADDRESS`
   t.true((await byEmail()).some(text => text.startsWith(none)))
