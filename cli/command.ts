@@ -8,7 +8,7 @@ import { misuse } from './exit-codes.js'
 import type { Opening } from './local.js'
 import { readNumber, readText } from './terminal/ask.js'
 import type { Field } from './terminal/form.js'
-import { readNames, shownAtOnce } from './terminal/pages.js'
+import { shownAtOnce } from './terminal/pages.js'
 
 /** What help says about the sign-in that an RPC requires. */
 const signIns = {
@@ -67,13 +67,12 @@ export class Command extends Plain {
   }
 
   /** Adds the options of a list. */
-  pages({ fields }: { readonly fields: readonly string[] }): this {
+  pages(): this {
     return this.option('--limit <number>', `maximum number of rows (default: ${shownAtOnce})`, readNumber(1))
       .addOption(new Option('--all', 'all rows').conflicts('limit'))
       .option('--page-token <token>', 'continue where an earlier list ended')
       .json()
       .addOption(new Option('--jsonl', 'print each row as a JSON document on its own line').conflicts('json'))
-      .option('--fields <names>', 'only these fields, as --json names them, separated by commas', readNames(fields))
   }
 
   /** Ends its help with the sign-in that its RPC requires, unless any session suffices. */

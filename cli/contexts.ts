@@ -4,9 +4,33 @@ import { readFile, rm, stat } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import envPaths from 'env-paths'
 import { plainText } from '../server/process/plain-text.js'
+import { quote } from '../server/rules/shell.js'
 import { fail } from './exit-codes.js'
-import { loginTo, type Server } from './remote-failures.js'
 import { warn } from './terminal/output.js'
+
+/** A server to connect to. */
+export interface Server {
+  /** Name of its context. */
+  readonly name?: string
+  /** `https://host:port`, or `http://` on this machine. */
+  readonly url: string
+  /** PEM file of the authority that its certificate comes from, instead of those that the system trusts. */
+  readonly ca?: string
+  /** Name that its certificate is verified for, instead of the host of the URL. */
+  readonly serverName?: string
+}
+
+/** A server, to begin a sentence with. */
+export function nameOf({ name, url }: Server): string {
+  return name === undefined ? url : `Context ${name} (${url})`
+}
+
+/** The command that signs in to a server, by its context or at a URL. */
+export function loginTo({ name, url }: Server, at?: string): string {
+  const where = at ?? (name === undefined ? url : undefined)
+  const context = name === undefined ? undefined : `--context ${quote(name)}`
+  return ['auth-admin login', where, context].filter(Boolean).join(' ')
+}
 
 /** A server and how to reach it. */
 export interface Context extends Omit<Server, 'name'> {
@@ -68,7 +92,7 @@ export async function chooseContext(named: string | undefined): Promise<NamedCon
   if (name === undefined || name === local) return undefined
   const context = Object.hasOwn(contexts, name) ? contexts[name] : undefined
   if (!context) {
-    fail(`There is no context ${name}: see \`auth-admin contexts list\`, or create one with \`auth-admin login\`.`, 3)
+    fail(`There is no context ${name}: see \`auth-admin contexts\`, or create one with \`auth-admin login\`.`, 3)
   }
   return { name, context }
 }

@@ -77,60 +77,132 @@ export async function explain(error: unknown): Promise<Explanation> {
   }
 }
 
-/** A refusal, and where it comes from if that isn't this process. */
-type RemoteRefusal = ConnectError & {
-  /** The server as messages name it, and how to sign in to it. */
-  readonly server?: { readonly where: string; readonly login: string }
+/** What is known of a failure at a server. */
+interface Remote {
+  /** The server as messages name it. */
+  readonly where: string
+  /** The commands that sign in to it again, and that sign in anew with another option. */
+  readonly login: string
+  readonly loginAnew: string
+  /** The error of the connection, if it has one. */
+  readonly failure?: NodeJS.ErrnoException | undefined
 }
 
-/** What the service says of its refusal. */
+/** A refusal, and where it comes from if that isn't this process. */
+type RemoteRefusal = ConnectError & { readonly server?: Remote }
+
+const listener = 'AUTH_ADMIN_ADDRESS, by default port 50052'
+
+/**
+ * What is wrong with a server that can't be reached, or with what answers in its place: the cause, the exit code, and what to do.
+ * The cause is the error of the connection, or the code and message of the answer. First match applies.
+ */
+const causes: readonly (readonly [
+  cause: RegExp,
+  exitCode: ExitCode,
+  says: (cause: string, server: Remote) => string,
+])[] = [
+  [
+    /^(ECONNREFUSED|EHOST\w*|ENET\w*|ETIMEDOUT|ENOTFOUND|EAI_\w*)/,
+    7,
+    cause => `can’t be reached (${cause}): check the address, and that the service listens there (${listener}).`,
+  ],
+  [
+    /^(UNABLE_TO_|SELF_SIGNED_|DEPTH_ZERO_|CERT_UNTRUSTED)/,
+    1,
+    (_, { loginAnew }) =>
+      `has a certificate from an unknown authority: pass the PEM file of the authority, \`${loginAnew} --ca FILE\`.`,
+  ],
+  [
+    /^ERR_TLS_CERT_ALTNAME_INVALID/,
+    1,
+    (_, { loginAnew, failure }) =>
+      `has a certificate for ${namesOf(failure)}: use a URL with this name, or pass one, \`${loginAnew} --server-name NAME\`.`,
+  ],
+  [
+    /^(CERT_\w+|ERR_TLS_CERT_\w+)/,
+    1,
+    cause => `has an invalid certificate (${cause}): renew it, or correct the clock of this machine.`,
+  ],
+  [/^(Unavailable|DeadlineExceeded).*/, 7, cause => `doesn’t answer now (${cause}): try again later.`],
+  [
+    /^(ERR_|Unimplemented|\w+: (HTTP|.*content type))/,
+    1,
+    (_, { loginAnew }) =>
+      `doesn’t answer as the administration listener (${listener}): check port and scheme of the URL, then run \`${loginAnew}\`.`,
+  ],
+  [/^/, 7, () => 'closed the connection: try again later, or check port and scheme of the URL.'],
+]
+
+/** The names of the certificate that has another one than the URL. */
+function namesOf(failure: unknown): string {
+  const { cert } = failure as { cert?: { subjectaltname?: string } }
+  return cert?.subjectaltname?.replaceAll(/DNS:|IP Address:/g, '') || 'another name'
+}
+
+/** Exit codes of refusals by the name of their gRPC code; 1 for all others. */
+const exitCodes: Readonly<Record<string, ExitCode>> = {
+  InvalidArgument: 2,
+  NotFound: 3,
+  Unauthenticated: 4,
+  PermissionDenied: 4,
+  AlreadyExists: 5,
+  Aborted: 5,
+  FailedPrecondition: 5,
+  ResourceExhausted: 7,
+  Unavailable: 7,
+  DeadlineExceeded: 7,
+}
+
+/** What the service says of its refusal, or what is wrong with the server. */
 async function explainRefusal(error: RemoteRefusal): Promise<Explanation> {
   const [{ Code }, { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema }] = await Promise.all([
     import('@connectrpc/connect'),
     import('../proto/gen/google/rpc/error_details_pb.js'),
   ])
-  const exitCodes: Partial<Record<number, ExitCode>> = {
-    [Code.InvalidArgument]: 2,
-    [Code.NotFound]: 3,
-    [Code.Unauthenticated]: 4,
-    [Code.PermissionDenied]: 4,
-    [Code.AlreadyExists]: 5,
-    [Code.Aborted]: 5,
-    [Code.FailedPrecondition]: 5,
-    [Code.ResourceExhausted]: 7,
-    [Code.Unavailable]: 7,
-    [Code.DeadlineExceeded]: 7,
-  }
+  const { server } = error
   const [info] = error.findDetails(ErrorInfoSchema) as ErrorInfo[]
+  if (server && !info) {
+    const { failure } = server
+    const cause = failure ? `${failure.code}` : `${Code[error.code]}: ${error.rawMessage}`
+    const [pattern, exitCode, says] = causes.find(([pattern]) => pattern.test(cause))!
+    return { message: `${server.where} ${says(pattern.exec(cause)![0], server)}`, exitCode }
+  }
   const [wrong] = error.findDetails(BadRequestSchema) as BadRequest[]
   const [retry] = error.findDetails(RetryInfoSchema) as RetryInfo[]
   const fields = wrong?.fieldViolations.map(({ field, description }) => ({ field, message: description }))
-  const database = error.cause ? databaseFailure(error.cause) : undefined
   const retryAfter = Number(retry?.retryDelay?.seconds ?? 0)
-  const later = retryAfter > 0 ? ` Try again in ${retryAfter} s.` : ''
-  const wrongOnes = fields?.map(({ field, message }) =>
-    field.startsWith('form.') ? `${flagOf({ field: field.slice('form.'.length) })}: ${message}` : message,
-  )
-  const { where, login } = error.server ?? { where: undefined, login: 'auth-admin login' }
-  const refusal = wrongOnes?.length
-    ? wrongOnes.join(' ')
-    : // The only tokens here are those of sessions.
-      info?.reason === 'INVALID_TOKEN'
-      ? `Your session has ended: run \`${login}\`.`
-      : // A sign-in itself is refused with another sentence.
-        error.rawMessage.replace(/\. Sign in again\.$/, `: run \`${login}\`.`)
-  const how = info?.reason === 'JUSTIFICATION_NEEDED' ? ' Pass --reason.' : ''
-  const ofServer = {
-    UNAVAILABLE: `${where} can’t answer now; its database may be unreachable. Try again later.`,
-    INTERNAL: `${where} failed. Its log has the cause, under request ${info?.metadata.requestId}.`,
-  }[where === undefined ? '' : (info?.reason ?? '')]
   return {
-    message: database ?? ofServer ?? refusal + how + later,
-    exitCode: exitCodes[error.code] ?? 1,
+    message: sentenceOf(error, info, fields) + (retryAfter > 0 ? ` Try again in ${retryAfter} s.` : ''),
+    exitCode: exitCodes[Code[error.code]] ?? 1,
     reason: info?.reason,
     fields: fields?.length ? fields : undefined,
     retryAfter: retryAfter || undefined,
   }
+}
+
+/** A refusal as a sentence that says what to do here. */
+function sentenceOf(
+  { server, cause, rawMessage }: RemoteRefusal,
+  info: ErrorInfo | undefined,
+  fields: Explanation['fields'] = [],
+): string {
+  const { where, login } = server ?? { where: undefined, login: 'auth-admin login' }
+  const database = cause ? databaseFailure(cause) : undefined
+  if (database !== undefined) return database
+  const reason = info?.reason
+  if (where && reason === 'UNAVAILABLE')
+    return `${where} can’t answer now; its database may be unreachable. Try again later.`
+  if (where && reason === 'INTERNAL')
+    return `${where} failed. Its log has the cause, under request ${info!.metadata.requestId}.`
+  // The only tokens here are those of sessions.
+  if (reason === 'INVALID_TOKEN') return `Your session has ended: run \`${login}\`.`
+  if (reason === 'JUSTIFICATION_NEEDED') return `${rawMessage} Pass --reason.`
+  const flags = fields.map(({ field, message }) =>
+    field.startsWith('form.') ? `${flagOf({ field: field.slice('form.'.length) })}: ${message}` : message,
+  )
+  // A sign-in itself is refused with another sentence.
+  return flags.join(' ') || rawMessage.replace(/\. Sign in again\.$/, `: run \`${login}\`.`)
 }
 
 /** Our own errors are plain; others may quote what they were given. */

@@ -14,8 +14,6 @@ import { addContexts } from './commands/contexts.js'
 import { addDoctor } from './commands/doctor.js'
 import { addHelp } from './commands/help.js'
 import { addInstall } from './commands/install.js'
-import { addIssuer } from './commands/issuer.js'
-import { addImports } from './commands/lists/imports.js'
 import { addLogin } from './commands/login.js'
 import { addMail } from './commands/mail.js'
 import { addMasterKey } from './commands/master-key.js'
@@ -24,7 +22,6 @@ import { addOrganizations } from './commands/organizations.js'
 import { addQuestions } from './commands/questions.js'
 import { addRestore } from './commands/restore.js'
 import { addServices } from './commands/services.js'
-import { addSigningKeys } from './commands/signing-keys.js'
 import { addTotp } from './commands/totp.js'
 import { addUsers } from './commands/users.js'
 import { type ExitCode, explain } from './exit-codes.js'
@@ -104,10 +101,7 @@ Exit codes: 0 done, 1 failed or declined, 2 usage or a wrong field, 3 not found,
   addUsers(program)
   addOrganizations(program)
   addQuestions(program)
-  addImports(program)
   addServices(program)
-  addSigningKeys(program)
-  addIssuer(program)
   addMail(program)
   addAudit(program)
   addApi(program)

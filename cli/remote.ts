@@ -3,8 +3,8 @@ import type { ClientHttp2Session } from 'node:http2'
 import type { Transport } from '@connectrpc/connect'
 import type { GrpcTransportOptions } from '@connectrpc/connect-node'
 import { isLoopback } from '../server/process/settings.js'
+import { loginTo, nameOf, type Server } from './contexts.js'
 import { fail } from './exit-codes.js'
-import { explainFailure, loginTo, nameOf, type Server } from './remote-failures.js'
 
 /** A connection to a server. */
 export interface Remote {
@@ -14,19 +14,17 @@ export interface Remote {
 
 /**
  * Connects to Administration on a server, over gRPC. Calls carry the token, if there is one, and time out after `timeout`
- * milliseconds. Refusals name the server; when it can't be reached, or something else answers, the command ends with what
- * to do about it.
+ * milliseconds. Errors name the server, and what failed of the connection.
  */
 export async function openRemote(
   server: Server,
   tokenOf: () => string | undefined = () => undefined,
   { timeout = 30_000 }: { readonly timeout?: number } = {},
 ): Promise<Remote> {
-  const [{ createGrpcTransport }, { connect }, { ConnectError }, { ErrorInfoSchema }] = await Promise.all([
+  const [{ createGrpcTransport }, { connect }, { ConnectError }] = await Promise.all([
     import('@connectrpc/connect-node'),
     import('node:http2'),
     import('@connectrpc/connect'),
-    import('../proto/gen/google/rpc/error_details_pb.js'),
   ])
   const { url, ca, serverName } = server
   const tls = {
@@ -73,9 +71,10 @@ export async function openRemote(
           return await transport.unary(...call)
         } catch (thrown) {
           const error = ConnectError.from(thrown)
-          if (error.findDetails(ErrorInfoSchema).length > 0)
-            throw Object.assign(error, { server: { where: nameOf(server), login: loginTo(server) } })
-          return explainFailure(server, error, failure ?? (error.cause as typeof failure), speaksHttp2)
+          const commands = { login: loginTo(server), loginAnew: loginTo(server, url) }
+          // What speaks HTTP/2 and breaks off is a server that stops, or the network.
+          const broken = speaksHttp2 ? undefined : (failure ?? (error.cause as typeof failure))
+          throw Object.assign(error, { server: { where: nameOf(server), ...commands, failure: broken } })
         }
       },
       stream: transport.stream,

@@ -1,9 +1,8 @@
 // Signing in to a server: as `login`, and in place where a command needs a more recent sign-in.
 import type { SignInResponse } from '../proto/gen/auth/v1/administration_pb.js'
-import { type NamedContext, writeToken } from './contexts.js'
+import { type NamedContext, nameOf, type Server, writeToken } from './contexts.js'
 import { explain, misuse } from './exit-codes.js'
 import { openRemote } from './remote.js'
-import { nameOf, type Server } from './remote-failures.js'
 import { askKnownSecret, askText, canAsk, codeProblem, readSecret } from './terminal/ask.js'
 import { say } from './terminal/output.js'
 

@@ -166,13 +166,13 @@ function checkIssuer(registry: TokenIssuer, { issuer, audience }: Pick<Settings,
   if (isAdministrationAudience(registry.audience))
     throw new Error(
       `The tokens of this registry have audience ${registry.audience}, which is for tokens of administrators: change it with ` +
-        `\`auth-admin issuer set --audience ${quote(audience ?? firstAudience)} --confirm ${quote(registry.issuer)} --local\`.`,
+        `${setIssuer({ audience: audience ?? firstAudience, confirm: registry.issuer })}.`,
     )
   if (isForIssuer(registry))
     throw new Error(
       `The tokens of this registry have audience ${registry.audience}, which is their issuer: tokens for the issuer are for the ` +
         `registry alone. Set AUTH_AUDIENCE to another, such as ${firstAudience}; in an installed registry, change it with ` +
-        `\`auth-admin issuer set --audience ${firstAudience} --confirm ${quote(registry.issuer)} --local\`.`,
+        `${setIssuer({ audience: firstAudience, confirm: registry.issuer })}.`,
     )
   const other = { issuer: issuer ?? registry.issuer, audience: audience ?? registry.audience }
   if (other.issuer === registry.issuer && other.audience === registry.audience) return
@@ -182,9 +182,13 @@ function checkIssuer(registry: TokenIssuer, { issuer, audience }: Pick<Settings,
   ]
   throw new Error(
     `${wanted.filter(Boolean).join(' and ')}, but the tokens of this registry have issuer ${registry.issuer} and audience ` +
-      `${registry.audience}: leave both unset, or change the registry with \`auth-admin issuer set --issuer ` +
-      `${quote(other.issuer)} --audience ${quote(other.audience)} --confirm ${quote(other.issuer)}\`.`,
+      `${registry.audience}: leave both unset, or change the registry with ${setIssuer({ ...other, confirm: other.issuer })}.`,
   )
+}
+
+/** The command that changes issuer and audience of the registry. */
+function setIssuer(request: { issuer?: string; audience: string; confirm: string }): string {
+  return `\`auth-admin api SetIssuer ${quote(JSON.stringify(request))} --yes --local\``
 }
 
 async function hashFor(

@@ -80,7 +80,7 @@ async function main(): Promise<void> {
   if (service && !httpAddress && !settings.issuer && isLocalUrl(service.installation.tokens.issuer))
     log.warn(
       { issuer: service.installation.tokens.issuer },
-      'AUTH_ISSUER is not set, and the issuer of tokens is an address of this machine: unless the gateway listens there, run `auth-admin issuer set` with the URL of the gateway',
+      'AUTH_ISSUER is not set, and the issuer of tokens is an address of this machine: unless the gateway listens there, run `auth-admin api SetIssuer` with the URL of the gateway',
     )
   if (service && !stopping.signal.aborted) process.stderr.write(await greeting(service, settings))
 }
@@ -105,7 +105,7 @@ async function greeting({ addresses, installation, passwordFile }: Service, sett
     `gRPC     ${formatAddress(addresses.grpc)}`,
     http && `HTTP     ${http}`,
     addresses.metrics && `metrics  ${metricsUrl(settings, addresses.metrics)}`,
-    http && tokens.issuer !== http && `issuer   ${tokens.issuer} (see auth-admin issuer)`,
+    http && tokens.issuer !== http && `issuer   ${tokens.issuer} (see auth-admin api GetIssuer)`,
     addresses.admin &&
       `login    auth-admin login ${settings.tlsCert ? 'https' : 'http'}://${formatAddress(addresses.admin)}`,
     // Without a terminal, a log may keep what is written here.

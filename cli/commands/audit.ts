@@ -26,7 +26,7 @@ export function addAudit(program: Command): void {
   const audit = program.command('audit').description('Read and verify the audit log: events of sign-ins and changes.')
 
   withFilter(audit.command('list'))
-    .pages(eventList)
+    .pages()
     .description('List events, newest first.')
     .remarks(`
 Events that aren't sealed into the chain yet have no id. A change is shown as
@@ -101,12 +101,8 @@ function withFilter(command: Command): Command {
 function readAction(text: string): string {
   const action = readText(text)
   if (action.includes('*') || (auditActions as readonly string[]).includes(action)) return action
-  const words = action.toLowerCase().split(/[^a-z]+/)
-  const similar = auditActions.filter(known =>
-    known.split(/[.-]/).some((part, place) => place > 0 && words.includes(part)),
-  )
   const nouns = [...new Set(auditActions.map(known => `${known.split('.')[0]}.*`))]
-  throw new InvalidArgumentError(`There is no such action. Use ${(similar.length > 0 ? similar : nouns).join(', ')}.`)
+  throw new InvalidArgumentError(`There is no such action. Use ${nouns.join(', ')}, or one of these with its verb.`)
 }
 
 function toRequest({ user, actor, action, outcome, since, until }: Filter) {
@@ -132,10 +128,6 @@ function toOutput({ $typeName: _, $unknown: __, id, time, ...rest }: AuditLogEve
 
 const eventList: List<AuditLogEvent, 'events'> = {
   name: 'events',
-  fields: [
-    ...['id', 'time', 'action', 'outcome', 'reason', 'actor', 'actorId', 'actorUsername', 'subjectId'],
-    ...['subjectUsername', 'object', 'address', 'requestId'],
-  ],
   toOutput,
   head: { titles: ['id', 'time', 'what', 'by', 'whom', 'from'], whole: ['by'] },
   toCells(event) {

@@ -10,6 +10,7 @@ import {
   chooseContext,
   contextOf,
   local,
+  loginTo,
   readContexts,
   removeToken,
   tokenFileOf,
@@ -18,7 +19,6 @@ import {
 } from '../contexts.js'
 import { explain, fail, misuse } from '../exit-codes.js'
 import { openRemote, readUrl } from '../remote.js'
-import { loginTo } from '../remote-failures.js'
 import { checkServer, type Secrets, signIn } from '../sign-in.js'
 import { canAsk, given, readSecret } from '../terminal/ask.js'
 import { printFields, printJson, say, timeText } from '../terminal/output.js'

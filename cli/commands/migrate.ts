@@ -18,11 +18,11 @@ export function addMigrate(program: Command): void {
 Without a command it runs \`migrate up\`. The service does the same at its start,
 unless AUTH_MIGRATE=off: then it refuses a database that \`migrate up\` would change.
 After all processes are updated, run \`migrate up --contract\`.`)
-    .examples('migrate plan', 'migrate up', 'migrate up --contract')
+    .examples('migrate status', 'migrate up', 'migrate up --contract')
 
   migrate
     .command('status')
-    .description('Show the migrations that ran and those that are pending.')
+    .description('Show the migrations that ran, and those that are pending with the command that runs them.')
     .json()
     .remarks(`
 States: done, pending, newer (run by a newer version; this version starts after
@@ -32,25 +32,14 @@ an \`expand\`, and refuses to start after a \`contract\`).`)
       const found = await read(api)
       if (json) return printJson(found)
       const cells = Object.entries(found).flatMap(([state, migrations]) =>
-        migrations.map(({ name, kind, runTime }) => [name, kind, state, runTime]),
+        migrations.map(({ name, kind, runTime }) => [
+          name,
+          kind,
+          state,
+          state === 'pending' ? howToRun(kind) : runTime,
+        ]),
       )
-      printTable({ titles: ['migration', 'kind', 'state', 'run at'] }, cells, 'There are no migrations.')
-    }, opening)
-
-  migrate
-    .command('plan')
-    .description('Show the pending migrations, and which command runs them.')
-    .json()
-    .examples('migrate plan')
-    .administers(async (api, { json }: Options) => {
-      const { pending } = await read(api)
-      if (json) return printJson({ pending })
-      const cells = pending.map(({ name, kind }) => [
-        name,
-        kind,
-        kind === 'expand' ? 'migrate up, before the update' : 'migrate up --contract, after the update',
-      ])
-      printTable({ titles: ['migration', 'kind', 'run by'] }, cells, 'The tables are up to date.')
+      printTable({ titles: ['migration', 'kind', 'state', 'run'] }, cells, 'There are no migrations.')
     }, opening)
 
   migrate
@@ -98,6 +87,11 @@ async function bringUp({ contract, json }: Options & { contract?: boolean }): Pr
   if (json) return printJson({ database: where, migrations })
   if (migrations.length > 0) return say(`Done: ${migrations.join(', ')}.`)
   say(left.length > 0 ? 'Nothing changed.' : 'The tables are up to date; nothing changed.')
+}
+
+/** The command that runs a pending migration, and when. */
+function howToRun(kind: string): string {
+  return kind === 'expand' ? 'by migrate up, before the update' : 'by migrate up --contract, after the update'
 }
 
 /** Migrations by their state. */

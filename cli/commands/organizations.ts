@@ -5,7 +5,6 @@ import {
   OrganizationFormSchema,
   OrganizationSchema,
 } from '../../proto/gen/auth/v1/administration_pb.js'
-import { PartnerOrganizationSchema } from '../../proto/gen/auth/v1/records_pb.js'
 import { nicknameKey } from '../../server/rules/names.js'
 import { formFields, type OrganizationAttribute } from '../../server/rules/organization.js'
 import type { Api, GlobalOptions as Options } from '../administration.js'
@@ -17,7 +16,6 @@ import { printFields, printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../terminal/pages.js'
 import { type ExportOptions, exportAll, withExport } from './lists/export.js'
 import { addImport } from './lists/import.js'
-import { listedFields } from './users/output.js'
 
 /** The fields of an organization. */
 const fields: readonly Field<OrganizationAttribute>[] = formFields.map(
@@ -65,7 +63,7 @@ without a terminal the command is refused (5) unless you pass --yes.`)
 
   organizations
     .command('list')
-    .pages(organizationList)
+    .pages()
     .description('List organizations by id. Only --json has every field.')
     .addOption(new Option('--active', 'only those with enabled keys').conflicts('inactive'))
     .option('--inactive', 'only those with disabled keys')
@@ -233,7 +231,6 @@ function toOutput(organization: Organization) {
 
 const organizationList: List<Organization, 'organizations'> = {
   name: 'organizations',
-  fields: [...listedFields(PartnerOrganizationSchema), 'etag'],
   toOutput,
   head: { titles: ['id', 'name', 'inep', 'type', 'active', 'phone', 'email'], whole: ['inep', 'phone'] },
   toCells({ record }) {

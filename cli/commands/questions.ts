@@ -28,7 +28,7 @@ export function addQuestions(program: Command): void {
 
   questions
     .command('list')
-    .pages(questionList)
+    .pages()
     .description('List questions in their order, including retired ones.')
     .addOption(new Option('--offered', 'only those that users may answer').conflicts('retired'))
     .option('--retired', 'only those that take no new answers')
@@ -104,7 +104,7 @@ A new question is the last.`)
     .description('Show questions of sign-ups that aren’t in the registry.')
   unmatched
     .command('list')
-    .pages(unmatchedList)
+    .pages()
     .description('List questions of sign-ups that aren’t in the registry, with the number of users of each.')
     .remarks(`
 Applications may offer their own questions. The answers are kept, and count once
@@ -159,7 +159,6 @@ function toOutput({ record, etag }: AdministeredQuestion) {
 
 const questionList: List<AdministeredQuestion, 'questions'> = {
   name: 'questions',
-  fields: ['id', 'question', 'active', 'status', 'etag'],
   toOutput,
   head: { titles: ['id', 'status', 'question'] },
   toCells({ record }) {
@@ -171,7 +170,6 @@ const questionList: List<AdministeredQuestion, 'questions'> = {
 
 const unmatchedList: List<UnmatchedQuestion, 'questions'> = {
   name: 'questions',
-  fields: ['question', 'users'],
   toOutput: ({ question, users }) => ({ question, users }),
   head: { titles: ['users', 'question'], whole: ['question'] },
   toCells: ({ question, users }) => [users, question],

@@ -42,7 +42,7 @@ export function addServices(program: Command): void {
 
   services
     .command('list')
-    .pages(serviceList)
+    .pages()
     .description('List services by name. Only --json shows their keys, each by its first characters.')
     .remarks(`
 To change or delete a service or its keys, use \`auth-admin api\` with
@@ -100,7 +100,6 @@ function toOutput({ name, scopes, keys, createTime }: Service) {
 
 const serviceList: List<Service, 'services'> = {
   name: 'services',
-  fields: ['name', 'scopes', 'createTime', 'keys'],
   toOutput,
   head: { titles: ['name', 'scopes', 'keys', 'expires', 'last used'] },
   toCells(service) {

@@ -88,12 +88,10 @@ export interface Reading {
   /** Whether spreadsheets may have written the file: then apostrophes before formulas, and formulas that yield a text, are undone. */
   readonly isCsv: boolean
   readonly keepIds: boolean
-  /** Gets each column of a cell whose line breaks became spaces. */
-  folded(column: string): void
 }
 
 /** Reads the cells of a row, with the problems of those that can't be read. */
-function readCells(cells: Cells, all: Readonly<Record<string, Column>>, { isCsv, folded, keepIds }: Reading) {
+function readCells(cells: Cells, all: Readonly<Record<string, Column>>, { isCsv, keepIds }: Reading) {
   const row: Record<string, unknown> = {}
   const form: Record<string, unknown> = {}
   const problems: { field: string; message: string }[] = []
@@ -106,7 +104,6 @@ function readCells(cells: Cells, all: Readonly<Record<string, Column>>, { isCsv,
     const value = isError ? new Error('A spreadsheet shows an error here: correct the cell.') : readers[kind](cell)
     if (value instanceof Error) problems.push({ field: name, message: value.message })
     else if (value !== undefined) {
-      if (kind === 'text' && typeof cell === 'string' && /[\r\n]/.test(cell.trim())) folded(name)
       if (inForm) form[field] = value
       else row[field] = value
     } else if (inForm) {

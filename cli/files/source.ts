@@ -64,7 +64,6 @@ export async function openSource(path: string, wanted: Format | undefined): Prom
   if (!(await stat(path)).isFile())
     misuse(`${path} is not a regular file, which an import reads more than once. Save it as one, and import that file.`)
   const start = await readStart(path)
-  refuseBinary(path, start)
   const { digest, encoding } = await survey(path, encodingOf(start))
   const { default: iconv } = await import('iconv-lite')
   const text = iconv.decode(start, encoding).replace(/^\ufeff+/, '')
@@ -76,12 +75,13 @@ export async function openSource(path: string, wanted: Format | undefined): Prom
   const mark = /^(?:efbbbf|fffe|feff)/.test(start.toString('hex', 0, 3)) ? '\ufeff' : ''
   const beginning = mark + (namesDelimiter ? `sep=${delimiter}${lineEnd}` : '')
   const source = { path, format, digest, encoding, beginning, lineEnd, delimiter, namesDelimiter, head: [] }
-  for await (const { texts, line } of format === 'jsonl' ? readFirstLine(source) : parseCsv(source)) {
+  for await (const first of format === 'jsonl' ? linesOf(source) : parseCsv(source)) {
+    const texts = 'texts' in first ? first.texts : []
     const head = texts.map(cell => (cell ?? 'NULL').replace(/\p{Default_Ignorable_Code_Point}/gu, '').trim())
     const names = head.map(name => name.toLowerCase())
     const twice = names.find((name, index) => name !== '' && names.indexOf(name) !== index)
     if (twice !== undefined) misuse(`${path} has two columns ${twice}: remove one.`)
-    return { ...source, head, firstLine: line }
+    return { ...source, head, firstLine: first.line }
   }
   misuse(
     format === 'csv'
@@ -97,25 +97,13 @@ async function readStart(path: string): Promise<Buffer> {
   return buffer.subarray(0, bytesRead)
 }
 
-/** Files of other programs, by the bytes that they begin with, and what to do with them. */
-const others: Readonly<Record<string, string>> = {
-  '504b0304': 'is a workbook (XLSX, ODS) or another ZIP file. Save it as CSV, and import that file.',
-  d0cf11e0a1b11ae1: 'is a workbook (XLS). Save it as CSV, and import that file.',
-  '1f8b': 'is compressed (gzip). Unpack it first.',
-  '255044462d': 'is a PDF. Export its table as CSV, and import that file.',
-}
-
-function refuseBinary(path: string, start: Buffer): void {
-  for (const [bytes, sentence] of Object.entries(others))
-    if (start.toString('hex', 0, bytes.length / 2) === bytes) misuse(`${path} ${sentence}`)
-}
-
+/** Refuses workbooks, PDF, HTML, and other JSON. */
 function refuseOther(path: string, text: string): void {
   const [first = ''] = text.trimStart().split(/[\r\n]/, 1)
-  if (first.includes('\0')) misuse(`${path} is not a text file. Save it as CSV, and import that file.`)
-  if (first.startsWith('<')) misuse(`${path} is a page of HTML or XML. Save its table as CSV, and import that file.`)
-  if (/^\s*\[\s*[[{\]]/.test(text))
-    misuse(`${path} is a JSON array: write one object on each line, as \`jq -c '.[]'\` does.`)
+  if (/^(<|%PDF)|[\0-\x08\x0e-\x1f]/.test(first))
+    misuse(`${path} is not a table as text. Save it as CSV in the program that made it, and import that file.`)
+  if (/^\s*(\[\s*[[{\]]|\{\s*[\r\n])/.test(text))
+    misuse(`${path} is one JSON document: write one object on each line, as \`jq -c '.[]'\` does.`)
 }
 
 /** UTF-16 by its byte order mark, or by the zeros of the letters that names of columns begin with. */
@@ -320,14 +308,6 @@ async function* linesOf(source: Pick<Source, 'path' | 'encoding'>): AsyncGenerat
     }
   }
   if (rest.trim() !== '') yield { text: rest, line: line + 1 }
-}
-
-/** The first line of JSON, which isn't the beginning of a longer document. */
-async function* readFirstLine(source: Pick<Source, 'path' | 'encoding'>): AsyncGenerator<Parsed> {
-  for await (const { text, line } of linesOf(source)) {
-    if (text.trim() === '{') misuse(`${source.path}, line ${line}: Write one object on each line, as \`jq -c\` does.`)
-    return yield { texts: [], line }
-  }
 }
 
 async function* readLines(source: Source): AsyncGenerator<SourceRow> {

@@ -4,7 +4,7 @@ import type { Client } from '@connectrpc/connect'
 import { InvalidArgumentError } from 'commander'
 import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { decodePlainText } from '../../server/process/plain-text.js'
-import { isEmailAddress, isOneLine } from '../../server/rules/names.js'
+import { isEmailAddress, isOneLine, typedKey } from '../../server/rules/names.js'
 import { quote } from '../../server/rules/shell.js'
 import { limits, tooLong } from '../../server/rules/sizes.js'
 import type { Place } from '../contexts.js'
@@ -31,7 +31,7 @@ export function emailProblem(text: string): string | undefined {
 
 /** What is wrong with a text as a one-time code, as a sentence; undefined when it looks like one. */
 export function codeProblem(text: string): string | undefined {
-  return /^\d{6}$/.test(text.replace(/\s/g, '')) ? undefined : 'A code has 6 digits.'
+  return /^\d{6}$/.test(typedKey(text)) ? undefined : 'A code has 6 digits.'
 }
 
 /** Reads the value of an option that is a text; empty means none. */
@@ -214,19 +214,4 @@ export function readTime(value: string): Date {
   if (Number.isNaN(time.getTime()))
     throw new InvalidArgumentError('Use 90s, 15m, 2h, 7d, or a time such as 2026-01-31T12:00:00Z.')
   return time
-}
-
-/**
- * The name that confirms what can't be undone, for commands that scripts run on the database itself: there no
- * confirmation is needed; on a server it is.
- */
-export async function confirmAtServer(
-  sentence: string,
-  name: string,
-  options: Place & { confirm?: string; json?: boolean },
-  validate: (confirm: string) => Promise<unknown>,
-): Promise<string> {
-  const { contextOf } = await import('../contexts.js')
-  const scripted = options.confirm === undefined && !canAsk(options) && !(await contextOf(options))
-  return scripted ? name : confirmName(sentence, name, options, validate)
 }

@@ -1,7 +1,5 @@
 // Lists, all in one shape: the same flags, documents, defaults and hints. A list is printed page by page as it arrives, so
 // that none is too long for the memory.
-import { InvalidArgumentError } from 'commander'
-import { misuse } from '../exit-codes.js'
 import { type Cell, type Head, jsonText, say, startTable, write } from './output.js'
 import { withProgress } from './progress.js'
 
@@ -9,8 +7,6 @@ import { withProgress } from './progress.js'
 export interface List<Row, Name extends string> {
   /** The plural of its noun: the name of its records in the document. */
   readonly name: Name
-  /** All fields that a record can have in the document; `a.b` is one within another. */
-  readonly fields: readonly string[]
   toOutput(row: Row): object
   /** Columns that it has for users. */
   readonly head: Head
@@ -26,7 +22,6 @@ export interface ListOptions {
   readonly pageToken?: string
   readonly json?: boolean
   readonly jsonl?: boolean
-  readonly fields?: readonly string[]
 }
 
 /** The part of a list that a call returns: its rows by the name of the list, and where it continues; empty at the end. */
@@ -59,18 +54,6 @@ export async function* readPages<Row, Name extends string>(
     count += rows.length
     next = nextPageToken
   } while (next !== '' && count < wanted)
-}
-
-/** Reads pages of a list that is there as a whole. */
-export function pagesOf<Row, Name extends string>({ name }: List<Row, Name>, all: readonly Row[]): Read<Row, Name> {
-  return async ({ pageSize, pageToken }) => {
-    const start = pageToken === '' ? 0 : Number(pageToken)
-    const isPlace = /^[1-9]\d{0,8}$/.test(pageToken) && start < all.length
-    if (pageToken !== '' && !isPlace) misuse('Not a page token of this list: start without one.')
-    const end = start + pageSize
-    const nextPageToken = end < all.length ? String(end) : ''
-    return { [name]: all.slice(start, end), nextPageToken } as Page<Row, Name>
-  }
 }
 
 /**
@@ -108,12 +91,13 @@ interface Printer<Row> {
   end?(nextPageToken: string): string
 }
 
-function printerOf<Row>(list: List<Row, string>, { json, jsonl, fields }: ListOptions): Printer<Row> {
-  const output = (row: Row) => pick(list.toOutput(row), fields)
-  if (json) return documentOf(list.name, output)
-  if (jsonl) return { rows: rows => rows.map(row => `${jsonText(output(row))}\n`).join('') }
-  const toCells = fields ? (row: Row) => Object.values(output(row)).map(toCell) : list.toCells
-  const table = startTable(fields ? { titles: fields } : list.head)
+function printerOf<Row>(
+  { name, head, toOutput, toCells }: List<Row, string>,
+  { json, jsonl }: ListOptions,
+): Printer<Row> {
+  if (json) return documentOf(name, toOutput)
+  if (jsonl) return { rows: rows => rows.map(row => `${jsonText(toOutput(row))}\n`).join('') }
+  const table = startTable(head)
   return { rows: rows => (rows.length > 0 ? table(rows.map(toCells)) : '') }
 }
 
@@ -131,27 +115,5 @@ function documentOf<Row>(name: string, output: (row: Row) => object): Printer<Ro
         .join(''),
     end: nextPageToken =>
       `${before === ',' ? '\n  ' : before}],\n  "nextPageToken": ${JSON.stringify(nextPageToken)}\n}\n`,
-  }
-}
-
-/** The fields of a row that are named, in that order; all of them when none are. An absent one is null. */
-function pick(row: object, fields: readonly string[] | undefined): Record<string, unknown> {
-  if (!fields) return row as Record<string, unknown>
-  const at = (path: string) =>
-    path.split('.').reduce<unknown>((value, name) => (value as Record<string, unknown> | undefined)?.[name], row)
-  return Object.fromEntries(fields.map(field => [field, at(field) ?? null]))
-}
-
-function toCell(value: unknown): Cell {
-  const isPlain = typeof value !== 'object' || value === null || value instanceof Date
-  return isPlain ? (value as Cell) : JSON.stringify(value)
-}
-
-/** Reads the names of fields, of which `valid` are the known ones. */
-export function readNames(valid: readonly string[]) {
-  return (value: string): string[] => {
-    const names = value.split(',').map(name => name.trim())
-    if (names.every(name => valid.includes(name))) return names
-    throw new InvalidArgumentError(`Use one or more of ${valid.join(', ')}, separated by commas.`)
   }
 }

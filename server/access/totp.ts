@@ -10,6 +10,7 @@ import { codeLimits, type TotpSecrets } from '../models/totp-secret.js'
 import type { Settings } from '../process/settings.js'
 import type { Call } from '../requests/call.js'
 import { Refusal, refuse } from '../requests/refusal.js'
+import { typedKey } from '../rules/names.js'
 import type { Attempt } from './sign-in.js'
 
 /** Checks one-time codes. */
@@ -106,11 +107,10 @@ export function secondsToNextCode(used: number, now: number): number {
 const stepAt = (now: number) => Math.floor(now / 1000 / period)
 
 /**
- * Returns the time step (RFC 6238) that a code belongs to; undefined for a wrong code. White space in the code doesn't
- * matter; `now` is in ms since 1970.
+ * Returns the time step (RFC 6238) that a code, as typed, belongs to; undefined for a wrong code. `now` is in ms since 1970.
  */
 export function totpStep(secret: string, code: string, now: number): number | undefined {
-  const token = code.replace(/\s/g, '')
+  const token = typedKey(code)
   if (!/^\d{6}$/.test(token)) return undefined
   const delta = new TOTP({ secret, period }).validate({ token, timestamp: now, window: 1 })
   return delta === null ? undefined : stepAt(now) + delta

@@ -9,7 +9,7 @@ import type { Registry } from '../models/define-models.js'
 import { describeProcess } from '../models/process.js'
 import { rotateAfter } from '../models/signing-key.js'
 import type { UndeclaredProxies } from '../observability/undeclared-proxy.js'
-import { createMailTransport, describe, within } from '../outbox/transport.js'
+import { createMailTransport, describe, refusesName, within } from '../outbox/transport.js'
 import { measureHashing } from '../passwords/threads.js'
 import { adminPasswordFiles } from '../process/data-folder.js'
 import { formatAddress, isLocalUrl, type Settings } from '../process/settings.js'
@@ -171,7 +171,7 @@ const registry: Checks = {
     if (isApart && registry && isLocalUrl(registry.issuer))
       return warning(
         `Tokens have issuer ${registry.issuer}, an address of the machine itself.`,
-        'Unless all clients and services run there, run `auth-admin issuer set --issuer URL` with the URL of the gateway.',
+        'Unless all clients and services run there, run `auth-admin api SetIssuer \'{"issuer": "URL", "confirm": "URL"}\' --yes` with the URL of the gateway.',
       )
     return ok(`Processes that serve this registry: ${running.length}. All have its issuer.`)
   },
@@ -215,7 +215,7 @@ const registry: Checks = {
     if (failed > 0)
       return warning(
         `${many(failed, 'e-mail')} failed permanently.`,
-        'Fix the cause that `auth-admin mail list --failed` shows, then run `mail retry`.',
+        'Fix the cause that `auth-admin mail list --failed` shows, then run `auth-admin api RetryFailedEmails --yes`.',
       )
     if (oldestSeconds > 600)
       return warning(
@@ -292,7 +292,7 @@ const surroundings: Checks = {
     const [where, fix] = settings.smtpUrl
       ? [
           'The mail server of SMTP_URL',
-          'Check host, port, user, password and scheme (smtps where the port begins with TLS, else smtp); then run `auth-admin mail test ADDRESS`.',
+          'Check host, port, user, password and scheme (smtps where the port begins with TLS, else smtp); then run `auth-admin api SendTestEmail \'{"email": "ADDRESS"}\'`.',
         ]
       : ['The folder for e-mails in AUTH_DATA_DIR', 'Let the user of the service write to its folder mail.']
     try {
@@ -304,7 +304,11 @@ const surroundings: Checks = {
         )
       return ok(`${where} accepts e-mails.`)
     } catch (error) {
-      return failed(`${where} can’t be used (${describe(error)}).`, fix)
+      if (!refusesName(error)) return failed(`${where} can’t be used (${describe(error)}).`, fix)
+      return failed(
+        `${where} refuses the name by which this service greets it (${describe(error)}).`,
+        'Add `?name=NAME` to SMTP_URL, with a name that the mail server accepts, such as the DNS name of this machine.',
+      )
     } finally {
       transport.close()
     }

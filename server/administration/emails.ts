@@ -24,7 +24,10 @@ export function emailRpcs({
   emails,
   openPage,
   settings,
-}: Pick<Models, 'emails'> & { openPage: OpenPage; settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir'> }) {
+}: Pick<Models, 'emails'> & {
+  openPage: OpenPage
+  settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'issuer' | 'dataDir'>
+}) {
   const find = async (id: string, t?: Transaction) => (await emails.find(id, t)) ?? missing(id)
 
   return {

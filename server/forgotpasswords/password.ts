@@ -40,7 +40,7 @@ export function passwordUpdateByUsername(deps: {
       const [hash] = await passwords.hash([{ context: 'password', text: newPassword }], waiter)
       await transact(async ({ t, record, target }) => {
         const by = { byToken: !isFreshByKey(caller.session, now()), session: caller.session.id }
-        await users.changePassword(target.id, hash!, by, t)
+        await users.changePassword(target, hash!, by, t)
         await notifyOwner('password-changed', target, call, t)
         await record({ action: 'user.change-password', subject_id: target.id })
       })

@@ -6,7 +6,7 @@ import type { Tokens } from '../access/tokens.js'
 import type { ForgotPasswordsRpcs } from '../calls/context.js'
 import type { EmailRequests } from '../limits/email-requests.js'
 import type { KnownAccounts } from '../limits/known-accounts.js'
-import type { RateLimits } from '../limits/rate-limits.js'
+import { type RateLimits, tooManyAttempts } from '../limits/rate-limits.js'
 import type { Models } from '../models/define-models.js'
 import type { RecoveryRequest } from '../models/email.js'
 import type { NotifyOwner } from '../outbox/notice.js'
@@ -14,7 +14,7 @@ import type { Settings } from '../process/settings.js'
 import { network } from '../requests/client-address.js'
 import type { ChooseLocale } from '../requests/locale.js'
 import { Refusal, refuse } from '../requests/refusal.js'
-import { emailKey, isEmailAddress, usernameKey } from '../rules/names.js'
+import { emailKey, isEmailAddress, typedKey, usernameKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 
 /** The RPCs of recovery by a mailed key. */
@@ -48,9 +48,9 @@ export function recoveryKeyRpcs(
   /**
    * Whether the bucket refuses the request and the account is exempt from it. Rethrows the refusal for other accounts.
    */
-  async function isExempt(known: boolean, take: () => unknown): Promise<boolean> {
+  async function isExempt(known: boolean, address: string): Promise<boolean> {
     try {
-      await take()
+      await rateLimits.take('recoveryRequests', address)
       return false
     } catch (error) {
       if (!(error instanceof Refusal) || !known) throw error
@@ -78,9 +78,11 @@ export function recoveryKeyRpcs(
       const { address, requestId } = call
       const key = usernameKey(request.username ?? '')
       const known = await knownAccounts.knows(address, key)
-      let exempt = await isExempt(known, () => rateLimits.check('recoveryRequests', address))
+      const wait = await rateLimits.blockedFor(address, 'recoveryRequests')
+      if (wait !== undefined && !known) throw tooManyAttempts(wait, 'recoveryRequests')
+      let exempt = wait !== undefined
       using _turn = await emailRequests.begin(call, known)
-      exempt ||= await isExempt(known, () => rateLimits.take('recoveryRequests', address))
+      exempt ||= await isExempt(known, address)
       // The outbox decides whether an e-mail goes out, so that response times don't show which users exist.
       const actor = call.service && auditContext(call).actor
       const parameters = { usernameKey: key, email, address, requestId, actor }
@@ -94,7 +96,7 @@ export function recoveryKeyRpcs(
     async loginByUsernameAndKey(request, { call }) {
       const { username = '', key = '' } = request
       if (tooLong(username, 'text') || tooLong(key, 'key')) refuse(Reason.INVALID_KEY)
-      const normalized = key.trim().toUpperCase()
+      const normalized = typedKey(key)
       if (username.trim() === '' || normalized === '') refuse(Reason.INVALID_KEY)
 
       await using attempt = await signIns.begin('session.login-by-key', usernameKey(username), call)

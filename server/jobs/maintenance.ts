@@ -56,19 +56,15 @@ export function startMaintenance(
   async function round(signal?: AbortSignal) {
     // Age alone decides on all that follows.
     if ((await models.clock.doubt()) > 0) return
-    await models.attempts.prune()
-    const { buckets, mailedKeys, emails, emailQuotas, formerUsernames, imports, processes, refreshedSessions } = models
-    const pruned = [buckets, mailedKeys, emails, emailQuotas, formerUsernames, imports, processes, refreshedSessions]
-    for (const table of pruned) await table.prune()
+    for (const model of Object.values(models)) if ('prune' in model) await model.prune()
     while (await eraseOne('deleted', administeredUsers.lockForPurge));
-    await signingKeys.prune()
     await database.transact(async t => {
       const kid = await signingKeys.rotate({ force: false, lead: publishLead, tokenTtl }, t)
       if (!kid) return
       const event = { action: 'signing-key.rotate', outcome: 'ok', reason: 'age', actor: 'service' } as const
       await audit.append({ ...event, object: `signing-key:${kid}` }, t)
     })
-    const broken = await audit.prune(auditRetention)
+    const broken = await audit.pruneOlder(auditRetention)
     if (broken !== undefined)
       log.error({ at: broken }, 'the audit log is broken; what is older than that is not deleted')
     if (unactivatedRetention !== undefined) await eraseUnactivated(unactivatedRetention, signal)

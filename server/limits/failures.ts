@@ -5,6 +5,17 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { type Limit, Refusal } from '../requests/refusal.js'
 import { maxEntries } from './cache-size.js'
 
+/** Minimum milliseconds between two reads of failures that have reached the limit. */
+const confirmedFor = 250
+
+/** Failures of a subject. Times are in ms. */
+interface Cached {
+  readonly count: number
+  readonly until: number
+  /** When the database last confirmed that they reached the limit. */
+  readonly confirmedAt?: number
+}
+
 /**
  * Creates the failures of subjects, such as users, by id, in a process. `max` failures in a window reach the limit; `now` is a
  * clock in ms.
@@ -14,15 +25,17 @@ export function createFailures(deps: {
   readonly max: number
   /** Counts a failure for all replicas. Returns the failures of the window, and the seconds until it ends. */
   readonly count: (id: number) => Promise<{ readonly count: number; readonly seconds: number }>
+  /** Reads the failures of all replicas. */
+  readonly read: (id: number) => Promise<number>
   readonly now: () => number
 }) {
-  const { limit, max, count, now } = deps
-  /** Counts by id, with the end of their window in ms. */
-  const counts = new LRUCache<number, { readonly count: number; readonly until: number }>(maxEntries(100_000))
+  const { limit, max, count, read, now } = deps
+  /** Counts by id. */
+  const counts = new LRUCache<number, Cached>(maxEntries(100_000))
   /** Attempts in flight by id. */
   const inFlight = new Map<number, number>()
 
-  function countOf(id: number): { readonly count: number; readonly until: number } {
+  function countOf(id: number): Cached {
     const cached = counts.get(id)
     return cached && cached.until > now() ? cached : { count: 0, until: 0 }
   }
@@ -30,10 +43,18 @@ export function createFailures(deps: {
   const reached = (retryAfter: number) => new Refusal(Reason.TOO_MANY_ATTEMPTS, { retryAfter, limit })
 
   return {
-    /** Refuses with TOO_MANY_ATTEMPTS when the failures have reached the limit. */
-    check(id: number): void {
-      const { count, until } = countOf(id)
-      if (count >= max) throw reached((until - now()) / 1000)
+    /**
+     * Refuses with TOO_MANY_ATTEMPTS when the failures have reached the limit. It reads them again once in 250 ms then, because an
+     * administrator can clear them.
+     */
+    async check(id: number): Promise<void> {
+      const { count, until, confirmedAt = 0 } = countOf(id)
+      if (count < max) return
+      if (now() - confirmedAt > confirmedFor) {
+        counts.set(id, { count, until, confirmedAt: now() })
+        counts.set(id, { count: await read(id), until, confirmedAt: now() })
+      }
+      if (countOf(id).count >= max) throw reached((until - now()) / 1000)
     },
     /**
      * Counts an attempt as in flight until the result is disposed of. Refuses with TOO_MANY_ATTEMPTS when failures and

@@ -133,14 +133,14 @@ export function createRateLimits(deps: {
       stateOf('serviceReads', service).bucket.spend(-users)
     },
     /**
-     * Returns the seconds to wait for an address with too many failures or attempts in flight; else undefined. It reads the
-     * cache. If the cached bucket is full, it also reads the bucket once in 250 ms, because an administrator can clear it.
+     * Returns the seconds to wait for an address with too many operations of a kind, those in flight included; else undefined. It
+     * reads the cache. If the cached bucket is full, it also reads the bucket once in 250 ms, because an administrator can clear it.
      */
-    async blockedFor(address: string): Promise<number | undefined> {
-      const state = stateOf('failures', network(address))
+    async blockedFor(address: string, kind: 'failures' | SharedKind = 'failures'): Promise<number | undefined> {
+      const state = stateOf(kind, network(address))
       if (state.bucket.blockedFor(1) > 0 && now() - state.confirmedAt > confirmedFor) {
         state.confirmedAt = now()
-        state.bucket.fill(await buckets.read(counterKeys.address('failures', address), limits.failures))
+        state.bucket.fill(await buckets.read(counterKeys.address(kind, address), limits[kind]))
       }
       return wait(state)
     },

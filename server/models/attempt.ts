@@ -54,13 +54,19 @@ export function createCounterKeys(masterKey: Pick<MasterKey, 'digest'>) {
     device: (proof: Proof, { userId, session }: Device) => name('device', proof, String(userId), session),
     /** Wrong activation keys that a user gave. */
     activation: (userId: number) => name('activation', String(userId)),
+    /** Requests for a recovery key of a user to another address than the registered one. */
+    otherAddress: (userId: number) => name('other-address', String(userId)),
     /** Actions of a kind by one client address. */
     address: (kind: string, address: string) => name('address', kind, network(address)),
     /** Attempts of mailed keys from one client address. */
     mailedKeys,
-    /** Attempts of a mailed key, by its digest, from one client address: `tries` computes the same. */
-    mailedKey: (keyDigest: Buffer, address: string) =>
-      createHash('sha256').update(keyDigest).update(mailedKeys(address)).digest().subarray(0, 16),
+    /** Attempts of a mailed key, by its digest, from one client address, or the account of all these: as `countTry` does. */
+    mailedKey: (keyDigest: Buffer, address?: string) =>
+      createHash('sha256')
+        .update(keyDigest)
+        .update(address === undefined ? '' : mailedKeys(address))
+        .digest()
+        .subarray(0, 16),
     /** E-mails that share a limit. */
     emails: (limit: string, of: string) => name('emails', limit, of),
     /** A network, for the list of those known to an account. */
@@ -183,9 +189,9 @@ const failed = sql`CASE WHEN a.window_ends > clock_timestamp() THEN a.count ELSE
 const inFlight = sql`CASE WHEN a.in_flight_until > clock_timestamp() THEN a.in_flight ELSE 0 END`
 
 /** Adds to the count of a subject, whose window begins with the first and doesn't move: further attempts don't extend a lock. */
-const addOne = (subject: Query, account: Buffer | null, seconds: number, from = sql``) => sql`
+const addOne = (subject: Query, account: Query, seconds: number, from = sql``) => sql`
   INSERT INTO attempts AS a (subject, account, count, window_ends)
-  SELECT ${subject}, ${account}::bytea, 1, clock_timestamp() + make_interval(secs => ${seconds}) ${from}
+  SELECT ${subject}, ${account}, 1, clock_timestamp() + make_interval(secs => ${seconds}) ${from}
   ON CONFLICT (subject) DO UPDATE SET in_flight = greatest(a.in_flight - 1, 0),
     count = ${failed} + 1,
     window_ends = CASE WHEN a.window_ends <= clock_timestamp() THEN excluded.window_ends ELSE a.window_ends END
@@ -198,7 +204,7 @@ const addOne = (subject: Query, account: Buffer | null, seconds: number, from = 
 export const countTry = (relation: string, address: Buffer, seconds: number) =>
   addOne(
     sql`substring(sha256(coalesce((SELECT key_digest FROM ${sql.text(relation)}), '') || ${address}::bytea) FOR 16)`,
-    null,
+    sql`(SELECT substring(sha256(key_digest) FOR 16) FROM ${sql.text(relation)})`,
     seconds,
     sql`FROM relaxed`,
   )
@@ -222,9 +228,16 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
     return [device ? counterKeys.device(proof, device) : null, ...ofNetworks, counterKeys.account(proof, usernameKey)]
   }
 
+  /** The networks that a user knows, as digests. */
+  async function networksOf(userId: number, t?: Transaction): Promise<Buffer[]> {
+    const read = sql('attempt-networks-of-user')`SELECT address FROM known_addresses WHERE user_id = ${userId}`
+    return (await database.run<{ address: Buffer }>(read, t)).map(({ address }) => address)
+  }
+
   const stamped = (event: AuditEvent | undefined) => (event ? audit.stamp(event) : null)
 
   return {
+    networksOf,
     /** Counts an attempt as in flight unless it exceeds a limit, and reads the account. */
     async begin(beginning: Beginning): Promise<AttemptStart> {
       const { usernameKey, address, device, limits } = beginning
@@ -287,7 +300,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       // part reads from the previous part, which fixes the order of locks: the count, the user, the rest. An erasure locks the
       // user first, but permits FOR KEY SHARE until it ends. Only an event waits for the disk.
       const [row] = await database.run<{ level: number }>(sql('attempt-fail')`WITH
-        failed AS (${addOne(sql`${subject}::bytea`, account, seconds)}),
+        failed AS (${addOne(sql`${subject}::bytea`, sql`${account}::bytea`, seconds)}),
         due AS MATERIALIZED (
           SELECT CASE count WHEN ${max}::int THEN ${lastEvent}::jsonb WHEN 1 THEN ${firstEvent}::jsonb END AS event FROM failed
         ), relaxed AS MATERIALIZED (
@@ -344,7 +357,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
     /** Increments a count and returns it. */
     async count(subject: Buffer, seconds: number): Promise<Count> {
       const [row] = await database.run<Count>(sql('attempt-count')`
-        WITH counted AS (${addOne(sql`${subject}::bytea`, null, seconds)})
+        WITH counted AS (${addOne(sql`${subject}::bytea`, sql`NULL::bytea`, seconds)})
         SELECT count, extract(epoch FROM window_ends - clock_timestamp())::float8 AS seconds FROM counted`)
       return row!
     },
@@ -366,13 +379,12 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
      * sign-in locks counts, then the user.
      */
     async rename(userId: number, former: string, usernameKey: string, t: Transaction): Promise<void> {
-      const read = sql('attempt-networks-of-user')`SELECT address FROM known_addresses WHERE user_id = ${userId}`
-      const networks = await database.run<{ address: Buffer }>(read, t)
+      const networks = await networksOf(userId, t)
       const knownKeys = (proof: Proof, network: Buffer) =>
         [former, usernameKey].map(key => counterKeys.known(proof, key, network))
       const names = [...proofs, 'mailed key' as const].flatMap(proof => {
         const accounts = [counterKeys.account(proof, former), counterKeys.account(proof, usernameKey)]
-        const known = proof === 'mailed key' ? [] : networks.map(({ address }) => knownKeys(proof, address))
+        const known = proof === 'mailed key' ? [] : networks.map(network => knownKeys(proof, network))
         return [accounts, ...known].map(pair => [...pair, ...accounts])
       })
       const column = (number: number) => names.map(name => name[number])

@@ -267,7 +267,7 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
      * Deletes events older than `seconds`, and signs a checkpoint from which the remaining events verify. Stops at a break in
      * the chain, and returns the break in the format of `Verified.broken`.
      */
-    async prune(seconds: number) {
+    async pruneOlder(seconds: number) {
       for (;;) {
         const { more, broken } = await database.transact(t => pruneStep(seconds, t))
         if (broken !== undefined || !more) return broken

@@ -52,7 +52,7 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     masterKey,
     counterKeys,
     formerUsernames,
-    users: createUsers(database, masterKey, mailedKeys, emails, attempts, formerUsernames),
+    users: createUsers(database, masterKey, mailedKeys, emails, attempts, counterKeys, formerUsernames),
     userBatches: createUserBatches(database, masterKey),
     administeredUsers: createAdministeredUsers(database),
     totpSecrets: createTotpSecrets(database, masterKey),

@@ -22,10 +22,10 @@ const given = (limits: readonly EmailLimit[]) =>
 
 /** Creates the counts of e-mails in a database. */
 export function createEmailQuotas(database: Database) {
-  async function secondsUntil(subject: Buffer, limits: readonly EmailLimit[], t?: Transaction) {
+  async function secondsUntil(subjects: readonly Buffer[], limits: readonly EmailLimit[], t?: Transaction) {
     const wait = sql('email-quota-wait')`
       SELECT max(extract(epoch FROM ${permittedAt} - clock_timestamp()))::float8 AS seconds
-      FROM email_quotas q, ${given(limits)} WHERE q.subject = ${subject}`
+      FROM email_quotas q, ${given(limits)} WHERE q.subject = ANY(${subjects}::bytea[])`
     return (await first(database.run<{ seconds: number | null }>(wait, t)))!.seconds
   }
 
@@ -40,11 +40,15 @@ export function createEmailQuotas(database: Database) {
         RETURNING 1`
       if ((await database.run(take, t)).length > 0) return 0
       // A separate statement: one that waited for another transaction still reads the snapshot from before that one.
-      return Math.max(1, (await secondsUntil(subject, limits, t)) ?? 1)
+      return Math.max(1, (await secondsUntil([subject], limits, t)) ?? 1)
     },
-    /** Returns the seconds until an e-mail is permitted; 0 if it is permitted now. */
-    wait: async (subject: Buffer, limits: readonly EmailLimit[]) =>
-      Math.max(0, (await secondsUntil(subject, limits)) ?? 0),
+    /** Returns the seconds until an e-mail is permitted for each of the subjects; 0 if it is permitted now. */
+    wait: async (subjects: readonly Buffer[], limits: readonly EmailLimit[], t?: Transaction) =>
+      Math.max(0, (await secondsUntil(subjects, limits, t)) ?? 0),
+    /** Forgets what was counted for subjects. */
+    async clear(subjects: readonly Buffer[], t: Transaction) {
+      await database.run(sql`DELETE FROM email_quotas WHERE subject = ANY(${subjects}::bytea[])`, t)
+    },
     /** Deletes times that are outside every window. Skips locked rows. */
     async prune() {
       await database.runUnlimited(sql('email-quotas-prune')`

@@ -369,8 +369,8 @@ export function createEmails(database: Database) {
     },
     /** Deletes e-mails that failed permanently, 7 days after their creation. */
     async prune() {
-      await database.run(sql('emails-prune')`
-        DELETE FROM emails WHERE next_attempt_at IS NULL AND created_at < now() - make_interval(days => ${keptDays})`)
+      const createdAt = { [Op.lt]: fromNow(-keptDays * 86_400) }
+      await table.destroy({ where: { nextAttemptAt: null, createdAt } })
     },
   }
 }

@@ -1,5 +1,5 @@
 import { randomInt } from 'node:crypto'
-import type { Transaction } from 'sequelize'
+import { Op, type Transaction } from 'sequelize'
 import {
   attribute,
   bytes,
@@ -20,7 +20,7 @@ import type { MasterKey } from './master-key.js'
 import { lockForMember } from './organization.js'
 
 /** Maximum attempts of a mailed key from each client address. */
-const mostAttempts = 5
+export const mostAttempts = 5
 
 /** Validity in seconds. Activation keys are valid for longer, because an organization passes them on. */
 export const validity = { recovery: 15 * 60, activation: 72 * 3600, email: 15 * 60 } as const
@@ -107,6 +107,12 @@ export function createMailedKeys(database: Database, masterKey: MasterKey, count
         SELECT count, (SELECT key_digest FROM current) AS digest FROM tried`)
       return row!.count <= mostAttempts ? (row!.digest ?? undefined) : undefined
     },
+    /** The keys of a user whose attempts count: the purpose of each, and the digest by which they do. */
+    async current(userId: number, transaction?: Transaction) {
+      const where = { userId, purpose: ['recovery', 'email'] as Purpose[], expiresAt: { [Op.gt]: fromNow(0) } }
+      const rows = await table.findAll({ attributes: ['purpose', 'keyDigest'], where, transaction })
+      return rows.map(row => row.get())
+    },
     /** Spends a recovery key. Of parallel calls, only one returns true. */
     async spend(userId: number, key: string, t: Transaction) {
       const spend = sql('mailed-key-spend')`
@@ -140,7 +146,7 @@ export function createMailedKeys(database: Database, masterKey: MasterKey, count
     },
     /** Deletes expired keys. */
     async prune() {
-      await database.run(sql('mailed-keys-prune')`DELETE FROM mailed_keys WHERE expires_at < now()`)
+      await table.destroy({ where: { expiresAt: { [Op.lt]: fromNow(0) } } })
     },
   }
 }

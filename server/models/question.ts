@@ -10,6 +10,7 @@ import {
   type Row,
   selectList,
   text,
+  time,
 } from '../database/attributes.js'
 import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
@@ -24,6 +25,19 @@ const shown = {
 }
 
 const questionAttributes = { ...shown, questionKey: text }
+
+const answerAttributes = {
+  userId: key(integer),
+  questionId: key(integer),
+  answerHash: nullable(text),
+  /** A saved answer that waits, until when, and who saved it in which session. */
+  nextHash: hasDefault(nullable(text)),
+  nextCountsAt: hasDefault(nullable(time)),
+  nextBy: hasDefault(nullable(integer)),
+  nextSession: hasDefault(nullable(text)),
+}
+/** An answer to a question that isn't in the registry. */
+const unmatchedAttributes = { userId: key(integer), question: text, questionKey: text, answerHash: text }
 
 /** A security question. An inactive question is retired. */
 export interface QuestionRow extends Row<typeof shown> {}
@@ -79,6 +93,8 @@ export type Questions = ReturnType<typeof createQuestions>
 /** Creates the questions in a database. */
 export function createQuestions(database: Database) {
   const questions = defineTable(database, 'questions', questionAttributes)
+  const answers = defineTable(database, 'answers', answerAttributes)
+  const unmatched = defineTable(database, 'unmatched_answers', unmatchedAttributes)
 
   /** Returns all questions in their order, including retired ones. */
   async function all(t?: Transaction) {
@@ -153,9 +169,7 @@ export function createQuestions(database: Database) {
         WHERE user_id = ${userId} AND hash IS NOT NULL`),
     /** Returns the hash of a user's answer at sign-up to a question that isn't in the registry, by the key of its text. */
     async unmatchedAnswer(userId: number, questionKey: string) {
-      const query = sql('answers-unmatched-of')`
-        SELECT answer_hash AS hash FROM unmatched_answers WHERE user_id = ${userId} AND question_key = ${questionKey}`
-      return (await first(database.read<{ hash: string }>(query)))?.hash
+      return (await unmatched.findOne({ where: { userId, questionKey } }))?.get().answerHash
     },
     /**
      * Saves an answer, which replaces an earlier one. It takes effect immediately without `by`, or on the first day after
@@ -187,10 +201,8 @@ export function createQuestions(database: Database) {
      */
     async clear(userId: number, t: Transaction) {
       // A link moves rows from the one table to the other, and these statements follow it.
-      const unmatched = sql('answers-clear-unmatched')`
-        DELETE FROM unmatched_answers WHERE user_id = ${userId} RETURNING 1`
-      const known = sql('answers-clear')`DELETE FROM answers WHERE user_id = ${userId} RETURNING 1`
-      return (await database.run(unmatched, t)).length + (await database.run(known, t)).length
+      const these = { where: { userId }, transaction: t }
+      return (await unmatched.destroy(these)) + (await answers.destroy(these))
     },
     /** Ends the answers of all users that waited at a time, by default now: sessions that may have saved them have ended. */
     async endWaiting(t: Transaction, at?: Date) {
@@ -225,12 +237,10 @@ export function createQuestions(database: Database) {
     },
     /** Replaces such an answer with its hash, unless it was replaced meanwhile. */
     async wrap({ userId, questionId, keyed }: KeyedAnswer, hash: string) {
-      const unmatched = sql('answers-wrap-unmatched')`
-        UPDATE unmatched_answers SET answer_hash = ${hash} WHERE user_id = ${userId} AND answer_hash = ${keyed}`
-      const known = sql('answers-wrap')`
-        UPDATE answers SET answer_hash = ${hash}
-        WHERE user_id = ${userId} AND question_id = ${questionId} AND answer_hash = ${keyed}`
-      await database.run(questionId === null ? unmatched : known)
+      const change = { answerHash: hash }
+      const where = { userId, answerHash: keyed }
+      if (questionId === null) await unmatched.update(change, { where })
+      else await answers.update(change, { where: { ...where, questionId } })
     },
     /** Returns texts that match no question of the registry, by descending number of users. */
     unmatched({ after, limit }: { after?: Pick<UnmatchedRow, 'questionKey' | 'users'>; limit: number }) {

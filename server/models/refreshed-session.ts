@@ -1,5 +1,5 @@
-import type { Transaction } from 'sequelize'
-import { defineTable, flag, hasDefault, integer, key, type Row, text, time } from '../database/attributes.js'
+import { Op, type Transaction } from 'sequelize'
+import { defineTable, flag, fromNow, hasDefault, integer, key, type Row, text, time } from '../database/attributes.js'
 import type { Database } from '../database/database.js'
 import { sql } from '../database/sql.js'
 
@@ -76,8 +76,7 @@ export function createRefreshedSessions(database: Database) {
     },
     /** Deletes sessions a day after they ended, so that no clock of a process has them go on. */
     async prune() {
-      await database.run(sql('refreshed-sessions-prune')`
-        DELETE FROM refreshed_sessions WHERE ends_at < now() - interval '1 day'`)
+      await table.destroy({ where: { endsAt: { [Op.lt]: fromNow(-86_400) } } })
     },
   }
 }

@@ -1,5 +1,5 @@
 import { createHash, createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject } from 'node:crypto'
-import type { Transaction } from 'sequelize'
+import { Op, type Transaction } from 'sequelize'
 import {
   attribute,
   bytes,
@@ -204,8 +204,7 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
     },
     /** Deletes keys whose sessions have all ended. */
     async prune() {
-      await database.run(sql('signing-keys-prune')`
-        DELETE FROM signing_keys WHERE verifies_until < now() - make_interval(days => ${keptDays})`)
+      await table.destroy({ where: { verifiesUntil: { [Op.lt]: fromNow(-keptDays * 86_400) } } })
     },
   }
 }

@@ -1,6 +1,10 @@
 import type { Transaction } from 'sequelize'
+import { defineTable, flag, hasDefault, key, text } from '../database/attributes.js'
 import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
+
+/** The one row, `single`. */
+const attributes = { single: hasDefault(key(flag)), issuer: text, audience: text }
 
 /** Issuer and audience of the tokens of a registry: the claims `iss` and `aud` (RFC 7519). */
 export interface TokenIssuer {
@@ -19,16 +23,18 @@ export type TokenIssuers = ReturnType<typeof createTokenIssuers>
 
 /** Creates the methods for the issuer in a database. */
 export function createTokenIssuers(database: Database) {
-  const select = sql`SELECT issuer, audience FROM token_issuer`
+  const table = defineTable(database, 'token_issuer', attributes)
+  const columns = ['issuer', 'audience']
   /** Returns the issuer; undefined before the registry is installed. */
-  const find = (t?: Transaction) => first(database.run<TokenIssuer>(sql('token-issuer-find')`${select}`, t))
+  const find = async (t?: Transaction): Promise<TokenIssuer | undefined> =>
+    (await table.findOne({ attributes: columns, transaction: t }))?.get()
   return {
     find,
     /** Returns the issuer, and locks it until the end of the transaction. Throws before the registry is installed. */
     async lock(t: Transaction) {
-      const found = await first(database.run<TokenIssuer>(sql('token-issuer-lock')`${select} FOR UPDATE`, t))
+      const found = await table.findOne({ attributes: columns, transaction: t, lock: t.LOCK.UPDATE })
       if (!found) throw new Error('The registry has no issuer: it is not installed.')
-      return found
+      return found.get()
     },
     /** Stores an issuer unless one exists. Returns the stored issuer, and whether this call stored it. */
     async establish({ issuer, audience }: TokenIssuer, t: Transaction) {
@@ -39,7 +45,7 @@ export function createTokenIssuers(database: Database) {
     },
     /** Replaces the issuer. Processes that have reloaded it reject tokens of the former issuer. */
     async change({ issuer, audience }: TokenIssuer, t: Transaction) {
-      await database.run(sql`UPDATE token_issuer SET issuer = ${issuer}, audience = ${audience}`, t)
+      await table.update({ issuer, audience }, { where: { single: true }, transaction: t })
     },
   }
 }

@@ -26,7 +26,7 @@ import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'
 import { profile as fields, type ProfileValues } from '../rules/profile.js'
 import type { Role } from '../rules/roles.js'
-import type { Attempts } from './attempt.js'
+import type { Attempts, CounterKeys } from './attempt.js'
 import type { Emails, NotifiedChange } from './email.js'
 import type { FormerUsernames } from './former-username.js'
 import type { MailedKeys, Purpose } from './mailed-key.js'
@@ -188,7 +188,8 @@ export function createUsers(
   masterKey: MasterKey,
   mailedKeys: Pick<MailedKeys, 'void'>,
   emails: Pick<Emails, 'notify' | 'discard'>,
-  attempts: Pick<Attempts, 'rename'>,
+  attempts: Pick<Attempts, 'rename' | 'clear'>,
+  counterKeys: Pick<CounterKeys, 'account'>,
   formerUsernames: Pick<FormerUsernames, 'reserve'>,
 ) {
   const table = defineTable(database, 'users', userAttributes)
@@ -303,15 +304,19 @@ export function createUsers(
       return true
     },
     /**
-     * Sets the password and revokes every token. `byToken` means that no more than a session sets it, which sets
-     * `passwordUpdatedAt`. The waiting answers that `session` saved stay.
+     * Sets the password, clears the failures of the former one, and revokes every token. `byToken` means that no more than a
+     * session sets it, which sets `passwordUpdatedAt`. The waiting answers that `session` saved stay.
      */
     async changePassword(
-      id: number,
+      { id, usernameKey }: Pick<User, 'id' | 'usernameKey'>,
       passwordHash: string,
       { byToken, session }: { readonly byToken: boolean; readonly session?: string },
       t: Transaction,
     ) {
+      await attempts.clear(
+        (['password', 'administration'] as const).map(proof => counterKeys.account(proof, usernameKey)),
+        t,
+      )
       // The session whose waiting answers stay, for the trigger of `answers`.
       if (session !== undefined)
         await database.run(sql`SELECT set_config('auth.keeps_answers_of', ${session}, true)`, t)

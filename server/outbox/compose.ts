@@ -23,7 +23,10 @@ import { type Contents, writeEmail } from './write-email.js'
 /** Starts to process the queue of e-mails. `onRefusal` is called with the limit that an e-mail exceeds. */
 export function startMail(
   models: Models,
-  settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'dataDir' | 'recoveryEmail' | 'limitFactor'>,
+  settings: Pick<
+    Settings,
+    'smtpUrl' | 'mailFrom' | 'issuer' | 'dataDir' | 'recoveryEmail' | 'limitFactor' | 'timeZone'
+  >,
   log: Log,
   now: () => number,
   onRefusal?: (limit: Limit) => void,
@@ -42,7 +45,7 @@ const recoveryMaxAge = 3_600
  */
 export function createComposer(
   models: Models,
-  settings: Pick<Settings, 'recoveryEmail' | 'limitFactor'>,
+  settings: Pick<Settings, 'recoveryEmail' | 'limitFactor' | 'timeZone'>,
   now: () => number,
   onRefusal?: (limit: Limit) => void,
 ): (email: Email) => Promise<Composed> {
@@ -58,7 +61,7 @@ export function createComposer(
 
 /** Creates the function that applies the quotas to a request. It returns an e-mail that is to be sent now. */
 function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>, quotas: Quotas) {
-  const { database, users, emails, attempts, audit } = models
+  const { database, users, emails, attempts, audit, counterKeys } = models
 
   /**
    * Admits an e-mail for a user. An e-mail to an inactive account returns to the queue with the last priority: anyone can
@@ -71,8 +74,8 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
   }
 
   /**
-   * Decides on a request for a recovery key: the user must exist, the address must be the registered one, and the
-   * quotas must not be exceeded. A network that the account knows has a separate quota, so that other clients can't
+   * Decides on a request for a recovery key: the user must exist, the address must be the registered one, otherwise an event
+   * says so, and the quotas must not be exceeded. A network that the account knows has a separate quota, so that other clients can't
    * exhaust the owner's quota. From such a network, only active accounts are exempt from the quota of the recipient:
    * anyone can sign up, and sign in, with the e-mail address of another person.
    */
@@ -81,10 +84,15 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
     const user = await users.byUsername(usernameKey)
     if (!user || user.suspended) return 'unwanted'
     const registered = user.email !== null && emailKey(user.email) === emailKey(email)
-    if (!registered && settings.recoveryEmail !== 'any') return 'unwanted'
+    const event = { action: 'recovery.send-key', actor, subject_id: user.id, address, request_id: requestId } as const
+    if (!registered && settings.recoveryEmail !== 'any') {
+      // Strangers can cause it: the first in an hour leaves an event, the count tells administrators of the others.
+      const { count } = await attempts.count(counterKeys.otherAddress(user.id), recoveryMaxAge)
+      if (count === 1) await attempts.record({ ...event, outcome: 'refused', reason: 'OTHER_ADDRESS' })
+      return 'unwanted'
+    }
     const to = registered ? user.email! : email
     const known = await attempts.knownNetwork(user.id, address)
-    const event = { action: 'recovery.send-key', outcome: 'ok', actor, subject_id: user.id } as const
     const unlimited = known !== undefined && registered && user.active
     const wait = async (t?: Transaction) =>
       (await quotas.recovery(user.id, known, t)) ||
@@ -94,7 +102,7 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
     const decided = database.transact(async t => {
       // The rollback also reverts the count of the first of two quotas.
       if ((await wait(t)) > 0) throw refused
-      await audit.append({ ...event, address, request_id: requestId }, t)
+      await audit.append({ ...event, outcome: 'ok' }, t)
       return admit(request, user, t, { userId: user.id, to })
     })
     return decided.catch(error => {
@@ -137,8 +145,19 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
 }
 
 /** Creates the function that makes the e-mail of an entry, with a key if its kind has one. */
-function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail'>) {
+function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | 'timeZone'>) {
   const { database, users, administeredUsers, organizations, mailedKeys, emails } = models
+
+  function write<K extends keyof Contents>(
+    { id, createdAt, locale }: Email,
+    users: readonly number[],
+    to: string,
+    kind: K,
+    content: Contents[K],
+  ): Composed {
+    const written = writeEmail(kind, locale as Locale, content, settings.timeZone)
+    return { to, ...written, name: `auth.${id}.${createdAt.getTime()}`, users }
+  }
 
   /**
    * Stores a key while its entry is in the queue. Returns false when the entry has been discarded. A transaction that
@@ -244,14 +263,4 @@ async function ownerOf(
 ) {
   const user = await administeredUsers.find({ id: parameters.userId })
   return kind === 'account-deleted' || !user?.deletedAt ? user : undefined
-}
-
-function write<K extends keyof Contents>(
-  { id, createdAt, locale }: Email,
-  users: readonly number[],
-  to: string,
-  kind: K,
-  content: Contents[K],
-): Composed {
-  return { to, ...writeEmail(kind, locale as Locale, content), name: `auth.${id}.${createdAt.getTime()}`, users }
 }

@@ -7,8 +7,8 @@ import type { EmailQuotas } from '../models/email-quota.js'
 import { quotaLimits } from '../policy/limits.js'
 import { emailKey } from '../rules/names.js'
 
-/** Milliseconds for which a refusal is cached. */
-const cachedFor = 60_000
+/** Milliseconds for which a refusal is cached: an administrator may end it. */
+const cachedFor = 1_000
 
 /** Counts e-mails, exports and wrong addresses by limit. */
 export type Quotas = ReturnType<typeof createQuotas>
@@ -47,12 +47,43 @@ export function createQuotas(
     if (wait > 0) onRefusal(limit)
     return wait
   }
+
+  /** What is counted for a user who knows these networks, by limit: all but notices, which the limit only delays. */
+  function subjectsOf(
+    { id, email }: { readonly id: number; readonly email: string | null },
+    networks: readonly Buffer[],
+  ) {
+    const of = {
+      recovery: [[id], ...networks.map(network => [id, network.toString('hex')])],
+      recipient: email === null ? [] : [[emailKey(email)], [emailKey(email), 'known']],
+      change: [[id]],
+      partner: [[id]],
+      partnerAddresses: [[id]],
+      exports: [[id]],
+    } as const
+    return Object.entries(of).map(([name, subjects]) => {
+      const limit = name as keyof typeof of
+      return { limit, subjects: subjects.map(each => counterKeys.emails(limit, each.join('\0'))) }
+    })
+  }
+
   return {
+    /** Returns the limits that refuse the next e-mail or export of a user, each with the seconds until it is permitted. */
+    async held(...[user, networks, t]: [...Parameters<typeof subjectsOf>, Transaction?]) {
+      const all = []
+      for (const { limit, subjects } of subjectsOf(user, networks)) {
+        const seconds = await counts.wait(subjects, limitsOf(limit), t)
+        if (seconds > 0) all.push({ limit, subjects, seconds: Math.ceil(seconds) })
+      }
+      return all
+    },
     /** A recovery key for an account. Each network that the account knows has a separate count. */
     recovery: (userId: number, knownNetwork: string | undefined, t?: Transaction) =>
-      take('recovery', knownNetwork === undefined ? [userId] : [userId, knownNetwork], t),
-    /** Returns the seconds until an account may request a recovery key from a network that it doesn't know. */
-    recoveryWait: (userId: number) => counts.wait(counterKeys.emails('recovery', String(userId)), limitsOf('recovery')),
+      take(
+        'recovery',
+        knownNetwork === undefined ? [userId] : [userId, counterKeys.knownNetwork(knownNetwork).toString('hex')],
+        t,
+      ),
     /** A code for another e-mail address of an account. */
     change: (userId: number, t: Transaction) => take('change', [userId], t),
     /** A security notice of an activated account to an address. */

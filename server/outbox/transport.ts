@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto'
 import { access, constants, readdir, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
+import { domainToASCII } from 'node:url'
 import type { SendMailOptions } from 'nodemailer'
 import type { Log } from '../observability/log.js'
 import { openDataFolder } from '../process/data-folder.js'
@@ -38,13 +39,15 @@ export function createMailTransport(
   settings: {
     readonly smtpUrl?: string | undefined
     readonly mailFrom: string
+    readonly issuer?: string | undefined
     readonly dataDir: string
   },
   log: Pick<Log, 'error'>,
   registry = 'none',
 ): MailTransport {
-  const { smtpUrl, mailFrom, dataDir } = settings
+  const { smtpUrl, mailFrom, dataDir, issuer } = settings
   const sender = mailFrom.replace(/^.*<|>$/g, '')
+  const domain = sender.slice(sender.lastIndexOf('@') + 1)
   const compose = ({ to, subject, text, name }: Mail): SendMailOptions => {
     if (/[\p{Cc}<>]/u.test(to)) throw new Error('The recipient address has invalid characters')
     return {
@@ -53,13 +56,13 @@ export function createMailTransport(
       envelope: { from: sender, to: [to] },
       subject,
       text,
-      messageId: `<${name}@${sender.slice(sender.lastIndexOf('@') + 1)}>`,
+      messageId: `<${name}@${domain}>`,
       headers: { 'Auto-Submitted': 'auto-generated' }, // RFC 3834: no out-of-office answers
       disableFileAccess: true,
       disableUrlAccess: true,
     }
   }
-  return smtpUrl ? toServer(smtpUrl, compose) : toFiles({ dataDir, registry }, compose, log)
+  return smtpUrl ? toServer(smtpUrl, greeting(domain, issuer), compose) : toFiles({ dataDir, registry }, compose, log)
 }
 
 /** Days of retention of e-mails as files. */
@@ -108,11 +111,20 @@ function usersOf(name: string): number[] {
 
 type Compose = (mail: Mail) => SendMailOptions
 
-function toServer(url: string, compose: Compose): MailTransport {
+/**
+ * The name by which the service greets a mail server, which many check: the domain of the sender or, if that is none of the DNS, the
+ * host of the issuer. Undefined leaves the name of the machine, or its address.
+ */
+function greeting(domain: string, issuer = ''): string | undefined {
+  const host = URL.canParse(issuer) ? new URL(issuer).hostname : ''
+  return [domainToASCII(domain), host].find(name => name.includes('.'))
+}
+
+function toServer(url: string, name: string | undefined, compose: Compose): MailTransport {
   const timeouts = { dnsTimeout: 10_000, connectionTimeout: 10_000, greetingTimeout: 10_000, socketTimeout: 20_000 }
   // Loaded with the first e-mail, for a faster start.
   const load = async () =>
-    (await import('nodemailer')).createTransport({ url, pool: true, maxConnections: 4, ...timeouts })
+    (await import('nodemailer')).createTransport({ url, name, pool: true, maxConnections: 4, ...timeouts })
   let transporter: ReturnType<typeof load> | undefined
   return {
     async send(mail) {
@@ -176,6 +188,11 @@ function toFiles({ dataDir, registry }: FolderOf, compose: Compose, log: Pick<Lo
 export function refusesRecipient(error: unknown): boolean {
   const { command, responseCode } = error as Record<string, unknown>
   return command === 'RCPT TO' && Number(responseCode) >= 500
+}
+
+/** Whether the mail server refuses the name by which the service greets it. */
+export function refusesName(error: unknown): boolean {
+  return ['EHLO', 'HELO'].includes(String((error as Record<string, unknown>).command))
 }
 
 /** Rejects with ETIMEDOUT when a task takes longer than `seconds`. The task isn't cancelled. */

@@ -50,19 +50,26 @@ interface Texts {
 
 const texts: Record<Locale, Texts> = { 'pt-BR': portuguese, en: english }
 
-/** Returns the subject and body of an e-mail. User input appears only in the body, without links and addresses. */
+/** Returns the subject and body of an e-mail, with times in a time zone. User input appears only in the body, without links and addresses. */
 export function writeEmail<K extends keyof Contents>(
   kind: K,
   locale: Locale,
   content: Contents[K],
+  timeZone: string,
 ): { subject: string; text: string } {
   const { emails, times, changes } = texts[locale]
   const given: Partial<Content> = content
   const { organization, action, role, actor = '', actorId, reason } = given
   const username = shownUsername(given.username ?? '')
-  const format = new Intl.DateTimeFormat(locale, { dateStyle: 'long', timeStyle: 'short', timeZone: 'UTC' })
+  const format = new Intl.DateTimeFormat(locale, { dateStyle: 'long', timeStyle: 'short', timeZone })
+  const named = new Intl.DateTimeFormat(locale, { timeZone, timeZoneName: 'long' })
   /** The time of the last event, or days after it. */
-  const when = (days = 0) => given.at && `${format.format(Date.parse(given.at) + days * 86_400_000)} (UTC)`
+  const when = (days = 0) => {
+    if (!given.at) return undefined
+    const time = Date.parse(given.at) + days * 86_400_000
+    const zone = named.formatToParts(time).find(({ type }) => type === 'timeZoneName')!.value
+    return `${format.format(time)} (${zone})`
+  }
   const values: Readonly<Record<string, string | undefined>> = {
     username,
     user: given.id === undefined ? undefined : withId(username, given.id),

@@ -106,13 +106,16 @@ export function list<T>(expected: string, read: (entry: string) => T, separator:
   }
 }
 
-/** Origins (RFC 6454), separated by commas. */
+/** Origins (RFC 6454) with scheme and host, also of apps in a web view (`capacitor://localhost`), separated by commas. */
 export const origins = list('origins separated by commas, such as https://app.example.org', value => {
-  if (value === '*') throw new SettingError('is no origin: list each origin')
+  if (value === '*' || value === 'null') throw new SettingError('is no origin: list each origin')
   const withScheme = /^[a-z][a-z\d+.-]*:\/\//i.test(value) ? value : `https://${value}`
-  const { origin, protocol } = URL.canParse(withScheme) ? new URL(withScheme) : { origin: '', protocol: '' }
-  if (origin === '') throw new SettingError('is no URL')
-  if (!/^https?:$/.test(protocol)) throw new SettingError('has another scheme than https or http')
+  if (!URL.canParse(withScheme)) throw new SettingError('is no URL')
+  const { protocol, host } = new URL(withScheme)
+  // Browsers send `null` for every file.
+  if (protocol === 'file:') throw new SettingError('is a file, which has no origin: serve the page by HTTP')
+  if (host === '') throw new SettingError('has no host')
+  const origin = `${protocol}//${host.toLowerCase()}`
   if (withScheme !== value) throw new SettingError(`has no scheme: write ${origin}`)
   if (origin !== value.toLowerCase().replace(/\/$/, ''))
     throw new SettingError(`has more than scheme, host and port: write ${origin}`)

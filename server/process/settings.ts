@@ -98,7 +98,10 @@ const table = {
   serverUrl: optional('AUTH_SERVER_URL', target),
   /** DNS name in the certificates of the gRPC servers. Unset: the host of `AUTH_SERVER_URL`. */
   serverName: optional('AUTH_SERVER_NAME', text),
-  /** Mail server, `smtp://` or `smtps://user:password@host:port`. Unset: e-mails become files in the data folder. */
+  /**
+   * Mail server, `smtp://` or `smtps://user:password@host:port`. The service greets it (EHLO) by the domain of `AUTH_MAIL_FROM`, or
+   * else by the host of `AUTH_ISSUER`; `?name=NAME` behind it sets another name. Unset: e-mails become files in the data folder.
+   */
   smtpUrl: secret('SMTP_URL', url('a URL smtp://host:port or smtps://user:password@host:port', 'smtp:', 'smtps:')),
   /** Sender of e-mails, `address` or `Name <address>`. */
   mailFrom: setting('AUTH_MAIL_FROM', mailbox, 'auth@localhost'),
@@ -116,7 +119,7 @@ const table = {
   passwordDenylist: optional('AUTH_PASSWORD_DENYLIST', text),
   /** Lifetime of a token. */
   tokenTtl: setting('AUTH_TOKEN_TTL', duration(1, 30 * 86_400), '1h'),
-  /** `iss` of tokens, the registry's (`auth-admin issuer`). Unset at installation: `http://` and the HTTP address. */
+  /** `iss` of tokens, the registry's (`auth-admin api GetIssuer`). Unset at installation: `http://` and the HTTP address. */
   issuer: optional('AUTH_ISSUER', text),
   /** `aud` of tokens, the registry's: not `auth-admin`, and not the issuer. Unset at installation: `work-packages`. */
   audience: optional('AUTH_AUDIENCE', audience),
@@ -128,7 +131,7 @@ const table = {
   recoveryEmail: setting('AUTH_RECOVERY_EMAIL', oneOf('registered', 'any'), 'registered'),
   /** Language of e-mails: `pt-BR` or `en`, unless `Accept-Language` of the request that causes one prefers the other. */
   mailLocale: setting('AUTH_MAIL_LOCALE', oneOf('pt-BR', 'en'), 'pt-BR'),
-  /** Time zone (IANA name) in which a date-time of birth is read, and a date of birth must not be in the future. */
+  /** Time zone (IANA name) of times in e-mails, in which a date-time of birth is read, and a date of birth isn't in the future. */
   timeZone: setting('AUTH_TIME_ZONE', timeZone, 'America/Sao_Paulo'),
   /** Revision of the interface that the base path serves: `1.0.0` or `1.0.2`. */
   defaultRevision: setting('AUTH_DEFAULT_REVISION', oneOf('1.0.0', '1.0.2'), '1.0.2'),

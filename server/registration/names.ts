@@ -75,7 +75,11 @@ export async function revealTaken(
 }
 
 /** Returns a nickname that a user can have: the given one with random digits, as many as that takes. */
-async function freeNickname(users: Pick<Users, 'nameProblems'>, nickname: string, t?: Transaction): Promise<string> {
+export async function freeNickname(
+  users: Pick<Users, 'nameProblems'>,
+  nickname: string,
+  t?: Transaction,
+): Promise<string> {
   const base = [...nickname].slice(0, 200).join('')
   for (let digits = 1; ; digits++) {
     const candidates = Array.from({ length: 8 }, () => `${base}${randomInt(10 ** digits, 10 ** (digits + 1))}`)

@@ -71,10 +71,11 @@ export function createRegistrar({
     const by = email !== undefined && user.email !== null ? { ...notice, to: user.email } : notice
     // The address comes first: the sender holds an e-mail, which this discards, while it waits for a user with another name.
     if (email !== undefined) await users.setEmail(user, email, by, t)
+    // Before the name: its failures are counted by the name.
+    if (passwordHash !== undefined) await users.changePassword(user, passwordHash, { byToken: false }, t)
     if (username !== undefined) await users.rename(id, username, by, t)
     if (moves(change)) await users.setOrganization(user, organizationId!, by, t)
     if (activate) await users.activate(user, organizationId ?? null, t, byId)
-    if (passwordHash !== undefined) await users.changePassword(id, passwordHash, { byToken: false }, t)
     // administration/security-notices.ts notifies an administrator.
     if (role === 'ROLE_ADMIN') return
     if (activate && !user.active) await emails.notify('account-activated', user, by, t)

@@ -29,11 +29,14 @@ export function questionKey(text: string): string {
 }
 
 /**
- * Returns the key of an answer to a security question, by the rules of questions. Empty when the text has no
- * characters.
+ * Returns the key of an answer to a security question, by the rules of questions. All apostrophes and accents that stand alone are
+ * one, so are all hyphens and dashes, and full stops at the end don't count: telephones replace them while one types. Empty when
+ * the text has no other characters.
  */
 export function answerKey(text: string): string {
-  return questionKey(text)
+  const unify = (typed: string) => typed.replace(/[‘’‛′`´ʹʻʼʽˈˊˋ＇｀]/g, "'").replace(/[\p{Pd}−⁃]/gu, '-')
+  // Before, too: the compatibility form of an acute accent that stands alone is a space and a mark.
+  return unify(questionKey(unify(text))).replace(/[. ]+$/, '')
 }
 
 /** Path segments under `/users`, where a user of that name couldn't be addressed. */
@@ -118,6 +121,24 @@ export function visible(text: string): string {
  */
 export function fold(text: string): string {
   return text.toLowerCase().toUpperCase().toLowerCase().trim().replace(/\s+/g, ' ')
+}
+
+/**
+ * Returns a key or code as it was given out, from what a person copied or typed: only letters and digits count, in either case, full
+ * width included, and no separators, punctuation and invisible characters.
+ */
+export function typedKey(text: string): string {
+  return visible(text)
+    .normalize('NFKC')
+    .replace(/[^\p{L}\p{N}]/gu, '')
+    .toUpperCase()
+}
+
+/** The same of a key in the form of a UUID. */
+export function typedUuid(text: string): string {
+  return typedKey(text)
+    .toLowerCase()
+    .replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5')
 }
 
 /** Whether a text is a UUID (RFC 9562), in either case. */

@@ -14,7 +14,7 @@ import { takePlace } from '../registration/membership.js'
 import type { Call } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
-import { isUuid } from '../rules/names.js'
+import { isUuid, typedUuid } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 
 /** Dependencies of `activate`. */
@@ -22,7 +22,7 @@ interface ActivateDeps {
   readonly users: Pick<Users, 'activate'>
   readonly organizations: Organizations
   readonly mailedKeys: MailedKeys
-  readonly attempts: Pick<Attempts, 'count'>
+  readonly attempts: Pick<Attempts, 'count' | 'readAll'>
   readonly counterKeys: CounterKeys
   readonly rateLimits: RateLimits
   readonly audit: Audit
@@ -40,7 +40,8 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
   const { users, organizations, attempts, counterKeys, rateLimits, audit, factor, processNow: now } = deps
   const max = failuresThatLock(factor)
   const count = (userId: number) => attempts.count(counterKeys.activation(userId), lockout.seconds)
-  const wrongKeys = createFailures({ limit: 'activation', max, count, now })
+  const read = async (userId: number) => (await attempts.readAll(counterKeys.activation(userId)))[0]?.count ?? 0
+  const wrongKeys = createFailures({ limit: 'activation', max, count, read, now })
 
   /** Counts a wrong key. */
   async function addFailure(call: Call, user: Pick<User, 'id'>): Promise<void> {
@@ -54,7 +55,7 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
 
   return {
     async admit(_request, { claims, call }) {
-      wrongKeys.check(Number(claims.sub))
+      await wrongKeys.check(Number(claims.sub))
       const wait = await rateLimits.blockedFor(call.address)
       if (wait !== undefined) throw tooManyAttempts(wait, 'failures')
     },
@@ -63,7 +64,7 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
     },
     async handle(request, { call, caller, target, transact }) {
       const given = request.activationkey ?? ''
-      const activationkey = tooLong(given, 'key') ? '' : given.trim().toLowerCase()
+      const activationkey = tooLong(given, 'key') ? '' : typedUuid(given)
       using _ofUser = wrongKeys.begin(caller.user.id)
       using _ofAddress = rateLimits.begin(call.address)
       if (!canBeActivated(target)) refuse(Reason.ACTIVATION_REFUSED)

@@ -13,7 +13,7 @@ import type { Quotas } from '../outbox/quotas.js'
 import type { ChooseLocale } from '../requests/locale.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
-import { isEmailAddress } from '../rules/names.js'
+import { isEmailAddress, typedKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 
 /** The RPCs that change the e-mail address of the caller. */
@@ -59,7 +59,7 @@ export function emailRpcs(deps: {
       const { code } = required({ code: request.code })
       if (tooLong(code, 'key')) refuse(Reason.INVALID_KEY)
       const { id, tokenGeneration } = user
-      const normalized = emailCode(code.trim().toUpperCase(), tokenGeneration)
+      const normalized = emailCode(typedKey(code), tokenGeneration)
 
       await using attempt = await signIns.begin('user.change-email', user.usernameKey, call)
       const digest = await mailedKeys.attempt(id, 'email', call.address)

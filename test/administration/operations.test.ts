@@ -2,6 +2,7 @@
 import { readdir, readFile, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
+import { createInterface } from 'node:readline'
 import { toJsonString } from '@bufbuild/protobuf'
 import test, { type ExecutionContext } from 'ava'
 import { ListEmailsResponseSchema } from '../../proto/gen/auth/v1/administration_pb.js'
@@ -200,6 +201,57 @@ test('if the mail server refuses a test e-mail, the error contains its codes, bu
   t.false(sent)
   t.regex(answer, /EAUTH 535/)
   t.notRegex(answer, /secret|AHNl/)
+})
+
+/** A relay that takes e-mails from clients with this name alone, and what names it heard. */
+async function strictRelay(t: ExecutionContext, accepted: string) {
+  const names: string[] = []
+  const server = createServer(socket => {
+    let data = false
+    socket.on('error', () => {})
+    socket.write('220 relay\r\n')
+    createInterface({ input: socket }).on('line', line => {
+      const [verb = '', name = ''] = line.split(' ')
+      const greets = /^(?:EHLO|HELO)$/i.test(verb)
+      if (greets) names.push(name)
+      if (data && line !== '.') return
+      data = /^DATA$/i.test(verb)
+      const answer = data ? '354 go on' : greets && name !== accepted ? '550 5.7.1 Access denied' : '250 ok'
+      socket.write(`${answer}\r\n`)
+    })
+  })
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => void server.close())
+  return { url: `smtp://127.0.0.1:${(server.address() as { port: number }).port}`, names }
+}
+
+/** The name by which the service greets a mail server, by its settings. */
+const greetings: readonly (readonly [name: string, settings: Record<string, string>, query?: string])[] = [
+  ['escola.example.org', { AUTH_MAIL_FROM: 'auth@escola.example.org' }],
+  ['escola.example.org', { AUTH_MAIL_FROM: 'Cadastro <auth@escola.example.org>', AUTH_ISSUER: 'https://a.example' }],
+  ['xn--educao-7ta5a.example.org', { AUTH_MAIL_FROM: 'auth@educação.example.org' }],
+  ['login.example.org', { AUTH_ISSUER: 'https://login.example.org:8443/auth' }],
+  ['login.example.org', { AUTH_MAIL_FROM: 'auth@intranet', AUTH_ISSUER: 'https://login.example.org' }],
+  ['pod-7.example.net', { AUTH_MAIL_FROM: 'auth@escola.example.org' }, '?name=pod-7.example.net'],
+]
+
+for (const [name, more, query = ''] of greetings) {
+  test(`a mail server is greeted as ${name}, set by ${JSON.stringify(more)}${query}`, async t => {
+    const relay = await strictRelay(t, name)
+    const service = await startTestService(t, { ...settings, ...more, SMTP_URL: `${relay.url}${query}` })
+    const api = await openSignedIn(t, service)
+    const { sent, answer } = await api.sendTestEmail({ email: 'ana@example.org' })
+    t.true(sent, `${answer} ${relay.names}`)
+    t.deepEqual(relay.names, [name])
+    t.regex((await examine(api))['mail server']!, /^ok /)
+  })
+}
+
+test('diagnosis says that a mail server refuses the name, and what to do', async t => {
+  const relay = await strictRelay(t, 'another.example.org')
+  const service = await startTestService(t, { ...settings, AUTH_MAIL_FROM: 'a@b.example', SMTP_URL: relay.url })
+  const found = (await examine(await openSignedIn(t, service)))['mail server']!
+  t.regex(found, /^failed .*refuses the name .*EPROTOCOL 550 HELO/)
 })
 
 test('a retry of all makes every permanently failed e-mail due at once, and changes no other', async t => {

@@ -101,7 +101,7 @@ const notifies = test.macro(async (t, where: 'server' | 'database') => {
     const text = email.text ?? ''
     t.true(text.includes(`bia (id ${id}) ${says}`), `${says}: ${text}`)
     t.regex(text, remote ? /^Who: admin \(id \d+\)$/m : /^Who: tester, here$/m)
-    t.regex(text, /^When: .*\(UTC\)$/m)
+    t.regex(text, /^When: .*\(Brasilia Standard Time\)$/m)
     t.is(/^Reason given: (.*)$/m.exec(text)?.[1], remote ? undefined : 'chamado 42: http:·example·org')
   }
   await quiet(own)

@@ -366,6 +366,7 @@ test('a device that sends an earlier token, expired, revoked or neither, still s
   t.is(expired.status, 200)
   const next = 'tartaruga de couro 7'
   t.is((await updatePassword(service, expired.text, next)).status, 200)
+  await lock(service, { username })
   const body = { username, password: next }
   for (const device of [token, expired.text]) {
     t.is((await byDevice(service, username, device, next)).status, 200)

@@ -179,7 +179,7 @@ for (const [action, act] of Object.entries(own)) {
     const ways = {
       suspend: users.suspend,
       revokeTokens: users.revokeTokens,
-      changePassword: (id: number, transaction: Transaction) => users.changePassword(id, 'x', byToken, transaction),
+      changePassword: (id: number, t: Transaction) => users.changePassword({ id, usernameKey: 'x' }, 'x', byToken, t),
     }
     for (const [way, revoke] of Object.entries(ways)) {
       const { token } = await service.signUp('ROLE_CLIENT')

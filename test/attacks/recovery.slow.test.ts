@@ -126,7 +126,10 @@ const clerk = { address: '192.0.2.1', locale: 'en' } as const
 /** Changes by administrators that end mailed keys of a user, and whether activation keys are among them. */
 const revocations: Record<string, readonly [endsActivation: boolean, Revoke]> = {
   'revoke-tokens': [false, (users, { id }, t) => users.revokeTokens(id, t)],
-  'set-password': [false, (users, { id }, t) => users.changePassword(id, 'x', { byToken: false }, t)],
+  'set-password': [
+    false,
+    (users, { id }, t) => users.changePassword({ id, usernameKey: 'x' }, 'x', { byToken: false }, t),
+  ],
   'set-email': [false, (users, { id }, t) => users.setEmail({ id, email: null }, 'x@example.org', clerk, t)],
   suspend: [true, (users, { id }, t) => users.suspend(id, t)],
   'set-role': [true, (users, { id }, t) => users.setRole({ id, active: false }, 'ROLE_ADMIN', t)],

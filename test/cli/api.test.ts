@@ -1,4 +1,5 @@
 /** `auth-admin api`: what has no command of its own, with the conventions and exit codes of every command. */
+import { readFile } from 'node:fs/promises'
 import test from 'ava'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { installedRegistry, openTerminal, runCli } from '../_helpers/cli.js'
@@ -9,67 +10,76 @@ test('help names every RPC of Administration but SignIn, whose token `login` kee
   for (const { name } of Administration.methods) t.is(help.includes(`"${name}"`), name !== 'SignIn', name)
 })
 
-test('what has no command of its own is done by its RPC, and refused with the exit codes of all commands', async t => {
+test('each line of the documentation for what has no command of its own works as printed, and leaves its event', async t => {
   const env = await installedRegistry(t)
+  const run = async (...args: string[]) => {
+    const { code, stdout, stderr } = await runCli(env, [...args, '--reason', 'teste'])
+    t.is(code, 0, `${args.join(' ')}: ${stderr}`)
+    return stdout
+  }
+  const form = ['--state', 'SP', '--city', 'Bauru', '--active', '--username']
+  await run('users', 'create', ...form, 'ana', '--role', 'ROLE_ADMIN', '--confirm', 'ana')
+  for (const name of ['Escola Azul', 'Escola Verde']) await run('organizations', 'create', '--name', name)
+  const member = ['(11)98765-4321', '--role', 'ROLE_INSTITUTION', '--organization', 'Escola Verde']
+  await run('users', 'create', ...form, ...member)
+  await run('services', 'create', 'grades', '--may', 'tokens.verify')
   await ask(
     env.DATABASE_URL,
-    `INSERT INTO emails (kind, parameters, locale) VALUES ('password-changed', '{"userId": 1}', 'en');
-    INSERT INTO imports (kind, source_digest, dry_run, all_or_nothing, change_accounts, keep_ids, actor)
-      VALUES ('users', 'd', false, false, '{}', false, 'user')`,
+    `UPDATE users SET suspended = true, suspended_before_deletion = true, deleted_at = now() WHERE role = 'ROLE_INSTITUTION';
+    INSERT INTO unmatched_answers SELECT id, 'Pet?', 'pet?', '' FROM users WHERE role = 'ROLE_INSTITUTION';
+    INSERT INTO totp_secrets (user_id, secret_sealed, last_step) SELECT id, '', 1 FROM users WHERE username = 'ana';
+    INSERT INTO emails (id, kind, parameters, locale) OVERRIDING SYSTEM VALUE VALUES (12, 'password-changed', '{"userId": 1}', 'en');
+    INSERT INTO imports (id, kind, source_digest, dry_run, all_or_nothing, change_accounts, keep_ids, actor)
+      OVERRIDING SYSTEM VALUE VALUES (7, 'users', 'd', false, false, '{}', false, 'user')`,
   )
-  const { stdout: keys } = await runCli(env, ['keys', 'list', '--json'])
-  const { kid } = JSON.parse(keys).keys[0]
-  await runCli(env, ['services', 'create', 'grades', '--may', 'users.read'])
+  const guide = await readFile(new URL('../../../docs/administration.md', import.meta.url), 'utf8')
+  const table = guide.split('### What has no command of its own')[1]!.split('\n## ')[0]!
+  const lines = [...table.matchAll(/^\| (?!to \|).* \|$/gm)].flatMap(([row]) => row.match(/`[A-Z][^`]*`/g) ?? [])
+  t.true(lines.length > 25)
   const actions = async () =>
     (await ask(env.DATABASE_URL, 'SELECT action FROM audit_events ORDER BY id')).map(({ action }) => action as string)
-  // In order. What changes something is refused without --yes; `code` is that with it.
-  const cases: [rpc: string, request: object, code: number, answer: object | RegExp, event?: string][] = [
-    ['GetService', { name: 'grades' }, 0, { service: { name: 'grades', scopes: ['SCOPE_USERS_READ'] } }],
+  const before = (await actions()).length
+  for (const line of lines) {
+    const [, rpc, request, yes] = /^`(\w+)(?: '(.*)')?( --yes)?`$/.exec(line)!
+    const { keys } = JSON.parse(await run('api', 'ListSigningKeys'))
+    const keyId = (await ask(env.DATABASE_URL, 'SELECT max(id) FROM service_keys'))[0]!.max
+    const json = request?.replaceAll('KID', keys[0].kid).replace('"grades", "id": 7', `"grades", "id": ${keyId}`)
+    const words = ['api', rpc!, ...(json ? [json] : [])]
+    // What changes something needs --yes, and what doesn't, none.
+    if (yes) t.regex((await runCli(env, [...words, '--reason', 'teste'])).stderr, /pass --yes\.\n$/, line)
+    t.is(typeof JSON.parse(await run(...words, ...(yes ? ['--yes'] : []))), 'object', line)
+  }
+  t.deepEqual((await actions()).slice(before), [
+    ...['user.undelete', 'user.resume', 'user.rotate-provider-key'],
+    ...['user.set-organization', 'user.set-organization', 'user.clear-answers', 'user.remove-totp'],
+    ...['service.edit', 'service.add-key', 'service.delete-key', 'service.edit', 'service.delete'],
+    ...['signing-key.rotate', 'signing-key.rotate', 'signing-key.retire', 'registry.set-issuer'],
+    ...['email.retry', 'email.discard', 'email.test', 'import.abort'],
+  ])
+})
+
+test('an RPC is refused with the exit codes of all commands, and its request may come by standard input', async t => {
+  const env = await installedRegistry(t)
+  for (const [rpc, request, code, says] of [
     ['GetService', { name: 'none' }, 3, /no service none/],
+    ['CreateService', { name: 'Übel', scopes: [1] }, 2, /lower-case/],
+    ['RetryEmail', { id: 1, validateOnly: true }, 3, /no e-mail 1/],
     [
-      'UpdateService',
-      { name: 'grades', form: { scopes: ['SCOPE_TOKENS_VERIFY'] }, updateMask: 'scopes' },
-      0,
-      { changed: true, service: { scopes: ['SCOPE_TOKENS_VERIFY'] } },
-      'service.edit',
+      'SetIssuer',
+      { issuer: 'https://b.example', confirm: 'https://a.example' },
+      2,
+      /Type https:\/\/b\.example to confirm/,
     ],
-    ['UpdateService', { name: 'grades', form: { name: 'Übel' }, update_mask: 'name' }, 2, /lower-case/],
-    ['CreateServiceKey', { name: 'grades' }, 0, { service: { name: 'grades' } }, 'service.add-key'],
-    ['DeleteServiceKey', { name: 'grades', id: 1, validateOnly: true }, 0, { service: { name: 'grades' } }],
-    ['DeleteServiceKey', { name: 'grades', id: 1 }, 0, { service: { keys: [{ id: 2 }] } }, 'service.delete-key'],
-    ['DeleteService', { name: 'grades', confirm: 'grade' }, 2, /Type grades to confirm/],
-    ['DeleteService', { name: 'grades', confirm: 'grades' }, 0, {}, 'service.delete'],
-    ['GetSigningKey', { kid }, 0, { key: { kid, signs: true } }],
-    ['RotateSigningKey', {}, 0, { key: { signs: false } }, 'signing-key.rotate'],
-    ['GetIssuer', {}, 0, { audience: 'work-packages' }],
-    ['GetEmail', { id: 1 }, 0, { email: { id: '1', kind: 'password-changed', user: 1 } }],
-    ['DiscardEmail', { id: '1' }, 0, {}, 'email.discard'],
-    ['DiscardEmail', { id: 1 }, 3, /no e-mail 1/],
-    ['GetAuditEvent', { id: 1 }, 0, { event: { id: '1' } }],
-    ['GetAuditEvent', { id: 999999 }, 3, /no event 999999/],
-    ['GetImport', { id: 1 }, 0, { import: { id: 1, state: 'IMPORT_STATE_RUNNING' } }],
-    ['AbortImport', { id: 1 }, 0, { changed: true, import: { state: 'IMPORT_STATE_ABORTED' } }, 'import.abort'],
     ['RemoveTotp', { user: 'admin', confirm: 'admin' }, 2, /Pass --reason/],
     ['ListUsers', { page_size: 'many' }, 2, /ListUsersRequest/],
     ['ListUsers', { no: 1 }, 2, /ListUsersRequest/],
-  ]
-  for (const [rpc, request, code, answer, event] of cases) {
-    const json = JSON.stringify(request)
-    const isChange = /^(Update|Create|Delete|Rotate|Discard|Abort|Remove)/.test(rpc) && !('validateOnly' in request)
-    const before = await actions()
-    if (isChange) {
-      const { code: refused, stderr } = await runCli(env, ['api', rpc, json])
-      t.deepEqual([refused, await actions()], [2, before], rpc)
-      t.regex(stderr, /pass --yes\.\n$/)
-    }
-    // The request may also come by standard input.
-    const done = await runCli(env, ['api', rpc, '-', '--yes'], json)
-    t.is(done.code, code, `${rpc} ${json} ${done.stderr}`)
-    if (answer instanceof RegExp) t.regex(done.stderr, answer)
-    else if (Object.keys(answer).length === 0) t.deepEqual(JSON.parse(done.stdout), {}, rpc)
-    else t.like(JSON.parse(done.stdout), answer, rpc)
-    t.deepEqual((await actions()).slice(before.length), event ? [event] : [], rpc)
+  ] as const) {
+    const { stderr, ...done } = await runCli(env, ['api', rpc, '-', '--yes'], JSON.stringify(request))
+    t.is(done.code, code, `${rpc} ${stderr}`)
+    t.regex(stderr, says)
   }
+  const { stdout } = await runCli(env, ['api', 'GetIssuer', '-'], '{}')
+  t.like(JSON.parse(stdout), { audience: 'work-packages' })
   t.is((await runCli(env, ['api', 'ListUsers', 'none'])).code, 2)
   t.regex((await runCli(env, ['api', 'Nothing'])).stderr, /Allowed choices are GetSession, .*Diagnose\.\n$/)
 })

@@ -55,54 +55,56 @@ async function says(t: ExecutionContext, url: string, code: number, pattern: Reg
 }
 
 test('an unreachable server and an unknown host give exit code 7', async t => {
-  await says(t, `http://127.0.0.1:${await freePort()}`, 7, /can’t be reached: connection refused\. Check the address/)
-  await says(t, 'https://nowhere.invalid:50052', 7, /can’t be reached: (there is no host nowhere\.invalid|EAI_AGAIN)/)
+  await says(t, `http://127.0.0.1:${await freePort()}`, 7, /can’t be reached \(ECONNREFUSED\): check the address/)
+  await says(t, 'https://nowhere.invalid:50052', 7, /can’t be reached \((ENOTFOUND|EAI_AGAIN)\)/)
 })
 
-test('a wrong port of the service is reported with the right port, that of the shell if it has one, and the command that uses it', async t => {
+/** What answers isn't the listener. */
+const other =
+  /doesn’t answer as the administration listener \(AUTH_ADMIN_ADDRESS, by default port 50052\): check port and scheme/
+
+test('a wrong port of the service is reported with the right one, and the command that uses it', async t => {
   const { grpc, http, metrics } = service.service.addresses
-  const at = (address: typeof grpc) => `http://${formatAddress(address)}`
-  const fix = /AUTH_ADMIN_ADDRESS, by default port 50052.*`auth-admin login http:\/\/127\.0\.0\.1:50052 --context prod`/
-  const isHttp = /speaks HTTP\/1\.1, as the HTTP gateway and the metrics do/
-  t.regex(await says(t, at(metrics!), 1, fix), isHttp)
-  t.regex(await says(t, at(http!), 1, fix), isHttp)
-  t.regex(await says(t, at(grpc), 1, fix), /another gRPC listener, such as the public one \(AUTH_GRPC_ADDRESS\)/)
-  const run = await inContext(t, at(http!), undefined, { AUTH_ADMIN_ADDRESS: '0.0.0.0:61052' })
-  const own =
-    /AUTH_ADMIN_ADDRESS, here port 61052(?!.*50052).*`auth-admin login http:\/\/127\.0\.0\.1:61052 --context prod`/
-  await assertRefusals(t, run, [[own, 1, 'users', 'list']])
+  for (const address of [grpc, http!, metrics!]) {
+    const url = `http://${formatAddress(address)}`
+    t.regex(await says(t, url, 1, other), new RegExp(`run \`auth-admin login ${url} --context prod\``))
+  }
   const login = await inContext(t, 'http://127.0.0.1:1')
   const file = join(await temporaryFolder(t), 'password')
   await writeFile(file, password)
-  const { code, stderr } = await login('login', at(metrics!), '--username', 'admin', '--password-file', file)
+  const url = `http://${formatAddress(metrics!)}`
+  const { code, stderr } = await login('login', url, '--username', 'admin', '--password-file', file)
   t.is(code, 1)
-  t.true(stderr.startsWith(`error: ${at(metrics!)} is not the administration listener`), stderr)
+  t.true(stderr.startsWith(`error: ${url} doesn’t answer as the administration listener`), stderr)
 })
 
 test('at a terminal, login checks the server before it asks for a password', async t => {
   const { grpc, admin } = service.service.addresses
   for (const [url, said] of Object.entries({
-    [`http://127.0.0.1:${await freePort()}`]: 'connection refused',
-    [`http://${formatAddress(grpc)}`]: 'is not the administration listener',
-    [`https://${formatAddress(admin!)}`]: 'doesn’t speak TLS',
+    [`http://127.0.0.1:${await freePort()}`]: 'ECONNREFUSED',
+    [`http://${formatAddress(grpc)}`]: 'as the administration listener',
+    [`https://${formatAddress(admin!)}`]: 'as the administration listener',
   })) {
     const terminal = openTerminal({ XDG_CONFIG_HOME: await temporaryFolder(t) }, ['login', url])
-    t.is(await terminal.ended, said === 'connection refused' ? 7 : 1, terminal.screen())
+    t.is(await terminal.ended, said === 'ECONNREFUSED' ? 7 : 1, terminal.screen())
     t.true(terminal.screen().startsWith('error: '), terminal.screen())
     t.true(terminal.screen().includes(said), terminal.screen())
   }
 })
 
-test('a server without HTTP/2 is reported without a stack trace', async t => {
+test('a server without HTTP/2, or with TLS on one side only, is reported without a stack trace', async t => {
   const talker = createServer(socket => socket.write('SSH-2.0-OpenSSH_9.6\r\n'))
-  await says(t, `http://127.0.0.1:${await listen(t, talker)}`, 1, /it doesn’t speak HTTP\/2/)
+  await says(t, `http://127.0.0.1:${await listen(t, talker)}`, 1, other)
   const closer = createServer(socket => socket.destroy())
   await says(t, `http://127.0.0.1:${await listen(t, closer)}`, 7, /closed the connection/)
   const { ca } = await writePems(t, { ca: authority.certificate })
   const page = (_: unknown, response: ServerResponse) => void response.end('<html>')
-  await says(t, `http://127.0.0.1:${await listen(t, createHttp(page))}`, 1, /speaks HTTP\/1\.1/)
+  await says(t, `http://127.0.0.1:${await listen(t, createHttp(page))}`, 1, other)
   const encrypted = createHttps(issue(['localhost']), page)
-  await says(t, `https://localhost:${await listen(t, encrypted)}`, 1, /speaks HTTP\/1\.1/, ca)
+  await says(t, `https://localhost:${await listen(t, encrypted)}`, 1, other, ca)
+  await says(t, `https://${formatAddress(service.service.addresses.admin!)}`, 1, other)
+  const port = await listen(t, createHttps(issue(['localhost']), page))
+  await says(t, `http://127.0.0.1:${port}`, 7, /closed the connection: .* check port and scheme/)
 })
 
 test('if a server closes the connection during a call, the error says so, and doesn’t suspect a wrong server', async t => {
@@ -115,16 +117,6 @@ test('if a server closes the connection during a call, the error says so, and do
   }
 })
 
-test('TLS on one side only is reported, for either side', async t => {
-  const { cert, key } = issue(['localhost'])
-  const encrypted = createSecureServer({ cert, key }).on('sessionError', () => {})
-  const port = await listen(t, encrypted as unknown as Server)
-  const fix = `auth-admin login https://127\\.0\\.0\\.1:${port} --context prod`
-  await says(t, `http://127.0.0.1:${port}`, 1, new RegExp(`speaks TLS\\. Use https: \`${fix}\``))
-  const clear = `https://${formatAddress(service.service.addresses.admin!)}`
-  await says(t, clear, 1, /doesn’t speak TLS\. Check the port .*use http:\/\/127\.0\.0\.1:\d+\.\n/)
-})
-
 test('a certificate of an unknown authority, for another name, or expired is reported as such', async t => {
   const { ca } = await writePems(t, { ca: authority.certificate })
   const { ca: another } = await writePems(t, { ca: createAuthority('Another').certificate })
@@ -134,12 +126,18 @@ test('a certificate of an unknown authority, for another name, or expired is rep
   }
   const good = await serve(['localhost'])
   const fix = new RegExp(`\`auth-admin login ${good} --context prod --ca FILE\``)
-  t.regex(await says(t, good, 1, /authority that this system doesn’t trust/), fix)
-  t.regex(await says(t, good, 1, /authority that isn’t in \//, another), fix)
+  t.regex(await says(t, good, 1, /from an unknown authority/), fix)
+  t.regex(await says(t, good, 1, /from an unknown authority/, another), fix)
   const others =
-    /certificate for auth\.example\.org, auth\.test\. Use a URL with one of these names, or pass one: `auth-admin login https:\/\/localhost:\d+ --context prod --server-name NAME`/
+    /certificate for auth\.example\.org, auth\.test: use a URL with this name, or pass one, `auth-admin login https:\/\/localhost:\d+ --context prod --server-name NAME`/
   await says(t, await serve(['auth.example.org', 'auth.test']), 1, others, ca)
-  await says(t, await serve(['localhost'], new Date(Date.now() - 86_400_000)), 1, /certificate that has expired/, ca)
+  await says(
+    t,
+    await serve(['localhost'], new Date(Date.now() - 86_400_000)),
+    1,
+    /invalid certificate \(CERT_HAS_EXPIRED\): renew it/,
+    ca,
+  )
 })
 
 test('--server-name verifies the certificate for another name than that of the URL, in all commands of the context', async t => {
@@ -151,14 +149,14 @@ test('--server-name verifies the certificate for another name than that of the U
   const run = (...args: string[]) => runCli({ XDG_CONFIG_HOME: config }, args, `${password}\n`)
   const login = ['login', url, '--ca', ca, '--username', 'admin', '--password-file', '-', '--context', 'tls']
   await assertRefusals(t, (...more) => run(...login, ...more), [
-    [/has a certificate for auth\.example\.org\..* --server-name NAME/, 1],
-    [/has a certificate for auth\.example\.org\./, 1, '--server-name', 'auth.example.com'],
+    [/has a certificate for auth\.example\.org: .* --server-name NAME/, 1],
+    [/has a certificate for auth\.example\.org:/, 1, '--server-name', 'auth.example.com'],
     [/--server-name/, 2, '--server-name', '127.0.0.1'],
   ])
   const right = await run(...login, '--server-name', 'auth.example.org')
   t.is(right.code, 0, right.stderr)
   t.is((await run('users', 'list')).code, 0)
-  t.is(JSON.parse((await run('contexts', 'list', '--json')).stdout).contexts[0].serverName, 'auth.example.org')
+  t.is(JSON.parse((await run('contexts', '--json')).stdout).contexts[0].serverName, 'auth.example.org')
   // A later sign-in keeps it.
   const again = await run('login', '--context', 'tls', '--password-file', '-')
   t.is(again.code, 0, again.stderr)
@@ -190,5 +188,5 @@ test('files that can’t be read or written are reported without a stack trace',
   t.deepEqual(output, [1, 'error: Standard output can’t be written (ENOSPC).\n'])
   await writeFile(join(folder, 'auth-admin'), 'a file where a folder should be')
   const run = (...args: string[]) => spawnCli({ XDG_CONFIG_HOME: folder }, args)
-  await assertRefusals(t, run, [[/^error: \/.*contexts\.json can’t be read \(ENOTDIR\)\.\n$/, 1, 'contexts', 'list']])
+  await assertRefusals(t, run, [[/^error: \/.*contexts\.json can’t be read \(ENOTDIR\)\.\n$/, 1, 'contexts']])
 })

@@ -90,11 +90,11 @@ test.serial('a login says which context is current now, and that no server recor
   const third = ['login', url(), '--context', 'three', '--service-key-file', '-']
   t.regex((await pipe(third, key)).stdout, /\nIt is now the current context \(was two\)\.\n$/)
   t.is(
-    (await run('contexts', 'delete', 'three')).stdout,
+    (await run('contexts', 'three', '--delete')).stdout,
     'Context three is deleted. Commands work on the database itself.\n',
   )
-  await run('contexts', 'use', 'one')
-  t.is((await run('contexts', 'delete', 'two')).stdout, 'Context two is deleted. Commands work at one.\n')
+  await run('contexts', 'one')
+  t.is((await run('contexts', 'two', '--delete')).stdout, 'Context two is deleted. Commands work at one.\n')
   await login('--context', 'one')
   const { username } = await service.signUp('ROLE_CLIENT')
   const { code, stderr } = await run('users', 'suspend', username, '--yes', '--reason', 'x')
@@ -124,22 +124,22 @@ test.serial('contexts are listed, chosen and deleted', async t => {
   await writeFile(ca, '')
   await login('--context', 'one', '--ca', relative(process.cwd(), ca))
   await login('--context', 'two')
-  const listed = async () => (await json('contexts', 'list')).contexts
+  const listed = async () => (await json('contexts')).contexts
   const [one, two] = [
     { name: 'one', url: url(), current: false, ca },
     { name: 'two', url: url(), current: true },
   ]
   t.like(await listed(), [one, two])
-  t.deepEqual(await json('contexts', 'use', 'one'), { current: 'one' })
+  t.deepEqual(await json('contexts', 'one'), { current: 'one' })
   t.like(await listed(), [
     { ...one, current: true },
     { ...two, current: false },
   ])
   t.is((await json('whoami', '--context', 'two')).context, 'two')
-  t.deepEqual(await json('contexts', 'delete', 'two'), { name: 'two', deleted: true })
+  t.deepEqual(await json('contexts', 'two', '--delete'), { name: 'two', deleted: true })
   const local = documentsOf({ env: { ...service.env, XDG_CONFIG_HOME: env.XDG_CONFIG_HOME } })
   t.regex((await local.json('whoami', '--local')).actor, /^cli:.+@.+$/)
-  await run('contexts', 'use', 'local')
+  await run('contexts', 'local')
   await assertRefusals(t, run, [
     [/two/, 3, 'whoami', '--context', 'two'],
     [/no registry in/, 5, 'users', 'list'],
@@ -212,7 +212,7 @@ test.serial(
     ] as const)
       await assertRefusals(t, () => login(wrong), [[says, code]])
     t.is((await login(key, '--username', 'admin')).code, 2)
-    t.deepEqual((await json('contexts', 'list')).contexts, [])
+    t.deepEqual((await json('contexts')).contexts, [])
 
     const signedIn = await login(`${key}\n`, '--json')
     t.deepEqual(JSON.parse(signedIn.stdout), { context: 'ci', url: url(), actor, scopes })
@@ -338,7 +338,7 @@ test.serial(
     t.is((await at('local', here).json('whoami')).context, 'local')
     t.is((await at('three').run('whoami')).code, 3)
     t.deepEqual((await at('one', here).json('config', '--local')).unknown, [])
-    const used = await at('one').run('contexts', 'use', 'two')
+    const used = await at('one').run('contexts', 'two')
     t.is(used.stderr, 'warning: AUTH_CONTEXT is set: commands still work at one.\n')
     t.regex((await run('--help')).stdout, /AUTH_CONTEXT/)
   },
@@ -396,13 +396,3 @@ test.serial('a session file that other users can read causes a warning', async t
   t.is(code, 0)
   t.regex(stderr, /readable by other users/)
 })
-
-test.serial(
-  'an irreversible command needs a confirmation at a server, but not in scripts on the database itself',
-  async t => {
-    const { run, json } = await isolatedUser(t, { signedIn: 'here' })
-    const [{ kid }] = (await json('keys', 'list')).keys
-    await assertRefusals(t, run, [[/--confirm/, 2, 'keys', 'retire', kid, '--now']])
-    t.is((await documentsOf(service).json('keys', 'retire', kid, '--now')).kid, kid)
-  },
-)

@@ -128,22 +128,24 @@ test('existing usernames that look like ids are listed by id, at most 10', async
 
 test('doctor warns of an issuer on the machine itself unless the database is the embedded one', async t => {
   const env = await installedRegistry(t)
-  const issuer = ['issuer', 'set', '--issuer', 'http://127.0.0.1:8080', '--confirm', 'http://127.0.0.1:8080']
-  t.is((await runCli(env, issuer)).code, 0)
+  const issuer = '{"issuer": "http://127.0.0.1:8080", "confirm": "http://127.0.0.1:8080"}'
+  t.is((await runCli(env, ['api', 'SetIssuer', issuer, '--yes'])).code, 0)
   const { status, detail, fix } = (await doctor(t, env)).of('processes')
   t.deepEqual(
     [status, detail],
     ['warning', 'Tokens have issuer http://127.0.0.1:8080, an address of the machine itself.'],
   )
-  t.regex(fix, /`auth-admin issuer set --issuer URL`/)
+  t.regex(fix, /`auth-admin api SetIssuer '[^`]*"URL"[^`]*' --yes`/)
 })
 
-test('after `issuer set`, doctor lists the processes that still use the former issuer or audience', async t => {
+test('after SetIssuer, doctor lists the processes that still use the former issuer or audience', async t => {
   const { env, service } = await startTestService(t)
   const settings = { DATABASE_URL: env.DATABASE_URL!, AUTH_MASTER_KEY: env.AUTH_MASTER_KEY! }
   const examine = async () => (await doctor(t, settings)).of('processes')
   t.like(await examine(), { status: 'ok', detail: 'Processes that serve this registry: 1. All have its issuer.' })
-  const set = await runCli(settings, ['issuer', 'set', '--audience', 'other', '--confirm', 'http://auth.test'])
+  const set = await runCli(settings, [
+    ...['api', 'SetIssuer', '{"audience": "other", "confirm": "http://auth.test"}', '--yes'],
+  ])
   t.is(set.code, 0, set.stderr)
   const { status, detail, fix } = await examine()
   t.deepEqual([status, fix], ['warning', 'Restart them.'])

@@ -1,17 +1,13 @@
 /** All lists of `auth-admin` have one format. The tests find them among the commands, including new ones. */
-import { mkdir, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
 import test from 'ava'
 import { createProgram } from '../../cli/program.js'
 import { installedRegistry, jsonLines, leaves, openTerminal, runCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
-import { openModels } from '../_helpers/models.js'
-import { temporaryFolder } from '../_helpers/temporary-folder.js'
 
 const all = leaves(createProgram())
 const paths = all.map(({ path }) => path)
 const lists = all
-  .filter(({ path, command }) => / list$/.test(path) || /^List /.test(command.description()))
+  .filter(({ command }) => command.options.some(({ long }) => long === '--page-token'))
   .map(({ path }) => path)
 
 /** Fields with names and types of the contract, or names of file columns, by the noun of the list. */
@@ -47,29 +43,15 @@ const plenty = `
   INSERT INTO services (name, scopes) SELECT 'notas-' || n, '{users.read}' FROM generate_series(1, 150) n;
   INSERT INTO service_keys (service_id, beginning, digest, expires_at, last_used_on)
     SELECT id, 'authsvc_', sha256(name::bytea), now(), now() FROM services;
-  INSERT INTO imports (kind, state, source_digest, dry_run, all_or_nothing, change_accounts, keep_ids, after_dry_run, actor,
-      actor_id)
-    SELECT 'users', 'finished', 'd', false, false, '{}', false, 1, 'user', 1 FROM generate_series(1, 150);
-  INSERT INTO totp_secrets (user_id, secret_sealed, failures, locked_at) SELECT id, '', 10, now() FROM users;
   INSERT INTO audit_events SELECT 1000 + n, now(), 'user.edit', 'ok', 'porque', 'user', 1, 1, 'fields:city', '192.0.2.7', 'id',
       NULL, NULL, '', '' FROM generate_series(1, 150) n;
   UPDATE audit_head SET id = 1150;`
-
-const contexts = Object.fromEntries(
-  Array.from({ length: 150 }, (_, index) => [
-    `c${index}`,
-    { url: 'https://auth.example:50052', ca: '/ca.pem', serverName: 'auth.example', tokenFile: '/none' },
-  ]),
-)
 
 let env: Record<string, string>
 const cleanUps: (() => Promise<void>)[] = []
 test.before('prepare a registry with many records of each kind', async () => {
   const t = { teardown: (work: () => Promise<void>) => void cleanUps.push(work) }
-  const config = await temporaryFolder(t)
-  await mkdir(join(config, 'auth-admin'))
-  await writeFile(join(config, 'auth-admin', 'contexts.json'), JSON.stringify({ contexts }))
-  env = { ...(await installedRegistry(t)), XDG_CONFIG_HOME: config }
+  env = await installedRegistry(t)
   const fields = {
     ...{ name: 'Escola Azul', email: 'e@e.example', address: 'Rua A, 1', 'inep-code': '12345678', login: 'l' },
     ...{ phone: '7', responsible: 'Ana Lima', type: 'E', website: 'https://e.example' },
@@ -78,9 +60,6 @@ test.before('prepare a registry with many records of each kind', async () => {
   const created = await runCli(env, ['organizations', 'create', ...flags])
   if (created.code !== 0) throw new Error(created.stderr)
   await ask(env.DATABASE_URL!, plenty)
-  const { database, signingKeys } = await openModels(t, env.DATABASE_URL)
-  for (let times = 0; times < 150; times++)
-    await database.transact(each => signingKeys.rotate({ force: true, lead: 0, tokenTtl: 3_600 }, each))
 })
 
 test.after.always(async () => {
@@ -91,8 +70,7 @@ const command = (path: string) => path.split(' ')
 type Row = Record<string, unknown>
 
 test('lists are found', t => {
-  for (const path of ['users list', 'audit list', 'questions unmatched list', 'contexts list'])
-    t.true(lists.includes(path))
+  for (const path of ['users list', 'audit list', 'questions unmatched list', 'mail list']) t.true(lists.includes(path))
 })
 
 for (const path of lists) {
@@ -131,27 +109,6 @@ for (const path of lists) {
     t.is((await run('--page-token', 'forged')).code, 2)
   })
 
-  test(`${path} prints the requested fields, and refuses unknown ones with the list of valid names`, async t => {
-    const rows: Row[] = jsonLines((await run('--jsonl', '--all')).stdout)
-    const fields = [...new Set(rows.flatMap(row => Object.keys(row)))]
-    const inner = Object.entries(rows.at(-1)!).flatMap(([name, value]) =>
-      typeof value === 'object' && !Array.isArray(value) ? Object.keys(value!).map(key => `${name}.${key}`) : [],
-    )
-    const wrong = await run('--fields', `${fields[0]},nothing`, '--json')
-    t.is(wrong.code, 2)
-    const { message } = JSON.parse(wrong.stdout).error
-    const valid = /Use one or more of (?<names>.*), separated by commas\.$/.exec(message)?.groups?.names?.split(', ')
-    t.deepEqual(valid!.filter(name => !rare.includes(name)).sort(), [...fields, ...inner].sort())
-    const chosen = fields.slice(0, 2).reverse()
-    const picked = await run('--fields', chosen.join(','), '--jsonl', '--limit', '1')
-    t.deepEqual(
-      Object.entries(JSON.parse(picked.stdout)),
-      chosen.map(name => [name, rows[0]![name]]),
-    )
-    const inColumns = await run('--fields', chosen.join(','), '--limit', '1')
-    t.regex(inColumns.stdout, new RegExp(`^${chosen.join(' +').toUpperCase()}\n`))
-  })
-
   test(`${path} uses consistent field names and types, or those of the contract`, async t => {
     const document = JSON.parse((await run('--json')).stdout)
     const noun = Object.keys(document)[0]!
@@ -176,7 +133,7 @@ for (const path of paths.filter(path => path.endsWith(' show') && lists.includes
   test.serial(`${path} prints a record with the same fields and values as the list`, async t => {
     const noun = path.split(' ')[0]!
     const row: Row = JSON.parse((await runCli(env, [noun, 'list', '--jsonl', '--limit', '1'])).stdout)
-    const name = row.id === undefined ? String(row.kid ?? row.name) : `#${row.id}`
+    const name = row.id === undefined ? String(row.name) : `#${row.id}`
     const { code, stdout, stderr } = await runCli(env, [noun, 'show', name, '--json'])
     t.is(code, 0, stderr)
     t.like(JSON.parse(stdout), row)
@@ -189,13 +146,10 @@ test('the STATUS of columns is a field', async t => {
     ['questions', ['offered', 'retired']],
   ] as const) {
     t.regex((await runCli(env, [noun, 'list'])).stdout, /^ID .*STATUS/)
-    const { stdout } = await runCli(env, [noun, 'list', '--jsonl', '--fields', 'status'])
+    const { stdout } = await runCli(env, [noun, 'list', '--jsonl'])
     for (const { status } of jsonLines(stdout)) t.true((words as readonly string[]).includes(status), status)
   }
 })
-
-/** Fields that only some records have, none of these. */
-const rare = ['deleteTime', 'purgeTime']
 
 test('a very long name is cut at a terminal, where every other line keeps its width, and whole in a pipe', async t => {
   const own = await installedRegistry(t)
@@ -233,11 +187,6 @@ function columnsOf(text: string): number {
     .replace(/[漢字]/g, '##')
     .replaceAll('\u0301', '').length
 }
-
-test('imports are shown with the username of who started them', async t => {
-  const { stdout } = await runCli(env, ['imports', 'list', '--limit', '1'])
-  t.regex(stdout, / BY .*\n\d+ +users +finished .* admin +\d{4}-/)
-})
 
 test('at a terminal, no word is broken, and values for copying are not wrapped', async t => {
   const own = await installedRegistry(t)

@@ -208,9 +208,9 @@ test('every command of services reports an invalid or missing argument in one se
   t.deepEqual(await steady(), before)
 })
 
-// `auth-admin users why`, `lockouts list` and `unlock`: what locks a user, and how a lock ends.
+// `auth-admin users why` and `unlock`: what locks a user, and how a lock ends.
 
-test('why and `lockouts list` show how long a lock lasts and which commands remove obstacles, until `unlock`', async t => {
+test('why shows how long a lock lasts and which commands remove obstacles, until `unlock`', async t => {
   const { run: users, json } = documentsOf(service, 'users')
   const { username } = await service.signUp('ROLE_CLIENT')
   const [home, elsewhere] = ['192.0.2.1', '198.51.100.2']
@@ -231,23 +231,21 @@ test('why and `lockouts list` show how long a lock lasts and which commands remo
     /^passwords +this account +10 of 10 +locked for 1[45] min$/m,
     new RegExp(`^passwords +${known} +1 of 10 +not locked, expires in \\d+ (s|min)$`, 'm'),
     /Locked after 10 wrong passwords \((14|15) min left\)\. /,
-    new RegExp(`sign in, .*, activate +The user is suspended\\. +auth-admin users resume ${id}$`, 'm'),
+    new RegExp(
+      `sign in, .*, activate +The user is suspended\\. +auth-admin api ResumeUser '\\{"user":"#${id}"\\}' --yes$`,
+      'm',
+    ),
   ])
     t.regex(stdout, line)
   t.notRegex(stdout, /^answers /m)
-  const lock = new RegExp(
-    `^${id} .*10 wrong passwords for this account: locked for 15 min +auth-admin users unlock ${id}$`,
-    'm',
-  )
-  t.regex((await users('lockouts', 'list', '--all')).stdout, lock)
   await assertRefusals(t, users, [[/--address/, 2, 'unlock', username, '--address', 'here']])
   await json('unlock', `#${id}`)
-  t.notRegex((await users('lockouts', 'list', '--all')).stdout, lock)
+  t.notRegex((await users('why', username)).stdout, /Locked/)
 })
 
-// `auth-admin mail`: the queue of e-mails, and a test e-mail.
+// `auth-admin mail`: the queue of e-mails.
 
-test('mail lists and retries e-mails of the queue', async t => {
+test('mail lists e-mails of the queue', async t => {
   const env = await installedRegistry(t)
   const { run: mail, json } = documentsOf({ env }, 'mail')
   t.is((await mail('list')).stdout, 'No e-mails match.\n')
@@ -262,19 +260,9 @@ test('mail lists and retries e-mails of the queue', async t => {
   t.false('dueTime' in failed)
   for (const [flag, found] of Object.entries({ '--failed': failed, '--waiting': waiting }))
     t.deepEqual((await json('list', flag)).emails, [found])
-  t.false(Number.isNaN(Date.parse((await json('retry', '1')).dueTime)))
-  await ask(env.DATABASE_URL, 'UPDATE emails SET next_attempt_at = NULL')
-  for (const says of ['E-mails that are due now: 2.', 'No e-mail has failed permanently.'])
-    t.is((await mail('retry', '--failed')).stdout, `${says}\n`)
-  await assertRefusals(t, mail, [
-    [/--failed/, 2, 'retry'],
-    [/--failed/, 2, 'retry', '1', '--failed'],
-    [/no e-mail 9/, 3, 'retry', '9'],
-    [/number/, 2, 'retry', 'x'],
-  ])
 })
 
-test('`mail test` and doctor say why an e-mail was not accepted, and tell a wrong port from a wrong scheme', async t => {
+test('doctor says why the mail server doesn’t answer, and tells a wrong port from a wrong scheme', async t => {
   const env = await installedRegistry(t)
   const plain = createServer(socket => socket.on('error', () => {}).write('220 mail.example ESMTP\r\n'))
   await new Promise<void>(resolve => plain.listen(0, '127.0.0.1', resolve))
@@ -283,9 +271,7 @@ test('`mail test` and doctor say why an e-mail was not accepted, and tell a wron
     ['smtp://ana:secret-of-ana@127.0.0.1:1', 'ECONNREFUSED'],
     [`smtps://127.0.0.1:${(plain.address() as AddressInfo).port}`, 'ERR_SSL_WRONG_VERSION_NUMBER'],
   ] as const) {
-    const run = (...args: string[]) => runCli({ ...env, SMTP_URL }, args)
-    await assertRefusals(t, run, [[new RegExp(`didn’t accept .*${code}`), 1, 'mail', 'test', 'ana@example.org']])
-    const { stdout, stderr } = await run('doctor')
+    const { stdout, stderr } = await runCli({ ...env, SMTP_URL }, ['doctor'])
     t.regex(stdout, new RegExp(`mail server: .*${code}.*\\n.*smtps where the port begins with TLS`))
     t.notRegex(stdout + stderr, /secret-of-ana/)
   }

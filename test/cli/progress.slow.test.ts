@@ -55,7 +55,7 @@ test.before('prepare more users than one call returns', async () => {
 
 test('a slow list shows its progress at the terminal only, and erases the line at the end', async t => {
   const { env, folder } = await overSlowNetwork(t)
-  const list = ['users', 'list', '--limit', '1001', '--json', '--fields', 'id']
+  const list = ['users', 'list', '--limit', '1001', '--json']
   const file = join(folder, 'users.json')
   const { shows, ended, screen, raw } = openTerminal(env, list, { into: file })
   await shows('Reading: 1000 so far, ')
@@ -85,7 +85,7 @@ test('a list is printed page by page, in each form', async t => {
 
 test('a list that fails midway prints how to continue, and then the error', async t => {
   const { env, cut } = await overSlowNetwork(t)
-  const list = ['users', 'list', '--all', '--json', '--fields', 'id']
+  const list = ['users', 'list', '--all', '--json']
   const child = startCli(env, list)
   let stdout = ''
   child.stdout.setEncoding('utf8').on('data', text => {
@@ -104,7 +104,7 @@ test('a list that fails midway prints how to continue, and then the error', asyn
 
 test('neither a fast command nor a list that prints rows at the terminal shows progress', async t => {
   const { env, folder } = await overSlowNetwork(t)
-  const list = ['users', 'list', '--limit', '1', '--jsonl', '--fields', 'id']
+  const list = ['users', 'list', '--limit', '1', '--jsonl']
   const into = join(folder, 'users.jsonl')
   for (const [opened, shows] of [
     [openTerminal(env, list), false],

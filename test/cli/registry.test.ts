@@ -7,39 +7,6 @@ import { assertRefusals, documentsOf, installedRegistry, keys, openTerminal, run
 import { ask, freshDatabase } from '../_helpers/database.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
 
-test('RotateSigningKey publishes a key that signs later, or at once; retire needs its id as confirmation', async t => {
-  const env = await installedRegistry(t)
-  const { run, json } = documentsOf({ env }, 'keys')
-  const rotate = async (...request: string[]) => {
-    const { code, stdout, stderr } = await runCli(env, ['api', 'RotateSigningKey', ...request, '--yes'])
-    t.is(code, 0, stderr)
-    return JSON.parse(stdout).key
-  }
-  const stateOf = async (kid: string) =>
-    (await json('list')).keys.find((key: { kid: string }) => key.kid === kid)?.state
-  const states = async () => (await json('list')).keys.map(({ state }: { state: string }) => state)
-  const [first] = (await json('list')).keys
-  t.deepEqual(Object.keys(first), ['kid', 'state', 'signTime'])
-  const rotated = await rotate()
-  t.is(Math.round((Date.parse(rotated.signTime) - Date.now()) / 60_000), 10)
-  await assertRefusals(t, run, [
-    [/--now/, 2, 'retire', first.kid],
-    [/to confirm/, 2, 'retire', first.kid, '--now', '--confirm', 'another'],
-    [/no key none/, 3, 'retire', 'none', '--now', '--confirm', 'none'],
-  ])
-  t.deepEqual(await states(), ['published', 'signing'])
-  const { kid } = await rotate('{"now": true}')
-  t.is(await stateOf(kid), 'signing')
-  t.is(await stateOf(first.kid), 'retiring')
-  const { stdout } = await run('list')
-  t.true(stdout.includes(kid), 'a key id can be copied whole')
-  t.true(stdout.split('\n').every(line => line.length <= 110))
-  t.notRegex(stdout + JSON.stringify(await json('list')), /PRIVATE|"d"/)
-  const { successor } = await json('retire', kid, '--now', '--confirm', kid)
-  t.is(await stateOf(successor), 'signing')
-  t.is(await stateOf(kid), undefined)
-})
-
 // `auth-admin master-key`: the registry gets a new master key.
 
 const next = Buffer.alloc(32, 9).toString('base64')
@@ -52,7 +19,7 @@ test('rotate wraps the data keys with the new master key, and voids the old one'
   const { pathname, host } = new URL(env.DATABASE_URL)
   const database = `the database ${pathname.slice(1)} at ${host}`
   t.deepEqual([code, stderr, JSON.parse(stdout)], [0, '', { database, rotated: true }])
-  const list = (...args: string[]) => runCli(env, ['keys', 'list', ...args])
+  const list = (...args: string[]) => runCli(env, ['questions', 'list', ...args])
   await assertRefusals(t, list, [
     [
       /^error: AUTH_MASTER_KEY is not the key of this registry, which after `auth-admin master-key rotate` is the new one\.\n$/,
@@ -92,7 +59,7 @@ test('at a terminal, rotate asks for the key twice, without echo', async t => {
   terminal.type(`n${keys.enter}`)
   t.is(await terminal.ended, 1)
   t.notRegex(terminal.screen(), /New master key/)
-  t.is((await runCli(env, ['keys', 'list'])).code, 0)
+  t.is((await runCli(env, ['questions', 'list'])).code, 0)
   const again = openTerminal(env, ['master-key', 'rotate', '--yes'])
   await again.shows('New master key')
   again.type(next + keys.enter)
@@ -100,10 +67,10 @@ test('at a terminal, rotate asks for the key twice, without echo', async t => {
   again.type(next + keys.enter)
   t.is(await again.ended, 0)
   t.false(again.screen().includes(next))
-  t.is((await runCli({ ...env, AUTH_MASTER_KEY: next }, ['keys', 'list'])).code, 0)
+  t.is((await runCli({ ...env, AUTH_MASTER_KEY: next }, ['questions', 'list'])).code, 0)
 })
 
-// `auth-admin issuer`: issuer and audience of the registry's tokens.
+// Issuer and audience of the registry's tokens.
 
 /** A registry that `install` has just made. */
 async function install(t: ExecutionContext) {
@@ -111,30 +78,6 @@ async function install(t: ExecutionContext) {
   t.is((await runCli(env, ['install'])).code, 0)
   return env
 }
-
-test('install takes issuer and audience from the defaults, and `issuer set` changes the given ones', async t => {
-  const env = await install(t)
-  const { run, json } = documentsOf({ env }, 'issuer')
-  const [a, b] = ['https://a.example', 'https://b.example'] as const
-  const now = async () => JSON.parse((await runCli(env, ['api', 'GetIssuer'])).stdout)
-  t.deepEqual(await now(), { issuer: 'http://127.0.0.1:8080', audience: 'work-packages' })
-  const set = (confirm: string, ...args: string[]) => json('set', ...args, '--confirm', confirm)
-  t.deepEqual(await set(a, '--issuer', a), { issuer: a, audience: 'work-packages' })
-  t.deepEqual(await set(a, '--audience', 'apps'), { issuer: a, audience: 'apps' })
-  const warned = await run('set', '--issuer', b, '--confirm', b)
-  t.regex(warned.stderr, /^warning: Restart all processes of the service: [^\n]* all users have to sign in again\.\n$/)
-  const { events } = await documentsOf({ env }, 'audit').json('list', '--action', 'registry.set-issuer', '--limit', '2')
-  t.is(events[0].object, `issuer:${a}->${b} audience:apps`)
-  t.is(events[1].object, `issuer:${a} audience:work-packages->apps`)
-  t.deepEqual(await now(), { issuer: b, audience: 'apps' })
-  const stdout = `The issuer is ${b}, the audience apps already.\n`
-  t.deepEqual(await run('set', '--issuer', b, '--confirm', b), { code: 0, stderr: '', stdout })
-  await assertRefusals(t, run, [
-    [/--issuer/, 2, 'set'],
-    [/--issuer/, 2, 'set', '--issuer', 'a\nb'],
-    [/https:\/\/a\.example/, 2, 'set', '--issuer', a, '--confirm', b],
-  ])
-})
 
 test('install with settings that differ from the registry changes nothing, and reports both values and the command', async t => {
   const env = await install(t)
@@ -145,23 +88,10 @@ test('install with settings that differ from the registry changes nothing, and r
   t.is(
     stderr,
     "error: AUTH_AUDIENCE is l'app de São Paulo, but the tokens of this registry have issuer http://127.0.0.1:8080 and " +
-      'audience work-packages: leave both unset, or change the registry with `auth-admin issuer set --issuer ' +
-      "http://127.0.0.1:8080 --audience 'l'\\''app de São Paulo' --confirm http://127.0.0.1:8080`.\n",
+      'audience work-packages: leave both unset, or change the registry with `auth-admin api SetIssuer ' +
+      `'{"issuer":"http://127.0.0.1:8080","audience":"l'\\''app de São Paulo","confirm":"http://127.0.0.1:8080"}' --yes --local\`.\n`,
   )
   t.deepEqual(await runCli(env, ['audit', 'list', '--json']), before)
-})
-
-test('at a terminal, `issuer set` asks for both, and Enter keeps the current value', async t => {
-  const env = await installedRegistry(t)
-  const terminal = openTerminal(env, ['issuer', 'set'])
-  await terminal.shows('Issuer')
-  terminal.type(`https://b.example${keys.enter}`)
-  await terminal.shows('Audience')
-  terminal.type(keys.enter)
-  await terminal.shows('to confirm:')
-  terminal.type(`https://b.example${keys.enter}`)
-  t.is(await terminal.ended, 0)
-  t.regex(terminal.screen(), /The issuer is https:\/\/b\.example, the audience work-packages\./)
 })
 
 test('a registry with the audience of administrators is refused until the suggested command changes it', async t => {
@@ -171,8 +101,8 @@ test('a registry with the audience of administrators is refused until the sugges
   t.is(code, 1)
   t.regex(stderr, /audience Auth-Admin, which is for tokens of administrators/)
   const command = /`auth-admin ([^`]+)`/.exec(stderr)![1]!
-  t.is(command, 'issuer set --audience work-packages --confirm http://127.0.0.1:8080 --local')
-  t.is((await runCli(env, command.split(' '))).code, 0)
+  t.is(command, `api SetIssuer '{"audience":"work-packages","confirm":"http://127.0.0.1:8080"}' --yes --local`)
+  t.is((await runCli(env, command.replaceAll("'", '').split(' '))).code, 0)
   t.is((await runCli(env, ['install'])).code, 0)
 })
 

@@ -207,10 +207,8 @@ test('obstacles to a change are reported before its confirmation', async t => {
   await service.institution({ activationkey })
   for (const [sentence, ...args] of [
     ['has 1 members', 'organizations', 'delete', String(id)],
-    ['There is no key none', 'keys', 'retire', 'none', '--now'],
     ['last active administrator', 'users', 'suspend', 'admin', '--reason', 'teste'],
     ['last active administrator', 'users', 'delete', 'admin', '--reason', 'teste'],
-    ['no organization Nenhuma', 'users', 'set-organization', 'admin', 'Nenhuma', '--reason', 'teste'],
     ['no organization Nenhuma', 'organizations', 'deactivate', 'Nenhuma'],
     ['no organization Nenhuma', 'organizations', 'rotate-key', 'Nenhuma'],
     ['No sign-up has the question Qual mar?', 'questions', 'link', 'Qual mar?', '1'],
@@ -226,21 +224,18 @@ test('obstacles to a change are reported before its confirmation', async t => {
 
 test('a command that affects users states its effect and asks first, and exits with 1 if declined', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
-  const { username: institution } = await service.institution(await service.organization())
   for (const [command, sentence] of Object.entries({
     [`suspend ${username}`]: 'can no longer sign in',
     [`revoke-tokens ${username}`]: 'has to sign in again',
     [`delete ${username}`]: 'erased 30 days from now',
     [`set-role ${username} ROLE_INSTITUTION`]: 'becomes a ROLE_INSTITUTION',
-    [`set-organization ${username} --none`]: 'is moved',
-    [`rotate-provider-key ${institution}`]: 'stops working at once',
   }))
     await fill(t, `users ${command}`, { [sentence]: 'n' }, 1)
   t.like(await json('users', 'show', username), { suspended: false, role: 'ROLE_CLIENT' })
   for (const answer of ['y', 'YES', 's', 'Sim']) {
     await fill(t, `users suspend ${username}`, { 'Suspend it?': answer })
     t.true((await json('users', 'show', username)).suspended, answer)
-    await fill(t, `users resume ${username}`, {})
+    await json('api', 'ResumeUser', JSON.stringify({ user: username }), '--yes')
   }
   await fill(t, `users delete ${username} --yes`, {})
 })
@@ -274,12 +269,4 @@ test('a command with --json asks nothing, even at a terminal', async t => {
   const document = await waitFor(() => screen().includes('\n}') && screen().slice(screen().indexOf('{')), screen)
   t.regex(screen(), /^error: [^\n]*--name[^\n]*\n\{/)
   t.like(JSON.parse(document), { error: { exitCode: 2 } })
-})
-
-test('`users delete` of several users asks once', async t => {
-  for (const username of ['varios-a', 'varios-b'])
-    await json('users', 'create', '--username', username, '--role', 'ROLE_CLIENT', '--state', 'SP', '--city', 'Bauru')
-  const says = '2 users (varios-a, varios-b) can no longer sign in'
-  const screen = await fill(t, 'users delete varios-a varios-b', { [says]: 'y' })
-  t.regex(screen, /\(varios-a\) is deleted\..*\(varios-b\) is deleted\./s)
 })

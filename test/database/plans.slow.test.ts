@@ -151,7 +151,10 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     ['users_username_skeleton', 'users_username_key_key', 'former_usernames_skeleton', 'former_usernames_pkey'],
     m => m.users.nameProblems([{ username: 'u9', nickname: 'n9' }]),
   ],
-  'a new password': [['users_pkey'], m => m.users.changePassword(9, '', { byToken: true }, none)],
+  'a new password': [
+    ['users_pkey', 'attempts_pkey', 'attempts_account'],
+    m => m.users.changePassword({ id: 9, usernameKey: 'u9' }, '', { byToken: true }, none),
+  ],
   'a new e-mail address': [
     ['users_pkey', 'users_pkey', 'mailed_keys_pkey', 'emails_owner'],
     m => m.users.setEmail({ id: 9, email: null }, null, { address: '192.0.2.1', locale: 'en' }, none),

@@ -50,7 +50,7 @@ async function use(t: ExecutionContext, service: TestService): Promise<void> {
     ['mail', 'list', '--json'],
     ['audit', 'list', '--json'],
     ['audit', 'verify'],
-    ['keys', 'list', '--json'],
+    ['api', 'ListSigningKeys'],
     ['questions', 'list', '--json'],
   ]) {
     const { code, stderr } = await runCli(env, args)

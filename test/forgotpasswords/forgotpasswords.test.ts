@@ -203,9 +203,40 @@ test('an answer may have 255 characters, and each is significant', async t => {
   refused(t, await save(token, answer(0, `${long}b`)), 400, 'MALFORMED_REQUEST')
 })
 
+/** Answers as they were saved, each with what a telephone may make of it, and with what stays another answer. */
+const typed: readonly (readonly [saved: string, same: readonly string[], others: readonly string[]])[] = [
+  ["Olho d'Água", [...'’‘´`ʼ＇'].map(mark => `olho d${mark}agua`), ['Olho dÁgua', 'Olho d Água', 'Olho d"Água']],
+  ['Olho d’Água', ["Olho d'Água", 'Olho d´Água.'], ['Olho dÁgua']],
+  ['Maria-Helena', [...'–—‑−‐－'].map(dash => `Maria${dash}Helena`), ['MariaHelena', 'Maria Helena', 'Maria_Helena']],
+  [
+    'S. Paulo',
+    ['S. Paulo.', 's. paulo...', 'S. Paulo .', 'S. Paulo…'],
+    ['S Paulo', '.S. Paulo', 'S. Paulo!', 'S. Paulo,'],
+  ],
+  ['Rex.', ['Rex', 'rex. '], ['Re.x', 'Rex?']],
+]
+
+test('apostrophes, hyphens and full stops at the end of answers are equal however they are typed, and nothing else is', async t => {
+  for (const [saved, same, others] of typed) {
+    const { username, token } = await answered()
+    t.is((await save(token, answer(0, saved))).status, 200)
+    const enter = (text: string) => login(username, [answer(0, text), answer(1, 'Água')])
+    for (const text of [saved, ...same]) t.is((await enter(text)).status, 200, text)
+    for (const text of others) refused(t, await enter(text), 422, 'INVALID_ANSWERS')
+  }
+})
+
 test('an empty answer, no question and no body are answered with 400', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
-  for (const body of [undefined, {}, answer(0, ''), answer(0, ' \u00a0'), answer(0, null), { answer: 'azul' }]) {
+  for (const body of [
+    undefined,
+    {},
+    answer(0, ''),
+    answer(0, ' \u00a0'),
+    answer(0, ' ... '),
+    answer(0, null),
+    { answer: 'azul' },
+  ]) {
     refused(t, await save(token, body), 400, 'MISSING_PARAMETER')
   }
   for (const body of ['[]', '"x"', '{', '{"usersid":"x"}', '{"usersid":1.5}', '{"answer":{}}']) {
@@ -292,9 +323,28 @@ test('the mailed key signs in once, and the token names the method', async t => 
   t.truthy(await service.login(username, query.newPassword))
 })
 
-test('case and space around the key do not matter', async t => {
-  const { username, key } = await mailed()
-  t.is((await enter(username.replace(/\D/g, ''), ` ${key.toLowerCase()} `)).status, 200)
+/** A key as people copy it. */
+const copied: Record<string, (key: string) => string> = {
+  'in lower case, with space around it': key => ` ${key.toLowerCase()} `,
+  'with a space': key => `${key.slice(0, 4)} ${key.slice(4)}`,
+  'with hyphens and dashes': key => `${key.slice(0, 2)}-${key.slice(2, 4)}–${key.slice(4, 6)}‑${key.slice(6)}`,
+  'with a full stop': key => `${key}.`,
+  'with a line break and a tab': key => `${key.slice(0, 4)}\r\n\t${key.slice(4)}`,
+  'with invisible characters': key => `\ufeff${key.slice(0, 4)}\u200b\u00ad${key.slice(4)}\u2060\u200e`,
+  'with spaces that don’t break': key => `\u00a0${key.slice(0, 4)}\u202f${key.slice(4)}\u2009`,
+  'in full width': key => key.replace(/./g, each => String.fromCharCode(each.charCodeAt(0) + 0xfee0)),
+  'in quotes and bold': key => `*“${key}”*`,
+}
+
+test('only letters and digits of a mailed key count, however it is copied', async t => {
+  for (const [how, copy] of Object.entries(copied)) {
+    const { username, key } = await mailed()
+    const name = username.replace(/\D/g, '')
+    const wrong = `${key.slice(1)}${key[0] === 'A' ? 'B' : 'A'}`
+    refused(t, await enter(name, copy(wrong)), 422, 'INVALID_KEY')
+    const { status, text } = await enter(name, copy(key))
+    t.is(status, 200, `${how} ${text}`)
+  }
 })
 
 test('a wrong key, no key and an unknown user get the same answer', async t => {

@@ -295,8 +295,10 @@ test('every response carries security headers, and grants no other origin access
 })
 
 test('pages of allowed origins can read responses, and others can’t', async t => {
-  const other = await startTestService(t, { AUTH_CORS_ORIGINS: 'https://app.example.org' })
+  const apps = ['capacitor://localhost', 'ionic://localhost', 'tauri://localhost']
+  const other = await startTestService(t, { AUTH_CORS_ORIGINS: ['https://app.example.org', ...apps].join(',') })
   const ask = (origin: string, path = '/users/me') => other.request('GET', path, { headers: { origin } })
+  for (const app of apps) t.is((await ask(app)).headers.get('access-control-allow-origin'), app)
   for (const path of ['/users/me', '/nothing', '/auth.v1.Users/Login']) {
     const { headers } = await ask('https://app.example.org', path)
     t.is(headers.get('access-control-allow-origin'), 'https://app.example.org')
@@ -308,6 +310,7 @@ test('pages of allowed origins can read responses, and others can’t', async t 
   for (const origin of [
     ...['https://attacker.example', 'https://app.example.org.attacker.example'],
     ...['https://attacker-app.example.org', 'http://app.example.org', 'https://app.example.org:8443', 'null'],
+    ...['file://', 'capacitor://other', 'capacitor://localhost:1', 'http://localhost'],
     ...['https://APP.example.org', '*', 'https://app.example.org/', 'https://sub.app.example.org'],
   ])
     for (const [method, path] of [

@@ -26,7 +26,14 @@ test('a maintenance run keeps e-mails of another registry in the same folder, wh
   const userId = await addUser(models, 'ana', 'ROLE_ADMIN', 'ana@example.org')
   const parameters = { userId, at: '2026-11-21T12:00:00Z', address: '192.0.2.1' }
   await models.emails.add({ kind: 'password-changed', stage: 'requested', parameters }, 'en')
-  const settings = { mailFrom: 'auth@localhost', dataDir, recoveryEmail: 'registered', limitFactor: 1 } as const
+  const settings = {
+    mailFrom: 'auth@localhost',
+    issuer: undefined,
+    dataDir,
+    recoveryEmail: 'registered',
+    limitFactor: 1,
+    timeZone: 'UTC',
+  } as const
   const sender = startMail(models, { ...settings, smtpUrl: undefined }, log, Date.now)
   await waitForValue(async () => (await texts(models, 'SELECT id::text AS text FROM emails')).length, 0)
   await sender.close()
@@ -72,7 +79,15 @@ test('a maintenance run deletes expired rows, and nothing else', async t => {
       ('good', '', ${user}, now() + interval '1 minute');
     INSERT INTO processes VALUES ('lapsed', '', '', '', '', '', now() - interval '61 minutes'),
       ('good', '', '', '', '', '', now() - interval '59 minutes');
-    UPDATE signing_keys SET verifies_until = now() - interval '31 days' WHERE kid = '${old}'`)
+    UPDATE signing_keys SET verifies_until = now() - interval '31 days' WHERE kid = '${old}';
+    INSERT INTO refreshed_sessions VALUES (${user}, 'lapsed', 1, false, now() - interval '25 hours'),
+      (${user}, 'good', 1, false, now() - interval '23 hours');
+    INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at) VALUES
+      ('lapsed', '{}', 'en', now() - interval '8 days', NULL), ('good', '{}', 'en', now() - interval '6 days', NULL),
+      ('waiting', '{}', 'en', now() - interval '8 days', now() + interval '1 hour');
+    INSERT INTO imports (kind, state, source_digest, dry_run, all_or_nothing, change_accounts, keep_ids, actor, updated_at) VALUES
+      ('users', 'finished', 'lapsed', false, false, '{}', false, '', now() - interval '31 days'),
+      ('users', 'finished', 'good', false, false, '{}', false, '', now() - interval '29 days')`)
   await maintenance(t, models).round()
   for (const table of ['attempts', 'buckets', 'email_quotas']) {
     t.deepEqual(await texts(models, `SELECT convert_from(subject, 'UTF8') AS text FROM ${table}`), ['good'], table)
@@ -82,6 +97,48 @@ test('a maintenance run deletes expired rows, and nothing else', async t => {
   t.deepEqual(await texts(models, 'SELECT id AS text FROM processes'), ['good'])
   t.deepEqual(await texts(models, 'SELECT purpose AS text FROM mailed_keys'), ['activation'])
   t.deepEqual(await texts(models, 'SELECT kid AS text FROM signing_keys'), [newer!])
+  t.deepEqual(await texts(models, 'SELECT id AS text FROM refreshed_sessions'), ['good'])
+  t.deepEqual(await texts(models, 'SELECT kind AS text FROM emails ORDER BY id'), ['good', 'waiting'])
+  t.deepEqual(await texts(models, 'SELECT source_digest AS text FROM imports'), ['good'])
+  // Another one gets its rows above.
+  const pruned = Object.keys(models).filter(name => 'prune' in models[name as keyof Models])
+  t.deepEqual(pruned.sort(), [
+    ...['attempts', 'buckets', 'emailQuotas', 'emails', 'formerUsernames', 'imports', 'mailedKeys', 'processes'],
+    ...['refreshedSessions', 'signingKeys'],
+  ])
+})
+
+test('a maintenance run erases every user who was deleted 30 days ago, and no other', async t => {
+  const models = await openModels(t)
+  const ids: number[] = []
+  for (const name of ['ana', 'bia', 'caio', 'davi']) ids.push(await addUser(models, name))
+  const [ana, bia, caio, davi] = ids
+  await models.database.sequelize.query(`
+    UPDATE users SET suspended = true, deleted_at = now() - interval '31 days' WHERE id IN (${ana}, ${bia});
+    UPDATE users SET suspended = true, deleted_at = now() - interval '29 days' WHERE id = ${caio}`)
+  await maintenance(t, models).round()
+  t.deepEqual(await texts(models, 'SELECT id::text AS text FROM users ORDER BY id'), [`${caio}`, `${davi}`])
+})
+
+test('each outage of maintenance is logged once', async t => {
+  const models = await openModels(t)
+  const query = (text: string) => models.database.sequelize.query(text)
+  const warnings: string[] = []
+  const counting = { ...log, warn: (_: object, message: string) => void warnings.push(message) }
+  const settings = { tokenTtl: 3600, auditRetention: 86_400, unactivatedRetention: undefined, dataDir: '/nonexistent' }
+  await query('ALTER TABLE buckets RENAME TO away')
+  const { stop } = startMaintenance(models, settings, counting as typeof log, { first: 1, interval: 30 })
+  t.teardown(stop)
+  for (const outage of [1, 2]) {
+    await waitFor(() => warnings.length === outage)
+    await query('SELECT pg_sleep(0.3)')
+    t.is(warnings.length, outage)
+    await query(
+      `ALTER TABLE away RENAME TO buckets; INSERT INTO buckets VALUES ('lapsed', 1, now() - interval '9 days')`,
+    )
+    await waitFor(async () => (await texts(models, 'SELECT FROM buckets')).length === 0)
+    await query('ALTER TABLE buckets RENAME TO away')
+  }
 })
 
 test('a maintenance run deletes e-mails from the folder that are older than 30 days or of an erased user', async t => {
@@ -103,7 +160,14 @@ test('a maintenance run deletes e-mails from the folder that are older than 30 d
     { kind: 'administration', stage: 'ready', parameters: { userId: ana, subjectId: bia, ...details } },
     'en',
   )
-  const settings = { mailFrom: 'auth@localhost', dataDir, recoveryEmail: 'registered', limitFactor: 1 } as const
+  const settings = {
+    mailFrom: 'auth@localhost',
+    issuer: undefined,
+    dataDir,
+    recoveryEmail: 'registered',
+    limitFactor: 1,
+    timeZone: 'UTC',
+  } as const
   const sender = startMail(models, { ...settings, smtpUrl: undefined }, log, Date.now)
   await waitForValue(async () => (await texts(models, 'SELECT id::text AS text FROM emails')).length, 0)
   await sender.close()

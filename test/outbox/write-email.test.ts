@@ -1,8 +1,11 @@
 import test from 'ava'
 import fc from 'fast-check'
-import { shownUsername, writeEmail } from '../../server/outbox/write-email.js'
-import { chooseLocale } from '../../server/requests/locale.js'
+import { type Contents, shownUsername, writeEmail as writeIn } from '../../server/outbox/write-email.js'
+import { chooseLocale, type Locale } from '../../server/requests/locale.js'
 import { anyCharacter } from '../_helpers/characters.js'
+
+const writeEmail = <K extends keyof Contents>(kind: K, locale: Locale, content: Contents[K], zone = 'UTC') =>
+  writeIn(kind, locale, content, zone)
 
 /** Notices about what may happen several times, and of those the ones that don't say where from. */
 const notices = [
@@ -28,7 +31,12 @@ test('every e-mail states its purpose in both languages, and how many events it 
     for (const kind of [...notices, 'account-deleted', 'provider-key-rotated', 'organization-email-changed'] as const) {
       const { text } = writeEmail(kind, locale, { ...content, times: 1 })
       const named = kind === 'organization-email-changed' ? organization : username
-      for (const part of [named, '2026', 'UTC']) t.true(text.includes(part), text)
+      for (const part of [
+        named,
+        '2026',
+        locale === 'en' ? 'Coordinated Universal Time' : 'Horário Universal Coordenado',
+      ])
+        t.true(text.includes(part), text)
       t.is(text.includes(address), kind !== 'member-deactivated', text)
     }
   }
@@ -46,8 +54,8 @@ test('the notices about answers and passwords say what counts, from when, and wh
       /vale desde já, e a resposta anterior não vale mais/,
     ],
     'answer-waits': [
-      /counts from November 22, 2026 at 6:10\sAM \(UTC\) on\. Until then, the former one does.*log out everywhere/s,
-      /vale a partir de 22 de novembro de 2026 às 06:10 \(UTC\)\. Até lá vale a anterior.*saia de todos os aparelhos/s,
+      /counts from November 22, 2026 at 6:10\sAM \(Coordinated Universal Time\) on\. Until then, the former one does.*log out everywhere/s,
+      /vale a partir de 22 de novembro de 2026 às 06:10 \(Horário Universal Coordenado\)\. Até lá vale a anterior.*saia de todos os aparelhos/s,
     ],
     'answers-cleared': [/administrator removed all answers/, /administrador removeu todas as respostas/],
     'password-changed': [
@@ -58,6 +66,43 @@ test('the notices about answers and passwords say what counts, from when, and wh
   for (const [kind, [en, pt]] of Object.entries(says)) {
     t.regex(writeEmail(kind as 'answer-waits', 'en', { ...content, times: 1 }).text, en)
     t.regex(writeEmail(kind as 'answer-waits', 'pt-BR', { ...content, times: 1 }).text, pt)
+  }
+})
+
+/** A time near midnight, as people read it in their time zones. */
+const zones: readonly (readonly [zone: string, at: string, pt: string, en: string])[] = [
+  [
+    'America/Sao_Paulo',
+    '2026-11-22T02:30:00Z',
+    '21 de novembro de 2026 às 23:30 (Horário Padrão de Brasília)',
+    'November 21, 2026 at 11:30 PM (Brasilia Standard Time)',
+  ],
+  [
+    'America/Rio_Branco',
+    '2026-11-22T02:30:00Z',
+    '21 de novembro de 2026 às 21:30 (Horário Padrão do Acre)',
+    'November 21, 2026 at 9:30 PM (Acre Standard Time)',
+  ],
+  [
+    'Europe/Lisbon',
+    '2026-07-01T23:30:00Z',
+    '2 de julho de 2026 às 00:30 (Horário de Verão da Europa Ocidental)',
+    'July 2, 2026 at 12:30 AM (Western European Summer Time)',
+  ],
+  [
+    'Europe/Lisbon',
+    '2026-12-01T23:30:00Z',
+    '1 de dezembro de 2026 às 23:30 (Horário Padrão da Europa Ocidental)',
+    'December 1, 2026 at 11:30 PM (Western European Standard Time)',
+  ],
+]
+
+test('times are in the time zone of the settings, with its name at that time', t => {
+  for (const [zone, at, pt, en] of zones) {
+    const text = (locale: Locale) => writeEmail('password-changed', locale, { ...content, at }, zone).text
+    t.true(text('pt-BR').includes(pt), text('pt-BR'))
+    // ICU separates AM by a narrow space.
+    t.true(text('en').replace(/\s/g, ' ').includes(en), text('en'))
   }
 })
 

@@ -115,7 +115,7 @@ test('after a first start on a taken port, the next one installs the registry wi
   t.notRegex(next.output(), /^issuer/m)
   // A registry keeps its issuer.
   const moved = await spawnService(t, { DATABASE_URL })
-  t.regex(moved.output(), new RegExp(`^issuer   http://${address} \\(see auth-admin issuer\\)$`, 'm'))
+  t.regex(moved.output(), new RegExp(`^issuer   http://${address} \\(see auth-admin api GetIssuer\\)$`, 'm'))
 })
 
 // The modules that an idle process has loaded: none that only some calls need.

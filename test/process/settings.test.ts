@@ -64,6 +64,13 @@ const parsed: [setting: keyof Settings, value: unknown, env: Record<string, stri
   ['unactivatedRetention', undefined, { AUTH_UNACTIVATED_RETENTION: 'off' }],
   ['unactivatedRetention', 30 * 86_400, { AUTH_UNACTIVATED_RETENTION: '30d' }],
   ['corsOrigins', ['https://a.example', 'http://b:3000'], { AUTH_CORS_ORIGINS: 'https://a.example, http://b:3000' }],
+  [
+    'corsOrigins',
+    ['capacitor://localhost', 'ionic://localhost', 'tauri://localhost:8080', 'app://.', 'https://a.example'],
+    {
+      AUTH_CORS_ORIGINS: 'capacitor://localhost,Ionic://LocalHost,tauri://localhost:8080/,app://.,https://a.example',
+    },
+  ],
   ['audience', 'auth-administration', { AUTH_AUDIENCE: 'auth-administration' }],
   ...[',', ', ', ' ', '\n', ';', ' ; '].map(
     between => ['trustedProxies', blocks, { AUTH_TRUSTED_PROXIES: blocks.join(between) }] as (typeof parsed)[number],
@@ -139,10 +146,15 @@ const refused: [name: string, says: RegExp, ...values: string[]][] = [
   ['AUTH_CORS_ORIGINS', /"app\.example\.org" has no scheme: write https:\/\/app/, 'http://a/,app.example.org'],
   ['AUTH_CORS_ORIGINS', /write https:\/\/localhost:3000/, 'localhost:3000'],
   ['AUTH_CORS_ORIGINS', /"https:\/\/a\.example\/app".*write https:\/\/a\.example$/, 'https://a.example/app'],
+  ['AUTH_CORS_ORIGINS', /"\*".*list each/, 'https://a.example, *'],
+  ['AUTH_CORS_ORIGINS', /"null".*list each/, 'null'],
+  ['AUTH_CORS_ORIGINS', /"file:\/\/.*is a file/, 'file://', 'file:///a.html', 'file://host'],
+  ['AUTH_CORS_ORIGINS', /has no host/, 'capacitor://', 'tauri:///x'],
   [
     'AUTH_CORS_ORIGINS',
-    /"ftp:\/\/b\.example".*another scheme.*"\*".*list each/,
-    'https://a.example, ftp://b.example, *',
+    /more than scheme.*write capacitor:\/\/localhost$/,
+    'capacitor://localhost/app',
+    'capacitor://u@localhost',
   ],
   ['AUTH_CORS_ORIGINS', /is no URL/, 'https://a b'],
   ['AUTH_GATEWAY_NAMES', /"b\\u0007".*control characters/, 'a.example,b\u0007'],

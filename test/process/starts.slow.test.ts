@@ -61,12 +61,13 @@ test('the first process sets the registry’s issuer; others use it, or refuse t
   t.deepEqual(await failedStart(t, { DATABASE_URL, AUTH_ISSUER: 'https://b.example' }), [
     1,
     'AUTH_ISSUER is https://b.example, but the tokens of this registry have issuer https://a.example and audience apps: ' +
-      'leave both unset, or change the registry with `auth-admin issuer set --issuer https://b.example --audience apps ' +
-      '--confirm https://b.example`.',
+      'leave both unset, or change the registry with `auth-admin api SetIssuer ' +
+      '\'{"issuer":"https://b.example","audience":"apps","confirm":"https://b.example"}\' --yes --local`.',
   ])
 
   // The suggested command, then the start that failed.
-  const set = ['issuer', 'set', '--issuer', 'https://b.example', '--audience', 'apps', '--confirm', 'https://b.example']
+  const issuer = { issuer: 'https://b.example', audience: 'apps', confirm: 'https://b.example' }
+  const set = ['api', 'SetIssuer', JSON.stringify(issuer), '--yes', '--local']
   done(await runCli(await serviceEnv(t, { DATABASE_URL }), set))
   const third = await spawnService(t, { DATABASE_URL, AUTH_ISSUER: 'https://b.example' })
   t.is(await meAt(third, token), 500)
@@ -239,12 +240,12 @@ test('a server without a gateway warns of an issuer that is an address of its ma
     const { status, fix } = checks.find(({ check }) => check === 'processes')!
     program.child.kill('SIGINT')
     await program.ended
-    return { start: program.output().includes('`auth-admin issuer set`'), doctor: status, fix }
+    return { start: program.output().includes('`auth-admin api SetIssuer`'), doctor: status, fix }
   }
   const local = await warned({})
   t.deepEqual([local.start, local.doctor], [true, 'warning'])
-  t.regex(local.fix, /auth-admin issuer set --issuer URL/)
-  const set = ['issuer', 'set', '--issuer', 'https://auth.example', '--confirm', 'https://auth.example']
+  t.regex(local.fix, /auth-admin api SetIssuer /)
+  const set = ['api', 'SetIssuer', '{"issuer": "https://auth.example", "confirm": "https://auth.example"}', '--yes']
   t.is((await runCli(settings, set)).code, 0)
   const publicOne = await warned({})
   t.deepEqual([publicOne.start, publicOne.doctor], [false, 'ok'])

@@ -84,7 +84,6 @@ test.serial('long texts aren’t normalized for a key', t => {
 test('questions and answers ignore case, accents and extra space', t => {
   for (const text of ['São João', ' sao   joao ', 'SÃO JOÃO', 'Sa\u0303o Joa\u0303o']) t.is(answerKey(text), 'sao joao')
   t.is(questionKey('Qual é a sua cor?'), questionKey('QUAL E A SUA COR?'))
-  t.not(answerKey('azul'), answerKey('azul.'))
   t.is(answerKey(' \u0301 '), '')
 })
 

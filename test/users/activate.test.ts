@@ -59,11 +59,33 @@ test('an administrator can activate every user', async t => {
   t.is((await me({ token })).active, 1)
 })
 
-test('the username may be written in another spelling, the key in upper case with space around it', async t => {
-  const { provider } = await scene()
-  const { username, token } = await service.signUp('ROLE_CLIENT')
-  const query = { username: username.replace(/\D/g, ''), activationkey: ` ${provider.providerKey.toUpperCase()} ` }
-  t.is((await activate(token, query)).text, username)
+/** A key as people copy it. */
+const copied: Record<string, (key: string) => string> = {
+  'in upper case with space around it': key => ` ${key.toUpperCase()} `,
+  'without hyphens': key => key.replaceAll('-', ''),
+  'with spaces': key => key.replaceAll('-', ' '),
+  'with dashes': key => key.replaceAll('-', '–'),
+  'with hyphens that don’t break': key => key.replaceAll('-', '‑'),
+  'with a line break': key => `${key.slice(0, 18)}\n${key.slice(18)}`,
+  'with a full stop': key => `${key}.`,
+  'with invisible characters': key => `\ufeff${key.slice(0, 9)}\u200b${key.slice(9)}\u00a0`,
+  'in full width': key => key.replace(/./g, each => String.fromCharCode(each.charCodeAt(0) + 0xfee0)),
+  'in braces': key => `{${key}}`,
+}
+
+test('the username may be written in another spelling, and only letters and digits of a key count, however it is copied', async t => {
+  const { provider, organization } = await scene()
+  for (const [role, key] of [
+    ['ROLE_CLIENT', provider.providerKey],
+    ['ROLE_INSTITUTION', organization.activationkey],
+  ] as const)
+    for (const [how, copy] of Object.entries(copied)) {
+      const { username, token } = await service.signUp(role)
+      const name = username.replace(/\D/g, '')
+      const wrong = `${key.slice(1)}${key[0] === 'a' ? 'b' : 'a'}`
+      refused(t, await activate(token, { username: name, activationkey: copy(wrong) }), 422, 'ACTIVATION_REFUSED')
+      t.is((await activate(token, { username: name, activationkey: copy(key) })).text, username, how)
+    }
 })
 
 test('a missing key or username is answered with 400', async t => {

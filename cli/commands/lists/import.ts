@@ -3,6 +3,7 @@
 import { stat } from 'node:fs/promises'
 import { setFlagsFromString } from 'node:v8'
 import { create, type DescMessage, toBinary } from '@bufbuild/protobuf'
+import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { InvalidArgumentError, Option } from 'commander'
 import {
   type Import,
@@ -43,7 +44,6 @@ import {
 import { readId } from '../../terminal/ask.js'
 import { printable, printJson, say } from '../../terminal/output.js'
 import { withProgress } from '../../terminal/progress.js'
-import { importOutput } from './imports.js'
 import { untilAnswered } from './until-answered.js'
 
 interface Options {
@@ -83,7 +83,7 @@ Columns: ${fold(Object.keys(organizationColumns))}.`,
     columns: userColumns,
     toRow: toUserRow,
     identifying: ['id', 'username'],
-    kept: 'Booleans and passwords',
+    kept: 'Booleans, nicknames and passwords',
     moved: `Only then, provider_key and security_answers are read. The latter is JSON:
 [{"question":"…","answer":"…"}].`,
     remarks: `
@@ -188,8 +188,6 @@ interface Batch {
 interface Survey {
   readonly rows: number
   readonly passwords: number
-  /** Number of hashes by their cost. */
-  readonly costs: ReadonlyMap<string, number>
   readonly unknown: readonly string[]
   /** How its dates are written. */
   readonly dateForms: readonly string[]
@@ -222,29 +220,25 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
   const { import: started, hashMilliseconds } = await (keepIds ? reserving(source, start) : start())
   const { id } = started!
   if (started!.nextRow > 0) note(`Import ${id} is resumed: ${started!.nextRow} of ${survey.rows} rows are done.`)
-  if (survey.costs.size > 0) {
-    const costs = [...survey.costs].sort().map(([cost, count]) => `${cost}: ${count}`)
-    note(`Password hashes by bcrypt cost: ${costs.join(', ')}.`)
-  }
   if (survey.passwords > 0 && !dryRun)
     note(`Passwords to hash: ${survey.passwords}, at most ${duration((survey.passwords * hashMilliseconds) / 1000)}.`)
 
   const shown: string[] = []
   const report =
     options.report === undefined ? reportOf(source, toLines(shown)) : await openReport(options.report, source)
-  const folded = new Map<string, number>()
   const changes: Record<string, number> = {}
-  let rows = 0
+  let [rows, notes] = [0, 0]
   const send = async (tell: (done: string) => void) => {
     const startedAt = Date.now()
-    for await (const batch of readBatches(source, noun, { folded, keepIds })) {
+    for await (const batch of readBatches(source, noun, keepIds)) {
       const answer = await untilAnswered(() => api.importBatch(toRequest(id, noun, batch)))
       rows += batch.rows.length
+      notes += answer.notes.length
       for (const [field, count] of Object.entries(answer.changes)) changes[field] = (changes[field] ?? 0) + count
       await report.write(
         batch.rows.map(row => row.source),
         batch.firstRow,
-        answer.rejected,
+        [...answer.rejected, ...answer.notes].sort((a, b) => a.row - b.row),
       )
       tell(progressOf(rows, survey.rows, Date.now() - startedAt))
     }
@@ -258,11 +252,10 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
   if (finished.rejected.length > 0) await report.writeAll(finished.rejected)
   await report.close()
   if (!options.json) for (const line of shown) note(line)
-  for (const [column, count] of folded) note(`Line breaks became spaces in ${column}: ${count} cells.`)
   const { created, updated, unchanged, rejected } = made
   if (made.nextRow !== rows || rows !== created + updated + unchanged + rejected)
     fail(`Import ${id} counts ${made.nextRow} rows, but the file has ${rows}.`)
-  print(made, changes, readAs, options)
+  print(made, { changes, notes }, readAs, options)
   if (made.state === ImportState.ABORTED) end(1)
   if (rejected > 0) end(6)
 }
@@ -273,7 +266,6 @@ async function look(source: Source, noun: Noun, how: { readonly keepIds: boolean
   const columns = columnsToRead(nouns[noun].columns, how)
   const names = new Set<string>(source.head.map(name => name.toLowerCase()))
   const days = Object.entries(columns).flatMap(([name, { kind }]) => (kind === 'day' ? [name] : []))
-  const costs = new Map<string, number>()
   const dateForms = new Set<string>()
   let [rows, passwords] = [0, 0]
   for await (const { cells } of readRows(source)) {
@@ -283,10 +275,8 @@ async function look(source: Source, noun: Noun, how: { readonly keepIds: boolean
       const form = dateFormOf(cells[day])
       if (form) dateForms.add(form)
     }
-    const { password, password_hash: hash } = cells
+    const { password } = cells
     if (noun === 'users' && typeof password === 'string' && password !== '') passwords++
-    const cost = typeof hash === 'string' ? /^\$2[aby]\$(\d\d)\$/.exec(hash)?.[1] : undefined
-    if (noun === 'users' && cost !== undefined) costs.set(cost, (costs.get(cost) ?? 0) + 1)
   }
   if (!identifying.some(name => names.has(name)))
     misuse(
@@ -297,7 +287,6 @@ async function look(source: Source, noun: Noun, how: { readonly keepIds: boolean
   return {
     rows,
     passwords,
-    costs,
     unknown: unknownColumns(names, columns),
     dateForms: [...dateForms].sort(),
     withoutTerms,
@@ -334,16 +323,8 @@ async function isSameFile(...paths: [string, string]): Promise<boolean> {
 }
 
 /** Cuts the rows of a file into batches, always in the same way. */
-async function* readBatches(
-  source: Source,
-  noun: Noun,
-  { folded: counts, keepIds }: { readonly folded: Map<string, number>; readonly keepIds: boolean },
-): AsyncGenerator<Batch> {
-  const how: Reading = {
-    isCsv: source.format === 'csv',
-    keepIds,
-    folded: column => counts.set(column, (counts.get(column) ?? 0) + 1),
-  }
+async function* readBatches(source: Source, noun: Noun, keepIds: boolean): AsyncGenerator<Batch> {
+  const how: Reading = { isCsv: source.format === 'csv', keepIds }
   let [firstRow, bytes, passwords] = [0, 0, 0]
   let rows: Batch['rows'][number][] = []
   const { toRow, schema } = nouns[noun]
@@ -451,7 +432,7 @@ function duration(seconds: number): string {
 
 function print(
   made: Import,
-  changes: Readonly<Record<string, number>>,
+  { changes, notes }: { readonly changes: Readonly<Record<string, number>>; readonly notes: number },
   readAs: string,
   { json, report, dryRun }: Options,
 ): void {
@@ -471,5 +452,15 @@ function print(
         ? 'To write the rejected rows to a file, run the command again with --report FILE.'
         : `${report} has the rejected rows.`,
     )
+  if (notes > 0) {
+    const where = report === undefined ? '' : ` ${report} says which.`
+    say(`New users with another nickname than their username, which isn’t free as one: ${notes}.${where}`)
+  }
   if (dryRun) say(`To import only what is as it was judged, pass --after-dry-run ${id}.`)
+}
+
+/** An import in plain words. */
+function importOutput({ $typeName: _, $unknown: __, kind, state, createTime, updateTime, ...rest }: Import) {
+  const times = { createTime: timestampDate(createTime!), updateTime: timestampDate(updateTime!) }
+  return { kind: ImportKind[kind].toLowerCase(), state: ImportState[state].toLowerCase(), ...rest, ...times }
 }

@@ -100,7 +100,7 @@ of the change by e-mail.`)
     .examples(
       "users edit '(11)98765-4321' --city Campinas --state SP",
       "users edit '(11)98765-4321' --username ana.souza",
-      'users edit --id 7 --email ana@example.org',
+      'users edit 7 --email ana@example.org',
     )
     .administers(async (api, name: string | undefined, options: UserFields & Named) => {
       const user = await userName(name, options)

@@ -4,7 +4,7 @@ import type { Api } from '../../administration.js'
 import { readReference } from '../../arguments.js'
 import type { Command } from '../../command.js'
 import { misuse } from '../../exit-codes.js'
-import { confirmName, readId } from '../../terminal/ask.js'
+import { confirmName } from '../../terminal/ask.js'
 import { camelCased, printFields, printJson, say } from '../../terminal/output.js'
 import { withProgress } from '../../terminal/progress.js'
 import { type ExportOptions, exportAll, withExport } from '../lists/export.js'
@@ -15,15 +15,14 @@ export function addUserData(users: Command): void {
   const data = users
     .command('export')
     .argument('[file-or-user]', 'file to write, which ends in .csv or .jsonl; or username or id', readReference)
-    .option('--id <id>', 'id of the user, instead of a username', readId)
   withExport(data, 'password hashes and provider keys')
     .json()
     .description('Write all users to a file; or print all data stored about one user as JSON (LGPD, article 18).')
     .remarks(`
 A file has the columns of \`users import\`, without deleted users. The data of
-one user has no secrets. Options other than --id and --json are for files; for a
-user whose name ends like a file, pass --id. On a server --with-secrets requires
-a sign-in within the last 15 minutes.`)
+one user has no secrets. Options other than --json are for files; for a user
+whose name ends like a file, pass the id. On a server --with-secrets requires a
+sign-in within the last 15 minutes.`)
     .examples('users export users.csv', "users export '(11)98765-4321' > user.json")
     .administers(async (api, name: string | undefined, options: Named & ExportOptions) => {
       if (isFile(name, options)) return exportAll(api, 'users', name, options)
@@ -53,11 +52,8 @@ a sign-in within the last 15 minutes.`)
 }
 
 /** Whether an export is of all users, to a file. */
-function isFile(
-  name: string | undefined,
-  { id, format, spreadsheet, withSecrets }: Named & ExportOptions,
-): name is string {
-  const named = name !== undefined && id === undefined && (format !== undefined || /\.(csv|jsonl|ndjson)$/i.test(name))
+function isFile(name: string | undefined, { format, spreadsheet, withSecrets }: ExportOptions): name is string {
+  const named = name !== undefined && (format !== undefined || /\.(csv|jsonl|ndjson)$/i.test(name))
   if (!named && (format ?? spreadsheet ?? withSecrets) !== undefined)
     misuse('Pass a file that ends in .csv or .jsonl, or --format.')
   return named

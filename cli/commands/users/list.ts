@@ -13,7 +13,7 @@ import { statusOf, userList, userOutput } from './output.js'
 export function addUserLists(users: Command): void {
   users
     .command('list')
-    .pages(userList)
+    .pages()
     .description('List users by id. Only --json has every field. Passwords, answers and keys are never listed.')
     .addOption(new Option('--role <role>', 'only this role').choices(roles))
     .addOption(new Option('--active', 'only active users').conflicts(['inactive', 'suspended', 'deleted']))
@@ -48,7 +48,7 @@ export function addUserLists(users: Command): void {
 
   withUser(users.command('show'))
     .description('Show a user; an institution with the activation key of its organization and its provider key.')
-    .examples("users show '(11)98765-4321'", 'users show --id 7 --json')
+    .examples("users show '(11)98765-4321'", 'users show 7 --json')
     .administers(async (api, name: string | undefined, options: Named) => {
       const user = (await api.getUser({ user: await userName(name, options) })).user!
       if (options.json) return printJson(userOutput(user))

@@ -1,10 +1,9 @@
 // Why a user can't sign in, and how to unlock it.
 import { InvalidArgumentError } from 'commander'
-import type { FailureCount, Lockout, Obstacle } from '../../../proto/gen/auth/v1/administration_pb.js'
+import type { FailureCount, Obstacle } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { canonicalAddress } from '../../../server/requests/client-address.js'
 import type { Command } from '../../command.js'
 import { printJson, printTable, say } from '../../terminal/output.js'
-import { type List, type ListOptions, printPages } from '../../terminal/pages.js'
 import { type Named, readUser, userName, withUser } from './name.js'
 import { userOutput } from './output.js'
 
@@ -15,13 +14,13 @@ export function addLockouts(users: Command): void {
   withAddress(withUser(users.command('why')))
     .description('Show what keeps a user from signing in, activating or recovering, and which command fixes it.')
     .remarks(`
-It also shows the failed sign-ins that count against the user, and for how long.
-Passwords, answers to security questions, passwords at Administration and
-one-time codes are counted separately. An address from which the user signed in
+It also shows the failures that count against the user, and for how long.
+Passwords, answers to security questions, passwords at Administration,
+activation keys and one-time codes are counted separately. An address from which the user signed in
 within 30 days has its own counts. The other addresses of its network (/24, or
 /48 for IPv6) share counts. A device that sends an earlier token has its own
-counts. One-time codes have one count for all addresses. Wrong mailed keys don't
-lock a user.`)
+counts. One-time codes and activation keys have one count for all addresses. A
+mailed key may be tried five times from an address.`)
     .examples("users why '(11)98765-4321'", 'users why 7 --address 203.0.113.7 --json')
     .administers(async (api, name: string | undefined, { address, ...options }: Options) => {
       const user = await userName(name, options)
@@ -56,10 +55,11 @@ lock a user.`)
     })
 
   withAddress(withUser(users.command('unlock').signIn('unlockUser')))
-    .description('Clear the failed sign-ins that count against a user.')
+    .description('Clear the failures that count against a user, and end the limits that hold it.')
     .remarks(`
-It also clears the counts of networks and devices that the user knows. With
---address, it also clears the count of this address on all accounts.
+It also clears the counts of networks and devices that the user knows, and ends
+the quotas that \`users why\` shows. With --address, it also clears the counts of
+this address on all accounts.
 
 To unlock your own one-time codes, ask another administrator or use --local.`)
     .examples("users unlock '(11)98765-4321' --address 203.0.113.7")
@@ -68,46 +68,9 @@ To unlock your own one-time codes, ask another administrator or use --local.`)
       const { id, username } = user.record!
       const { cleared } = await api.unlockUser({ user: reference, address })
       if (options.json) return printJson({ id, username, cleared })
-      const what = cleared > 0 ? 'Failed sign-ins are cleared' : 'There were no failed sign-ins to clear'
+      const what = cleared > 0 ? 'Failures and limits are cleared' : 'There were no failures or limits to clear'
       say(`${what} for user ${id} (${username}).`)
     })
-  addLockoutList(users)
-}
-
-/** Adds `auth-admin users lockouts`. */
-function addLockoutList(users: Command): void {
-  const lockouts = users.command('lockouts').description('Show users that are locked because of failed sign-ins.')
-  lockouts
-    .command('list')
-    .pages(lockoutList)
-    .description('List the users that are locked now, by id, why and for how long.')
-    .remarks(`
-A lock ends by itself 15 minutes after the first failure, except that of
-one-time codes. \`users why\` shows everything that keeps a user from signing in.`)
-    .examples('users lockouts list')
-    .administers(async (api, options: ListOptions) => {
-      await printPages(lockoutList, options, page => api.listLockouts(page))
-    })
-}
-
-/** A locked user in plain words. */
-function toOutput({ user: id, username, failures }: Lockout) {
-  const locks = failures.map(({ proof, scope, count, limit, seconds }) => ({ proof, scope, count, limit, seconds }))
-  return { id, username, locks }
-}
-
-const lockoutList: List<Lockout, 'lockouts'> = {
-  name: 'lockouts',
-  fields: ['id', 'username', 'locks'],
-  toOutput,
-  head: { titles: ['id', 'username', 'why', 'fix'], whole: ['username', 'fix'] },
-  toCells({ user, username, failures }) {
-    const why = failures.map(
-      failure => `${failure.count} wrong ${labels[failure.proof]} for ${wheres[failure.scope]}: ${verdict(failure)}`,
-    )
-    return [user, username, why.join('; '), `auth-admin users unlock ${user}`]
-  },
-  empty: 'No user is locked.',
 }
 
 /** What was wrong, by proof. */
@@ -116,6 +79,10 @@ const labels: Record<string, string> = {
   answers: 'answers',
   administration: 'passwords at Administration',
   'one-time code': 'one-time codes',
+  'activation key': 'activation keys',
+  'mailed key': 'mailed keys',
+  'mailed code': 'mailed codes',
+  'recovery request': 'requests for recovery keys',
 }
 
 /** Where it is counted, by scope. */
@@ -125,6 +92,7 @@ const wheres: Record<string, string> = {
   'known address': 'this account, from this known address',
   'known network': 'this account, from new addresses of this known network',
   'other known': 'this account, from a known network or device',
+  'one address': 'this account, from one address',
   address: 'any account, from this address',
 }
 

@@ -1,42 +1,24 @@
 import type { AdministeredUser } from '../../../proto/gen/auth/v1/administration_pb.js'
 import type { Api } from '../../administration.js'
-import { readReference } from '../../arguments.js'
 import type { Command } from '../../command.js'
 import { misuse } from '../../exit-codes.js'
-import { askText, canAsk, confirm, missingYes, readId } from '../../terminal/ask.js'
+import { canAsk, confirm, given, missingYes } from '../../terminal/ask.js'
 import { printJson, say } from '../../terminal/output.js'
 import { userOutput } from './output.js'
 
-/** How a command names a user. */
+/** The options of every command about a user. */
 export interface Named {
-  readonly id?: number
   readonly json?: boolean
 }
 
 /** Adds what names a user to a command. */
 export function withUser(command: Command): Command {
-  return command
-    .argument('[user]', 'username or id', readReference)
-    .option('--id <id>', 'id of the user, instead of a username', readId)
-    .json()
+  return command.reference('user', 'username or id').json()
 }
 
-/** The name on the command line, `#id` for an id, or the answer to a prompt. */
-export async function userName(name: string | undefined, options: Named): Promise<string> {
-  if (name !== undefined && options.id !== undefined) misuse('Pass a username or --id, not both.')
-  if (options.id !== undefined) return `#${options.id}`
-  if (name !== undefined && name.trim() !== '') return name
-  if (name !== undefined || !canAsk(options)) misuse('Name the user: pass a username, an id or --id.')
-  return askText('Which user (username or id)?', { required: true })
-}
-
-/** The arguments of a command that takes a user and a value: with --id the only one is the value. */
-export function userAnd(
-  first: string | undefined,
-  second: string | undefined,
-  { id }: Named,
-): [name: string | undefined, value: string | undefined] {
-  return id !== undefined && second === undefined ? [undefined, first] : [first, second]
+/** The name on the command line, or the answer to a prompt. */
+export function userName(name: string | undefined, options: Named): Promise<string> {
+  return given(name, 'Which user (username or id)?', 'Name the user: pass a username or an id.', options)
 }
 
 /** The user that a command names, without its keys, and by what. */

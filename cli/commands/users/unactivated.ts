@@ -25,7 +25,7 @@ export function withUnactivated(command: Command): Command {
       new Option(
         '--unactivated',
         'instead of a user, permanently erase all accounts of a network that were never activated',
-      ).conflicts(['id', 'yes']),
+      ).conflicts('yes'),
     )
     .option('--from <network>', 'network they signed up from: IP address or CIDR block', readText)
     .option('--since <time>', 'only those that signed up at this time or later', readTime)

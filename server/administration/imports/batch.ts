@@ -22,7 +22,7 @@ import { wrongFields } from '../../requests/wrong-fields.js'
 import { nameImported } from '../../rules/id-ranges.js'
 import { changeBy } from '../security-notices.js'
 import { checkId, checkStarter, missing, toImport } from './imports.js'
-import { createTouched, type Judged, type ReadRows, type Rows } from './rows.js'
+import { createTouched, type Judged, type Problem, type ReadRows, type Rows } from './rows.js'
 
 /** Maximum rows of a batch. */
 const maxBatch = 250
@@ -89,6 +89,7 @@ export function importBatch(deps: Deps): AdministrationRpcs['importBatch'] {
       const answer = create(ImportBatchResponseSchema, {
         ...outcomes,
         rejected: rejectedRows(judged, firstRow),
+        notes: judged.flatMap(({ notes }, index) => (notes.length > 0 ? [toRow(firstRow + index, '', notes)] : [])),
         changes: changesOf(judged),
       })
       await imports.addBatch(
@@ -237,9 +238,12 @@ function count(judged: readonly Judged[]): Outcomes {
 function rejectedRows(judged: readonly Judged[], firstRow: number): RejectedRow[] {
   return judged.flatMap(({ outcome }, index) => {
     if (outcome.kind !== 'rejected') return []
-    const { reason, problems } = outcome
-    return [create(RejectedRowSchema, { row: firstRow + index, reason, problems: [...problems] })]
+    return [toRow(firstRow + index, outcome.reason, outcome.problems)]
   })
+}
+
+function toRow(row: number, reason: string, problems: readonly Problem[]): RejectedRow {
+  return create(RejectedRowSchema, { row, reason, problems: [...problems] })
 }
 
 function changesOf(judged: readonly Judged[]): Record<string, number> {

@@ -8,7 +8,7 @@ import {
   type OrganizationRegistrar,
   readOrganization,
 } from '../../registration/organizations.js'
-import { nicknameKey } from '../../rules/names.js'
+import { nicknameKey, typedUuid } from '../../rules/names.js'
 import { type OrganizationField, organizationFields } from '../../rules/organization.js'
 import { isDamagedNumber } from '../../rules/telephone.js'
 import {
@@ -96,7 +96,7 @@ export function createOrganizationRows({
       const { wrong, details } = readOrganization(form, given, settings.timeZone)
       const hasCode = row.id === undefined && wrong.every(({ field }) => field !== 'inep_code')
       const code = hasCode ? details.inepCode : undefined
-      const key = row.activationKey?.trim().toLowerCase() ?? ''
+      const key = typedUuid(row.activationKey ?? '')
       return { row, index, wrong, code, key, details: { ...details, active: row.active } }
     },
     // One by one: a row can take the INEP code that the one before gives up.

@@ -24,12 +24,16 @@ type Outcome =
   | { readonly kind: 'created'; readonly id: number }
   | { readonly kind: 'updated'; readonly id: number; readonly fields: readonly string[] }
 
-/** What is to be done for a row: an entry to apply, with the fields that it changes of an existing record. */
-export type Decision<Entry> = Unapplied | { readonly entry: Entry; readonly fields?: readonly string[] }
+/** What is to be done for a row: an entry to apply, with the fields that it changes of an existing record, and what to say of it. */
+export type Decision<Entry> =
+  | Unapplied
+  | { readonly entry: Entry; readonly fields?: readonly string[]; readonly notes?: readonly Problem[] }
 
 /** A judged row. */
 export interface Judged {
   readonly outcome: Outcome
+  /** What is to be said of an applied row. */
+  readonly notes: readonly Problem[]
   /** Digest of the record as the row found it. */
   readonly seen: Buffer
 }
@@ -165,7 +169,8 @@ export function createRows<Row extends AnyRow, Read extends AnyRead<Row>, Found 
         const names = kind.namesAfter(group[index]!, found[index], outcome.id)
         batch.touched.add(row, at, [...kind.namesOf(group[index]!, found[index]), ...names, ...claimed[index]!])
       }
-      return { outcome, seen: seen[index]! }
+      const notes = 'entry' in decision && outcome.kind !== 'rejected' ? (decision.notes ?? []) : []
+      return { outcome, notes, seen: seen[index]! }
     })
   }
 
@@ -212,6 +217,8 @@ export function createTouched(
     async read(names: readonly string[]): Promise<void> {
       for (const [name, place] of await imports.touched(importId, names, t)) places.set(name, place)
     },
+    /** Whether an earlier row touched a record of this name. The name was read. */
+    has: (name: string): boolean => places.has(name),
     /** The problem of a row that means one of these records, if an earlier row touched it. The names were read. */
     problemsOf(
       row: Placed,

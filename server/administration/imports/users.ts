@@ -15,11 +15,11 @@ import {
   type FormTexts,
   nameOf,
 } from '../../registration/form.js'
-import { suggest, Taken } from '../../registration/names.js'
+import { freeNickname, suggest, Taken } from '../../registration/names.js'
 import { moveObject, moves, profileChange, type Registrar, type UserChange } from '../../registration/registrar.js'
 import { refuse } from '../../requests/refusal.js'
 import { nicknameSkeleton, usernameSkeleton } from '../../rules/look-alikes.js'
-import { isOneLine, nicknameKey, questionKey, usernameKey } from '../../rules/names.js'
+import { isOneLine, nicknameKey, questionKey, typedUuid, usernameKey } from '../../rules/names.js'
 import { inepCodeOf } from '../../rules/organization.js'
 import { profile, profileFields } from '../../rules/profile.js'
 import type { Role } from '../../rules/roles.js'
@@ -51,7 +51,8 @@ interface Read {
   readonly index: number
   readonly row: ImportedUser
   readonly form: Partial<UserForm>
-  readonly texts: FormTexts
+  /** The nickname of a new user without one becomes a free one when the row is judged. */
+  texts: FormTexts
   /** Wrong fields, including those that only a new user needs. */
   readonly wrong: readonly Problem[]
   /** Key of the username; undefined without a valid one. */
@@ -138,6 +139,21 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     return { answers, message }
   }
 
+  /** Gives new users without a nickname their username as one or, where that isn't free, the username with digits. */
+  async function giveNicknames(reads: readonly Read[], { t, touched }: Batch): Promise<void> {
+    if (reads.every(({ form }) => form.nickname !== undefined)) return
+    // All names, which are locked in one order.
+    const names = reads.map(({ form, texts: { username } }) => ({ username, nickname: form.nickname ?? username }))
+    const problems = await users.nameProblems(names, t)
+    await touched.read(names.map(({ nickname = '' }) => claimOf(nickname)))
+    for (const [index, read] of reads.entries()) {
+      const { username } = read.texts
+      if (read.form.nickname !== undefined || !username) continue
+      const isTaken = problems[index]!.nickname || touched.has(claimOf(username))
+      read.texts = { ...read.texts, nickname: isTaken ? await freeNickname(users, username, t) : username }
+    }
+  }
+
   /** The hash of a row's password to store; undefined without a password. */
   function hashOf({ index, row, form }: Read, { hashes, of }: Batch): string | undefined | Problem {
     const hash = hashes.get(index)
@@ -180,7 +196,11 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
       activatedBy: row.active ? (batch.administratorId ?? null) : null,
       organizationId: (organization ?? null) as number | null,
     }
-    return { entry }
+    if (form.nickname !== undefined || entry.nickname === entry.username) return { entry }
+    const { dryRun, allOrNothing } = batch.of
+    const nickname = dryRun || allOrNothing ? 'the username with digits' : entry.nickname
+    const message = `The username isn’t free as a nickname: the nickname is ${nickname}.`
+    return { entry, notes: [{ field: 'nickname', message }] }
   }
 
   function change(read: Read, user: BatchedUser, wanted: WantedBy, moved: Moved, batch: Batch): Decision<UserChange> {
@@ -259,7 +279,9 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     what: 'user',
     key: 'username',
     read(row, index) {
-      const form: Partial<UserForm> = row.form ?? {}
+      const { nickname: name = '', ...others } = row.form ?? {}
+      // An empty one is none.
+      const form: Partial<UserForm> = nicknameKey(name) === '' ? others : { ...others, nickname: name }
       const { role, nickname = form.username, ...given } = form
       const fields = [...accountFields, 'password', 'roles'] as const
       const { wrong: all, texts } = checkForm(
@@ -272,7 +294,7 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
       )
       const isWrong = wrong.some(({ field }) => field === 'username')
       const key = texts.username && !isWrong ? usernameKey(texts.username) : undefined
-      const providerKey = row.providerKey?.trim().toLowerCase() ?? ''
+      const providerKey = typedUuid(row.providerKey ?? '')
       return { index, row, form, texts, wrong, key, providerKey }
     },
     keysOf: ({ row: { id }, texts: { username, nickname }, providerKey }) => [
@@ -299,6 +321,8 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     },
     async open(reads, batch) {
       const find = finder(await userBatches.lock(...namesIn(reads), batch.t))
+      const isNew = (read: Read) => !find(read) && read.key !== undefined
+      await giveNicknames(reads.filter(isNew), batch)
       const wanted = await findOrganizations(reads, batch)
       const movedOf = await findMoved(reads, batch)
       const decide = (read: Read, user: BatchedUser | undefined): Decision<Registration<number> | UserChange> => {
@@ -311,14 +335,14 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     // A row with an id means no other user by its username.
     namesOf: ({ row: { id }, key }, user) =>
       [user?.usernameKey ?? (id === undefined ? key : undefined)].filter(name => name !== undefined),
-    uniqueNamesOf({ row: { id }, key, texts: { nickname } }, user) {
-      const [ofNickname, before] = [nicknameKey(nickname ?? ''), user && nicknameKey(user.nickname)]
+    uniqueNamesOf({ row: { id }, key, form, texts: { nickname } }, user) {
+      const before = user && nicknameKey(user.nickname)
+      const ofNickname = user && form.nickname === undefined ? '' : nicknameKey(nickname ?? '')
       return [
         ...(id !== undefined && key !== undefined && key !== user?.usernameKey
           ? [{ field: 'username', name: key }]
           : []),
-        // No key of a username has such a character.
-        ...(ofNickname !== '' && ofNickname !== before ? [{ field: 'nickname', name: `\0${ofNickname}` }] : []),
+        ...(ofNickname !== '' && ofNickname !== before ? [{ field: 'nickname', name: claimOf(nickname!) }] : []),
       ]
     },
     namesAfter: ({ row, key }) => (row.id === undefined || key === undefined ? [] : [key]),
@@ -342,6 +366,9 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     },
   }
 }
+
+/** The name of a nickname among touched records: no key of a username has such a character. */
+const claimOf = (nickname: string) => `\0${nicknameKey(nickname)}`
 
 /** Returns what finds the user of a row among these. */
 function finder(users: readonly BatchedUser[]) {

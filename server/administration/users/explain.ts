@@ -7,6 +7,7 @@ import { failuresThatLock, limitsOf } from '../../limits/rate-limits.js'
 import type { AdministeredUserRow } from '../../models/administered-user.js'
 import { type Proof, proofs } from '../../models/attempt.js'
 import type { Models } from '../../models/define-models.js'
+import { mostAttempts } from '../../models/mailed-key.js'
 import { type CodeFailures, codeLimits } from '../../models/totp-secret.js'
 import type { Standing } from '../../models/user-data.js'
 import type { Quotas } from '../../outbox/quotas.js'
@@ -15,15 +16,25 @@ import { toAdministeredUser } from './record.js'
 import { checkAddress } from './support.js'
 
 type Count = MessageInitShape<typeof FailureCountSchema> & {
-  readonly scope: 'account' | 'account, in a day' | 'known address' | 'known network' | 'other known' | 'address'
-  readonly proof?: Proof | 'one-time code'
+  readonly scope: keyof typeof places | 'account, in a day'
+  readonly proof?: CountedProof | 'one-time code' | 'recovery request'
   readonly seconds: number
   readonly locked: boolean
 }
 
 type Obstacle = MessageInitShape<typeof ObstacleSchema> & {
-  readonly prevents: 'sign in' | 'sign in to Administration' | 'activate' | 'recover by answers' | 'recover by e-mail'
+  readonly prevents:
+    | 'sign in'
+    | 'sign in to Administration'
+    | 'activate'
+    | 'recover by answers'
+    | 'recover by e-mail'
+    | 'change the e-mail address'
+    | 'export its data'
 }
+
+/** Proofs whose failures are counted in one way. */
+type CountedProof = Proof | 'activation key' | 'mailed key' | 'mailed code'
 
 const everything = ['sign in', 'recover by answers', 'recover by e-mail', 'activate'] as const
 
@@ -32,7 +43,20 @@ const proven = {
   password: { prevents: 'sign in', failures: 'passwords' },
   answers: { prevents: 'recover by answers', failures: 'answers to security questions' },
   administration: { prevents: 'sign in to Administration', failures: 'passwords at Administration' },
-} as const satisfies Record<Proof, { prevents: Obstacle['prevents']; failures: string }>
+  'activation key': { prevents: 'activate', failures: 'activation keys' },
+  'mailed key': { prevents: 'recover by e-mail', failures: 'mailed keys' },
+  'mailed code': { prevents: 'change the e-mail address', failures: 'mailed codes' },
+} as const satisfies Record<CountedProof, { prevents: Obstacle['prevents']; failures: string }>
+
+/** What a limit that is reached keeps from, and what is used up. */
+const limited = {
+  recovery: { prevents: 'recover by e-mail', used: 'Its quota of recovery e-mails' },
+  recipient: { prevents: 'recover by e-mail', used: 'The quota of e-mails to its address' },
+  change: { prevents: 'change the e-mail address', used: 'Its quota of codes for another e-mail address' },
+  partner: { prevents: 'activate', used: 'Its quota of activation keys by e-mail' },
+  partnerAddresses: { prevents: 'activate', used: 'Its quota of addresses that no organization has' },
+  exports: { prevents: 'export its data', used: 'Its quota of exports' },
+} as const
 
 /** Returns what keeps a user from signing in, activating and recovering. */
 export function explainUser(
@@ -44,11 +68,17 @@ export function explainUser(
     async handle(_request, { target: row, administrator: { user, service } }, address) {
       const standing = (await userData.standing(row.id))!
       const failures = await readFailures(deps, row, address)
+      const [asked] = await deps.attempts.readAll(deps.counterKeys.otherAddress(row.id))
+      const held = await quotas.held(row, await deps.attempts.networksOf(row.id))
       const obstacles = [
         ...stateObstacles(row),
         ...lockObstacles(row, failures, address),
         ...activationObstacles(row, standing),
-        ...recoveryObstacles(row, standing, await quotas.recoveryWait(row.id)),
+        ...recoveryObstacles(row, standing, asked?.count ?? 0),
+        ...held.flatMap(({ limit, seconds }) => {
+          const { prevents, used } = limited[limit]
+          return inTheWay([prevents], `${used} is used up.`, users('unlock', row), seconds)
+        }),
       ]
       return {
         user: toAdministeredUser(row, masterKey),
@@ -61,10 +91,11 @@ export function explainUser(
 
 /** On the database itself, a change of an administrator or of a password needs a reason; what opens no way in doesn't. */
 function withReason<O extends { readonly command?: string }>(obstacle: O, { role }: AdministeredUserRow): O {
-  const [, noun, verb = ''] = obstacle.command?.split(' ') ?? []
-  const changes = ['activate', 'edit', 'resume', 'set-organization', 'undelete']
-  const needs = noun === 'users' && (verb === 'set-password' || (role === 'ROLE_ADMIN' && changes.includes(verb)))
-  return needs ? { ...obstacle, command: `${obstacle.command} --reason REASON` } : obstacle
+  const needs =
+    role === 'ROLE_ADMIN'
+      ? / users (activate|edit|set-password) | api (ResumeUser|SetOrganization|UndeleteUser) /
+      : / users set-password /
+  return needs.test(obstacle.command ?? '') ? { ...obstacle, command: `${obstacle.command} --reason REASON` } : obstacle
 }
 
 /** An obstacle to several things. */
@@ -77,9 +108,14 @@ function users(verb: string, { id }: AdministeredUserRow, more = ''): string {
   return `auth-admin users ${verb} ${id}${more}`
 }
 
+/** The call of an RPC that has no command of its own. */
+function call(rpc: string, request: object): string {
+  return `auth-admin api ${rpc} '${JSON.stringify(request)}' --yes`
+}
+
 function stateObstacles(row: AdministeredUserRow): Obstacle[] {
-  if (row.deletedAt) return inTheWay(everything, 'The user is deleted.', users('undelete', row))
-  if (row.suspended) return inTheWay(everything, 'The user is suspended.', users('resume', row))
+  if (row.deletedAt) return inTheWay(everything, 'The user is deleted.', call('UndeleteUser', { user: `#${row.id}` }))
+  if (row.suspended) return inTheWay(everything, 'The user is suspended.', call('ResumeUser', { user: `#${row.id}` }))
   return []
 }
 
@@ -91,12 +127,17 @@ function lockObstacles(row: AdministeredUserRow, failures: readonly Count[], add
   return failures.flatMap(({ scope, proof, count, locked, seconds }) => {
     if (!locked || scope === 'account, in a day') return []
     if (proof === 'one-time code') return inTheWay(['sign in to Administration'], codes, users('unlock', row))
+    if (proof === 'recovery request') {
+      const reason = 'Too many recovery e-mails were requested from this address.'
+      return known ? [] : inTheWay(['recover by e-mail'], reason, users('unlock', row, at), seconds)
+    }
     if (proof === undefined) {
       const reason = 'Too many sign-ins failed from this address.'
       return known ? [] : inTheWay(everything, reason, users('unlock', row, at), seconds)
     }
     const { prevents, failures: wrong } = proven[proof]
-    const from = known && scope === 'account' ? places.unknown : places[scope]
+    const ofNetwork = known && scope === 'account' && (proofs as readonly string[]).includes(proof)
+    const from = ofNetwork ? places.unknown : places[scope]
     return inTheWay([prevents], `Locked after ${count} wrong ${wrong}${from}.`, users('unlock', row), seconds)
   })
 }
@@ -108,6 +149,7 @@ const places = {
   'known address': ' from this address',
   'known network': ' from other addresses of this network',
   'other known': ' from one of the networks and devices that it knows',
+  'one address': ' from one address',
   address: '',
 } as const
 
@@ -123,7 +165,7 @@ function activationObstacles(row: AdministeredUserRow, { provider }: Standing): 
       : []
   if (active && role === 'ROLE_INSTITUTION' && organizationId === null) {
     const reason = 'It belongs to no organization: its provider key doesn’t work.'
-    return obstacle(reason, users('set-organization', row, ' ORGANIZATION'))
+    return obstacle(reason, call('SetOrganization', { user: `#${row.id}`, organization: 'ORGANIZATION' }))
   }
   if (active) return role === 'ROLE_INSTITUTION' ? inactiveOrganization : []
   if (role === 'ROLE_ADMIN') {
@@ -145,7 +187,7 @@ function activationObstacles(row: AdministeredUserRow, { provider }: Standing): 
   return [...obstacle(reason, command), ...inactiveOrganization]
 }
 
-function recoveryObstacles(row: AdministeredUserRow, standing: Standing, quotaWait: number): Obstacle[] {
+function recoveryObstacles(row: AdministeredUserRow, standing: Standing, otherAddress: number): Obstacle[] {
   const { email, role } = row
   const { answers, failedEmails, password } = standing
   const found: Obstacle[] = []
@@ -155,15 +197,17 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, quotaWa
   const byEmail = email === null ? users('set-password', row) : users('send-key', row)
   if (!password) add('sign in', 'It has no password yet.', byEmail)
   if (email === null) add('recover by e-mail', 'It has no e-mail address.', users('edit', row, ' --email ADDRESS'))
+  if (otherAddress > 0) {
+    const times = otherAddress === 1 ? 'once' : `${otherAddress} times`
+    const registered = email === null ? 'it has none' : 'none was sent'
+    const reason = `A recovery key was requested with another address, ${times} in the last hour: ${registered}.`
+    add('recover by e-mail', reason, byEmail)
+  }
   const failed = failedEmails.at(-1)
   if (failed) {
     const why = failed.error ? `: ${failed.error}` : ''
     const reason = `${failedEmails.length} e-mails to it failed permanently${why.replace(/[.\s]+$/, '')}.`
-    add('recover by e-mail', reason, `auth-admin mail retry ${failed.id}`)
-  }
-  if (email !== null && quotaWait > 0) {
-    const reason = 'Its quota of recovery e-mails is used up.'
-    add('recover by e-mail', reason, users('send-key', row), Math.ceil(quotaWait))
+    add('recover by e-mail', reason, call('RetryEmail', { id: failed.id }))
   }
   if (role === 'ROLE_ADMIN') {
     const reason = 'A ROLE_ADMIN that signs in by answers can only read its own record.'
@@ -184,7 +228,8 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, quotaWa
 }
 
 /** What `readFailures` reads from. */
-export interface FailureDeps extends Pick<Models, 'attempts' | 'buckets' | 'counterKeys' | 'totpSecrets'> {
+export interface FailureDeps
+  extends Pick<Models, 'attempts' | 'buckets' | 'counterKeys' | 'totpSecrets' | 'mailedKeys'> {
   readonly settings: { readonly limitFactor: number }
 }
 
@@ -197,25 +242,28 @@ export async function readFailures(
   { id, usernameKey, role }: AdministeredUserRow,
   address: string | undefined,
 ): Promise<Count[]> {
-  const { attempts, counterKeys, totpSecrets, settings } = deps
+  const { attempts, counterKeys, totpSecrets, mailedKeys, settings } = deps
   const most = failuresThatLock(settings.limitFactor)
   const here = address === undefined ? undefined : await attempts.knownNetwork(id, address)
   const account: Count[] = []
   const known: Count[] = []
+  const counter =
+    (proof: CountedProof, limit = most) =>
+    (scope: Count['scope'], { count, seconds } = { count: 0, seconds: 0 }): Count => ({
+      scope,
+      proof,
+      count,
+      limit,
+      seconds,
+      locked: count >= limit,
+    })
   for (const proof of proofs) {
     if (proof === 'administration' && role !== 'ROLE_ADMIN') continue
     const subject = counterKeys.account(proof, usernameKey)
     const subjectHere =
       here === undefined ? undefined : counterKeys.known(proof, usernameKey, counterKeys.knownNetwork(here))
     const counts = await attempts.readAll(subject)
-    const toCount = (scope: Count['scope'], { count, seconds } = { count: 0, seconds: 0 }): Count => ({
-      scope,
-      proof,
-      count,
-      limit: most,
-      seconds,
-      locked: count >= most,
-    })
+    const toCount = counter(proof)
     const find = (of: Buffer) => counts.find(each => each.subject.equals(of))
     account.push(toCount('account', find(subject)))
     if (subjectHere)
@@ -223,17 +271,31 @@ export async function readFailures(
     const other = counts.find(each => !each.subject.equals(subject) && !subjectHere?.equals(each.subject))
     if (other) known.push(toCount('other known', other))
   }
+  for (const wrong of await attempts.readAll(counterKeys.activation(id)))
+    account.push(counter('activation key')('account', wrong))
+  for (const { purpose, keyDigest } of await mailedKeys.current(id)) {
+    const tried = await attempts.readAll(counterKeys.mailedKey(keyDigest))
+    const ofAddress = address === undefined ? undefined : counterKeys.mailedKey(keyDigest, address)
+    const worst = tried.find(({ subject }) => !ofAddress || subject.equals(ofAddress))
+    const toCount = counter(purpose === 'recovery' ? 'mailed key' : 'mailed code', mostAttempts)
+    if (worst) account.push(toCount('one address', worst))
+  }
   account.push(...codeCounts(await totpSecrets.failures(id)))
-  return [...account, ...known, ...(address === undefined ? [] : [await countOfAddress(deps, address)])]
+  return [...account, ...known, ...(address === undefined ? [] : await countsOfAddress(deps, address))]
 }
 
-/** The failures of an address, on any account. */
-async function countOfAddress({ buckets, counterKeys, settings }: FailureDeps, address: string): Promise<Count> {
-  const bucket = limitsOf(settings.limitFactor).failures
-  const level = await buckets.read(counterKeys.address('failures', address), bucket)
-  const locked = level + 1 > bucket.capacity
-  const seconds = Math.ceil((locked ? level + 1 - bucket.capacity : level) / bucket.perSecond)
-  return { scope: 'address', count: Math.ceil(level), limit: Math.round(bucket.capacity), seconds, locked }
+/** The failures of an address, and the requests for recovery keys from there, on any account. */
+function countsOfAddress({ buckets, counterKeys, settings }: FailureDeps, address: string): Promise<Count[]> {
+  const limits = limitsOf(settings.limitFactor)
+  const kinds = [['failures'], ['recoveryRequests', 'recovery request']] as const
+  const counts = kinds.map(async ([kind, proof]): Promise<Count> => {
+    const { capacity, perSecond } = limits[kind]
+    const level = await buckets.read(counterKeys.address(kind, address), limits[kind])
+    const locked = level + 1 > capacity
+    const seconds = Math.ceil((locked ? level + 1 - capacity : level) / perSecond)
+    return { scope: 'address', proof, count: Math.ceil(level), limit: Math.round(capacity), seconds, locked }
+  })
+  return Promise.all(counts)
 }
 
 /** The two counts of one-time codes, of a user who has them. */

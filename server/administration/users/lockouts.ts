@@ -38,13 +38,13 @@ export function listLockouts(
   }
 }
 
-/** The ids of users whose sign-ins reached a limit since a time. */
+/** The ids of users who reached a limit of failures since a time. */
 async function refusedSince(audit: Pick<Audit, 'list' | 'ends'>, since: Date): Promise<Set<number>> {
   const ids = new Set<number>()
   let beforeId: number | undefined
   for (;;) {
     const fromId = Math.max(0, (beforeId ?? (await audit.ends(0)).newest + 1) - stretch)
-    const filter = { action: 'session.*', outcome: 'refused', since, limit: stretch }
+    const filter = { outcome: 'refused', since, limit: stretch }
     const events = await audit.list(filter, { fromId, beforeId })
     for (const { reason, subject_id: id } of events) if (reason === 'TOO_MANY_ATTEMPTS' && id !== null) ids.add(id)
     const { oldest, from } = await audit.ends(fromId)

@@ -20,28 +20,35 @@ import { changingUser, checkPresent, type UserChangeDeps } from './state.js'
 /** The RPCs that help a user. */
 export function userSupportRpcs(
   deps: UserChangeDeps &
-    Pick<Models, 'attempts' | 'buckets' | 'counterKeys' | 'totpSecrets' | 'questions' | 'emails'> & {
+    Pick<
+      Models,
+      'attempts' | 'buckets' | 'counterKeys' | 'totpSecrets' | 'questions' | 'emails' | 'mailedKeys' | 'emailQuotas'
+    > & {
       quotas: Quotas
       passwords: Passwords
       policy: PasswordPolicy
       settings: Pick<Settings, 'mailLocale'>
     },
 ) {
-  const { registrar, attempts, buckets, counterKeys, totpSecrets, questions, emails, quotas } = deps
-  const { passwords, policy, settings } = deps
+  const { registrar, attempts, buckets, counterKeys, totpSecrets, questions, emails, mailedKeys } = deps
+  const { emailQuotas, quotas, passwords, policy, settings } = deps
   const change = changingUser(deps)
   return {
-    /** Clears the failed sign-ins that count against a user, for all proofs but the caller's own one-time codes. */
+    /** Clears the failures that count against a user, but for the caller's own one-time codes, and ends limits that hold it. */
     unlockUser: {
       check: request => checkAddress(request.address),
-      async handle(_request, { administrator, transact, target: { id, usernameKey } }, address) {
+      async handle(_request, { administrator, transact, target: { id, usernameKey, email } }, address) {
         const own = await checkOwnCodes(totpSecrets, administrator, id)
         const cleared = await transact(async ({ t, record }) => {
+          const keys = (await mailedKeys.current(id, t)).map(({ keyDigest }) => counterKeys.mailedKey(keyDigest))
           const accounts = proofs.map(proof => counterKeys.account(proof, usernameKey))
-          const counts = await attempts.clear(accounts, t)
+          const counts = await attempts.clear([...accounts, counterKeys.activation(id), ...keys], t)
           const codes = !own && (await totpSecrets.unlock(id, t))
-          const bucket = address ? [counterKeys.address('failures', address)] : []
-          const all = counts + Number(codes) + (await buckets.clear(bucket, t))
+          const kinds = ['failures', 'recoveryRequests']
+          const ofAddress = address ? kinds.map(kind => counterKeys.address(kind, address)) : []
+          const held = await quotas.held({ id, email }, await attempts.networksOf(id, t), t)
+          for (const { subjects } of held) await emailQuotas.clear(subjects, t)
+          const all = counts + Number(codes) + (await buckets.clear(ofAddress, t)) + held.length
           // The address itself is personal, and an object can’t be erased.
           const object = address && { object: 'address' }
           if (all > 0) await record({ action: 'user.unlock', subject_id: id, ...object })

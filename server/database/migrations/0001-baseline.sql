@@ -319,7 +319,8 @@ CREATE TABLE attempts (
   in_flight integer NOT NULL DEFAULT 0,
   -- From then on attempts in flight no longer count: the process that made them is gone.
   in_flight_until timestamptz NOT NULL DEFAULT '-infinity',
-  -- The subject of the account, in a count for a network or a device that the account knows; else NULL.
+  -- The subject of the account, in a count for a network or a device that the account knows; that of the mailed key, in a count
+  -- for a network that tried it; else NULL.
   account bytea
 ) WITH (fillfactor = 70);
 -- Unlocking or erasing an account finds all its counts.

@@ -1,5 +1,5 @@
 /** Support of users who can't sign in: the obstacles, and how administrators remove them. */
-import { randomInt } from 'node:crypto'
+import { randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
 import { TOTP } from 'otpauth'
 import { UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
@@ -77,14 +77,14 @@ test('an active user with an e-mail address and two answers has no obstacle', as
 
 test('for a suspended or deleted user everything is prevented, and the obstacle names the command that ends it', async t => {
   const { username, id } = await free()
-  const all = (state: string, command: string) =>
+  const all = (state: string, rpc: string) =>
     ['sign in', 'recover by answers', 'recover by e-mail', 'activate'].map(
-      what => `${what}: The user is ${state}. [auth-admin users ${command} ${id}]`,
+      what => `${what}: The user is ${state}. [auth-admin api ${rpc} '{"user":"#${id}"}' --yes]`,
     )
   await admin.suspendUser({ user: username })
-  t.deepEqual(await why(username), all('suspended', 'resume'))
+  t.deepEqual(await why(username), all('suspended', 'ResumeUser'))
   await admin.deleteUser({ user: username })
-  t.deepEqual(await why(username), all('deleted', 'undelete'))
+  t.deepEqual(await why(username), all('deleted', 'UndeleteUser'))
 })
 
 test('a fix has --reason where the command needs it: on the database itself, for passwords and administrators', async t => {
@@ -97,7 +97,7 @@ test('a fix has --reason where the command needs it: on the database itself, for
   t.deepEqual(await fixes(admin, username), new Set([`auth-admin users set-password ${id}`, edit]))
   t.deepEqual(await fixes(local, username), new Set([`auth-admin users set-password ${id} --reason REASON`, edit]))
   await admin.suspendUser({ user: username })
-  t.true((await fixes(local, username)).has(`auth-admin users resume ${id}`))
+  t.true((await fixes(local, username)).has(`auth-admin api ResumeUser '{"user":"#${id}"}' --yes`))
 
   const other = await service.signUp('ROLE_ADMIN')
   const otherId = idOf(other.token)
@@ -130,6 +130,200 @@ test('a lock appears exactly where sign-in is refused, with its seconds, and unl
   for (const address of [home, elsewhere]) await waitForValue(() => login(service, username, password, address), 200)
   t.deepEqual(await why(username, home), [])
   t.deepEqual(await wrongFieldsOf(admin.explainUser({ user: username, address: 'here' })), ['address'])
+})
+
+const recoveries = '/forgotpasswords/loginbyusernameand'
+const update = async (user: { username: string }, token: string, newPassword: string) =>
+  service.request('POST', '/forgotpasswords/passwordupdatebyusername', { token, query: { ...user, newPassword } })
+
+/** How a user gets another password. */
+const newPasswords: Record<string, (user: { username: string; email: string; token: string }, to: string) => unknown> =
+  {
+    'by a mailed key': async ({ username, email }, to) => {
+      await service.request('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email } })
+      const [, key = ''] = /: ([2-9A-HJ-NP-Z]{8})\s/.exec((await mailbox.nextEmail(email)).text!)!
+      const { text } = await service.request('POST', `${recoveries}key`, { query: { username, key } })
+      await update({ username }, text, to)
+    },
+    'by answers': async ({ username }, to) => {
+      const body = ['Rex', 'Assis'].map((answer, index) => ({ forgotpasswordquestionsid: index + 1, answer }))
+      const { text } = await service.request('POST', `${recoveries}answers`, { query: { username }, body })
+      await update({ username }, text, to)
+    },
+    'in a session that goes on': ({ username, token }, to) => update({ username }, token, to),
+    'by an administrator': ({ username: user }, to) => admin.setPassword({ user, password: to }),
+  }
+
+for (const [how, set] of Object.entries(newPasswords)) {
+  test(`a new password ${how} ends the locks of the former one, wherever it was wrong`, async t => {
+    const { username, ...user } = await free()
+    const [home, elsewhere] = [anyAddress(), anyAddress()]
+    const { text: token } = await service.request('POST', '/users/login', {
+      query: { username, password },
+      headers: { 'x-forwarded-for': home },
+    })
+    if (how === 'by answers') await setAnswer(token, 1, 'Rex')
+    for (const address of [home, elsewhere]) {
+      for (let i = 0; i < 10; i++) await login(service, username, 'errada-errada', address)
+      t.is(await login(service, username, password, address), 429)
+    }
+    const next = 'sete girafas bem altas'
+    await set({ ...user, username, token }, next)
+    for (const address of [home, elsewhere]) await waitForValue(() => login(service, username, next, address), 200)
+    t.deepEqual(
+      (await why(username, home)).filter(text => text.includes('Locked')),
+      [],
+    )
+  })
+}
+
+interface Holding {
+  readonly username: string
+  /** What reaches the limit. */
+  readonly fill: () => Promise<unknown>
+  /** What the limit refuses: the status, or a wait for an e-mail. */
+  readonly use: () => Promise<unknown>
+}
+
+const times = async (count: number, work: () => Promise<unknown>) => {
+  for (let n = 0; n < count; n++) await work()
+}
+const statusOf = async (path: string, options: Parameters<TestService['request']>[2], method = 'POST') =>
+  (await service.request(method, path, options)).status
+
+/** Limits of a user, by what `users why` says of them. */
+const limits: Record<string, () => Promise<Holding>> = {
+  'activate: Locked after 10 wrong activation keys.': async () => {
+    const { providerKey } = await service.institution(await service.organization())
+    const { username, token } = await service.signUp('ROLE_CLIENT')
+    const activate = (activationkey: string) =>
+      statusOf('/users/activate', { token, query: { username, activationkey } })
+    return { username, fill: () => times(10, () => activate(randomUUID())), use: () => activate(providerKey) }
+  },
+  'recover by e-mail: Locked after 5 wrong mailed keys from one address.': async () => {
+    const { username, email } = await free()
+    const enter = (key: string) =>
+      statusOf(`${recoveries}key`, { query: { username, key }, headers: { 'x-forwarded-for': '192.0.2.77' } })
+    await admin.sendRecoveryKey({ user: username })
+    const [, key = ''] = /: ([2-9A-HJ-NP-Z]{8})\s/.exec((await mailbox.nextEmail(email)).text!)!
+    return { username, fill: () => times(5, () => enter('22222222')), use: () => enter(key) }
+  },
+  'change the e-mail address: Locked after 5 wrong mailed codes from one address.': async () => {
+    const { username, token } = await free()
+    const email = `u${randomInt(1e9)}@example.org`
+    await service.request('POST', '/users/setemail', { token, body: { email, password } })
+    const [, code = ''] = /: ([2-9A-HJ-NP-Z]{8})\s/.exec((await mailbox.nextEmail(email)).text!)!
+    const confirm = (code: string) => statusOf('/users/confirmemail', { token, body: { code } })
+    return { username, fill: () => times(5, () => confirm('22222222')), use: () => confirm(code) }
+  },
+  'recover by answers: Locked after 10 wrong answers to security questions.': async () => {
+    const { username } = await free()
+    const answer = (...texts: string[]) =>
+      statusOf(`${recoveries}answers`, {
+        query: { username },
+        headers: { 'x-forwarded-for': '192.0.2.77' },
+        body: texts.map((answer, index) => ({ forgotpasswordquestionsid: index + 1, answer })),
+      })
+    await setAnswer(await service.login(username), 1, 'Rex')
+    return { username, fill: () => times(10, () => answer('Totó', 'Alencar')), use: () => answer('Rex', 'Assis') }
+  },
+  'recover by e-mail: Its quota of recovery e-mails is used up.': async () => {
+    const { username, email } = await free()
+    const ask = async () => {
+      await service.request('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email } })
+      return mailbox.nextEmail(email)
+    }
+    return { username, fill: ask, use: ask }
+  },
+  'recover by e-mail: The quota of e-mails to its address is used up.': async () => {
+    const { username } = await free()
+    const send = () => reasonOf(admin.sendRecoveryKey({ user: username }))
+    return { username, fill: () => times(6, send), use: send }
+  },
+  'change the e-mail address: Its quota of codes for another e-mail address is used up.': async () => {
+    const { username, token } = await free()
+    const ask = () =>
+      statusOf('/users/setemail', { token, body: { email: `u${randomInt(1e9)}@example.org`, password } })
+    return { username, fill: ask, use: ask }
+  },
+  'activate: Its quota of activation keys by e-mail is used up.': async () => {
+    const { email: emailpartner } = await service.organization({ email: `o${randomInt(1e9)}@example.org` })
+    const { username, token } = await service.signUp('ROLE_INSTITUTION')
+    const ask = () => statusOf('/1.0.0/users/sendadminkeybyemailpartner', { token, query: { username, emailpartner } })
+    return { username, fill: () => times(10, ask), use: ask }
+  },
+  'activate: Its quota of addresses that no organization has is used up.': async () => {
+    const { email } = await service.organization({ email: `o${randomInt(1e9)}@example.org` })
+    const { username, token } = await service.signUp('ROLE_INSTITUTION')
+    const ask = (emailpartner: string) =>
+      statusOf('/1.0.0/users/sendadminkeybyemailpartner', { token, query: { username, emailpartner } })
+    const wrong = () => ask(`x${randomInt(1e9)}@example.org`)
+    return { username, fill: () => times(10, wrong), use: () => ask(email) }
+  },
+  'export its data: Its quota of exports is used up.': async () => {
+    const { username, token } = await free()
+    const take = () => statusOf('/users/me/export', { token }, 'GET')
+    return { username, fill: () => times(5, take), use: take }
+  },
+}
+
+for (const [says, hold] of Object.entries(limits)) {
+  test(`${says}: why says so exactly while it holds, and unlock ends it`, async t => {
+    const { username, fill, use } = await hold()
+    const of = async () => (await why(username)).filter(text => text.startsWith(says))
+    t.deepEqual(await of(), [])
+    await fill()
+    const [held = '', ...more] = await of()
+    t.deepEqual([/\[auth-admin users unlock \d+\]$/.test(held), more], [true, []], held)
+    const byMail = says.includes('recovery e-mails')
+    if (!byMail) t.true(['TOO_MANY_ATTEMPTS', 429, 422].includes((await use()) as never))
+    const { cleared } = await admin.unlockUser({ user: username })
+    t.true(cleared > 0)
+    t.deepEqual(await of(), [])
+    // A process caches a refusal for a moment.
+    if (byMail) t.truthy(await use())
+    else await waitForValue(async () => ['none', 200].includes((await use()) as never), true)
+  })
+}
+
+test('a recovery key that was requested with another address is said to administrators, in one event an hour, and to nobody else', async t => {
+  const [{ username, email, id }, other] = [await free(), await free()]
+  const none = await service.signUp('ROLE_CLIENT')
+  const ask = async (username: string, email: string) => {
+    const answer = await service.request('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email } })
+    return [answer.status, answer.text]
+  }
+  const says = async (user: string) => (await why(user)).filter(text => text.includes('another address'))
+  const others = [`x${email}`, email.replace('org', 'com'), 'a@b.example', other.email]
+  for (const address of others) t.deepEqual(await ask(username, address), [200, ''], address)
+  const said = 'recover by e-mail: A recovery key was requested with another address, 4 times in the last hour'
+  await waitForValue(async () => says(username), [`${said}: none was sent. [auth-admin users send-key ${id}]`])
+  await ask(none.username, email)
+  await waitForValue(async () => (await says(none.username)).length, 1)
+  const events = await service.registry.audit.list({ subjectId: id, action: 'recovery.send-key', limit: 9 })
+  t.deepEqual(
+    events.map(({ outcome, reason, actor }) => [outcome, reason, actor]),
+    [['refused', 'OTHER_ADDRESS', 'anonymous']],
+  )
+  // The registered address in another spelling is none other.
+  t.deepEqual(await ask(other.username, ` ${other.email.toUpperCase()} `), [200, ''])
+  await mailbox.nextEmail(other.email)
+  t.deepEqual(await says(other.username), [])
+})
+
+test('too many requests for recovery keys from an address are an obstacle, which unlock ends with the address', async t => {
+  const { username, email } = await free()
+  const address = anyAddress()
+  const headers = { 'x-forwarded-for': address }
+  const ask = () => statusOf('/forgotpasswords/sendkeybyemail', { query: { username: 'ninguém', email }, headers })
+  await times(60, ask)
+  t.is(await ask(), 429)
+  const says = 'recover by e-mail: Too many recovery e-mails were requested from this address.'
+  const held = async () => (await why(username, address)).filter(text => text.startsWith(says)).length
+  t.is(await held(), 1)
+  await admin.unlockUser({ user: username, address })
+  t.is(await held(), 0)
+  await waitForValue(ask, 200)
 })
 
 test('a blocked address is an obstacle for users to whom it isn’t known', async t => {
@@ -176,7 +370,7 @@ test('the obstacles to activation are listed for each role', async t => {
   ])
   await chief.setOrganization({ user: provider.username })
   t.deepEqual(await activations(provider.username), [
-    `It belongs to no organization: its provider key doesn’t work. [auth-admin users set-organization ${idOf(provider.token)} ORGANIZATION]`,
+    `It belongs to no organization: its provider key doesn’t work. [auth-admin api SetOrganization '{"user":"#${idOf(provider.token)}","organization":"ORGANIZATION"}' --yes]`,
   ])
   const candidate = await own.signUp('ROLE_ADMIN')
   t.deepEqual(await activations(candidate.username), [
@@ -193,7 +387,7 @@ test('the obstacles to recovery by e-mail are listed: no address, failed e-mails
   const byEmail = async () => (await why(username, '', chief)).filter(text => text.startsWith('recover by e-mail'))
   await own.request('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email } })
   await mailbox.nextEmail(email)
-  const quota = `recover by e-mail: Its quota of recovery e-mails is used up. [auth-admin users send-key ${id}`
+  const quota = `recover by e-mail: Its quota of recovery e-mails is used up. [auth-admin users unlock ${id}`
   const [used, ...more] = await byEmail()
   t.true(used?.startsWith(quota), used)
   t.deepEqual(more, [])
@@ -205,7 +399,10 @@ test('the obstacles to recovery by e-mail are listed: no address, failed e-mails
      VALUES ('recovery-key', '{"userId": ${id}, "to": "x"}', 'en', NULL, 'mailbox unavailable', 9)`,
   )
   const [failed] = (await byEmail()).sort()
-  t.regex(failed!, /1 e-mails to it failed permanently: mailbox unavailable\. \[auth-admin mail retry \d+\]/)
+  t.regex(
+    failed!,
+    /1 e-mails to it failed permanently: mailbox unavailable\. \[auth-admin api RetryEmail '\{"id":\d+\}' --yes\]/,
+  )
   await chief.updateUser({ user: username, form: {}, updateMask: { paths: ['email'] } })
   const none = `recover by e-mail: It has no e-mail address. [auth-admin users edit ${id} --email ADDRESS`
   t.true((await byEmail()).some(text => text.startsWith(none)))
@@ -392,7 +589,8 @@ test('users locked by failures are listed with the cause until they are unlocked
   const fail = async (username: string, times: number, address = anyAddress()) => {
     for (let failure = 0; failure < times; failure++) await login(service, username, 'wrong', address)
   }
-  const [ana, bia, clara, dora] = [
+  const [ana, bia, clara, dora, eva] = [
+    await service.signUp('ROLE_CLIENT'),
     await service.signUp('ROLE_CLIENT'),
     await service.signUp('ROLE_CLIENT'),
     await service.signUp('ROLE_CLIENT'),
@@ -408,6 +606,8 @@ test('users locked by failures are listed with the cause until they are unlocked
   await fail(clara.username, 3, home)
   await fail(dora.username, 3)
   await api.deleteUser({ user: dora.username })
+  const query = { username: eva.username, activationkey: randomUUID() }
+  for (let n = 0; n < 3; n++) await service.request('POST', '/users/activate', { token: eva.token, query })
 
   const locks = (pageSize = 0) =>
     allPages(
@@ -417,7 +617,11 @@ test('users locked by failures are listed with the cause until they are unlocked
           [username, proof, scope, count, limit, locked].join(' '),
         ),
     )
-  const all = [`${ana.username} password account 3 3 true`, `${clara.username} password other known 3 3 true`]
+  const all = [
+    `${ana.username} password account 3 3 true`,
+    `${clara.username} password other known 3 3 true`,
+    `${eva.username} activation key account 3 3 true`,
+  ]
   t.deepEqual([await locks(), await locks(1)], [all, all])
   const [first] = (await api.listLockouts({})).lockouts
   t.is(first!.user, idOf(ana.token))
@@ -434,7 +638,7 @@ test('an administrator with locked one-time codes is listed until it is unlocked
   const api = await openSignedIn(t, service)
   const { username, id, api: own } = await anotherAdministrator(t, service, api)
   const totp = new TOTP({ secret: (await own.enrollTotp({})).secret })
-  await own.confirmTotp({ code: totp.generate() })
+  await own.confirmTotp({ code: totp.generate().replace(/.../, '$&-') })
   await ask(
     service.env.DATABASE_URL!,
     `UPDATE totp_secrets SET failures = 10, day_failures = 10, locked_at = now() - interval '2 days'`,

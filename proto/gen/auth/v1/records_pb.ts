@@ -346,7 +346,8 @@ export type Answer = Message<"auth.v1.Answer"> & {
   usersid?: number | undefined;
 
   /**
-   * The answer. Case, accents and extra space don't matter. At most 255 characters.
+   * The answer. Case, accents, extra space, full stops at the end, and the kind of apostrophes and
+   * hyphens don't matter. At most 255 characters.
    *
    * @generated from field: optional string answer = 4;
    */
