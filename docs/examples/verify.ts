@@ -11,8 +11,8 @@ for await (const token of createInterface({ input: process.stdin })) {
     console.log(`valid ${claims.sub}`)
   } catch (error) {
     if (!(error instanceof VerifyError)) throw error
-    // Answer 401 for the first, 503 for the second.
-    console.log(`${error.code === 'INVALID_TOKEN' ? 'invalid' : 'unavailable'} ${error.message}`)
+    // Answer with `error.status`: 401, 403 before activation, or 503.
+    console.log(`${error.code === 'UNAVAILABLE' ? 'unavailable' : 'invalid'} ${error.message}`)
   }
 }
 verifier.close()

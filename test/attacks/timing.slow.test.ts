@@ -5,7 +5,7 @@ import { Agent, request as httpRequest } from 'node:http'
 import test, { type ExecutionContext } from 'ava'
 import { sql } from '../../server/database/sql.js'
 import { suspend } from '../_helpers/models.js'
-import { password, serviceForFile } from '../_helpers/service.js'
+import { password, serviceForFile, signUpForm } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 
 /** Standard deviations beyond which a difference isn't chance: about one false alarm in 10⁹ tests. */
@@ -53,17 +53,18 @@ test.after.always(() => agent.destroy())
 let serial = randomInt(1 << 22)
 
 /** Milliseconds from a request to the end of its answer, each from a unique address, and the status. */
-function time(path: string, query: Record<string, string>): Promise<{ ms: number; status: number }> {
+function time(path: string, query: Record<string, string>, body?: object): Promise<{ ms: number; status: number }> {
   serial = (serial + 1) % (1 << 24)
   const address = `10.${serial >> 16}.${(serial >> 8) & 255}.${serial & 255}`
   const url = `${service.http}${path}?${new URLSearchParams(query)}`
   return new Promise((resolve, reject) => {
     const startedAt = performance.now()
-    httpRequest(url, { method: 'POST', agent, headers: { 'x-forwarded-for': address } }, response => {
+    const headers = { 'x-forwarded-for': address, ...(body && { 'content-type': 'application/json' }) }
+    httpRequest(url, { method: 'POST', agent, headers }, response => {
       response.resume().once('end', () => resolve({ ms: performance.now() - startedAt, status: response.statusCode! }))
     })
       .once('error', reject)
-      .end()
+      .end(body && JSON.stringify(body))
   })
 }
 
@@ -153,6 +154,22 @@ test.serial('a request for a key takes the same time for existing and unknown us
     suspended: round => ask(userOf('suspended', 1, round)),
   })
 })
+
+test.serial(
+  'a sign-up that repeats another in all but one field takes the same time whether its password is right or not',
+  async t => {
+    const own = { securityquestion: 'Nome do meu barco?', securityanswer: 'Saveiro' }
+    const forms = Array.from({ length: rounds + 5 }, () => signUpForm(own))
+    for (const form of forms) await service.signUp('ROLE_CLIENT', form)
+    const again = (round: number, other: object) => time('/users/signup', {}, { ...forms[round], ...other })
+    await indistinguishable(t, 422, {
+      'another password': round => again(round, { password: 'not the password' }),
+      'another city': round => again(round, { city: 'Olinda' }),
+      'another address': round => again(round, { email: 'ana@example.org' }),
+      'another answer': round => again(round, { securityanswer: 'Jangada' }),
+    })
+  },
+)
 
 test.serial('a login to a locked account takes the same time whether it exists or not', async t => {
   await forget()

@@ -94,6 +94,20 @@ test('install with settings that differ from the registry changes nothing, and r
   t.deepEqual(await runCli(env, ['audit', 'list', '--json']), before)
 })
 
+test('tokens for the issuer are for the registry alone: install refuses it as audience, and so does a start of a registry that has it', async t => {
+  const env = { ...(await installedRegistry(t)), DATABASE_URL: await freshDatabase(t) }
+  const request = '{"audience":"work-packages","confirm":"http://127.0.0.1:8080"}'
+  const says = `\`auth-admin api SetIssuer '${request}' --yes --local\``
+  const refused = await runCli({ ...env, AUTH_AUDIENCE: 'http://127.0.0.1:8080' }, ['install'])
+  t.is(refused.code, 1)
+  t.regex(refused.stderr, /AUTH_AUDIENCE/)
+  t.true(refused.stderr.includes(says))
+  t.is((await runCli(env, ['install'])).code, 0, 'nothing was installed')
+  await ask(env.DATABASE_URL, 'UPDATE token_issuer SET audience = issuer')
+  t.true((await runCli(env, ['install'])).stderr.includes(says))
+  t.is((await runCli(env, ['api', 'SetIssuer', request, '--yes', '--local'])).code, 0)
+})
+
 test('a registry with the audience of administrators is refused until the suggested command changes it', async t => {
   const env = await install(t)
   await ask(env.DATABASE_URL, `UPDATE token_issuer SET audience = 'Auth-Admin'`)

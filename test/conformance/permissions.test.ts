@@ -261,6 +261,8 @@ test('Administration refuses a token that is valid except for one property', asy
     'of another generation': await forge(service, genuine, { ver: claimsOf(genuine).ver + 1 }),
     'for longer than 12 hours': await forge(service, genuine, { exp: nowInSeconds() + 12 * 3600 + 300 }),
     'of a session by answers': await forge(service, genuine, { amr: ['kba', 'pwd'] }),
+    'for the registry alone': await forge(service, genuine, { aud: claimsOf(genuine).iss }),
+    'for other services': await forge(service, genuine, { aud: 'work-packages' }),
     'of a session by mailed key': await forge(service, genuine, { amr: ['otp', 'otp'] }),
     'that is none': 'nonsense',
   }

@@ -71,6 +71,7 @@ async function invalidTokens(service: TestService, token: string): Promise<Recor
     expired: forged({ exp: nowInSeconds() - 2 }),
     issuer: forged({ iss: 'http://other.test' }),
     audience: forged({ aud: 'auth-admin' }),
+    'before activation': forged({ aud: claimsOf(token).iss, roles: [], active: false }),
     type: forged({}, { typ: 'JWT' }),
     algorithm: `${encode({ ...headerOf(token), alg: 'none' })}.${encode(claimsOf(token))}.`,
     key: forged({}, { kid: 'unknown' }),

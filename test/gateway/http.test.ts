@@ -94,6 +94,15 @@ test('in a form and in the query, plus is space and percent escapes are UTF-8 by
   t.is((await raw('POST', `/users/existsByUsername?username=${written}`)).text, 'true')
 })
 
+test('names that mean something to JavaScript are unknown fields like others', async t => {
+  const { username } = await credentials()
+  const body = `{"__proto__":{"password":"${password}"},"constructor":{"prototype":{"polluted":1}},"username":"${username}"}`
+  refused(t, await request('POST', '/users/login', { body }), 400, 'MISSING_PARAMETER')
+  const query = { username, password, __proto__: 'x', constructor: 'x', 'toString[polluted]': '1' }
+  t.is((await request('POST', '/users/login', { query })).status, 200)
+  t.false('polluted' in {})
+})
+
 test('unknown parameters and unknown JSON fields are ignored', async t => {
   const body = { ...(await credentials()), other: 'x' }
   t.is((await request('POST', '/users/login', { query: { more: '1' }, body })).status, 200)
@@ -288,7 +297,9 @@ test('every response carries security headers, and grants no other origin access
     const name = `${method} ${path}`
     t.is(answer.status, status, name)
     t.is(answer.headers.get('x-content-type-options'), 'nosniff', name)
-    t.is(answer.headers.get('content-security-policy'), "default-src 'none'", name)
+    const policy = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'"
+    t.is(answer.headers.get('content-security-policy'), policy, name)
+    t.is(answer.headers.get('referrer-policy'), 'no-referrer', name)
     t.regex(answer.headers.get('x-request-id') ?? '', /^[\w-]{36}$/, name)
     t.is(answer.headers.get('access-control-allow-origin'), null, name)
   }

@@ -202,7 +202,10 @@ test('bytes that aren’t a request are answered once, also after a request, and
     connection.write(sent)
     await connection.end()
     t.deepEqual(statusesOf(connection), [...statuses])
-    t.regex(connection.text(), /content-security-policy: default-src 'none'\r\n/)
+    t.regex(
+      connection.text(),
+      /content-security-policy: default-src 'none'; base-uri 'none'; frame-ancestors 'none'\r\n/,
+    )
     t.regex(connection.text(), /x-content-type-options: nosniff\r\n/)
   }
 })

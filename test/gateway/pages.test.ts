@@ -61,7 +61,10 @@ test('no page has an inline script or style or refers to another host, and its p
   }
   // Other files load no resources.
   for (const path of ['/docs/reference.js', '/openapi/1.0.2.json', '/proto/auth/v1/users.proto'])
-    t.is((await get(path)).headers.get('content-security-policy'), "default-src 'none'", path)
+    t.regex((await get(path)).headers.get('content-security-policy') ?? '', /^default-src 'none'; base-uri/, path)
+  // What it receives is text, and gone with the page.
+  const { text } = await get('/docs/reference.js')
+  t.notRegex(text, /innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|Storage|indexedDB|\.cookie/)
 })
 
 test('the reference contains every operation and every reason of the OpenAPI document', async t => {
