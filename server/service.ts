@@ -113,10 +113,13 @@ function begin(settings: Settings, log: Log, { now = () => performance.now() }: 
 }
 
 /** Opens the database and the hash threads, installs the registry where needed, and begins the record of this process. */
-async function openDatabase({ settings, log, metrics, processNow, onStop }: Start, { at, signal }: StartOptions) {
+async function openDatabase(
+  { settings, log, metrics, processNow, onStop, onHurry }: Start,
+  { at, signal }: StartOptions,
+) {
   const registry = await openRegistry(settings, { log, at })
   // It must not outlive this process: it has several ways to stop, which it tries in turn.
-  onStop('the embedded PostgreSQL', registry.release, 30_000)
+  onStop('the embedded PostgreSQL', registry.release, 30_000, true)
   onStop('statements in flight', registry.database.close)
   const hashing = createHashing(registry, settings, {
     now: processNow,
@@ -124,6 +127,7 @@ async function openDatabase({ settings, log, metrics, processNow, onStop }: Star
     onFault: error => log.error({ err: error }, 'a hash thread failed and is replaced'),
   })
   onStop('hashes in flight', hashing.pool.close)
+  onHurry(() => hashing.pool.close().catch(() => {}))
   metrics.watchHashing(hashing.pool.stats)
   const work = async () => {
     const installation = await install(registry, settings, hashing.passwords, 'service', () =>

@@ -9,7 +9,7 @@ import { userOutput } from './output.js'
 
 type Options = Named & { readonly address?: string }
 
-/** Adds `auth-admin users why`, `unlock` and `lockouts`. */
+/** Adds `auth-admin users why` and `unlock`. */
 export function addLockouts(users: Command): void {
   withAddress(withUser(users.command('why')))
     .description('Show what keeps a user from signing in, activating or recovering, and which command fixes it.')
