@@ -1,9 +1,9 @@
 import { readFile } from 'node:fs/promises'
 import type { ClientHttp2Session } from 'node:http2'
-import type { Transport } from '@connectrpc/connect'
+import type { Client, Transport } from '@connectrpc/connect'
 import type { GrpcTransportOptions } from '@connectrpc/connect-node'
+import type { Administration } from '../proto/gen/auth/v1/administration_pb.js'
 import { isLoopback } from '../server/process/settings.js'
-import type { Api } from './administration.js'
 import { loginTo, nameOf, type Server } from './contexts.js'
 import { fail } from './exit-codes.js'
 
@@ -83,7 +83,7 @@ export async function openRemote(server: Server, tokenOf: () => string | undefin
 export async function atServer<T>(
   server: Server,
   token: string | undefined,
-  work: (api: Api) => Promise<T>,
+  work: (api: Client<typeof Administration>) => Promise<T>,
 ): Promise<T> {
   const [{ createClient }, { Administration }, { transport, close }] = await Promise.all([
     import('@connectrpc/connect'),
