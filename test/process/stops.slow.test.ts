@@ -251,7 +251,7 @@ async function hurriedStop(t: ExecutionContext): Promise<number> {
   await sleep(500)
   service.child.kill('SIGINT')
   // A signal within a second is a repetition of the first.
-  await sleep(1200)
+  await sleep(1500)
   t.true(service.alive() && lives(pid))
   const since = performance.now()
   service.child.kill('SIGINT')
