@@ -135,8 +135,15 @@ const overConnect = (rpc: DescMethodUnary) => {
 const overGrpc = (rpc: DescMethodUnary) =>
   bytesFor(rpc.input).map(body => ({ method: 'POST', path: pathOf(rpc), query: '', type: 'gRPC', body }))
 
+/** The dearest one that was found. */
+const manyAnswers = fc.constant({
+  ...{ method: 'POST', path: pathOf(ForgotPasswords.method.loginByUsernameAndAnswers), query: '' },
+  ...{ type: 'application/json', body: Buffer.from(`{"username":"x","answers":[${filled('1', 64_000)}]}`) },
+})
+
 /** Attacks of everything that a stranger reaches, each with the number of them. */
 const attacks = [
+  [manyAnswers, 4] as const,
   ...[...served.map(overPath), ...rpcs.map(overConnect)].map(each => [each, 11] as const),
   ...overGrpcAlone.map(each => [overGrpc(each), 2] as const),
 ].map(([attack, count]) => {

@@ -8,6 +8,7 @@ import { ask, freshDatabase } from '../_helpers/database.js'
 import { openMailbox } from '../_helpers/mailbox.js'
 import { enterByKey, sendKey } from '../_helpers/recovery.js'
 import { signUpForm, startTestService } from '../_helpers/service.js'
+import { spawnService } from '../_helpers/spawned.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 const hour = 3600
@@ -91,6 +92,21 @@ test('after a leap of more than an hour nothing is deleted by age until processe
   const third = await startTestService(t, again)
   t.is(await doubt(third), 0)
   await waitForValue(count, 1)
+})
+
+test('the log says that the signing key lies ahead, that the clock leapt, and how many times were brought back', async t => {
+  const url = await freshDatabase(t, { from: 'template0' })
+  const clock = await createClock(url)
+  await clock.leap(2 * hour)
+  const first = await spawnService(t, { DATABASE_URL: url })
+  first.child.kill()
+  await first.ended
+  await clock.leap(-2 * hour)
+  const { output } = await spawnService(t, { DATABASE_URL: url })
+  await waitFor(() => /"seconds":-7\d{3},"msg":"the clock of the database leapt/.test(output()))
+  await waitFor(() => /"rows":\d+,"msg":"times that lay ahead/.test(output()))
+  await waitFor(() => output().includes('the time of the signing key lies ahead'))
+  t.pass()
 })
 
 test('a process that can’t sign a token isn’t ready', async t => {
