@@ -232,7 +232,7 @@ test.serial('a superseded key refreshes for 30 days, unpublished; a retired one 
   t.false(json.keys.some((key: { kid: string }) => key.kid === kid))
   const forged = await forge(at, all[0]!, {
     iat: claimsOf(all[0]!).iat + 13 * hour,
-    exp: claimsOf(all[0]!).exp + 14 * hour,
+    exp: claimsOf(all[0]!).exp + 13 * hour,
   })
   t.is(await me(forged), 500)
   t.is(await me(await next(all[0]!)), 200)
