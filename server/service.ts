@@ -1,4 +1,5 @@
 // The service: its listeners, its readiness, and the order in which it stops. What it serves is made by application.ts.
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Transport } from '@connectrpc/connect'
 import type { Registry } from 'prom-client'
 import { createApplication, createHashing } from './application.js'
@@ -61,6 +62,9 @@ type CreateHttp = (parts: {
 
 /** Milliseconds between two checks whether the database takes writes. */
 const checkInterval = 1_000
+
+/** Maximum milliseconds of a check whether a key signs. */
+const signerLimit = 1_000
 
 /** Starts everything: database, installation, gRPC servers, gateway, e-mails, maintenance, metrics. */
 export async function startService(settings: Settings, log: Log, createHttp: CreateHttp, options: StartOptions = {}) {
@@ -157,11 +161,15 @@ async function run(
   onStop('the clock', async () => clock.stop())
   const { now } = clock
   await registry.signingKeys.raiseTtl(settings.tokenTtl)
+  // Like the probe of the database, it doesn't wait for one that went silent.
   const canSign = () =>
-    registry.signingKeys.signer().then(
-      kid => kid !== undefined,
-      () => false,
-    )
+    Promise.race([
+      registry.signingKeys.signer().then(
+        kid => kid !== undefined,
+        () => false,
+      ),
+      sleep(signerLimit, false, { ref: false }),
+    ])
   const ready = async () => !draining.signal.aborted && (await registry.database.isWritable()) && (await canSign())
   const waysBack = {
     without: async () => (await registry.administeredUsers.withoutWayBack(settings.strict !== 'on')).without,

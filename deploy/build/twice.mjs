@@ -18,7 +18,12 @@ const sentencesOf = text =>
     .replace(/\[([^\]]*)\]\([^)]*\)/g, '$1')
     .replace(/[*_`>#]/g, '')
     .split(/\n\s*\n|\n *(?:[-|]|\d+\.) |[.:;!?](?=\s)| \| /)
-    .map(sentence => sentence.replace(/\s+/g, ' ').replace(/^[-| ]+|[.|: ]+$/g, '').toLowerCase())
+    .map(sentence =>
+      sentence
+        .replace(/\s+/g, ' ')
+        .replace(/^[-| ]+|[.|: ]+$/g, '')
+        .toLowerCase(),
+    )
     .filter(sentence => sentence.split(' ').length >= 8)
 
 const places = new Map()

