@@ -24,18 +24,18 @@ test('refusals, reasons of imports and obstacles are in the language of the term
     await service.request('POST', '/users/login', { query: { username, password: `${password}!` } })
   const list = join(await temporaryFolder(t), 'users.csv')
   await writeFile(list, `username,nickname,state,city,role\nx,,SPX,Bauru,ROLE_ADMIN\n`)
-  const user = await remoteUser(t, service as never)
+  const user = await remoteUser(t, service)
   const login = await user.login()
   t.is(login.code, 0, login.stderr)
   const says = {
     pt: {
-      missing: 'O usuário não existe.',
+      missing: 'O usuário ninguém não existe. Para procurar parte de um nome, execute `auth-admin users list --text`.',
       field: /Informe a sigla do estado, exatamente 2 caracteres\./,
       imported: /Informe a sigla do estado, exatamente 2 caracteres\. Uma importação não cria administradores\./,
       locked: /Bloqueado depois de 10 senhas erradas[^.]* \(faltam \d+ min\)\./,
     },
     en: {
-      missing: 'The user doesn’t exist.',
+      missing: 'There is no user ninguém. To search for a part of a name, run `auth-admin users list --text`.',
       field: /Give the code of the state, exactly 2 characters\./,
       imported: /Give the code of the state, exactly 2 characters\. An import doesn’t create administrators\./,
       locked: /Locked after 10 wrong passwords[^.]* \(\d+ min left\)\./,
