@@ -3,6 +3,7 @@ import { InvalidArgumentError } from 'commander'
 import type { FailureCount, Obstacle } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { canonicalAddress } from '../../../server/requests/client-address.js'
 import type { Command } from '../../command.js'
+import { inTerminalLanguage } from '../../terminal/language.js'
 import { printJson, printTable, say } from '../../terminal/output.js'
 import { type Named, readUser, userName, withUser } from './name.js'
 import { userOutput } from './output.js'
@@ -30,8 +31,10 @@ count for all addresses. A mailed key may be tried five times from an address.`)
       }
       const { id, username } = found!.record!
       const cells = [...grouped(obstacles)].map(([{ reason, command, seconds }, prevents]) => [
-        prevents.join(', '),
-        seconds === undefined ? reason : `${reason.replace(/\.$/, '')} (${duration(seconds)} left).`,
+        prevents.map(inTerminalLanguage).join(', '),
+        seconds === undefined
+          ? inTerminalLanguage(reason)
+          : `${inTerminalLanguage(reason).replace(/\.$/, '')} (${inTerminalLanguage(`${duration(seconds)} left`)}).`,
         command,
       ])
       const who = `user ${id} (${username})`
