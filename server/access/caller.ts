@@ -2,7 +2,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Device } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { CallerRow, User, Users } from '../models/user.js'
-import type { UserPolicy } from '../policy/row.js'
+import type { UserRights } from '../policy/row.js'
 import type { Call, IncomingCall } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { usernameKey } from '../rules/names.js'
@@ -34,7 +34,7 @@ export function createCallers(
      * ACCESS_DENIED without a token, and with INVALID_TOKEN for one that isn't genuine, or that has `expired` unless the RPC
      * takes such.
      */
-    claimsOf(call: IncomingCall, { expired }: Pick<UserPolicy, 'expired'> = {}): Promise<Verified> {
+    claimsOf(call: IncomingCall, { expired }: Pick<UserRights, 'expired'> = {}): Promise<Verified> {
       // RPCs for services don't get here: this one takes tokens of users only.
       if (call.service) refuse(Reason.ACCESS_DENIED)
       const token = tokenIn(call)
@@ -63,7 +63,7 @@ export function createCallers(
     async identify(
       call: Call,
       claims: Verified,
-      { named: usernameKey, expired }: { readonly named?: string | undefined } & Pick<UserPolicy, 'expired'> = {},
+      { named: usernameKey, expired }: { readonly named?: string | undefined } & Pick<UserRights, 'expired'> = {},
     ) {
       const [id, { kid }] = [Number(claims.sub), claims]
       const find = expired ? users.findRefresher : users.findTokenHolder

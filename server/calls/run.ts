@@ -41,7 +41,7 @@ const defaultSeconds = 15
 /** Dependencies of `createCalls`. */
 export interface CallsDeps {
   /** The RPCs of each service. */
-  readonly services: readonly (readonly [DescService, ReadonlyMap<DescMethodUnary, BoundRpc>])[]
+  readonly services: readonly (readonly [DescService, readonly (readonly [DescMethodUnary, BoundRpc])[]])[]
   /** Authenticates the calling service; absent at an endpoint that accepts no service keys. */
   readonly serviceKeys?: ServiceKeys
   /** Decides when calls with networks begin; absent at an endpoint without such calls. */
@@ -60,7 +60,7 @@ export interface CallsDeps {
  * Creates the calls of the services, and adds the health check (grpc.health.v1), which reports `ready`.
  */
 export function createCalls(deps: CallsDeps): Calls {
-  const bound = new Map(deps.services.flatMap(([, rpcs]) => [...rpcs]))
+  const bound = new Map(deps.services.flatMap(([, rpcs]) => rpcs))
   bound.set(Health.method.check, {
     policy: { caller: 'anyone', repeated: true, reasons: [], audit: [], limits: [] },
     async handle(_request, call) {

@@ -151,13 +151,13 @@ export function changingUser(deps: Pick<UserChangeDeps, 'references' | 'notifyAd
     changing({
       lock: references.user.lock,
       show: (row: AdministeredUserRow) => toAdministeredUser(row, masterKey),
-      async record({ t, record }, done: UserDone, before, { id, role }, administrator) {
-        const { action } = done
+      async record({ t, record }, done: UserDone, before, after, administrator) {
+        const [{ action }, { id, role }] = [done, after]
         if ([before.role, role].includes('ROLE_ADMIN') || action === 'user.set-password') {
           const given = action === 'user.set-role' ? role : undefined
           await notifyAdministrators(administrator, { action, subjectId: id, role: given }, t)
         }
-        await record({ ...done, subject_id: id })
+        await record({ ...done, subject_id: id }, after)
       },
       answer: row => ({ user: toAdministeredUser(row, masterKey, { keys }) }),
     })
