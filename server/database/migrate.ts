@@ -20,7 +20,7 @@ import { clientOf } from './sequelize.js'
 import { sql } from './sql.js'
 
 /** The SQL files of this version. */
-const ownFolder = new URL('server/database/migrations/', import.meta.resolve('#package'))
+const ownFolder = new URL('migrations/', import.meta.url)
 
 /**
  * Milliseconds that a statement of a migration waits for a lock, and between two attempts; how many attempts there are, in
