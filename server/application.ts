@@ -116,8 +116,8 @@ export function createApplication(deps: ApplicationDeps) {
   const { limitFactor: factor, passwordMinLength: minLength, passwordDenylist: denylistFile, timeZone } = settings
   const { database, masterKey, counterKeys, users, administeredUsers, userBatches, formerUsernames } = registry
   const { attempts, audit, buckets, changeFeed, emailQuotas, emails, erasure, imports, mailedKeys } = registry
-  const { organizations, questions, refreshedSessions, services, signingKeys, tokenIssuers, totpSecrets } = registry
-  const { userData } = registry
+  const { organizations, questions, refreshedSessions, services, signingKeys, tokenIssuers, totpSecrets, userData } =
+    registry
   const { rateLimits, pool, passwords } = hashing
   const { issuer, audience } = tokenIssuer
   const { log } = common
@@ -156,6 +156,7 @@ export function createApplication(deps: ApplicationDeps) {
 
   // What several nouns get.
   const accounts = { database, users, administeredUsers, audit, rateLimits, settings }
+  const mails = { emails, quotas, chooseLocale }
   const form = { policy, timeZone, now }
   const sessions = { signIns, tokens, passwords, notifyOwner, now }
   const userChanges = { users, administeredUsers, masterKey, references, registrar, notifyAdministrators, settings }
@@ -168,18 +169,12 @@ export function createApplication(deps: ApplicationDeps) {
     ...tokenRpcs({ callers, keyring, users, issuer, audience }),
     ...lookUpRpcs({ users, administeredUsers, userData, questions, rateLimits, masterKey, openPage }),
     updateMe: updateMe({ ...form, users, registrar, administeredUsers, rateLimits, masterKey, chooseLocale }),
-    ...emailRpcs({ users, emails, mailedKeys, quotas, signIns, chooseLocale, now }),
+    ...emailRpcs({ ...mails, users, mailedKeys, signIns, now }),
     setUsername: setUsername({ ...form, users, registrar, formerUsernames, signIns, rateLimits, chooseLocale }),
     deleteMe: deleteMe({ users, signIns, notifyOwner, now }),
     ...myDataRpcs({ userData, quotas, openPage }),
     activate: activate({ ...failures, users, organizations, rateLimits, audit, factor, processNow }),
-    sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner({
-      organizations,
-      emails,
-      quotas,
-      emailRequests,
-      chooseLocale,
-    }),
+    sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner({ ...mails, organizations, emailRequests }),
     rotateProviderKey: rotateProviderKey({ users, administeredUsers, masterKey, chooseLocale }),
     ...memberRpcs({ administeredUsers, users, notifyOwner, masterKey, openPage }),
     ...existsRpcs({ users, rateLimits }),

@@ -463,6 +463,23 @@ test('docs/architecture.md lists the triggers', async t => {
   )
 })
 
+test('the files that docs/architecture.md names for an afternoon’s reading are at most 30, of 3,500 lines', async t => {
+  const text = await readFile(join(root, 'docs/architecture.md'), 'utf8')
+  const section = /## An afternoon’s reading\n([\s\S]*?)\n## /.exec(text)?.[1] ?? ''
+  const files = [...section.matchAll(/^\d+\. `([^`]+)`/gm)].map(([, file]) => file!)
+  t.true(files.length > 15)
+  holds(
+    t,
+    files.filter(file => !imports.has(file)),
+    'The file is gone: name in docs/architecture.md what now leads from a request to its statement.',
+  )
+  const shorter = 'Move what isn’t of the core out of these files, and keep the list.'
+  t.true(files.length <= 30, shorter)
+  let lines = 0
+  for (const file of files) lines += (await readFile(join(root, file), 'utf8')).split('\n').length - 1
+  t.true(lines <= 3_500, `${lines} lines. ${shorter}`)
+})
+
 test('every advisory lock of the registry has its key in one list, and docs/operations.md lists the keys', async t => {
   const list = 'server/database/advisory-keys.ts'
   const keysIn = (text: string) =>

@@ -21,25 +21,28 @@ import type { NotifyAdministrators } from './security-notices.js'
 import { toAdministeredUser } from './users/record.js'
 
 /** The RPCs of the session of an administrator, and of its one-time codes. */
-export function sessionRpcs({
-  signIns,
-  oneTimeCodes,
-  adminTokens,
-  totpSecrets,
-  users,
-  administeredUsers,
-  notifyAdministrators,
-  masterKey,
-  issuer,
-  now,
-}: Pick<Models, 'totpSecrets' | 'users' | 'administeredUsers' | 'masterKey'> & {
-  signIns: SignIns
-  oneTimeCodes: OneTimeCodes
-  adminTokens: Tokens
-  notifyAdministrators: NotifyAdministrators
-  issuer: string
-  now: () => number
-}) {
+export function sessionRpcs(
+  deps: Pick<Models, 'totpSecrets' | 'users' | 'administeredUsers' | 'masterKey'> & {
+    signIns: SignIns
+    oneTimeCodes: OneTimeCodes
+    adminTokens: Tokens
+    notifyAdministrators: NotifyAdministrators
+    issuer: string
+    now: () => number
+  },
+) {
+  const {
+    signIns,
+    oneTimeCodes,
+    adminTokens,
+    totpSecrets,
+    users,
+    administeredUsers,
+    notifyAdministrators,
+    masterKey,
+    issuer,
+    now,
+  } = deps
   return {
     /**
      * Exchanges username, password and, once enrolled, a one-time code for a token of Administration. For a day after a public

@@ -23,7 +23,8 @@ import type {
   UserRights,
 } from '../policy/row.js'
 import type { Settings } from '../process/settings.js'
-import { type Call, type CallingService, checkPresence, checkShape, type IncomingCall } from '../requests/call.js'
+import { type Call, type CallingService, checkShape, type IncomingCall } from '../requests/call.js'
+import { checkPresence } from '../requests/deadline.js'
 import { refuse } from '../requests/refusal.js'
 import { isBlank } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
@@ -147,7 +148,7 @@ export interface CallersDeps {
 }
 
 /** A caller that an RPC admits. */
-interface Entry<Contexts extends [unknown, unknown]> {
+interface Admitted<Contexts extends [unknown, unknown]> {
   readonly checking: Contexts[1]
   /** Finds the target. Refuses when there is none. */
   find(): Contexts[0] | Promise<Contexts[0]>
@@ -168,7 +169,7 @@ interface TargetFields extends Partial<Record<keyof References, string>> {
 }
 
 /** Identifies the caller of an RPC. Refuses a caller that its row doesn't permit. */
-type Entrance<P, Contexts extends [unknown, unknown]> = (policy: P, arrival: Arrival) => Promise<Entry<Contexts>>
+type Entrance<P, Contexts extends [unknown, unknown]> = (policy: P, arrival: Arrival) => Promise<Admitted<Contexts>>
 
 type PublicEntrances = { readonly [K in keyof PublicPolicies]: Entrance<PublicPolicies[K], PublicContexts[K]> }
 

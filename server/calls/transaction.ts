@@ -6,7 +6,8 @@ import type { Database, Transaction } from '../database/database.js'
 import type { AdministeredUserRow } from '../models/administered-user.js'
 import type { Audit, AuditEvent } from '../models/audit.js'
 import type { Policy } from '../policy/row.js'
-import { type Call, checkPresence } from '../requests/call.js'
+import type { Call } from '../requests/call.js'
+import { checkPresence } from '../requests/deadline.js'
 import type { Transact } from './context.js'
 
 /** What transactions are made of. */

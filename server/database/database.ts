@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { ConnectionAcquireTimeoutError, type Sequelize, Transaction } from 'sequelize'
 import type { Log } from '../observability/log.js'
 import { tracing } from '../observability/tracing.js'
-import { type Client, createConnections } from './connections.js'
+import { type Client, createConnections, poolSize } from './connections.js'
 import { copyIn, copyOut } from './copy.js'
 import { ConnectionError, isConflict } from './failures.js'
 import { createPipeline } from './pipeline.js'
@@ -91,7 +91,11 @@ const grace = 1_000
  * Opens a pool of at most `maxConnections` connections to the database of a URL. A function returns the current URL for each
  * new connection. The pool connects at the first use.
  */
-export function openDatabase(url: string | (() => string), maxConnections = 10, log?: Pick<Log, 'warn'>): Database {
+export function openDatabase(
+  url: string | (() => string),
+  maxConnections = poolSize,
+  log?: Pick<Log, 'warn'>,
+): Database {
   const connections = createConnections(typeof url === 'string' ? () => url : url, log)
   const sequelize = openSequelize(connections, maxConnections)
   if (tracing) traceSequelize(sequelize)

@@ -15,7 +15,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { advisoryKeys } from './advisory-keys.js'
 import type { Database, Transaction } from './database.js'
 import { meaningOf, SchemaError } from './failures.js'
-import { checkPlace, explainTaken } from './requirements.js'
+import { checkRequirements, explainTaken } from './requirements.js'
 import { clientOf } from './sequelize.js'
 import { sql } from './sql.js'
 
@@ -180,7 +180,7 @@ const claim = (database: Database, t: Transaction) =>
 /** Claims the lock of migrations, and creates the ledger if it is missing. */
 async function claimLedger(database: Database, transaction: Transaction): Promise<void> {
   await claim(database, transaction)
-  await checkPlace(database, transaction)
+  await checkRequirements(database, transaction)
   await database.run(
     sql`CREATE TABLE IF NOT EXISTS migrations (
       name text PRIMARY KEY,

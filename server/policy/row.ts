@@ -26,7 +26,7 @@ export interface HttpPath {
 }
 
 /** What every row says. */
-interface Row {
+interface CommonPolicy {
   /** Reasons for which the RPC refuses, without those that `reasonsOf` adds for all RPCs, callers, targets and sign-ins. */
   readonly reasons: readonly ReasonName[]
   /** Actions of the audit events that it records. */
@@ -57,7 +57,7 @@ export function needsOf({ cost = usualCost, limits }: Pick<Policy, 'cost' | 'lim
 }
 
 /** An RPC that is the same for every caller. */
-export interface OpenPolicy extends Row {
+export interface OpenPolicy extends CommonPolicy {
   readonly caller: 'anyone'
   /** Set where an earlier token, expired or not, shows the device that the call comes from; any other is ignored. */
   readonly device?: true
@@ -69,7 +69,7 @@ export interface OpenPolicy extends Row {
 type RestrictedSession = 'answers' | 'one-time codes'
 
 /** Which users may call by their tokens, and for whom. */
-export interface UserRights extends Row {
+export interface UserRights extends CommonPolicy {
   /** Which user it concerns: the caller, or the one that this field of the request names (the caller when it is blank). */
   readonly target: 'caller' | 'username' | 'usersid'
   /** The reason to refuse with when there is no such user; USER_NOT_FOUND if absent. */
@@ -102,7 +102,7 @@ export interface UserOrServicePolicy extends UserRights {
 }
 
 /** An RPC for services alone. */
-export interface ServicePolicy extends Row {
+export interface ServicePolicy extends CommonPolicy {
   readonly caller: 'service'
   /** The scope that a service needs. Of several, it needs one: the RPC requires the others for parts of what it returns. */
   readonly scope: ScopeName | readonly ScopeName[]
@@ -115,7 +115,7 @@ type AdministeredKind = 'registry' | 'user' | 'organization' | 'question'
  * An RPC of Administration, for an active ROLE_ADMIN by a token of that audience, for services by their keys, or on the
  * database itself.
  */
-export interface AdministrationPolicy<Target extends AdministeredKind = AdministeredKind> extends Row {
+export interface AdministrationPolicy<Target extends AdministeredKind = AdministeredKind> extends CommonPolicy {
   readonly caller: 'administrator'
   /**
    * Which sign-in it needs: any session (12 hours); one of the last 15 minutes, with a one-time code where codes are

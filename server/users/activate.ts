@@ -2,8 +2,8 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { auditContext } from '../access/caller.js'
 import type { UsersRpcs } from '../calls/context.js'
 import type { Transaction } from '../database/database.js'
-import { createFailures } from '../limits/failures.js'
 import { failuresThatLock, type RateLimits, tooManyAttempts } from '../limits/rate-limits.js'
+import { createWrongActivationKeys } from '../limits/wrong-activation-keys.js'
 import type { Attempts, CounterKeys } from '../models/attempt.js'
 import type { Audit } from '../models/audit.js'
 import type { MailedKeys } from '../models/mailed-key.js'
@@ -41,7 +41,7 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
   const max = failuresThatLock(factor)
   const count = (userId: number) => attempts.count(counterKeys.activation(userId), lockout.seconds)
   const read = async (userId: number) => (await attempts.readAll(counterKeys.activation(userId)))[0]?.count ?? 0
-  const wrongKeys = createFailures({ limit: 'activation', max, count, read, now })
+  const wrongKeys = createWrongActivationKeys({ max, count, read, now })
 
   /** Counts a wrong key. */
   async function addFailure(call: Call, user: Pick<User, 'id'>): Promise<void> {
