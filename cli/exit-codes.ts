@@ -4,6 +4,7 @@ import { CommanderError } from 'commander'
 import type { BadRequest, ErrorInfo, RetryInfo } from '../proto/gen/google/rpc/error_details_pb.js'
 import { adviceOn, causeOf, isRefusedConnection, isSchemaError, isUnreachable } from '../server/database/failures.js'
 import { flagOf } from './arguments.js'
+import { inTerminalLanguage } from './terminal/language.js'
 
 /**
  * Exit codes: 1, failed or declined; 2, usage or a wrong field; 3, not found; 4, not signed in or not allowed; 5, refused
@@ -173,7 +174,9 @@ async function explainRefusal(error: RemoteRefusal): Promise<Explanation> {
   const fields = wrong?.fieldViolations.map(({ field, description }) => ({ field, message: description }))
   const retryAfter = Number(retry?.retryDelay?.seconds ?? 0)
   return {
-    message: sentenceOf(error, info, fields) + (retryAfter > 0 ? ` Try again in ${retryAfter} s.` : ''),
+    message:
+      sentenceOf(error, info, fields) +
+      (retryAfter > 0 ? ` ${inTerminalLanguage(`Try again in ${retryAfter} s.`)}` : ''),
     exitCode: exitCodes[Code[error.code]] ?? 1,
     reason: info?.reason,
     fields: fields?.length ? fields : undefined,
@@ -196,13 +199,15 @@ function sentenceOf(
   if (where && reason === 'INTERNAL')
     return `${where} failed. Its log has the cause, under request ${info!.metadata.requestId}.`
   // The only tokens here are those of sessions.
-  if (reason === 'INVALID_TOKEN') return `Your session has ended: run \`${login}\`.`
-  if (reason === 'JUSTIFICATION_NEEDED') return `${rawMessage} Pass --reason.`
-  const flags = fields.map(({ field, message }) =>
-    field.startsWith('form.') ? `${flagOf({ field: field.slice('form.'.length) })}: ${message}` : message,
-  )
+  if (reason === 'INVALID_TOKEN') return inTerminalLanguage(`Your session has ended: run \`${login}\`.`)
+  if (reason === 'JUSTIFICATION_NEEDED')
+    return `${inTerminalLanguage(rawMessage)} ${inTerminalLanguage('Pass --reason.')}`
+  const flags = fields.map(({ field, message }) => {
+    const says = inTerminalLanguage(message)
+    return field.startsWith('form.') ? `${flagOf({ field: field.slice('form.'.length) })}: ${says}` : says
+  })
   // A sign-in itself is refused with another sentence.
-  return flags.join(' ') || rawMessage.replace(/\. Sign in again\.$/, `: run \`${login}\`.`)
+  return flags.join(' ') || inTerminalLanguage(rawMessage.replace(/\. Sign in again\.$/, `: run \`${login}\`.`))
 }
 
 /** Our own errors are plain; others may quote what they were given. */

@@ -1,7 +1,8 @@
 import { readFile } from 'node:fs/promises'
 import type { ClientHttp2Session } from 'node:http2'
-import type { Transport } from '@connectrpc/connect'
+import type { Client, Transport } from '@connectrpc/connect'
 import type { GrpcTransportOptions } from '@connectrpc/connect-node'
+import type { Administration } from '../proto/gen/auth/v1/administration_pb.js'
 import { isLoopback } from '../server/process/settings.js'
 import { loginTo, nameOf, type Server } from './contexts.js'
 import { fail } from './exit-codes.js'
@@ -13,14 +14,9 @@ export interface Remote {
 }
 
 /**
- * Connects to Administration on a server, over gRPC. Calls carry the token, if there is one, and time out after `timeout`
- * milliseconds. Errors name the server, and what failed of the connection.
+ * Connects to Administration on a server, over gRPC. Calls carry the token, if there is one, and time out after 30 s. Errors name the server, and what failed of the connection.
  */
-export async function openRemote(
-  server: Server,
-  tokenOf: () => string | undefined = () => undefined,
-  { timeout = 30_000 }: { readonly timeout?: number } = {},
-): Promise<Remote> {
+export async function openRemote(server: Server, tokenOf: () => string | undefined): Promise<Remote> {
   const [{ createGrpcTransport }, { connect }, { ConnectError }] = await Promise.all([
     import('@connectrpc/connect-node'),
     import('node:http2'),
@@ -55,7 +51,7 @@ export async function openRemote(
   const transport = createGrpcTransport({
     baseUrl: url,
     sessionManager,
-    defaultTimeoutMs: timeout,
+    defaultTimeoutMs: 30_000,
     interceptors: [
       next => request => {
         const token = tokenOf()
@@ -80,6 +76,24 @@ export async function openRemote(
       stream: transport.stream,
     },
     close: async () => session?.destroy(),
+  }
+}
+
+/** Does `work` with the RPCs of a server. */
+export async function atServer<T>(
+  server: Server,
+  token: string | undefined,
+  work: (api: Client<typeof Administration>) => Promise<T>,
+): Promise<T> {
+  const [{ createClient }, { Administration }, { transport, close }] = await Promise.all([
+    import('@connectrpc/connect'),
+    import('../proto/gen/auth/v1/administration_pb.js'),
+    openRemote(server, () => token),
+  ])
+  try {
+    return await work(createClient(Administration, transport))
+  } finally {
+    await close()
   }
 }
 

@@ -2,7 +2,7 @@
 import type { SignInResponse } from '../proto/gen/auth/v1/administration_pb.js'
 import { type NamedContext, nameOf, type Server, writeToken } from './contexts.js'
 import { explain, misuse } from './exit-codes.js'
-import { openRemote } from './remote.js'
+import { atServer } from './remote.js'
 import { askKnownSecret, askText, canAsk, codeProblem, readSecret } from './terminal/ask.js'
 import { say } from './terminal/output.js'
 
@@ -18,39 +18,24 @@ const maxCodes = 3
 
 /** Ends the command if a server can't be reached, or if something else answers there: before a password is typed. */
 export async function checkServer(server: Server): Promise<void> {
-  const [{ createClient }, { Administration }, { transport, close }] = await Promise.all([
-    import('@connectrpc/connect'),
-    import('../proto/gen/auth/v1/administration_pb.js'),
-    openRemote(server),
-  ])
-  try {
-    await createClient(Administration, transport).getSession({})
-  } catch (error) {
+  await atServer(server, undefined, api => api.getSession({})).catch(async error => {
     // Without a token, Administration refuses this.
     if ((await explain(error)).reason !== 'ACCESS_DENIED') throw error
-  } finally {
-    await close()
-  }
+  })
 }
 
 /** Signs in. A terminal prompts for a one-time code only if it is needed, and again after a wrong one. */
 export async function signIn(server: Server, username: string, options: Secrets): Promise<SignInResponse> {
   const password = await passwordOf(username, options)
   const code = options.codeFile === undefined ? undefined : await readSecret(options.codeFile, '--code-file')
-  const [{ createClient }, { Administration }, { transport, close }] = await Promise.all([
-    import('@connectrpc/connect'),
-    import('../proto/gen/auth/v1/administration_pb.js'),
-    openRemote(server),
-  ])
-  const api = createClient(Administration, transport)
-  try {
-    return await api.signIn({ username, password, code: code || undefined })
-  } catch (error) {
-    if (!canAsk(options) || (await explain(error)).reason !== 'CODE_NEEDED') throw error
-    return await askCodes(code => api.signIn({ username, password, code }), 'INVALID_CREDENTIALS')
-  } finally {
-    await close()
-  }
+  return atServer(server, undefined, async api => {
+    try {
+      return await api.signIn({ username, password, code: code || undefined })
+    } catch (error) {
+      if (!canAsk(options) || (await explain(error)).reason !== 'CODE_NEEDED') throw error
+      return askCodes(code => api.signIn({ username, password, code }), 'INVALID_CREDENTIALS')
+    }
+  })
 }
 
 /** Prompts for a one-time code and calls with it, again while the service refuses the code for the reason `wrong`. */

@@ -35,8 +35,8 @@ import {
   problemOfCode,
 } from './problem.js'
 import { createLookup, type Resource } from './router.js'
-import { costOf, type Revision, type Route, routes } from './routes.js'
-import { costOfRpc, createRpcs, forwardedHeaders, timeoutOf } from './rpcs.js'
+import { needsOfRpc, type Revision, type Route, routes } from './routes.js'
+import { createRpcs, forwardedHeaders, needsAt, timeoutOf } from './rpcs.js'
 import { createFileAnswer } from './static-file.js'
 import { type Compatibility, createRead, createWrite, type Translated } from './translate.js'
 
@@ -82,15 +82,16 @@ const targetLimit = 8 * 1024
 
 /** What answers a method of a path. */
 interface Action {
-  /** Milliseconds of main thread and database, without the body. */
+  /** What it needs of the scheduler, without the body. */
   readonly cost: number
+  readonly hashes: boolean
   /** See `Route`. */
   readonly challenges?: boolean | undefined
   act(exchange: Exchange): Outcome | Promise<Outcome>
 }
 
-/** Cost in ms of an answer of the gateway itself, including refusals. */
-const trivialCost = 0.1
+/** What an answer of the gateway itself needs, including refusals. */
+const trivial = { cost: 0.1, hashes: false }
 
 /** Creates a gateway, which listens after `listen`. It can be opened once and closed once. */
 export function createGateway(options: GatewayOptions) {
@@ -131,14 +132,16 @@ export function createGateway(options: GatewayOptions) {
     const { path, query } = targetOf(request)
     const resource = lookup(path)
     const action = resource?.actions.get(method)
-    const costOfCall = costOfRpc(path)
-    request.route = resource?.path ?? (costOfCall === undefined ? undefined : 'RPC')
+    const ofCall = needsAt(path)
+    request.route = resource?.path ?? (ofCall && 'RPC')
     if (action?.challenges) headers.authorization = asBearer(authorization)
     const service = serviceOf(headers.authorization)
+    const { cost, hashes } = action ?? (resource ? trivial : ofCall) ?? trivial
     const claim = {
       networks: service === undefined ? networks : [`service ${service}`],
-      cost: (action?.cost ?? (resource ? trivialCost : costOfCall) ?? trivialCost) + costOfBody(headers),
-      deadline: Date.now() + Math.min(callTimeout, costOfCall === undefined ? callTimeout : timeoutOf(headers)),
+      cost: cost + costOfBody(headers),
+      hashes,
+      deadline: Date.now() + Math.min(callTimeout, ofCall ? timeoutOf(headers) : callTimeout),
     }
     function finish({ answer, reason, isLogged }: Outcome): void {
       if (isGone(request)) return
@@ -228,9 +231,9 @@ function createAction(route: Route, revision: Revision, options: GatewayOptions 
   const { rpc, timeout = callTimeout, file } = route
   if (file !== undefined) {
     const answer = createFileAnswer(file.replace('{revision}', revision), route.mediaType!, route.cache!)
-    return { cost: trivialCost, act: ({ request }) => ({ answer: answer(request.headers) }) }
+    return { ...trivial, act: ({ request }) => ({ answer: answer(request.headers) }) }
   }
-  if (!rpc) return { cost: trivialCost, act: () => ({ answer: textAnswer(route.text ?? '') }) }
+  if (!rpc) return { ...trivial, act: () => ({ answer: textAnswer(route.text ?? '') }) }
   const read = createRead(route, rpc, compatibility)
   const write = createWrite(route, rpc, revision, compatibility)
   const isVariable = route.path.endsWith('}')
@@ -273,7 +276,7 @@ function createAction(route: Route, revision: Revision, options: GatewayOptions 
     }
     return { answer: write(message, request.headers.accept), isLogged: true }
   }
-  return { cost: costOf(rpc), challenges: route.challenges, act }
+  return { ...needsOfRpc(rpc), challenges: route.challenges, act }
 }
 
 /** Logs a request that no service has logged: with no input of the client, and its path only if it is a known one. */

@@ -15,14 +15,7 @@ import {
 } from '../proto/gen/grpc/health/v1/health_pb.js'
 import { changesPolicies } from '../server/policy/changes.js'
 import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
-import {
-  type HttpPath,
-  type Policy,
-  type ReasonName,
-  type Revision,
-  reasonsOf,
-  usualCost,
-} from '../server/policy/row.js'
+import { type HttpPath, needsOf, type Policy, type ReasonName, type Revision, reasonsOf } from '../server/policy/row.js'
 import { usersPolicies } from '../server/policy/users.js'
 import { statusOf } from '../server/requests/reasons.js'
 import { gatewayReasons } from './problem.js'
@@ -297,9 +290,9 @@ export function rowOf({ parent, localName }: DescMethodUnary): Policy {
   return rows.get(parent)![localName]!
 }
 
-/** Cost of an RPC in ms of main thread and database; the health check has no row. */
-export function costOf(rpc: DescMethodUnary): number {
-  return (rpc === Health.method.check ? undefined : rowOf(rpc).cost) ?? usualCost
+/** What an RPC needs of the scheduler; the health check has no row. */
+export function needsOfRpc(rpc: DescMethodUnary): ReturnType<typeof needsOf> {
+  return needsOf(rpc === Health.method.check ? { limits: [] } : rowOf(rpc))
 }
 
 /** Every reason of refusals of an operation, by HTTP status: those of its RPC, and those of the gateway. */

@@ -24,7 +24,7 @@ import { traceHeaders, tracing } from '../server/observability/tracing.js'
 import { readTimeout } from '../server/requests/grpc-timeout.js'
 import type { Answer, Exchange, Log, Outcome } from './exchange.js'
 import { HttpError, isAnswer, isUnreported } from './problem.js'
-import { costOf } from './routes.js'
+import { needsOfRpc } from './routes.js'
 import { emptyBody, isGzip, readMessage } from './rpc-message.js'
 
 /** Options of the RPC handler. */
@@ -57,11 +57,11 @@ export function forwardedHeaders(given: IncomingHttpHeaders): Record<string, str
 
 const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods] as DescMethodUnary[]
 
-const costs = new Map(rpcs.map(rpc => [`/${rpc.parent.typeName}/${rpc.name}`, costOf(rpc)]))
+const needs = new Map(rpcs.map(rpc => [`/${rpc.parent.typeName}/${rpc.name}`, needsOfRpc(rpc)]))
 
-/** Cost of the RPC of a path in ms of main thread and database; undefined if there is no RPC. */
-export function costOfRpc(path: string): number | undefined {
-  return costs.get(path)
+/** What the RPC of a path needs of the scheduler; undefined if there is no RPC. */
+export function needsAt(path: string): ReturnType<typeof needsOfRpc> | undefined {
+  return needs.get(path)
 }
 
 /** How long its client waits for an answer to an RPC, in ms; infinite where it doesn't say so. */

@@ -1,4 +1,5 @@
 // The service: its listeners, its readiness, and the order in which it stops. What it serves is made by application.ts.
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Transport } from '@connectrpc/connect'
 import type { Registry } from 'prom-client'
 import { createApplication, createHashing } from './application.js'
@@ -62,6 +63,9 @@ type CreateHttp = (parts: {
 /** Milliseconds between two checks whether the database takes writes. */
 const checkInterval = 1_000
 
+/** Maximum milliseconds of a check whether a key signs. */
+const signerLimit = 1_000
+
 /** Starts everything: database, installation, gRPC servers, gateway, e-mails, maintenance, metrics. */
 export async function startService(settings: Settings, log: Log, createHttp: CreateHttp, options: StartOptions = {}) {
   const start = begin(settings, log, options)
@@ -113,10 +117,13 @@ function begin(settings: Settings, log: Log, { now = () => performance.now() }: 
 }
 
 /** Opens the database and the hash threads, installs the registry where needed, and begins the record of this process. */
-async function openDatabase({ settings, log, metrics, processNow, onStop }: Start, { at, signal }: StartOptions) {
+async function openDatabase(
+  { settings, log, metrics, processNow, onStop, onHurry }: Start,
+  { at, signal }: StartOptions,
+) {
   const registry = await openRegistry(settings, { log, at })
   // It must not outlive this process: it has several ways to stop, which it tries in turn.
-  onStop('the embedded PostgreSQL', registry.release, 30_000)
+  onStop('the embedded PostgreSQL', registry.release, 30_000, true)
   onStop('statements in flight', registry.database.close)
   const hashing = createHashing(registry, settings, {
     now: processNow,
@@ -124,6 +131,7 @@ async function openDatabase({ settings, log, metrics, processNow, onStop }: Star
     onFault: error => log.error({ err: error }, 'a hash thread failed and is replaced'),
   })
   onStop('hashes in flight', hashing.pool.close)
+  onHurry(() => hashing.pool.close().catch(() => {}))
   metrics.watchHashing(hashing.pool.stats)
   const work = async () => {
     const installation = await install(registry, settings, hashing.passwords, 'service', () =>
@@ -153,11 +161,15 @@ async function run(
   onStop('the clock', async () => clock.stop())
   const { now } = clock
   await registry.signingKeys.raiseTtl(settings.tokenTtl)
+  // Like the probe of the database, it doesn't wait for one that went silent.
   const canSign = () =>
-    registry.signingKeys.signer().then(
-      kid => kid !== undefined,
-      () => false,
-    )
+    Promise.race([
+      registry.signingKeys.signer().then(
+        kid => kid !== undefined,
+        () => false,
+      ),
+      sleep(signerLimit, false, { ref: false }),
+    ])
   const ready = async () => !draining.signal.aborted && (await registry.database.isWritable()) && (await canSign())
   const waysBack = {
     without: async () => (await registry.administeredUsers.withoutWayBack(settings.strict !== 'on')).without,

@@ -20,19 +20,16 @@ test('docs/settings.md describes every setting', t => {
   t.deepEqual(described.map(([, name]) => name!).sort(), [...settingNames].sort())
 })
 
-test('what the code determines is up to date; `npm run docs` regenerates it', t => {
-  const { status, stderr } = spawnSync(process.execPath, [`${root}/deploy/build/reference.mjs`, '--check'], {
-    encoding: 'utf8',
+for (const [promise, script, ...options] of [
+  ['what the code determines is up to date; `npm run docs` regenerates it', 'reference', '--check'],
+  ['every file of source and tests belongs to a promise in docs/promises.md', 'promises', '--sum'],
+  ['no sentence occurs in two documents', 'twice'],
+] as const)
+  test(promise, t => {
+    const args = [`${root}/deploy/build/${script}.mjs`, ...options]
+    const { status, stdout, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8' })
+    t.is(status, 0, stdout + stderr)
   })
-  t.is(status, 0, stderr)
-})
-
-test('every file of source and tests belongs to a promise in docs/promises.md', t => {
-  const { status, stderr } = spawnSync(process.execPath, [`${root}/deploy/build/promises.mjs`, '--sum'], {
-    encoding: 'utf8',
-  })
-  t.is(status, 0, stderr)
-})
 
 /** The anchors of a document's headings, as GitHub makes them. */
 function anchorsOf(name: string): string[] {

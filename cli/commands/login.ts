@@ -18,7 +18,7 @@ import {
   writeToken,
 } from '../contexts.js'
 import { explain, fail, misuse } from '../exit-codes.js'
-import { openRemote, readUrl } from '../remote.js'
+import { atServer, readUrl } from '../remote.js'
 import { checkServer, type Secrets, signIn } from '../sign-in.js'
 import { canAsk, given, readSecret } from '../terminal/ask.js'
 import { printFields, printJson, say, timeText } from '../terminal/output.js'
@@ -183,26 +183,18 @@ async function signInService(name: string, context: Context, options: LoginOptio
   const key = (await readSecret(options.serviceKeyFile!, '--service-key-file')).trim()
   if (!key.startsWith('authsvc_'))
     misuse('The file of --service-key-file has no key of a service: it begins with authsvc_.')
-  const [{ createClient }, { Administration }, { transport, close }] = await Promise.all([
-    import('@connectrpc/connect'),
-    import('../../proto/gen/auth/v1/administration_pb.js'),
-    openRemote(serverOf(name, context), () => key),
-  ])
-  try {
-    const { actor, scopes } = await createClient(Administration, transport).getSession({})
-    const { username: _, ...server } = context
-    const before = await keep(name, server, key)
-    const may = scopes.map(scope => scopeName(scope) ?? String(scope))
-    if (options.json) printJson({ context: name, url: context.url, actor, scopes: may })
-    else say(`You are signed in to ${name} (${context.url}) as ${actor}, with ${may.join(', ')}.`)
-    sayCurrent(name, before, options)
-  } catch (error) {
-    if ((await explain(error)).reason === 'INVALID_TOKEN')
-      fail('The server doesn’t accept the key: it is wrong, expired or deleted.', 4)
-    throw error
-  } finally {
-    await close()
-  }
+  const { actor, scopes } = await atServer(serverOf(name, context), key, api => api.getSession({})).catch(
+    async error => {
+      if ((await explain(error)).reason !== 'INVALID_TOKEN') throw error
+      return fail('The server doesn’t accept the key: it is wrong, expired or deleted.', 4)
+    },
+  )
+  const { username: _, ...server } = context
+  const before = await keep(name, server, key)
+  const may = scopes.map(scope => scopeName(scope) ?? String(scope))
+  if (options.json) printJson({ context: name, url: context.url, actor, scopes: may })
+  else say(`You are signed in to ${name} (${context.url}) as ${actor}, with ${may.join(', ')}.`)
+  sayCurrent(name, before, options)
 }
 
 /** Keeps a session, and makes its context the current one. Returns the one before. */

@@ -10,9 +10,8 @@ import { actions, endpoints, limitTable, metrics, reasons, settings } from './ta
 
 /** The generated sections of each file, by name. */
 const sections = {
-  'docs/administration.md': { actions: actions() },
   'docs/clients.md': { endpoints: endpoints(false), extensions: endpoints(true) },
-  'docs/commands.md': { commands: toMarkdown(createProgram()).trim() },
+  'docs/commands.md': { commands: toMarkdown(createProgram()).trim(), actions: actions() },
   'docs/metrics.md': { limits: limitTable(), metrics: await metrics() },
   'docs/reasons.md': { reasons: await reasons() },
   'docs/settings.md': { settings: await settings() },

@@ -146,7 +146,7 @@ ${operations.map(each => article(each, context))}</section>
     ).map(([name, reason]) => reasonItem(name, reason, context))}</dl></section>
 <section id="records"><h2>${text.records}</h2>${schemas.map(
       ([name, { description, properties, required }]) => html`<section id="record-${name}"><h3><code>${name}</code></h3>
-<div lang="en">${paragraphs(description)}</div>
+${inEnglish(`record-${name}`, paragraphs(description), context)}
 <dl>${Object.entries(properties ?? {}).map(([field, schema]) => fieldItem(field, schema, required, context))}</dl></section>
 `,
     )}</section>
@@ -255,9 +255,9 @@ function article(
   return html`<article id="${operationId}">
 <h3><span class="method">${method}</span> <code>${breakable(path)}</code>${needsToken && html` <small>${text.token}</small>`}</h3>
 <p>${inline(inThe(locale, `${summary}.`, translated.summaries[operationId]), reasonLink(context))}</p>
-${details && html`<div lang="en">${paragraphs(details, reasonLink(context))}</div>`}
+${details && inEnglish(operationId, paragraphs(details, reasonLink(context)), context)}
 ${parameters.length > 0 && html`<h4>${text.parameters}</h4><dl>${parameters.map(parameter => parameterItem(parameter, { isRequired: isRequired(parameter), inForm: form !== undefined }, context))}</dl>`}
-${json && !form && html`<h4>${text.body}</h4><p><code>application/json</code>: ${typeOf(list ?? json.schema, context)}</p>${list && html`<p lang="en">${requestBody!.description}</p>`}`}
+${json && !form && html`<h4>${text.body}</h4><p><code>application/json</code>: ${typeOf(list ?? json.schema, context)}</p>${list && locale === 'en' && html`<p>${requestBody!.description}</p>`}`}
 <h4>${text.answers}</h4><dl class="answers">${Object.entries(responses).map(([status, response]) => answerItem(status, response, context))}</dl>
 <pre class="curl">${toCurl(example)}</pre>
 <form class="try" method="post" hidden data-script data-method="${method}" data-base="${base}" data-path="${path}" data-token="${String(needsToken)}" data-form="${String(form !== undefined)}">
@@ -295,11 +295,22 @@ function parameterItem(
 ) {
   const { text } = context
   const where = place === 'path' ? text.inPath : inForm ? text.inBody : text.inQuery
-  return html`<dt><code>${name}</code> ${typeOf(schema, context)} <small>${where}${isRequired && `, ${text.required}`}</small></dt><dd lang="en">${inline(withoutRequired(description))}</dd>`
+  return html`<dt><code>${name}</code> ${typeOf(schema, context)} <small>${where}${isRequired && `, ${text.required}`}</small></dt>${described(description, context)}`
 }
 
 function fieldItem(name: string, schema: Schema, required: readonly string[] | undefined, context: Context) {
-  return html`<dt><code>${name}</code> ${typeOf(schema, context)}${required?.includes(name) && html` <small>${context.text.required}</small>`}</dt><dd lang="en">${inline(withoutRequired(schema.description))}</dd>`
+  return html`<dt><code>${name}</code> ${typeOf(schema, context)}${required?.includes(name) && html` <small>${context.text.required}</small>`}</dt>${described(schema.description, context)}`
+}
+
+/** What the documents say of a field, in English alone. */
+function described(description: string | undefined, { locale }: Context): Html {
+  return html`<dd>${locale === 'en' && inline(withoutRequired(description))}</dd>`
+}
+
+/** Details that exist in English alone: a page in another language links to them, so that each is in one language. */
+function inEnglish(id: string, details: Html | readonly Html[], { document, locale, text }: Context): Html {
+  const there = `${referencePath(document.info.version as Revision, 'en')}#${id}`
+  return locale === 'en' ? html`${details}` : html`<p><a href="${there}" hreflang="en">${text.details}</a></p>`
 }
 
 function answerItem(status: string, given: Response, context: Context) {
@@ -315,7 +326,7 @@ function answerItem(status: string, given: Response, context: Context) {
   )
   const example = Object.values(content)[0]?.example
   const shown = typeof example === 'string' ? example : JSON.stringify(example, undefined, 2)
-  return html`<dt>${status}</dt><dd>${types.length > 0 ? types : text.noBody} <span lang="en">${inline(description)}</span>${shown !== undefined && html`<pre>${shown}</pre>`}</dd>`
+  return html`<dt>${status}</dt><dd>${types.length > 0 ? types : text.noBody} ${context.locale === 'en' && html`<span>${inline(description)}</span>`}${shown !== undefined && html`<pre>${shown}</pre>`}</dd>`
 }
 
 function reasonItem(name: string, { status, code, meaning, remedy }: Reason, { locale, text }: Context) {

@@ -1,6 +1,6 @@
 /**
  * What the pages say: their own texts are in english.json and portuguese.json. Descriptions come from the OpenAPI documents, in
- * English; portuguese.json also has those. The build fails if one is missing.
+ * English; portuguese.json also has the summaries, and the build fails if one is missing.
  */
 import english from './english.json' with { type: 'json' }
 import portuguese from './portuguese.json' with { type: 'json' }

@@ -13,7 +13,7 @@ import { isSchemaError, isUnreachable } from '../database/failures.js'
 import type { Scheduler } from '../limits/scheduler.js'
 import { flatLog, type Log } from '../observability/log.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../observability/tracing.js'
-import { type Policy, reasonsOf, usualCost } from '../policy/row.js'
+import { needsOf, type Policy, reasonsOf } from '../policy/row.js'
 import { type Call, checkPresence, checkShape, type IncomingCall, inTime } from '../requests/call.js'
 import { network } from '../requests/client-address.js'
 import { type Limit, Refusal } from '../requests/refusal.js'
@@ -72,13 +72,13 @@ export function createCalls(deps: CallsDeps): Calls {
 
   const { scheduler, serviceKeys, group } = deps
   const accessLog = flatLog(deps.log)
-  const take = (networks: readonly string[], { cost: own = usualCost, limits }: Policy, call: IncomingCall) => {
-    const cost = own + (call.inputCost ?? 0)
+  const take = (networks: readonly string[], policy: Policy, call: IncomingCall) => {
+    const { cost, hashes } = needsOf(policy)
     const service = serviceKeys?.cachedName(call.authorization)
     const names = service === undefined ? networks : [`service ${service}`]
     const inGroup = group ? names.map(name => `${group} ${name}`) : names
-    const hashes = (limits as readonly Limit[]).includes('hashing')
-    return scheduler!.take({ networks: inGroup, cost, deadline: call.deadline, hashes }, call)
+    const claim = { networks: inGroup, cost: cost + (call.inputCost ?? 0), hashes, deadline: call.deadline }
+    return scheduler!.take(claim, call)
   }
   async function begin({ handle }: BoundRpc, request: Message, call: IncomingCall) {
     const key = serviceKeys?.read(call)

@@ -21,7 +21,11 @@ const present = 0
  * times of the audit log, which are sealed, those that nothing waits for, and those that administrators choose.
  */
 const longest: Readonly<Record<string, Readonly<Record<string, number | string>>>> = {
-  users: { created_at: present, unactivated_seen_at: present, password_updated_at: present, deleted_at: present },
+  users: {
+    ...{ created_at: present, unactivated_seen_at: present, password_updated_at: present, deleted_at: present },
+    // The next whole second, with which sessions can begin.
+    recovery_from: '1 - extract(epoch FROM now()) % 1',
+  },
   former_usernames: { reserved_until: 30 * 86_400 },
   answers: { next_counts_at: 86_400 },
   // The lease of an attempt. A held notice is decided on again.

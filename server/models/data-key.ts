@@ -1,5 +1,5 @@
 import type { Transaction } from 'sequelize'
-import { bytes, defineTable, hasDefault, key, type Row, text, time } from '../database/attributes.js'
+import { bytes, defineTable, hasDefault, key, text, time } from '../database/attributes.js'
 import type { Database } from '../database/database.js'
 import { SchemaError } from '../database/failures.js'
 import { sql } from '../database/sql.js'
@@ -7,7 +7,7 @@ import { createMasterKey, type DataKeys, dataKeyNames, randomDataKeys, unwrapKey
 
 const attributes = { name: key(text), wrapped: bytes, createdAt: hasDefault(time) }
 
-type Wrapped = Pick<Row<typeof attributes>, 'name' | 'wrapped'>
+type Wrapped = { readonly name: string; readonly wrapped: Buffer }
 
 /** The data keys of a registry, which its database stores wrapped, and the operations that use them. */
 export type StoredKeys = ReturnType<typeof createStoredKeys>
@@ -33,7 +33,8 @@ export function createStoredKeys(database: Database, masterKey: Buffer) {
     }
   }
 
-  const all = async (t?: Transaction) => (await table.findAll({ transaction: t })).map(row => row.get())
+  // A template: it is the first statement of a process, and only `run` says why a connection fails, or opens one without TLS.
+  const all = (t?: Transaction) => database.run<Wrapped>(sql('data-keys')`SELECT name, wrapped FROM data_keys`, t)
 
   // Serializes concurrent calls: the second one finds the keys that the first one created.
   const lock = (t: Transaction) => database.run(sql`LOCK TABLE data_keys IN SHARE ROW EXCLUSIVE MODE`, t)

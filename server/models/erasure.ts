@@ -70,7 +70,12 @@ export function createErasure(database: Database, counterKeys: CounterKeys) {
       ],
       quotas: [
         counterKeys.emails('recovery', String(id)),
-        ...known.flatMap(knowableNetworks).map(network => counterKeys.emails('recovery', `${id}\0${network}`)),
+        ...known
+          .flatMap(knowableNetworks)
+          .map(network =>
+            counterKeys.emails('recovery', `${id}\0${counterKeys.knownNetwork(network).toString('hex')}`),
+          ),
+        counterKeys.emails('change', String(id)),
         counterKeys.emails('partner', String(id)),
         counterKeys.emails('partnerAddresses', String(id)),
         counterKeys.emails('exports', String(id)),

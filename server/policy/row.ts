@@ -51,6 +51,11 @@ interface Row {
 /** Milliseconds of main thread and database that most calls take: they read little and change nothing. */
 export const usualCost = 0.2
 
+/** What an RPC needs of the scheduler: milliseconds of main thread and database, and whether it may need a hash. */
+export function needsOf({ cost = usualCost, limits }: Pick<Policy, 'cost' | 'limits'>) {
+  return { cost, hashes: (limits as readonly Limit[]).includes('hashing') }
+}
+
 /** An RPC that is the same for every caller. */
 export interface OpenPolicy extends Row {
   readonly caller: 'anyone'

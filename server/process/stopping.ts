@@ -13,6 +13,9 @@ export const grace = 10_000
 /** Milliseconds that each step has at least, when the steps before it have used up the grace period. */
 const minimum = 1_000
 
+/** Milliseconds that all steps have together in a hurry, and that each has then at least: the database needs some, too. */
+const hurried = { all: 400, each: 100 }
+
 /** How a stop was requested. */
 interface StopRequest {
   /** Seconds to report not ready first, and keep working meanwhile. */
@@ -25,30 +28,37 @@ interface StopRequest {
  * Creates a stop: the steps that undo a start, also one that fails. A step that fails has ended; `onFault` receives its error.
  */
 export function createStop(onFault: (error: unknown, what: string) => void) {
-  const steps: { what: string; run: () => Promise<unknown>; least: number }[] = []
+  const steps: { what: string; run: () => Promise<unknown>; least: number; always: boolean }[] = []
   const closing: (() => Promise<unknown>)[] = []
+  const inHurry: (() => unknown)[] = []
   return {
     /**
-     * Adds a step, which runs before those added earlier, and has at least `least` milliseconds. `what` it waits for is what
-     * "Stopped without waiting for …" names.
+     * Adds a step, which runs before those added earlier, and has at least `least` milliseconds, with `always` also in a hurry.
+     * `what` it waits for is what "Stopped without waiting for …" names.
      */
-    onStop: (what: string, run: () => Promise<unknown>, least = minimum) => void steps.unshift({ what, run, least }),
+    onStop: (what: string, run: () => Promise<unknown>, least = minimum, always = false) =>
+      void steps.unshift({ what, run, least, always }),
     /** Adds what closes an endpoint or ends a job: the first step runs all of them at once. */
     onClose: (close: () => Promise<unknown>) => void closing.push(close),
+    /** Adds what a hurry ends at once, so that calls in flight that wait for it end. */
+    onHurry: (work: () => unknown) => void inHurry.push(work),
     /**
      * Runs the steps one after another, and returns those that did not end in their time, or before `hurry`. The later steps
      * run nevertheless.
      */
     async stop(hurry?: AbortSignal): Promise<readonly string[]> {
+      if (hurry) void aborted(hurry).then(() => inHurry.map(work => work()))
       const all = closing.splice(0)
       const first = {
         what: 'calls and jobs in flight',
         run: () => Promise.all(all.map(close => close())),
         least: minimum,
+        always: false,
       }
       const hung: string[] = []
       const end = performance.now() + grace
-      for (const { what, run, least } of [first, ...steps.splice(0)]) {
+      let hurriedSince: number | undefined
+      for (const { what, run, least, always } of [first, ...steps.splice(0)]) {
         const done = new AbortController()
         const left = (ms: number) => sleep(ms, true, { signal: done.signal }).catch(() => true)
         const ended = run()
@@ -56,8 +66,12 @@ export function createStop(onFault: (error: unknown, what: string) => void) {
           .then(() => false)
         // Connections that the endpoints cut at the end of the grace period need a moment to close.
         const late = left(Math.max(end - performance.now() + minimum, least))
-        const hurried = hurry ? aborted(hurry, done.signal).then(() => left(least)) : late
-        if (await Promise.race([ended, late, hurried])) hung.push(what)
+        const wait = async (signal: AbortSignal) => {
+          await aborted(signal, done.signal)
+          hurriedSince ??= performance.now()
+          return left(always ? least : Math.max(hurriedSince + hurried.all - performance.now(), hurried.each))
+        }
+        if (await Promise.race([ended, late, hurry ? wait(hurry) : late])) hung.push(what)
         done.abort()
       }
       return hung
@@ -66,9 +80,11 @@ export function createStop(onFault: (error: unknown, what: string) => void) {
 }
 
 /** Resolves when the signal is aborted, unless `done` is aborted before. */
-function aborted(signal: AbortSignal, done: AbortSignal): Promise<void> {
+function aborted(signal: AbortSignal, done?: AbortSignal): Promise<void> {
   if (signal.aborted) return Promise.resolve()
-  return new Promise(resolve => signal.addEventListener('abort', () => resolve(), { once: true, signal: done }))
+  return new Promise(resolve =>
+    signal.addEventListener('abort', () => resolve(), { once: true, ...(done && { signal: done }) }),
+  )
 }
 
 /** Waits the given ms, or until `hurry` is aborted. */

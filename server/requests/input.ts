@@ -5,7 +5,7 @@ import { LoginByUsernameAndAnswersRequestSchema } from '../../proto/gen/auth/v1/
 import type { FieldViolation } from './refusal.js'
 
 /** Maximum number of values in the input: of JSON all of them, of a form its parameters, of protobuf its fields. */
-export const maxValues = 4_000
+export const maxValues = 10_000
 
 /** Maximum number of wrong fields that a refusal lists. The rest of the input isn't read. */
 export const maxWrongFields = 100

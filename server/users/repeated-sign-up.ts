@@ -79,6 +79,6 @@ export function repeatSignUp(deps: RepeatSignUpDeps) {
 
 /** Whether a user signed up so recently that the sign-up can be repeated. A clock that was set back doesn't count. */
 function isOpen(user: AdministeredUserRow, now: number): boolean {
-  const { active, suspended, unactivatedSeenAt, createdAt } = user
-  return !active && !suspended && unactivatedSeenAt !== null && now - createdAt.getTime() <= repeatable
+  const { suspended, unactivatedSeenAt, createdAt } = user
+  return !suspended && unactivatedSeenAt !== null && now - createdAt.getTime() <= repeatable
 }

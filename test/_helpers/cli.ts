@@ -32,7 +32,7 @@ const others = Object.fromEntries(
 
 /** The environment of a command. */
 function environment(env: Record<string, string>): Record<string, string> {
-  return { ...others, AUTH_BCRYPT_COST: '4', ...env }
+  return { ...others, LC_ALL: 'C', AUTH_BCRYPT_COST: '4', ...env }
 }
 
 /** Replaces the environment of this process, in the same object. Returns the former one. */

@@ -504,6 +504,27 @@ test.serial(
   },
 )
 
+test.serial('a batch may have 250 rows with every field and four answers each', async t => {
+  const securityAnswers = ['a', 'b', 'c', 'd'].map(question => ({ question, answer: 'x' }))
+  const users = Array.from({ length: 250 }, (_, index) => ({
+    ...{ id: 1_000 + index, line: 2 + index, active: true, termsofusage: true, securityAnswers },
+    ...{ passwordHash: '$2b$04$x', organizationInepCode: '1', providerKey: 'x' },
+    form: {
+      ...{
+        username: `u${index}`,
+        nickname: `n${index}`,
+        dateofborn: '01/02/2000',
+        gender: 'F',
+        state: 'SP',
+        city: 'Bauru',
+      },
+      ...{ institutiontype: 'x', institution: 'x', email: 'a@b.org', role: 'ROLE_CLIENT' },
+    },
+  }))
+  const { answer } = await importUsers(users, { keepIds: true, dryRun: true, highestId: 1_249 })
+  t.is(answer.import?.nextRow, 250)
+})
+
 test.serial('rows that depend on earlier rows of the same batch are validated after them', async t => {
   const [first, nickname] = [newUser(), `dup ${randomUUID()}`]
   const { answer } = await importUsers([{ form: { ...first, nickname } }, { form: newUser({ nickname }) }])

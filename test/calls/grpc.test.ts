@@ -56,6 +56,36 @@ test('the request id of a trusted gateway is in ErrorInfo; that of an untrusted 
   t.like(events, { length: 1, 0: { request_id: answer.json.requestId } })
 })
 
+test.serial('a login that can’t be hashed before its deadline runs no statement, over gRPC and Connect', async t => {
+  // A hash of this cost takes about a second.
+  const slow = await startTestService(t, { AUTH_BCRYPT_COST: '14' })
+  const own = openGrpc(slow.grpc)
+  t.teardown(async () => own.close())
+  const statements: string[] = []
+  const query = pg.Client.prototype.query
+  pg.Client.prototype.query = function (this: pg.Client, ...given: unknown[]) {
+    statements.push(String((given[0] as { name?: string })?.name))
+    return Reflect.apply(query, this, given)
+  } as typeof query
+  t.teardown(async () => {
+    pg.Client.prototype.query = query
+  })
+  const body = { username: 'nobody', password: 'x' }
+  const called = own.call(users.login, body, { deadline: Date.now() + 400, once: true })
+  t.is((await refusal(called)).code, status.DEADLINE_EXCEEDED)
+  const headers = { 'content-type': 'application/json', 'connect-timeout-ms': '400' }
+  const answer = await fetch(`${slow.http}/auth.v1.Users/Login`, {
+    method: 'POST',
+    headers,
+    body: JSON.stringify(body),
+  })
+  t.regex(await answer.text(), /deadline_exceeded/i)
+  t.deepEqual(
+    statements.filter(name => /^(attempt|bucket|user)(?!.*prune)/.test(name)),
+    [],
+  )
+})
+
 test('VerifyToken returns whether a token is valid, and its claims, as in RFC 7662', async t => {
   const organization = await service.organization()
   const { token, username } = await service.institution(organization)

@@ -1,15 +1,13 @@
-/** Completion in real shells: commands, options, and names of users. */
+/** Completion in real shells: commands, options, and contexts. */
 import { spawnSync } from 'node:child_process'
-import { readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { spawn as spawnTerminal } from '@lydell/node-pty'
 import test, { type ExecutionContext } from 'ava'
-import { program, remoteUser, runCli } from '../_helpers/cli.js'
-import { serviceForFile } from '../_helpers/service.js'
+import { program, runCli } from '../_helpers/cli.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { waitFor } from '../_helpers/wait.js'
 
-const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 /** Asserts that `auth-admin __complete` offers these, for the words of a shell. */
 async function offers(t: ExecutionContext, env: Record<string, string>, cases: Record<string, string[]>) {
   for (const [words, offered] of Object.entries(cases)) {
@@ -18,12 +16,15 @@ async function offers(t: ExecutionContext, env: Record<string, string>, cases: R
   }
 }
 
-/** The environment of a user who is signed in at the service. */
-async function signedIn(t: ExecutionContext) {
-  const { env, login } = await remoteUser(t, service)
-  const { code, stderr } = await login('--context', 'here')
-  t.is(code, 0, stderr)
-  return env
+/** The environment of a user with these contexts. */
+async function withContexts(t: ExecutionContext, ...names: string[]) {
+  const XDG_CONFIG_HOME = await temporaryFolder(t)
+  const contexts = Object.fromEntries(
+    names.map(name => [name, { url: 'https://auth.example:50052', tokenFile: '/none' }]),
+  )
+  await mkdir(join(XDG_CONFIG_HOME, 'auth-admin'))
+  await writeFile(join(XDG_CONFIG_HOME, 'auth-admin', 'contexts.json'), JSON.stringify({ contexts }))
+  return { XDG_CONFIG_HOME }
 }
 
 /** Shells, each with its script, how it loads the script and shows that it is ready, and how it starts. */
@@ -109,39 +110,29 @@ test('commands, options and choices are completed from their beginning, without 
   t.deepEqual(await readdir(folder), [])
 })
 
-test('names of users and organizations are completed by the server of the current session', async t => {
-  const env = await signedIn(t)
-  const { username } = await service.signUp('ROLE_CLIENT')
-  await service.organization({ name: 'Completa do Sul' })
+test('contexts are completed, without those that a shell would have to quote', async t => {
+  const env = await withContexts(t, 'prod', 'auth.example.org:50052', '$(touch evaluated)')
   await offers(t, env, {
-    [`users/show/${username.slice(0, 8)}`]: [username],
-    [`users/show/'${username.slice(0, 8)}`]: [username],
-    'organizations/show/completa d': ['Completa do Sul'],
-    'users/list/--organization/Compl': ['Completa do Sul'],
-    'users/show/--context/h': ['here'],
+    'users/show/--context/p': ['prod'],
+    'contexts/': ['prod', 'auth.example.org:50052'],
   })
 })
 
 for (const shell of Object.keys(shells) as Shell[]) {
   const missing = spawnSync(shell, ['-c', 'true']).error !== undefined
-  const title = `${shell} quotes what it offers, and evaluates nothing that is typed or offered`
+  const title = `${shell} completes, and evaluates nothing that is typed`
   const inShell = missing ? test.skip : test
   inShell(missing ? `${title} (missing: ${shell})` : title, async t => {
-    const env = await signedIn(t)
-    const odd = `odd${shell} '"\`touch evaluated\`$(touch evaluated);*~&\\`
-    const address = `${shell}@example.org`
-    const form = ['--role', 'ROLE_CLIENT', '--state', 'SP', '--city', 'Bauru']
-    const scheme = `${shell}:a=b`
-    for (const username of [odd, address, scheme]) {
-      const { code, stderr } = await runCli(service.env, ['users', 'create', '--username', username, ...form])
-      t.is(code, 0, stderr)
-    }
-    const users = 'auth-admin users show'
-    const becomes = async (typed: string, name: string) =>
-      t.deepEqual(await tab(t, shell, env, `${users} ${typed}`), ['users', 'show', name], typed)
-    for (const open of ['', "'", '"']) await becomes(`${open}odd${shell}`, odd)
-    await becomes(`${shell}@ex`, address)
-    await becomes(`${shell}:a`, scheme)
-    for (const open of ['', "'"]) await tab(t, shell, env, `${users} ${open}$(touch evaluated)${open}`, false)
+    const env = await withContexts(t, 'auth.example.org:50052')
+    for (const [typed, becomes] of [
+      ['auth-admin organi', ['organizations']],
+      ['auth-admin users lis', ['users', 'list']],
+      ['auth-admin users list --ro', ['users', 'list', '--role']],
+      ['auth-admin contexts auth.ex', ['contexts', 'auth.example.org:50052']],
+      ['auth-admin contexts auth.example.org:50', ['contexts', 'auth.example.org:50052']],
+    ] as const)
+      t.deepEqual(await tab(t, shell, env, typed), becomes, typed)
+    for (const open of ['', "'"])
+      await tab(t, shell, env, `auth-admin users show ${open}$(touch evaluated)${open}`, false)
   })
 }

@@ -166,6 +166,15 @@ test('both proxies limit the requests of a network in the same way, as deploy/RE
   }
 })
 
+test('nginx redirects to its own name and is trusted at its own addresses alone, and etcd listens on those of its node', t => {
+  const nginx = read('deploy/nginx/auth-registry.conf')
+  t.deepEqual(nginx.match(/return 308 .*/g), ['return 308 https://$server_name$request_uri;'])
+  t.regex(nginx, /AUTH_TRUSTED_PROXIES \(127\.0\.0\.1,::1 if/)
+  const etcd = [...read('deploy/patroni/node.env').matchAll(/^ETCD_LISTEN_\w+_URLS=(.*)$/gm)]
+  const hosts = etcd.flatMap(([, urls]) => urls!.split(',').map(url => new URL(url).hostname))
+  t.deepEqual(hosts, ['192.0.2.1', '192.0.2.1', '127.0.0.1'])
+})
+
 test('nginx logs no query and no address that a client claims', t => {
   const text = read('deploy/nginx/auth-registry.conf')
   t.notRegex(/log_format auth[^;]*;/.exec(text)![0], /\$(request|request_uri|args|query_string|http_referer|is_args)\b/)

@@ -4,7 +4,7 @@ import test from 'ava'
 import { usernameKey } from '../../server/rules/names.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
-import { password, type SignedUp, serviceForFile, startTestService } from '../_helpers/service.js'
+import { password, type SignedUp, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
 
 const mailbox = mailboxForFile()
@@ -310,13 +310,21 @@ async function mailed(headers: Record<string, string> = {}) {
   return { ...user, email, entry, key }
 }
 
-test('the mailed key signs in once, and the token names the method', async t => {
+/** Whether the address of a user is proved. */
+async function isProved(on: TestService, token: string): Promise<boolean> {
+  const { json } = await on.request('POST', '/auth.v1.Users/GetMe', { token, body: { withWaysBack: true } })
+  return json.waysBack.emailProved === true
+}
+
+test('the mailed key signs in once, and proves the address; the token names the method', async t => {
   const { username, token, key } = await mailed()
   t.is(key.length, 8)
+  t.false(await isProved(service, token))
   const { status, text } = await enter(username, key)
   t.is(status, 200, text)
   const { amr, sub, exp, iat } = claimsOf(text)
   t.deepEqual({ amr, sub, seconds: exp - iat }, { amr: ['otp'], sub: String(idOf(token)), seconds: 3600 })
+  t.true(await isProved(service, token))
   refused(t, await enter(username, key), 422, 'INVALID_KEY')
   const query = { newPassword: 'tatu-canastra 12' }
   t.is((await update(text, query)).status, 200)
@@ -403,7 +411,7 @@ test('an address that is missing, or that mail can’t be sent to, is answered w
   refused(t, await requestKey({}), 422, 'INVALID_EMAIL')
 })
 
-test('AUTH_RECOVERY_EMAIL=any sends an existing user’s key to any given address', async t => {
+test('AUTH_RECOVERY_EMAIL=any sends an existing user’s key to any given address, which proves none', async t => {
   const other = await startTestService(t, { SMTP_URL: mailbox.url, AUTH_RECOVERY_EMAIL: 'any' })
   const { username } = await other.signUp('ROLE_CLIENT', { email: newEmail() })
   const [any, dummyHash] = [newEmail(), newEmail()]
@@ -413,6 +421,7 @@ test('AUTH_RECOVERY_EMAIL=any sends an existing user’s key to any given addres
   const key = /: ([2-9A-HJ-NP-Z]{8})$/m.exec((await mailbox.nextEmail(any)).text ?? '')?.[1] ?? ''
   const login = await other.request('POST', '/forgotpasswords/loginbyusernameandkey', { query: { username, key } })
   t.deepEqual(claimsOf(login.text).amr, ['otp'])
+  t.false(await isProved(other, login.text))
   t.false(mailbox.emails.some(({ to }) => to?.[0]?.address === dummyHash))
 })
 

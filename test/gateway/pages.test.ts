@@ -165,6 +165,28 @@ test('operations are summed up, and reasons explained, in the language of the pa
   }
 })
 
+test('a page in Portuguese has no text in English, and links to the details there', async t => {
+  for (const revision of ['1.0.0', '1.0.2']) {
+    const { text, json } = await get(`/openapi/${revision}.json`)
+    const [english, portuguese] = [await get(`/docs/${revision}/en`), await get(`/docs/${revision}/pt-BR`)]
+    const [shown, other] = [textOf(english.text), textOf(portuguese.text)]
+    const sentences = [...text.matchAll(/"(?:description|summary)":"((?:[^"\\]|\\.)*)"/g)]
+      .flatMap(([, each = '']) => each.replaceAll('`', '').split(/(?<=\.)(?:\\n)* */))
+      .filter(each => each.split(' ').length > 3)
+    t.true(sentences.filter(each => shown.includes(each)).length > 100)
+    t.deepEqual(
+      sentences.filter(each => other.includes(each)),
+      [],
+    )
+    t.false(/ lang="en"/.test(portuguese.text.replace(/<a [^>]*>/g, '')))
+    const ids = Object.values<object>(json.paths).flatMap(path => Object.values(path).map(each => each.operationId))
+    const links = [...portuguese.text.matchAll(/href="\/docs\/[\d.]+\/en#([\w-]+)"/g)].map(([, id = '']) => id)
+    t.true(links.length > 20)
+    for (const id of links) t.true(english.text.includes(`id="${id}"`), id)
+    t.true(links.filter(id => ids.includes(id)).length > 15)
+  }
+})
+
 test('descriptions name paths and fields as HTTP has them, and callers once', async t => {
   for (const revision of ['1.0.0', '1.0.2']) {
     const { text, json } = await get(`/openapi/${revision}.json`)

@@ -65,7 +65,7 @@ const rotate = ({ database, signingKeys }: Models) =>
 test('a maintenance run deletes expired rows, and nothing else', async t => {
   const models = await openModels(t)
   const user = await addUser(models, 'ana')
-  const [old, newer] = [await rotate(models), await rotate(models)]
+  const [old, kept, newer] = [await rotate(models), await rotate(models), await rotate(models)]
   await models.database.sequelize.query(`
     INSERT INTO attempts VALUES ('lapsed', 1, now() - interval '1 second'), ('good', 1, now() + interval '1 minute');
     INSERT INTO buckets VALUES ('lapsed', 300, now() - interval '181 minutes'), ('good', 300, now() - interval '179 minutes');
@@ -80,6 +80,7 @@ test('a maintenance run deletes expired rows, and nothing else', async t => {
     INSERT INTO processes VALUES ('lapsed', '', '', '', '', '', now() - interval '61 minutes'),
       ('good', '', '', '', '', '', now() - interval '59 minutes');
     UPDATE signing_keys SET verifies_until = now() - interval '31 days' WHERE kid = '${old}';
+    UPDATE signing_keys SET verifies_until = now() - interval '29 days' WHERE kid = '${kept}';
     INSERT INTO refreshed_sessions VALUES (${user}, 'lapsed', 1, false, now() - interval '25 hours'),
       (${user}, 'good', 1, false, now() - interval '23 hours');
     INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at) VALUES
@@ -96,7 +97,8 @@ test('a maintenance run deletes expired rows, and nothing else', async t => {
   t.deepEqual(await texts(models, 'SELECT username_key AS text FROM former_usernames'), ['good'])
   t.deepEqual(await texts(models, 'SELECT id AS text FROM processes'), ['good'])
   t.deepEqual(await texts(models, 'SELECT purpose AS text FROM mailed_keys'), ['activation'])
-  t.deepEqual(await texts(models, 'SELECT kid AS text FROM signing_keys'), [newer!])
+  const keys = await texts(models, 'SELECT kid AS text FROM signing_keys ORDER BY signs_at')
+  t.deepEqual(keys, [kept, newer])
   t.deepEqual(await texts(models, 'SELECT id AS text FROM refreshed_sessions'), ['good'])
   t.deepEqual(await texts(models, 'SELECT kind AS text FROM emails ORDER BY id'), ['good', 'waiting'])
   t.deepEqual(await texts(models, 'SELECT source_digest AS text FROM imports'), ['good'])

@@ -4,7 +4,13 @@ import { mock } from 'node:test'
 import ava from 'ava'
 import fc from 'fast-check'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { createScheduler, noHashing, type Scheduler, type SchedulerLimits } from '../../server/limits/scheduler.js'
+import {
+  createScheduler,
+  type Hashing,
+  noHashing,
+  type Scheduler,
+  type SchedulerLimits,
+} from '../../server/limits/scheduler.js'
 import type { Turn } from '../../server/requests/call.js'
 import { Refusal } from '../../server/requests/refusal.js'
 
@@ -137,9 +143,9 @@ const ipv6 = (subnet: number, middle = 0, site = 0) => [
 ]
 
 /** A scheduler in a simulated event loop. */
-function simulated(limits = usual, isHashing = () => false) {
+function simulated(limits = usual, isHashing = () => false, more: Partial<Hashing> = {}) {
   const loop = simulateLoop()
-  const scheduler = createScheduler(limits, { ...noHashing, isBusy: isHashing }, cores)
+  const scheduler = createScheduler(limits, { ...noHashing, isBusy: isHashing, ...more }, cores)
   const submit = (networks: readonly string[], cost?: number, deadline?: number, onBegin?: (job: Job) => void) =>
     new Job(scheduler, networks, cost, deadline, onBegin)
   return { loop, scheduler, submit, [Symbol.dispose]: loop[Symbol.dispose] }
@@ -379,6 +385,67 @@ test('while no thread hashes, requests beyond their shares start up to 4 ms of c
     await loop.turn()
   }
   t.deepEqual([scheduler.stats().waiting, loop.now()], [0, 0])
+})
+
+test('as soon as a hash thread is idle, requests beyond their shares start', async t => {
+  let [busy, onIdle] = [true, () => {}]
+  using simulation = simulated(overShareOnly, () => busy, { watchIdle: listener => (onIdle = listener) })
+  const { loop, submit } = simulation
+  const jobs = Array.from({ length: 3 }, () => submit(['a'], 4))
+  await loop.pass(1)
+  t.deepEqual(
+    jobs.map(({ begun }) => begun),
+    [1, 0, 0],
+  )
+  busy = false
+  onIdle()
+  await loop.settle()
+  t.deepEqual([...jobs.map(({ begun }) => begun), loop.now()], [1, 1, 1, 1])
+})
+
+test('a request that can’t be done before its deadline takes no turn, when it arrives or after a wait', async t => {
+  using simulation = simulated({ ...usual, slots: 1 }, undefined, { needed: () => 500 })
+  const { loop, scheduler, submit } = simulation
+  const take = (left: number, hashes: boolean) =>
+    scheduler.take({ networks: ['b'], cost: 10, deadline: Date.now() + left, hashes }, new AbortController())
+  for (const [left, hashes] of [
+    [10, false],
+    [500, true],
+  ] as const) {
+    const refusal = await t.throwsAsync<Refusal>(async () => take(left, hashes))
+    t.is(refusal?.reason, Reason.DEADLINE_EXCEEDED)
+    const turn = await take(left + 1, hashes)
+    turn[Symbol.dispose]()
+  }
+  const first = submit(['a'])
+  const waiting = [take(700, true), take(700, false)].map(taken =>
+    Promise.resolve(taken).then(
+      () => 'turn',
+      ({ reason }: Refusal) => Reason[reason],
+    ),
+  )
+  await loop.pass(300)
+  first.end()
+  t.deepEqual(await Promise.all(waiting), ['DEADLINE_EXCEEDED', 'turn'])
+})
+
+test('what a request turns out to need is charged to the shares of its networks, and beyond them to the common budget', async t => {
+  using simulation = simulated(usual, whileHashing)
+  const { loop, scheduler, submit } = simulation
+  const first = submit(ipv4(1), 1)
+  first.turn!.charge(9.5)
+  first.end()
+  t.is(scheduler.stats().charged, 10.5)
+  // Its /24 had 10 ms, another one's burst is full.
+  const [beyond, other] = [submit(ipv4(2), 4), submit(ipv4(1, 1), 1)]
+  t.deepEqual([beyond.begun, other.begun], [1, 1])
+  beyond.turn!.charge(50)
+  beyond.end()
+  const next = submit(ipv4(3), 1)
+  await loop.pass(900)
+  t.is(next.begun, 0)
+  await loop.pass(200)
+  t.is(next.begun, 1)
 })
 
 test('a free place starts the next request, even while a timer is set for it, and when that request leaves', async t => {

@@ -187,6 +187,17 @@ test('a check for room occupies none', async t => {
   await Promise.all(crowd)
 })
 
+test('a check refuses a job that those before it keep from ending in time, while there is room', async t => {
+  const pool = create()
+  await pool.run([slow], turn())
+  const crowd = Array.from({ length: 9 }, () => pool.run([slow], turn('crowd')))
+  const { averageMs } = pool.stats()
+  const by = (jobs: number) => turn('crowd', { deadline: Date.now() + 100 + jobs * averageMs })
+  t.is(t.throws<Refusal>(() => pool.check(by(3)), { instanceOf: Refusal })?.reason, Reason.OVERLOADED)
+  t.notThrows(() => pool.check(by(99)))
+  await Promise.all(crowd)
+})
+
 test('a low-priority job runs when nothing else waits, and doesn’t count as running', async t => {
   const pool = create()
   const alone = pool.whenIdle(quick)

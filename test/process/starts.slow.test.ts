@@ -1,12 +1,14 @@
 /** Starts: issuer of the registry, a database that isn't up yet, migrations of other versions. */
 import { chmod, mkdir, symlink, writeFile } from 'node:fs/promises'
+import { type AddressInfo, createServer } from 'node:net'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { done } from '../_helpers/backups.js'
 import { program as cliProgram, documentsOf, runCli } from '../_helpers/cli.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
+import { openMailbox } from '../_helpers/mailbox.js'
 import { freePort, startRelay, withPort } from '../_helpers/relay.js'
-import { createRequest, password } from '../_helpers/service.js'
+import { createRequest, password, signUpForm } from '../_helpers/service.js'
 import { addressesOf, launch, type Spawned, serviceEnv, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { claimsOf } from '../_helpers/tokens.js'
@@ -46,6 +48,40 @@ test('replicas at different HTTP addresses accept each other’s tokens, also wh
   const tokens = await agree(t, replicas)
   t.is(new Set(tokens.map(token => claimsOf(token).iss)).size, 1)
   t.regex(String(claimsOf(tokens[0]!).iss), /^http:\/\/127\.0\.0\.[123]:0$/)
+})
+
+test('beside a proxy of the shell, a start with its own database, its calls, e-mails and commands go directly', async t => {
+  let asked = 0
+  const proxy = createServer(socket => {
+    asked++
+    socket.destroy()
+  })
+  await new Promise<void>(resolve => proxy.listen(0, '127.0.0.1', resolve))
+  t.teardown(() => void proxy.close())
+  const url = `http://127.0.0.1:${(proxy.address() as AddressInfo).port}`
+  const names = ['HTTPS_PROXY', 'HTTP_PROXY', 'ALL_PROXY', 'GRPC_PROXY'].flatMap(name => [name, name.toLowerCase()])
+  const shell = { ...Object.fromEntries(names.map(name => [name, url])), NODE_USE_ENV_PROXY: '1' }
+  const mailbox = await openMailbox(t)
+  const service = await spawnService(t, {
+    ...shell,
+    DATABASE_URL: '',
+    SMTP_URL: mailbox.url,
+    AUTH_ADMIN_ADDRESS: '127.0.0.1:0',
+    npm_lifecycle_event: 'start',
+  })
+  const request = createRequest(service.http)
+  const form = signUpForm({ email: 'ana@example.org' })
+  t.is((await request('POST', '/users/signup', { body: form })).status, 200)
+  t.is(await meAt(service, await loginAt(service)), 200)
+  const query = { username: String(form.username), email: 'ana@example.org' }
+  t.is((await request('POST', '/forgotpasswords/sendkeybyemail', { query })).status, 200)
+  t.truthy(await mailbox.nextEmail('ana@example.org'))
+  const at = await waitFor(() => /auth-admin login (http\S+)/.exec(service.output())?.[1], service.output)
+  const env = { ...shell, XDG_CONFIG_HOME: await temporaryFolder(t), AUTH_DATA_DIR: join(service.dataDir, 'none') }
+  const login = await runCli(env, ['login', at, '--username', 'admin', '--password-file', '-'], password)
+  t.is(login.code, 0, login.stderr)
+  t.is((await runCli(env, ['users', 'show', String(form.username)])).code, 0)
+  t.is(asked, 0)
 })
 
 test('the first process sets the registry’s issuer; others use it, or refuse to start and name both issuers and the command', async t => {

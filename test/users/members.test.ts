@@ -210,7 +210,7 @@ test('the owner is notified of a new provider key by e-mail, which doesn’t hol
   const { user } = await client.call(Users.method.rotateProviderKey, {}, { token: owner.token })
   const key = user!.providerActivationKey!.activationkey!
   const { subject, text = '' } = await mailbox.nextEmail(owner.email)
-  t.regex(subject ?? '', /chave de ativação/)
+  t.regex(subject ?? '', /chave de provedor/)
   t.true(text.includes('127.0.0.1'), text)
   t.false(text.includes(key) || text.includes(owner.providerKey))
   const id = idOf(owner.token)
@@ -293,7 +293,7 @@ test('an institution that gets another organization, still active, gets another 
     t.is((await use(client, key)).status, 200, by)
     t.is((await me(client.token)).partnerOrganization.id, id)
     const { subject, text = '' } = await mailbox.nextEmail(owner.email)
-    t.regex(subject ?? '', /chave de ativação/, by)
+    t.regex(subject ?? '', /chave de provedor/, by)
     t.false(text.includes(key) || text.includes(owner.providerKey))
   }
 })

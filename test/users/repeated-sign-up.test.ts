@@ -1,4 +1,5 @@
 /** A sign-up whose answer was lost is sent again, and answered as the first one was. */
+import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { ask } from '../_helpers/database.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
@@ -47,6 +48,16 @@ test('a sign-up that repeats one of the last 15 minutes in every field gets a to
   refused(t, await post(form), 429, 'TOO_MANY_ATTEMPTS')
   await service.clock.pass(14 * 60)
   t.is((await post(form)).status, 429)
+})
+
+test('a sign-up that repeats one in another spelling of username or question is refused: the record would show the other', async t => {
+  const service = await startTestService(t, {})
+  const post = async (body: object) => (await service.request('POST', '/users/signup', { body })).status
+  const form = { ...full(), username: `Ana ${randomUUID()}` }
+  t.is(await post(form), 200)
+  t.is(await post({ ...form, username: form.username.toUpperCase() }), 422)
+  t.is(await post({ ...form, securityquestion: form.securityquestion.toUpperCase() }), 422)
+  t.is(await post(form), 200)
 })
 
 test('after 15 minutes, once activated, and while suspended, a sign-up is not repeated; a clock set back does not matter', async t => {

@@ -42,6 +42,7 @@ import {
   unknownColumns,
 } from '../../files/source.js'
 import { readId } from '../../terminal/ask.js'
+import { inTerminalLanguage } from '../../terminal/language.js'
 import { printable, printJson, say } from '../../terminal/output.js'
 import { withProgress } from '../../terminal/progress.js'
 import { untilAnswered } from './until-answered.js'
@@ -398,7 +399,7 @@ function reportOf(source: Source, sink: Sink) {
         .map(({ field }) => field)
         .filter(Boolean)
         .join(', '),
-      error_reason: problems.map(({ message }) => message).join(' '),
+      error_reason: problems.map(({ message }) => inTerminalLanguage(message)).join(' '),
     }
   }
   return {

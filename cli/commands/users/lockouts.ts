@@ -3,24 +3,25 @@ import { InvalidArgumentError } from 'commander'
 import type { FailureCount, Obstacle } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { canonicalAddress } from '../../../server/requests/client-address.js'
 import type { Command } from '../../command.js'
+import { inTerminalLanguage } from '../../terminal/language.js'
 import { printJson, printTable, say } from '../../terminal/output.js'
 import { type Named, readUser, userName, withUser } from './name.js'
 import { userOutput } from './output.js'
 
 type Options = Named & { readonly address?: string }
 
-/** Adds `auth-admin users why`, `unlock` and `lockouts`. */
+/** Adds `auth-admin users why` and `unlock`. */
 export function addLockouts(users: Command): void {
   withAddress(withUser(users.command('why')))
     .description('Show what keeps a user from signing in, activating or recovering, and which command fixes it.')
     .remarks(`
 It also shows the failures that count against the user, and for how long.
 Passwords, answers to security questions, passwords at Administration,
-activation keys and one-time codes are counted separately. An address from which the user signed in
-within 30 days has its own counts. The other addresses of its network (/24, or
-/48 for IPv6) share counts. A device that sends an earlier token has its own
-counts. One-time codes and activation keys have one count for all addresses. A
-mailed key may be tried five times from an address.`)
+activation keys and one-time codes are counted separately. An address from
+which the user signed in within 30 days has its own counts. The other addresses
+of its network (/24, or /48 for IPv6) share counts. A device that sends an
+earlier token has its own counts. One-time codes and activation keys have one
+count for all addresses. A mailed key may be tried five times from an address.`)
     .examples("users why '(11)98765-4321'", 'users why 7 --address 203.0.113.7 --json')
     .administers(async (api, name: string | undefined, { address, ...options }: Options) => {
       const user = await userName(name, options)
@@ -30,8 +31,10 @@ mailed key may be tried five times from an address.`)
       }
       const { id, username } = found!.record!
       const cells = [...grouped(obstacles)].map(([{ reason, command, seconds }, prevents]) => [
-        prevents.join(', '),
-        seconds === undefined ? reason : `${reason.replace(/\.$/, '')} (${duration(seconds)} left).`,
+        prevents.map(inTerminalLanguage).join(', '),
+        seconds === undefined
+          ? inTerminalLanguage(reason)
+          : `${inTerminalLanguage(reason).replace(/\.$/, '')} (${inTerminalLanguage(`${duration(seconds)} left`)}).`,
         command,
       ])
       const who = `user ${id} (${username})`

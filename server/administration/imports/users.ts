@@ -281,7 +281,8 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     read(row, index) {
       const { nickname: name = '', ...others } = row.form ?? {}
       // An empty one is none.
-      const form: Partial<UserForm> = nicknameKey(name) === '' ? others : { ...others, nickname: name }
+      const form: Partial<UserForm> =
+        isOneLine(name) && nicknameKey(name) === '' ? others : { ...others, nickname: name }
       const { role, nickname = form.username, ...given } = form
       const fields = [...accountFields, 'password', 'roles'] as const
       const { wrong: all, texts } = checkForm(

@@ -104,6 +104,9 @@ test('a fix has --reason where the command needs it: on the database itself, for
   const activate = `auth-admin users activate ${otherId}`
   t.true((await fixes(admin, other.username)).has(activate))
   t.true((await fixes(local, other.username)).has(`${activate} --reason REASON`))
+  await admin.suspendUser({ user: other.username })
+  const resume = `auth-admin api ResumeUser '{"user":"#${otherId}"}' --yes --reason REASON`
+  t.true((await fixes(local, other.username)).has(resume))
 })
 
 test('a lock appears exactly where sign-in is refused, with its seconds, and unlocking ends it', async t => {

@@ -358,7 +358,7 @@ test('other active administrators are notified by e-mail of changes on the datab
   for (const to of ['ana@example.org', 'chefe@example.org']) {
     const text = await next(to)
     t.true(text.includes('was given a new password'), text)
-    for (const line of [/^Who: tester, here/m, /^When: .*\(UTC\)$/m]) t.regex(text, line)
+    for (const line of [/^Who: tester, here/m, /^When: .*\(Brasilia Standard Time\)$/m]) t.regex(text, line)
     t.true(text.includes('Reason given: chamado 42: http:·example·org·perdeu'), text)
   }
   t.is((await mailbox.nextEmail('cliente@example.org')).subject, 'Your password was changed')

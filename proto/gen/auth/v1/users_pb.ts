@@ -1239,7 +1239,7 @@ export const DeactivateMemberRequestSchema: GenMessage<DeactivateMemberRequest> 
   messageDesc(file_auth_v1_users, 42);
 
 /**
- * Empty: the member is inactive.
+ * Empty: the member is inactive. It can activate again with each provider key of the organization that wasn't replaced.
  *
  * @generated from message auth.v1.DeactivateMemberResponse
  */
@@ -2031,9 +2031,8 @@ export const Users: GenService<{
   },
   /**
    * Deactivates a ROLE_CLIENT of the caller's organization: it becomes inactive, leaves the organization, and its tokens and
-   * mailed keys are void. The user is notified by e-mail, keeps its data, and can activate again with a key that it knows: to
-   * keep it out, first replace the provider key with RotateProviderKey. Protected: an
-   * active ROLE_INSTITUTION of an active organization. Refuses with MISSING_PARAMETER; with USER_NOT_FOUND for a user who
+   * mailed keys are void; it is back at once with a key that it knows, so first replace that with RotateProviderKey. The user is
+   * notified by e-mail, and keeps its data. Protected: an active ROLE_INSTITUTION of an active organization. Refuses with MISSING_PARAMETER; with USER_NOT_FOUND for a user who
    * doesn't exist and, likewise, for one who isn't a ROLE_CLIENT of the organization, the caller included.
    *
    * HTTP: POST /users/me/members/deactivate, at the base path only
