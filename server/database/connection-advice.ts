@@ -24,6 +24,8 @@ export function adviseOnConnection(error: unknown, { role, database, tlsParamete
     return `The database refuses the role ${role} of DATABASE_URL: check that it exists and has LOGIN, and that pg_hba.conf there has a line for this role, database, address and TLS.`
   if (code === '42501')
     return `The role of DATABASE_URL may not connect: have the owner of the database run \`GRANT CONNECT ON DATABASE ${quoted(database)} TO ${quoted(role)}\`.`
+  if (code === '55000')
+    return `The database of DATABASE_URL takes no connections: have a superuser run \`ALTER DATABASE ${quoted(database)} ALLOW_CONNECTIONS true\`.`
   if (code === '3D000') return undefined
   if (/^The server does not support SSL/.test(message))
     return `The server of DATABASE_URL doesn’t support TLS, which ${tlsParameter} needs: set \`ssl = on\` there with a certificate, or change the parameter where the network is trusted.`

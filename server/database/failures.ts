@@ -163,9 +163,13 @@ export function isUnreachable(error: unknown): boolean {
   return error instanceof ConnectionError || isPassing(error)
 }
 
-/** Whether the server, or a parameter of the URL, refuses a connection until an operator changes something. */
+/**
+ * Whether the server, or a parameter of the URL, refuses a connection until an operator changes something. A database that takes
+ * no connections (55000) doesn't do so for long.
+ */
 export function isRefusedConnection(error: unknown): boolean {
-  return error instanceof ConnectionError && (error.advice !== undefined || causeOf(error).code === '3D000')
+  const { code } = causeOf(error)
+  return error instanceof ConnectionError && code !== '55000' && (error.advice !== undefined || code === '3D000')
 }
 
 /** Whether PostgreSQL rolled back a transaction because of others at the same time (serialization failure, deadlock). */

@@ -151,6 +151,14 @@ const final: Readonly<Record<string, Case>> = {
     async t => as(await freshDatabase(t), { pathname: '/there_is_none' }),
     'The database of DATABASE_URL.* doesn’t exist',
   ],
+  'a database that takes no connections': [
+    async t => {
+      const url = await databaseOfRole(t)
+      await ask(superUrl('postgres'), `ALTER DATABASE ${nameOf(url)} ALLOW_CONNECTIONS false`)
+      return url
+    },
+    ...(['takes no connections.*`ALTER DATABASE NAME ALLOW_CONNECTIONS true`', 7] as const),
+  ],
   'no such host': [
     async t => as(await freshDatabase(t), { hostname: 'there-is-none.invalid' }),
     ...(['host|can’t be reached', 7] as const),
