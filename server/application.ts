@@ -199,7 +199,7 @@ export function createApplication(deps: ApplicationDeps) {
     explainUser: explainUser({ ...failures, userData, masterKey, quotas }),
     listLockouts: listLockouts({ ...failures, administeredUsers, audit, openPage, now }),
     eraseUnactivatedUsers: eraseUnactivatedUsers({ administeredUsers, erasure, openPage }),
-    ...organizationRpcs({ organizations, references, organizationRegistrar, settings, openPage }),
+    ...organizationRpcs({ organizations, users, references, organizationRegistrar, settings, openPage }),
     ...questionRpcs({ questions, references, openPage }),
     ...serviceRpcs({ services, tokenIssuers, openPage, now }),
     ...signingKeyRpcs({ signingKeys, questions, tokenIssuers, services, settings }),

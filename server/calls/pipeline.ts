@@ -14,14 +14,7 @@ import type { AdministeredUserRow, AdministeredUsers } from '../models/administe
 import type { Administered } from '../models/email.js'
 import type { Services } from '../models/service.js'
 import type { Users } from '../models/user.js'
-import type {
-  AdministrationPolicy,
-  Policy,
-  PublicPolicies,
-  ServicePolicy,
-  UserOrServicePolicy,
-  UserRights,
-} from '../policy/row.js'
+import type { AdministrationPolicy, Policy, PublicPolicies, ServicePolicy, UserRights } from '../policy/row.js'
 import type { Settings } from '../process/settings.js'
 import { type Call, type CallingService, checkShape, type IncomingCall } from '../requests/call.js'
 import { checkPresence } from '../requests/deadline.js'
@@ -43,7 +36,7 @@ export function bindRpcs<
   Rows extends { readonly [K in keyof Rows]: { readonly caller: keyof PublicPolicies } },
   S extends Methods<Rows>,
 >(
-  deps: CallersDeps & TransactionDeps,
+  deps: CallersDeps,
   { method }: S,
   rows: Rows & { readonly [K in keyof Rows]: PublicPolicies[Rows[K]['caller']] },
   rpcs: { readonly [K in keyof Rows]: Rpc<S['method'][K], PublicContexts[Rows[K]['caller']]> },
@@ -63,7 +56,7 @@ export function bindAdministration<
   Rows extends { readonly [K in keyof Rows]: { readonly target: keyof Records } },
   S extends Methods<Rows>,
 >(
-  deps: CallersDeps & TransactionDeps,
+  deps: CallersDeps,
   { method }: S,
   rows: Rows & { readonly [K in keyof Rows]: AdministrationPolicy<Rows[K]['target']> },
   rpcs: { readonly [K in keyof Rows]: Rpc<S['method'][K], AdministrationContexts[Rows[K]['target']]> },
@@ -125,8 +118,8 @@ export type References = {
   }
 }
 
-/** What callers are identified and permitted by. */
-export interface CallersDeps {
+/** What callers are identified and permitted by, and what their changes are made of. */
+export interface CallersDeps extends TransactionDeps {
   readonly callers: Callers
   readonly administrators: Administrators
   readonly users: Pick<Users, 'byId' | 'findMany'>
@@ -173,7 +166,7 @@ type Entrance<P, Contexts extends [unknown, unknown]> = (policy: P, arrival: Arr
 
 type PublicEntrances = { readonly [K in keyof PublicPolicies]: Entrance<PublicPolicies[K], PublicContexts[K]> }
 
-function publicEntrances(deps: CallersDeps & TransactionDeps): PublicEntrances {
+function publicEntrances(deps: CallersDeps): PublicEntrances {
   const { callers, users, rateLimits } = deps
   return {
     async anyone({ device: takesDevice }, { call }) {
@@ -250,7 +243,7 @@ async function identifyUser(deps: CallersDeps, policy: UserRights, { request, ca
   }
 }
 
-function permitService({ scope }: ServicePolicy | UserOrServicePolicy, service?: CallingService): CallingService {
+function permitService({ scope }: Pick<ServicePolicy, 'scope'>, service?: CallingService): CallingService {
   if (!service?.scopes.some(each => scope.includes(each))) refuse(Reason.ACCESS_DENIED)
   return service
 }
@@ -268,7 +261,7 @@ type AdministrationEntrances = {
   readonly [K in keyof Records]: Entrance<AdministrationPolicy<K>, AdministrationContexts[K]>
 }
 
-function administrationEntrances(deps: CallersDeps & TransactionDeps): AdministrationEntrances {
+function administrationEntrances(deps: CallersDeps): AdministrationEntrances {
   const { user, organization, question } = deps.references
   return {
     registry: enterAsAdministrator(deps, { find: async () => undefined, lock: async () => undefined }),
@@ -292,7 +285,7 @@ function administrationEntrances(deps: CallersDeps & TransactionDeps): Administr
 }
 
 function enterAsAdministrator<Target>(
-  deps: CallersDeps & TransactionDeps,
+  deps: CallersDeps,
   subject: Subject<Target>,
 ): Entrance<
   AdministrationPolicy,

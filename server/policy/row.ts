@@ -89,18 +89,6 @@ export interface UserRights extends CommonPolicy {
   readonly restricted: readonly RestrictedSession[]
 }
 
-/** An RPC for users alone. */
-export interface UserPolicy extends UserRights {
-  readonly caller: 'user'
-}
-
-/** An RPC for users by their tokens, and for services by their keys. It changes nothing. */
-export interface UserOrServicePolicy extends UserRights {
-  readonly caller: 'user or service'
-  /** The scope with which a service may name any user. */
-  readonly scope: ScopeName
-}
-
 /** An RPC for services alone. */
 export interface ServicePolicy extends CommonPolicy {
   readonly caller: 'service'
@@ -134,8 +122,9 @@ export interface AdministrationPolicy<Target extends AdministeredKind = Administ
 /** The rows of the public endpoints, by their callers. */
 export interface PublicPolicies {
   readonly anyone: OpenPolicy
-  readonly user: UserPolicy
-  readonly 'user or service': UserOrServicePolicy
+  readonly user: UserRights & { readonly caller: 'user' }
+  /** It changes nothing. With the scope, a service may name any user. */
+  readonly 'user or service': UserRights & { readonly caller: 'user or service'; readonly scope: ScopeName }
   readonly service: ServicePolicy
 }
 
