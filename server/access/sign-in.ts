@@ -20,6 +20,7 @@ import {
 } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { User } from '../models/user.js'
+import { isActive } from '../models/user-state.js'
 import type { Passwords, Verdict } from '../passwords/hash.js'
 import { type Pool, type Waiter, waiterOf } from '../passwords/pool.js'
 import { lockout } from '../policy/limits.js'
@@ -117,7 +118,7 @@ export function createSignIns(deps: {
   function attemptOf({ action, usernameKey, call, waiter, start, end }: Begun) {
     const { address } = call
     const { account, known, counter } = start
-    const isKnown = known && account?.active === true && !account.suspended
+    const isKnown = known && account !== undefined && isActive(account)
     const accountWaiter: Waiter = isKnown ? { ...waiter, kind: 'known' } : waiter
     const event = (outcome: 'ok' | 'refused', reason?: Reason | string): AuditEvent => ({
       ...auditContext(call, outcome === 'ok' ? account : undefined),

@@ -8,6 +8,7 @@ import type { Role } from '../rules/roles.js'
 import { readTelephone } from '../rules/telephone.js'
 import { daysUntilErasure } from './erasure.js'
 import { type CallerRow, enrolled, selectUsers, type User } from './user.js'
+import { active, administers, inactive, present } from './user-state.js'
 
 /** Attributes of a user that only administration reads. */
 const administered = {
@@ -58,8 +59,8 @@ export const selectAdministered = (more = sql``) => selectUsers(sql`${columns}${
 const [users, callers] = [selectAdministered(), selectAdministered(enrolled)]
 
 const states = {
-  active: sql`u.active AND NOT u.suspended`,
-  inactive: sql`NOT u.active AND NOT u.suspended`,
+  active,
+  inactive,
   suspended: sql`u.suspended`,
   deleted: sql`u.deleted_at IS NOT NULL`,
 } as const
@@ -77,7 +78,7 @@ function searched(text: string, byEmail: boolean): Query {
   return sql.all(byWords(sql`u.email`), !byEmail && byWords(sql`NULL`))
 }
 
-const isUnactivated = sql`unactivated_seen_at IS NOT NULL AND NOT active AND NOT suspended`
+const unactivated = sql`u.unactivated_seen_at IS NOT NULL AND ${inactive}`
 
 // A subquery for each account uses the index by subject; a join would scan the whole log.
 const originIn = (table: Query, order: Query) =>
@@ -133,7 +134,7 @@ export function createAdministeredUsers(database: Database) {
     }: UserFilter) {
       const isRole = role !== undefined && sql`u.role = ${role}`
       const isMember = organizationId !== undefined && sql`u.organization_id = ${organizationId}`
-      const visible = sql.all(state && states[state], state !== 'deleted' && sql`u.deleted_at IS NULL`)
+      const visible = sql.all(state && states[state], state !== 'deleted' && present)
       // An index has the users of an organization, or of a role, in order of id. PostgreSQL would sometimes read all users by id
       // instead until enough match, for it expects them to be spread over the table. A range of one value keeps it from that.
       const within = (column: Query, value: string | number, rest: Query) => ({
@@ -181,16 +182,12 @@ export function createAdministeredUsers(database: Database) {
      */
     async anotherAdministrator(id: number, t: Transaction) {
       await database.run(sql`SELECT pg_advisory_xact_lock(${advisoryKeys.administrators})`, t)
-      const another = sql`SELECT FROM users WHERE role = 'ROLE_ADMIN' AND active AND NOT suspended AND id <> ${id} LIMIT 1`
+      const another = sql`SELECT FROM users u WHERE ${administers} AND id <> ${id} LIMIT 1`
       return (await database.run(another, t)).length > 0
     },
     /** Returns the ids of active administrators with an e-mail address, except the given one. */
     administratorsBut: (id: number, t: Transaction) =>
-      idsOf(
-        sql`SELECT id FROM users
-        WHERE role = 'ROLE_ADMIN' AND active AND NOT suspended AND email IS NOT NULL AND id <> ${id} ORDER BY id`,
-        t,
-      ),
+      idsOf(sql`SELECT id FROM users u WHERE ${administers} AND email IS NOT NULL AND id <> ${id} ORDER BY id`, t),
     /**
      * Of the newest 100,000 active accounts, returns how many were examined, and how many have no way back without their password:
      * no e-mail address and, where answers count, fewer than two.
@@ -201,7 +198,7 @@ export function createAdministeredUsers(database: Database) {
       const without = sql.all(sql`email IS NULL`, answersCount && sql`NOT ${byAnswers}`)
       const [counts] = await database.run<{ examined: number; without: number }>(sql`
         SELECT count(*)::int AS examined, (count(*) FILTER (WHERE ${without}))::int AS without FROM (
-          SELECT id, email FROM users WHERE active AND NOT suspended ORDER BY id DESC LIMIT 100000) u`)
+          SELECT id, email FROM users u WHERE ${active} ORDER BY id DESC LIMIT 100000) u`)
       return counts!
     },
     /** Returns the ids of the first 11 users, including deleted ones, whose usernames look like `#id`. */
@@ -215,8 +212,8 @@ export function createAdministeredUsers(database: Database) {
      */
     async lockLapsed(seconds: number, t: Transaction) {
       const lock = sql('administered-user-lock-lapsed')`
-        SELECT id FROM users WHERE unactivated_seen_at < now() - make_interval(secs => ${seconds})
-          AND NOT active AND NOT suspended AND role <> 'ROLE_ADMIN'
+        SELECT id FROM users u WHERE unactivated_seen_at < now() - make_interval(secs => ${seconds})
+          AND ${inactive} AND role <> 'ROLE_ADMIN'
         ORDER BY unactivated_seen_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED`
       return (await idsOf(lock, t))[0]
     },
@@ -230,7 +227,7 @@ export function createAdministeredUsers(database: Database) {
     /** Locks an account that was never activated. Returns false for other accounts and for suspended ones. */
     async lockUnactivated(id: number, t: Transaction) {
       const lock = sql('administered-user-lock-unactivated')`
-        SELECT id FROM users WHERE id = ${id} AND ${isUnactivated} FOR NO KEY UPDATE`
+        SELECT id FROM users u WHERE id = ${id} AND ${unactivated} FOR NO KEY UPDATE`
       return (await idsOf(lock, t)).length > 0
     },
     /**
@@ -246,7 +243,7 @@ export function createAdministeredUsers(database: Database) {
       )
       const found = await database.run<{ ids: number[]; next: number | null }>(sql`
         WITH examined AS MATERIALIZED (
-          SELECT id, created_at FROM users WHERE id > ${afterId} AND ${isUnactivated} ORDER BY id LIMIT ${stretch}
+          SELECT id, created_at FROM users u WHERE id > ${afterId} AND ${unactivated} ORDER BY id LIMIT ${stretch}
         )
         SELECT ARRAY (SELECT id FROM examined e WHERE ${matching} ORDER BY id LIMIT ${limit}) AS ids,
           (SELECT CASE WHEN count(*) = ${stretch} THEN max(id) END FROM examined) AS next`)

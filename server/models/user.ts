@@ -33,6 +33,7 @@ import type { MailedKeys, Purpose } from './mailed-key.js'
 import type { MasterKey } from './master-key.js'
 import { newActivationKey, type Place, shownOfOrganization } from './organization.js'
 import { createUserNames } from './user-names.js'
+import { present } from './user-state.js'
 
 /** Attributes of a profile. A day is written as yyyy-MM-dd, and read as dd/MM/yyyy. */
 const profile = Object.fromEntries(
@@ -239,18 +240,17 @@ export function createUsers(
 
   return {
     ...createUserNames(database),
-    byId: (id: number) =>
-      first(database.read<User>(sql('user-by-id')`${users} WHERE u.id = ${id} AND u.deleted_at IS NULL`)),
+    byId: (id: number) => first(database.read<User>(sql('user-by-id')`${users} WHERE u.id = ${id} AND ${present}`)),
     byUsername: (usernameKey: string) =>
       first(
         database.read<User>(sql('user-by-username')`
-          ${users} WHERE u.username_key = ${usernameKey} AND u.deleted_at IS NULL`),
+          ${users} WHERE u.username_key = ${usernameKey} AND ${present}`),
       ),
     /** Returns the users that exist, in no order. A user whose id and key are both given is returned twice. */
     findMany: (ids: readonly number[], usernameKeys: readonly string[]) =>
       database.run<User>(sql('users-find-many')`
-        ${users} WHERE u.id = ANY(${ids}::int[]) AND u.deleted_at IS NULL
-        UNION ALL ${users} WHERE u.username_key = ANY(${usernameKeys}::text[]) AND u.deleted_at IS NULL`),
+        ${users} WHERE u.id = ANY(${ids}::int[]) AND ${present}
+        UNION ALL ${users} WHERE u.username_key = ANY(${usernameKeys}::text[]) AND ${present}`),
     /** Returns the user of a token signed with this key; undefined when the key is retired or the user doesn't exist. */
     findTokenHolder: (id: number, kid: string) => tokenHolders.load({ id, kid }),
     /** The same for a token to refresh: undefined when the key isn't kept, or the user doesn't exist. */
@@ -263,7 +263,7 @@ export function createUsers(
     async findTokenHolderAndUser(id: number, kid: string, usernameKey: string) {
       const rows = await database.read<CallerRow>(sql('user-caller-with')`
         ${callers} WHERE u.id = ${id} AND EXISTS (SELECT FROM signing_keys s WHERE s.kid = ${kid} AND ${isValidKey})
-        UNION ALL ${callers} WHERE u.username_key = ${usernameKey} AND u.id <> ${id} AND u.deleted_at IS NULL`)
+        UNION ALL ${callers} WHERE u.username_key = ${usernameKey} AND u.id <> ${id} AND ${present}`)
       return {
         caller: rows.find(row => row.id === id),
         target: rows.find(row => row.usernameKey === usernameKey),
