@@ -19,7 +19,6 @@ import { emailRpcs as queuedEmailRpcs } from './administration/emails.js'
 import { finishImport, importBatch } from './administration/imports/batch.js'
 import { importRpcs } from './administration/imports/imports.js'
 import { createOrganizationRows } from './administration/imports/organizations.js'
-import { createRows } from './administration/imports/rows.js'
 import { createUserRows } from './administration/imports/users.js'
 import { organizationRpcs } from './administration/organizations.js'
 import { questionRpcs } from './administration/questions.js'
@@ -172,8 +171,8 @@ export function createApplication(deps: ApplicationDeps) {
   const { registry, settings, hashing, processNow: now, ...common } = deps
   const parts = createParts(deps)
   const rowsOf = {
-    organizations: createRows(createOrganizationRows(parts)),
-    users: createRows(createUserRows(parts)),
+    organizations: createOrganizationRows(parts),
+    users: createUserRows(parts),
   }
 
   const services: CallsDeps['services'] = [
