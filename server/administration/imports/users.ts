@@ -340,7 +340,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     const meanings = group.map(each => {
       const user = userOf(each)
       const names = namesOf(each, user)
-      const claims = claimsOf(each, user)
+      const claims = uniqueNamesOf(each, user)
       const isWrong = each.wrong.some(({ field }) => isGiven(each, field))
       const of = { found: user, names, isWrong, free, seen: digestOf(user && seenOf(user)) }
       return { read: each, row: each.row, index: each.index, what: 'user', key: 'username', claims, ...of } as const
@@ -434,7 +434,7 @@ interface Claim {
   readonly name: string
 }
 
-function claimsOf({ row: { id }, key, form, texts: { nickname } }: Read, user: BatchedUser | undefined): Claim[] {
+function uniqueNamesOf({ row: { id }, key, form, texts: { nickname } }: Read, user: BatchedUser | undefined): Claim[] {
   const before = user && nicknameKey(user.nickname)
   const ofNickname = user && form.nickname === undefined ? '' : nicknameKey(nickname ?? '')
   return [
