@@ -87,7 +87,7 @@ export async function openRegistry(
   options: { log: Log; connections?: number; at?: Promise<Source> },
 ) {
   const source = await (options.at ?? resolveDatabase(settings, options.log))
-  const database = openDatabase(() => source.url, options.connections, options.log)
+  const database = openDatabase(() => source.url, options.connections, options.log, settings.timeZone)
   return {
     ...defineModels(database, createStoredKeys(database, source.masterKey)),
     /** Releases the database. An embedded database stops unless another process uses it. */

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import { Op, type Transaction } from 'sequelize'
+import { literal, Op, type Transaction } from 'sequelize'
 import { advisoryKeys } from '../database/advisory-keys.js'
 import {
   type Attribute,
@@ -179,7 +179,7 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
     async add({ activationKey, active = true, ...details }: NewOrganization, transaction: Transaction) {
       const { digest, sealed } = newActivationKey(masterKey, activationKey)
       const key = { nameKey: nicknameKey(details.name), keyDigest: digest, keySealed: sealed }
-      const row = { ...details, ...key, active }
+      const row = { creationDate: literal(database.today.text) as unknown as string, ...details, ...key, active }
       return (await table.create(row, { transaction })).get()
     },
     /** Changes attributes of an organization. */
