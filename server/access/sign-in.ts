@@ -13,7 +13,7 @@ import { failuresThatLock, limitsOf, type RateLimits, tooManyAttempts } from '..
 import type { AttemptStart, Attempts, CounterKeys, Device, Proof } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { User } from '../models/user.js'
-import { isActive } from '../models/user-state.js'
+import { activeUser } from '../models/user-state.js'
 import type { Passwords, Verdict } from '../passwords/hash.js'
 import { type Pool, type Waiter, waiterOf } from '../passwords/pool.js'
 import { lockout } from '../policy/limits.js'
@@ -134,7 +134,7 @@ export function createSignIns(deps: {
     rateLimits.observe(address, addressLevel)
     call.user ??= account?.id
     if (!obstacle) {
-      const kind = known && account && isActive(account) ? 'known' : waiter.kind
+      const kind = known && account && activeUser.of(account) ? 'known' : waiter.kind
       return { action, usernameKey, call, waiter: { ...waiter, kind }, account, counter, end }
     }
     end()

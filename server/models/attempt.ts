@@ -11,7 +11,7 @@ import type { Audit, AuditEvent } from './audit.js'
 import { addToBucket, type BucketLimit, bucketLevel, relaxed } from './bucket.js'
 import { knowableNetworks, knows, pruneKnown, stillKnown } from './known-network.js'
 import type { MasterKey } from './master-key.js'
-import { active, present } from './user-state.js'
+import { activeUser, presentUser } from './user-state.js'
 
 /**
  * Proofs whose failures count for each account, separately for each proof. `administration` is the password at SignIn of
@@ -232,7 +232,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       const full = sql`CASE WHEN ${failed} >= ${max}::int THEN 'failures' WHEN ${failed} + ${inFlight} >= ${max} THEN 'attempts' END`
       type Row = Account & Omit<AttemptStart, 'account' | 'counter'> & { id: number | null; place: number | null }
       const [row] = await database.run<Row>(sql('attempt-begin')`WITH ${relaxed}, account AS (
-          SELECT * FROM users u WHERE username_key = ${usernameKey} AND ${present}
+          SELECT * FROM users u WHERE username_key = ${usernameKey} AND ${presentUser.sql}
         ), origin AS (
           SELECT CASE WHEN id = ${device?.userId}::int AND EXISTS (SELECT FROM signing_keys WHERE kid = ${device?.kid}) THEN 1
             WHEN ${knows(id, inner)} THEN 2 WHEN ${knows(id, outer)} THEN 3 END AS place
@@ -319,7 +319,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
           WHERE subject = ${subject} RETURNING 1
         ), present AS MATERIALIZED (
           SELECT id, unactivated_seen_at IS NOT NULL AS unactivated FROM users u
-          WHERE id = ${userId} AND ${present} AND (SELECT count(*) FROM cleared) >= 0 FOR KEY SHARE
+          WHERE id = ${userId} AND ${presentUser.sql} AND (SELECT count(*) FROM cleared) >= 0 FOR KEY SHARE
         ), seen AS (UPDATE users SET unactivated_seen_at = clock_timestamp() WHERE id = (
           SELECT id FROM users WHERE id = (SELECT id FROM present WHERE unactivated) AND unactivated_seen_at IS NOT NULL
           FOR NO KEY UPDATE SKIP LOCKED)
@@ -412,7 +412,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
     async accountsKnowing(network: string, max: number): Promise<string[]> {
       const rows = await database.read<{ key: string }>(sql('attempt-accounts-knowing')`
         SELECT u.username_key AS key FROM known_addresses k JOIN users u ON u.id = k.user_id
-        WHERE k.address = ${counterKeys.knownNetwork(network)} AND ${active} AND ${stillKnown}
+        WHERE k.address = ${counterKeys.knownNetwork(network)} AND ${activeUser.sql} AND ${stillKnown}
         ORDER BY k.seen_at DESC LIMIT ${max}`)
       return rows.map(({ key }) => key)
     },

@@ -27,7 +27,7 @@ import {
   type RequiredAttribute,
 } from '../rules/organization.js'
 import type { MasterKey } from './master-key.js'
-import { provides } from './user-state.js'
+import { providerUser } from './user-state.js'
 
 /** Attributes of an organization that can be edited. */
 const details = Object.fromEntries(
@@ -156,11 +156,6 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
       const where = { id: { [Op.in]: ids } }
       return (await table.findAll({ attributes: ['id', 'keySealed'], where, order: ['id'] })).map(row => row.get())
     },
-    /** Returns the number of its users, including deleted users. */
-    async members(id: number, transaction?: Transaction) {
-      const count = sql`SELECT count(*)::int AS count FROM users WHERE organization_id = ${id}`
-      return (await first(database.run<{ count: number }>(count, transaction)))!.count
-    },
     /** Returns another organization with the INEP code. Locks the code, so the result holds until the transaction ends. */
     async withInepCode(inepCode: string, id: number | undefined, transaction: Transaction) {
       const query = sql`SELECT pg_advisory_xact_lock(${advisoryKeys.inepCodes}, hashtext(${inepCode}))`
@@ -246,17 +241,15 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
         sql`SELECT ${held}, u.id AS "providerId"
         FROM users u JOIN provider_keys k ON k.user_id = u.id JOIN organizations o ON o.id = u.organization_id
         WHERE k.key_digest = ${masterKey.digest(activationKeyUse, key)}
-          AND ${provides} AND ${keysWork}`,
+          AND ${providerUser.sql} AND ${keysWork}`,
         sql`FOR SHARE OF u, k ${holdForMember}`,
         t,
       ),
     /** Returns those of the organizations that exist, which stay as they are until the transaction ends. */
-    hold: (ids: readonly number[], t: Transaction) =>
+    async hold(ids: readonly number[], transaction: Transaction): Promise<HeldOrganization[]> {
       // In the order of ids, so that two transactions can't deadlock.
-      database.run<HeldOrganization>(
-        sql('organizations-hold')`
-        SELECT ${held} FROM organizations o WHERE o.id = ANY(${ids}::int[]) ORDER BY o.id ${holdForMember}`,
-        t,
-      ),
+      const held = { where: { id: { [Op.in]: ids } }, order: ['id'], transaction, lock: transaction.LOCK.SHARE }
+      return (await table.findAll({ attributes: ['id', 'active'], ...held })).map(row => row.get())
+    },
   }
 }

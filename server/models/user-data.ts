@@ -6,7 +6,7 @@ import type { AuditAction } from '../policy/audit-actions.js'
 import { organizationFields } from '../rules/organization.js'
 import { profile, profileFields } from '../rules/profile.js'
 import type { Organizations } from './organization.js'
-import { provides } from './user-state.js'
+import { providerUser } from './user-state.js'
 
 /** Metadata of a user's answer to a question. */
 interface SavedAnswer {
@@ -222,7 +222,7 @@ export function createUserData(database: Database, { keysWork }: Pick<Organizati
         SELECT self.password_hash <> '' AS password,
           (SELECT ${keysWork} FROM organizations o WHERE o.id = self.organization_id) AS "keysWork",
           EXISTS (SELECT FROM users u JOIN organizations o ON o.id = u.organization_id
-            WHERE ${provides} AND ${keysWork} AND (self.organization_id IS NULL OR o.id = self.organization_id)) AS provider,
+            WHERE ${providerUser.sql} AND ${keysWork} AND (self.organization_id IS NULL OR o.id = self.organization_id)) AS provider,
           ARRAY (SELECT jsonb_build_object('questionId', q.id, 'question', q.question, 'offered', q.active,
               'counts', a.answer_hash IS NOT NULL OR coalesce(a.next_counts_at <= now(), false),
               'waits', CASE WHEN a.next_counts_at > now() THEN ceil(extract(epoch FROM a.next_counts_at - now())) END)

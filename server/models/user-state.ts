@@ -1,28 +1,35 @@
-// The states of users that several rules ask for, each once: as SQL of a user `u`, and as a function of a row. A user is
-// suspended by `suspended` alone, and deleted by `deleted_at` alone; a deleted one is suspended.
+// The states of users that several rules ask for, each once: a state is a set of values of attributes. A user is suspended by
+// `suspended` alone, and deleted by `deletedAt` alone; a deleted one is suspended.
+import { snakeCase } from '../database/attributes.js'
 import { sql } from '../database/sql.js'
-import type { Role } from '../rules/roles.js'
 
-/** What says whether a user is active. */
-interface State {
-  readonly active: boolean
-  readonly suspended: boolean
+function stateOf<V extends Readonly<Record<string, string | boolean | null>>>(where: V) {
+  const conditions = Object.entries(where).map(([attribute, value]) => {
+    const column = `u.${snakeCase(attribute)}`
+    if (value === null) return `${column} IS NULL`
+    return typeof value === 'boolean' ? `${value ? '' : 'NOT '}${column}` : `${column} = '${value}'`
+  })
+  return {
+    /** For a model. */
+    where,
+    /** For a statement, of a user `u`. */
+    sql: sql.text(conditions.join(' AND ')),
+    /** Whether a row is in it. */
+    of: (row: { readonly [A in keyof V]: unknown }) => Object.keys(where).every(name => row[name] === where[name]),
+  }
 }
 
 /** A user that was activated, and isn't suspended. */
-export const active = sql`u.active AND NOT u.suspended`
-export const isActive = ({ active, suspended }: State) => active && !suspended
+export const activeUser = stateOf({ active: true, suspended: false })
 
 /** A user that waits for its activation. */
-export const inactive = sql`NOT u.active AND NOT u.suspended`
-export const isInactive = ({ active, suspended }: State) => !active && !suspended
+export const inactiveUser = stateOf({ active: false, suspended: false })
 
 /** A user that administers the registry. */
-export const administers = sql`u.role = 'ROLE_ADMIN' AND ${active}`
-export const isAdministrator = (user: State & { readonly role: Role }) => user.role === 'ROLE_ADMIN' && isActive(user)
+export const administratorUser = stateOf({ role: 'ROLE_ADMIN', ...activeUser.where })
 
 /** A user whose provider key works as long as the keys of its organization do. */
-export const provides = sql`u.role = 'ROLE_INSTITUTION' AND ${active}`
+export const providerUser = stateOf({ role: 'ROLE_INSTITUTION', ...activeUser.where })
 
 /** A user that isn't deleted. */
-export const present = sql`u.deleted_at IS NULL`
+export const presentUser = stateOf({ deletedAt: null })

@@ -9,7 +9,7 @@ import type { Audit } from '../models/audit.js'
 import type { MailedKeys } from '../models/mailed-key.js'
 import type { HeldOrganization, Organizations } from '../models/organization.js'
 import type { User, Users } from '../models/user.js'
-import { isInactive } from '../models/user-state.js'
+import { inactiveUser } from '../models/user-state.js'
 import { lockout } from '../policy/limits.js'
 import { takePlace } from '../registration/membership.js'
 import type { Call } from '../requests/call.js'
@@ -85,7 +85,7 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
 }
 
 function canBeActivated(user: Pick<User, 'active' | 'suspended' | 'role'>): boolean {
-  return isInactive(user) && user.role !== 'ROLE_ADMIN'
+  return inactiveUser.of(user) && user.role !== 'ROLE_ADMIN'
 }
 
 /**

@@ -6,7 +6,7 @@ import type { Organizations } from '../../models/organization.js'
 import type { Questions } from '../../models/question.js'
 import type { Users } from '../../models/user.js'
 import type { BatchedUser, Registration, UserBatches } from '../../models/user-batch.js'
-import { isActive } from '../../models/user-state.js'
+import { activeUser } from '../../models/user-state.js'
 import { isImportableHash, type Passwords } from '../../passwords/hash.js'
 import {
   accountFields,
@@ -226,7 +226,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     // A row without an id means the user in any spelling of its username.
     const username = row.id === undefined || texts.username === user.username ? undefined : texts.username
     const email = form.email === undefined || (texts.email ?? null) === user.email ? undefined : (texts.email ?? null)
-    const shownActive = isActive(user)
+    const shownActive = activeUser.of(user)
     const activate = row.active === true && !shownActive
     // Not asked for, the password of a row is for a new user only: a list can be imported again after users have changed theirs.
     const setsPassword =

@@ -9,7 +9,7 @@ import type { Transaction } from '../../database/database.js'
 import type { AdministeredUserRow, AdministeredUsers } from '../../models/administered-user.js'
 import type { Models } from '../../models/define-models.js'
 import type { Administered } from '../../models/email.js'
-import { isAdministrator } from '../../models/user-state.js'
+import { administratorUser } from '../../models/user-state.js'
 import type { Settings } from '../../process/settings.js'
 import { moveObject, type Registrar } from '../../registration/registrar.js'
 import { refuse } from '../../requests/refusal.js'
@@ -180,7 +180,7 @@ export async function keepAnAdministrator(
   row: AdministeredUserRow,
   t: Transaction,
 ): Promise<void> {
-  if (isAdministrator(row) && !(await administeredUsers.anotherAdministrator(row.id, t)))
+  if (administratorUser.of(row) && !(await administeredUsers.anotherAdministrator(row.id, t)))
     refuse(Reason.LAST_ADMINISTRATOR)
 }
 
