@@ -2,23 +2,22 @@
 // repetition as it answered first: so a command that is run again sends all rows, and continues where it was stopped.
 import { stat } from 'node:fs/promises'
 import { setFlagsFromString } from 'node:v8'
+import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { InvalidArgumentError, Option } from 'commander'
-import { ImportState } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { type Import, ImportKind, ImportState } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { changeableAccounts } from '../../../server/rules/changeable-accounts.js'
 import type { Api } from '../../administration.js'
 import type { Command } from '../../command.js'
 import { end, fail, misuse } from '../../exit-codes.js'
 import { describe, type Format, openSource } from '../../files/source.js'
 import { readId } from '../../terminal/ask.js'
-import { printable } from '../../terminal/output.js'
+import { printable, printJson, say } from '../../terminal/output.js'
 import { withProgress } from '../../terminal/progress.js'
 import { readBatches, toRequest } from './import/batches.js'
 import { helpOf } from './import/help.js'
 import { type Noun, nouns } from './import/nouns.js'
-import { print } from './import/outcome.js'
 import { openReport, reportLines } from './import/report.js'
-import { startKeepingIds } from './import/start.js'
-import { look } from './import/survey.js'
+import { look, startKeepingIds } from './import/survey.js'
 import { untilAnswered } from './import/until-answered.js'
 
 interface Options {
@@ -148,4 +147,39 @@ function progressOf(rows: number, total: number, ms: number): string {
 function duration(seconds: number): string {
   if (seconds < 90) return `${Math.ceil(seconds)} s`
   return seconds < 5400 ? `${Math.ceil(seconds / 60)} min` : `${Math.ceil(seconds / 3600)} h`
+}
+
+function print(
+  made: Import,
+  { changes, notes }: { readonly changes: Readonly<Record<string, number>>; readonly notes: number },
+  readAs: string,
+  { json, report, dryRun }: Options,
+): void {
+  if (json) {
+    printJson({ ...importOutput(made), readAs, changes })
+    return
+  }
+  const { id, created, updated, unchanged, rejected, state } = made
+  const counts = `${created} created, ${updated} updated, ${unchanged} unchanged, ${rejected} rejected`
+  if (state === ImportState.ABORTED) say(`Import ${id} is aborted, and nothing is changed: ${counts}.`)
+  else say(`${dryRun ? `Dry run ${id}, nothing is changed` : `Import ${id} is finished`}: ${counts}.`)
+  const fields = Object.entries(changes).map(([field, count]) => `${field} ${count}`)
+  if (fields.length > 0) say(`Changes by field: ${fields.join(', ')}.`)
+  if (rejected > 0)
+    say(
+      report === undefined
+        ? 'To write the rejected rows to a file, run the command again with --report FILE.'
+        : `${report} has the rejected rows.`,
+    )
+  if (notes > 0) {
+    const where = report === undefined ? '' : ` ${report} says which.`
+    say(`New users with another nickname than their username, which isn’t free as one: ${notes}.${where}`)
+  }
+  if (dryRun) say(`To import only what is as it was judged, pass --after-dry-run ${id}.`)
+}
+
+/** An import in plain words. */
+function importOutput({ $typeName: _, $unknown: __, kind, state, createTime, updateTime, ...rest }: Import) {
+  const times = { createTime: timestampDate(createTime!), updateTime: timestampDate(updateTime!) }
+  return { kind: ImportKind[kind].toLowerCase(), state: ImportState[state].toLowerCase(), ...rest, ...times }
 }

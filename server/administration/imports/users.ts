@@ -329,10 +329,8 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     const again = ids.findIndex((id, index) => id !== undefined && ids.indexOf(id) < index)
     if (again > 0)
       return [...(await applyGroup(group.slice(0, again), batch)), ...(await applyGroup(group.slice(again), batch))]
-    await giveNicknames(
-      group.filter(each => !userOf(each) && each.key !== undefined),
-      batch,
-    )
+    const added = group.filter(each => !userOf(each) && each.key !== undefined)
+    await giveNicknames(added, batch)
     const wanted = await findOrganizations(group, batch)
     const movedOf = await findMoved(group, batch)
     // After the locks, behind which a user may have been erased.

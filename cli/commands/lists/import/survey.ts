@@ -1,6 +1,7 @@
 // A first look at a file, before anything is sent.
+import type { StartImportResponse } from '../../../../proto/gen/auth/v1/administration_pb.js'
 import { misuse } from '../../../exit-codes.js'
-import { columnsToRead } from '../../../files/columns.js'
+import { columnsToRead, idOf } from '../../../files/columns.js'
 import { type CellValue, readRows, type Source, unknownColumns } from '../../../files/source.js'
 import { type Noun, nouns } from './nouns.js'
 
@@ -52,4 +53,21 @@ export async function look(source: Source, noun: Noun, how: { readonly keepIds: 
 function dateFormOf(cell: CellValue): string | undefined {
   const match = /^\W*(?:\d{4}-\d\d-\d\d|(\d\d\/\d\d\/\d{4}))/.exec(String(cell ?? ''))
   return match ? (match[1] ? 'dd/MM/yyyy' : 'yyyy-MM-dd') : undefined
+}
+
+/** Starts an import with the highest id of a file or, if that is too high, with the highest one that isn't. */
+export async function startKeepingIds(source: Source, start: (highestId: number) => Promise<StartImportResponse>) {
+  const highest = await findHighestId(source)
+  const answer = await start(highest)
+  return answer.highestId >= highest ? answer : start(await findHighestId(source, answer.highestId))
+}
+
+/** The highest id of the rows of a file that isn't above `most`; without one, 0. */
+async function findHighestId(source: Source, most = Number.POSITIVE_INFINITY): Promise<number> {
+  let highest = 0
+  for await (const { cells } of readRows(source)) {
+    const id = idOf(cells, { isCsv: source.format === 'csv' }) ?? 0
+    if (id <= most && id > highest) highest = id
+  }
+  return highest
 }
