@@ -1,6 +1,6 @@
 /** `auth-admin install`: a usable registry, even if it runs repeatedly or concurrently. */
 import { chown, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
+import { basename, join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { newIdentity } from '../_helpers/backups.js'
 import { documentsOf, keys, openTerminal, runCli, spawnCli } from '../_helpers/cli.js'
@@ -137,6 +137,9 @@ test('registries that share a data folder each keep their password, and say so o
   t.regex(String(second.kept), /\/initial-admin-password-[\da-f]{8}$/)
   t.is(await readFile(usual, 'utf8'), password, 'nothing of the first is overwritten')
   t.is((await stat(second.kept!)).mode & 0o777, 0o600)
+  const { checks } = JSON.parse((await runCli(env, ['doctor', '--json'])).stdout)
+  const { detail } = checks.find(({ check }: { check: string }) => check === 'initial password')
+  for (const { kept } of [first, second]) t.true(detail.split(/[ ,.]+/).includes(basename(kept!)), detail)
   for (const [kept, url] of Object.entries({ [usual]: env.DATABASE_URL, [second.kept!]: other })) {
     const again = await greeting(url)
     t.is(again.kept, kept)
