@@ -24,6 +24,7 @@ for (const [promise, script, ...options] of [
   ['what the code determines is up to date; `npm run docs` regenerates it', 'reference', '--check'],
   ['every file of source and tests belongs to a promise in docs/promises.md', 'promises', '--sum'],
   ['no sentence occurs in two documents', 'twice'],
+  ['no setting, metric, command, reason, exit code or migration of a release is gone or changed', 'names', '--check'],
 ] as const)
   test(promise, t => {
     const args = [`${root}/deploy/build/${script}.mjs`, ...options]
