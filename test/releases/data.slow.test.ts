@@ -16,6 +16,7 @@ import { freshDatabase } from '../_helpers/database.js'
 import { createRequest, password, signUpForm } from '../_helpers/service.js'
 import { signalUntilEnded, spawnService } from '../_helpers/spawned.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
+import { testWith } from '../_helpers/tools.js'
 import { nextVersion, root, runVersion } from '../_helpers/versions.js'
 
 const releases = join(root, 'test/releases')
@@ -143,21 +144,24 @@ test('this version opens its own data and backup, and the next one its data, bef
 const kept = readdirSync(releases).filter(name => name.endsWith('.tar.br'))
 for (const name of kept) {
   // The files of a cluster are those of its kind of machine.
-  const here = process.platform === 'linux' && process.arch === 'x64' ? test : test.skip
-  here(`this version opens the data and the backup of ${name.replace('.tar.br', '')}`, async t => {
-    const folder = await temporaryFolder(t)
-    const archive = brotliDecompressSync(await readFile(join(releases, name)), {
-      params: { [constants.BROTLI_DECODER_PARAM_LARGE_WINDOW]: 1 },
-      maxOutputLength: maxBuffer,
-    })
-    const unpacked = run('tar', ['-C', folder, '-x', '--no-same-owner'])
-    unpacked.child.stdin!.end(archive)
-    await unpacked
-    const user = chooseUser('')
-    const cluster = join(folder, 'data/postgres')
-    if (user)
-      for (const path of ['', ...(await readdir(cluster, { recursive: true }))])
-        await chown(join(cluster, path), user.uid, user.gid)
-    await opens(t, folder)
-  })
+  const here = process.platform === 'linux' && process.arch === 'x64'
+  testWith('Linux on x64', here)(
+    `this version opens the data and the backup of ${name.replace('.tar.br', '')}`,
+    async t => {
+      const folder = await temporaryFolder(t)
+      const archive = brotliDecompressSync(await readFile(join(releases, name)), {
+        params: { [constants.BROTLI_DECODER_PARAM_LARGE_WINDOW]: 1 },
+        maxOutputLength: maxBuffer,
+      })
+      const unpacked = run('tar', ['-C', folder, '-x', '--no-same-owner'])
+      unpacked.child.stdin!.end(archive)
+      await unpacked
+      const user = chooseUser('')
+      const cluster = join(folder, 'data/postgres')
+      if (user)
+        for (const path of ['', ...(await readdir(cluster, { recursive: true }))])
+          await chown(join(cluster, path), user.uid, user.gid)
+      await opens(t, folder)
+    },
+  )
 }
