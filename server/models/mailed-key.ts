@@ -17,7 +17,7 @@ import { first, sql } from '../database/sql.js'
 import { type CounterKeys, countTry } from './attempt.js'
 import { relaxed } from './bucket.js'
 import type { MasterKey } from './master-key.js'
-import { lockForMember } from './organization.js'
+import { type HeldOrganization, held, holdForMember, type Organizations } from './organization.js'
 
 /** Maximum attempts of a mailed key from each client address. */
 export const mostAttempts = 5
@@ -55,7 +55,12 @@ const attributes = {
 export type MailedKeys = ReturnType<typeof createMailedKeys>
 
 /** Creates the mailed keys in a database. */
-export function createMailedKeys(database: Database, masterKey: MasterKey, counterKeys: CounterKeys) {
+export function createMailedKeys(
+  database: Database,
+  masterKey: MasterKey,
+  counterKeys: CounterKeys,
+  { keysWork }: Pick<Organizations, 'keysWork'>,
+) {
   const table = defineTable(database, 'mailed_keys', attributes)
 
   /** Returns the keyed digest of a key, bound to user and purpose. */
@@ -63,8 +68,10 @@ export function createMailedKeys(database: Database, masterKey: MasterKey, count
     masterKey.digest(`mailed-key ${purpose} ${userId}`, key)
 
   /** Whether a row has this key, and it is valid. */
-  const valid = (userId: number, purpose: Purpose, key: string) => sql`m.user_id = ${userId}
-    AND m.purpose = ${purpose} AND m.key_digest = ${digest(userId, purpose, key)} AND m.expires_at > now()`
+  const valid = (userId: number, purpose: Purpose, key: string) => {
+    const keyDigest = digest(userId, purpose, key)
+    return { userId, purpose, keyDigest, expiresAt: { [Op.gt]: fromNow(0) } }
+  }
 
   async function replace(
     userId: number,
@@ -114,31 +121,28 @@ export function createMailedKeys(database: Database, masterKey: MasterKey, count
       return rows.map(row => row.get())
     },
     /** Spends a recovery key. Of parallel calls, only one returns true. */
-    async spend(userId: number, key: string, t: Transaction) {
-      const spend = sql('mailed-key-spend')`
-        DELETE FROM mailed_keys m WHERE ${valid(userId, 'recovery', key)} RETURNING 1`
-      return (await database.run(spend, t)).length > 0
-    },
+    spend: async (userId: number, key: string, transaction: Transaction) =>
+      (await table.destroy({ where: valid(userId, 'recovery', key), transaction })) > 0,
     /** Spends a code, and returns the e-mail address that it confirms; undefined for a wrong code. */
-    async spendEmail(userId: number, code: string, t: Transaction) {
-      const spend = sql('mailed-key-spend-email')`
-        DELETE FROM mailed_keys m WHERE ${valid(userId, 'email', code)} RETURNING email`
-      return (await first(database.run<{ email: string }>(spend, t)))?.email
+    async spendEmail(userId: number, code: string, transaction: Transaction) {
+      const where = valid(userId, 'email', code)
+      const row = await table.findOne({ where, transaction, lock: transaction.LOCK.UPDATE })
+      await row?.destroy({ transaction })
+      return row?.get().email ?? undefined
     },
-    /** Returns the active organization of an activation key; undefined for a wrong key. With a transaction, spends the key. */
-    async organizationOf(userId: number, key: string, t?: Transaction) {
-      const found = sql`SELECT o.id, m.key_digest FROM mailed_keys m JOIN organizations o ON o.id = m.organization_id
-        WHERE ${valid(userId, 'activation', key)} AND o.active`
+    /** Returns the organization of an activation key that works. With a transaction, locks it, and spends the key. */
+    organizationOf(userId: number, key: string, t?: Transaction) {
+      const found = sql`SELECT ${held}, m.key_digest FROM mailed_keys m JOIN organizations o ON o.id = m.organization_id
+        WHERE m.user_id = ${userId} AND m.purpose = 'activation' AND m.key_digest = ${digest(userId, 'activation', key)}
+          AND m.expires_at > now() AND ${keysWork}`
       // Locks the organization first: an attempt while the organization is inactive doesn't spend the key.
       const spend = sql('mailed-key-spend-activation')`
-        WITH organization AS (${found} ${lockForMember})
+        WITH organization AS (${found} ${holdForMember})
         DELETE FROM mailed_keys m USING organization o
         WHERE m.user_id = ${userId} AND m.purpose = 'activation' AND m.key_digest = o.key_digest AND m.organization_id = o.id
-        RETURNING o.id`
-      const rows = t
-        ? database.run<{ id: number }>(spend, t)
-        : database.read<{ id: number }>(sql('mailed-key-organization')`${found}`)
-      return (await first(rows))?.id
+        RETURNING ${held}`
+      const look = sql('mailed-key-organization')`${found}`
+      return first(t ? database.run<HeldOrganization>(spend, t) : database.read<HeldOrganization>(look))
     },
     /** Voids mailed keys. */
     async void(userId: number, purposes: readonly Purpose[], transaction: Transaction) {

@@ -13,6 +13,7 @@ import {
 import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 import type { MasterKey } from './master-key.js'
+import { administratorUser } from './user-state.js'
 
 const attributes = {
   userId: key(integer),
@@ -123,19 +124,22 @@ export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey,
       return rows.map(row => row.get().userId)
     },
     /** Clears the counts of wrong codes and ends the lock. Returns whether anything changed. */
-    async unlock(userId: number, t: Transaction) {
-      const unlock = sql('totp-unlock')`
-        UPDATE totp_secrets SET failures = 0, day_failures = 0, window_ends = clock_timestamp(), day_ends = clock_timestamp(),
-          locked_at = NULL
-        WHERE user_id = ${userId} AND (locked_at IS NOT NULL OR (failures > 0 AND window_ends > clock_timestamp())
-          OR (day_failures > 0 AND day_ends > clock_timestamp())) RETURNING 1`
-      return (await database.run(unlock, t)).length > 0
+    async unlock(userId: number, transaction: Transaction) {
+      const [none, some, now] = [0, { [Op.gt]: 0 }, fromNow(0)]
+      const later = { [Op.gt]: now }
+      const running = [
+        { failures: some, windowEnds: later },
+        { dayFailures: some, dayEnds: later },
+      ]
+      const where = { userId, [Op.or]: [{ lockedAt: { [Op.not]: null } }, ...running] }
+      const ended = { failures: none, dayFailures: none, windowEnds: now, dayEnds: now, lockedAt: null }
+      return (await table.update(ended, { where, transaction }))[0] > 0
     },
     /** Returns the number of active administrators, and of those without one-time codes. */
     async coverage() {
       const count = sql('totp-coverage')`
         SELECT count(*)::int AS administrators, (count(*) FILTER (WHERE secret_sealed IS NULL))::int AS "withoutCodes"
-        FROM users u LEFT JOIN totp_secrets t ON t.user_id = u.id WHERE u.role = 'ROLE_ADMIN' AND u.active AND NOT u.suspended`
+        FROM users u LEFT JOIN totp_secrets t ON t.user_id = u.id WHERE ${administratorUser.sql}`
       return (await first(database.run<{ administrators: number; withoutCodes: number }>(count)))!
     },
     /** Deletes the secrets of a user. Returns whether any existed. */
