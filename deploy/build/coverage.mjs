@@ -5,7 +5,6 @@
 import { readdir, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { fileURLToPath } from 'node:url'
 
 const folder = process.argv[2]
 const dist = new URL('../../dist/', import.meta.url)
