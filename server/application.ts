@@ -19,7 +19,6 @@ import { emailRpcs as queuedEmailRpcs } from './administration/emails.js'
 import { finishImport, importBatch } from './administration/imports/batch.js'
 import { importRpcs } from './administration/imports/imports.js'
 import { createOrganizationRows } from './administration/imports/organizations.js'
-import { createRows } from './administration/imports/rows.js'
 import { createUserRows } from './administration/imports/users.js'
 import { organizationRpcs } from './administration/organizations.js'
 import { questionRpcs } from './administration/questions.js'
@@ -185,8 +184,8 @@ export function createApplication(deps: ApplicationDeps) {
     passwordUpdateByUsername: passwordUpdateByUsername({ ...sessions, users, policy, settings }),
   }
   const rowsOf = {
-    organizations: createRows(createOrganizationRows({ organizations, organizationRegistrar, settings })),
-    users: createRows(createUserRows({ ...form, registrar, users, userBatches, organizations, questions, passwords })),
+    organizations: createOrganizationRows({ organizations, organizationRegistrar, settings }),
+    users: createUserRows({ ...form, registrar, users, userBatches, organizations, questions, passwords }),
   }
   const importDeps = { imports, pool, masterKey, settings, rowsOf }
   const administrationRpcs = {

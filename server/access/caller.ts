@@ -2,6 +2,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Device } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { CallerRow, User, Users } from '../models/user.js'
+import { administratorUser } from '../models/user-state.js'
 import type { UserRights } from '../policy/row.js'
 import type { Call, IncomingCall } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
@@ -98,7 +99,7 @@ function toCaller(claims: Verified, user: CallerRow | undefined): Caller | undef
   if (!user || user.suspended || user.tokenGeneration !== claims.ver) return undefined
   const session = { ...sessionOf(claims), expiresAt: claims.exp }
   if (endedWithAddress(session, user)) return undefined
-  return { user, session, admin: user.role === 'ROLE_ADMIN' && user.active, enrolled: user.enrolled }
+  return { user, session, admin: administratorUser.of(user), enrolled: user.enrolled }
 }
 
 /**

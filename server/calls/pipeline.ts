@@ -14,6 +14,7 @@ import type { AdministeredUserRow, AdministeredUsers } from '../models/administe
 import type { Administered } from '../models/email.js'
 import type { Services } from '../models/service.js'
 import type { Users } from '../models/user.js'
+import { administratorUser } from '../models/user-state.js'
 import type { AdministrationPolicy, Policy, PublicPolicies, ServicePolicy, UserRights } from '../policy/row.js'
 import type { Settings } from '../process/settings.js'
 import { type Call, type CallingService, checkShape, type IncomingCall } from '../requests/call.js'
@@ -310,10 +311,8 @@ function enterAsAdministrator<Target>(
         if (service)
           permitAdministeringService(policy, (await services.find(service.name, t)) ?? refuse(Reason.INVALID_TOKEN))
         const { caller, target } = await administeredUsers.lockPair(user?.id, subject.user?.(found).id, t)
-        if (user) {
-          const isAdministrator = caller?.role === 'ROLE_ADMIN' && caller.active && !caller.suspended
-          if (!isAdministrator || caller.tokenGeneration !== user.tokenGeneration) refuse(Reason.INVALID_TOKEN)
-        }
+        if (user && !(caller && administratorUser.of(caller) && caller.tokenGeneration === user.tokenGeneration))
+          refuse(Reason.INVALID_TOKEN)
         return permitOn(await subject.lock(found, target, t))
       },
       async notify({ action, subject_id: subjectId }, target, read, t) {

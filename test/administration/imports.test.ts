@@ -512,7 +512,9 @@ test.serial('a batch may have 250 rows with every field and four answers each', 
     ...{ passwordHash: '$2b$04$x', organizationInepCode: '1', providerKey: 'x' },
     form: { ...profileValues, username: `u${index}`, nickname: `n${index}`, email: 'a@b.org', role: 'ROLE_CLIENT' },
   }))
-  const { answer } = await importUsers(users, { keepIds: true, dryRun: true, highestId: 1_249 })
+  const send = () => importUsers(users, { keepIds: true, dryRun: true, highestId: 1_249 })
+  // On a busy machine its transaction may take longer than any may. The command line also sends a batch again.
+  const { answer } = await send().catch(send)
   t.is(answer.import?.nextRow, 250)
 })
 

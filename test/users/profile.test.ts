@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { sql } from '../../server/database/sql.js'
 import { signedInForFile } from '../_helpers/administration.js'
+import { anyAddress } from '../_helpers/crowd.js'
 import { definedNames, profileNames, profileValues, requiredNames, wrongValues } from '../_helpers/fields.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
@@ -209,6 +210,33 @@ test('a user changes its username with the password; tokens stay valid, and only
   const { text } = await service.request('POST', '/auth.v1.Users/VerifyToken', { body: { token } })
   t.like(JSON.parse(text), { active: true, username: name })
   t.true((await events(token)).includes('user.set-own-username ok'))
+})
+
+test('a new username keeps the higher count of failures, its own from before it had a user, or that of the user', async t => {
+  for (const [ofUser, ofName] of [
+    [1, 9],
+    [9, 1],
+  ] as const) {
+    const { token, username } = await service.signUp('ROLE_CLIENT')
+    const name = newName()
+    const fail = async (user: string, times: number) => {
+      const query = { username: user, password: 'errada-errada' }
+      for (let n = 0; n < times; n++)
+        refused(
+          t,
+          await service.request('POST', '/users/login', { query, headers: elsewhere }),
+          404,
+          'INVALID_CREDENTIALS',
+        )
+    }
+    const elsewhere = { 'x-forwarded-for': anyAddress() }
+    await fail(username, ofUser)
+    await fail(name, ofName)
+    t.is((await setUsername(token, name)).status, 200)
+    await fail(name, 1)
+    const query = { username: name, password }
+    refused(t, await service.request('POST', '/users/login', { query, headers: elsewhere }), 429, 'TOO_MANY_ATTEMPTS')
+  }
 })
 
 test('the user is notified by e-mail, in its language', async t => {

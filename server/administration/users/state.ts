@@ -9,6 +9,7 @@ import type { Transaction } from '../../database/database.js'
 import type { AdministeredUserRow, AdministeredUsers } from '../../models/administered-user.js'
 import type { Models } from '../../models/define-models.js'
 import type { Administered } from '../../models/email.js'
+import { administratorUser } from '../../models/user-state.js'
 import type { Settings } from '../../process/settings.js'
 import { moveObject, type Registrar } from '../../registration/registrar.js'
 import { refuse } from '../../requests/refusal.js'
@@ -179,8 +180,8 @@ export async function keepAnAdministrator(
   row: AdministeredUserRow,
   t: Transaction,
 ): Promise<void> {
-  const administers = row.role === 'ROLE_ADMIN' && row.active && !row.suspended
-  if (administers && !(await administeredUsers.anotherAdministrator(row.id, t))) refuse(Reason.LAST_ADMINISTRATOR)
+  if (administratorUser.of(row) && !(await administeredUsers.anotherAdministrator(row.id, t)))
+    refuse(Reason.LAST_ADMINISTRATOR)
 }
 
 /** Refuses with WRONG_STATE to change a deleted user. */
