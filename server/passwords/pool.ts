@@ -12,7 +12,7 @@ import { type CompareJob, createThreads, type HashJob, type Job, type Result, ty
 type Outcome<J extends Job> = J extends HashJob ? string : J extends CompareJob ? boolean : Result
 
 /** The attributes of a job that decide its place in the queue. */
-export interface Place {
+export interface JobOrigin {
   /** A sign-in of an active account that knows the network; a call of Administration; any other. */
   readonly kind: 'known' | 'administration' | 'other'
   /** Networks of the client address, innermost first. Jobs other than known ones are queued by network. */
@@ -37,7 +37,7 @@ export interface QueuedJob extends Entry {
 }
 
 /** The entry of a job. */
-export function entryOf({ kind, networks, account }: Place): QueuedJob {
+export function entryOf({ kind, networks, account }: JobOrigin): QueuedJob {
   const own: Level = { name: account, rank: 0 }
   const levels = kind === 'known' ? [own, known] : [own, ...networks.map(name => ({ name })), kinds[kind], rest]
   return { levels, networks: levels.map(({ name }) => name), cost: 1 }
@@ -61,7 +61,7 @@ export function createJobQueue<T extends QueuedJob>(room: () => number, recentCo
 }
 
 /** A caller in the queue. */
-export interface Waiter extends Place {
+export interface Waiter extends JobOrigin {
   /**
    * When the caller stops waiting, in ms since 1970. The pool refuses jobs that can't end before it, and earlier when this is
    * beyond `maxWaitMs`.
@@ -163,7 +163,7 @@ export function createPool(options: PoolOptions) {
     return inSpan({ name: 'hash', attributes, parent }, () => threads.run(job))
   }
 
-  function overloaded({ networks }: Place): Refusal {
+  function overloaded({ networks }: JobOrigin): Refusal {
     shed++
     onRefused?.(networks)
     const seconds = (queue.size * threads.averageMs) / threads.count / 1000

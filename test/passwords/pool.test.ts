@@ -6,7 +6,7 @@ import {
   createJobQueue,
   createPool,
   entryOf,
-  type Place,
+  type JobOrigin,
   type Pool,
   type PoolOptions,
   type QueuedJob,
@@ -279,12 +279,12 @@ test('closing refuses waiting and new jobs', async t => {
 // The order in which jobs wait. limits/fair-queue.test.ts has the rules of all fair queues.
 
 interface Job extends QueuedJob {
-  readonly place: Place
+  readonly place: JobOrigin
   readonly name: string
 }
-const jobOf = (place: Place, name = ''): Job => ({ ...entryOf(place), place, name })
+const jobOf = (place: JobOrigin, name = ''): Job => ({ ...entryOf(place), place, name })
 
-const at = (kind: Place['kind'], address: string, account = 'a'): Place => ({
+const at = (kind: JobOrigin['kind'], address: string, account = 'a'): JobOrigin => ({
   kind,
   networks: networksOf(address),
   account,
@@ -302,7 +302,7 @@ function queueOf(recentCount?: (network: string) => number) {
   )
 }
 type Queue = ReturnType<typeof queueOf>
-const add = (queue: Queue, place: Place, name: string, times = 1) => {
+const add = (queue: Queue, place: JobOrigin, name: string, times = 1) => {
   for (let i = 0; i < times; i++) queue.add(jobOf(place, name))
 }
 
@@ -420,7 +420,7 @@ test('during a flood from a /48 a new network waits for a few jobs, and isn’t 
 
 test('the newest job of the longest line is evicted, or the new job itself if all lines are equally long', t => {
   const queue = queueOf()
-  const evictedBy = (place: Place, name: string) => {
+  const evictedBy = (place: JobOrigin, name: string) => {
     queue.limit(queue.size)
     return queue.add(jobOf(place, name))?.name
   }

@@ -22,7 +22,7 @@ import { wrongFields } from '../../requests/wrong-fields.js'
 import { nameImported } from '../../rules/id-ranges.js'
 import { changeBy } from '../security-notices.js'
 import { checkId, checkStarter, missing, toImport } from './imports.js'
-import { createTouched, type Judged, type Problem, type ReadRows, type Rows } from './rows.js'
+import { createTouched, type Judged, type ReadRows, type RowProblem, type Rows } from './rows.js'
 
 /** Maximum rows of a batch. */
 const maxBatch = 250
@@ -242,7 +242,7 @@ function rejectedRows(judged: readonly Judged[], firstRow: number): RejectedRow[
   })
 }
 
-function toRow(row: number, reason: string, problems: readonly Problem[]): RejectedRow {
+function toRow(row: number, reason: string, problems: readonly RowProblem[]): RejectedRow {
   return create(RejectedRowSchema, { row, reason, problems: [...problems] })
 }
 

@@ -17,7 +17,7 @@ import type { Pool } from '../../passwords/pool.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { refuse } from '../../requests/refusal.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
-import { changeableAccounts } from '../../rules/changeable-accounts.js'
+import { changeableAccounts } from '../../rules/import-changes.js'
 
 const kinds: Readonly<Record<KindName, ImportKind>> = {
   organizations: ImportKind.ORGANIZATIONS,

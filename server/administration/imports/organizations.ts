@@ -23,7 +23,7 @@ import {
   digestOf,
   type Judged,
   keyProblems,
-  type Problem,
+  type RowProblem,
   type Rows,
   readInSlices,
   rejected,
@@ -34,7 +34,7 @@ import {
 interface Read {
   readonly row: ImportedOrganization
   readonly index: number
-  readonly wrong: readonly Problem[]
+  readonly wrong: readonly RowProblem[]
   readonly details: OrganizationDetails
   /** The activation key that it brings; empty for none. */
   readonly key: string
@@ -43,7 +43,7 @@ interface Read {
 }
 
 /** A row to apply. */
-interface Entry {
+interface PlannedOrganization {
   readonly found: OrganizationRow | undefined
   readonly details: OrganizationDetails
   /** Of a new one. */
@@ -65,7 +65,7 @@ export function createOrganizationRows({
     { row, wrong, details, key }: Read,
     found: OrganizationRow | undefined,
     { of, t }: Batch,
-  ): Promise<Decision<Entry>> {
+  ): Promise<Decision<PlannedOrganization>> {
     const isMissing = !found && details.name === undefined
     const { inepCode } = details
     const isDamaged = inepCode && inepCode !== found?.inepCode && isDamagedNumber(nicknameKey(row.form?.inepCode ?? ''))
@@ -134,7 +134,11 @@ export function createOrganizationRows({
     ])
   }
 
-  async function apply({ found, details, ...more }: Entry, by: NotifiedChange, t: Transaction): Promise<number> {
+  async function apply(
+    { found, details, ...more }: PlannedOrganization,
+    by: NotifiedChange,
+    t: Transaction,
+  ): Promise<number> {
     if (found) await registrar.change(found, details, by, t)
     return found?.id ?? (await registrar.add({ ...details, ...more } as NewOrganization, t)).id
   }

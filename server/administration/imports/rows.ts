@@ -11,12 +11,12 @@ import { Refusal } from '../../requests/refusal.js'
 import { isUuid } from '../../rules/names.js'
 
 /** Why a field of a row is rejected. */
-export type Problem = Pick<ImportProblem, 'field' | 'message'>
+export type RowProblem = Pick<ImportProblem, 'field' | 'message'>
 
 /** The outcome of a row that changes nothing. */
 type Unapplied =
   | { readonly kind: 'unchanged' }
-  | { readonly kind: 'rejected'; readonly reason: ReasonName; readonly problems: readonly Problem[] }
+  | { readonly kind: 'rejected'; readonly reason: ReasonName; readonly problems: readonly RowProblem[] }
 
 /** The outcome of a row. */
 type Outcome =
@@ -27,13 +27,13 @@ type Outcome =
 /** What is to be done for a row: an entry to apply, with the fields that it changes of an existing record, and what to say of it. */
 export type Decision<Entry> =
   | Unapplied
-  | { readonly entry: Entry; readonly fields?: readonly string[]; readonly notes?: readonly Problem[] }
+  | { readonly entry: Entry; readonly fields?: readonly string[]; readonly notes?: readonly RowProblem[] }
 
 /** A judged row. */
 export interface Judged {
   readonly outcome: Outcome
   /** What is to be said of an applied row. */
-  readonly notes: readonly Problem[]
+  readonly notes: readonly RowProblem[]
   /** Digest of the record as the row found it. */
   readonly seen: Buffer
 }
@@ -59,7 +59,7 @@ export interface Batch extends Change {
 /** A row, and the record that it means. */
 interface Meaning {
   readonly what: 'organization' | 'user'
-  readonly row: { readonly id?: number; readonly line?: number; readonly problems: readonly Problem[] }
+  readonly row: { readonly id?: number; readonly line?: number; readonly problems: readonly RowProblem[] }
   /** Its number in the batch. */
   readonly index: number
   /** Whether fields that it gives are wrong. */
@@ -153,7 +153,7 @@ export function createTouched(
       index: number,
       names: readonly string[],
       { field, what }: { field: string; what: string },
-    ): Problem[] {
+    ): RowProblem[] {
       const place = names.map(name => places.get(name)).find(place => place !== undefined)
       if (place === undefined) return []
       const word = row.line === undefined ? 'row' : 'line'
@@ -161,7 +161,7 @@ export function createTouched(
       return [{ field, message }]
     },
     /** The problems of unique names that earlier rows gave to other records; a dry run has only noted those of earlier batches. */
-    takenBy(row: Placed, claims: readonly { readonly field: string; readonly name: string }[]): Problem[] {
+    takenBy(row: Placed, claims: readonly { readonly field: string; readonly name: string }[]): RowProblem[] {
       return claims.flatMap(({ field, name }) => {
         const place = places.get(name)
         if (place === undefined) return []
@@ -182,7 +182,7 @@ export function createTouched(
 }
 
 /** The problem of a change to a value, null for none, that `change_accounts` doesn't permit. */
-export function withheld(field: string, column: string, what: string, value: unknown): Problem {
+export function withheld(field: string, column: string, what: string, value: unknown): RowProblem {
   return {
     field,
     message: `This would ${value === null ? 'clear' : 'change'} ${column} of an existing ${what}, which opens access: permit it with --change-accounts ${column}.`,
@@ -190,7 +190,7 @@ export function withheld(field: string, column: string, what: string, value: unk
 }
 
 /** The problem of a number that a spreadsheet took for an amount. */
-export function damaged(field: string, what: string): Problem {
+export function damaged(field: string, what: string): RowProblem {
   return {
     field,
     message: `A spreadsheet has changed this ${what}: enter it again, in a column that is formatted as text.`,
@@ -198,7 +198,7 @@ export function damaged(field: string, what: string): Problem {
 }
 
 /** The problem of a column that only moves from other systems need. */
-export const needsKeptIds = (field: string): Problem => ({ field, message: 'This column needs --keep-ids.' })
+export const needsKeptIds = (field: string): RowProblem => ({ field, message: 'This column needs --keep-ids.' })
 
 /** The problems of a key that a row brings, which its record doesn't have: the key is a UUID, and no record has it. */
 export function keyProblems(
@@ -206,7 +206,7 @@ export function keyProblems(
   key: string,
   { keepIds }: Pick<ImportRow, 'keepIds'>,
   holder: string | undefined,
-): Problem[] {
+): RowProblem[] {
   if (!keepIds) return [needsKeptIds(field)]
   if (!isUuid(key)) return [{ field, message: 'Use a key in the form of a UUID.' }]
   return holder === undefined ? [] : [{ field, message: `Another record has this key: ${holder.replace(':', ' #')}.` }]
@@ -251,7 +251,7 @@ export async function readInSlices<Row, Read>(
 }
 
 /** Rejects a row. */
-export function rejected(reason: ReasonName, ...problems: readonly Problem[]): Unapplied {
+export function rejected(reason: ReasonName, ...problems: readonly RowProblem[]): Unapplied {
   return { kind: 'rejected', reason, problems }
 }
 

@@ -37,7 +37,7 @@ import {
   type Judged,
   keyProblems,
   needsKeptIds,
-  type Problem,
+  type RowProblem,
   type Rows,
   readInSlices,
   rejected,
@@ -61,7 +61,7 @@ interface Read {
   /** The nickname of a new user without one becomes a free one when the row is judged. */
   texts: FormTexts
   /** Wrong fields, including those that only a new user needs. */
-  readonly wrong: readonly Problem[]
+  readonly wrong: readonly RowProblem[]
   /** Key of the username; undefined without a valid one. */
   readonly key: string | undefined
   /** The provider key that it brings; empty for none. */
@@ -69,7 +69,7 @@ interface Read {
 }
 
 /** A row to apply. */
-type Entry = Registration<number> | UserChange
+type PlannedUser = Registration<number> | UserChange
 
 /** The answers that a row brings. */
 type Answers = Pick<Registration, 'securityQuestion' | 'answers' | 'unmatched'>
@@ -78,11 +78,11 @@ type Answers = Pick<Registration, 'securityQuestion' | 'answers' | 'unmatched'>
 interface Moved {
   readonly answers: Answers
   readonly isNewKey: boolean
-  readonly problems: readonly Problem[]
+  readonly problems: readonly RowProblem[]
 }
 
 /** What a row says about the organization: its id, null for none; undefined if it stays. */
-type Wanted = number | null | undefined | Problem
+type Wanted = number | null | undefined | RowProblem
 
 /** Creates the rows of users. */
 export function createUserRows(deps: Deps): Rows<ImportedUser> {
@@ -165,7 +165,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
   }
 
   /** The hash of a row's password to store; undefined without a password. */
-  function hashOf({ index, row, form }: Read, { hashes, of }: Batch): string | undefined | Problem {
+  function hashOf({ index, row, form }: Read, { hashes, of }: Batch): string | undefined | RowProblem {
     const hash = hashes.get(index)
     if (hash !== undefined) return hash
     if (row.passwordHash) {
@@ -185,7 +185,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
   function create(read: Read, wanted: WantedBy, moved: Moved, batch: Batch): Decision<Registration<number>> {
     const { row, form, texts, wrong } = read
     const hasPassword = Boolean(form.password) && !batch.hashes.has(read.index)
-    const problems: Problem[] = wrong.filter(({ field }) => field !== 'password' || hasPassword)
+    const problems: RowProblem[] = wrong.filter(({ field }) => field !== 'password' || hasPassword)
     if (form.role === 'ROLE_ADMIN')
       problems.push({ field: 'role', message: 'An import doesn’t create administrators.' })
     const passwordHash = problems.length > 0 && !row.passwordHash ? undefined : hashOf(read, batch)
@@ -232,7 +232,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     const setsPassword =
       changeAccounts.includes('password') && Boolean(row.passwordHash || form.password || batch.hashes.has(read.index))
 
-    const problems: Problem[] = wrong.filter(
+    const problems: RowProblem[] = wrong.filter(
       ({ field }) =>
         isGiven(read, field) ||
         (field === 'password' && setsPassword && Boolean(form.password) && !batch.hashes.has(read.index)),
@@ -345,14 +345,14 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     })
     await batch.touched.read(meanings.flatMap(({ names, claims }) => [...names, ...claims.map(({ name }) => name)]))
 
-    function decide(read: Read, user: BatchedUser | undefined, claims: readonly Claim[]): Decision<Entry> {
+    function decide(read: Read, user: BatchedUser | undefined, claims: readonly Claim[]): Decision<PlannedUser> {
       if (hasDamagedName(read, user)) return rejected('INVALID_SIGN_UP', damaged('username', 'telephone number'))
       const moved = movedOf(read, user)
       const decided = user ? change(read, user, wanted, moved, batch) : create(read, wanted, moved, batch)
       const taken = 'entry' in decided ? batch.touched.takenBy(read.row, claims) : []
       return taken.length > 0 ? rejected('INVALID_SIGN_UP', ...taken) : decided
     }
-    const decisions: Decision<Entry>[] = []
+    const decisions: Decision<PlannedUser>[] = []
     for (const meaning of meanings)
       decisions.push(await decideOn(meaning, batch, () => decide(meaning.read, meaning.found, meaning.claims)))
     const entries = decisions.flatMap(decision => ('entry' in decision ? [decision.entry] : []))
@@ -367,7 +367,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
   }
 
   /** Applies entries, in order, and returns their ids, or why one is refused. */
-  async function apply(entries: readonly Entry[], { of, t, record, by: notice, administratorId: id }: Batch) {
+  async function apply(entries: readonly PlannedUser[], { of, t, record, by: notice, administratorId: id }: Batch) {
     const applied = await registrar.apply(entries, { notice, id, continued: of.keepIds }, t)
     for (const [index, result] of applied.entries()) {
       const entry = entries[index]!
@@ -459,7 +459,7 @@ function namesIn(reads: readonly Read[]): [ids: number[], keys: string[]] {
   ]
 }
 
-function isProblem(value: unknown): value is Problem {
+function isProblem(value: unknown): value is RowProblem {
   return typeof value === 'object' && value !== null && 'field' in value
 }
 
