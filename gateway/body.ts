@@ -142,14 +142,16 @@ export function parseJson(text: string, turn: Turn): unknown {
  * unpaired surrogates, written as `\ud800`.
  */
 function check(value: unknown, depth: number, count: number): number {
-  if (count === maxValues) throw new HttpError('MALFORMED_REQUEST', `The body has more than ${maxValues} values.`)
   let counted = count + 1
+  // Before it looks at the items of a list.
+  if (counted + (Array.isArray(value) ? value.length : 0) > maxValues)
+    throw new HttpError('MALFORMED_REQUEST', `The body has more than ${maxValues} values.`)
   if (typeof value === 'string') {
     if (/\p{Surrogate}/u.test(value))
       throw new HttpError('MALFORMED_REQUEST', 'The body contains an unpaired surrogate.')
   } else if (typeof value === 'object' && value !== null) {
     if (depth === 0) throw new HttpError('MALFORMED_REQUEST', 'The body is nested too deeply.')
-    for (const key in value) counted = check((value as Record<string, unknown>)[key], depth - 1, counted)
+    for (const item of Array.isArray(value) ? value : Object.values(value)) counted = check(item, depth - 1, counted)
   }
   return counted
 }

@@ -6,7 +6,7 @@ import type { References } from '../calls/pipeline.js'
 import type { Audit } from '../models/audit.js'
 import type { VerifiedLink } from '../models/audit-chain.js'
 import type { AuditFilter, RecordedEvent } from '../models/audit-list.js'
-import type { UserNames } from '../models/user-names.js'
+import type { Users } from '../models/user.js'
 import type { OpenPage } from '../requests/paging.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import { checkText } from '../requests/texts.js'
@@ -15,7 +15,7 @@ import { wrongFields } from '../requests/wrong-fields.js'
 interface Deps {
   references: References
   audit: Audit
-  users: Pick<UserNames, 'usernames'>
+  users: Pick<Users, 'usernames'>
   openPage: OpenPage
 }
 

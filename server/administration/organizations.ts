@@ -10,6 +10,7 @@ import type { AdministrationRpcs, Checked } from '../calls/context.js'
 import type { References } from '../calls/pipeline.js'
 import type { Transaction } from '../database/database.js'
 import type { OrganizationDetails, OrganizationRow, Organizations } from '../models/organization.js'
+import type { Users } from '../models/user.js'
 import type { Settings } from '../process/settings.js'
 import { changedDetails, type OrganizationRegistrar, readOrganization } from '../registration/organizations.js'
 import type { OpenPage } from '../requests/paging.js'
@@ -26,17 +27,18 @@ import { changeBy } from './security-notices.js'
 /** The RPCs of organizations. */
 export function organizationRpcs(deps: {
   organizations: Organizations
+  users: Pick<Users, 'members'>
   references: Pick<References, 'organization'>
   organizationRegistrar: OrganizationRegistrar
   settings: Pick<Settings, 'mailLocale' | 'timeZone'>
   openPage: OpenPage
 }) {
-  const { organizations, references, organizationRegistrar: registrar, settings, openPage } = deps
+  const { organizations, users, references, organizationRegistrar: registrar, settings, openPage } = deps
 
   /** An organization with the number of its members. The etag doesn't cover the key, so a list shows the same one. */
   async function show(row: OrganizationRow, { t, key = false }: { t?: Transaction; key?: boolean } = {}) {
     const shown = toOrganization(row)
-    shown.members = await organizations.members(row.id, t)
+    shown.members = await users.members(row.id, t)
     if (key) shown.record!.activationkey = organizations.activationKey(row)
     return shown
   }
@@ -126,7 +128,7 @@ export function organizationRpcs(deps: {
       await transact(async ({ t, record, target: row }) => {
         const { id } = row
         checkEtag(request.etag, toOrganization(row))
-        const members = await organizations.members(id, t)
+        const members = await users.members(id, t)
         if (members > 0) {
           refuse(Reason.WRONG_STATE, { text: `${name} has ${members} members: move them first, or deactivate it.` })
         }

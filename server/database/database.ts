@@ -96,6 +96,8 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
   const sequelize = openSequelize(connections, maxConnections)
   if (tracing) traceSequelize(sequelize)
   const { connectionManager } = sequelize
+  const acquire = connectionManager.getConnection.bind(connectionManager)
+  connectionManager.getConnection = options => acquire(options).catch(failConnection)
   let timeouts = 0
 
   /** Throws the error of a connection that the pool couldn't get. */
@@ -109,7 +111,7 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
 
   /** Runs `work` on a connection of the pool. */
   async function onConnection<T>(work: (client: Client) => Promise<T>): Promise<T> {
-    const client = (await connectionManager.getConnection({ type: 'write' }).catch(failConnection)) as Client
+    const client = (await connectionManager.getConnection({ type: 'write' })) as Client
     try {
       return await work(client)
     } finally {
@@ -130,7 +132,7 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
 
   const transactOnce: Database['transact'] = async (work, { unlimited = false, snapshot = false } = {}) => {
     const options = snapshot ? { isolationLevel: Transaction.ISOLATION_LEVELS.REPEATABLE_READ } : {}
-    const transaction = await sequelize.transaction(options).catch(failConnection)
+    const transaction = await sequelize.transaction(options)
     const client = clientOf(transaction)
     client.setUnlimited(unlimited)
     try {

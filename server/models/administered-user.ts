@@ -1,13 +1,24 @@
-import type { Transaction } from 'sequelize'
+import { type FindOptions, Op, type Transaction } from 'sequelize'
 import { advisoryKeys } from '../database/advisory-keys.js'
-import { flag, hasDefault, integer, key, nullable, type Row, selectList, time } from '../database/attributes.js'
+import {
+  defineTable,
+  flag,
+  fromNow,
+  hasDefault,
+  integer,
+  key,
+  nullable,
+  type Row,
+  selectList,
+  time,
+} from '../database/attributes.js'
 import type { Database } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
 import { nicknameKey } from '../rules/names.js'
 import type { Role } from '../rules/roles.js'
 import { readTelephone } from '../rules/telephone.js'
 import { daysUntilErasure } from './erasure.js'
-import { type CallerRow, enrolled, selectUsers, type User } from './user.js'
+import { type CallerRow, enrolled, selectUsers, type User, userAttributes } from './user.js'
 
 /** Attributes of a user that only administration reads. */
 const administered = {
@@ -78,6 +89,9 @@ function searched(text: string, byEmail: boolean): Query {
 }
 
 const isUnactivated = sql`unactivated_seen_at IS NOT NULL AND NOT active AND NOT suspended`
+const unactivated = { unactivatedSeenAt: { [Op.not]: null }, active: false, suspended: false }
+
+const administrators = { role: 'ROLE_ADMIN', active: true, suspended: false } as const
 
 // A subquery for each account uses the index by subject; a join would scan the whole log.
 const originIn = (table: Query, order: Query) =>
@@ -85,8 +99,12 @@ const originIn = (table: Query, order: Query) =>
 
 /** Creates the methods for the users in a database. */
 export function createAdministeredUsers(database: Database) {
-  const idsOf = async (query: Query, t?: Transaction) =>
-    (await database.run<{ id: number }>(query, t)).map(({ id }) => id)
+  const table = defineTable(database, 'users', userAttributes)
+  const idsOf = async (options: FindOptions) =>
+    (await table.findAll({ attributes: ['id'], ...options })).map(row => row.get().id)
+  /** Locks the first user of an order whom no other transaction locks, and returns its id. */
+  const lockFirst = async (order: string, where: FindOptions['where'], t: Transaction) =>
+    (await idsOf({ where, order: [order], limit: 1, transaction: t, lock: t.LOCK.NO_KEY_UPDATE, skipLocked: true }))[0]
   const one = (query: Query, t?: Transaction) => first(database.run<AdministeredUserRow>(query, t))
   return {
     /** Returns the user with an id, or with the key of a username. */
@@ -107,11 +125,10 @@ export function createAdministeredUsers(database: Database) {
       // By id, so that two transactions can't deadlock.
       const ids = [...new Set([callerId, targetId])].filter(id => id !== undefined).sort((a, b) => a - b)
       for (const id of ids) {
-        // Not FOR UPDATE, which would block foreign key checks, such as those of known addresses during a sign-in.
-        const toChange = sql('user-lock-to-change')`SELECT FROM users WHERE id = ${id} FOR NO KEY UPDATE`
-        // Shared locks permit each other: a caller may change many users at once.
-        const toCall = sql('user-lock-to-call')`SELECT FROM users WHERE id = ${id} FOR SHARE`
-        await database.run(id === targetId ? toChange : toCall, t)
+        // Not UPDATE, which would block foreign key checks, such as those of known addresses during a sign-in. Shared locks of
+        // callers permit each other: a caller may change many users at once.
+        const lock = id === targetId ? t.LOCK.NO_KEY_UPDATE : t.LOCK.SHARE
+        await table.findByPk(id, { attributes: ['id'], transaction: t, lock })
       }
       // Only now: a statement that waits for a lock reads the other tables as they were before the wait.
       const pair = sql('administered-user-pair')`${callers} WHERE u.id = ANY(${ids}::int[])`
@@ -181,16 +198,13 @@ export function createAdministeredUsers(database: Database) {
      */
     async anotherAdministrator(id: number, t: Transaction) {
       await database.run(sql`SELECT pg_advisory_xact_lock(${advisoryKeys.administrators})`, t)
-      const another = sql`SELECT FROM users WHERE role = 'ROLE_ADMIN' AND active AND NOT suspended AND id <> ${id} LIMIT 1`
-      return (await database.run(another, t)).length > 0
+      return (await table.count({ where: { ...administrators, id: { [Op.ne]: id } }, transaction: t })) > 0
     },
     /** Returns the ids of active administrators with an e-mail address, except the given one. */
-    administratorsBut: (id: number, t: Transaction) =>
-      idsOf(
-        sql`SELECT id FROM users
-        WHERE role = 'ROLE_ADMIN' AND active AND NOT suspended AND email IS NOT NULL AND id <> ${id} ORDER BY id`,
-        t,
-      ),
+    administratorsBut(id: number, transaction: Transaction) {
+      const where = { ...administrators, email: { [Op.not]: null }, id: { [Op.ne]: id } }
+      return idsOf({ where, order: ['id'], transaction })
+    },
     /**
      * Of the newest 100,000 active accounts, returns how many were examined, and how many have no way back without their password:
      * no e-mail address and, where answers count, fewer than two.
@@ -206,32 +220,26 @@ export function createAdministeredUsers(database: Database) {
     },
     /** Returns the ids of the first 11 users, including deleted ones, whose usernames look like `#id`. */
     namedLikeIds: () =>
-      idsOf(
-        sql`SELECT id FROM users WHERE username_key LIKE '#%' AND username_key ~ '^#[0-9]{1,9}$' ORDER BY id LIMIT 11`,
-      ),
+      idsOf({ where: { usernameKey: { [Op.like]: '#%', [Op.regexp]: '^#[0-9]{1,9}$' } }, order: ['id'], limit: 11 }),
     /**
      * Locks an account that was never activated and has been unused for `seconds`, and returns its id. Skips rows that other
      * transactions lock, every ROLE_ADMIN, and suspended accounts.
      */
-    async lockLapsed(seconds: number, t: Transaction) {
-      const lock = sql('administered-user-lock-lapsed')`
-        SELECT id FROM users WHERE unactivated_seen_at < now() - make_interval(secs => ${seconds})
-          AND NOT active AND NOT suspended AND role <> 'ROLE_ADMIN'
-        ORDER BY unactivated_seen_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED`
-      return (await idsOf(lock, t))[0]
+    lockLapsed(seconds: number, t: Transaction) {
+      const lapsed = {
+        ...unactivated,
+        unactivatedSeenAt: { [Op.lt]: fromNow(-seconds) },
+        role: { [Op.ne]: 'ROLE_ADMIN' },
+      }
+      return lockFirst('unactivatedSeenAt', lapsed, t)
     },
     /** Locks a deleted user whose retention has ended, and returns its id. Skips rows that other transactions lock. */
-    async lockForPurge(t: Transaction) {
-      const lock = sql('administered-user-lock-for-purge')`
-        SELECT id FROM users WHERE deleted_at < now() - make_interval(days => ${daysUntilErasure}) ORDER BY deleted_at
-        LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED`
-      return (await idsOf(lock, t))[0]
-    },
+    lockForPurge: (t: Transaction) =>
+      lockFirst('deletedAt', { deletedAt: { [Op.lt]: fromNow(-daysUntilErasure * 86_400) } }, t),
     /** Locks an account that was never activated. Returns false for other accounts and for suspended ones. */
     async lockUnactivated(id: number, t: Transaction) {
-      const lock = sql('administered-user-lock-unactivated')`
-        SELECT id FROM users WHERE id = ${id} AND ${isUnactivated} FOR NO KEY UPDATE`
-      return (await idsOf(lock, t)).length > 0
+      const options = { where: { id, ...unactivated }, transaction: t, lock: t.LOCK.NO_KEY_UPDATE }
+      return (await idsOf(options)).length > 0
     },
     /**
      * Finds accounts that were never activated and, according to the audit log, signed up from a network. Examines at most

@@ -3,6 +3,7 @@
 import { createHash, randomBytes } from 'node:crypto'
 import type { Transaction } from 'sequelize'
 import { advisoryKeys } from '../database/advisory-keys.js'
+import { bigint, bytes, defineTable, flag, hasDefault, key, nullable, type Row } from '../database/attributes.js'
 import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 import type { MasterKey } from './master-key.js'
@@ -68,11 +69,10 @@ interface Link {
   readonly hash: Buffer
 }
 
-interface Checkpoint {
-  readonly id: string
-  readonly hash: Buffer
-  readonly mac: Buffer | null
-}
+/** The one row, `single`. */
+const checkpointAttributes = { single: hasDefault(key(flag)), id: bigint, hash: bytes, mac: nullable(bytes) }
+
+type Checkpoint = Omit<Row<typeof checkpointAttributes>, 'single'>
 
 /** The columns of a staged or sealed event that verification reads. */
 interface Stamped extends Covered {
@@ -97,6 +97,7 @@ const columns = sql`at, ${stamped}, address_digest`
 
 /** Creates the chain in a database. */
 export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 'mac'>) {
+  const checkpoints = defineTable(database, 'audit_checkpoint', checkpointAttributes)
   /** Whether the MAC of an event is valid. The address may have been erased. */
   function isGenuine(event: Stamped): boolean {
     const { address, salt, digest, mac } = event
@@ -185,12 +186,12 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
     return (await first(database.run<Checkpoint & Ends>(read, t)))!
   }
 
-  const holdCheckpoint = (t: Transaction) =>
-    first(database.run<Checkpoint>(sql`SELECT id, hash, mac FROM audit_checkpoint FOR UPDATE SKIP LOCKED`, t))
+  const holdCheckpoint = async (transaction: Transaction) =>
+    (await checkpoints.findOne({ transaction, lock: transaction.LOCK.UPDATE, skipLocked: true }))?.get()
 
-  async function setCheckpoint(to: Pick<Checkpoint, 'id' | 'hash'>, t: Transaction): Promise<void> {
-    const mac = masterKey.mac(checkpointText(to))
-    await database.run(sql`UPDATE audit_checkpoint SET id = ${to.id}, hash = ${to.hash}, mac = ${mac}`, t)
+  async function setCheckpoint({ id, hash }: Pick<Checkpoint, 'id' | 'hash'>, transaction: Transaction): Promise<void> {
+    const mac = masterKey.mac(checkpointText({ id, hash }))
+    await checkpoints.update({ id, hash, mac }, { where: { single: true }, transaction })
   }
 
   async function pruneStep(seconds: number, t: Transaction): Promise<{ more: boolean; broken?: string }> {

@@ -1,4 +1,4 @@
-import { Op, type Transaction } from 'sequelize'
+import { literal, Op, type Transaction } from 'sequelize'
 import {
   attribute,
   bigint,
@@ -226,11 +226,8 @@ function toQueued({ parameters, ...email }: Row<typeof attributes>): QueuedEmail
 /** Creates the queue of e-mails in a database. */
 export function createEmails(database: Database) {
   const table = defineTable(database, 'emails', attributes)
-  const add = async ({ kind, stage, parameters }: EmailIntent, locale: string, t?: Transaction) => {
-    const add = sql('email-add')`
-      INSERT INTO emails (kind, stage, parameters, locale, created_at, next_attempt_at)
-      VALUES (${kind}, ${stage}, ${parameters}, ${locale}, now(), now())`
-    await database.run(add, t)
+  const add = async (intent: EmailIntent, locale: string, transaction?: Transaction) => {
+    await table.create({ ...intent, locale }, { transaction })
   }
   return {
     /** Returns e-mails by id. `failed` selects only permanent failures (true) or only the others (false). */
@@ -250,12 +247,11 @@ export function createEmails(database: Database) {
     },
     /** Makes the next e-mails after `afterId` that failed permanently due now. Returns their ids, ascending. */
     async retryFailed(afterId: string, limit: number, t: Transaction) {
-      const retry = sql('emails-retry-failed')`
-        WITH failed AS MATERIALIZED (
-          SELECT id FROM emails WHERE id > ${afterId} AND next_attempt_at IS NULL ORDER BY id LIMIT ${limit} FOR NO KEY UPDATE
-        ), retried AS (UPDATE emails e SET next_attempt_at = now() FROM failed WHERE e.id = failed.id)
-        SELECT id FROM failed ORDER BY id`
-      return (await database.run<{ id: string }>(retry, t)).map(({ id }) => id)
+      const where = { id: { [Op.gt]: afterId }, nextAttemptAt: null }
+      const options = { attributes: ['id'], where, limit, transaction: t, lock: t.LOCK.NO_KEY_UPDATE }
+      const ids = (await table.findAll({ ...options, order: ['id'] })).map(row => row.get().id)
+      await table.update({ nextAttemptAt: fromNow(0) }, { where: { id: ids }, transaction: t })
+      return ids
     },
     add,
     /** Queues a notice of a change that happens now to a user's account, unless the user has no e-mail address. */
@@ -345,9 +341,9 @@ export function createEmails(database: Database) {
     },
     /** Schedules another attempt after `delay` seconds; without a delay, marks a permanent failure. `error` has no secrets. */
     async failed(id: string, error: string, delay: number | undefined) {
-      await database.run(sql('email-failed')`
-        UPDATE emails SET last_error = ${error}, next_attempt_at = now() + make_interval(secs => ${delay}),
-        priority = greatest(priority, 1) WHERE id = ${id}`)
+      const priority = literal('greatest(priority, 1)') as unknown as number
+      const nextAttemptAt = delay === undefined ? null : fromNow(delay)
+      await table.update({ lastError: error, nextAttemptAt, priority }, { where: { id } })
     },
     /**
      * Returns the number of waiting e-mails, excluding held notices, with the age of the oldest one in seconds; the number of

@@ -1,23 +1,21 @@
 // Former usernames of users. For 30 days no other user can take one, or a look-alike of it: user-names.ts reads them with
 // the names of users.
+import { Op } from 'sequelize'
+import { defineTable, fromNow, integer, key, text, time } from '../database/attributes.js'
 import type { Database, Transaction } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 
 /** Days for which a former username is reserved. */
 const daysReserved = 30
 
-/** Usernames that are reserved for a user. */
-interface Reserved {
-  readonly count: number
-  /** When the first reservation ends; null when there is none. */
-  readonly until: Date | null
-}
+const attributes = { usernameKey: key(text), usernameSkeleton: text, userId: integer, reservedUntil: time }
 
 /** Reserves former usernames. */
 export type FormerUsernames = ReturnType<typeof createFormerUsernames>
 
 /** Creates the former usernames in a database. */
 export function createFormerUsernames(database: Database) {
+  const table = defineTable(database, 'former_usernames', attributes)
   return {
     /** Reserves the present username of a user who gets another one. Releases that one, if it is a former one of the user. */
     async reserve(userId: number, nextKey: string, t: Transaction) {
@@ -36,17 +34,15 @@ export function createFormerUsernames(database: Database) {
         WHERE f.username_key = ${usernameKey} AND f.reserved_until > now()`
       return first(database.run<{ id: number; username: string }>(find))
     },
-    /** Returns the usernames that are reserved for a user, without one. */
-    async reserved(userId: number, withoutKey: string, t: Transaction) {
-      const count = sql('former-usernames-reserved')`
-        SELECT count(*)::int AS count, min(reserved_until) AS until FROM former_usernames
-        WHERE user_id = ${userId} AND username_key <> ${withoutKey} AND reserved_until > now()`
-      return (await first(database.run<Reserved>(count, t)))!
+    /** Returns until when usernames are reserved for a user, without one, the earliest first. */
+    async reserved(userId: number, withoutKey: string, transaction: Transaction) {
+      const where = { userId, usernameKey: { [Op.ne]: withoutKey }, reservedUntil: { [Op.gt]: fromNow(0) } }
+      const rows = await table.findAll({ where, order: ['reservedUntil'], transaction })
+      return rows.map(row => row.get().reservedUntil)
     },
     /** Deletes those that aren't reserved any more. */
     async prune() {
-      await database.runUnlimited(sql('former-usernames-prune')`
-        DELETE FROM former_usernames WHERE reserved_until <= now()`)
+      await table.destroy({ where: { reservedUntil: { [Op.lte]: fromNow(0) } } })
     },
   }
 }

@@ -148,11 +148,6 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
       const where = { id: { [Op.in]: ids } }
       return (await table.findAll({ attributes: ['id', 'keySealed'], where, order: ['id'] })).map(row => row.get())
     },
-    /** Returns the number of its users, including deleted users. */
-    async members(id: number, transaction?: Transaction) {
-      const count = sql`SELECT count(*)::int AS count FROM users WHERE organization_id = ${id}`
-      return (await first(database.run<{ count: number }>(count, transaction)))!.count
-    },
     /** Returns another organization with the INEP code. Locks the code, so the result holds until the transaction ends. */
     async withInepCode(inepCode: string, id: number | undefined, transaction: Transaction) {
       const query = sql`SELECT pg_advisory_xact_lock(${advisoryKeys.inepCodes}, hashtext(${inepCode}))`
@@ -238,12 +233,10 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
         t,
       ),
     /** Returns those of the organizations that exist, which stay as they are until the transaction ends. */
-    hold: (ids: readonly number[], t: Transaction) =>
+    async hold(ids: readonly number[], transaction: Transaction) {
       // In the order of ids, so that two transactions can't deadlock.
-      database.run<Pick<OrganizationRow, 'id' | 'active'>>(
-        sql('organizations-hold')`
-        SELECT o.id, o.active FROM organizations o WHERE o.id = ANY(${ids}::int[]) ORDER BY o.id ${lockForMember}`,
-        t,
-      ),
+      const held = { where: { id: { [Op.in]: ids } }, order: ['id'], transaction, lock: transaction.LOCK.SHARE }
+      return (await table.findAll({ attributes: ['id', 'active'], ...held })).map(row => row.get())
+    },
   }
 }

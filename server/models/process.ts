@@ -2,26 +2,32 @@
 // older version would break, and doctor whether one has a former issuer.
 import { randomBytes } from 'node:crypto'
 import { hostname } from 'node:os'
+import { literal, Op } from 'sequelize'
+import { defineTable, fromNow, key, type Row, text, time } from '../database/attributes.js'
 import type { Database, Transaction } from '../database/database.js'
 import { holdSchema, newestMigration } from '../database/migrate.js'
-import { sql } from '../database/sql.js'
 import { version } from '../process/version.js'
 import type { TokenIssuer } from './token-issuer.js'
 
 /** Seconds after which a process that hasn't written its row counts as gone. */
 const seconds = 30
 
-/** A process that serves the registry. */
-export interface Process extends TokenIssuer {
+const attributes = {
   /** Host, process id and random characters. */
-  readonly id: string
+  id: key(text),
   /** `server`, or `all-in-one` with a gateway. */
-  readonly kind: string
+  kind: text,
   /** Version of the package. */
-  readonly version: string
+  version: text,
   /** The newest migration that the process knows. */
-  readonly migration: string
+  migration: text,
+  issuer: text,
+  audience: text,
+  seenAt: time,
 }
+
+/** A process that serves the registry. */
+export interface Process extends Omit<Row<typeof attributes>, 'seenAt'> {}
 
 /** The processes of a registry. */
 export type Processes = ReturnType<typeof createProcesses>
@@ -31,18 +37,18 @@ export function describeProcess({ kind, id, version }: Process): string {
   return `${kind} ${id} (version ${version})`
 }
 
-const selectRunning = sql`SELECT id, kind, version, migration, issuer, audience FROM processes
-  WHERE abs(extract(epoch FROM clock_timestamp() - seen_at)) < ${sql.text(seconds)}`
+// Not now(): a transaction may have waited for a migration.
+const present = literal('clock_timestamp()') as unknown as Date
+const isRunning = literal(`abs(extract(epoch FROM clock_timestamp() - seen_at)) < ${seconds}`)
 
 /** Creates the processes in a database. */
 export function createProcesses(database: Database) {
-  const write = async ({ id, kind, version, migration, issuer, audience }: Process, t?: Transaction) => {
-    const renew = sql('process-renew')`
-      INSERT INTO processes (id, kind, version, migration, issuer, audience, seen_at)
-      VALUES (${id}, ${kind}, ${version}, ${migration}, ${issuer}, ${audience}, clock_timestamp())
-      ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp()`
-    await database.run(renew, t)
+  const table = defineTable(database, 'processes', attributes)
+  const write = async (each: Process, transaction?: Transaction) => {
+    await table.upsert({ ...each, seenAt: present }, { transaction })
   }
+  const running = async (transaction?: Transaction) =>
+    (await table.findAll({ where: isRunning, order: ['id'], transaction })).map(row => row.get())
   return {
     /**
      * Adds this process, and returns it. From then on no migration runs that it couldn't work with. Throws an Error if one
@@ -65,20 +71,18 @@ export function createProcesses(database: Database) {
     renew: (each: Process) => write(each),
     /** Removes a process that stops. */
     async remove({ id }: Process) {
-      await database.run(sql('process-remove')`DELETE FROM processes WHERE id = ${id}`)
+      await table.destroy({ where: { id } })
     },
     /** Returns the processes that run, or that ended within half a minute without removing themselves. */
-    running: () => database.run<Process>(sql('processes-running')`${selectRunning} ORDER BY id`),
+    running: () => running(),
     /** Describes those of them that don't know a migration. */
     async without(migration: string, t: Transaction) {
-      const older = sql('processes-without')`
-        ${selectRunning} AND left(migration, 4) < left(${migration}, 4) ORDER BY id`
-      return (await database.run<Process>(older, t)).map(describeProcess)
+      const numberOf = (name: string) => name.slice(0, 4)
+      return (await running(t)).filter(each => numberOf(each.migration) < numberOf(migration)).map(describeProcess)
     },
     /** Deletes processes that ended more than an hour ago without removing themselves. */
     async prune() {
-      await database.runUnlimited(sql('processes-prune')`
-        DELETE FROM processes WHERE seen_at < clock_timestamp() - interval '1 hour'`)
+      await table.destroy({ where: { seenAt: { [Op.lt]: fromNow(-3_600) } } })
     },
   }
 }

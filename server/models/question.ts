@@ -1,7 +1,8 @@
-import type { Transaction } from 'sequelize'
+import { Op, type Transaction } from 'sequelize'
 import {
   defineTable,
   flag,
+  fromNow,
   hasDefault,
   integer,
   key,
@@ -116,7 +117,8 @@ export function createQuestions(database: Database) {
     /** Puts questions first; the others keep their order. Returns whether the order has changed. */
     async order(first: readonly number[], t: Transaction) {
       // Parallel changes of the order wait for each other; saved answers don't.
-      await database.run(sql('questions-lock-order')`SELECT FROM questions ORDER BY id FOR NO KEY UPDATE`, t)
+      const lock = t.LOCK.NO_KEY_UPDATE
+      await questions.findAll({ attributes: ['id'], order: ['id'], transaction: t, lock })
       const before = (await all(t)).map(({ id }) => id)
       if (String([...first, ...before.filter(id => !first.includes(id))]) === String(before)) return false
       const order = sql('questions-order')`
@@ -206,16 +208,13 @@ export function createQuestions(database: Database) {
     },
     /** Ends the answers of all users that waited at a time, by default now: sessions that may have saved them have ended. */
     async endWaiting(t: Transaction, at?: Date) {
-      const waited = sql`next_hash IS NOT NULL AND next_counts_at > coalesce(${at}::timestamptz, now())`
+      const waited = { nextHash: { [Op.not]: null }, nextCountsAt: { [Op.gt]: at ?? fromNow(0) } }
       // In order of key, as the trigger of `users` locks them.
-      const lock = sql('answers-lock-waiting')`
-        SELECT FROM answers WHERE ${waited} ORDER BY user_id, question_id FOR UPDATE`
-      await database.run(lock, t)
-      const end = sql('answers-end-waiting')`
-        WITH first AS (DELETE FROM answers WHERE ${waited} AND answer_hash IS NULL)
-        UPDATE answers SET next_hash = NULL, next_counts_at = NULL, next_by = NULL, next_session = NULL
-        WHERE ${waited} AND answer_hash IS NOT NULL`
-      await database.run(end, t)
+      const order = ['userId', 'questionId']
+      await answers.findAll({ attributes: order, where: waited, order, transaction: t, lock: t.LOCK.UPDATE, raw: true })
+      await answers.destroy({ where: { ...waited, answerHash: null }, transaction: t })
+      const none = { nextHash: null, nextCountsAt: null, nextBy: null, nextSession: null }
+      await answers.update(none, { where: { ...waited, answerHash: { [Op.not]: null } }, transaction: t })
     },
     /**
      * Returns at most `limit` answers from the older implementation that no hash thread has wrapped yet, of users with ids from

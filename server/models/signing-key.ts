@@ -10,7 +10,6 @@ import {
   key,
   nullable,
   type Row,
-  selectList,
   text,
   time,
 } from '../database/attributes.js'
@@ -66,8 +65,6 @@ const keptDays = 30
 /** The signing keys of a registry. The database stores private keys sealed. */
 export type SigningKeys = ReturnType<typeof createSigningKeys>
 
-const columns = sql.text(selectList(kept, 'k'))
-
 /** The `use` under which a private key is sealed. */
 const signingKeyUse = (kid: string) => `signing-key ${kid}`
 
@@ -112,12 +109,10 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
   const lockTable = (t: Transaction) => database.run(sql`LOCK TABLE signing_keys IN SHARE ROW EXCLUSIVE MODE`, t)
 
   // Moves the keys before their successor. A key with a later `signs_at` would sign until its own expiry, which ends its tokens.
-  const supersede = (wait: number, t: Transaction) =>
-    database.run(
-      sql`UPDATE signing_keys
-      SET signs_at = least(signs_at, now() + make_interval(secs => ${wait}) - interval '1 millisecond')`,
-      t,
-    )
+  const supersede = async (wait: number, transaction: Transaction) => {
+    const signsAt = fromNow(wait - 0.001)
+    await table.update({ signsAt }, { where: { signsAt: { [Op.gt]: signsAt } }, transaction })
+  }
 
   /** Publishes a new key that signs `lead` seconds from now, and sets the expiry of the former keys. */
   async function add(
@@ -141,14 +136,16 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
 
   return {
     /** Returns all keys, by descending `signsAt`, with those that are kept for the refreshing of expired tokens alone. */
-    async all(t?: Transaction) {
-      const read = sql('signing-keys')`SELECT ${columns} FROM signing_keys k ORDER BY signs_at DESC`
-      const rows = await database.run<Row<typeof kept>>(read, t)
-      return rows.map(({ privateSealed, ...shown }) => ({
-        ...shown,
-        publicKey: createPublicKey({ key: { ...shown.publicJwk }, format: 'jwk' }),
-        privateKey: createPrivateKey(masterKey.open(signingKeyUse(shown.kid), privateSealed)),
-      }))
+    async all(transaction?: Transaction) {
+      const options = { attributes: Object.keys(kept), transaction }
+      const rows = await table.findAll({ ...options, order: [['signsAt', 'DESC']] })
+      return rows
+        .map(row => row.get())
+        .map(({ privateSealed, ...shown }) => ({
+          ...shown,
+          publicKey: createPublicKey({ key: { ...shown.publicJwk }, format: 'jwk' }),
+          privateKey: createPrivateKey(masterKey.open(signingKeyUse(shown.kid), privateSealed)),
+        }))
     },
     /**
      * Publishes a new key that signs `lead` seconds from now. The former key verifies until its last token expires. Without
@@ -160,12 +157,10 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
       transaction: Transaction,
     ) {
       await lockTable(transaction)
-      const newest = sql('signing-key-newest')`
-        SELECT token_ttl AS "tokenTtl", extract(epoch FROM now() - signs_at)::float8 AS age FROM signing_keys
-        ORDER BY signs_at DESC LIMIT 1`
-      const last = await first(database.run<{ tokenTtl: number; age: number }>(newest, transaction))
-      if (!force && last && last.age < rotateAfter) return undefined
-      return add(last, lead, tokenTtl, transaction)
+      const recent = { signsAt: { [Op.gt]: fromNow(-rotateAfter) } }
+      if (!force && (await table.count({ where: recent, transaction })) > 0) return undefined
+      const last = await table.findOne({ attributes: ['tokenTtl'], order: [['signsAt', 'DESC']], transaction })
+      return add(last?.get(), lead, tokenTtl, transaction)
     },
     /** Extends all keys to verify tokens of this lifetime. Call it before issuing such tokens. */
     async raiseTtl(tokenTtl: number) {

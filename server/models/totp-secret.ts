@@ -123,13 +123,16 @@ export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey,
       return rows.map(row => row.get().userId)
     },
     /** Clears the counts of wrong codes and ends the lock. Returns whether anything changed. */
-    async unlock(userId: number, t: Transaction) {
-      const unlock = sql('totp-unlock')`
-        UPDATE totp_secrets SET failures = 0, day_failures = 0, window_ends = clock_timestamp(), day_ends = clock_timestamp(),
-          locked_at = NULL
-        WHERE user_id = ${userId} AND (locked_at IS NOT NULL OR (failures > 0 AND window_ends > clock_timestamp())
-          OR (day_failures > 0 AND day_ends > clock_timestamp())) RETURNING 1`
-      return (await database.run(unlock, t)).length > 0
+    async unlock(userId: number, transaction: Transaction) {
+      const [none, some, now] = [0, { [Op.gt]: 0 }, fromNow(0)]
+      const later = { [Op.gt]: now }
+      const running = [
+        { failures: some, windowEnds: later },
+        { dayFailures: some, dayEnds: later },
+      ]
+      const where = { userId, [Op.or]: [{ lockedAt: { [Op.not]: null } }, ...running] }
+      const ended = { failures: none, dayFailures: none, windowEnds: now, dayEnds: now, lockedAt: null }
+      return (await table.update(ended, { where, transaction }))[0] > 0
     },
     /** Returns the number of active administrators, and of those without one-time codes. */
     async coverage() {

@@ -43,14 +43,6 @@ export function createUserNames(database: Database) {
       return taken!
     },
 
-    /** Returns the usernames of those of the users that exist, by id. */
-    async usernames(ids: readonly number[]): Promise<Map<number, string>> {
-      const rows = await database.read<{ id: number; username: string }>(
-        sql('user-usernames')`SELECT id, username FROM users WHERE id = ANY(${ids})`,
-      )
-      return new Map(rows.map(({ id, username }) => [id, username]))
-    },
-
     /**
      * Returns, in order, which of their names users can't have: other users than `userId` have them, or look-alikes of them in
      * other letters (see look-alikes.ts). In a transaction, the result holds until the transaction ends: check there before users are

@@ -251,6 +251,14 @@ export function createUsers(
       database.run<User>(sql('users-find-many')`
         ${users} WHERE u.id = ANY(${ids}::int[]) AND u.deleted_at IS NULL
         UNION ALL ${users} WHERE u.username_key = ANY(${usernameKeys}::text[]) AND u.deleted_at IS NULL`),
+    /** Returns the usernames of those of the users that exist, by id. */
+    async usernames(ids: readonly number[]): Promise<Map<number, string>> {
+      const rows = await table.findAll({ attributes: ['id', 'username'], where: { id: [...ids] } })
+      return new Map(rows.map(row => [row.get().id, row.get().username]))
+    },
+    /** Returns the number of users of an organization, including deleted users. */
+    members: (organizationId: number, transaction?: Transaction) =>
+      table.count({ where: { organizationId }, transaction }),
     /** Returns the user of a token signed with this key; undefined when the key is retired or the user doesn't exist. */
     findTokenHolder: (id: number, kid: string) => tokenHolders.load({ id, kid }),
     /** The same for a token to refresh: undefined when the key isn't kept, or the user doesn't exist. */

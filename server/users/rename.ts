@@ -71,11 +71,11 @@ export function setUsername(
 }
 
 /** Refuses with WRONG_STATE, and the time when the change is possible, while too many usernames are reserved for a user. */
-function checkReserved({ count, until }: { readonly count: number; readonly until: Date | null }): void {
-  if (count < maxReserved) return
-  const time = until!.toISOString()
+function checkReserved(until: readonly Date[]): void {
+  if (until.length < maxReserved) return
+  const time = until[0]!.toISOString()
   refuse(Reason.WRONG_STATE, {
-    text: `The username was changed ${count} times in 30 days. It can be changed again from ${time} on.`,
+    text: `The username was changed ${until.length} times in 30 days. It can be changed again from ${time} on.`,
   })
 }
 

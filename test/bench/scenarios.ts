@@ -11,7 +11,11 @@ import { type Bench, serviceOn } from './world.js'
 
 export const scenarios: Scenarios = {
   light: { about: 'light operations through each endpoint', prepare: light },
-  front: { about: 'me over HTTP, this build and another (--against) in turn', byDefault: false, prepare: front },
+  front: {
+    about: 'me, VerifyToken and logins, this build and another (--against) in turn',
+    byDefault: false,
+    prepare: front,
+  },
   gateway: { about: 'me through a gateway in a separate process', prepare: gateway },
   scale: { about: 'a registry of --users (10,000,000) beside one of 1,000', byDefault: false, prepare: scale },
   upkeep: { about: 'backup, restore, verification and migration of that registry', byDefault: false, prepare: upkeep },

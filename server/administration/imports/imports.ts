@@ -12,7 +12,7 @@ import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../../access/administrator.js'
 import type { AdministrationRpcs } from '../../calls/context.js'
 import type { ImportRow, Imports, ImportKind as KindName } from '../../models/import.js'
-import type { UserNames } from '../../models/user-names.js'
+import type { Users } from '../../models/user.js'
 import type { Pool } from '../../passwords/pool.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { refuse } from '../../requests/refusal.js'
@@ -32,7 +32,7 @@ const states: Readonly<Record<ImportRow['state'], ImportState>> = {
 
 interface Deps {
   readonly imports: Imports
-  readonly users: Pick<UserNames, 'usernames'>
+  readonly users: Pick<Users, 'usernames'>
   readonly pool: Pick<Pool, 'stats'>
   readonly openPage: OpenPage
 }
