@@ -98,18 +98,18 @@ export async function chooseContext(named: string | undefined): Promise<NamedCon
 }
 
 /** Options of a command that say where it works. */
-export interface Place {
+export interface ServerOptions {
   readonly local?: boolean
   readonly context?: string
 }
 
 /** The context that a command works in; undefined where it works on the database itself, with the settings of this process. */
-export async function contextOf({ local, context }: Place) {
+export async function contextOf({ local, context }: ServerOptions) {
   return local ? undefined : chooseContext(context)
 }
 
 /** The name of the context that a command works in, and its URL; undefined where it works on the database itself. */
-export async function nameServer(place: Place): Promise<string | undefined> {
+export async function nameServer(place: ServerOptions): Promise<string | undefined> {
   const chosen = await contextOf(place)
   return chosen && `${chosen.name} (${chosen.context.url})`
 }

@@ -19,7 +19,6 @@ import { emailRpcs as queuedEmailRpcs } from './administration/emails.js'
 import { finishImport, importBatch } from './administration/imports/batch.js'
 import { importRpcs } from './administration/imports/imports.js'
 import { createOrganizationRows } from './administration/imports/organizations.js'
-import { createRows } from './administration/imports/rows.js'
 import { createUserRows } from './administration/imports/users.js'
 import { organizationRpcs } from './administration/organizations.js'
 import { questionRpcs } from './administration/questions.js'
@@ -37,7 +36,7 @@ import { listLockouts } from './administration/users/lockouts.js'
 import { userStateRpcs } from './administration/users/state.js'
 import { userSupportRpcs } from './administration/users/support.js'
 import { eraseUnactivatedUsers } from './administration/users/unactivated.js'
-import { bindRpcs } from './calls/pipeline.js'
+import { bindAdministration, bindRpcs } from './calls/pipeline.js'
 import { type CallsDeps, createCalls } from './calls/run.js'
 import { createFeedReader } from './changes/feed-reader.js'
 import { poll } from './changes/poll.js'
@@ -63,7 +62,7 @@ import { usersPolicies } from './policy/users.js'
 import { administrationAudience, type Settings } from './process/settings.js'
 import { createOrganizationRegistrar } from './registration/organizations.js'
 import { createRegistrar } from './registration/registrar.js'
-import { chooseLocale } from './requests/locale.js'
+import { chooseLocale as selectLocale } from './requests/locale.js'
 import { createPaging } from './requests/paging.js'
 import { activate } from './users/activate.js'
 import { sendAdminKeyByEmailPartner } from './users/activation-email.js'
@@ -110,14 +109,19 @@ export function createHashing(
   return { rateLimits, pool, passwords: createPasswords({ pepper: registry.masterKey.pepper, cost, pool }) }
 }
 
-/** Makes what RPCs are made from. */
-function createParts(deps: ApplicationDeps) {
-  const { registry, settings, hashing, tokenIssuer, now, processNow, undeclaredProxies, log } = deps
+/** Makes all RPCs of a process. */
+export function createApplication(deps: ApplicationDeps) {
+  const { registry, settings, hashing, tokenIssuer, now, processNow, undeclaredProxies, ...common } = deps
   const { limitFactor: factor, passwordMinLength: minLength, passwordDenylist: denylistFile, timeZone } = settings
-  const { attempts, counterKeys, emailQuotas, emails, users } = registry
+  const { database, masterKey, counterKeys, users, administeredUsers, userBatches, formerUsernames } = registry
+  const { attempts, audit, buckets, changeFeed, emailQuotas, emails, erasure, imports, mailedKeys } = registry
+  const { organizations, questions, refreshedSessions, services, signingKeys, tokenIssuers, totpSecrets, userData } =
+    registry
   const { rateLimits, pool, passwords } = hashing
   const { issuer, audience } = tokenIssuer
-  const keyring = createKeyring(registry.signingKeys, now, processNow)
+  const { log } = common
+
+  const keyring = createKeyring(signingKeys, now, processNow)
   const tokens = createTokens({ ...tokenIssuer, keyring, ttl: settings.tokenTtl, now })
   const adminTokens = createTokens({
     issuer,
@@ -130,112 +134,107 @@ function createParts(deps: ApplicationDeps) {
     methods: ['pwd'],
     now,
   })
+  const callers = createCallers(tokens, users)
+  const administrators = createAdministrators({ callers: createCallers(adminTokens, users), now })
+  const serviceKeys = createServiceKeys({ services, ...settings, rateLimits, log, now: processNow })
   const knownAccounts = createKnownAccounts(attempts)
-  const localeOf = (acceptLanguage: string | undefined) => chooseLocale(acceptLanguage, settings.mailLocale)
-  return {
-    ...registry,
-    ...hashing,
-    settings,
-    undeclaredProxies,
-    keyring,
-    tokens,
-    adminTokens,
-    callers: createCallers(tokens, users),
-    administrators: createAdministrators({ callers: createCallers(adminTokens, users), now }),
-    signIns: createSignIns({ attempts, counterKeys, rateLimits, knownAccounts, pool, passwords, factor }),
-    oneTimeCodes: createOneTimeCodes({ ...registry, settings, now }),
-    knownAccounts,
-    emailRequests: createEmailRequests(factor),
-    log,
-    policy: createPasswordPolicy({ minLength, denylistFile }),
-    openPage: createPaging(registry.masterKey),
-    feedReader: createFeedReader(registry.changeFeed),
-    chooseLocale: localeOf,
-    notifyOwner: createNotifyOwner(emails, localeOf),
-    notifyAdministrators: createNotifyAdministrators({ ...registry, settings }),
-    quotas: createQuotas(emailQuotas, counterKeys, factor, processNow),
-    references: createReferences(registry),
-    registrar: createRegistrar(registry),
-    organizationRegistrar: createOrganizationRegistrar(registry),
-    notifyConcerned: createNotifyConcerned({ emails, settings }),
-    timeZone,
-    factor,
-    now,
-    processNow,
-    issuer,
-    audience,
-  }
-}
+  const signIns = createSignIns({ attempts, counterKeys, rateLimits, knownAccounts, pool, passwords, factor })
+  const oneTimeCodes = createOneTimeCodes({ database, totpSecrets, emails, settings, now })
+  const emailRequests = createEmailRequests(factor)
+  const policy = createPasswordPolicy({ minLength, denylistFile })
+  const openPage = createPaging(masterKey)
+  const feedReader = createFeedReader(changeFeed)
+  const chooseLocale = (acceptLanguage: string | undefined) => selectLocale(acceptLanguage, settings.mailLocale)
+  const notifyOwner = createNotifyOwner(emails, chooseLocale)
+  const notifyAdministrators = createNotifyAdministrators({ administeredUsers, emails, settings })
+  const notifyConcerned = createNotifyConcerned({ emails, settings })
+  const quotas = createQuotas(emailQuotas, counterKeys, factor, processNow)
+  const references = createReferences({ administeredUsers, formerUsernames, organizations, questions })
+  const registrar = createRegistrar({ users, userBatches, organizations, emails })
+  const organizationRegistrar = createOrganizationRegistrar({ organizations, emails })
 
-/** Makes all RPCs of a process. */
-export function createApplication(deps: ApplicationDeps) {
-  const { registry, settings, hashing, processNow: now, ...common } = deps
-  const parts = createParts(deps)
+  // What several nouns get.
+  const accounts = { database, users, administeredUsers, audit, rateLimits, settings }
+  const mails = { emails, quotas, chooseLocale }
+  const form = { policy, timeZone, now }
+  const sessions = { signIns, tokens, passwords, notifyOwner, now }
+  const userChanges = { users, administeredUsers, masterKey, references, registrar, notifyAdministrators, settings }
+  const failures = { attempts, buckets, counterKeys, totpSecrets, mailedKeys, settings }
+
+  const usersRpcs = {
+    signUp: signUp({ ...accounts, ...form, ...sessions, registrar, questions, pool }),
+    login: login({ signIns, tokens, passwords, users, log }),
+    refresh: refresh({ tokens, refreshedSessions, notifyOwner, settings, now }),
+    ...tokenRpcs({ callers, keyring, users, issuer, audience }),
+    ...lookUpRpcs({ users, administeredUsers, userData, questions, rateLimits, masterKey, openPage }),
+    updateMe: updateMe({ ...form, users, registrar, administeredUsers, rateLimits, masterKey, chooseLocale }),
+    ...emailRpcs({ ...mails, users, mailedKeys, signIns, now }),
+    setUsername: setUsername({ ...form, users, registrar, formerUsernames, signIns, rateLimits, chooseLocale }),
+    deleteMe: deleteMe({ users, signIns, notifyOwner, now }),
+    ...myDataRpcs({ userData, quotas, openPage }),
+    activate: activate({ ...failures, users, organizations, rateLimits, audit, factor, processNow }),
+    sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner({ ...mails, organizations, emailRequests }),
+    rotateProviderKey: rotateProviderKey({ users, administeredUsers, masterKey, chooseLocale }),
+    ...memberRpcs({ administeredUsers, users, notifyOwner, masterKey, openPage }),
+    ...existsRpcs({ users, rateLimits }),
+  }
+  const forgotPasswordsRpcs = {
+    ...answerRpcs({ ...sessions, database, questions }),
+    ...recoveryKeyRpcs({ ...accounts, ...sessions, mailedKeys, emails, knownAccounts, emailRequests, chooseLocale }),
+    passwordUpdateByUsername: passwordUpdateByUsername({ ...sessions, users, policy, settings }),
+  }
   const rowsOf = {
-    organizations: createRows(createOrganizationRows(parts)),
-    users: createRows(createUserRows(parts)),
+    organizations: createOrganizationRows({ organizations, organizationRegistrar, settings }),
+    users: createUserRows({ ...form, registrar, users, userBatches, organizations, questions, passwords }),
   }
-
-  const services: CallsDeps['services'] = [
-    bindRpcs(parts, Users, usersPolicies, {
-      signUp: signUp(parts),
-      login: login(parts),
-      refresh: refresh(parts),
-      ...tokenRpcs(parts),
-      ...lookUpRpcs(parts),
-      updateMe: updateMe(parts),
-      ...emailRpcs(parts),
-      setUsername: setUsername(parts),
-      deleteMe: deleteMe(parts),
-      ...myDataRpcs(parts),
-      activate: activate(parts),
-      sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner(parts),
-      rotateProviderKey: rotateProviderKey(parts),
-      ...memberRpcs(parts),
-      ...existsRpcs(parts),
-    }),
-    bindRpcs(parts, ForgotPasswords, forgotPasswordsPolicies, {
-      ...answerRpcs(parts),
-      ...recoveryKeyRpcs(parts),
-      passwordUpdateByUsername: passwordUpdateByUsername(parts),
-    }),
-    bindRpcs(parts, Changes, changesPolicies, { poll: poll(parts) }),
+  const importDeps = { imports, pool, masterKey, settings, rowsOf }
+  const administrationRpcs = {
+    ...sessionRpcs({ ...userChanges, signIns, oneTimeCodes, adminTokens, totpSecrets, issuer, now }),
+    ...userReadRpcs({ administeredUsers, masterKey, references, openPage, rateLimits }),
+    ...userCreateUpdateRpcs({ ...userChanges, ...form, passwords }),
+    ...userStateRpcs(userChanges),
+    ...userSupportRpcs({ ...userChanges, ...failures, questions, emails, emailQuotas, quotas, passwords, policy }),
+    ...userDataRpcs({ notifyAdministrators, administeredUsers, userData, erasure, openPage }),
+    explainUser: explainUser({ ...failures, userData, masterKey, quotas }),
+    listLockouts: listLockouts({ ...failures, administeredUsers, audit, openPage, now }),
+    eraseUnactivatedUsers: eraseUnactivatedUsers({ administeredUsers, erasure, openPage }),
+    ...organizationRpcs({ organizations, users, references, organizationRegistrar, settings, openPage }),
+    ...questionRpcs({ questions, references, openPage }),
+    ...serviceRpcs({ services, tokenIssuers, openPage, now }),
+    ...signingKeyRpcs({ signingKeys, questions, tokenIssuers, services, settings }),
+    ...queuedEmailRpcs({ emails, openPage, settings }),
+    ...importRpcs({ imports, users, pool, openPage }),
+    importBatch: importBatch(importDeps),
+    finishImport: finishImport(importDeps),
+    ...secretRpcs({ userBatches, organizations }),
+    ...auditLogRpcs({ references, audit, users, openPage }),
+    ...deploymentRpcs({ database, settings }),
+    diagnose: diagnose({ ...registry, settings, undeclaredProxies }),
+  }
+  const steps = { ...accounts, callers, administrators, references, services, notifyConcerned }
+  const { signIn, ...byAdministrators } = administrationPolicies
+  const forAll: CallsDeps['services'] = [
+    [Users, bindRpcs(steps, Users, usersPolicies, usersRpcs)],
+    [ForgotPasswords, bindRpcs(steps, ForgotPasswords, forgotPasswordsPolicies, forgotPasswordsRpcs)],
+    [Changes, bindRpcs(steps, Changes, changesPolicies, { poll: poll({ changeFeed, feedReader }) })],
   ]
   const administration: CallsDeps['services'] = [
-    bindRpcs(parts, Administration, administrationPolicies, {
-      ...sessionRpcs(parts),
-      ...userReadRpcs(parts),
-      ...userCreateUpdateRpcs(parts),
-      ...userStateRpcs(parts),
-      ...userSupportRpcs(parts),
-      ...userDataRpcs(parts),
-      explainUser: explainUser(parts),
-      listLockouts: listLockouts(parts),
-      eraseUnactivatedUsers: eraseUnactivatedUsers(parts),
-      ...organizationRpcs(parts),
-      ...questionRpcs(parts),
-      ...serviceRpcs(parts),
-      ...signingKeyRpcs(parts),
-      ...queuedEmailRpcs(parts),
-      ...importRpcs(parts),
-      importBatch: importBatch({ ...parts, rowsOf }),
-      finishImport: finishImport({ ...parts, rowsOf }),
-      ...secretRpcs(parts),
-      ...auditLogRpcs(parts),
-      ...deploymentRpcs(parts),
-      diagnose: diagnose(parts),
-    }),
+    [
+      Administration,
+      [
+        ...bindRpcs(steps, Administration, { signIn }, administrationRpcs),
+        ...bindAdministration(steps, Administration, byAdministrators, administrationRpcs),
+      ],
+    ],
   ]
-  const { rateLimits } = hashing
-  const serviceKeys = createServiceKeys({ ...registry, ...settings, rateLimits, log: common.log, now })
   return {
     /** `Users`, `ForgotPasswords` and `Changes`, for clients. */
-    calls: createCalls({ ...common, services, serviceKeys }),
+    calls: createCalls({ ...common, services: forAll, serviceKeys }),
     /** `Administration`, for administrators. */
     administration: createCalls({ ...common, services: administration, serviceKeys, group: 'administration' }),
     serviceKeys,
-    keyring: parts.keyring,
+    keyring,
     /** What calls wait for changes with. */
-    feedReader: parts.feedReader,
+    feedReader,
   }
 }

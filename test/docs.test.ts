@@ -24,6 +24,7 @@ for (const [promise, script, ...options] of [
   ['what the code determines is up to date; `npm run docs` regenerates it', 'reference', '--check'],
   ['every file of source and tests belongs to a promise in docs/promises.md', 'promises', '--sum'],
   ['no sentence occurs in two documents', 'twice'],
+  ['no setting, metric, command, reason, exit code or migration of a release is gone or changed', 'names', '--check'],
 ] as const)
   test(promise, t => {
     const args = [`${root}/deploy/build/${script}.mjs`, ...options]
@@ -43,6 +44,21 @@ function anchorsOf(name: string): string[] {
       .replaceAll(' ', '-'),
   )
 }
+
+test('every command that a message or a document names exists', t => {
+  const paths = [...read('docs/commands.md').matchAll(/^### (.+)$/gm)].map(([, path]) => path!).concat('help')
+  const code = ['server', 'gateway', 'cli'].flatMap(folder =>
+    readdirSync(join(root, folder), { recursive: true }).map(name => `${folder}/${name}`),
+  )
+  for (const name of [...code, ...documents].filter(
+    each => /\.(ts|md)$/.test(each) && !/^(CONTRIBUTING|CHANGELOG)/.test(each),
+  )) {
+    for (const [, words = ''] of read(name).matchAll(/`auth-admin ([a-z][a-z -]*[a-z])/g)) {
+      const isNamed = (path: string) => `${words} `.startsWith(`${path} `) || path.startsWith(words)
+      t.true(paths.some(isNamed), `${name}: ${words}`)
+    }
+  }
+})
 
 test('every link within the repository leads to a file, and to a heading in it', t => {
   for (const name of documents) {

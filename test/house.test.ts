@@ -3,7 +3,7 @@ import { readdir, readFile } from 'node:fs/promises'
 import { dirname, join, normalize } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { status } from '@grpc/grpc-js'
-import test from 'ava'
+import test, { type Assertions } from 'ava'
 import { definitions, withCode, withLastParagraphs } from '../gateway/openapi/rpc-comments.js'
 import { revisions, routes } from '../gateway/routes.js'
 import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
@@ -47,6 +47,33 @@ function breaches(rule: (file: string, target: string) => boolean): string[] {
     targets.filter(target => rule(file, target)).map(target => `${file} -> ${target}`),
   )
 }
+
+/** Asserts that a rule has no breaches; otherwise says what to do about each. */
+function holds(t: Assertions, wrong: Iterable<string>, remedy: string): void {
+  t.is([...wrong].join('\n'), '', remedy)
+}
+
+/** Asserts that two lists have the same names, in any order; otherwise says what to do about a name that one lacks. */
+function agree(
+  t: Assertions,
+  names: Iterable<string>,
+  others: Iterable<string>,
+  surplus: string,
+  missing: string,
+): void {
+  const [all, wanted] = [new Set(names), new Set(others)]
+  holds(
+    t,
+    [...all].filter(name => !wanted.has(name)),
+    surplus,
+  )
+  holds(
+    t,
+    [...wanted].filter(name => !all.has(name)),
+    missing,
+  )
+}
+
 const isPackage = (target: string, ...names: string[]) =>
   names.some(name => target === name || target.startsWith(`${name}/`))
 
@@ -66,17 +93,26 @@ test('the gateway imports from the server only calls, client addresses, language
       ) &&
       !(file === 'gateway/main.ts' && /^server\/(process|observability)\/[\w-]+\.ts$/.test(target)),
   )
-  t.deepEqual(wrong, [])
+  holds(
+    t,
+    wrong,
+    'The gateway may run apart from a server: get this by an RPC, or move what both need to server/requests.',
+  )
 })
 
 test('the client address module imports no other module of the project, and no other module reads or compares addresses', async t => {
-  t.deepEqual(imports.get('server/requests/client-address.ts'), ['node:net', 'lru-cache'])
+  const foreign = imports.get('server/requests/client-address.ts')?.filter(name => !/^(node:net|lru-cache)$/.test(name))
+  holds(
+    t,
+    foreign!,
+    'Give client-address.ts what it needs as an argument: all decisions on addresses rest on it alone.',
+  )
   const others: string[] = []
   for (const file of imports.keys()) {
     const text = await readFile(join(root, file), 'utf8')
     if (file !== 'server/requests/client-address.ts' && /\b(BlockList|SocketAddress)\b/.test(text)) others.push(file)
   }
-  t.deepEqual(others, [])
+  holds(t, others, 'Read and compare addresses by a function of server/requests/client-address.ts.')
 })
 
 test('the programs import exactly the packages in `dependencies`', async t => {
@@ -85,27 +121,33 @@ test('the programs import exactly the packages in `dependencies`', async t => {
     .flat()
     .filter(target => !/^(node:|#|server\/|gateway\/|cli\/|proto\/)/.test(target))
   const names = packages.map(target => /^(?:@[^/]+\/)?[^/]+/.exec(target)![0])
-  t.deepEqual([...new Set(names)].sort(), Object.keys(dependencies).sort())
+  agree(
+    t,
+    names,
+    Object.keys(dependencies),
+    'Add the package to `dependencies`, with a line in docs/decisions/6-packages.md.',
+    'No program imports the package: remove it from `dependencies`.',
+  )
 })
 
 test('only the build and tests load what describes the interface', t => {
   const describing = /^gateway\/(openapi|reference)\//
   const wrong = breaches((file, target) => describing.test(target) && !describing.test(file))
-  t.deepEqual(wrong, [])
+  holds(t, wrong, 'Move what the programs need out of gateway/openapi and gateway/reference.')
 })
 
 test('in the server only its program imports the gateway', t => {
   const wrong = breaches(
     (file, target) => file.startsWith('server/') && target.startsWith('gateway/') && file !== 'server/main.ts',
   )
-  t.deepEqual(wrong, [])
+  holds(t, wrong, 'Let server/main.ts hand it over, or move it below both.')
 })
 
 test('only models, the database and the embedded PostgreSQL import Sequelize and pg', t => {
   const wrong = breaches(
     (file, target) => isPackage(target, 'sequelize', 'pg') && !/^server\/(models|database|embedded)\//.test(file),
   )
-  t.deepEqual(wrong, [])
+  holds(t, wrong, 'Write the statement as a method of a model in server/models.')
 })
 
 test('each name of a statement is given once, because a connection prepares one text under it', async t => {
@@ -115,16 +157,17 @@ test('each name of a statement is given once, because a connection prepares one 
       ...[...(await readFile(join(root, file), 'utf8')).matchAll(/\bsql\((['`][^)]*)\)`/g)].map(([, name]) => name!),
     )
   t.true(names.length > 40)
-  t.deepEqual(
+  holds(
+    t,
     names.filter((name, at) => names.indexOf(name) !== at),
-    [],
+    'Give one of the two statements another name, or none.',
   )
 })
 
 test('only the gRPC server and the remote transport import grpc-js', t => {
   const allowed = /^(server\/calls\/(grpc|grpc-js|peer|health|reflection)|gateway\/(remote|servers))\.ts$/
   const wrong = breaches((file, target) => isPackage(target, '@grpc/grpc-js') && !allowed.test(file))
-  t.deepEqual(wrong, [])
+  holds(t, wrong, 'Use Code of @connectrpc/connect, or a function of server/calls/grpc-js.ts.')
 })
 
 /**
@@ -163,20 +206,26 @@ function placeOf(file: string): { floor: number; room: number } | undefined {
 
 test('every file of the server belongs to a layer, and no import leads up or to a folder of the same layer', t => {
   const homeless = [...imports.keys()].filter(file => file.startsWith('server/') && !placeOf(file))
-  t.deepEqual(homeless, [])
+  holds(t, homeless, 'Give the folder a layer in `floors`, above all that it imports.')
   const wrong = breaches((file, target) => {
     if (!file.startsWith('server/') || !/^(server|proto)\//.test(target)) return false
     const [from, to] = [placeOf(file)!, placeOf(target)!]
     return to.floor > from.floor || (to.floor === from.floor && to.room !== from.room)
   })
-  t.deepEqual(wrong, [])
+  holds(t, wrong, 'Move what both need to a lower layer, or pass it as an argument from server/application.ts.')
 })
 
 test('the client package imports the generated code, its dependencies and Node.js, and has the versions of this project', async t => {
   const read = async (path: string) => JSON.parse(await readFile(join(root, path), 'utf8'))
   const [own, project] = [await read('proto/client/package.json'), await read('package.json')]
   t.is(own.version, project.version)
-  t.deepEqual(Object.keys(own.dependencies), ['@bufbuild/protobuf', '@connectrpc/connect', 'jose'])
+  agree(
+    t,
+    Object.keys(own.dependencies),
+    ['@bufbuild/protobuf', '@connectrpc/connect', 'jose'],
+    'Every service that uses the client installs its packages: do without this one.',
+    'The generated code and the verification of tokens need this package.',
+  )
   t.deepEqual(own.engines, project.engines)
   const names = (await readdir(join(root, 'proto/client'))).filter(name => name.endsWith('.ts'))
   t.true(names.length > 10)
@@ -200,7 +249,7 @@ test('imports form no cycle', t => {
     }
   }
   for (const file of imports.keys()) visit(file, [])
-  t.deepEqual(circles, [])
+  holds(t, circles, 'Move what two files of the circle need to a third, which imports neither.')
 })
 
 test('the command line imports no model, no RPC and no endpoint', t => {
@@ -212,13 +261,14 @@ test('the command line imports no model, no RPC and no endpoint', t => {
       ) ||
         isPackage(target, '@grpc/grpc-js')),
   )
-  t.deepEqual(wrong, [])
+  holds(t, wrong, 'Call an RPC of auth.v1.Administration instead: the command line also works on another machine.')
 })
 
 test('no file imports a main.ts', t => {
-  t.deepEqual(
+  holds(
+    t,
     breaches((_, target) => /(^|\/)main\.ts$/.test(target)),
-    [],
+    'An import would start the program: move what you need to a file of its own.',
   )
 })
 
@@ -231,7 +281,7 @@ test('rules, requests and settings import only each other and the generated code
       !low.test(target) &&
       !/^server\/process\/(database-url|pem|plain-text|setting-values)\.ts$/.test(target),
   )
-  t.deepEqual(wrong, [])
+  holds(t, wrong, 'Every folder may use these files, so they use no other: take what you need as an argument.')
 })
 
 test('each folder has a header that says what it owns', async t => {
@@ -261,14 +311,18 @@ test('each folder has a header that says what it owns', async t => {
     'server/users': 'login.ts',
   }
   const rooms = (await readdir(join(root, 'server'), { withFileTypes: true })).filter(each => each.isDirectory())
-  t.deepEqual(
-    rooms.map(({ name }) => `server/${name}`).sort(),
+  agree(
+    t,
+    rooms.map(({ name }) => `server/${name}`),
     Object.keys(heads).filter(room => room.startsWith('server/')),
+    'Name the file here that says what the folder owns, and add the folder to docs/architecture.md.',
+    'The folder is gone: remove it here and from docs/architecture.md.',
   )
   for (const [room, file] of Object.entries(heads)) {
     const [head = ''] = (await readFile(join(root, room, file), 'utf8')).split('\nimport ')
-    t.regex(head, /^\/[/*].*(\n[ /*].*)+/, room)
-    t.regex(head, /\bowns?\b/, room)
+    const remedy = `Begin ${room}/${file} with a comment of a few lines that says what the folder owns.`
+    t.regex(head, /^\/[/*].*(\n[ /*].*)+/, remedy)
+    t.regex(head, /\bowns?\b/, remedy)
   }
 })
 
@@ -277,10 +331,13 @@ test('every RPC has a row in the table of routes, except those that are gRPC onl
     ({ parent, name }) => `${parent.typeName}.${name}`,
   )
   const routed = routes.flatMap(({ rpc, text }) => (rpc && !text ? [`${rpc.parent.typeName}.${rpc.name}`] : []))
-  t.is(new Set(routed).size, routed.length)
-  t.deepEqual(
+  t.is(new Set(routed).size, routed.length, 'Give each RPC one route.')
+  agree(
+    t,
     rpcs.filter(name => !routed.includes(name)),
     ['auth.v1.Users.BatchGetUsers', 'auth.v1.Users.ListUsers', 'auth.v1.Users.VerifyToken', 'auth.v1.Changes.Poll'],
+    'Give the row of the RPC a path and gateway/routes.ts its parameters, or name the RPC here.',
+    'The RPC has a route: remove it here.',
   )
 })
 
@@ -288,10 +345,14 @@ test('every word of a path under /users is a reserved username, in any spelling,
   const words = routes.flatMap(({ path }) => /^\/users\/([^/]+)$/.exec(path)?.[1] ?? [])
   t.true(words.length > 5)
   for (const word of [...words, ...revisions, '.', '..']) {
-    for (const spelling of [word, word.toUpperCase(), ` ${word} `]) t.true(isReservedUsername(spelling), spelling)
+    for (const spelling of [word, word.toUpperCase(), ` ${word} `])
+      t.true(
+        isReservedUsername(spelling),
+        `Reserve ${spelling} in server/rules/names.ts: GET /users/{username} hides it.`,
+      )
   }
   for (const name of ['users', 'forgotpasswords', 'healthz', 'admin', 'meu', '(11)98765-4321']) {
-    t.false(isReservedUsername(name), name)
+    t.false(isReservedUsername(name), `No path has ${name}: let users have it.`)
   }
 })
 
@@ -299,7 +360,7 @@ test('a row of the access policy lists each of its specific reasons once, and no
   for (const rows of [usersPolicies, forgotPasswordsPolicies, changesPolicies, administrationPolicies]) {
     for (const [rpc, policy] of Object.entries<Policy>(rows)) {
       const all = reasonsOf(policy)
-      t.is(new Set(all).size, all.length, rpc)
+      t.is(new Set(all).size, all.length, `Leave out of the row of ${rpc} what reasonsOf adds by itself.`)
     }
   }
   for (const route of routes) t.true(statusesOf(route).size > 1)
@@ -314,7 +375,10 @@ test('the comment of an RPC names the scopes with which its row permits services
       const policy = rows[rpc.localName]!
       const scopes = 'scopes' in policy ? policy.scopes : 'scope' in policy ? [policy.scope].flat() : []
       const comment = new RegExp(`(?:  //.*\\n)*(?=  rpc ${rpc.name}\\()`).exec(text)![0]
-      for (const scope of scopes ?? []) t.true(`${head}${comment}`.includes(`\`${scope}\``), `${rpc.name} ${scope}`)
+      for (const scope of scopes ?? []) {
+        const remedy = `Name \`${scope}\` in the comment of ${rpc.name} in proto/auth/v1/${name}.proto.`
+        t.true(`${head}${comment}`.includes(`\`${scope}\``), remedy)
+      }
     }
   }
 })
@@ -322,7 +386,10 @@ test('the comment of an RPC names the scopes with which its row permits services
 test('the last paragraph of an RPC’s comment has its path and the codes of its reasons; `npm run docs` writes it', async t => {
   for (const [name, service, rows] of definitions) {
     const text = await readFile(join(root, `proto/auth/v1/${name}.proto`), 'utf8')
-    t.true(withLastParagraphs(text, service, rows) === text, name)
+    t.true(
+      withLastParagraphs(text, service, rows) === text,
+      `Run \`npm run docs\`: proto/auth/v1/${name}.proto is behind.`,
+    )
     if (/^(users|administration)$/.test(name))
       for (const reason of sharedReasons)
         t.true(text.replaceAll(/\s+(\/\/ )?/g, ' ').includes(withCode(reason)), `${name} ${reason}`)
@@ -342,11 +409,13 @@ test('only RPCs that begin a session look up their caller or open a change thems
     const text = await readFile(join(root, file), 'utf8')
     if (/\.transact\(|identify\(|claimsOf\(|\bauthorization\b/.test(text)) found.push(file)
   }
-  t.deepEqual(found.sort(), [
-    'server/forgotpasswords/answers.ts',
-    'server/forgotpasswords/recovery-key.ts',
-    'server/users/sign-up.ts',
-  ])
+  agree(
+    t,
+    found,
+    ['server/forgotpasswords/answers.ts', 'server/forgotpasswords/recovery-key.ts', 'server/users/sign-up.ts'],
+    'Use `caller` and `transact` of the context: they apply the row of the RPC.',
+    'The file no longer does so: remove it here.',
+  )
 })
 
 test('every reason has the HTTP status and the gRPC code of its comment', async t => {
@@ -358,7 +427,8 @@ test('every reason has the HTTP status and the gRPC code of its comment', async 
   t.true(names.length > 15)
   for (const name of names) {
     const reason = Reason[name as keyof typeof Reason]
-    t.is(documented.get(name), `${statusOf(reason)}, ${status[new Refusal(reason).code]}`, name)
+    const remedy = `${name}: let the comment in reason.proto and server/requests/reasons.ts say the same.`
+    t.is(documented.get(name), `${statusOf(reason)}, ${status[new Refusal(reason).code]}`, remedy)
   }
 })
 
@@ -373,18 +443,41 @@ test('a source file has at most 500 lines', async t => {
     const lines = (await readFile(join(root, file), 'utf8')).split('\n').length
     if (lines > 500) long.push(`${file}: ${lines}`)
   }
-  t.deepEqual(long, [])
+  holds(t, long, 'Split the file by what its parts are about.')
 })
 
 test('docs/architecture.md lists the triggers', async t => {
-  const baseline = await readFile(join(root, 'server/database/migrations/0001-baseline.sql'), 'utf8')
+  const baseline = await readFile(join(root, 'dist/server/database/migrations/0001-baseline.sql'), 'utf8')
   const triggers = [...baseline.matchAll(/^CREATE (?:CONSTRAINT )?TRIGGER (\w+)/gm)].map(([, name]) => name!)
   const text = await readFile(join(root, 'docs/architecture.md'), 'utf8')
   const section = /## What the database does by itself\n([\s\S]*?)\n## /.exec(text)?.[1] ?? ''
   const listed = section
     .split('\n')
     .flatMap(line => [...(line.split('|')[1] ?? '').matchAll(/`(\w+)`/g)].map(([, name]) => name!))
-  t.deepEqual(listed.sort(), triggers.sort())
+  agree(
+    t,
+    triggers,
+    listed,
+    'Add the trigger to the table in docs/architecture.md.',
+    'No migration creates the trigger: remove it from docs/architecture.md.',
+  )
+})
+
+test('the files that docs/architecture.md names for an afternoon’s reading are at most 30, of 3,500 lines', async t => {
+  const text = await readFile(join(root, 'docs/architecture.md'), 'utf8')
+  const section = /## An afternoon’s reading\n([\s\S]*?)\n## /.exec(text)?.[1] ?? ''
+  const files = [...section.matchAll(/^\d+\. `([^`]+)`/gm)].map(([, file]) => file!)
+  t.true(files.length > 15)
+  holds(
+    t,
+    files.filter(file => !imports.has(file)),
+    'The file is gone: name in docs/architecture.md what now leads from a request to its statement.',
+  )
+  const shorter = 'Move what isn’t of the core out of these files, and keep the list.'
+  t.true(files.length <= 30, shorter)
+  let lines = 0
+  for (const file of files) lines += (await readFile(join(root, file), 'utf8')).split('\n').length - 1
+  t.true(lines <= 3_500, `${lines} lines. ${shorter}`)
 })
 
 test('every advisory lock of the registry has its key in one list, and docs/operations.md lists the keys', async t => {
@@ -398,8 +491,14 @@ test('every advisory lock of the registry has its key in one list, and docs/oper
     const locks = [...text.matchAll(/pg_\w*advisory\w*lock\w*\(/g)].length
     if (keysIn(text).length > 0 || (locks > 0 && !text.includes('advisoryKeys.'))) unlisted.push(file)
   }
-  t.deepEqual(unlisted, [])
+  holds(t, unlisted, `Take the key of the lock from advisoryKeys in ${list}.`)
   const inCode = [...new Set(keysIn(await readFile(join(root, list), 'utf8')))].sort()
   t.true(inCode.length >= 6)
-  t.deepEqual(keysIn(await readFile(join(root, 'docs/operations.md'), 'utf8')), inCode)
+  agree(
+    t,
+    inCode.map(String),
+    keysIn(await readFile(join(root, 'docs/operations.md'), 'utf8')).map(String),
+    'Add the key to docs/operations.md.',
+    `No such key is in ${list}: remove it from docs/operations.md.`,
+  )
 })

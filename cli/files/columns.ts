@@ -175,8 +175,8 @@ export function idOf({ id }: Cells, { isCsv }: Pick<Reading, 'isCsv'>): number |
 /** Makes a row of a file of organizations. */
 export function toOrganizationRow(cells: Cells, how: Reading): ImportedOrganization {
   const { row, form, problems } = readCells(cells, organizationColumns, how)
-  // A date can't be cleared.
-  if (row.creationDate === '') delete row.creationDate
+  // An organization always has these.
+  for (const { attribute, imported } of organizationFields) if (imported && row[attribute] === '') delete row[attribute]
   return create(ImportedOrganizationSchema, { ...row, form: create(OrganizationFormSchema, form), problems })
 }
 

@@ -6,8 +6,8 @@ import type { Administration } from '../../proto/gen/auth/v1/administration_pb.j
 import { decodePlainText } from '../../server/process/plain-text.js'
 import { isEmailAddress, isOneLine, typedKey } from '../../server/rules/names.js'
 import { quote } from '../../server/rules/shell.js'
-import { limits, tooLong } from '../../server/rules/sizes.js'
-import type { Place } from '../contexts.js'
+import { maxLengths, tooLong } from '../../server/rules/sizes.js'
+import type { ServerOptions } from '../contexts.js'
 import { fail, misuse } from '../exit-codes.js'
 import { say } from './output.js'
 import type { Check } from './prompt.js'
@@ -20,7 +20,7 @@ export function canAsk({ json }: { json?: boolean }): boolean {
 /** What is wrong with a text, as a sentence; undefined when nothing is. */
 export function textProblem(text: string): string | undefined {
   if (!isOneLine(text)) return 'Remove line breaks and other control characters.'
-  if (tooLong(text, 'text')) return `Use at most ${limits.text} characters.`
+  if (tooLong(text, 'text')) return `Use at most ${maxLengths.text} characters.`
   return undefined
 }
 
@@ -159,7 +159,7 @@ export async function askSecret(name: string, check: Check): Promise<string> {
 }
 
 /** A sentence that names the server on which a command does what it says, if it works on one. */
-async function placed(sentence: string, place: Place): Promise<string> {
+async function placed(sentence: string, place: ServerOptions): Promise<string> {
   const { nameServer } = await import('../contexts.js')
   const server = await nameServer(place)
   return server === undefined ? sentence : `On ${server}: ${sentence}`
@@ -174,7 +174,7 @@ export const missingYes = 'This needs a confirmation: pass --yes.'
  */
 export async function confirm(
   sentence: string,
-  options: Place & { yes?: boolean; json?: boolean },
+  options: ServerOptions & { yes?: boolean; json?: boolean },
   validate?: () => Promise<unknown>,
 ): Promise<void> {
   if (options.yes) return
@@ -192,7 +192,7 @@ export async function confirm(
 export async function confirmName(
   sentence: string,
   name: string,
-  options: Place & { confirm?: string; json?: boolean },
+  options: ServerOptions & { confirm?: string; json?: boolean },
   validate?: (confirm: string) => Promise<unknown>,
 ): Promise<string> {
   if (options.confirm !== undefined) return options.confirm

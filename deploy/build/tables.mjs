@@ -13,7 +13,7 @@ import { createUndeclaredProxies } from '../../dist/server/observability/undecla
 import { auditActions } from '../../dist/server/policy/audit-actions.js'
 import { describeSettings } from '../../dist/server/process/settings.js'
 import { statusOf } from '../../dist/server/requests/reasons.js'
-import { limits } from '../../dist/server/requests/refusal.js'
+import { limitMeanings } from '../../dist/server/requests/refusal.js'
 
 const read = name => readFile(new URL(`../../${name}`, import.meta.url), 'utf8')
 
@@ -146,5 +146,5 @@ export async function metrics() {
 export const limitTable = () =>
   table(
     ['limit', 'counts'],
-    Object.entries(limits).map(([name, about]) => [code(name), about]),
+    Object.entries(limitMeanings).map(([name, about]) => [code(name), about]),
   )

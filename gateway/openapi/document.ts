@@ -167,12 +167,13 @@ function callersOf(row: Policy): string {
         '; ',
       )
     case 'user':
+    case 'user or service':
       return [
         row.own === 'every role' ? 'the user itself' : '',
         row.own === 'ROLE_INSTITUTION' ? 'a ROLE_INSTITUTION for itself' : '',
         row.institution ? `an active ROLE_INSTITUTION for ${row.institution}` : '',
         row.administrator ? `an active ROLE_ADMIN for ${row.administrator}` : '',
-        row.scope ? `a service with the scope \`${row.scope}\` for any user` : '',
+        'scope' in row ? `a service with the scope \`${row.scope}\` for any user` : '',
       ]
         .filter(Boolean)
         .join('; ')
@@ -182,9 +183,9 @@ function callersOf(row: Policy): string {
 function securityOf(row: Policy, { challenges }: Route): Schema[] {
   // The earlier token that a login may carry is in its description: generators would require it.
   if (row.caller === 'anyone') return []
-  const scopes = 'scope' in row && row.scope !== undefined ? [row.scope].flat() : []
+  const scopes = 'scope' in row ? [row.scope].flat() : []
   return [
-    ...(row.caller === 'user' ? [{ token: [] }] : []),
+    ...(row.caller !== 'service' ? [{ token: [] }] : []),
     ...scopes.map(scope => ({ serviceKey: [scope] })),
     ...(challenges ? scopes.map(scope => ({ clientSecret: [scope] })) : []),
   ]

@@ -1,11 +1,11 @@
 /** The limits of the access policy in words. AUTH_LIMIT_FACTOR multiplies them. */
 import { addressLimits, lockout, quotaLimits } from '../../server/policy/limits.js'
-import { type Limit, limits } from '../../server/requests/refusal.js'
+import { type Limit, limitMeanings } from '../../server/requests/refusal.js'
 
 /** What a limit counts, and how many it permits. */
 export function describeLimit(limit: Limit): string {
   const amount = amountOf(limit)
-  return amount === undefined ? limits[limit] : `${limits[limit]} (${amount})`
+  return amount === undefined ? limitMeanings[limit] : `${limitMeanings[limit]} (${amount})`
 }
 
 function amountOf(limit: Limit): string | undefined {

@@ -125,7 +125,7 @@ const maxLength = 4_096
 const algorithm = 'ES256'
 
 /** A verified token. */
-interface Entry {
+interface CachedToken {
   readonly claims: Claims
   readonly kid: string
 }
@@ -146,7 +146,7 @@ export function createVerifier(options: VerifierOptions): Verifier {
   const { onWarning } = registry
   const revocations = followRevocations({ changes: clientOf(Changes, registry), keys, onWarning, signal })
   const introspect = createIntrospection(clientOf(Users, registry), { issuer, audience, signal })
-  const cache = createCache<Entry>(maxCached)
+  const cache = createCache<CachedToken>(maxCached)
   const kids = createCache<string>(maxHeaders)
   const counts: Counts = { cache: 0, signature: 0, registry: 0, invalid: 0, unavailable: 0 }
 
@@ -168,7 +168,7 @@ export function createVerifier(options: VerifierOptions): Verifier {
   }
 
   /** Verifies the signature; undefined if it is unknown whether its key exists. */
-  async function verifySignature(token: string): Promise<Entry | undefined> {
+  async function verifySignature(token: string): Promise<CachedToken | undefined> {
     try {
       const kid = kidOf(token)
       const key = keys.known(kid) ?? (await keys.find(kid).catch(() => 'unavailable' as const))

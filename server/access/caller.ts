@@ -2,7 +2,8 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Device } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { CallerRow, User, Users } from '../models/user.js'
-import type { UserPolicy } from '../policy/row.js'
+import { administratorUser } from '../models/user-state.js'
+import type { UserRights } from '../policy/row.js'
 import type { Call, IncomingCall } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { usernameKey } from '../rules/names.js'
@@ -34,7 +35,7 @@ export function createCallers(
      * ACCESS_DENIED without a token, and with INVALID_TOKEN for one that isn't genuine, or that has `expired` unless the RPC
      * takes such.
      */
-    claimsOf(call: IncomingCall, { expired }: Pick<UserPolicy, 'expired'> = {}): Promise<Verified> {
+    claimsOf(call: IncomingCall, { expired }: Pick<UserRights, 'expired'> = {}): Promise<Verified> {
       // RPCs for services don't get here: this one takes tokens of users only.
       if (call.service) refuse(Reason.ACCESS_DENIED)
       const token = tokenIn(call)
@@ -63,7 +64,7 @@ export function createCallers(
     async identify(
       call: Call,
       claims: Verified,
-      { named: usernameKey, expired }: { readonly named?: string | undefined } & Pick<UserPolicy, 'expired'> = {},
+      { named: usernameKey, expired }: { readonly named?: string | undefined } & Pick<UserRights, 'expired'> = {},
     ) {
       const [id, { kid }] = [Number(claims.sub), claims]
       const find = expired ? users.findRefresher : users.findTokenHolder
@@ -98,7 +99,7 @@ function toCaller(claims: Verified, user: CallerRow | undefined): Caller | undef
   if (!user || user.suspended || user.tokenGeneration !== claims.ver) return undefined
   const session = { ...sessionOf(claims), expiresAt: claims.exp }
   if (endedWithAddress(session, user)) return undefined
-  return { user, session, admin: user.role === 'ROLE_ADMIN' && user.active, enrolled: user.enrolled }
+  return { user, session, admin: administratorUser.of(user), enrolled: user.enrolled }
 }
 
 /**

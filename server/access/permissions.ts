@@ -3,7 +3,7 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { User } from '../models/user.js'
 import type { AuditAction } from '../policy/audit-actions.js'
-import type { AdministrationPolicy, Policy, UserPolicy } from '../policy/row.js'
+import type { AdministrationPolicy, Policy, UserRights } from '../policy/row.js'
 import type { CallingService } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import type { Session } from './tokens.js'
@@ -29,7 +29,7 @@ interface Subject {
  * Refuses with ACCESS_DENIED unless the caller may use an RPC on `target`, or without a target when it is undefined.
  */
 export function permit(
-  policy: UserPolicy,
+  policy: UserRights,
   { user, session, enrolled }: Subject,
   target: UserAttributes | undefined,
 ): void {
@@ -44,7 +44,7 @@ export function permit(
 }
 
 /** Why a session of a ROLE_ADMIN at the public endpoints opens little. */
-export function restrictionsOf({ user, session, enrolled }: Subject): UserPolicy['restricted'] {
+export function restrictionsOf({ user, session, enrolled }: Subject): UserRights['restricted'] {
   if (user.role !== 'ROLE_ADMIN') return []
   return [...(session.method === 'kba' ? ['answers' as const] : []), ...(enrolled ? ['one-time codes' as const] : [])]
 }
@@ -53,7 +53,7 @@ export function restrictionsOf({ user, session, enrolled }: Subject): UserPolicy
  * Whether a user exists for a caller whom `permit` admits: an RPC on the clients of the caller's organization hides all
  * other users.
  */
-export function isVisible({ institution }: UserPolicy, user: UserAttributes, target: UserAttributes): boolean {
+export function isVisible({ institution }: UserRights, user: UserAttributes, target: UserAttributes): boolean {
   return (
     institution !== 'clients of its organization' || (target.role === 'ROLE_CLIENT' && inOrganizationOf(user, target))
   )
@@ -63,13 +63,13 @@ function inOrganizationOf({ organizationId }: UserAttributes, target: UserAttrib
   return organizationId !== null && target?.organizationId === organizationId
 }
 
-function isMember({ institution }: UserPolicy, user: CallerAttributes, target: UserAttributes | undefined): boolean {
+function isMember({ institution }: UserRights, user: CallerAttributes, target: UserAttributes | undefined): boolean {
   if (institution === undefined || user.role !== 'ROLE_INSTITUTION' || user.organizationActive === false) return false
   return institution === 'clients of its organization' || inOrganizationOf(user, target)
 }
 
 function isAdministered(
-  { administrator }: UserPolicy,
+  { administrator }: UserRights,
   user: UserAttributes,
   target: UserAttributes | undefined,
 ): boolean {

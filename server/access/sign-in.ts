@@ -10,16 +10,10 @@ import type { Transaction } from '../database/database.js'
 import { maxEntries } from '../limits/cache-size.js'
 import type { KnownAccounts } from '../limits/known-accounts.js'
 import { failuresThatLock, limitsOf, type RateLimits, tooManyAttempts } from '../limits/rate-limits.js'
-import {
-  type AttemptStart,
-  type Attempts,
-  type CounterKeys,
-  type Device,
-  obstacleOf,
-  type Proof,
-} from '../models/attempt.js'
+import type { AttemptStart, Attempts, CounterKeys, Device, Proof } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { User } from '../models/user.js'
+import { activeUser } from '../models/user-state.js'
 import type { Passwords, Verdict } from '../passwords/hash.js'
 import { type Pool, type Waiter, waiterOf } from '../passwords/pool.js'
 import { lockout } from '../policy/limits.js'
@@ -63,13 +57,13 @@ export type SignIns = ReturnType<typeof createSignIns>
 /** An attempt in flight. When its scope ends before a success or a failure, the attempt is undone and doesn't count. */
 export type Attempt = Awaited<ReturnType<SignIns['begin']>>
 
-/** An attempt that is counted as in flight. */
-interface Begun {
+/** An attempt that is admitted and counted as in flight. */
+interface Admitted extends Pick<AttemptStart, 'account' | 'counter'> {
   readonly action: SignInAction
   readonly usernameKey: string
   readonly call: Call
+  /** Its place in the hash queue. */
   readonly waiter: Waiter
-  readonly start: AttemptStart
   /** Ends what this process counts. Returns false if it has ended: a transaction that is repeated ends the attempt again. */
   end(): boolean
 }
@@ -105,7 +99,7 @@ export function createSignIns(deps: {
    * Refuses when the client address is blocked or the hash queue is full. An account that knows the device or network
    * is exempt: only its own counts apply.
    */
-  async function admit(waiter: Waiter, call: Call, hashes: boolean, device: Device | undefined): Promise<void> {
+  async function checkRoom(waiter: Waiter, call: Call, hashes: boolean, device: Device | undefined): Promise<void> {
     const seconds = await rateLimits.blockedFor(call.address)
     const busy = seconds === undefined && hashes ? refusalOf(() => pool.check(waiter)) : undefined
     const refusal = seconds === undefined ? busy : tooManyAttempts(seconds, 'failures')
@@ -114,38 +108,62 @@ export function createSignIns(deps: {
     if (hashes) pool.check({ ...waiter, kind: 'known' })
   }
 
-  function attemptOf({ action, usernameKey, call, waiter, start, end }: Begun) {
+  /** Counts an attempt as in flight, or refuses it. */
+  async function admit(action: SignInAction, usernameKey: string, call: Call, device?: Device): Promise<Admitted> {
     const { address } = call
-    const { account, known, counter } = start
-    const isKnown = known && account?.active === true && !account.suspended
-    const accountWaiter: Waiter = isKnown ? { ...waiter, kind: 'known' } : waiter
-    const event = (outcome: 'ok' | 'refused', reason?: Reason | string): AuditEvent => ({
-      ...auditContext(call, outcome === 'ok' ? account : undefined),
-      action,
-      outcome,
-      reason: typeof reason === 'number' ? Reason[reason] : reason,
-      subject_id: account?.id,
-    })
-    const limitReached = (failures: number): AuditEvent => ({
-      ...event('refused', Reason.TOO_MANY_ATTEMPTS),
-      object: `failures:${failures}`,
-    })
-    // An attempt that can't be undone expires.
-    const undo = async () => counter && attempts.undo(counter.subject).catch(() => {})
-    async function addFailureOfAddress(level?: number): Promise<void> {
-      const failures = await rateLimits.addFailure(address, level)
-      // The block concerns the address, so its event has no account.
-      if (failures !== undefined) await attempts.record({ ...limitReached(failures), subject_id: undefined })
+    const { proof } = ways[action]
+    const waiter = waiterOf(call, usernameKey, proof === 'administration' ? proof : 'other')
+    const lockKey = [proof, usernameKey, network(address), device?.userId, device?.session].join('\0')
+    const lockedFor = locks.get(lockKey)
+    if (lockedFor !== undefined) throw tooManyAttempts(lockedFor, 'account')
+    await checkRoom(waiter, call, proof !== undefined, device)
+
+    const inFlight = rateLimits.begin(address)
+    let open = true
+    function end(): boolean {
+      if (!open) return false
+      open = false
+      inFlight[Symbol.dispose]()
+      return true
     }
+    const start = await attempts.begin({ usernameKey, proof, address, device, limits }).catch(error => {
+      end()
+      throw error
+    })
+    const { account, counter, known, obstacle, addressLevel, seconds } = start
+    rateLimits.observe(address, addressLevel)
+    call.user ??= account?.id
+    if (!obstacle) {
+      const kind = known && account && activeUser.of(account) ? 'known' : waiter.kind
+      return { action, usernameKey, call, waiter: { ...waiter, kind }, account, counter, end }
+    }
+    end()
+    if (obstacle === 'address') throw tooManyAttempts(secondsToRoom(addressLevel), 'failures')
+    if (obstacle === 'failures') locks.set(lockKey, seconds)
+    // Attempts in flight end soon.
+    throw tooManyAttempts(obstacle === 'failures' ? seconds : 1, 'account')
+  }
+
+  // An attempt that can't be undone expires.
+  const undo = async ({ counter }: Admitted) => counter && attempts.undo(counter.subject).catch(() => {})
+
+  /** Counts a failure of the client address, and records the one that blocks it: of no account, as the block concerns none. */
+  async function addFailureOfAddress(attempt: Admitted, level?: number): Promise<void> {
+    const failures = await rateLimits.addFailure(attempt.call.address, level)
+    if (failures !== undefined) await attempts.record({ ...limitReached(attempt, failures), subject_id: undefined })
+  }
+
+  /** What ends an attempt that is admitted, once. */
+  function settle(admitted: Admitted) {
+    const { action, usernameKey, call, waiter, account, counter, end } = admitted
     return {
       /** The account; undefined when no user has the name. */
       account,
-      /** Its place in the hash queue. */
-      waiter: accountWaiter,
+      waiter,
       /** Compares a password with the account's. Without an account the result is not correct, after the same time. */
       async comparePassword(text: string): Promise<Verdict> {
         const claim = { context: 'password', text, stored: account?.passwordHash } as const
-        const [verdict] = await passwords.verify([claim], accountWaiter)
+        const [verdict] = await passwords.verify([claim], waiter)
         return verdict!
       },
       /**
@@ -153,8 +171,9 @@ export function createSignIns(deps: {
        * the audit event. Refuses as for an unknown user when the user has been deleted or erased.
        */
       async succeed(t?: Transaction): Promise<void> {
-        const { id } = account!
-        if (!(await attempts.succeed(counter?.subject, address, id, event('ok'), t))) refuse(ways[action].unknown)
+        const event = eventOf(admitted, 'ok')
+        if (!(await attempts.succeed(counter?.subject, call.address, account!.id, event, t)))
+          refuse(ways[action].unknown)
         end()
       },
       /**
@@ -162,15 +181,15 @@ export function createSignIns(deps: {
        * attempt and counts nothing.
        */
       record: (reason: Reason | 'WRONG_CODE' | 'CODE_USED', t?: Transaction) =>
-        attempts.record(event('refused', reason), t),
+        attempts.record(eventOf(admitted, 'refused', reason), t),
       /**
        * Ends the attempt when the second factor was wrong, whose failures totp.ts counts and records: counts a
        * failure of the client address only, and throws `refusal`.
        */
       async failSecond(refusal: Refusal): Promise<never> {
         end()
-        await undo()
-        await addFailureOfAddress()
+        await undo(admitted)
+        await addFailureOfAddress(admitted)
         throw refusal
       },
       /**
@@ -184,15 +203,15 @@ export function createSignIns(deps: {
         const failures = {
           max: limits.max,
           seconds: lockout.seconds,
-          first: counter && event('refused', reason),
-          last: limitReached(limits.max),
+          first: counter && eventOf(admitted, 'refused', reason),
+          last: limitReached(admitted, limits.max),
         }
-        const of = { userId: account?.id, address, bucket: limits.bucket }
-        await addFailureOfAddress(await attempts.fail(counter ?? wrongKeysOf(usernameKey), failures, of))
+        const of = { userId: account?.id, address: call.address, bucket: limits.bucket }
+        await addFailureOfAddress(admitted, await attempts.fail(counter ?? wrongKeysOf(usernameKey), failures, of))
         return refuse(reason, more)
       },
       async [Symbol.asyncDispose](): Promise<void> {
-        if (end()) await undo()
+        if (end()) await undo(admitted)
       },
     }
   }
@@ -204,37 +223,7 @@ export function createSignIns(deps: {
      * queue has no room. A refused attempt doesn't count. An attempt from a `device` of the account counts for that device
      * only.
      */
-    async begin(action: SignInAction, usernameKey: string, call: Call, device?: Device) {
-      const { address } = call
-      const { proof } = ways[action]
-      const waiter = waiterOf(call, usernameKey, proof === 'administration' ? proof : 'other')
-      const lockKey = [proof, usernameKey, network(address), device?.userId, device?.session].join('\0')
-      const lockedFor = locks.get(lockKey)
-      if (lockedFor !== undefined) throw tooManyAttempts(lockedFor, 'account')
-      await admit(waiter, call, proof !== undefined, device)
-
-      const inFlight = rateLimits.begin(address)
-      let open = true
-      function end(): boolean {
-        if (!open) return false
-        open = false
-        inFlight[Symbol.dispose]()
-        return true
-      }
-      const start = await attempts.begin({ usernameKey, proof, address, device, limits }).catch(error => {
-        end()
-        throw error
-      })
-      rateLimits.observe(address, start.addressLevel)
-      call.user ??= start.account?.id
-      if (start.begun) return attemptOf({ action, usernameKey, call, waiter, start, end })
-      end()
-      const obstacle = obstacleOf(start, limits)
-      if (obstacle === 'failures') locks.set(lockKey, start.seconds)
-      if (obstacle === 'address') throw tooManyAttempts(secondsToRoom(start.addressLevel), 'failures')
-      // Attempts in flight end soon.
-      throw tooManyAttempts(obstacle === 'failures' ? start.seconds : 1, 'account')
-    },
+    begin: async (...of: Parameters<typeof admit>) => settle(await admit(...of)),
 
     /** Compares the password of a signed-in user once more. Refuses with INVALID_CREDENTIALS, and as `begin` does. */
     async prove(
@@ -250,6 +239,21 @@ export function createSignIns(deps: {
     },
   }
   return signIns
+}
+
+function eventOf({ action, call, account }: Admitted, outcome: 'ok' | 'refused', reason?: Reason | string): AuditEvent {
+  return {
+    ...auditContext(call, outcome === 'ok' ? account : undefined),
+    action,
+    outcome,
+    reason: typeof reason === 'number' ? Reason[reason] : reason,
+    subject_id: account?.id,
+  }
+}
+
+/** The event of the failure that reaches a limit. */
+function limitReached(attempt: Admitted, failures: number): AuditEvent {
+  return { ...eventOf(attempt, 'refused', Reason.TOO_MANY_ATTEMPTS), object: `failures:${failures}` }
 }
 
 function refusalOf(work: () => void): Refusal | undefined {

@@ -20,7 +20,7 @@ interface Deps {
 }
 
 /** Where a list continues. */
-interface Place {
+interface EventCursor {
   /** Before this sealed event. */
   readonly beforeId?: number
   /** Before this unsealed event, which may be sealed by now. */
@@ -41,7 +41,7 @@ export function auditLogRpcs(deps: Deps) {
   return {
     /** Lists events of the audit log. A page may hold fewer than asked for, or none, before the end. */
     async listAuditEvents(request) {
-      const page = openPage<Place>(Administration.method.listAuditEvents, request)
+      const page = openPage<EventCursor>(Administration.method.listAuditEvents, request)
       const filter = await readFilter(deps, request, page.size)
       const { events, next } = request.follow
         ? await follow(audit, filter, page.after)
@@ -83,7 +83,7 @@ function namesIn(users: Deps['users'], events: readonly RecordedEvent[]) {
 }
 
 /** The newest events before a place, newest first. */
-async function listNewest(audit: Audit, filter: AuditFilter, place: Place) {
+async function listNewest(audit: Audit, filter: AuditFilter, place: EventCursor) {
   const { beforeId, beforeSeq } = place
   const indexed = filter.subjectId !== undefined || filter.actorId !== undefined
   const end = beforeId ?? (await audit.ends(0)).newest + 1
@@ -108,7 +108,7 @@ async function listNewest(audit: Audit, filter: AuditFilter, place: Place) {
 }
 
 /** The next events, oldest first; without a place, from the end of the log on. */
-async function follow(audit: Audit, filter: AuditFilter, place: Place | undefined) {
+async function follow(audit: Audit, filter: AuditFilter, place: EventCursor | undefined) {
   const { newest } = await audit.ends(0)
   const afterId = place?.afterId
   if (afterId === undefined) return { events: [], next: { afterId: newest } }

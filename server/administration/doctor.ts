@@ -245,7 +245,7 @@ const registry: Checks = {
     if (without === 0) return ok(detail)
     return warning(
       detail,
-      'Without their passwords only an administrator lets them in: have apps ask for an address (`email` at sign-up, SetEmail), or run `auth-admin users edit --email`.',
+      'Without their passwords only an administrator lets them in: have apps ask for an address (`email` at sign-up, SetEmail), or run `auth-admin users edit NAME --email ADDRESS`.',
     )
   },
 

@@ -20,14 +20,13 @@ const batch = 1_000
 const timeout = 10
 
 /** The RPCs of queued e-mails. */
-export function emailRpcs({
-  emails,
-  openPage,
-  settings,
-}: Pick<Models, 'emails'> & {
-  openPage: OpenPage
-  settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'issuer' | 'dataDir'>
-}) {
+export function emailRpcs(
+  deps: Pick<Models, 'emails'> & {
+    openPage: OpenPage
+    settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'issuer' | 'dataDir'>
+  },
+) {
+  const { emails, openPage, settings } = deps
   const find = async (id: string, t?: Transaction) => (await emails.find(id, t)) ?? missing(id)
 
   return {

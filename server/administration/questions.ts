@@ -12,7 +12,7 @@ import type { OpenPage } from '../requests/paging.js'
 import { refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { isOneLine, questionKey } from '../rules/names.js'
-import { limits, tooLong } from '../rules/sizes.js'
+import { maxLengths, tooLong } from '../rules/sizes.js'
 import { changing, type Done, setActive } from './change-record.js'
 import { withEtag } from './etag.js'
 
@@ -107,8 +107,10 @@ export function questionRpcs(deps: {
 
     /** Lists texts of sign-ups that match no question of the registry, those with most users first. */
     async listUnmatchedQuestions(request) {
-      type Place = Pick<UnmatchedRow, 'questionKey' | 'users'>
-      const page = openPage<Place>(Administration.method.listUnmatchedQuestions, request)
+      const page = openPage<Pick<UnmatchedRow, 'questionKey' | 'users'>>(
+        Administration.method.listUnmatchedQuestions,
+        request,
+      )
       const rows = await questions.unmatched(page)
       const { shown, ...next } = page.cut(rows, ({ questionKey, users }) => ({ questionKey, users }))
       return { questions: shown.map(({ question, users }) => ({ question, users })), ...next }
@@ -143,7 +145,7 @@ function checkQuestion(field: string, given: string | undefined): QuestionText {
   const question = (given ?? '').trim()
   const key = questionKey(question)
   if (key === '' || tooLong(question, 'text') || !isOneLine(question)) {
-    const message = `Specify the text of a question: at most ${limits.text} characters, no line breaks.`
+    const message = `Specify the text of a question: at most ${maxLengths.text} characters, no line breaks.`
     wrongFields([{ field, message }])
   }
   return { question, questionKey: key }

@@ -4,7 +4,7 @@ import type { Models } from '../models/define-models.js'
 import { refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { nicknameKey, questionKey, usernameKey } from '../rules/names.js'
-import { limits, tooLong } from '../rules/sizes.js'
+import { maxLengths, tooLong } from '../rules/sizes.js'
 
 /**
  * Finds the record that a request refers to: by `#id`, by digits alone, or by name (of a user: its username in any spelling,
@@ -12,12 +12,10 @@ import { limits, tooLong } from '../rules/sizes.js'
  * are another record's name, whether they are an id or not, or `#id` where a record has that name. Refuses with INVALID_ARGUMENT
  * a missing or ambiguous reference, with USER_NOT_FOUND or RECORD_NOT_FOUND one to no record.
  */
-export function createReferences({
-  administeredUsers,
-  formerUsernames,
-  organizations,
-  questions,
-}: Pick<Models, 'administeredUsers' | 'formerUsernames' | 'organizations' | 'questions'>): References {
+export function createReferences(
+  deps: Pick<Models, 'administeredUsers' | 'formerUsernames' | 'organizations' | 'questions'>,
+): References {
+  const { administeredUsers, formerUsernames, organizations, questions } = deps
   /** The record that a reference names, among those with the id and with the name. */
   async function find<T extends { readonly id: number }>(
     reference: string | undefined,
@@ -27,7 +25,7 @@ export function createReferences({
   ): Promise<T | undefined> {
     const text = tooLong(reference ?? '', 'text') ? '' : (reference ?? '').trim()
     if (text === '') {
-      const message = `Name the ${what}, in at most ${limits.text} characters.`
+      const message = `Name the ${what}, in at most ${maxLengths.text} characters.`
       wrongFields([{ field, message }])
     }
     const { sign, digits } = /^(?<sign>#?)(?<digits>\d{1,9})$/.exec(text.normalize('NFKC'))?.groups ?? {}

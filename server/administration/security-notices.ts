@@ -42,10 +42,8 @@ export function createNotifyAdministrators({ administeredUsers, emails, settings
  * Notifies a user who is, or was `before`, a ROLE_ADMIN by e-mail of a change of its account, at its former address. A change
  * of the address has its own notice, and an erased user gets none, because its address is erased, too.
  */
-export function createNotifyConcerned({
-  emails,
-  settings,
-}: Pick<Deps, 'emails' | 'settings'>): CallersDeps['notifyConcerned'] {
+export function createNotifyConcerned(deps: Pick<Deps, 'emails' | 'settings'>): CallersDeps['notifyConcerned'] {
+  const { emails, settings } = deps
   return async (administrator, { action, subjectId }, { before, after }, t) => {
     if (!after || ![before?.role, after.role].includes('ROLE_ADMIN')) return
     const to = before?.email ?? after.email

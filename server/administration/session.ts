@@ -10,6 +10,7 @@ import type { Models } from '../models/define-models.js'
 import { adminTokenTtl } from '../models/signing-key.js'
 import type { TotpSecrets } from '../models/totp-secret.js'
 import type { User } from '../models/user.js'
+import { administratorUser } from '../models/user-state.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { wrongFields } from '../requests/wrong-fields.js'
@@ -21,25 +22,28 @@ import type { NotifyAdministrators } from './security-notices.js'
 import { toAdministeredUser } from './users/record.js'
 
 /** The RPCs of the session of an administrator, and of its one-time codes. */
-export function sessionRpcs({
-  signIns,
-  oneTimeCodes,
-  adminTokens,
-  totpSecrets,
-  users,
-  administeredUsers,
-  notifyAdministrators,
-  masterKey,
-  issuer,
-  now,
-}: Pick<Models, 'totpSecrets' | 'users' | 'administeredUsers' | 'masterKey'> & {
-  signIns: SignIns
-  oneTimeCodes: OneTimeCodes
-  adminTokens: Tokens
-  notifyAdministrators: NotifyAdministrators
-  issuer: string
-  now: () => number
-}) {
+export function sessionRpcs(
+  deps: Pick<Models, 'totpSecrets' | 'users' | 'administeredUsers' | 'masterKey'> & {
+    signIns: SignIns
+    oneTimeCodes: OneTimeCodes
+    adminTokens: Tokens
+    notifyAdministrators: NotifyAdministrators
+    issuer: string
+    now: () => number
+  },
+) {
+  const {
+    signIns,
+    oneTimeCodes,
+    adminTokens,
+    totpSecrets,
+    users,
+    administeredUsers,
+    notifyAdministrators,
+    masterKey,
+    issuer,
+    now,
+  } = deps
   return {
     /**
      * Exchanges username, password and, once enrolled, a one-time code for a token of Administration. For a day after a public
@@ -53,8 +57,7 @@ export function sessionRpcs({
       await using attempt = await signIns.begin('session.admin-login', key, call)
       const { account } = attempt
       const { correct } = await attempt.comparePassword(password)
-      const administers = account?.role === 'ROLE_ADMIN' && account.active && !account.suspended
-      if (!account || !correct || !administers) return attempt.fail(Reason.INVALID_CREDENTIALS)
+      if (!account || !correct || !administratorUser.of(account)) return attempt.fail(Reason.INVALID_CREDENTIALS)
       // The password is right: a refusal from here on isn't a failure of it.
       const enrolled = await oneTimeCodes.check(attempt, account, request.code, call)
       const provedFrom = enrolled ? undefined : provesFrom(account, now())

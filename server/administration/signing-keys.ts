@@ -7,18 +7,17 @@ import { issuerObject } from '../models/token-issuer.js'
 import { isAdministrationAudience, isForIssuer, type Settings } from '../process/settings.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
-import { limits, tooLong } from '../rules/sizes.js'
+import { maxLengths, tooLong } from '../rules/sizes.js'
 import { requireConfirmation } from './confirmation.js'
 import { reservedNames } from './services.js'
 
 /** The RPCs of signing keys, and of issuer and audience of tokens. */
-export function signingKeyRpcs({
-  signingKeys,
-  questions,
-  tokenIssuers,
-  services,
-  settings,
-}: Pick<Models, 'signingKeys' | 'questions' | 'tokenIssuers' | 'services'> & { settings: Pick<Settings, 'tokenTtl'> }) {
+export function signingKeyRpcs(
+  deps: Pick<Models, 'signingKeys' | 'questions' | 'tokenIssuers' | 'services'> & {
+    settings: Pick<Settings, 'tokenTtl'>
+  },
+) {
+  const { signingKeys, questions, tokenIssuers, services, settings } = deps
   return {
     /** Lists the keys that sign and verify tokens, or are kept to refresh expired ones, the newest first. */
     async listSigningKeys(_request) {
@@ -69,7 +68,7 @@ export function signingKeyRpcs({
       const asked = { issuer: request.issuer?.trim(), audience: request.audience?.trim() }
       const wrong: FieldViolation[] = Object.entries(asked).flatMap(([field, text]) =>
         text !== undefined && (text === '' || tooLong(text, 'text') || /\p{C}/u.test(text))
-          ? [{ field, message: `Use 1 to ${limits.text} characters.` }]
+          ? [{ field, message: `Use 1 to ${maxLengths.text} characters.` }]
           : [],
       )
       if (asked.audience && isAdministrationAudience(asked.audience)) {

@@ -18,15 +18,21 @@ import type { User } from '../models/user.js'
 import type { administrationPolicies } from '../policy/administration.js'
 import type { changesPolicies } from '../policy/changes.js'
 import type { forgotPasswordsPolicies } from '../policy/forgotpasswords.js'
-import type { AdministrationPolicy, Policy, UserPolicy } from '../policy/row.js'
+import type { AdministrationPolicy, Policy } from '../policy/row.js'
 import type { usersPolicies } from '../policy/users.js'
 import type { Call, CallingService } from '../requests/call.js'
 
 /** An open transaction. */
 export interface Change {
   readonly t: Transaction
-  /** Appends an audit event of the caller in the transaction. The RPC's row must list its action. */
-  record(event: Pick<AuditEvent, 'action' | 'subject_id' | 'object' | 'reason'>): Promise<void>
+  /**
+   * Appends an audit event of the caller in the transaction. The RPC's row must list its action. `after` is its subject as the
+   * change leaves it, where the RPC has read it.
+   */
+  record(
+    event: Pick<AuditEvent, 'action' | 'subject_id' | 'object' | 'reason'>,
+    after?: AdministeredUserRow,
+  ): Promise<void>
 }
 
 /**
@@ -41,24 +47,33 @@ export type Transact<Target> = <T>(
 ) => Promise<T>
 
 /** The context of every RPC. */
-interface OpenContext {
+interface CallContext {
   readonly call: Call
 }
 
-/** The context of an RPC that takes an earlier token as a device cookie. */
-interface DeviceContext extends OpenContext {
+/** The context of an RPC that is the same for every caller. */
+interface OpenContext extends CallContext {
+  /** Where the call comes from, for a row with `device`. */
   readonly device: Device | undefined
 }
 
 /** The context of an RPC for services. */
-interface ServiceContext extends OpenContext {
+export interface ServiceContext extends CallContext {
   readonly service: CallingService
 }
 
+/** The context of an RPC that reads a user, for users and services. */
+interface LookUpContext extends CallContext {
+  /** The user that calls; undefined for a service. */
+  readonly caller: Caller | undefined
+  /** The user that the RPC reads. */
+  readonly target: User
+}
+
 /** The context of an RPC for users. */
-interface UserContext<P extends UserPolicy> extends OpenContext {
-  /** The user that calls; undefined for a service, where the row admits one. */
-  readonly caller: P extends { readonly scope: string } ? Caller | undefined : Caller
+interface UserContext extends CallContext {
+  /** The user that calls. */
+  readonly caller: Caller
   /** The user that the RPC reads or changes. */
   readonly target: User
   readonly transact: Transact<AdministeredUserRow>
@@ -66,61 +81,71 @@ interface UserContext<P extends UserPolicy> extends OpenContext {
 
 /** What requests of Administration refer to, by the kinds that rows name. */
 export interface Records {
+  readonly registry: undefined
   readonly user: AdministeredUserRow
   readonly organization: OrganizationRow
   readonly question: QuestionRow
 }
 
 /** The context of an RPC of Administration. */
-export interface AdministrationContext<Target = unknown> extends OpenContext {
+export interface AdministrationContext<Target = unknown> extends CallContext {
   readonly administrator: Administrator
   /** What the request refers to, as it was found. */
   readonly target: Target
   readonly transact: Transact<Target>
 }
 
-/** The context of an RPC, by its row. */
-type ContextOf<P extends Policy> = P extends AdministrationPolicy
-  ? AdministrationContext<P extends { readonly target: infer K extends keyof Records } ? Records[K] : unknown>
-  : P extends UserPolicy
-    ? UserContext<P>
-    : P extends { readonly caller: 'service' }
-      ? ServiceContext
-      : P extends { readonly device: true }
-        ? DeviceContext
-        : OpenContext
+/** What the check of a request gets: the caller, and the user that it names, if there is such a user. */
+interface UserCheck extends Pick<UserContext, 'call' | 'caller'> {
+  readonly target: User | undefined
+}
+type AdministrationCheck = Pick<AdministrationContext, 'call' | 'administrator'>
+
+/** What RPCs of the public endpoints get, by the callers in their rows: first their function, then the check of their request. */
+export interface PublicContexts {
+  readonly anyone: [OpenContext, CallContext]
+  readonly user: [UserContext, UserCheck]
+  readonly 'user or service': [LookUpContext, CallContext]
+  readonly service: [ServiceContext, CallContext]
+}
+
+/** What RPCs of Administration get, by their targets. */
+export type AdministrationContexts = {
+  readonly [K in keyof Records]: [AdministrationContext<Records[K]>, AdministrationCheck]
+}
+
+type ContextsOf<P extends Policy> = P extends AdministrationPolicy
+  ? AdministrationContexts[P['target']]
+  : P extends { readonly caller: infer C extends keyof PublicContexts }
+    ? PublicContexts[C]
+    : never
 
 /** The function of an RPC. It throws a `Refusal` to refuse. */
-export type Handler<M extends DescMethodUnary, P extends Policy> = (
+export type Handler<M extends DescMethodUnary, Context> = (
   request: MessageShape<M['input']>,
-  context: ContextOf<P>,
+  context: Context,
 ) => Promise<MessageInitShape<M['output']>>
 
-/** What the check of a request gets: the caller, and the user that it names, if the caller is one and there is such a user. */
-type CheckContext<P extends Policy> = P extends AdministrationPolicy
-  ? Pick<AdministrationContext, 'call' | 'administrator'>
-  : P extends UserPolicy
-    ? Pick<UserContext<P>, 'call' | 'caller'> & { readonly target: User | undefined }
-    : OpenContext & { readonly target: User | undefined }
-
 /** An RPC with the steps that precede its function. */
-export interface Steps<M extends DescMethodUnary, P extends Policy, Read = unknown> {
+export interface Steps<M extends DescMethodUnary, Contexts extends [unknown, unknown], Read = unknown> {
   /** Refuses a caller that reached its limits, from the cache: before any statement of the database. */
   admit?(request: MessageShape<M['input']>, caller: { claims: Claims; call: Call }): Promise<void>
   /** Checks the request after the permissions of the caller, and before the existence of the target. */
-  check?(request: MessageShape<M['input']>, context: CheckContext<P>): Read
+  check?(request: MessageShape<M['input']>, context: Contexts[1]): Read
   /** Gets what `check` has read of the request. */
-  handle(request: MessageShape<M['input']>, context: ContextOf<P>, read: Read): ReturnType<Handler<M, P>>
+  handle(request: MessageShape<M['input']>, context: Contexts[0], read: Read): ReturnType<Handler<M, Contexts[0]>>
 }
 
-/** The implementation of an RPC with the row `P`. */
-type Rpc<M extends DescMethodUnary, P extends Policy> = Handler<M, P> | Steps<M, P>
+/** The implementation of an RPC that gets these contexts. */
+export type Rpc<M extends DescMethodUnary, Contexts extends [unknown, unknown]> =
+  | Handler<M, Contexts[0]>
+  | Steps<M, Contexts>
 
 /** The RPCs of a service, by the rows of its policy. */
-export type RpcsOf<S extends { readonly method: object }, Rows> = {
+type RpcsOf<S extends { readonly method: object }, Rows> = {
   readonly [K in keyof S['method'] & keyof Rows]: S['method'][K] extends DescMethodUnary
     ? Rows[K] extends Policy
-      ? Rpc<S['method'][K], Rows[K]>
+      ? Rpc<S['method'][K], ContextsOf<Rows[K]>>
       : never
     : never
 }
@@ -133,6 +158,6 @@ export type AdministrationRpcs = RpcsOf<typeof Administration, typeof administra
 /** An RPC of Administration whose function gets what `check` has read of the request. */
 export type Checked<K extends keyof typeof administrationPolicies, Read = void> = Steps<
   (typeof Administration)['method'][K],
-  (typeof administrationPolicies)[K],
+  ContextsOf<(typeof administrationPolicies)[K]>,
   Read
 >

@@ -2,7 +2,7 @@
 // caller, by the row of the RPC (anyone, a service, a user or an administrator), shape of the request, the check of the RPC,
 // existence of the target, the RPC itself and, in its transaction, permission again (transaction.ts). A caller without
 // permission learns nothing else about its request.
-import type { DescMethodUnary, DescService, Message } from '@bufbuild/protobuf'
+import { type DescMethodUnary, isMessage, type Message } from '@bufbuild/protobuf'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator, Administrators } from '../access/administrator.js'
 import { auditContext, type Callers } from '../access/caller.js'
@@ -13,55 +13,92 @@ import type { RateLimits } from '../limits/rate-limits.js'
 import type { AdministeredUserRow, AdministeredUsers } from '../models/administered-user.js'
 import type { Administered } from '../models/email.js'
 import type { Services } from '../models/service.js'
-import type { User, Users } from '../models/user.js'
-import type { AdministrationPolicy, OpenPolicy, Policy, ServicePolicy, UserPolicy } from '../policy/row.js'
+import type { Users } from '../models/user.js'
+import { administratorUser } from '../models/user-state.js'
+import type { AdministrationPolicy, Policy, PublicPolicies, ServicePolicy, UserRights } from '../policy/row.js'
 import type { Settings } from '../process/settings.js'
-import { type Call, type CallingService, checkPresence, checkShape, type IncomingCall } from '../requests/call.js'
+import { type Call, type CallingService, checkShape, type IncomingCall } from '../requests/call.js'
+import { checkPresence } from '../requests/deadline.js'
 import { refuse } from '../requests/refusal.js'
 import { isBlank } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
-import type { Records, RpcsOf, Steps } from './context.js'
+import type { AdministrationContext, AdministrationContexts, PublicContexts, Records, Rpc, Steps } from './context.js'
 import type { BoundRpc } from './run.js'
 import { type Changes, type TransactionDeps, transactFor } from './transaction.js'
 
-/** An RPC whose row isn't known to the compiler. */
-type AnyRpc = Steps<DescMethodUnary, Policy> | Steps<DescMethodUnary, Policy>['handle']
+/** An RPC and its row, for `createCalls`. */
+type Bound = readonly [DescMethodUnary, BoundRpc]
 
-/** Puts the RPCs of a service behind their rows, for `createCalls`. */
-export function bindRpcs<S extends DescService, Rows extends { readonly [K in keyof S['method']]: Policy }>(
-  deps: CallersDeps & TransactionDeps,
-  service: S,
-  rows: Rows,
-  rpcs: RpcsOf<S, Rows>,
-): readonly [DescService, ReadonlyMap<DescMethodUnary, BoundRpc>] {
-  const bound = new Map(
-    service.methods.map(each => {
-      const method = each as DescMethodUnary
-      const policy = rows[method.localName as keyof Rows]
-      const rpc = rpcs[method.localName as keyof typeof rpcs] as unknown as AnyRpc
-      const steps = typeof rpc === 'function' ? { handle: rpc } : rpc
-      return [method, { policy, handle: bind(deps, policy, steps) }]
-    }),
-  )
-  return [service, bound]
+/** The methods of a service that have rows. */
+type Methods<Rows> = { readonly method: { readonly [K in keyof Rows]: DescMethodUnary } }
+
+/** Puts the RPCs of a public endpoint behind their rows. */
+export function bindRpcs<
+  Rows extends { readonly [K in keyof Rows]: { readonly caller: keyof PublicPolicies } },
+  S extends Methods<Rows>,
+>(
+  deps: CallersDeps,
+  { method }: S,
+  rows: Rows & { readonly [K in keyof Rows]: PublicPolicies[Rows[K]['caller']] },
+  rpcs: { readonly [K in keyof Rows]: Rpc<S['method'][K], PublicContexts[Rows[K]['caller']]> },
+): readonly Bound[] {
+  const entrances = publicEntrances(deps)
+  const policies: { readonly [K in keyof Rows]: PublicPolicies[Rows[K]['caller']] } = rows
+  const bound: Bound[] = []
+  for (const name in rows) {
+    const caller: Rows[typeof name]['caller'] = rows[name].caller
+    bound.push(bind(deps, method[name], policies[name], rpcs[name], entrances[caller]))
+  }
+  return bound
 }
 
-function bind(
-  deps: CallersDeps & TransactionDeps,
-  policy: Policy,
-  { admit, check, handle }: Steps<DescMethodUnary, Policy>,
-): BoundRpc['handle'] {
-  return async (request: Message, call) => {
-    const { context, named, find, changes } = await enter(deps, policy, { request, call, admit })
-    if (deps.settings.strict === 'on') checkStrictly(policy, call)
-    // A message that can't be decoded has no fields for the RPC to list.
-    if (call.undecodable || policy.caller !== 'anyone' || !policy.listsMalformed) checkShape(call)
-    const read = check?.(request, { ...context, target: named } as never)
-    const target = await find?.()
-    checkPresence(call)
-    const transact = changes && transactFor(deps, { policy, request, call, changes, target })
-    return await handle(request, Object.assign(context, { target, transact }) as never, read)
+/** Puts RPCs of Administration behind their rows. */
+export function bindAdministration<
+  Rows extends { readonly [K in keyof Rows]: { readonly target: keyof Records } },
+  S extends Methods<Rows>,
+>(
+  deps: CallersDeps,
+  { method }: S,
+  rows: Rows & { readonly [K in keyof Rows]: AdministrationPolicy<Rows[K]['target']> },
+  rpcs: { readonly [K in keyof Rows]: Rpc<S['method'][K], AdministrationContexts[Rows[K]['target']]> },
+): readonly Bound[] {
+  const entrances = administrationEntrances(deps)
+  const bound: Bound[] = []
+  for (const name in rows) {
+    const target: Rows[typeof name]['target'] = rows[name].target
+    bound.push(bind(deps, method[name], rows[name], rpcs[name], entrances[target]))
   }
+  return bound
+}
+
+function bind<M extends DescMethodUnary, P extends Policy, Contexts extends [unknown, unknown]>(
+  deps: Pick<CallersDeps, 'settings'>,
+  method: M,
+  policy: P,
+  rpc: Rpc<M, Contexts>,
+  enter: Entrance<P, Contexts>,
+): Bound {
+  const { admit, check, handle }: Steps<M, Contexts> = typeof rpc === 'function' ? { handle: rpc } : rpc
+  const row: Policy = policy
+  return [
+    method,
+    {
+      policy,
+      async handle(request, call) {
+        if (!isMessage<M['input']>(request, method.input))
+          throw new TypeError(`This isn't a request of ${method.name}.`)
+        const admits = async (claims: Claims) => admit?.(request, { claims, call })
+        const { checking, find } = await enter(policy, { request, call, admits })
+        if (deps.settings.strict === 'on') checkStrictly(policy, call)
+        // A message that can't be decoded has no fields for the RPC to list.
+        if (call.undecodable || row.caller !== 'anyone' || !row.listsMalformed) checkShape(call)
+        const read = check?.(request, checking)
+        const context = await find()
+        checkPresence(call)
+        return handle(request, context, read)
+      },
+    },
+  ]
 }
 
 /** Refuses what `AUTH_STRICT` refuses: RPCs whose row says so, and secrets in the query of the URL. */
@@ -75,15 +112,15 @@ function checkStrictly({ strict }: Policy, { secretsInQuery }: Call): void {
 
 /** Finds what requests of Administration refer to, and locks it; both refuse when there is no such record. */
 export type References = {
-  readonly [K in keyof Records]: {
+  readonly [K in Exclude<keyof Records, 'registry'>]: {
     /** `field` names the field of the request that refers to the record. */
     find(reference: string | undefined, field?: string): Promise<Records[K]>
     lock(id: number, t: Transaction): Promise<Records[K]>
   }
 }
 
-/** What callers are identified and permitted by. */
-export interface CallersDeps {
+/** What callers are identified and permitted by, and what their changes are made of. */
+export interface CallersDeps extends TransactionDeps {
   readonly callers: Callers
   readonly administrators: Administrators
   readonly users: Pick<Users, 'byId' | 'findMany'>
@@ -105,161 +142,195 @@ export interface CallersDeps {
 }
 
 /** A caller that an RPC admits. */
-interface Entry {
-  /** The context of the RPC, without its target. */
-  readonly context: object
-  /** The user that the request names, if it was found together with the caller. */
-  readonly named?: User | undefined
+interface Admitted<Contexts extends [unknown, unknown]> {
+  readonly checking: Contexts[1]
   /** Finds the target. Refuses when there is none. */
-  find?(): unknown
-  /** How it changes something; absent for callers that change nothing in their own name. */
-  changes?(): Changes
+  find(): Contexts[0] | Promise<Contexts[0]>
 }
 
 /** A call before its caller is known. */
 interface Arrival {
   readonly request: Message & TargetFields
   readonly call: IncomingCall
-  readonly admit: ((request: Message, caller: { claims: Claims; call: Call }) => Promise<void>) | undefined
+  admits(claims: Claims): Promise<void>
 }
 
 /** The fields of a request that may name its target. */
-interface TargetFields extends Partial<Record<keyof Records, string>> {
+interface TargetFields extends Partial<Record<keyof References, string>> {
   readonly username?: string
   readonly id?: number
   readonly answer?: { readonly usersid?: number }
 }
 
 /** Identifies the caller of an RPC. Refuses a caller that its row doesn't permit. */
-function enter(deps: CallersDeps, policy: Policy, arrival: Arrival): Promise<Entry> {
-  switch (policy.caller) {
-    case 'anyone':
-      return enterOpen(deps, policy, arrival)
-    case 'service':
-      return enterAsService(deps, policy, arrival)
-    case 'user':
-      return policy.scope && arrival.call.service
-        ? enterForUser(deps, policy, arrival)
-        : enterAsUser(deps, policy, arrival)
-    case 'administrator':
-      return enterAsAdministrator(deps, policy, arrival)
-  }
-}
+type Entrance<P, Contexts extends [unknown, unknown]> = (policy: P, arrival: Arrival) => Promise<Admitted<Contexts>>
 
-async function enterOpen({ callers }: CallersDeps, { device }: OpenPolicy, { call }: Arrival): Promise<Entry> {
-  return { context: device ? { call, device: await callers.deviceOf(call) } : { call } }
-}
+type PublicEntrances = { readonly [K in keyof PublicPolicies]: Entrance<PublicPolicies[K], PublicContexts[K]> }
 
-async function enterAsService({ callers }: CallersDeps, policy: ServicePolicy, { call }: Arrival): Promise<Entry> {
-  if (!call.service) await callers.identify(call, await callers.claimsOf(call))
-  return { context: { call, service: permitService(policy, call.service) } }
-}
-
-/** A service that names a user, on an RPC for users. */
-async function enterForUser(
-  { users, rateLimits }: CallersDeps,
-  policy: UserPolicy,
-  { request: { id, username }, call }: Arrival,
-): Promise<Entry> {
-  const { name } = permitService(policy, call.service)
+function publicEntrances(deps: CallersDeps): PublicEntrances {
+  const { callers, users, rateLimits } = deps
   return {
-    context: { call, caller: undefined },
-    async find() {
-      rateLimits.takeServiceReads(name, 1)
-      const named = await users.findMany(
-        id === undefined ? [] : [id],
-        username === undefined ? [] : [usernameKey(username)],
-      )
-      return named[0] ?? refuse(Reason.USER_NOT_FOUND)
+    async anyone({ device: takesDevice }, { call }) {
+      const device = takesDevice && (await callers.deviceOf(call))
+      return { checking: { call }, find: () => ({ call, device }) }
+    },
+
+    async service(policy, { call }) {
+      if (!call.service) await callers.identify(call, await callers.claimsOf(call))
+      const service = permitService(policy, call.service)
+      return { checking: { call }, find: () => ({ call, service }) }
+    },
+
+    async user(policy, arrival) {
+      const { call } = arrival
+      const { caller, named, find, lock } = await identifyUser(deps, policy, arrival)
+      const changes = { auditContext: auditContext(call, caller.user), lock }
+      const transact = transactFor(deps, { policy, ...arrival }, changes)
+      return { checking: { call, caller, target: named }, find: () => ({ call, caller, target: find(), transact }) }
+    },
+
+    async 'user or service'(policy, arrival) {
+      const { call, request } = arrival
+      if (!call.service) {
+        const { caller, find } = await identifyUser(deps, policy, arrival)
+        return { checking: { call }, find: () => ({ call, caller, target: find() }) }
+      }
+      const { name } = permitService(policy, call.service)
+      const { id, username } = request
+      return {
+        checking: { call },
+        async find() {
+          rateLimits.takeServiceReads(name, 1)
+          const named = await users.findMany(
+            id === undefined ? [] : [id],
+            username === undefined ? [] : [usernameKey(username)],
+          )
+          return { call, caller: undefined, target: named[0] ?? refuse(Reason.USER_NOT_FOUND) }
+        },
+      }
     },
   }
 }
 
-async function enterAsUser(deps: CallersDeps, policy: UserPolicy, { request, call, admit }: Arrival): Promise<Entry> {
+/** Identifies a user that calls, and the user that it names. */
+async function identifyUser(deps: CallersDeps, policy: UserRights, { request, call, admits }: Arrival) {
   const { callers, users, administeredUsers } = deps
   const claims = await callers.claimsOf(call, policy)
-  if (admit) await admit(request, { claims, call })
+  await admits(claims)
   checkPresence(call)
-  const named = policy.target === 'username' && !isBlank(request.username) ? usernameKey(request.username!) : undefined
-  const found = await callers.identify(call, claims, { ...policy, named })
+  const key = policy.target === 'username' && !isBlank(request.username) ? usernameKey(request.username!) : undefined
+  const found = await callers.identify(call, claims, { ...policy, named: key })
   const { caller } = found
   const id = policy.target === 'usersid' ? request.answer?.usersid : undefined
-  const target = id === undefined || id === caller.user.id ? found.target : await users.byId(id)
+  const named = id === undefined || id === caller.user.id ? found.target : await users.byId(id)
   const missing = () => refuse(policy.missing ? Reason[policy.missing] : Reason.USER_NOT_FOUND)
   // An unknown id has no record to protect.
-  permit(policy, caller, target ?? (policy.target === 'usersid' ? caller.user : undefined))
+  permit(policy, caller, named ?? (policy.target === 'usersid' ? caller.user : undefined))
   return {
-    context: { call, caller },
-    named: target,
-    find: () => (target && isVisible(policy, caller.user, target) ? target : missing()),
-    changes: () => ({
-      auditContext: auditContext(call, caller.user),
-      async lock(_target, t) {
-        const now = await administeredUsers.lockPair(caller.user.id, target?.id, t)
-        if (!now.caller || now.caller.suspended || now.caller.tokenGeneration !== caller.user.tokenGeneration)
-          refuse(Reason.INVALID_TOKEN)
-        if (endedWithAddress(caller.session, now.caller)) refuse(Reason.INVALID_TOKEN)
-        if (!now.target || now.target.deletedAt) return missing()
-        permit(policy, { user: now.caller, session: caller.session, enrolled: now.caller.enrolled }, now.target)
-        return isVisible(policy, now.caller, now.target) ? now.target : missing()
-      },
-    }),
+    caller,
+    /** The user that the request names, if there is one. */
+    named,
+    find: () => (named && isVisible(policy, caller.user, named) ? named : missing()),
+    /** Locks both until the end of a transaction, and permits the caller again. */
+    async lock(t: Transaction) {
+      const now = await administeredUsers.lockPair(caller.user.id, named?.id, t)
+      if (!now.caller || now.caller.suspended || now.caller.tokenGeneration !== caller.user.tokenGeneration)
+        refuse(Reason.INVALID_TOKEN)
+      if (endedWithAddress(caller.session, now.caller)) refuse(Reason.INVALID_TOKEN)
+      if (!now.target || now.target.deletedAt) return missing()
+      permit(policy, { user: now.caller, session: caller.session, enrolled: now.caller.enrolled }, now.target)
+      return isVisible(policy, now.caller, now.target) ? now.target : missing()
+    },
   }
 }
 
-function permitService(
-  { scope = [] }: Pick<ServicePolicy, 'scope'> | UserPolicy,
-  service?: CallingService,
-): CallingService {
+function permitService({ scope }: Pick<ServicePolicy, 'scope'>, service?: CallingService): CallingService {
   if (!service?.scopes.some(each => scope.includes(each))) refuse(Reason.ACCESS_DENIED)
   return service
 }
 
-async function enterAsAdministrator(
-  deps: CallersDeps,
-  policy: AdministrationPolicy,
-  { request, call }: Arrival,
-): Promise<Entry> {
-  const { administrators, administeredUsers, services, references, rateLimits, notifyConcerned } = deps
-  const { target: kind, signIn } = policy
-  const administrator = await administrators.identify(policy, call)
-  administrator.permitSignIn()
+/** What an RPC of Administration concerns. */
+interface Subject<Target> {
+  find(request: TargetFields, call: Call): Promise<Target>
+  /** Locks it, unless it is the user that is locked with the caller. */
+  lock(found: Target, locked: AdministeredUserRow | undefined, t: Transaction): Promise<Target>
+  /** The user that it is. */
+  user?(target: Target): AdministeredUserRow
+}
 
-  /** The role of a user who is the target may require a more recent sign-in. */
-  function permitOn<Target extends object>(target: Target): Target {
-    if (kind === 'user') administrator.permitSignIn([(target as AdministeredUserRow).role])
-    return target
-  }
+type AdministrationEntrances = {
+  readonly [K in keyof Records]: Entrance<AdministrationPolicy<K>, AdministrationContexts[K]>
+}
 
+function administrationEntrances(deps: CallersDeps): AdministrationEntrances {
+  const { user, organization, question } = deps.references
   return {
-    context: { call, administrator },
-    async find() {
-      if (!kind) return undefined
-      if (call.service && kind === 'user') rateLimits.takeServiceReads(call.service.name, 1)
-      return permitOn(await references[kind].find(request[kind]))
-    },
-    changes: () => ({
+    registry: enterAsAdministrator(deps, { find: async () => undefined, lock: async () => undefined }),
+    user: enterAsAdministrator(deps, {
+      async find(request, { service }) {
+        if (service) deps.rateLimits.takeServiceReads(service.name, 1)
+        return user.find(request.user)
+      },
+      lock: async ({ id }, locked, t) => locked ?? user.lock(id, t),
+      user: target => target,
+    }),
+    organization: enterAsAdministrator(deps, {
+      find: request => organization.find(request.organization),
+      lock: ({ id }, _, t) => organization.lock(id, t),
+    }),
+    question: enterAsAdministrator(deps, {
+      find: request => question.find(request.question),
+      lock: ({ id }, _, t) => question.lock(id, t),
+    }),
+  }
+}
+
+function enterAsAdministrator<Target>(
+  deps: CallersDeps,
+  subject: Subject<Target>,
+): Entrance<
+  AdministrationPolicy,
+  [AdministrationContext<Target>, Pick<AdministrationContext, 'call' | 'administrator'>]
+> {
+  const { administrators, administeredUsers, services, notifyConcerned } = deps
+  return async (policy, arrival) => {
+    const { call } = arrival
+    const administrator = await administrators.identify(policy, call)
+    administrator.permitSignIn()
+
+    /** The role of a user who is the target may require a more recent sign-in. */
+    function permitOn(target: Target): Target {
+      if (subject.user) administrator.permitSignIn([subject.user(target).role])
+      return target
+    }
+
+    const changesOf = (found: Target): Changes<Target> => ({
       auditContext: { ...administrator.auditContext, reason: administrator.reason },
-      async lock(target, t) {
+      async lock(t) {
         const { user, service } = administrator
-        const { id } = (target ?? {}) as { readonly id?: number }
         if (service)
           permitAdministeringService(policy, (await services.find(service.name, t)) ?? refuse(Reason.INVALID_TOKEN))
-        const now = await administeredUsers.lockPair(user?.id, kind === 'user' ? id : undefined, t)
-        if (user) {
-          const isAdministrator = now.caller?.role === 'ROLE_ADMIN' && now.caller.active && !now.caller.suspended
-          if (!isAdministrator || now.caller!.tokenGeneration !== user.tokenGeneration) refuse(Reason.INVALID_TOKEN)
-        }
-        return kind && permitOn(now.target ?? (await references[kind].lock(id!, t)))
+        const { caller, target } = await administeredUsers.lockPair(user?.id, subject.user?.(found).id, t)
+        if (user && !(caller && administratorUser.of(caller) && caller.tokenGeneration === user.tokenGeneration))
+          refuse(Reason.INVALID_TOKEN)
+        return permitOn(await subject.lock(found, target, t))
       },
-      async notify({ action, subject_id: subjectId }, before, t) {
-        if (subjectId === undefined || signIn === 'session') return
-        const after = await administeredUsers.lock(subjectId, t)
-        const target = before as AdministeredUserRow | undefined
-        const user = { before: subjectId === target?.id && kind === 'user' ? target : undefined, after }
+      async notify({ action, subject_id: subjectId }, target, read, t) {
+        if (subjectId === undefined || policy.signIn === 'session') return
+        const after = read ?? (await administeredUsers.lock(subjectId, t))
+        const former = subject.user?.(target)
+        const user = { before: former?.id === subjectId ? former : undefined, after }
         // RPCs that require more than a session record only these actions on users.
         await notifyConcerned(administrator, { action: action as Administered, subjectId }, user, t)
       },
-    }),
+    })
+
+    return {
+      checking: { call, administrator },
+      async find() {
+        const target = permitOn(await subject.find(arrival.request, call))
+        return { call, administrator, target, transact: transactFor(deps, { policy, ...arrival }, changesOf(target)) }
+      },
+    }
   }
 }

@@ -5,7 +5,6 @@
 // the access policy (pipeline.ts), and what an RPC gets of them (context.ts). The folders users/, forgotpasswords/, changes/
 // and administration/ implement the RPCs.
 import { create, type DescMethodUnary, type DescService, type Message, type MessageInitShape } from '@bufbuild/protobuf'
-import { Code } from '@connectrpc/connect'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/grpc/health/v1/health_pb.js'
 import type { ServiceKeys } from '../access/service-keys.js'
@@ -14,9 +13,10 @@ import type { Scheduler } from '../limits/scheduler.js'
 import { flatLog, type Log } from '../observability/log.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../observability/tracing.js'
 import { needsOf, type Policy, reasonsOf } from '../policy/row.js'
-import { type Call, checkPresence, checkShape, type IncomingCall, inTime } from '../requests/call.js'
-import { network } from '../requests/client-address.js'
+import { checkShape, type IncomingCall } from '../requests/call.js'
+import { checkPresence, deadlineOf, inTime } from '../requests/deadline.js'
 import { type Limit, Refusal } from '../requests/refusal.js'
+import { accessLine, outcomeOf } from './access-log.js'
 
 /** Receives the outcome of each call, for metrics: OK, the reason of its refusal, or CANCELLED. */
 export type Observe = (method: DescMethodUnary, outcome: string, seconds: number) => void
@@ -35,13 +35,10 @@ export interface BoundRpc {
   handle(request: Message, call: IncomingCall): Promise<MessageInitShape<DescMethodUnary['output']>>
 }
 
-/** Time limit of a call in seconds, unless its row sets another. */
-const defaultSeconds = 15
-
 /** Dependencies of `createCalls`. */
 export interface CallsDeps {
   /** The RPCs of each service. */
-  readonly services: readonly (readonly [DescService, ReadonlyMap<DescMethodUnary, BoundRpc>])[]
+  readonly services: readonly (readonly [DescService, readonly (readonly [DescMethodUnary, BoundRpc])[]])[]
   /** Authenticates the calling service; absent at an endpoint that accepts no service keys. */
   readonly serviceKeys?: ServiceKeys
   /** Decides when calls with networks begin; absent at an endpoint without such calls. */
@@ -60,7 +57,7 @@ export interface CallsDeps {
  * Creates the calls of the services, and adds the health check (grpc.health.v1), which reports `ready`.
  */
 export function createCalls(deps: CallsDeps): Calls {
-  const bound = new Map(deps.services.flatMap(([, rpcs]) => [...rpcs]))
+  const bound = new Map(deps.services.flatMap(([, rpcs]) => rpcs))
   bound.set(Health.method.check, {
     policy: { caller: 'anyone', repeated: true, reasons: [], audit: [], limits: [] },
     async handle(_request, call) {
@@ -91,7 +88,7 @@ export function createCalls(deps: CallsDeps): Calls {
     const startedAt = performance.now()
     const rpc = bound.get(method)!
     let refusal: Refusal | undefined
-    call.deadline = Math.min(call.deadline, Date.now() + (rpc.policy.seconds ?? defaultSeconds) * 1000)
+    call.deadline = deadlineOf(call, rpc.policy.seconds)
     try {
       // A call over HTTP has its turn from the gateway, and has no networks here.
       using turn = call.networks && scheduler && (await take(call.networks, rpc.policy, call))
@@ -118,7 +115,7 @@ export function createCalls(deps: CallsDeps): Calls {
       if (tracing && refusal) describeSpan({ 'auth.reason': outcome.reason })
       deps.observe(method, outcome.reason ?? outcome.status, elapsed / 1000)
       const level = rpc.policy.repeated && !refusal ? 'debug' : 'info'
-      if (accessLog.isLevelEnabled(level)) accessLog[level](accessEntry(method, call, outcome, elapsed), 'call')
+      if (accessLog.isLevelEnabled(level)) accessLog[level](accessLine(method, call, outcome, elapsed), 'call')
     }
   }
   return { services: deps.services.map(([service]) => service), run: tracing ? inCallSpan(run) : run }
@@ -149,52 +146,6 @@ function inCallSpan(run: Calls['run']): Calls['run'] {
     return inSpan(span, () => run(method, request, call))
   }
 }
-
-/** How a call ended: its gRPC status, and the reason of its refusal. */
-interface Outcome {
-  readonly status: string
-  readonly reason: string | undefined
-}
-
-/** Tolerance in ms: a disconnection this close to the deadline counts as DEADLINE_EXCEEDED. */
-const margin = 100
-
-/** Returns the outcome of a call: CANCELLED if it ended because its caller disconnected before the deadline. */
-function outcomeOf({ gone, deadline }: Call, refusal: Refusal | undefined): Outcome {
-  if (!refusal) return { status: 'OK', reason: undefined }
-  const { code, reason } = refusal
-  // No caller gets this refusal, so it needs no separate reason.
-  if (reason === Reason.DEADLINE_EXCEEDED && gone && Date.now() < deadline - margin)
-    return { status: 'CANCELLED', reason: undefined }
-  return { status: statusNames[code]!, reason: Reason[reason]! }
-}
-
-/**
- * Returns the entry of a call in the access log: RPC, outcome, duration in ms, caller and network. It contains no free
- * text from the caller: the endpoints validate ids.
- */
-function accessEntry(method: DescMethodUnary, call: Call, { status, reason }: Outcome, elapsed: number) {
-  return {
-    rpc: method.name,
-    status,
-    reason,
-    ms: Math.round(elapsed * 10) / 10,
-    requestId: call.requestId,
-    traceId: traceIdOf(call.traceparent),
-    user: call.user,
-    service: call.service?.name ?? call.certificate,
-    // The network rather than the address, because limits count by network.
-    network: network(call.address),
-    endpoint: call.endpoint,
-  }
-}
-
-/** Names of gRPC status codes, such as `NOT_FOUND`. */
-const statusNames = Object.fromEntries(
-  Object.values(Code)
-    .filter(code => typeof code === 'number')
-    .map(code => [code, Code[code]!.replace(/(?<=[a-z])(?=[A-Z])/g, '_').toUpperCase()]),
-)
 
 /** Text for administrators when the tables aren't those of this version. */
 const unmigrated =

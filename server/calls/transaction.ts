@@ -3,9 +3,11 @@
 import type { Message } from '@bufbuild/protobuf'
 import { checkAction } from '../access/permissions.js'
 import type { Database, Transaction } from '../database/database.js'
+import type { AdministeredUserRow } from '../models/administered-user.js'
 import type { Audit, AuditEvent } from '../models/audit.js'
 import type { Policy } from '../policy/row.js'
-import { type Call, checkPresence } from '../requests/call.js'
+import type { Call } from '../requests/call.js'
+import { checkPresence } from '../requests/deadline.js'
 import type { Transact } from './context.js'
 
 /** What transactions are made of. */
@@ -15,22 +17,25 @@ export interface TransactionDeps {
 }
 
 /** How a caller changes something. */
-export interface Changes {
+export interface Changes<Target> {
   /** What all its audit events have in common. */
   readonly auditContext: Pick<AuditEvent, 'actor' | 'actor_id' | 'address' | 'request_id' | 'reason'>
   /** Locks caller and target until the end of a transaction, permits the caller again, and returns the target as it is. */
-  lock(target: unknown, t: Transaction): Promise<unknown>
-  /** Sends the notices that an event entails. */
-  notify?(event: Pick<AuditEvent, 'action' | 'subject_id'>, before: unknown, t: Transaction): Promise<void>
+  lock(t: Transaction): Promise<Target>
+  /** Sends the notices that an event entails. `after` is its subject as the change leaves it, if it was read. */
+  notify?(
+    event: Pick<AuditEvent, 'action' | 'subject_id'>,
+    before: Target,
+    after: AdministeredUserRow | undefined,
+    t: Transaction,
+  ): Promise<void>
 }
 
-/** A call whose caller and target are known. */
-interface KnownCall {
+/** A call behind its row. */
+interface Permitted {
   readonly policy: Policy
   readonly request: Message & { readonly validateOnly?: boolean }
   readonly call: Call
-  changes(): Changes
-  readonly target: unknown
 }
 
 /** Thrown to roll a transaction back and return its result, for `validate_only`. */
@@ -41,22 +46,24 @@ class ValidatedOnly extends Error {
 }
 
 /** Returns the `transact` of a call. */
-export function transactFor(deps: TransactionDeps, known: KnownCall): Transact<unknown> {
-  const { policy, request, call, target: found } = known
+export function transactFor<Target>(
+  deps: TransactionDeps,
+  { policy, request, call }: Permitted,
+  changes: Changes<Target>,
+): Transact<Target> {
   return async (work, options) => {
-    const changes = known.changes()
     checkPresence(call)
     const run = async (t: Transaction) => {
-      const target = await changes.lock(found, t)
+      const target = await changes.lock(t)
       // The client may have disconnected, or the deadline passed, during the wait for the locks.
       checkPresence(call)
       const result = await work({
         t,
         target,
-        async record(event) {
+        async record(event, after) {
           checkAction(policy, event.action)
           await deps.audit.append({ ...changes.auditContext, ...event, outcome: 'ok' }, t)
-          await changes.notify?.(event, target, t)
+          await changes.notify?.(event, target, after, t)
         },
       })
       if (request.validateOnly) throw new ValidatedOnly(result)

@@ -5,7 +5,8 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { ChangesRpcs } from '../calls/context.js'
 import { tooManyAttempts } from '../limits/rate-limits.js'
 import type { ChangeFeed, FeedChange, FeedEnd, Link } from '../models/change-feed.js'
-import { type Call, checkPresence, inTime } from '../requests/call.js'
+import type { Call } from '../requests/call.js'
+import { checkPresence, inTime } from '../requests/deadline.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import type { ScopeName } from '../rules/scopes.js'
@@ -45,13 +46,8 @@ interface Page extends Pick<FeedEnd, 'asOf' | 'now'> {
 }
 
 /** Returns the changes after a cursor, and waits for one. */
-export function poll({
-  changeFeed,
-  feedReader,
-}: {
-  changeFeed: ChangeFeed
-  feedReader: FeedReader
-}): ChangesRpcs['poll'] {
+export function poll(deps: { changeFeed: ChangeFeed; feedReader: FeedReader }): ChangesRpcs['poll'] {
+  const { changeFeed, feedReader } = deps
   /** Number of calls of each service that wait. */
   const waiting = new Map<string, number>()
 

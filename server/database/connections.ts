@@ -29,6 +29,9 @@ export interface Connections {
   stop(after: number): () => void
 }
 
+/** Connections of a process to the database, unless it opens another number. */
+export const poolSize = 10
+
 /** Milliseconds between two checks of all connections. */
 const checkInterval = 500
 

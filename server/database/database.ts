@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { ConnectionAcquireTimeoutError, type Sequelize, Transaction } from 'sequelize'
 import type { Log } from '../observability/log.js'
 import { tracing } from '../observability/tracing.js'
-import { type Client, createConnections } from './connections.js'
+import { type Client, createConnections, poolSize } from './connections.js'
 import { copyIn, copyOut } from './copy.js'
 import { ConnectionError, isConflict } from './failures.js'
 import { createPipeline } from './pipeline.js'
@@ -22,7 +22,7 @@ import {
   wrongSettings,
 } from './session-settings.js'
 import { traceSequelize } from './spans.js'
-import type { Statement } from './sql.js'
+import { type Query, type Statement, sql } from './sql.js'
 import { runOn } from './statement.js'
 
 export type { Transaction } from 'sequelize'
@@ -31,6 +31,8 @@ export type { Transaction } from 'sequelize'
 export interface Database {
   /** Sequelize with all models. */
   readonly sequelize: Sequelize
+  /** The present day in the time zone of the registry, as a part of statements. */
+  readonly today: Query
   /** Runs a statement, alone or in a transaction, and returns its rows. */
   run<Row>(query: Statement, transaction?: Transaction): Promise<Row[]>
   /** Runs a statement that only reads, waits for no lock and is fast, because statements share a connection. */
@@ -55,7 +57,10 @@ export interface Database {
   isWritable(): Promise<boolean>
   /** State of the pool, and errors since the start, for metrics. */
   stats(): DatabaseStats
-  /** Stores the settings that sessions need on the server, permanently, for the role of the URL in this database. */
+  /**
+   * Stores the settings that sessions need on the server, permanently, for the role of the URL in this database. Throws if the
+   * server doesn’t know the time zone.
+   */
   prepareSessions(): Promise<void>
   /** Returns the settings of a session that contradict this version, as `name = value`. */
   wrongSettings(): Promise<readonly string[]>
@@ -91,7 +96,12 @@ const grace = 1_000
  * Opens a pool of at most `maxConnections` connections to the database of a URL. A function returns the current URL for each
  * new connection. The pool connects at the first use.
  */
-export function openDatabase(url: string | (() => string), maxConnections = 10, log?: Pick<Log, 'warn'>): Database {
+export function openDatabase(
+  url: string | (() => string),
+  maxConnections = poolSize,
+  log?: Pick<Log, 'warn'>,
+  timeZone = 'UTC',
+): Database {
   const connections = createConnections(typeof url === 'string' ? () => url : url, log)
   const sequelize = openSequelize(connections, maxConnections)
   if (tracing) traceSequelize(sequelize)
@@ -160,6 +170,7 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
 
   const database: Database = {
     sequelize,
+    today: sql.text(`(now() AT TIME ZONE '${timeZone}')::date`),
     run,
     read: query => repeat(() => pipeline.read(query)),
     runUnlimited,
@@ -175,6 +186,8 @@ export function openDatabase(url: string | (() => string), maxConnections = 10, 
       return { inUse: using, idle: available, most: maxSize, waiting, timeouts, errors: connections.errors }
     },
     async prepareSessions() {
+      // Not every server knows all names of time zones.
+      await run(sql`SELECT ${database.today}`)
       const due = await run<Missing>(missingSettings)
       if (due.length === 0) return
       try {

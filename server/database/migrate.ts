@@ -15,12 +15,12 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { advisoryKeys } from './advisory-keys.js'
 import type { Database, Transaction } from './database.js'
 import { meaningOf, SchemaError } from './failures.js'
-import { checkPlace, explainTaken } from './requirements.js'
+import { checkRequirements, explainTaken } from './requirements.js'
 import { clientOf } from './sequelize.js'
 import { sql } from './sql.js'
 
 /** The SQL files of this version. */
-const ownFolder = new URL('server/database/migrations/', import.meta.resolve('#package'))
+const ownFolder = new URL('migrations/', import.meta.url)
 
 /**
  * Milliseconds that a statement of a migration waits for a lock, and between two attempts; how many attempts there are, in
@@ -180,7 +180,7 @@ const claim = (database: Database, t: Transaction) =>
 /** Claims the lock of migrations, and creates the ledger if it is missing. */
 async function claimLedger(database: Database, transaction: Transaction): Promise<void> {
   await claim(database, transaction)
-  await checkPlace(database, transaction)
+  await checkRequirements(database, transaction)
   await database.run(
     sql`CREATE TABLE IF NOT EXISTS migrations (
       name text PRIMARY KEY,

@@ -6,7 +6,7 @@ import { sql } from './sql.js'
 /** The oldest supported version of PostgreSQL. */
 const oldest = 14
 
-interface Place {
+interface DatabaseFacts {
   readonly version: number
   readonly shownVersion: string
   readonly encoding: string
@@ -40,8 +40,8 @@ const where = sql`
     WHERE relnamespace = to_regnamespace(quote_ident(current_schema())) AND relkind = 'r') AS writes`
 
 /** Throws an Error that says what to do when a database can't have the tables, or when the role may not create them. */
-export async function checkPlace(database: Database, transaction: Transaction): Promise<void> {
-  const [place] = await database.run<Place>(where, transaction)
+export async function checkRequirements(database: Database, transaction: Transaction): Promise<void> {
+  const [place] = await database.run<DatabaseFacts>(where, transaction)
   const { version, shownVersion, encoding, database: name, role, schema, creates, path, named, owner } = place!
   if (version < oldest)
     throw new Error(`The server of DATABASE_URL is PostgreSQL ${shownVersion}: use version ${oldest} or newer.`)
@@ -73,7 +73,7 @@ export async function explainingRights<T>(database: Database, work: () => Promis
     // A refusal by an RPC has the error of the database as its cause.
     if (error instanceof ConnectionError || ![error, cause].some(each => each && causeOf(each).code === '42501'))
       throw error
-    const [place] = await database.run<Place>(where)
+    const [place] = await database.run<DatabaseFacts>(where)
     const { database: name, role, schema, owner, writes } = place!
     const mustOwn = writes || [error, cause].some(each => /^must be owner /.test(String(each && causeOf(each).message)))
     if (owner !== null && mustOwn) throw new Error(ownerOnly(owner))

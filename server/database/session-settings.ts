@@ -36,7 +36,7 @@ const required = {
  * (PostgreSQL 17 and later). All are below the 15 s deadline of a call, and the first is below `silenceLimit` of
  * connections.ts.
  */
-const limits = {
+const timeLimits = {
   statement_timeout: 5_000,
   lock_timeout: 2_000,
   idle_in_transaction_session_timeout: 5_000,
@@ -44,7 +44,7 @@ const limits = {
 }
 
 /** Disables the limits for the rest of a transaction. The version of the server determines which limits exist. */
-export const withoutLimits = `SELECT set_config(name, '0', true) FROM unnest(ARRAY['${Object.keys(limits).join("', '")}']) AS name
+export const withoutLimits = `SELECT set_config(name, '0', true) FROM unnest(ARRAY['${Object.keys(timeLimits).join("', '")}']) AS name
   WHERE current_setting(name, true) IS NOT NULL`
 
 /** A setting to store for the role in this database. */
@@ -67,7 +67,7 @@ export const missingSettings = sql`WITH stored AS (
   SELECT format('ALTER ROLE %I IN DATABASE %I SET %s = %L', session_user, current_database(), name, w.value) AS text,
     CASE WHEN NOT w.is_limit AND s.setting <> w.value THEN format('%s = %s', name, s.setting) END AS replaced
   FROM (SELECT *, false AS is_limit FROM unnest(${Object.keys(required)}::text[], ${Object.values(required)}::text[]) UNION ALL
-    SELECT *, true FROM unnest(${Object.keys(limits)}::text[], ${Object.values(limits).map(String)}::text[])) AS w (name, value, is_limit)
+    SELECT *, true FROM unnest(${Object.keys(timeLimits)}::text[], ${Object.values(timeLimits).map(String)}::text[])) AS w (name, value, is_limit)
   JOIN pg_settings s USING (name) LEFT JOIN stored USING (name)
   WHERE CASE WHEN w.is_limit THEN stored.value IS NULL AND (s.setting::int = 0 OR s.setting::int > w.value::int)
     ELSE stored.value IS DISTINCT FROM w.value END`

@@ -12,13 +12,13 @@
  */
 import { closeSync, existsSync, fchownSync, openSync } from 'node:fs'
 import { readFile, realpath } from 'node:fs/promises'
-import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { ignoreMissing } from '../process/errno.js'
 import { type Cluster, environment, finish, initialize, logOf, parameters } from './cluster.js'
-import { listens, withFolderLock } from './folder-lock.js'
+import { withFolderLock } from './folder-lock.js'
+import { choosePort } from './port.js'
 import { claimPidFile, findPostmaster, lastPort } from './postmaster.js'
 import { chooseUser, findPrograms, startAs } from './programs.js'
 import { embeddedSecrets } from './secrets.js'
@@ -181,15 +181,6 @@ async function launch(cluster: Cluster): Promise<boolean> {
     // Most likely another program uses the port: tries another port.
     if (attempt === 3) throw new Error(`PostgreSQL doesn’t start: ${await lastLogLines(cluster)}`)
   }
-}
-
-/** Returns the preferred port if it is free, else any free port. */
-async function choosePort(preferred = 0): Promise<number> {
-  const server = createServer()
-  if (!(await listens(server, { port: preferred, host: '127.0.0.1' }))) return choosePort()
-  const { port } = server.address() as { port: number }
-  await new Promise(done => server.close(done))
-  return port
 }
 
 /** Returns the last lines of PostgreSQL's log, and the path of the log. */

@@ -17,7 +17,7 @@ import type { Call } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { answerKey, usernameKey } from '../rules/names.js'
-import { limits, tooLong } from '../rules/sizes.js'
+import { maxLengths, tooLong } from '../rules/sizes.js'
 
 /** Minimum correct answers of a sign-in. */
 export const answersNeeded = 2
@@ -85,7 +85,7 @@ export function answerRpcs(
         // An answer whose key is empty counts as missing: it would compare equal to any other such answer.
         required({ answer: long ? 'given' : answerKey(text), forgotpasswordquestionsid: questionId })
         if (!long) return
-        const fields = [{ field: 'answer', message: `Use at most ${limits.text} characters.` }]
+        const fields = [{ field: 'answer', message: `Use at most ${maxLengths.text} characters.` }]
         refuse(Reason.MALFORMED_REQUEST, { fields })
       },
       async handle({ answer: given, password }, { call, caller, target, transact }) {

@@ -8,10 +8,10 @@ export interface Entry {
   readonly cost: number
 }
 
-/** Maximum entries of an innermost line, of an outermost line, and in all. */
+/** Maximum entries of an innermost line and of an outermost line, if these are bounded, and in all. */
 export interface QueueBounds {
-  readonly innermost: number
-  readonly outermost: number
+  readonly innermost?: number
+  readonly outermost?: number
   readonly all: number
 }
 
@@ -46,9 +46,12 @@ const maxEmptyLines = 64
  * Creates a queue in which lines of the same rank get equal shares of cost, and the lines inside each of them, too: the
  * shares of two lines that wait all the time differ by at most the sum of their greatest costs. While lines of the lowest
  * rank wait, those of higher ranks together get one of ten turns, in the order of their last turns. `rankOf` returns the
- * rank of a line by its name, each time that the line begins to wait.
+ * rank of the line of an entry at a level, each time that the line begins to wait.
  */
-export function createFairQueue<T extends Entry>(bounds: QueueBounds, rankOf: (name: string) => number = () => 0) {
+export function createFairQueue<T extends Entry>(
+  bounds: QueueBounds,
+  rankOf: (entry: T, level: number) => number = () => 0,
+) {
   let root = createLine<T>()
 
   /** The inner line that is next. */
@@ -73,7 +76,7 @@ export function createFairQueue<T extends Entry>(bounds: QueueBounds, rankOf: (n
     for (let level = entry.networks.length - 1; level >= 0; level--) {
       const name = entry.networks[level]!
       const inner = line.lines.get(name) ?? addLine(line, name)
-      if (inner.size++ === 0) wait(inner, Math.max(line.virtual, inner.start), rankOf(name))
+      if (inner.size++ === 0) wait(inner, Math.max(line.virtual, inner.start), rankOf(entry, level))
       line = inner
     }
     line.entries.push(entry)
@@ -102,9 +105,10 @@ export function createFairQueue<T extends Entry>(bounds: QueueBounds, rankOf: (n
 
   /** The newest entry of the longest line, which leaves when the entries with one in a leaf exceed a bound. */
   function excess(leaf: Line<T>, networks: readonly string[]): T | undefined {
-    const outermost = root.lines.get(networks.at(-1)!)!
-    if (leaf.size > bounds.innermost) return leaf.entries.at(-1)
-    if (outermost.size > bounds.outermost) return newestOfLongest(outermost)
+    const { innermost, outermost } = bounds
+    const outer = root.lines.get(networks.at(-1)!)!
+    if (innermost !== undefined && leaf.size > innermost) return leaf.entries.at(-1)
+    if (outermost !== undefined && outer.size > outermost) return newestOfLongest(outer)
     return excessOfAll()
   }
 
@@ -181,7 +185,7 @@ export function createFairQueue<T extends Entry>(bounds: QueueBounds, rankOf: (n
         // A line of a higher rank falls behind; that gives it no right to what it didn't get.
         parent.virtual = Math.max(parent.virtual, line.start)
         line.start = parent.virtual + entry.cost
-        if (--line.size > 0) wait(line, line.start, rankOf(entry.networks[level]!))
+        if (--line.size > 0) wait(line, line.start, rankOf(entry, level))
         level++
       }
       if (--root.size === 0) root = createLine<T>()

@@ -1,7 +1,7 @@
 // Schedules requests. This folder owns how much each client may use. Of the main thread and the database: every request passes
 // the scheduler once, at the listener (HTTP) or in calls/run.ts (gRPC), and the row of its RPC in the access policy sets its
-// cost. Of attempts and other limited actions: rate-limits.ts has the buckets of client addresses, failures.ts the failures in a
-// window, which models/ stores. passwords/ runs the hash threads behind the same fair queue.
+// cost. Of attempts and other limited actions: rate-limits.ts has the buckets of client addresses, wrong-activation-keys.ts the
+// failures of users in a window, which models/ stores. passwords/ runs the hash threads behind the same fair queue.
 import { availableParallelism } from 'node:os'
 import { createContextKey } from '@connectrpc/connect'
 import { LRUCache } from 'lru-cache'
@@ -72,7 +72,7 @@ export interface Hashing {
 export const noHashing: Hashing = { isBusy: () => false, needed: () => 0, watchIdle() {} }
 
 /** A request in the scheduler. */
-interface Entry extends TurnRequest, Turn {
+interface ScheduledRequest extends TurnRequest, Turn {
   state: 'waiting' | 'running' | 'paused' | 'ended'
   /** Whether it exceeded the share of a network when it asked. */
   readonly isOverShare: boolean
@@ -108,14 +108,14 @@ export function createScheduler(
   hashing: Hashing,
   cores = availableParallelism(),
 ) {
-  const withinShareQueue = createFairQueue<Entry>(waiting)
-  const overShareQueue = createFairQueue<Entry>(waiting)
+  const withinShareQueue = createFairQueue<ScheduledRequest>(waiting)
+  const overShareQueue = createFairQueue<ScheduledRequest>(waiting)
   const budget = createBucket({ capacity: overShareBudget, perSecond: overShare * cores * 1000 })
   const shares = new LRUCache<string, Bucket>(maxEntries(maxNetworks))
   let [running, overShareRunning, shed, charged] = [0, 0, 0, 0]
   let [isOpen, turnEnds, timerRuns] = [false, false, false]
 
-  const queueOf = ({ isOverShare }: Entry) => (isOverShare ? overShareQueue : withinShareQueue)
+  const queueOf = ({ isOverShare }: ScheduledRequest) => (isOverShare ? overShareQueue : withinShareQueue)
 
   /** Takes the cost of a request from the shares of all its networks; false, without taking it, when one has too little. */
   function takeShares({ networks, cost }: TurnRequest): boolean {
@@ -137,7 +137,7 @@ export function createScheduler(
   }
 
   /** Admits a request, and takes the cost of one over its share; false if it must wait. Then `drain` runs when this changes. */
-  function admit({ cost, isOverShare }: Entry): boolean {
+  function admit({ cost, isOverShare }: ScheduledRequest): boolean {
     if (isOpen) return true
     if (running >= slots) return false
     if (!isOverShare) return true
@@ -172,14 +172,14 @@ export function createScheduler(
     }, ms)
   }
 
-  function begin(entry: Entry): void {
+  function begin(entry: ScheduledRequest): void {
     entry.state = 'running'
     running++
     if (entry.isOverShare) overShareRunning++
     entry.settle?.()
   }
 
-  function stop(entry: Entry, state: 'paused' | 'ended'): void {
+  function stop(entry: ScheduledRequest, state: 'paused' | 'ended'): void {
     const { state: before, isOverShare } = entry
     entry.state = state
     if (before !== 'running') return
@@ -189,20 +189,20 @@ export function createScheduler(
   }
 
   /** It doesn't wait again: its work is half done. It may have ended meanwhile. */
-  function resume(entry: Entry): void {
+  function resume(entry: ScheduledRequest): void {
     if (entry.state === 'paused') begin(entry)
   }
 
   /** The last moment at which a request can begin and be done in time, in ms since 1970. */
   const latest = ({ deadline, hashes, cost }: TurnRequest) => deadline - (hashes ? hashing.needed() : cost)
 
-  function refuse(entry: Entry, reason: Reason): void {
+  function refuse(entry: ScheduledRequest, reason: Reason): void {
     shed++
     entry.settle!(reason)
   }
 
   // Shared by all entries: closures for each would take as long as the rest of a turn.
-  const methods: Turn & ThisType<Entry> = {
+  const methods: Turn & ThisType<ScheduledRequest> = {
     async pause(work) {
       if (this.state !== 'running') return work()
       stop(this, 'paused')
@@ -224,7 +224,7 @@ export function createScheduler(
   }
   const { pause, charge, [Symbol.dispose]: dispose } = methods
 
-  function wait(entry: Entry, { signal }: { readonly signal: AbortSignal }): Promise<Turn> {
+  function wait(entry: ScheduledRequest, { signal }: { readonly signal: AbortSignal }): Promise<Turn> {
     return new Promise((resolve, reject) => {
       const queue = queueOf(entry)
       const leave = (reason: Reason) => {
@@ -276,7 +276,7 @@ export function createScheduler(
       if (latest(request) <= Date.now()) return Promise.reject(new Refusal(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 }))
       charged += cost
       const isOverShare = !takeShares(request)
-      const entry: Entry = {
+      const entry: ScheduledRequest = {
         networks,
         cost,
         deadline,

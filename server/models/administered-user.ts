@@ -19,6 +19,7 @@ import type { Role } from '../rules/roles.js'
 import { readTelephone } from '../rules/telephone.js'
 import { daysUntilErasure } from './erasure.js'
 import { type CallerRow, enrolled, selectUsers, type User, userAttributes } from './user.js'
+import { activeUser, administratorUser, inactiveUser, presentUser } from './user-state.js'
 
 /** Attributes of a user that only administration reads. */
 const administered = {
@@ -69,8 +70,8 @@ export const selectAdministered = (more = sql``) => selectUsers(sql`${columns}${
 const [users, callers] = [selectAdministered(), selectAdministered(enrolled)]
 
 const states = {
-  active: sql`u.active AND NOT u.suspended`,
-  inactive: sql`NOT u.active AND NOT u.suspended`,
+  active: activeUser.sql,
+  inactive: inactiveUser.sql,
   suspended: sql`u.suspended`,
   deleted: sql`u.deleted_at IS NOT NULL`,
 } as const
@@ -88,10 +89,7 @@ function searched(text: string, byEmail: boolean): Query {
   return sql.all(byWords(sql`u.email`), !byEmail && byWords(sql`NULL`))
 }
 
-const isUnactivated = sql`unactivated_seen_at IS NOT NULL AND NOT active AND NOT suspended`
-const unactivated = { unactivatedSeenAt: { [Op.not]: null }, active: false, suspended: false }
-
-const administrators = { role: 'ROLE_ADMIN', active: true, suspended: false } as const
+const unactivated = { unactivatedSeenAt: { [Op.not]: null }, ...inactiveUser.where }
 
 // A subquery for each account uses the index by subject; a join would scan the whole log.
 const originIn = (table: Query, order: Query) =>
@@ -150,7 +148,7 @@ export function createAdministeredUsers(database: Database) {
     }: UserFilter) {
       const isRole = role !== undefined && sql`u.role = ${role}`
       const isMember = organizationId !== undefined && sql`u.organization_id = ${organizationId}`
-      const visible = sql.all(state && states[state], state !== 'deleted' && sql`u.deleted_at IS NULL`)
+      const visible = sql.all(state && states[state], state !== 'deleted' && presentUser.sql)
       // An index has the users of an organization, or of a role, in order of id. PostgreSQL would sometimes read all users by id
       // instead until enough match, for it expects them to be spread over the table. A range of one value keeps it from that.
       const within = (column: Query, value: string | number, rest: Query) => ({
@@ -198,11 +196,11 @@ export function createAdministeredUsers(database: Database) {
      */
     async anotherAdministrator(id: number, t: Transaction) {
       await database.run(sql`SELECT pg_advisory_xact_lock(${advisoryKeys.administrators})`, t)
-      return (await table.count({ where: { ...administrators, id: { [Op.ne]: id } }, transaction: t })) > 0
+      return (await table.count({ where: { ...administratorUser.where, id: { [Op.ne]: id } }, transaction: t })) > 0
     },
     /** Returns the ids of active administrators with an e-mail address, except the given one. */
     administratorsBut(id: number, transaction: Transaction) {
-      const where = { ...administrators, email: { [Op.not]: null }, id: { [Op.ne]: id } }
+      const where = { ...administratorUser.where, email: { [Op.not]: null }, id: { [Op.ne]: id } }
       return idsOf({ where, order: ['id'], transaction })
     },
     /**
@@ -215,7 +213,7 @@ export function createAdministeredUsers(database: Database) {
       const without = sql.all(sql`email IS NULL`, answersCount && sql`NOT ${byAnswers}`)
       const [counts] = await database.run<{ examined: number; without: number }>(sql`
         SELECT count(*)::int AS examined, (count(*) FILTER (WHERE ${without}))::int AS without FROM (
-          SELECT id, email FROM users WHERE active AND NOT suspended ORDER BY id DESC LIMIT 100000) u`)
+          SELECT id, email FROM users u WHERE ${activeUser.sql} ORDER BY id DESC LIMIT 100000) u`)
       return counts!
     },
     /** Returns the ids of the first 11 users, including deleted ones, whose usernames look like `#id`. */
@@ -254,7 +252,7 @@ export function createAdministeredUsers(database: Database) {
       )
       const found = await database.run<{ ids: number[]; next: number | null }>(sql`
         WITH examined AS MATERIALIZED (
-          SELECT id, created_at FROM users WHERE id > ${afterId} AND ${isUnactivated} ORDER BY id LIMIT ${stretch}
+          SELECT id, created_at FROM users u WHERE id > ${afterId} AND u.unactivated_seen_at IS NOT NULL AND ${inactiveUser.sql} ORDER BY id LIMIT ${stretch}
         )
         SELECT ARRAY (SELECT id FROM examined e WHERE ${matching} ORDER BY id LIMIT ${limit}) AS ids,
           (SELECT CASE WHEN count(*) = ${stretch} THEN max(id) END FROM examined) AS next`)

@@ -11,6 +11,7 @@ import type { Audit, AuditEvent } from './audit.js'
 import { addToBucket, type BucketLimit, bucketLevel, relaxed } from './bucket.js'
 import { knowableNetworks, knows, pruneKnown, stillKnown } from './known-network.js'
 import type { MasterKey } from './master-key.js'
+import { activeUser, presentUser } from './user-state.js'
 
 /**
  * Proofs whose failures count for each account, separately for each proof. `administration` is the password at SignIn of
@@ -117,48 +118,17 @@ interface Counter {
   readonly account: Buffer | null
 }
 
-/** What decides whether an attempt begins. */
-interface Facts {
+/** The start of an attempt. */
+export interface AttemptStart {
+  readonly account: Account | undefined
+  /** Its counter; undefined if it doesn't count for the account. */
+  readonly counter: Counter | undefined
+  /** What it must wait for; null if it is counted as in flight, and may continue. */
+  readonly obstacle: 'address' | 'failures' | 'attempts' | null
   /** Whether the account knows the device or a network of the address. */
   readonly known: boolean
   /** The level of the bucket of the client address. */
   readonly addressLevel: number
-  /** Number of failures of the counter before this attempt. */
-  readonly failed: number
-  /** Number of attempts of the counter in flight. */
-  readonly inFlight: number
-}
-
-/**
- * Returns what an attempt must wait for; undefined if it begins. The statement `attempt-begin` decides the same, atomically:
- *
- * | the account knows              | counter of the proof | it must wait for                                        |
- * |--------------------------------|----------------------|---------------------------------------------------------|
- * | the device                     | of the device        | the counter                                             |
- * | the address or /64             | of that network      | the counter                                             |
- * | the /24 or /48                 | of that network      | the counter                                             |
- * | none of them                   | of the account       | the bucket of the address, if it is full; else the counter |
- *
- * The counter: `failures` if they reach the maximum, `attempts` if only those in flight do. An attempt without a proof has no
- * counter. A device takes precedence over networks, as OWASP recommends, so that its owner can sign in while others in the
- * same network guess the password.
- */
-export function obstacleOf(
-  { known, addressLevel, failed, inFlight }: Facts,
-  { max, bucket }: AttemptLimits,
-): 'address' | 'failures' | 'attempts' | undefined {
-  if (!known && addressLevel + 1 > bucket.capacity) return 'address'
-  if (failed >= max) return 'failures'
-  return failed + inFlight >= max ? 'attempts' : undefined
-}
-
-/** The start of an attempt. */
-export interface AttemptStart extends Facts {
-  readonly account: Account | undefined
-  /** Its counter; undefined if it doesn't count for the account. */
-  readonly counter: Counter | undefined
-  /** Whether it is counted as in flight, and may continue. */
-  readonly begun: boolean
   /** Seconds until the failures expire. */
   readonly seconds: number
 }
@@ -238,7 +208,20 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
 
   return {
     networksOf,
-    /** Counts an attempt as in flight unless it exceeds a limit, and reads the account. */
+    /**
+     * Counts an attempt as in flight unless it exceeds a limit, and reads the account.
+     *
+     * | the account knows | counter of the proof | it must wait for                                           |
+     * |-------------------|----------------------|------------------------------------------------------------|
+     * | the device        | of the device        | the counter                                                |
+     * | the address or /64 | of that network     | the counter                                                |
+     * | the /24 or /48    | of that network      | the counter                                                |
+     * | none of them      | of the account       | the bucket of the address, if it is full; else the counter |
+     *
+     * The counter: `failures` if they reach the maximum, `attempts` if only those in flight do. An attempt without a proof has
+     * no counter. A device takes precedence over networks, as OWASP recommends, so that its owner can sign in while others in
+     * the same network guess the password.
+     */
     async begin(beginning: Beginning): Promise<AttemptStart> {
       const { usernameKey, address, device, limits } = beginning
       const { max, bucket } = limits
@@ -246,9 +229,10 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       const [inner, outer] = networkKeys(address)
       const ofBucket = counterKeys.address('failures', address)
       const id = sql`id`
+      const full = sql`CASE WHEN ${failed} >= ${max}::int THEN 'failures' WHEN ${failed} + ${inFlight} >= ${max} THEN 'attempts' END`
       type Row = Account & Omit<AttemptStart, 'account' | 'counter'> & { id: number | null; place: number | null }
       const [row] = await database.run<Row>(sql('attempt-begin')`WITH ${relaxed}, account AS (
-          SELECT * FROM users WHERE username_key = ${usernameKey} AND deleted_at IS NULL
+          SELECT * FROM users u WHERE username_key = ${usernameKey} AND ${presentUser.sql}
         ), origin AS (
           SELECT CASE WHEN id = ${device?.userId}::int AND EXISTS (SELECT FROM signing_keys WHERE kid = ${device?.kid}) THEN 1
             WHEN ${knows(id, inner)} THEN 2 WHEN ${knows(id, outer)} THEN 3 END AS place
@@ -267,12 +251,13 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
           FROM allowed WHERE subject IS NOT NULL AND allowed
           ON CONFLICT (subject) DO UPDATE SET
             in_flight = ${inFlight} + 1, in_flight_until = excluded.in_flight_until
-          WHERE ${failed} + ${inFlight} < ${max}::int
+          WHERE ${full} IS NULL
           RETURNING 1
         )
         SELECT ${columns}, f.place, f.known, f.level AS "addressLevel",
-          CASE WHEN f.subject IS NULL THEN f.allowed ELSE EXISTS (SELECT FROM begun) END AS begun,
-          ${failed} AS failed, ${inFlight} AS "inFlight",
+          CASE WHEN NOT f.allowed THEN 'address' WHEN f.subject IS NOT NULL AND NOT EXISTS (SELECT FROM begun)
+            -- Others began meanwhile.
+            THEN coalesce(${full}, 'attempts') END AS obstacle,
           greatest(0, coalesce(extract(epoch FROM a.window_ends - clock_timestamp()), 0))::float8 AS seconds
         FROM allowed f LEFT JOIN account u ON true LEFT JOIN attempts a ON a.subject = f.subject`)
       const { place, known } = row!
@@ -333,8 +318,8 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
           UPDATE attempts SET count = 0, window_ends = clock_timestamp(), in_flight = greatest(in_flight - 1, 0)
           WHERE subject = ${subject} RETURNING 1
         ), present AS MATERIALIZED (
-          SELECT id, unactivated_seen_at IS NOT NULL AS unactivated FROM users
-          WHERE id = ${userId} AND deleted_at IS NULL AND (SELECT count(*) FROM cleared) >= 0 FOR KEY SHARE
+          SELECT id, unactivated_seen_at IS NOT NULL AS unactivated FROM users u
+          WHERE id = ${userId} AND ${presentUser.sql} AND (SELECT count(*) FROM cleared) >= 0 FOR KEY SHARE
         ), seen AS (UPDATE users SET unactivated_seen_at = clock_timestamp() WHERE id = (
           SELECT id FROM users WHERE id = (SELECT id FROM present WHERE unactivated) AND unactivated_seen_at IS NOT NULL
           FOR NO KEY UPDATE SKIP LOCKED)
@@ -427,8 +412,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
     async accountsKnowing(network: string, max: number): Promise<string[]> {
       const rows = await database.read<{ key: string }>(sql('attempt-accounts-knowing')`
         SELECT u.username_key AS key FROM known_addresses k JOIN users u ON u.id = k.user_id
-        WHERE k.address = ${counterKeys.knownNetwork(network)} AND u.active AND NOT u.suspended
-          AND ${stillKnown}
+        WHERE k.address = ${counterKeys.knownNetwork(network)} AND ${activeUser.sql} AND ${stillKnown}
         ORDER BY k.seen_at DESC LIMIT ${max}`)
       return rows.map(({ key }) => key)
     },

@@ -44,7 +44,8 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
   const counterKeys = createCounterKeys(masterKey)
   const audit = createAudit(database, masterKey)
   const attempts = createAttempts(database, audit, counterKeys)
-  const mailedKeys = createMailedKeys(database, masterKey, counterKeys)
+  const organizations = createOrganizations(database, masterKey)
+  const mailedKeys = createMailedKeys(database, masterKey, counterKeys, organizations)
   const emails = createEmails(database)
   const formerUsernames = createFormerUsernames(database)
   return {
@@ -56,7 +57,7 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     userBatches: createUserBatches(database, masterKey),
     administeredUsers: createAdministeredUsers(database),
     totpSecrets: createTotpSecrets(database, masterKey),
-    organizations: createOrganizations(database, masterKey),
+    organizations,
     imports: createImports(database, masterKey),
     questions: createQuestions(database),
     mailedKeys,
@@ -71,7 +72,7 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     clock: createClockRecord(database),
     processes: createProcesses(database),
     erasure: createErasure(database, counterKeys),
-    userData: createUserData(database),
+    userData: createUserData(database, organizations),
     changeFeed: createChangeFeed(database),
     audit,
   }
@@ -86,7 +87,7 @@ export async function openRegistry(
   options: { log: Log; connections?: number; at?: Promise<Source> },
 ) {
   const source = await (options.at ?? resolveDatabase(settings, options.log))
-  const database = openDatabase(() => source.url, options.connections, options.log)
+  const database = openDatabase(() => source.url, options.connections, options.log, settings.timeZone)
   return {
     ...defineModels(database, createStoredKeys(database, source.masterKey)),
     /** Releases the database. An embedded database stops unless another process uses it. */

@@ -17,7 +17,7 @@ import { first, sql } from '../database/sql.js'
 import { type CounterKeys, countTry } from './attempt.js'
 import { relaxed } from './bucket.js'
 import type { MasterKey } from './master-key.js'
-import { lockForMember } from './organization.js'
+import { type HeldOrganization, held, holdForMember, type Organizations } from './organization.js'
 
 /** Maximum attempts of a mailed key from each client address. */
 export const mostAttempts = 5
@@ -55,7 +55,12 @@ const attributes = {
 export type MailedKeys = ReturnType<typeof createMailedKeys>
 
 /** Creates the mailed keys in a database. */
-export function createMailedKeys(database: Database, masterKey: MasterKey, counterKeys: CounterKeys) {
+export function createMailedKeys(
+  database: Database,
+  masterKey: MasterKey,
+  counterKeys: CounterKeys,
+  { keysWork }: Pick<Organizations, 'keysWork'>,
+) {
   const table = defineTable(database, 'mailed_keys', attributes)
 
   /** Returns the keyed digest of a key, bound to user and purpose. */
@@ -125,21 +130,19 @@ export function createMailedKeys(database: Database, masterKey: MasterKey, count
       await row?.destroy({ transaction })
       return row?.get().email ?? undefined
     },
-    /** Returns the active organization of an activation key; undefined for a wrong key. With a transaction, spends the key. */
-    async organizationOf(userId: number, key: string, t?: Transaction) {
-      const found = sql`SELECT o.id, m.key_digest FROM mailed_keys m JOIN organizations o ON o.id = m.organization_id
+    /** Returns the organization of an activation key that works. With a transaction, locks it, and spends the key. */
+    organizationOf(userId: number, key: string, t?: Transaction) {
+      const found = sql`SELECT ${held}, m.key_digest FROM mailed_keys m JOIN organizations o ON o.id = m.organization_id
         WHERE m.user_id = ${userId} AND m.purpose = 'activation' AND m.key_digest = ${digest(userId, 'activation', key)}
-          AND m.expires_at > now() AND o.active`
+          AND m.expires_at > now() AND ${keysWork}`
       // Locks the organization first: an attempt while the organization is inactive doesn't spend the key.
       const spend = sql('mailed-key-spend-activation')`
-        WITH organization AS (${found} ${lockForMember})
+        WITH organization AS (${found} ${holdForMember})
         DELETE FROM mailed_keys m USING organization o
         WHERE m.user_id = ${userId} AND m.purpose = 'activation' AND m.key_digest = o.key_digest AND m.organization_id = o.id
-        RETURNING o.id`
-      const rows = t
-        ? database.run<{ id: number }>(spend, t)
-        : database.read<{ id: number }>(sql('mailed-key-organization')`${found}`)
-      return (await first(rows))?.id
+        RETURNING ${held}`
+      const look = sql('mailed-key-organization')`${found}`
+      return first(t ? database.run<HeldOrganization>(spend, t) : database.read<HeldOrganization>(look))
     },
     /** Voids mailed keys. */
     async void(userId: number, purposes: readonly Purpose[], transaction: Transaction) {

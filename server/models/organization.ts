@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import { Op, type Transaction } from 'sequelize'
+import { literal, Op, type Transaction } from 'sequelize'
 import { advisoryKeys } from '../database/advisory-keys.js'
 import {
   type Attribute,
@@ -27,6 +27,7 @@ import {
   type RequiredAttribute,
 } from '../rules/organization.js'
 import type { MasterKey } from './master-key.js'
+import { providerUser } from './user-state.js'
 
 /** Attributes of an organization that can be edited. */
 const details = Object.fromEntries(
@@ -78,8 +79,12 @@ export function newActivationKey(
   return { key, digest: masterKey.digest(activationKeyUse, key), sealed: masterKey.seal(activationKeyUse, key) }
 }
 
-/** Locks an organization that gets a member until the transaction ends, but not against other members. */
-export const lockForMember = sql`FOR SHARE OF o`
+/** An organization `o` as `held` reads it, which stays as it is until the transaction ends. */
+export type HeldOrganization = Pick<OrganizationRow, 'id' | 'active'>
+
+/** What decides whether an organization takes a member, and the lock under which it is read, which other members share. */
+export const held = sql`o.id, o.active`
+export const holdForMember = sql`FOR SHARE OF o`
 
 /** A filter of organizations. All given conditions must hold. */
 interface OrganizationFilter {
@@ -107,10 +112,13 @@ function withNameKey<D extends OrganizationDetails>(details: D): D & { nameKey?:
 /** Creates the organizations in a database. */
 export function createOrganizations(database: Database, masterKey: MasterKey) {
   const table = defineTable(database, 'organizations', attributes)
+  /** Whether the keys of an organization `o` work: its own, those that were mailed to it, and those of its providers. */
+  const keysWork = sql`o.active`
   /** Runs a query; in a transaction, locks the rows of the result until its end. */
   const findHeld = <Row>(name: string, query: Query, lock: Query, t?: Transaction) =>
     first(t ? database.run<Row>(sql(`${name}-held`)`${query} ${lock}`, t) : database.read<Row>(sql(name)`${query}`))
   return {
+    keysWork,
     /** Returns the organizations that match the filter, by id. */
     list({ afterId = 0, active, type, text, limit }: OrganizationFilter) {
       const matching = sql.all(
@@ -166,14 +174,14 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
     async add({ activationKey, active = true, ...details }: NewOrganization, transaction: Transaction) {
       const { digest, sealed } = newActivationKey(masterKey, activationKey)
       const key = { nameKey: nicknameKey(details.name), keyDigest: digest, keySealed: sealed }
-      const row = { ...details, ...key, active }
+      const row = { creationDate: literal(database.today.text) as unknown as string, ...details, ...key, active }
       return (await table.create(row, { transaction })).get()
     },
     /** Changes attributes of an organization. */
     async edit(id: number, details: OrganizationDetails, transaction?: Transaction) {
       await table.update(withNameKey(details), { where: { id }, transaction })
     },
-    /** Activates or deactivates an organization. The keys of an inactive organization are rejected. */
+    /** Activates or deactivates an organization. */
     async setActive(id: number, active: boolean, transaction?: Transaction) {
       await table.update({ active }, { where: { id }, transaction })
     },
@@ -197,14 +205,14 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
     /** Decrypts the activation key. */
     activationKey: (row: Pick<OrganizationRow, 'keySealed'>) => masterKey.open(activationKeyUse, row.keySealed),
     /**
-     * Returns the active organization with an e-mail address. A user with an organization matches only that organization;
+     * Returns the organization with an e-mail address whose keys work. A user with an organization matches only that organization;
      * otherwise the organization with the name that the user gave at sign-up precedes others with the address.
      */
     async byEmail(email: string, member: { organizationId: number | null; institutionKey: string }, t?: Transaction) {
       const { organizationId, institutionKey } = member
       const found = await first(
         database.run<{ id: number }>(
-          sql`SELECT id FROM organizations WHERE lower(email) = lower(${email}) AND active
+          sql`SELECT id FROM organizations o WHERE lower(email) = lower(${email}) AND ${keysWork}
           AND ${sql.all(organizationId !== null && sql`id = ${organizationId}`)}
           ORDER BY name_key = ${institutionKey} DESC, id LIMIT 1`,
           t,
@@ -212,28 +220,33 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
       )
       return found?.id
     },
-    /** Returns the active organization of an activation key. A transaction locks it, which prevents rotation until its end. */
-    async byActivationKey(key: string, t?: Transaction) {
-      const query = sql`SELECT o.id FROM organizations o
-        WHERE o.activation_key_digest = ${masterKey.digest(activationKeyUse, key)} AND o.active`
-      return (await findHeld<{ id: number }>('organization-by-activation-key', query, lockForMember, t))?.id
+    /** Returns the e-mail address of an organization, which stays until the transaction ends; null while no key works. */
+    async addressForKeys(id: number, t: Transaction) {
+      const query = sql`SELECT o.email FROM organizations o WHERE o.id = ${id} AND ${keysWork} ${holdForMember}`
+      return (await first(database.run<{ email: string | null }>(query, t)))?.email ?? null
+    },
+    /** Returns the organization of an activation key that works. A transaction locks it, which prevents rotation until its end. */
+    byActivationKey(key: string, t?: Transaction) {
+      const query = sql`SELECT ${held} FROM organizations o
+        WHERE o.activation_key_digest = ${masterKey.digest(activationKeyUse, key)} AND ${keysWork}`
+      return findHeld<HeldOrganization>('organization-by-activation-key', query, holdForMember, t)
     },
     /**
-     * Returns the active organization of a provider key and the user of the key, who must be an active ROLE_INSTITUTION. Locks
-     * likewise: the user before the key, as a rotation does.
+     * Returns the organization of a provider key that works, and the user of the key. Locks likewise: the user before the key, as a
+     * rotation does.
      */
     byProviderKey: (key: string, t?: Transaction) =>
-      findHeld<{ id: number; providerId: number }>(
+      findHeld<HeldOrganization & { providerId: number }>(
         'organization-by-provider-key',
-        sql`SELECT o.id, u.id AS "providerId"
+        sql`SELECT ${held}, u.id AS "providerId"
         FROM users u JOIN provider_keys k ON k.user_id = u.id JOIN organizations o ON o.id = u.organization_id
         WHERE k.key_digest = ${masterKey.digest(activationKeyUse, key)}
-          AND u.active AND NOT u.suspended AND u.role = 'ROLE_INSTITUTION' AND o.active`,
-        sql`FOR SHARE OF u, k ${lockForMember}`,
+          AND ${providerUser.sql} AND ${keysWork}`,
+        sql`FOR SHARE OF u, k ${holdForMember}`,
         t,
       ),
     /** Returns those of the organizations that exist, which stay as they are until the transaction ends. */
-    async hold(ids: readonly number[], transaction: Transaction) {
+    async hold(ids: readonly number[], transaction: Transaction): Promise<HeldOrganization[]> {
       // In the order of ids, so that two transactions can't deadlock.
       const held = { where: { id: { [Op.in]: ids } }, order: ['id'], transaction, lock: transaction.LOCK.SHARE }
       return (await table.findAll({ attributes: ['id', 'active'], ...held })).map(row => row.get())

@@ -13,6 +13,7 @@ import {
 import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 import type { MasterKey } from './master-key.js'
+import { administratorUser } from './user-state.js'
 
 const attributes = {
   userId: key(integer),
@@ -138,7 +139,7 @@ export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey,
     async coverage() {
       const count = sql('totp-coverage')`
         SELECT count(*)::int AS administrators, (count(*) FILTER (WHERE secret_sealed IS NULL))::int AS "withoutCodes"
-        FROM users u LEFT JOIN totp_secrets t ON t.user_id = u.id WHERE u.role = 'ROLE_ADMIN' AND u.active AND NOT u.suspended`
+        FROM users u LEFT JOIN totp_secrets t ON t.user_id = u.id WHERE ${administratorUser.sql}`
       return (await first(database.run<{ administrators: number; withoutCodes: number }>(count)))!
     },
     /** Deletes the secrets of a user. Returns whether any existed. */

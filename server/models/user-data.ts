@@ -5,6 +5,8 @@ import { first, type Query, sql } from '../database/sql.js'
 import type { AuditAction } from '../policy/audit-actions.js'
 import { organizationFields } from '../rules/organization.js'
 import { profile, profileFields } from '../rules/profile.js'
+import type { Organizations } from './organization.js'
+import { providerUser } from './user-state.js'
 
 /** Metadata of a user's answer to a question. */
 interface SavedAnswer {
@@ -22,7 +24,9 @@ interface SavedAnswer {
 export interface Standing {
   /** Whether the user has a password. */
   readonly password: boolean
-  /** Whether an active organization (the user's own, if it has one) has an active provider, whose key activates users. */
+  /** Whether the keys of the user's organization work; null without one. */
+  readonly keysWork: boolean | null
+  /** Whether a provider (of the user's organization, if it has one) has a key that works. */
   readonly provider: boolean
   readonly answers: readonly SavedAnswer[]
   /** E-mails to the user that failed permanently, by id. */
@@ -209,23 +213,23 @@ function exportFor(reader: Reader, id: number): Query {
 }
 
 /** Creates the methods that read the data of users in a database. */
-export function createUserData(database: Database) {
+export function createUserData(database: Database, { keysWork }: Pick<Organizations, 'keysWork'>) {
   const eventsOf = <Event>(reader: Reader, id: number, page: EventPage, t?: Transaction) =>
     database.run<Placed<Event>>(eventsFor(reader, id, page), t)
   return {
     standing(id: number) {
       const read = sql('user-data-standing')`
-        SELECT u.password_hash <> '' AS password,
-          EXISTS (SELECT FROM users p JOIN organizations o ON o.id = p.organization_id
-            WHERE p.role = 'ROLE_INSTITUTION' AND p.active AND NOT p.suspended AND o.active
-              AND (u.organization_id IS NULL OR o.id = u.organization_id)) AS provider,
+        SELECT self.password_hash <> '' AS password,
+          (SELECT ${keysWork} FROM organizations o WHERE o.id = self.organization_id) AS "keysWork",
+          EXISTS (SELECT FROM users u JOIN organizations o ON o.id = u.organization_id
+            WHERE ${providerUser.sql} AND ${keysWork} AND (self.organization_id IS NULL OR o.id = self.organization_id)) AS provider,
           ARRAY (SELECT jsonb_build_object('questionId', q.id, 'question', q.question, 'offered', q.active,
               'counts', a.answer_hash IS NOT NULL OR coalesce(a.next_counts_at <= now(), false),
               'waits', CASE WHEN a.next_counts_at > now() THEN ceil(extract(epoch FROM a.next_counts_at - now())) END)
-            FROM answers a JOIN questions q ON q.id = a.question_id WHERE a.user_id = u.id ORDER BY q.id) AS answers,
+            FROM answers a JOIN questions q ON q.id = a.question_id WHERE a.user_id = self.id ORDER BY q.id) AS answers,
           ARRAY (SELECT jsonb_build_object('id', e.id, 'error', e.last_error) FROM emails e
             WHERE e.next_attempt_at IS NULL AND e.parameters ->> 'userId' = ${id}::text ORDER BY e.id) AS "failedEmails"
-        FROM users u WHERE u.id = ${id}::int`
+        FROM users self WHERE self.id = ${id}::int`
       return first(database.run<Standing>(read))
     },
     /**

@@ -33,6 +33,7 @@ import type { MailedKeys, Purpose } from './mailed-key.js'
 import type { MasterKey } from './master-key.js'
 import { newActivationKey, type Place, shownOfOrganization } from './organization.js'
 import { createUserNames } from './user-names.js'
+import { presentUser } from './user-state.js'
 
 /** Attributes of a profile. A day is written as yyyy-MM-dd, and read as dd/MM/yyyy. */
 const profile = Object.fromEntries(
@@ -240,17 +241,17 @@ export function createUsers(
   return {
     ...createUserNames(database),
     byId: (id: number) =>
-      first(database.read<User>(sql('user-by-id')`${users} WHERE u.id = ${id} AND u.deleted_at IS NULL`)),
+      first(database.read<User>(sql('user-by-id')`${users} WHERE u.id = ${id} AND ${presentUser.sql}`)),
     byUsername: (usernameKey: string) =>
       first(
         database.read<User>(sql('user-by-username')`
-          ${users} WHERE u.username_key = ${usernameKey} AND u.deleted_at IS NULL`),
+          ${users} WHERE u.username_key = ${usernameKey} AND ${presentUser.sql}`),
       ),
     /** Returns the users that exist, in no order. A user whose id and key are both given is returned twice. */
     findMany: (ids: readonly number[], usernameKeys: readonly string[]) =>
       database.run<User>(sql('users-find-many')`
-        ${users} WHERE u.id = ANY(${ids}::int[]) AND u.deleted_at IS NULL
-        UNION ALL ${users} WHERE u.username_key = ANY(${usernameKeys}::text[]) AND u.deleted_at IS NULL`),
+        ${users} WHERE u.id = ANY(${ids}::int[]) AND ${presentUser.sql}
+        UNION ALL ${users} WHERE u.username_key = ANY(${usernameKeys}::text[]) AND ${presentUser.sql}`),
     /** Returns the usernames of those of the users that exist, by id. */
     async usernames(ids: readonly number[]): Promise<Map<number, string>> {
       const rows = await table.findAll({ attributes: ['id', 'username'], where: { id: [...ids] } })
@@ -271,7 +272,7 @@ export function createUsers(
     async findTokenHolderAndUser(id: number, kid: string, usernameKey: string) {
       const rows = await database.read<CallerRow>(sql('user-caller-with')`
         ${callers} WHERE u.id = ${id} AND EXISTS (SELECT FROM signing_keys s WHERE s.kid = ${kid} AND ${isValidKey})
-        UNION ALL ${callers} WHERE u.username_key = ${usernameKey} AND u.id <> ${id} AND u.deleted_at IS NULL`)
+        UNION ALL ${callers} WHERE u.username_key = ${usernameKey} AND u.id <> ${id} AND ${presentUser.sql}`)
       return {
         caller: rows.find(row => row.id === id),
         target: rows.find(row => row.usernameKey === usernameKey),

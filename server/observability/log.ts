@@ -74,7 +74,7 @@ const secrets = [
 const throttleInterval = 1_000
 
 /** An entry with an error, which is written or left out. */
-type Entry = [fields: { err?: unknown }, message?: string]
+type LogArguments = [fields: { err?: unknown }, message?: string]
 
 /**
  * Writes the first entry with an error at once. Of equal entries in the following second it writes only the last, at the end
@@ -97,7 +97,7 @@ function createThrottle() {
   }
 
   return function logMethod(this: Logger, args: unknown[], method: (...entry: never) => void): void {
-    const [fields, message] = args as Entry
+    const [fields, message] = args as LogArguments
     const key = fields?.err === undefined ? undefined : `${message} ${JSON.stringify(describe(fields.err))}`
     const equal = key === undefined ? undefined : recent.get(key)
     if (equal) {

@@ -6,7 +6,7 @@
 import { statfs } from 'node:fs/promises'
 import type { DescMethodUnary } from '@bufbuild/protobuf'
 import { Counter, Gauge, Histogram } from 'prom-client'
-import { type Limit, limits } from '../requests/refusal.js'
+import { type Limit, limitMeanings } from '../requests/refusal.js'
 import type { MetricsEndpoint } from './metrics-endpoint.js'
 
 /** The database and its queues. */
@@ -57,7 +57,7 @@ export function createMetrics(endpoint: Pick<MetricsEndpoint, 'registry' | 'befo
     registers,
   })
   // Exported from the start, so that the first refusal is an increase.
-  for (const limit of Object.keys(limits)) refusals.inc({ limit }, 0)
+  for (const limit of Object.keys(limitMeanings)) refusals.inc({ limit }, 0)
   const wait = new Histogram({
     name: 'auth_hash_wait_seconds',
     help: 'Time that a password or answer waited for a hash thread, in seconds.',

@@ -202,8 +202,7 @@ function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | '
     let to: string | null = null
     const stored = await storeKey(entry, async t => {
       // A change of the address waits for this transaction, and voids the key; otherwise this reads the new one.
-      const organization = await organizations.lock(organizationId, t)
-      to = organization?.active ? organization.email : null
+      to = await organizations.addressForKeys(organizationId, t)
       if (to) await mailedKeys.replace(userId, 'activation', key, organizationId, t)
     })
     if (!stored || !to) return 'unwanted'

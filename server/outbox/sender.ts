@@ -13,7 +13,7 @@ import { type Email, type Emails, notComposed } from '../models/email.js'
 import { describe, type Mail, type MailTransport, refusesRecipient, within } from './transport.js'
 
 /** An entry of the queue, as the sender needs it. */
-type Entry = Pick<Email, 'id' | 'attempts' | 'priority' | 'age'> & { readonly kind: string }
+type ClaimedEmail = Pick<Email, 'id' | 'attempts' | 'priority' | 'age'> & { readonly kind: string }
 
 /**
  * The result of composing an entry: an e-mail; `unwanted`, when the entry no longer applies and is deleted; `expired`,
@@ -41,7 +41,7 @@ const refusedAttempts = 3
 const refusedAfter = 3600
 
 /** Starts the sender. `compose` runs at each attempt, and creates a new key each time. */
-export function startSender<L extends Entry>(parts: {
+export function startSender<L extends ClaimedEmail>(parts: {
   readonly queue: Pick<Emails, 'done' | 'failed'> & {
     claim(...args: Parameters<Emails['claim']>): Promise<L | undefined>
   }

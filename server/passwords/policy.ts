@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { nicknameKey, usernameKey } from '../rules/names.js'
-import { limits, tooLong } from '../rules/sizes.js'
+import { maxLengths, tooLong } from '../rules/sizes.js'
 
 const require = createRequire(import.meta.url)
 
@@ -60,7 +60,7 @@ interface KnownWords {
 
 /** Returns a sentence that says how to correct a new password; undefined when the policy accepts it. */
 export function checkPassword(password: string, user: KnownWords, policy: PasswordPolicy): string | undefined {
-  if (tooLong(password, 'password')) return `Use at most ${limits.password} characters.`
+  if (tooLong(password, 'password')) return `Use at most ${maxLengths.password} characters.`
   if (password.trim() === '') return 'Give a password.'
   const prepared = preparePassword(password)
   if (prepared === undefined) return 'Leave out control characters.'

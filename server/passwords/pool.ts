@@ -21,38 +21,43 @@ export interface Place {
   readonly account: string
 }
 
-/** Ranks of the lines other than networks and accounts. */
-const ranks = new Map([
-  ['known', 0],
-  ['rest', 1],
-  ['other', 0],
-  ['administration', 1],
-])
+/** A line of jobs within another one. Of two, that with the lower rank goes first; networks have no fixed rank. */
+interface Level {
+  readonly name: string
+  readonly rank?: number
+}
+
+/** The outermost lines, and those within the latter. */
+const [known, rest] = [{ name: 'known', rank: 0 } as Level, { name: 'rest', rank: 1 } as Level]
+const kinds = { other: { name: 'other', rank: 0 }, administration: { name: 'administration', rank: 1 } }
+
+/** A job in the queue, with its lines, innermost first. */
+export interface QueuedJob extends Entry {
+  readonly levels: readonly Level[]
+}
+
+/** The entry of a job. */
+export function entryOf({ kind, networks, account }: Place): QueuedJob {
+  const own: Level = { name: account, rank: 0 }
+  const levels = kind === 'known' ? [own, known] : [own, ...networks.map(name => ({ name })), kinds[kind], rest]
+  return { levels, networks: levels.map(({ name }) => name), cost: 1 }
+}
 
 /**
  * Creates the queue of a pool: known sign-ins rank before the rest, other calls before those of Administration, and networks
  * by the binary logarithm of `recentCount`, their recent failures, sign-ups and refusals. A client gets no more turns by more
  * jobs, accounts, or networks inside its network. `room` returns the maximum of jobs.
  */
-export function createJobQueue<T extends Entry>(
-  room: () => number,
-  recentCount: (network: string) => number = () => 0,
-) {
-  const rankOf = (name: string) =>
-    ranks.get(name) ?? (name.startsWith('@') ? 0 : Math.round(Math.log2(1 + recentCount(name))))
+export function createJobQueue<T extends QueuedJob>(room: () => number, recentCount = (_network: string) => 0) {
   const bounds = {
-    innermost: Number.POSITIVE_INFINITY,
-    outermost: Number.POSITIVE_INFINITY,
     get all() {
       return room()
     },
   }
-  return createFairQueue<T>(bounds, rankOf)
-}
-
-/** The names of the lines of a job, innermost first. `@` keeps accounts and networks apart. */
-export function linesOf({ kind, networks, account }: Place): string[] {
-  return kind === 'known' ? [`@${account}`, kind] : [`@${account}`, ...networks, kind, 'rest']
+  return createFairQueue<T>(bounds, ({ levels }, level) => {
+    const { name, rank = Math.round(Math.log2(1 + recentCount(name))) } = levels[level]!
+    return rank
+  })
 }
 
 /** A caller in the queue. */
@@ -99,7 +104,7 @@ export interface PoolOptions extends ThreadsOptions {
 /** Hash threads behind a queue. */
 export type Pool = ReturnType<typeof createPool>
 
-interface Task extends Entry {
+interface Task extends QueuedJob {
   readonly job: Job
   readonly waiter: Waiter | undefined
   readonly since: number
@@ -181,7 +186,7 @@ export function createPool(options: PoolOptions) {
     check(waiter: Waiter): void {
       const time = timeFor(waiter)
       if (threads.free > 0) return
-      const like = { networks: linesOf(waiter), cost: 1 }
+      const like = entryOf(waiter)
       const wait = () => ((queue.ahead(like) + 1) * threads.averageMs) / threads.count
       if (!queue.hasRoom(like) || (time < maxWaitMs && wait() > time)) throw overloaded(waiter)
     },
@@ -259,9 +264,8 @@ function createTask(job: Job, waiter?: Waiter): Task {
   })
   // `run` handles the first rejection only; this handles those of the other jobs.
   result.catch(() => {})
-  const entry = { networks: waiter ? linesOf(waiter) : [], cost: 1 }
   return {
-    ...entry,
+    ...(waiter ? entryOf(waiter) : { levels: [], networks: [], cost: 1 }),
     job,
     waiter,
     since: performance.now(),

@@ -4,6 +4,7 @@ import type { Policy } from './row.js'
 /** What a row says unless it says otherwise. */
 const byAdministrator = {
   caller: 'administrator',
+  target: 'registry',
   signIn: 'session',
   cost: 2,
   reasons: [],

@@ -26,7 +26,7 @@ export interface HttpPath {
 }
 
 /** What every row says. */
-interface Row {
+interface CommonPolicy {
   /** Reasons for which the RPC refuses, without those that `reasonsOf` adds for all RPCs, callers, targets and sign-ins. */
   readonly reasons: readonly ReasonName[]
   /** Actions of the audit events that it records. */
@@ -57,7 +57,7 @@ export function needsOf({ cost = usualCost, limits }: Pick<Policy, 'cost' | 'lim
 }
 
 /** An RPC that is the same for every caller. */
-export interface OpenPolicy extends Row {
+export interface OpenPolicy extends CommonPolicy {
   readonly caller: 'anyone'
   /** Set where an earlier token, expired or not, shows the device that the call comes from; any other is ignored. */
   readonly device?: true
@@ -68,9 +68,8 @@ export interface OpenPolicy extends Row {
 /** Sessions of a ROLE_ADMIN at the public endpoints that open little: begun by answers, or with one-time codes enrolled. */
 type RestrictedSession = 'answers' | 'one-time codes'
 
-/** An RPC for users by their tokens, and perhaps for services by their keys. */
-export interface UserPolicy extends Row {
-  readonly caller: 'user'
+/** Which users may call by their tokens, and for whom. */
+export interface UserRights extends CommonPolicy {
   /** Which user it concerns: the caller, or the one that this field of the request names (the caller when it is blank). */
   readonly target: 'caller' | 'username' | 'usersid'
   /** The reason to refuse with when there is no such user; USER_NOT_FOUND if absent. */
@@ -88,30 +87,31 @@ export interface UserPolicy extends Row {
   readonly administrator?: 'any user' | 'any user but administrators'
   /** Which restricted sessions open the caller's own record. */
   readonly restricted: readonly RestrictedSession[]
-  /** The scope with which a service may name any user; absent: no service may. */
-  readonly scope?: ScopeName
 }
 
 /** An RPC for services alone. */
-export interface ServicePolicy extends Row {
+export interface ServicePolicy extends CommonPolicy {
   readonly caller: 'service'
   /** The scope that a service needs. Of several, it needs one: the RPC requires the others for parts of what it returns. */
   readonly scope: ScopeName | readonly ScopeName[]
 }
 
+/** What RPCs of Administration concern. */
+type AdministeredKind = 'registry' | 'user' | 'organization' | 'question'
+
 /**
  * An RPC of Administration, for an active ROLE_ADMIN by a token of that audience, for services by their keys, or on the
  * database itself.
  */
-export interface AdministrationPolicy extends Row {
+export interface AdministrationPolicy<Target extends AdministeredKind = AdministeredKind> extends CommonPolicy {
   readonly caller: 'administrator'
   /**
    * Which sign-in it needs: any session (12 hours); one of the last 15 minutes, with a one-time code where codes are
    * enrolled; or the latter when the user it concerns is a ROLE_ADMIN before or after it.
    */
   readonly signIn: 'session' | 'recent' | 'recent for administrators'
-  /** What the request refers to in the field of this name: it is found before the RPC runs. */
-  readonly target?: 'user' | 'organization' | 'question'
+  /** What the request refers to in the field of this name, which is found before the RPC runs, or the whole registry. */
+  readonly target: Target
   /**
    * The scopes of which each opens it to a service; absent: no service may. A service signs in to nothing, so `signIn` is
    * `session`.
@@ -119,8 +119,17 @@ export interface AdministrationPolicy extends Row {
   readonly scopes?: readonly ScopeName[]
 }
 
+/** The rows of the public endpoints, by their callers. */
+export interface PublicPolicies {
+  readonly anyone: OpenPolicy
+  readonly user: UserRights & { readonly caller: 'user' }
+  /** It changes nothing. With the scope, a service may name any user. */
+  readonly 'user or service': UserRights & { readonly caller: 'user or service'; readonly scope: ScopeName }
+  readonly service: ServicePolicy
+}
+
 /** A row. */
-export type Policy = OpenPolicy | UserPolicy | ServicePolicy | AdministrationPolicy
+export type Policy = PublicPolicies[keyof PublicPolicies] | AdministrationPolicy
 
 /** Reasons of any RPC, independent of its row. */
 export const sharedReasons = [
@@ -136,10 +145,11 @@ const withCaller = ['ACCESS_DENIED', 'INVALID_TOKEN'] as const
 
 /** Why an RPC of Administration may refuse the record that its request refers to. */
 const withTarget = {
+  registry: [],
   user: ['INVALID_ARGUMENT', 'USER_NOT_FOUND'],
   organization: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'],
   question: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'],
-} as const satisfies Record<NonNullable<AdministrationPolicy['target']>, readonly ReasonName[]>
+} as const satisfies Record<AdministeredKind, readonly ReasonName[]>
 
 /** Every reason for which an RPC may refuse: those of its row, and those that it shares with others. */
 export function reasonsOf(policy: Policy): readonly ReasonName[] {
@@ -148,7 +158,7 @@ export function reasonsOf(policy: Policy): readonly ReasonName[] {
     ...policy.reasons,
     ...sharedReasons,
     ...(policy.caller === 'anyone' ? [] : withCaller),
-    ...(administration?.target ? withTarget[administration.target] : []),
+    ...(administration ? withTarget[administration.target] : []),
     ...(administration && administration.signIn !== 'session' ? (['SIGN_IN_AGAIN'] as const) : []),
   ]
 }

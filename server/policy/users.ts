@@ -64,6 +64,7 @@ export const usersPolicies = {
   },
   getUser: {
     ...ownRecord,
+    caller: 'user or service',
     target: 'username',
     institution: 'members of its organization',
     administrator: 'any user',

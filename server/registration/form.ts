@@ -23,7 +23,7 @@ import {
   requiredFields,
 } from '../rules/profile.js'
 import { type Role, roles } from '../rules/roles.js'
-import { limits, tooLong } from '../rules/sizes.js'
+import { maxLengths, tooLong } from '../rules/sizes.js'
 
 /**
  * Characters without a visible or common glyph: default ignorable code points, further blanks and fillers, annotation
@@ -130,7 +130,7 @@ export function checkForm(
     const { required = field === 'username', kind, check } = row ?? {}
     const size = field === 'email' ? 'email' : 'text'
     // First, as the further checks are slow for long texts.
-    if (tooLong(value, size)) return refused(field, `Use at most ${limits[size]} characters.`)
+    if (tooLong(value, size)) return refused(field, `Use at most ${maxLengths[size]} characters.`)
     if (!isOneLine(value)) return refused(field, 'Leave out line breaks and other control characters.')
     if (nicknameKey(value) === '') return required ? refused(field, 'Fill in this field.') : undefined
     const text = value.trim()

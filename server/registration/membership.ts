@@ -2,7 +2,7 @@
 // else, so a rule of membership is stated once.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Transaction } from '../database/database.js'
-import type { Organizations, Place } from '../models/organization.js'
+import type { HeldOrganization, Organizations, Place } from '../models/organization.js'
 import type { User } from '../models/user.js'
 import { accepted, Refusal } from '../requests/refusal.js'
 
@@ -31,25 +31,25 @@ export async function openPlaces(
   const ids = all.flatMap(({ organizationId }) => organizationId ?? [])
   const rows = ids.length > 0 ? await organizations.hold(ids, t) : []
   const held = new Map(rows.map(row => [row.id, row]))
+  return <J extends Joining>(joining: J) => take(joining, held.get(joining.organizationId ?? 0), continued)
+}
 
-  function refusalOf({ organizationId: id, user }: Joining): Refusal | undefined {
-    if (id === null || id === undefined || id === user?.organizationId) return undefined
-    const organization = held.get(id)
+/** Takes a place in an organization that is held for a user, or refuses. */
+export function takePlace(organization: HeldOrganization, user: Pick<User, 'organizationId'>): Place {
+  return accepted(take({ organizationId: organization.id, user }, organization)).organizationId
+}
+
+/** Takes the place that a user is to have in an organization that is held, or says why it takes no member. */
+function take<J extends Joining>(
+  joining: J,
+  organization: HeldOrganization | undefined,
+  continued = false,
+): Refusal | (J & Placed) {
+  const { organizationId: id, user } = joining
+  if (id !== null && id !== undefined && id !== user?.organizationId) {
     if (!organization) return new Refusal(Reason.RECORD_NOT_FOUND, { text: `Organization #${id} no longer exists.` })
     if (!organization.active && !continued)
       return new Refusal(Reason.WRONG_STATE, { text: `Organization #${id} is inactive: activate it first.` })
-    return undefined
   }
-
-  return <J extends Joining>(joining: J) => refusalOf(joining) ?? (joining as J & Placed)
-}
-
-/** Takes a place in an organization for a user, or refuses. */
-export async function takePlace(
-  organizations: Pick<Organizations, 'hold'>,
-  joining: { readonly user: Pick<User, 'organizationId'>; readonly organizationId: number },
-  t: Transaction,
-): Promise<Place> {
-  const take = await openPlaces(organizations, [joining], t)
-  return accepted(take(joining)).organizationId
+  return joining as J & Placed
 }

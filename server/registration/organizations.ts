@@ -7,7 +7,7 @@ import type { FieldViolation } from '../requests/refusal.js'
 import { noDay, readDay } from '../rules/dates.js'
 import { isOneLine, nicknameKey } from '../rules/names.js'
 import { type OrganizationField, type OrganizationValues, organizationFields } from '../rules/organization.js'
-import { limits, tooLong } from '../rules/sizes.js'
+import { maxLengths, tooLong } from '../rules/sizes.js'
 
 /** Returns the fields of a form as attributes, null where they are cleared, and every wrong one. */
 export function readOrganization(
@@ -27,7 +27,7 @@ export function readOrganization(
     const day = kind === 'day' ? readDay(written, timeZone) : undefined
     const text = day ?? written
     const problem = tooLong(text, 'text')
-      ? `Use at most ${limits.text} characters.`
+      ? `Use at most ${maxLengths.text} characters.`
       : !isOneLine(lines ? text.replaceAll('\n', ' ') : text)
         ? 'Leave out line breaks and other control characters.'
         : (required || imported) && nicknameKey(text) === ''
@@ -47,13 +47,11 @@ export function readOrganization(
 export type OrganizationRegistrar = ReturnType<typeof createOrganizationRegistrar>
 
 /** Creates the registrar of the organizations of a database. */
-export function createOrganizationRegistrar({
-  organizations,
-  emails,
-}: {
+export function createOrganizationRegistrar(deps: {
   readonly organizations: Organizations
   readonly emails: Pick<Emails, 'notifyOrganization'>
 }) {
+  const { organizations, emails } = deps
   return {
     add: organizations.add,
 

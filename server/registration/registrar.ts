@@ -30,7 +30,7 @@ export interface UserChange {
 }
 
 /** A user to register or to change. */
-type Entry = Registration<number> | UserChange
+type Registered = Registration<number> | UserChange
 
 /** Who changes users: what notices to their owners say, and the id of the user who does it. */
 interface By {
@@ -53,17 +53,13 @@ function changedFields(user: User, fields: readonly ProfileField[], texts: FormT
 export type Registrar = ReturnType<typeof createRegistrar>
 
 /** Creates the registrar of the users of a database. */
-export function createRegistrar({
-  users,
-  userBatches,
-  organizations,
-  emails,
-}: {
+export function createRegistrar(deps: {
   readonly users: Users
   readonly userBatches: UserBatches
   readonly organizations: Pick<Organizations, 'hold'>
   readonly emails: Pick<Emails, 'notify'>
 }) {
+  const { users, userBatches, organizations, emails } = deps
   async function applyTo(change: UserChange & Placed, { notice, id: byId }: By, t: Transaction): Promise<void> {
     const { user, username, email, organizationId, activate = false, passwordHash } = change
     const { id, role } = user
@@ -86,7 +82,11 @@ export function createRegistrar({
    * Registers and changes users, in order, and returns their ids, or why one is refused: others have its names, or its
    * organization takes no member. Of such a user nothing is stored.
    */
-  async function apply(entries: readonly Entry[], by: By | undefined, t: Transaction): Promise<(number | Refusal)[]> {
+  async function apply(
+    entries: readonly Registered[],
+    by: By | undefined,
+    t: Transaction,
+  ): Promise<(number | Refusal)[]> {
     const take = await openPlaces(organizations, entries, t, by)
     const taken = await namesOf(entries, t)
     const settled = entries.map((entry, index) => taken[index] ?? take(entry))
@@ -109,7 +109,7 @@ export function createRegistrar({
   }
 
   /** Which of the new names others have. The other names stay free until the transaction ends. */
-  async function namesOf(entries: readonly Entry[], t: Transaction): Promise<(Taken | undefined)[]> {
+  async function namesOf(entries: readonly Registered[], t: Transaction): Promise<(Taken | undefined)[]> {
     const names = entries.map(entry =>
       'user' in entry
         ? { username: entry.username, nickname: entry.details?.nickname, userId: entry.user.id }

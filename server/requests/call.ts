@@ -1,11 +1,11 @@
 /**
  * A call, as all endpoints present it. This folder owns what every other one needs of a request: the call (here),
  * refusals (refusal.ts) with their codes, statuses and texts (reasons.ts), the client address (client-address.ts), required
- * fields (required-fields.ts), timeouts (grpc-timeout.ts) and update masks (update-mask.ts).
+ * fields (required-fields.ts), deadlines (deadline.ts, grpc-timeout.ts) and update masks (update-mask.ts).
  */
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { ScopeName } from '../rules/scopes.js'
-import { type FieldViolation, Refusal, refuse } from './refusal.js'
+import { type FieldViolation, refuse } from './refusal.js'
 
 /**
  * The metadata of a call that an RPC gets in addition to its request. It has no credentials: the RPC gets its caller from
@@ -102,26 +102,6 @@ export function readMalformedFields(header: string | undefined): FieldViolation[
 /** Reads the header in which a gateway names the secrets that were in the query of the URL. Returns at most 100. */
 export function readSecretsInQuery(header: string | undefined): string[] {
   return header ? header.split(',', 100) : []
-}
-
-/** Refuses with DEADLINE_EXCEEDED when the caller has disconnected or the deadline has passed. */
-export function checkPresence(call: Pick<Call, 'gone' | 'deadline'>): void {
-  if (call.gone || call.deadline <= Date.now()) refuse(Reason.DEADLINE_EXCEEDED, { retryAfter: 1 })
-}
-
-/** Refuses with a reason if the work takes longer than `ms`, but doesn't stop it. */
-export function inTime<T>(ms: number, reason: Reason, work: Promise<T>): Promise<T> {
-  return new Promise((resolve, reject) => {
-    const timer = setTimeout(() => reject(new Refusal(reason, { retryAfter: 1 })), ms)
-    const end = (settle: () => void) => {
-      clearTimeout(timer)
-      settle()
-    }
-    work.then(
-      result => end(() => resolve(result)),
-      error => end(() => reject(error)),
-    )
-  })
 }
 
 /** Refuses with MALFORMED_REQUEST when the message can't be decoded, or fields of a wrong type were left out of it. */

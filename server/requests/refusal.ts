@@ -9,7 +9,7 @@ export interface FieldViolation {
 }
 
 /** The limits, as metrics name them, and what each of them counts. */
-export const limits = {
+export const limitMeanings = {
   account: 'failed sign-ins of an account',
   failures: 'failed sign-ins, answers and keys of a client address',
   signUps: 'sign-ups of a client address',
@@ -31,7 +31,7 @@ export const limits = {
 } as const
 
 /** The name of a limit. */
-export type Limit = keyof typeof limits
+export type Limit = keyof typeof limitMeanings
 
 /** The refusal of a call. The caller may see everything in it. */
 export class Refusal extends Error {

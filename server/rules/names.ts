@@ -5,7 +5,7 @@
 // and is never normalized.
 import { isIPv4, isIPv6 } from 'node:net'
 import { domainToASCII } from 'node:url'
-import { limits, tooLong } from './sizes.js'
+import { maxLengths, tooLong } from './sizes.js'
 import { readTelephone } from './telephone.js'
 
 /**
@@ -71,7 +71,7 @@ export function isEmailAddress(text: string): boolean {
     /^[\w!#$%&'*+/=?^`{|}~-]+(?:\.[\w!#$%&'*+/=?^`{|}~-]+)*$/.test(local) &&
     local.length <= 64 &&
     isMailDomain(domain) &&
-    local.length + 1 + domain.length <= limits.email
+    local.length + 1 + domain.length <= maxLengths.email
   )
 }
 

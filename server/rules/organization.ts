@@ -7,7 +7,7 @@ import { isEmailAddress } from './names.js'
 const firstYear = 1500
 
 /** A field of an organization: a text as long as sizes.ts allows, a number above 0, or a day. */
-interface Row {
+interface FieldRule {
   /** Its name in JSON, masks and files; by default that of its attribute. */
   readonly field?: string
   /** What it is, for the help of commands. */
@@ -69,7 +69,7 @@ const rows = {
     imported: true,
     check: day => (day < `${firstYear}` ? `Give a day after ${firstYear - 1}.` : undefined),
   },
-} as const satisfies Record<Exclude<keyof OrganizationForm, '$typeName' | '$unknown'> | 'creationDate', Row>
+} as const satisfies Record<Exclude<keyof OrganizationForm, '$typeName' | '$unknown'> | 'creationDate', FieldRule>
 
 type Rows = typeof rows
 
@@ -89,17 +89,19 @@ export type OrganizationValues = {
 }
 
 /** A field of a form. */
-export interface OrganizationField extends Row {
+export interface OrganizationField extends FieldRule {
   readonly field: string
   readonly attribute: OrganizationAttribute
 }
 
 /** All fields. */
-export const organizationFields: readonly OrganizationField[] = Object.entries<Row>(rows).map(([attribute, row]) => ({
-  ...row,
-  field: row.field ?? attribute,
-  attribute: attribute as OrganizationAttribute,
-}))
+export const organizationFields: readonly OrganizationField[] = Object.entries<FieldRule>(rows).map(
+  ([attribute, row]) => ({
+    ...row,
+    field: row.field ?? attribute,
+    attribute: attribute as OrganizationAttribute,
+  }),
+)
 
 /** Those of a form. */
 export const formFields = organizationFields.filter(({ imported }) => !imported)

@@ -8,7 +8,7 @@ import type { Profile, SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js
 const firstYearOfBirth = 1850
 
 /** A field of a profile: a text of one line, as long as sizes.ts allows, or a day. */
-interface Row<A extends string> {
+interface FieldRule<A extends string> {
   /** The name of its attribute; the column has the same name in snake case. */
   readonly attribute: A
   /** What it is, for the help of commands. */
@@ -59,7 +59,7 @@ const rows = {
     check: oneOf('E', 'D', 'N', 'O'),
   },
   institution: { attribute: 'institution', about: 'name of the institution' },
-} as const satisfies Record<AnyField, Row<string>>
+} as const satisfies Record<AnyField, FieldRule<string>>
 
 type Rows = typeof rows
 
@@ -75,7 +75,7 @@ export type ProfileValues = {
 }
 
 /** A row, with the name of its field in protocol buffers, masks, refusals and files, as of `preferred_language`. */
-interface ProfileRow extends Row<keyof ProfileValues> {
+interface ProfileRow extends FieldRule<keyof ProfileValues> {
   readonly field: string
 }
 

@@ -2,7 +2,7 @@
  * Maximum lengths of texts, in characters (code points). Code that receives a text checks its length before it
  * normalizes, compares, parses or stores it: to normalize 60 KB of combining marks takes a second.
  */
-export const limits = {
+export const maxLengths = {
   /** Names, answers and all other texts. */
   text: 255,
   /** At most 1 KB, as no character has more than 4 bytes. */
@@ -16,8 +16,8 @@ export const limits = {
 } as const
 
 /** Whether a text is longer than the limit of its kind. Takes constant time, however long the text is. */
-export function tooLong(text: string, kind: keyof typeof limits): boolean {
-  const limit = limits[kind]
+export function tooLong(text: string, kind: keyof typeof maxLengths): boolean {
+  const limit = maxLengths[kind]
   // A code point is one or two code units.
   if (text.length <= limit) return false
   return text.length > 2 * limit || [...text].length > limit

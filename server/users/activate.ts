@@ -2,13 +2,14 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { auditContext } from '../access/caller.js'
 import type { UsersRpcs } from '../calls/context.js'
 import type { Transaction } from '../database/database.js'
-import { createFailures } from '../limits/failures.js'
 import { failuresThatLock, type RateLimits, tooManyAttempts } from '../limits/rate-limits.js'
+import { createWrongActivationKeys } from '../limits/wrong-activation-keys.js'
 import type { Attempts, CounterKeys } from '../models/attempt.js'
 import type { Audit } from '../models/audit.js'
 import type { MailedKeys } from '../models/mailed-key.js'
-import type { Organizations } from '../models/organization.js'
+import type { HeldOrganization, Organizations } from '../models/organization.js'
 import type { User, Users } from '../models/user.js'
+import { inactiveUser } from '../models/user-state.js'
 import { lockout } from '../policy/limits.js'
 import { takePlace } from '../registration/membership.js'
 import type { Call } from '../requests/call.js'
@@ -37,11 +38,11 @@ interface ActivateDeps {
  * keys in 15 minutes may be wrong for the user of the token; they also count as failures of the client address.
  */
 export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
-  const { users, organizations, attempts, counterKeys, rateLimits, audit, factor, processNow: now } = deps
+  const { users, attempts, counterKeys, rateLimits, audit, factor, processNow: now } = deps
   const max = failuresThatLock(factor)
   const count = (userId: number) => attempts.count(counterKeys.activation(userId), lockout.seconds)
   const read = async (userId: number) => (await attempts.readAll(counterKeys.activation(userId)))[0]?.count ?? 0
-  const wrongKeys = createFailures({ limit: 'activation', max, count, read, now })
+  const wrongKeys = createWrongActivationKeys({ max, count, read, now })
 
   /** Counts a wrong key. */
   async function addFailure(call: Call, user: Pick<User, 'id'>): Promise<void> {
@@ -75,8 +76,7 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
       return transact(async ({ t, record, target: user }) => {
         const found = canBeActivated(user) && (await findOrganization(deps, user, activationkey, t))
         if (!found) return refuse(Reason.ACTIVATION_REFUSED)
-        const place = await takePlace(organizations, { user, organizationId: found.id }, t)
-        await users.activate(user, place, t, found.providerId)
+        await users.activate(user, takePlace(found, user), t, found.providerId)
         await record({ action: 'user.activate', subject_id: user.id, object: `organization:${found.id}` })
         return { username: user.username }
       })
@@ -85,21 +85,20 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
 }
 
 function canBeActivated(user: Pick<User, 'active' | 'suspended' | 'role'>): boolean {
-  return !user.active && !user.suspended && user.role !== 'ROLE_ADMIN'
+  return inactiveUser.of(user) && user.role !== 'ROLE_ADMIN'
 }
 
 /**
- * Returns the id of the organization that a key makes the user a member of, and of the user whose provider key it is;
- * undefined when the key isn't valid for this user. In a transaction, locks the key against rotation and spends a mailed
- * key.
+ * Returns the organization that a key makes the user a member of, and the id of the user whose provider key it is; undefined
+ * when the key isn't valid for this user. In a transaction, locks the organization, and the key against rotation, and spends
+ * a mailed key.
  */
 async function findOrganization(
   { organizations, mailedKeys }: ActivateDeps,
   user: Pick<User, 'id' | 'role'>,
   key: string,
   t?: Transaction,
-): Promise<{ id: number; providerId?: number } | undefined> {
+): Promise<(HeldOrganization & { providerId?: number }) | undefined> {
   if (user.role === 'ROLE_CLIENT') return organizations.byProviderKey(key, t)
-  const id = (await organizations.byActivationKey(key, t)) ?? (await mailedKeys.organizationOf(user.id, key, t))
-  return id === undefined ? undefined : { id }
+  return (await organizations.byActivationKey(key, t)) ?? mailedKeys.organizationOf(user.id, key, t)
 }

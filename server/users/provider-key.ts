@@ -8,17 +8,13 @@ import { refuse } from '../requests/refusal.js'
 import { toUserRecord } from './user-record.js'
 
 /** Replaces the provider key of the caller, who is notified by e-mail, and returns the record with the new key. */
-export function rotateProviderKey({
-  users,
-  administeredUsers,
-  masterKey,
-  chooseLocale,
-}: {
+export function rotateProviderKey(deps: {
   users: Pick<Users, 'rotateProviderKey'>
   administeredUsers: Pick<AdministeredUsers, 'lock'>
   masterKey: MasterKey
   chooseLocale: ChooseLocale
 }): UsersRpcs['rotateProviderKey'] {
+  const { users, administeredUsers, masterKey, chooseLocale } = deps
   return async (_request, { call, transact }) =>
     transact(async ({ t, record, target }) => {
       const { id } = target

@@ -4,6 +4,7 @@ import type { Caller } from '../access/caller.js'
 import type { MasterKey } from '../models/master-key.js'
 import { activationKeyUse } from '../models/organization.js'
 import type { User } from '../models/user.js'
+import { activeUser } from '../models/user-state.js'
 import { organizationFields } from '../rules/organization.js'
 import { profile, profileFields } from '../rules/profile.js'
 
@@ -40,7 +41,7 @@ export function toUserRecord(
   const { user: viewer, admin = false } = caller ?? {}
   const own = viewer?.id === user.id
   const colleague =
-    viewer?.role === 'ROLE_INSTITUTION' && viewer.active && viewer.organizationId === user.organizationId
+    viewer?.role === 'ROLE_INSTITUTION' && activeUser.of(viewer) && viewer.organizationId === user.organizationId
   const open = (sealed: Buffer | null, visible: boolean) =>
     sealed && visible ? masterKey.open(activationKeyUse, sealed) : undefined
   const record: MessageInitShape<typeof UserSchema> = {
@@ -49,7 +50,7 @@ export function toUserRecord(
     securityquestion: user.securityQuestion ?? undefined,
     termsofusage: user.termsOfUsage,
     role: user.role,
-    active: user.active && !user.suspended ? 1 : 0,
+    active: activeUser.of(user) ? 1 : 0,
     partnerOrganization:
       user.organizationId === null
         ? undefined

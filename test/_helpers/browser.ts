@@ -2,8 +2,9 @@
 import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import test, { type ExecutionContext, type TestFn } from 'ava'
+import test, { type ExecutionContext } from 'ava'
 import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core'
+import { testWith } from './tools.js'
 import { root } from './versions.js'
 
 const names = ['chromium-headless-shell', 'chromium', 'chromium-browser', 'google-chrome']
@@ -16,7 +17,7 @@ const executablePath = execFileSync(
 ).trim()
 
 /** A test in Chromium; skipped if it isn't installed. */
-export const browserTest: TestFn['serial'] | TestFn['skip'] = executablePath ? test.serial : test.skip
+export const browserTest = testWith('Chromium', executablePath !== '')
 
 /** A page, and its errors. */
 export interface Watched {

@@ -13,7 +13,7 @@ import { databaseFor, ownSettings } from './installed.js'
 import { temporaryFolder } from './temporary-folder.js'
 import './turns.js'
 import type { TestService } from './service.js'
-import { waitFor } from './wait.js'
+import { looksOf, waitFor } from './wait.js'
 
 /** The program that users start. */
 export const program = fileURLToPath(new URL('../../cli/main.js', import.meta.url))
@@ -144,7 +144,10 @@ export function spawnCli(env: Record<string, string>, args: readonly string[], i
 
 /** A command at a terminal of 80 columns. */
 export interface Terminal {
-  /** Resolves once the output since the last call contains the text; rejects as `waitFor` does. */
+  /**
+   * Resolves once the output since the last call contains the text. Rejects when the command ends without it, or shows nothing
+   * new for 30 s on an idle machine: it waits for another answer.
+   */
   shows(text: string): Promise<void>
   type(text: string): void
   /** Everything written so far, without colours and cursor movements. */
@@ -175,7 +178,14 @@ export function openTerminal(
   terminal.onData(data => {
     raw += data
   })
-  const ended = new Promise<number>(resolve => terminal.onExit(({ exitCode }) => resolve(exitCode)))
+  let silence = 30
+  const ended = new Promise<number>(resolve =>
+    terminal.onExit(({ exitCode }) => {
+      // What it wrote may come after this event.
+      silence = 1
+      resolve(exitCode)
+    }),
+  )
   const screen = () => raw.replace(/\x1b\[[\d;?]*[A-Za-z]/g, '')
   return {
     screen,
@@ -185,7 +195,11 @@ export function openTerminal(
     async shows(text) {
       const unseen = () => screen().slice(seen)
       try {
-        await waitFor(() => unseen().includes(text), unseen)
+        await waitFor(
+          () => unseen().includes(text),
+          unseen,
+          () => looksOf(silence),
+        )
       } catch (error) {
         terminal.kill('SIGKILL')
         throw new Error(`The terminal never showed ${JSON.stringify(text)}`, { cause: error })

@@ -6,10 +6,11 @@ import { join } from 'node:path'
 import type { Teardown } from './database.js'
 import { freePort } from './relay.js'
 import { temporaryFolder } from './temporary-folder.js'
+import { testWith } from './tools.js'
 import { waitFor } from './wait.js'
 
-/** Whether the program is installed. */
-export const hasHaproxy = spawnSync('haproxy', ['-v']).status === 0
+/** A test that needs the program. */
+export const withBalancer = testWith('haproxy', spawnSync('haproxy', ['-v']).status === 0)
 
 /** Starts HAProxy in front of HTTP ports of this machine, and returns its URL once it forwards requests. */
 export async function startHaproxy(t: Teardown, ports: readonly number[]): Promise<string> {

@@ -1,6 +1,6 @@
 /** Other versions of the programs: copies of the build whose migrations differ. */
 import { execFile } from 'node:child_process'
-import { cp, mkdir, symlink, writeFile } from 'node:fs/promises'
+import { cp, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { Run } from './cli.js'
@@ -14,19 +14,11 @@ export const root = fileURLToPath(new URL('../../..', import.meta.url))
 export async function nextVersion(t: Teardown, given: string | Readonly<Record<string, string>>): Promise<string> {
   const migrations = typeof given === 'string' ? { '9999-next.sql': given } : given
   const folder = await temporaryFolder(t)
-  await mkdir(join(folder, 'server/database'), { recursive: true })
-  for (const part of [
-    'package.json',
-    'dist/cli',
-    'dist/gateway',
-    'dist/proto',
-    'dist/server',
-    'server/database/migrations',
-  ])
+  for (const part of ['package.json', 'dist/cli', 'dist/gateway', 'dist/proto', 'dist/server'])
     await cp(join(root, part), join(folder, part), { recursive: true })
   await symlink(join(root, 'node_modules'), join(folder, 'node_modules'))
   for (const [name, text] of Object.entries(migrations))
-    await writeFile(join(folder, 'server/database/migrations', name), text)
+    await writeFile(join(folder, 'dist/server/database/migrations', name), text)
   return folder
 }
 

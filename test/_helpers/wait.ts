@@ -8,21 +8,22 @@ export const patience = 60
 /** Milliseconds between two checks. */
 const pause = 50
 
-/** Consecutive checks that may find no change: a minute on an idle machine, longer on a busy one. */
-const quietLooks = 1200
+/** Consecutive checks that find no change in so many seconds on an idle machine, or longer on a busy one. */
+export const looksOf = (seconds: number) => (seconds * 1000) / pause
 
 /** Milliseconds that a wait may take: less than the timeout of AVA, which names only the test. */
 const longest = 150_000
 
 /**
  * Waits until `look` returns neither undefined nor false, and returns the result. Rejects after a minute in which `saw` returns
- * the same, after 150 s in any case, and says what `saw` returned last.
+ * the same, or after as many checks as `quiet` returns, after 150 s in any case, and says what `saw` returned last.
  */
 export function waitFor<T>(
   look: () => T | undefined | false | Promise<T | undefined | false>,
   saw?: () => unknown,
+  quiet?: () => number,
 ): Promise<T> {
-  return poll(String(look), look, saw)
+  return poll(String(look), look, saw, quiet)
 }
 
 /**
@@ -45,10 +46,11 @@ async function poll<T>(
   what: string,
   look: () => T | undefined | false | Promise<T | undefined | false>,
   saw: () => unknown = () => undefined,
+  most = () => looksOf(60),
 ): Promise<T> {
   const end = performance.now() + longest
   let last: string | undefined
-  for (let quiet = 0; quiet < quietLooks; quiet++) {
+  for (let quiet = 0; quiet < most(); quiet++) {
     const looking = Promise.resolve(look())
     if (!(await within(end - performance.now(), looking))) break
     const found = await looking

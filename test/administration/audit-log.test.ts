@@ -53,6 +53,14 @@ test('events are listed newest first, filter by user, actor, action, outcome and
   t.deepEqual(await actions({ action: 'user%' }), [])
   t.deepEqual(await actions({ timeFrom: timestampFromDate(new Date(Date.now() + 60_000)) }), [])
   t.deepEqual(await actions({ timeTo: timestampFromDate(new Date(Date.now() - 600_000)) }), [])
+  const noon = new Date('2026-01-02T12:00:00Z')
+  await ask(
+    service.env.DATABASE_URL!,
+    `UPDATE audit_events SET at = '${noon.toISOString()}' WHERE action = 'user_edit'`,
+  )
+  const later = timestampFromDate(new Date(noon.getTime() + 1))
+  t.deepEqual(await actions({ timeFrom: timestampFromDate(noon), timeTo: later }), ['user_edit'])
+  t.deepEqual(await actions({ timeTo: timestampFromDate(noon) }), [])
 
   const all = await list(api)
   const ids = all.map(({ id }) => id)

@@ -13,6 +13,7 @@ import {
   signedInForFile,
 } from '../_helpers/administration.js'
 import { ask, hold } from '../_helpers/database.js'
+import { profileValues } from '../_helpers/fields.js'
 import { grpcForFile } from '../_helpers/grpc.js'
 import { lockWaiters } from '../_helpers/models.js'
 import { password, serviceForFile } from '../_helpers/service.js'
@@ -509,17 +510,7 @@ test.serial('a batch may have 250 rows with every field and four answers each', 
   const users = Array.from({ length: 250 }, (_, index) => ({
     ...{ id: 1_000 + index, line: 2 + index, active: true, termsofusage: true, securityAnswers },
     ...{ passwordHash: '$2b$04$x', organizationInepCode: '1', providerKey: 'x' },
-    form: {
-      ...{
-        username: `u${index}`,
-        nickname: `n${index}`,
-        dateofborn: '01/02/2000',
-        gender: 'F',
-        state: 'SP',
-        city: 'Bauru',
-      },
-      ...{ institutiontype: 'x', institution: 'x', email: 'a@b.org', role: 'ROLE_CLIENT' },
-    },
+    form: { ...profileValues, username: `u${index}`, nickname: `n${index}`, email: 'a@b.org', role: 'ROLE_CLIENT' },
   }))
   const { answer } = await importUsers(users, { keepIds: true, dryRun: true, highestId: 1_249 })
   t.is(answer.import?.nextRow, 250)

@@ -1,11 +1,11 @@
 /** Organizations of administrators: no change under an outdated etag, and none with validate_only; and pages of every list. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
-import { reasonOf, signedInForFile, wrongFieldsOf } from '../_helpers/administration.js'
+import { openSignedIn, reasonOf, signedInForFile, wrongFieldsOf } from '../_helpers/administration.js'
 import { ask } from '../_helpers/database.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { refused } from '../_helpers/problem.js'
-import { serviceForFile } from '../_helpers/service.js'
+import { serviceForFile, startTestService } from '../_helpers/service.js'
 import { waitForValue } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
@@ -126,6 +126,18 @@ test('a key mailed to an organization doesn’t come back with the e-mail addres
   await setEmail(id, email)
   refused(t, await early(), 422, 'ACTIVATION_REFUSED')
   t.is((await (await mailedTo(email))()).status, 200)
+})
+
+test('an organization is registered on the day of AUTH_TIME_ZONE', async t => {
+  // At any time, one of these has another day than UTC.
+  for (const timeZone of ['Pacific/Kiritimati', 'Etc/GMT+12']) {
+    const env = { AUTH_TIME_ZONE: timeZone, AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
+    const administrator = await openSignedIn(t, await startTestService(t, env))
+    const today = () => new Date().toLocaleDateString('sv-SE', { timeZone })
+    const before = today()
+    const { organization } = await administrator.createOrganization({ form: { name: 'Defesa Civil' } })
+    t.true([before, today()].includes(organization!.record!.creationDate!), timeZone)
+  }
 })
 
 // Pages (AIP-158): sizes, the empty token at the end, and tokens that are bound to RPC and filter.

@@ -132,7 +132,7 @@ test('validate_only stores nothing and returns no key', async t => {
 test('deleting a service needs its name as confirmation', async t => {
   const name = newName()
   await admin.createService({ name, scopes })
-  for (const wrong of [{}, { confirm: 'another' }])
+  for (const wrong of [{}, { confirm: 'another' }, { confirm: '' }, { confirm: name.slice(0, -1) }])
     t.is(await outcome(admin.deleteService({ name, ...wrong })), 'CONFIRMATION_NEEDED confirm')
   await admin.deleteService({ name, confirm: name })
   t.is(await outcome(admin.deleteService({ name, confirm: name })), 'RECORD_NOT_FOUND')

@@ -16,6 +16,7 @@ import { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { anyCharacter } from '../_helpers/characters.js'
+import { profileValues } from '../_helpers/fields.js'
 import { refusalOf } from '../_helpers/grpc.js'
 import { checkAnswer } from '../_helpers/openapi.js'
 import { openSchool } from '../_helpers/school.js'
@@ -79,15 +80,14 @@ const good: Record<string, fc.Arbitrary<unknown>> = {
 }
 for (const [name, values] of Object.entries<readonly unknown[]>({
   username: ['{fresh}', '{client}', '{member}', '{admin}'],
+  ...Object.fromEntries(Object.entries(profileValues).map(([name, value]) => [name, [value]])),
   nickname: ['{fresh}'],
   password: ['{password}', '{password}', 'not the password'],
   newPassword: ['tartaruga de couro 7', 'tuiuiú no brejo 8'],
   dateofborn: ['29/02/2000', '2001-12-31', '31/12/1999'],
   gender: ['M', 'F', 'N'],
   state: ['SP', 'PE', 'DF'],
-  city: ['São Paulo', 'Recife'],
   institutiontype: ['E', 'D', 'N', 'O'],
-  institution: ['Escola do Brejo'],
   securityquestion: ['1', '2', 'Qual é a sua cor?'],
   securityanswer: ['resposta'],
   termsofusage: [true],

@@ -41,7 +41,7 @@ async function serverOf(
       const policy = rows[service.typeName]![method.localName]!
       return [method, { policy, handle: (request: Message, call: Call) => handle(method, request, call) }] as const
     })
-    return [service, new Map(runs)] as const
+    return [service, runs] as const
   })
   const calls = createCalls({
     services: rpcs,

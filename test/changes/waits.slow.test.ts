@@ -3,10 +3,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { create } from '@bufbuild/protobuf'
 import test, { type ExecutionContext } from 'ava'
 import { ChangeKind, type Changes, PollRequestSchema } from '../../proto/gen/auth/v1/changes_pb.js'
-import type { Handler as HandlerOf } from '../../server/calls/context.js'
+import type { Handler as HandlerOf, ServiceContext } from '../../server/calls/context.js'
 import { createFeedReader, type FeedReader } from '../../server/changes/feed-reader.js'
 import { poll as pollOf } from '../../server/changes/poll.js'
-import type { changesPolicies } from '../../server/policy/changes.js'
 import { spawnGateway } from '../_helpers/apart.js'
 import { freshDatabase, installed } from '../_helpers/database.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
@@ -17,7 +16,7 @@ import { serviceKey } from '../_helpers/service-key.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 import { pollWith, readPages } from '../_helpers/watcher.js'
 
-type Handler = HandlerOf<typeof Changes.method.poll, typeof changesPolicies.poll>
+type Handler = HandlerOf<typeof Changes.method.poll, ServiceContext>
 
 const kinds = [ChangeKind.USERS]
 

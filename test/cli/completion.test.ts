@@ -6,6 +6,7 @@ import { spawn as spawnTerminal } from '@lydell/node-pty'
 import test, { type ExecutionContext } from 'ava'
 import { program, runCli } from '../_helpers/cli.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
+import { testWith } from '../_helpers/tools.js'
 import { waitFor } from '../_helpers/wait.js'
 
 /** Asserts that `auth-admin __complete` offers these, for the words of a shell. */
@@ -119,10 +120,8 @@ test('contexts are completed, without those that a shell would have to quote', a
 })
 
 for (const shell of Object.keys(shells) as Shell[]) {
-  const missing = spawnSync(shell, ['-c', 'true']).error !== undefined
-  const title = `${shell} completes, and evaluates nothing that is typed`
-  const inShell = missing ? test.skip : test
-  inShell(missing ? `${title} (missing: ${shell})` : title, async t => {
+  const isThere = spawnSync(shell, ['-c', 'true']).error === undefined
+  testWith(shell, isThere)(`${shell} completes, and evaluates nothing that is typed`, async t => {
     const env = await withContexts(t, 'auth.example.org:50052')
     for (const [typed, becomes] of [
       ['auth-admin organi', ['organizations']],

@@ -6,7 +6,11 @@ import { constants, createServer as createHttp2, createSecureServer } from 'node
 import { createServer as createHttps } from 'node:https'
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net'
 import { join } from 'node:path'
+import { Code, ConnectError, type ConnectRouter } from '@connectrpc/connect'
+import { connectNodeAdapter } from '@connectrpc/connect-node'
 import test, { type ExecutionContext } from 'ava'
+import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import { ErrorInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
 import { formatAddress } from '../../server/process/settings.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { assertRefusals, installedRegistry, openTerminal, program, runCli, spawnCli } from '../_helpers/cli.js'
@@ -114,6 +118,24 @@ test('if a server closes the connection during a call, the error says so, and do
       setTimeout(() => session!.destroy(), 50)
     })
     await says(t, `http://127.0.0.1:${await listen(t, server as unknown as Server)}`, 7, /closed the connection/)
+  }
+})
+
+test('a deadline that passed gives exit code 7, whether the service or a proxy before it says so', async t => {
+  const byService = { desc: ErrorInfoSchema, value: { domain: 'auth.v1', reason: 'DEADLINE_EXCEEDED' } }
+  for (const [details, sentence] of [
+    [[byService], /^error: The deadline has passed\. Try again\.\n$/],
+    [[], /^error: Context prod \(http:.*\) doesn’t answer now \(DeadlineExceeded: .*\): try again later\.\n$/],
+  ] as const) {
+    const listUsers = () => {
+      throw new ConnectError('The deadline has passed. Try again.', Code.DeadlineExceeded, undefined, [...details])
+    }
+    const routes = (router: ConnectRouter) => void router.service(Administration, { listUsers })
+    const server = createHttp2(connectNodeAdapter({ routes })) as unknown as Server
+    const run = await inContext(t, `http://127.0.0.1:${await listen(t, server)}`)
+    const { code, stderr } = await run('users', 'list')
+    t.regex(stderr, sentence)
+    t.is(code, 7)
   }
 })
 

@@ -390,9 +390,11 @@ test.serial('login says what to do about a wrong password, a connection without 
 test.serial('a session file that other users can read causes a warning', async t => {
   const { run, session } = await isolatedUser(t, { signedIn: 'here' })
   const token = await readFile(session, 'utf8')
-  await rm(session)
-  await writeFile(session, token, { mode: 0o644 })
-  const { code, stderr } = await run('whoami')
-  t.is(code, 0)
-  t.regex(stderr, /readable by other users/)
+  for (const mode of [0o644, 0o640]) {
+    await rm(session)
+    await writeFile(session, token, { mode })
+    const { code, stderr } = await run('whoami')
+    t.is(code, 0)
+    t.regex(stderr, /readable by other users/)
+  }
 })

@@ -1,6 +1,6 @@
 /** `auth-admin install`: a usable registry, even if it runs repeatedly or concurrently. */
 import { chown, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
+import { basename, join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { newIdentity } from '../_helpers/backups.js'
 import { documentsOf, keys, openTerminal, runCli, spawnCli } from '../_helpers/cli.js'
@@ -8,6 +8,7 @@ import { ask, freshDatabase } from '../_helpers/database.js'
 import { createRequest } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
+import { testWith } from '../_helpers/tools.js'
 import { nextVersion, runVersion } from '../_helpers/versions.js'
 import { waitFor } from '../_helpers/wait.js'
 
@@ -137,6 +138,9 @@ test('registries that share a data folder each keep their password, and say so o
   t.regex(String(second.kept), /\/initial-admin-password-[\da-f]{8}$/)
   t.is(await readFile(usual, 'utf8'), password, 'nothing of the first is overwritten')
   t.is((await stat(second.kept!)).mode & 0o777, 0o600)
+  const { checks } = JSON.parse((await runCli(env, ['doctor', '--json'])).stdout)
+  const { detail } = checks.find(({ check }: { check: string }) => check === 'initial password')
+  for (const { kept } of [first, second]) t.true(detail.split(/[ ,.]+/).includes(basename(kept!)), detail)
   for (const [kept, url] of Object.entries({ [usual]: env.DATABASE_URL, [second.kept!]: other })) {
     const again = await greeting(url)
     t.is(again.kept, kept)
@@ -155,22 +159,25 @@ test('registries that share a data folder each keep their password, and say so o
 })
 
 for (const what of ['a link', 'a file of another user'] as const) {
-  test(`${what} at the place of the first password is neither followed nor overwritten`, async t => {
-    if (process.getuid?.() !== 0 && what !== 'a link') return t.pass()
-    const env = await emptyDatabase(t)
-    const [file, target] = [join(env.AUTH_DATA_DIR, 'initial-admin-password'), join(env.AUTH_DATA_DIR, 'target')]
-    await writeFile(target, 'former content')
-    if (what === 'a link') await symlink(target, file)
-    else {
-      await writeFile(file, 'former content')
-      await chown(file, 12345, 12345)
-    }
-    const { code, stdout, stderr } = await runCli(env, ['install', '--json'])
-    t.is(await readFile(target, 'utf8'), 'former content')
-    t.is(await readFile(file, 'utf8'), 'former content')
-    if (code === 0) t.not(JSON.parse(stdout).passwordFile, file)
-    else t.regex(stderr, /initial-admin-password (is a symbolic link|belongs to another user)/)
-  })
+  const isPossible = process.getuid?.() === 0 || what === 'a link'
+  testWith('root', isPossible)(
+    `${what} at the place of the first password is neither followed nor overwritten`,
+    async t => {
+      const env = await emptyDatabase(t)
+      const [file, target] = [join(env.AUTH_DATA_DIR, 'initial-admin-password'), join(env.AUTH_DATA_DIR, 'target')]
+      await writeFile(target, 'former content')
+      if (what === 'a link') await symlink(target, file)
+      else {
+        await writeFile(file, 'former content')
+        await chown(file, 12345, 12345)
+      }
+      const { code, stdout, stderr } = await runCli(env, ['install', '--json'])
+      t.is(await readFile(target, 'utf8'), 'former content')
+      t.is(await readFile(file, 'utf8'), 'former content')
+      if (code === 0) t.not(JSON.parse(stdout).passwordFile, file)
+      else t.regex(stderr, /initial-admin-password (is a symbolic link|belongs to another user)/)
+    },
+  )
 }
 
 test('install restores missing questions, and rotates a signing key that is due', async t => {

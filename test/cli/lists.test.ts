@@ -3,6 +3,7 @@ import test from 'ava'
 import { createProgram } from '../../cli/program.js'
 import { installedRegistry, jsonLines, leaves, openTerminal, runCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
+import { profileFields, profileNames, storedValues } from '../_helpers/fields.js'
 
 const all = leaves(createProgram())
 const paths = all.map(({ path }) => path)
@@ -13,8 +14,8 @@ const lists = all
 /** Fields with names and types of the contract, or names of file columns, by the noun of the list. */
 const contract: Record<string, readonly string[]> = {
   users: [
-    ...['id', 'username', 'nickname', 'dateofborn', 'gender', 'state', 'city', 'institutiontype', 'institution'],
-    ...['securityquestion', 'termsofusage', 'active', 'role', 'partnerOrganization'],
+    ...profileNames,
+    ...['id', 'username', 'securityquestion', 'termsofusage', 'active', 'role', 'partnerOrganization'],
   ],
   organizations: [
     ...['id', 'active', 'address', 'creation_date', 'inep_code', 'login', 'name', 'phone', 'responsible', 'type'],
@@ -23,17 +24,18 @@ const contract: Record<string, readonly string[]> = {
   questions: ['id', 'question', 'active'],
 }
 
+const columns = Object.values(profileFields).map(({ column }) => column)
+const literals = Object.entries(storedValues).map(([name, value]) => (name === 'nickname' ? 'name' : `'${value}'`))
+
 /** More rows of each kind than a list shows, with a value in every field. */
 const plenty = `
   INSERT INTO organizations (name, name_key, address, inep_code, login, phone, responsible, type, website, email,
       activation_key_digest, activation_key_sealed)
     SELECT 'Escola ' || n, 'escola ' || n, 'Rua A, 1', n, 'l', '(11) 3222-1000', 'Ana Lima', 'E', 'https://e.example',
       'e@e.example', sha256(n::text::bytea), '' FROM generate_series(1, 150) n;
-  INSERT INTO users (username, username_key, username_skeleton, nickname, nickname_key, nickname_skeleton, password_hash,
-      email, date_of_birth, gender, state, city, institution_type, institution, security_question, terms_of_usage, role,
-      active, organization_id)
-    SELECT name, name, name, name, name, name, '', 'ana@example.org', '1990-02-01', 'F', 'SP', 'Bauru', 'E', 'Escola', 'Qual?',
-      true, 'ROLE_CLIENT', true, NULL
+  INSERT INTO users (username, username_key, username_skeleton, ${columns}, nickname_key, nickname_skeleton, password_hash,
+      email, security_question, terms_of_usage, role, active, organization_id)
+    SELECT name, name, name, ${literals}, name, name, '', 'ana@example.org', 'Qual?', true, 'ROLE_CLIENT', true, NULL
     FROM generate_series(1, 150) n, format('ana%s', n) name;
   UPDATE users SET organization_id = (SELECT min(id) FROM organizations);
   INSERT INTO questions (question, question_key) SELECT 'Qual ' || n, 'qual ' || n FROM generate_series(1, 150) n;

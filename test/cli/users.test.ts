@@ -3,6 +3,7 @@ import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
 import { assertRefusals, documentsOf, runCli } from '../_helpers/cli.js'
+import { definedNames, profileNames, profileValues } from '../_helpers/fields.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { idOf } from '../_helpers/tokens.js'
@@ -207,22 +208,15 @@ test('set-password reads UTF-8 from a file or standard input, and neither prints
 test('create registers active or inactive users with the given fields, and reports every invalid flag', async t => {
   const organization = await service.organization({ name: 'Criadora' })
   const required = ['--state', 'SP', '--city', 'Campinas', '--role']
+  const flags = profileNames.flatMap(name => [`--${definedNames[name]!.replaceAll('_', '-')}`, profileValues[name]!])
   const create = ['create', '--username']
   const { id, etag, createTime, ...rest } = await json(
-    ...[...create, 'criada', ...required, 'ROLE_CLIENT', '--nickname', 'Criada da Silva', '--institution', 'Escola'],
-    ...['--email', 'criada@example.org', '--dateofborn', '01/02/1990', '--gender', 'F', '--institutiontype', 'E'],
+    ...[...create, 'criada', '--role', 'ROLE_CLIENT', '--email', 'criada@example.org', ...flags],
   )
   t.deepEqual(rest, {
-    ...{ username: 'criada', nickname: 'Criada da Silva', role: 'ROLE_CLIENT', active: 0, status: 'inactive' },
-    ...{
-      suspended: false,
-      emailProved: false,
-      termsofusage: false,
-      institutiontype: 'E',
-      institution: 'Escola',
-      gender: 'F',
-    },
-    ...{ state: 'SP', city: 'Campinas', email: 'criada@example.org', dateofborn: '01/02/1990' },
+    ...profileValues,
+    ...{ username: 'criada', role: 'ROLE_CLIENT', active: 0, status: 'inactive', suspended: false },
+    ...{ emailProved: false, termsofusage: false, email: 'criada@example.org' },
   })
   t.deepEqual(await json('show', 'criada'), { id, etag, createTime, ...rest })
   const member = [...required, 'ROLE_INSTITUTION', '--active', '--organization', 'criadora']

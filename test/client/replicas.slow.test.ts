@@ -1,15 +1,12 @@
 /** One of two servers behind a load balancer is killed while a verifier follows its revocations. */
 import { setTimeout as sleep } from 'node:timers/promises'
-import test from 'ava'
 import type { Verifier } from '../../proto/client/verify.js'
 import { spawnServer } from '../_helpers/apart.js'
-import { hasHaproxy, startHaproxy } from '../_helpers/haproxy.js'
+import { startHaproxy, withBalancer } from '../_helpers/haproxy.js'
 import { freePort } from '../_helpers/relay.js'
 import { startTestService } from '../_helpers/service.js'
 import { outcome, revoke, verifierOf } from '../_helpers/verifiers.js'
 import { waitForValue } from '../_helpers/wait.js'
-
-const withBalancer = hasHaproxy ? test : test.skip
 
 withBalancer('when a server is killed no valid token is refused, and later revocations arrive', async t => {
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '1000' })

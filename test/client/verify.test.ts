@@ -178,6 +178,21 @@ test('when VerifyToken fails the answer is 503, never 401', async t => {
   t.is(await outcome(verifier, other), 'INVALID_TOKEN')
 })
 
+test('a token for another audience or of another issuer is refused, also when only the registry can say whether it is genuine', async t => {
+  const { token } = await service.institution(await service.organization())
+  for (const [options, expected] of [
+    [{}, 'registry'],
+    [{ audience: 'another' }, 'INVALID_TOKEN'],
+    [{ issuer: 'http://other.test' }, 'INVALID_TOKEN'],
+  ] as const) {
+    const network = createNetwork()
+    network.broken.add(paths.keys)
+    const verifier = await verifierOf(t, service, { fetch: network.fetch, ...options })
+    t.is(await outcome(verifier, token), expected)
+    t.true(network.calls.includes(paths.verify))
+  }
+})
+
 test('the cache keeps the newest tokens, up to its maximum', t => {
   const cache = createCache<number>(1_000)
   const tokens = Array.from({ length: 20_000 }, () => randomBytes(64).toString('base64url'))

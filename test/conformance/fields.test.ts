@@ -1,6 +1,7 @@
 /** Every field of every published resource: present with its type and value, or omitted. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
+import { profileValues } from '../_helpers/fields.js'
 import { suspend } from '../_helpers/models.js'
 import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
@@ -33,13 +34,7 @@ test.before(async () => {
   await service.registry.organizations.edit(organization.id, details)
   full = await service.signUp('ROLE_INSTITUTION', {
     username: '(21)98888-7777',
-    nickname: 'Capitu',
-    dateofborn: '07/09/1982',
-    gender: 'F',
-    state: 'RJ',
-    city: 'Rio de Janeiro',
-    institutiontype: 'E',
-    institution: 'Machado de Assis',
+    ...profileValues,
     securityquestion: 'Em que cidade sua mãe nasceu?',
     securityanswer: 'Paraty',
     email: 'capitu@example.org',
@@ -76,13 +71,7 @@ for (const [base, revision] of bases) {
       t.deepEqual(rest, {
         id: idOf(full.token),
         username: '(21)98888-7777',
-        nickname: 'Capitu',
-        dateofborn: '07/09/1982',
-        gender: 'F',
-        state: 'RJ',
-        city: 'Rio de Janeiro',
-        institutiontype: 'E',
-        institution: 'Machado de Assis',
+        ...profileValues,
         securityquestion: 'Em que cidade sua mãe nasceu?',
         termsofusage: true,
         active: 1,
@@ -155,15 +144,10 @@ for (const [base, revision] of bases) {
 
   test(`POST ${base}/users/signup takes every published field`, async t => {
     const body = {
+      ...profileValues,
       username: `Bentinho${base}`,
       nickname: `Casmurro${base}`,
       password,
-      dateofborn: '01/02/1990',
-      gender: 'M',
-      state: 'RJ',
-      city: 'Rio de Janeiro',
-      institutiontype: 'N',
-      institution: 'Seminário',
       securityquestion: 'Qual era a cor do bonde?',
       securityanswer: 'verde',
       termsofusage: true,

@@ -49,9 +49,7 @@ function build(copy: string): void {
   const env = { ...process.env, PATH: `${bin}${delimiter}${process.env.PATH}` }
   const run = (command: string, ...options: string[]) => execFileSync(command, options, { cwd: copy, env })
   run('buf', 'generate', '--template', 'proto/buf.gen.yaml')
-  run('tsc', '-p', '.')
-  run(process.execPath, 'deploy/build/openapi.mjs')
-  run(process.execPath, 'deploy/build/pages.mjs')
+  run('npm', 'run', 'build')
 }
 
 test('a field of two words is accepted, shown, changed, refused and exported under its name in each format', async t => {

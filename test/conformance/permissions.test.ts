@@ -297,6 +297,7 @@ function ruleOf(policy: Policy): Rule {
     case 'administrator':
       return { caller: 'administrator', signIn: policy.signIn, ...(policy.scopes && { scopes: policy.scopes }) }
     case 'user':
+    case 'user or service':
       return {
         caller: 'user',
         target: policy.target !== 'caller',
@@ -304,7 +305,7 @@ function ruleOf(policy: Policy): Rule {
         institution: policy.institution !== undefined,
         administrator: policy.administrator ?? 'none',
         restricted: policy.restricted,
-        ...(policy.scope && { scope: policy.scope }),
+        ...('scope' in policy && { scope: policy.scope }),
       }
   }
 }

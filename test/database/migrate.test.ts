@@ -9,7 +9,7 @@ import { migrate, readMigrations } from '../../server/database/migrate.js'
 import { freshDatabase } from '../_helpers/database.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
 
-const own = new URL('../../../server/database/migrations/', import.meta.url)
+const own = new URL('../../server/database/migrations/', import.meta.url)
 const names = readdirSync(own)
   .filter(name => name.endsWith('.sql'))
   .sort()

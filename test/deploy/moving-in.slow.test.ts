@@ -2,7 +2,6 @@
 import { execFile } from 'node:child_process'
 import { copyFile, readFile, writeFile } from 'node:fs/promises'
 import { delimiter, join } from 'node:path'
-import test from 'ava'
 import { parse } from 'csv-parse/sync'
 import { stringify } from 'csv-stringify/sync'
 import { program } from '../_helpers/cli.js'
@@ -21,6 +20,7 @@ import {
 } from '../_helpers/predecessor.js'
 import { startTestService } from '../_helpers/service.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
+import { testWith } from '../_helpers/tools.js'
 import { root } from '../_helpers/versions.js'
 
 /** Users of the source. */
@@ -29,7 +29,7 @@ const count = 1050
 /** The rows of a list. */
 const rowsOf = async (path: string): Promise<Record<string, string>[]> => parse(await readFile(path), { columns: true })
 
-const withPsql = runs('psql', '--version') ? test : test.skip
+const withPsql = testWith('psql', runs('psql', '--version'))
 
 withPsql('the page moves all users: passwords, answers, organizations, keys and ids work as before', async t => {
   const from = await createDatabase({ from: 'template0' })

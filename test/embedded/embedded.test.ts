@@ -13,6 +13,7 @@ import { ended, spawnHolder, spawnMember, start, urlFrom } from '../_helpers/mem
 import { createRequest } from '../_helpers/service.js'
 import { launch, serviceEnv, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
+import { testWith } from '../_helpers/tools.js'
 import { within } from '../_helpers/wait.js'
 
 test.serial('simultaneous starts share one database, and the last process to end stops it', async t => {
@@ -200,16 +201,18 @@ test.serial(
   },
 )
 
-test.serial('a volume of root that a group may write to, as Kubernetes makes it, is used', async t => {
-  if (process.getuid?.() !== 0) return t.pass()
-  const dataDir = await temporaryFolder(t)
-  await chown(dataDir, 0, 2000)
-  await chmod(dataDir, 0o2770)
-  const secrets = await embeddedSecrets(dataDir)
-  // So does Kubernetes at the next mount.
-  for (const name of await readdir(dataDir)) {
-    await chown(join(dataDir, name), 0, 2000)
-    await chmod(join(dataDir, name), 0o660)
-  }
-  t.deepEqual(await embeddedSecrets(dataDir), secrets)
-})
+testWith('root', process.getuid?.() === 0)(
+  'a volume of root that a group may write to, as Kubernetes makes it, is used',
+  async t => {
+    const dataDir = await temporaryFolder(t)
+    await chown(dataDir, 0, 2000)
+    await chmod(dataDir, 0o2770)
+    const secrets = await embeddedSecrets(dataDir)
+    // So does Kubernetes at the next mount.
+    for (const name of await readdir(dataDir)) {
+      await chown(join(dataDir, name), 0, 2000)
+      await chmod(join(dataDir, name), 0o660)
+    }
+    t.deepEqual(await embeddedSecrets(dataDir), secrets)
+  },
+)

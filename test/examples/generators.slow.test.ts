@@ -4,10 +4,10 @@ import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
-import test from 'ava'
 import { goEnv, runs } from '../_helpers/examples.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
+import { testWith } from '../_helpers/tools.js'
 
 const service = serviceForFile()
 const run = promisify(execFile)
@@ -155,15 +155,13 @@ const generators: Record<string, Generator> = {
 
 for (const [name, { there, make }] of Object.entries(generators)) {
   const title = `a client by ${name} compiles, logs in, and gets the reason of a refusal`
-  if (!there) test.skip(title, () => {})
-  else
-    test.serial(title, async t => {
-      // Installs packages.
-      t.timeout(600_000)
-      const [command, ...args] = await make(await temporaryFolder(t))
-      const { username } = await service.signUp('ROLE_CLIENT')
-      const env = { PATH: process.env.PATH, AUTH_URL: service.http, NAME: username, PASSWORD: password }
-      const { stdout } = await run(command, args, { env })
-      t.is(stdout, '3\nINVALID_CREDENTIALS\n')
-    })
+  testWith(name, there)(title, async t => {
+    // Installs packages.
+    t.timeout(600_000)
+    const [command, ...args] = await make(await temporaryFolder(t))
+    const { username } = await service.signUp('ROLE_CLIENT')
+    const env = { PATH: process.env.PATH, AUTH_URL: service.http, NAME: username, PASSWORD: password }
+    const { stdout } = await run(command, args, { env })
+    t.is(stdout, '3\nINVALID_CREDENTIALS\n')
+  })
 }

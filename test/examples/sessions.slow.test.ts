@@ -2,11 +2,11 @@
 import { execFile } from 'node:child_process'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
-import test from 'ava'
 import { build } from 'esbuild'
 import { example, goEnv, runs } from '../_helpers/examples.js'
 import { serviceForFile } from '../_helpers/service.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
+import { testWith } from '../_helpers/tools.js'
 
 const service = serviceForFile()
 
@@ -41,27 +41,25 @@ const languages: Record<string, { there: boolean; make(folder: string): Promise<
 
 for (const [language, { there, make }] of Object.entries(languages)) {
   const title = `the first session in ${language} signs up, activates, logs in, is refused, and logs out`
-  if (!there) test.skip(title, () => {})
-  else
-    test.serial(title, async t => {
-      t.timeout(300_000)
-      const [command, ...args] = await make(await temporaryFolder(t))
-      const { activationkey } = await service.organization()
-      const env = { PATH: process.env.PATH, AUTH_URL: service.http, ACTIVATION_KEY: activationkey }
-      const { stdout } = await run(command, args, { env })
-      t.is(
-        stdout,
-        `signed up: active 0
+  testWith(language, there)(title, async t => {
+    t.timeout(300_000)
+    const [command, ...args] = await make(await temporaryFolder(t))
+    const { activationkey } = await service.organization()
+    const env = { PATH: process.env.PATH, AUTH_URL: service.http, ACTIVATION_KEY: activationkey }
+    const { stdout } = await run(command, args, { env })
+    t.is(
+      stdout,
+      `signed up: active 0
 activated
 logged in: active 1
 refused: 404 INVALID_CREDENTIALS
 logged out: 500 INVALID_TOKEN
 `,
-      )
-      const { code } = await run(command, args, { env: { ...env, ACTIVATION_KEY: 'x' } }).then(
-        () => ({ code: 0 }),
-        (error: { code: number }) => error,
-      )
-      t.not(code, 0, 'a refused activation ends the program with an error')
-    })
+    )
+    const { code } = await run(command, args, { env: { ...env, ACTIVATION_KEY: 'x' } }).then(
+      () => ({ code: 0 }),
+      (error: { code: number }) => error,
+    )
+    t.not(code, 0, 'a refused activation ends the program with an error')
+  })
 }

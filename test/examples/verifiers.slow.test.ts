@@ -3,7 +3,7 @@ import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { copyFile, mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
-import test, { type ExecutionContext } from 'ava'
+import type { ExecutionContext } from 'ava'
 import { build } from 'esbuild'
 import { openLocal } from '../_helpers/administration.js'
 import { example, goEnv, runs } from '../_helpers/examples.js'
@@ -12,6 +12,7 @@ import { startTestService, type TestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { claimsOf, createForger, headerOf, nowInSeconds } from '../_helpers/tokens.js'
+import { testWith } from '../_helpers/tools.js'
 import { revoke } from '../_helpers/verifiers.js'
 import { root } from '../_helpers/versions.js'
 import { waitForValue } from '../_helpers/wait.js'
@@ -154,14 +155,13 @@ async function follows(t: ExecutionContext, make: (folder: string) => Promise<[s
 
 for (const [language, { there, make }] of Object.entries(languages)) {
   const title = `the example in ${language} verifies tokens offline and follows revocations`
-  if (there) test.serial(title, t => follows(t, make))
-  else test.skip(title, () => {})
+  testWith(language, there)(title, t => follows(t, make))
 }
 
 const inShell = ['curl', 'jq', 'openssl'].every(command =>
   runs(command, command === 'openssl' ? 'version' : '--version'),
 )
-;(inShell ? test : test.skip)('the example in shell verifies tokens offline', async t => {
+testWith('curl, jq and openssl', inShell)('the example in shell verifies tokens offline', async t => {
   const service = await startTestService(t)
   const { token } = await service.institution(await service.organization())
   const child = spawn('sh', [example('verify.sh')], {

@@ -20,6 +20,7 @@ import { freePort, type Relay, startRelay } from '../_helpers/relay.js'
 import { type Answer, createRequest, password, type RequestOptions, signUpForm } from '../_helpers/service.js'
 import { serviceEnv, spawnService } from '../_helpers/spawned.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
+import { testWith } from '../_helpers/tools.js'
 import { waitFor } from '../_helpers/wait.js'
 
 /** Creates a fault, waits until the cluster has reacted, and returns what ends the fault. */
@@ -108,11 +109,7 @@ const missing = missingTools()
 let started: ReturnType<typeof startAll> | undefined
 for (const [name, create] of Object.entries(faults)) {
   const title = `${name}: no acknowledged write is lost or doubled`
-  if (missing.length > 0) {
-    test.skip(`${title} (missing: ${missing})`, () => {})
-    continue
-  }
-  test.serial(title, async t => {
+  testWith(missing.join(', '), missing.length === 0)(title, async t => {
     t.timeout(900_000)
     started ??= startAll()
     const { cluster, mailbox, gateways, env } = await started

@@ -14,6 +14,7 @@ import { ask, type Teardown } from '../_helpers/database.js'
 import { freePort, startRelay, withPort } from '../_helpers/relay.js'
 import { startTestService } from '../_helpers/service.js'
 import { addressesOf, launch, serviceEnv } from '../_helpers/spawned.js'
+import { testWith } from '../_helpers/tools.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 /** Database URLs of the two. */
@@ -124,7 +125,7 @@ function isPrimary(databaseUrl: string): Promise<boolean> {
   )
 }
 
-const behindHaproxy = process.env.HAPROXY ? test.serial : test.serial.skip
+const behindHaproxy = testWith('HAPROXY=path', Boolean(process.env.HAPROXY))
 behindHaproxy('behind HAProxy a promotion causes seconds of 503, and no acknowledged write is lost', async t => {
   const { primary, standby } = await startPair(t)
   const relay = await startRelay(t, primary)

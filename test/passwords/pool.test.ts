@@ -1,15 +1,15 @@
 import ava from 'ava'
 import bcrypt from 'bcrypt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Entry } from '../../server/limits/fair-queue.js'
 import { createPasswords } from '../../server/passwords/hash.js'
 import {
   createJobQueue,
   createPool,
-  linesOf,
+  entryOf,
   type Place,
   type Pool,
   type PoolOptions,
+  type QueuedJob,
   type Waiter,
 } from '../../server/passwords/pool.js'
 import type { HashJob } from '../../server/passwords/threads.js'
@@ -278,11 +278,11 @@ test('closing refuses waiting and new jobs', async t => {
 
 // The order in which jobs wait. limits/fair-queue.test.ts has the rules of all fair queues.
 
-interface Job extends Entry {
+interface Job extends QueuedJob {
   readonly place: Place
   readonly name: string
 }
-const jobOf = (place: Place, name = ''): Job => ({ networks: linesOf(place), cost: 1, place, name })
+const jobOf = (place: Place, name = ''): Job => ({ ...entryOf(place), place, name })
 
 const at = (kind: Place['kind'], address: string, account = 'a'): Place => ({
   kind,

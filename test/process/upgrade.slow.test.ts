@@ -5,7 +5,7 @@ import test from 'ava'
 import { spawnServer } from '../_helpers/apart.js'
 import { done } from '../_helpers/backups.js'
 import { ask, freshDatabase, hold } from '../_helpers/database.js'
-import { hasHaproxy, startHaproxy } from '../_helpers/haproxy.js'
+import { startHaproxy, withBalancer } from '../_helpers/haproxy.js'
 import { login, readsOf, usesAll, writesOf } from '../_helpers/load.js'
 import { freePort } from '../_helpers/relay.js'
 import { createRequest } from '../_helpers/service.js'
@@ -15,8 +15,6 @@ import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 const version = { '9998-next.sql': '-- expand\nALTER TABLE users ADD COLUMN extra text;' }
 const contract = { '9999-last.sql': '-- contract\nALTER TABLE users DROP COLUMN extra;' }
-
-const withBalancer = hasHaproxy ? test : test.skip
 
 withBalancer(
   'an upgrade under load, behind a load balancer that asks `/readyz`, fails no call: `expand` before the rollout, `contract` after it, and not before',

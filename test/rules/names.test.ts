@@ -10,7 +10,7 @@ import {
   questionKey,
   usernameKey,
 } from '../../server/rules/names.js'
-import { limits, tooLong } from '../../server/rules/sizes.js'
+import { maxLengths, tooLong } from '../../server/rules/sizes.js'
 import { readTelephone } from '../../server/rules/telephone.js'
 import { anyCharacter, everyCharacter } from '../_helpers/characters.js'
 
@@ -263,18 +263,18 @@ test('only whole telephone numbers with a real area code are treated as such', t
 
 // Sizes, in characters as users count them.
 
-const kinds = Object.keys(limits) as (keyof typeof limits)[]
+const kinds = Object.keys(maxLengths) as (keyof typeof maxLengths)[]
 
 test('the limits are the documented ones', t => {
-  t.deepEqual(limits, { text: 255, password: 256, email: 254, key: 64, token: 4096 })
+  t.deepEqual(maxLengths, { text: 255, password: 256, email: 254, key: 64, token: 4096 })
 })
 
 for (const kind of kinds) {
   test(`${kind}: each character counts once, however many code points it has`, t => {
     const character = fc.constantFrom('a', 'é', '\u0301', '🙂', '語', '\ud83d', '\udc00')
-    const around = fc.integer({ min: limits[kind] - 2, max: limits[kind] + 2 })
+    const around = fc.integer({ min: maxLengths[kind] - 2, max: maxLengths[kind] + 2 })
     fc.assert(
-      fc.property(character, around, (each, count) => tooLong(each.repeat(count), kind) === count > limits[kind]),
+      fc.property(character, around, (each, count) => tooLong(each.repeat(count), kind) === count > maxLengths[kind]),
     )
     t.false(tooLong('', kind))
   })

@@ -3,6 +3,8 @@ import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { sql } from '../../server/database/sql.js'
 import { signedInForFile } from '../_helpers/administration.js'
+import { anyAddress } from '../_helpers/crowd.js'
+import { definedNames, profileNames, profileValues, requiredNames, wrongValues } from '../_helpers/fields.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { password, serviceForFile, serviceWithClock } from '../_helpers/service.js'
@@ -29,15 +31,7 @@ const edits = async (token: string) =>
     ({ object, outcome, actor_id }) => [object, outcome, actor_id],
   )
 
-const profile = () => ({
-  nickname: `Ana ${randomUUID()}`,
-  dateofborn: '29/02/1992',
-  gender: 'F',
-  state: 'PE',
-  city: 'Olinda',
-  institution: 'Escola do Mar',
-  institutiontype: 'E',
-})
+const profile = (): Record<string, string> => ({ ...profileValues, nickname: `Ana ${randomUUID()}` })
 
 test('a user changes its profile, and gets the record that GetMe returns and one event with the names of the fields', async t => {
   const values = profile()
@@ -47,9 +41,12 @@ test('a user changes its profile, and gets the record that GetMe returns and one
   t.is(answer.headers.get('cache-control'), 'no-store')
   t.like(answer.json, { ...values, username, role: 'ROLE_CLIENT' })
   t.deepEqual(answer.json, await recordOf(token))
-  t.deepEqual(await edits(token), [
-    ['fields:nickname,dateofborn,gender,state,city,institutiontype,institution', 'ok', idOf(token)],
-  ])
+  const events = await edits(token)
+  t.deepEqual(
+    events.map(([, ...how]) => how),
+    [['ok', idOf(token)]],
+  )
+  t.deepEqual(String(events[0]![0]).replace('fields:', '').split(',').sort(), Object.values(definedNames).sort())
 })
 
 test('the update mask decides which fields change, and clears those without a value', async t => {
@@ -60,8 +57,8 @@ test('the update mask decides which fields change, and clears those without a va
     updateMask: 'city,gender,dateofborn,institution',
   })
   t.is(answer.status, 200, answer.text)
-  const { nickname, state, institutiontype } = values
-  t.like(answer.json, { city: 'Recife', nickname, state, institutiontype })
+  const { gender, dateofborn, institution, ...kept } = values
+  t.like(answer.json, { ...kept, city: 'Recife' })
   for (const field of ['gender', 'dateofborn', 'institution']) t.false(field in answer.json, field)
   t.deepEqual(await edits(token), [['fields:city,gender,dateofborn,institution', 'ok', idOf(token)]])
   // Without a mask, a field that is present and blank is also cleared.
@@ -74,7 +71,7 @@ test('an update without a difference changes nothing and leaves no event', async
   const values = profile()
   const { token } = await service.signUp('ROLE_CLIENT', values)
   const before = await recordOf(token)
-  for (const body of [{ record: values }, { record: { city: ' Olinda ' } }]) {
+  for (const body of [{ record: values }, { record: { city: ` ${values.city} ` } }]) {
     const answer = await patch(token, body)
     t.is(answer.status, 200, answer.text)
     t.deepEqual(answer.json, before)
@@ -98,30 +95,19 @@ test('every invalid field is named as at sign-up, and nothing changes', async t 
   const values = profile()
   const { token } = await service.signUp('ROLE_CLIENT', values)
   const before = await recordOf(token)
-  const wrong: Record<string, unknown> = {
-    nickname: 'ana\u200bana',
-    dateofborn: '30/02/1992',
-    gender: 'X',
-    state: 'PER',
-    city: 'x'.repeat(256),
-    institution: 'a\nb',
-    institutiontype: 'F',
-  }
-  const fields = Object.keys(wrong)
-    .map(field => `record.${field}`)
-    .sort()
-  const all = await patch(token, { record: wrong })
+  const fields = profileNames.map(field => `record.${field}`).sort()
+  const all = await patch(token, { record: wrongValues })
   refused(t, all, 422, 'INVALID_SIGN_UP')
   t.deepEqual(wrongFields(all), fields)
-  for (const [field, value] of Object.entries(wrong)) {
+  for (const [field, value] of Object.entries(wrongValues)) {
     const one = await patch(token, { record: { ...values, [field]: value } })
     refused(t, one, 422, 'INVALID_SIGN_UP')
     t.deepEqual(wrongFields(one), [`record.${field}`])
   }
   // A required field can't be cleared.
-  const missing = await patch(token, { updateMask: 'nickname,state,city' })
+  const missing = await patch(token, { updateMask: requiredNames.map(name => definedNames[name]).join() })
   refused(t, missing, 422, 'INVALID_SIGN_UP')
-  t.deepEqual(wrongFields(missing), ['record.city', 'record.nickname', 'record.state'])
+  t.deepEqual(wrongFields(missing), requiredNames.map(name => `record.${name}`).sort())
   const long = await patch(token, { record: { city: `e${'\u0301\u0323'.repeat(7_000)}` } })
   refused(t, long, 422, 'INVALID_SIGN_UP')
   t.deepEqual(wrongFields(long), ['record.city'])
@@ -224,6 +210,33 @@ test('a user changes its username with the password; tokens stay valid, and only
   const { text } = await service.request('POST', '/auth.v1.Users/VerifyToken', { body: { token } })
   t.like(JSON.parse(text), { active: true, username: name })
   t.true((await events(token)).includes('user.set-own-username ok'))
+})
+
+test('a new username keeps the higher count of failures, its own from before it had a user, or that of the user', async t => {
+  for (const [ofUser, ofName] of [
+    [1, 9],
+    [9, 1],
+  ] as const) {
+    const { token, username } = await service.signUp('ROLE_CLIENT')
+    const name = newName()
+    const fail = async (user: string, times: number) => {
+      const query = { username: user, password: 'errada-errada' }
+      for (let n = 0; n < times; n++)
+        refused(
+          t,
+          await service.request('POST', '/users/login', { query, headers: elsewhere }),
+          404,
+          'INVALID_CREDENTIALS',
+        )
+    }
+    const elsewhere = { 'x-forwarded-for': anyAddress() }
+    await fail(username, ofUser)
+    await fail(name, ofName)
+    t.is((await setUsername(token, name)).status, 200)
+    await fail(name, 1)
+    const query = { username: name, password }
+    refused(t, await service.request('POST', '/users/login', { query, headers: elsewhere }), 429, 'TOO_MANY_ATTEMPTS')
+  }
 })
 
 test('the user is notified by e-mail, in its language', async t => {

@@ -2,16 +2,14 @@
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { ask } from '../_helpers/database.js'
+import { profileValues } from '../_helpers/fields.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { password, serviceWithClock, signUpForm, startTestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 
 const full = () => ({
+  ...profileValues,
   ...signUpForm(),
-  dateofborn: '29/02/1992',
-  gender: 'F',
-  institutiontype: 'E',
-  institution: 'Escola do Mar',
   securityquestion: 'Nome do meu barco?',
   securityanswer: 'Saveiro',
   email: 'ana@example.org',

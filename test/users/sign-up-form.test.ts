@@ -4,6 +4,7 @@ import { createPasswordPolicy } from '../../server/passwords/policy.js'
 import { checkSignUp } from '../../server/registration/form.js'
 import { dayIn, formatDay, readDay } from '../../server/rules/dates.js'
 import { anyCharacter } from '../_helpers/characters.js'
+import { optionalNames, profileNames, profileValues, requiredNames, storedValues } from '../_helpers/fields.js'
 
 const policy = createPasswordPolicy({ minLength: 8 })
 const timeZone = 'America/Sao_Paulo'
@@ -34,12 +35,10 @@ test('a form with the required fields alone is accepted', t => {
 test('a complete form is returned trimmed and otherwise unchanged', t => {
   const { fields, form } = check({
     username: ' Maria da Silva ',
+    ...profileValues,
     nickname: ' Má ',
     state: ' rj ',
     city: ' Niterói ',
-    dateofborn: '29/02/2000',
-    gender: 'F',
-    institutiontype: 'E',
     institution: ' Escola  Municipal ',
     securityquestion: '1',
     securityanswer: ' Azul ',
@@ -50,14 +49,12 @@ test('a complete form is returned trimmed and otherwise unchanged', t => {
   t.deepEqual(form, {
     username: 'Maria da Silva',
     usernameKey: 'maria da silva',
+    ...storedValues,
     nickname: 'Má',
     nicknameKey: 'má',
     password: good.password,
-    dateofborn: '2000-02-29',
-    gender: 'F',
     state: 'rj',
     city: 'Niterói',
-    institutiontype: 'E',
     institution: 'Escola  Municipal',
     securityquestion: '1',
     securityanswer: 'Azul',
@@ -68,14 +65,14 @@ test('a complete form is returned trimmed and otherwise unchanged', t => {
   })
 })
 
-for (const field of ['username', 'nickname', 'password', 'state', 'city']) {
+for (const field of ['username', 'password', ...requiredNames]) {
   test(`${field} must be given`, t => {
     for (const value of [undefined, '', ' ', ' \t '])
       t.deepEqual(wrongFields({ [field]: value }), [field], String(value))
   })
 }
 
-for (const field of ['dateofborn', 'gender', 'institutiontype', 'institution', 'securityquestion', 'email']) {
+for (const field of [...optionalNames, 'securityquestion', 'email']) {
   test(`${field} may be left out or empty`, t => {
     for (const value of [undefined, '', ' ']) t.deepEqual(wrongFields({ [field]: value }), [], String(value))
   })
@@ -245,8 +242,8 @@ test('the day of a moment depends on the time zone', t => {
 
 test('every form is either refused with fields or complete', t => {
   const text = fc.option(fc.oneof(fc.string({ unit: anyCharacter }), fc.string()), { nil: undefined })
-  const names = 'username nickname password dateofborn gender state city institutiontype institution securityquestion'
-  const texts = `${names} securityanswer email`.split(' ').map(name => [name, text] as const)
+  const names = ['username', 'password', ...profileNames, 'securityquestion', 'securityanswer', 'email']
+  const texts = names.map(name => [name, text] as const)
   const request = fc.record({
     ...Object.fromEntries(texts),
     termsofusage: fc.option(fc.boolean(), { nil: undefined }),

@@ -54,7 +54,7 @@ export async function exportAll(api: Api, noun: Noun, file: string, options: Exp
   }
   const count = await withProgress('Writing', write, { prints: file === '-' })
   if (options.json) printJson({ file, [noun]: count })
-  else if (file !== '-') say(`${file} has ${count} ${noun}.`)
+  else if (file !== '-') say(`${file} has ${count} ${count === 1 ? noun.slice(0, -1) : noun}.`)
 }
 
 type Read = (api: Api, pageToken: string, withSecrets: boolean) => Promise<{ cells: Cells[]; nextPageToken: string }>

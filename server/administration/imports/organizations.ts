@@ -1,5 +1,7 @@
 // The rows of a file of organizations.
 import type { ImportedOrganization } from '../../../proto/gen/auth/v1/administration_pb.js'
+import type { Transaction } from '../../database/database.js'
+import type { NotifiedChange } from '../../models/email.js'
 import type { NewOrganization, OrganizationDetails, OrganizationRow, Organizations } from '../../models/organization.js'
 import type { Settings } from '../../process/settings.js'
 import {
@@ -13,12 +15,17 @@ import { type OrganizationField, organizationFields } from '../../rules/organiza
 import { isDamagedNumber } from '../../rules/telephone.js'
 import {
   type Batch,
+  conclude,
   type Decision,
   damaged,
+  decideOn,
   differs,
-  type Kind,
+  digestOf,
+  type Judged,
   keyProblems,
   type Problem,
+  type Rows,
+  readInSlices,
   rejected,
   withheld,
 } from './rows.js'
@@ -53,7 +60,7 @@ export function createOrganizationRows({
   organizations: Organizations
   organizationRegistrar: OrganizationRegistrar
   settings: Pick<Settings, 'timeZone'>
-}): Kind<ImportedOrganization, Read, OrganizationRow, Entry> {
+}): Rows<ImportedOrganization> {
   async function decide(
     { row, wrong, details, key }: Read,
     found: OrganizationRow | undefined,
@@ -87,37 +94,62 @@ export function createOrganizationRows({
     return { entry: { found, details }, fields: changed }
   }
 
-  return {
-    what: 'organization',
-    key: 'inep_code',
-    read(row, index) {
-      const form = { ...row.form, creationDate: row.creationDate }
-      const given = organizationFields.filter(({ attribute }) => form[attribute] !== undefined)
-      const { wrong, details } = readOrganization(form, given, settings.timeZone)
-      const hasCode = row.id === undefined && wrong.every(({ field }) => field !== 'inep_code')
-      const code = hasCode ? details.inepCode : undefined
-      const key = typedUuid(row.activationKey ?? '')
-      return { row, index, wrong, code, key, details: { ...details, active: row.active } }
-    },
-    // One by one: a row can take the INEP code that the one before gives up.
-    keysOf: () => ['each'],
-    namesOf: ({ row, code }) => namesOf(row.id, code),
-    namesAfter: ({ details }, found, id) => [...namesOf(id, details.inepCode), ...namesOf(undefined, found?.inepCode)],
-    isWrong: ({ wrong }) => wrong.length > 0,
-    seenOf: detailsOf,
-    hash: async () => new Map(),
-    async open(reads, batch) {
-      const { row, code } = reads[0]!
-      // The INEP code stays free, or its own, until the transaction ends.
-      const id = row.id ?? (code ? await organizations.withInepCode(code, undefined, batch.t) : undefined)
-      const found = id === undefined ? undefined : await organizations.lock(id, batch.t)
-      return { find: () => found, decide: read => decide(read, found, batch) }
-    },
-    async apply([entry], { by, t }) {
-      const { found, details, ...more } = entry!
-      if (found) await registrar.change(found, details, by, t)
-      return [found ? found.id : (await registrar.add({ ...details, ...more } as NewOrganization, t)).id]
-    },
+  function read(row: ImportedOrganization, index: number): Read {
+    const form = { ...row.form, creationDate: row.creationDate }
+    const given = organizationFields.filter(({ attribute }) => form[attribute] !== undefined)
+    const { wrong, details } = readOrganization(form, given, settings.timeZone)
+    const hasCode = row.id === undefined && wrong.every(({ field }) => field !== 'inep_code')
+    const code = hasCode ? details.inepCode : undefined
+    const key = typedUuid(row.activationKey ?? '')
+    return { row, index, wrong, code, key, details: { ...details, active: row.active } }
+  }
+
+  async function applyRow(read: Read, batch: Batch): Promise<Judged> {
+    const { row, index, code, wrong } = read
+    const { t, by } = batch
+    // The INEP code stays free, or its own, until the transaction ends.
+    const wanted = row.id ?? (code ? await organizations.withInepCode(code, undefined, t) : undefined)
+    const found = wanted === undefined ? undefined : await organizations.lock(wanted, t)
+    // After the lock, behind which the record may have been erased.
+    const free = await batch.freeIds(row.id === undefined ? [] : [row.id])
+    const names = namesOf(row.id, code)
+    await batch.touched.read(names)
+    const meaning = {
+      row,
+      index,
+      isWrong: wrong.length > 0,
+      found,
+      names,
+      free,
+      seen: digestOf(found && detailsOf(found)),
+    }
+    const decision = await decideOn({ what: 'organization', key: 'inep_code', ...meaning }, batch, () =>
+      decide(read, found, batch),
+    )
+    const applied = 'entry' in decision ? await apply(decision.entry, by, t) : undefined
+    return conclude(meaning, batch, decision, applied, id => [
+      ...names,
+      ...namesOf(id, read.details.inepCode),
+      ...namesOf(undefined, found?.inepCode),
+    ])
+  }
+
+  async function apply({ found, details, ...more }: Entry, by: NotifiedChange, t: Transaction): Promise<number> {
+    if (found) await registrar.change(found, details, by, t)
+    return found?.id ?? (await registrar.add({ ...details, ...more } as NewOrganization, t)).id
+  }
+
+  return async rows => {
+    const reads = await readInSlices(rows, read)
+    return {
+      hash: async () => new Map(),
+      async apply(batch) {
+        const judged: Judged[] = []
+        // One by one: a row can take the INEP code that the one before gives up.
+        for (const each of reads) judged.push(await applyRow(each, batch))
+        return judged
+      },
+    }
   }
 }
 

@@ -56,50 +56,22 @@ export interface Batch extends Change {
   freeIds(ids: readonly number[]): Promise<ReadonlySet<number>>
 }
 
-/** A row of a request. */
-interface AnyRow {
-  readonly id?: number
-  readonly line?: number
-  readonly problems: readonly Problem[]
-}
-
-/** What is read of a row, by the rules of its fields. */
-interface AnyRead<Row> {
-  readonly row: Row
+/** A row, and the record that it means. */
+interface Meaning {
+  readonly what: 'organization' | 'user'
+  readonly row: { readonly id?: number; readonly line?: number; readonly problems: readonly Problem[] }
   /** Its number in the batch. */
   readonly index: number
-}
-
-/** A kind of rows: how they are read, what they mean, and how they are applied. */
-export interface Kind<Row extends AnyRow, Read extends AnyRead<Row>, Found extends { readonly id: number }, Entry> {
-  readonly what: 'organization' | 'user'
-  /** The field that means a record in a row without an id. */
+  /** Whether fields that it gives are wrong. */
+  readonly isWrong: boolean
+  readonly found: object | undefined
+  /** The names of the record among touched ones, which were read, and the field that means it in a row without an id. */
+  readonly names: readonly string[]
   readonly key: string
-  read(row: Row, index: number): Read
-  /** What a row has in common with rows that depend on it: those are judged one after the other, others at once. */
-  keysOf(read: Read): readonly string[]
-  /** Whether fields that the row gives are wrong. */
-  isWrong(read: Read): boolean
-  /** Hashes the clear passwords that rows will need, by the index of the row. */
-  hash(reads: readonly Read[], of: ImportRow): Promise<ReadonlyMap<number, string>>
-  /** Locks the records that rows mean. */
-  open(reads: readonly Read[], batch: Batch): Promise<Opened<Read, Found, Entry>>
-  /** The names of the record that a row means among touched ones. */
-  namesOf(read: Read, found: Found | undefined): readonly string[]
-  /** Its names once the row is applied. */
-  namesAfter(read: Read, found: Found | undefined, id: number): readonly string[]
-  /** The unique names that a row gives to its record, each under its field, with its name among touched records. */
-  uniqueNamesOf?(read: Read, found: Found | undefined): readonly { readonly field: string; readonly name: string }[]
-  /** What a change of a record changes. */
-  seenOf(found: Found): readonly unknown[]
-  /** Applies entries, in order, and returns their ids, or why one is refused. */
-  apply(entries: readonly Entry[], batch: Batch): Promise<(number | Refusal)[]>
-}
-
-/** The records that rows mean. */
-interface Opened<Read, Found, Entry> {
-  find(read: Read): Found | undefined
-  decide(read: Read, found: Found | undefined): Decision<Entry> | Promise<Decision<Entry>>
+  /** Digest of the record. */
+  readonly seen: Buffer
+  /** The ids that new records can have. */
+  readonly free: ReadonlySet<number>
 }
 
 /** The rows of a batch, read by the rules of their fields. */
@@ -113,78 +85,34 @@ export interface ReadRows {
 /** Reads rows of a kind of file. */
 export type Rows<Row> = (rows: readonly Row[]) => Promise<ReadRows>
 
-/** Creates the rows of a kind. */
-export function createRows<Row extends AnyRow, Read extends AnyRead<Row>, Found extends { readonly id: number }, Entry>(
-  kind: Kind<Row, Read, Found, Entry>,
-): Rows<Row> {
-  /** Rejects a row for what it has in common with others, or with a dry run. */
-  function refusalOf(read: Read, repeated: readonly Problem[], seen: Buffer, batch: Batch): Unapplied | undefined {
-    const { row, index } = read
-    if (row.problems.length > 0) return rejected('INVALID_ARGUMENT', ...row.problems, ...repeated)
-    // Its own errors come first.
-    if (kind.isWrong(read)) return undefined
-    if (repeated.length > 0) return rejected('WRONG_STATE', ...repeated)
-    return batch.seen && !batch.seen[index]!.equals(seen) ? stale : undefined
-  }
+/** Decides on a row: for what it has in common with others, or with a dry run, and then by `decide`, for its own. */
+export async function decideOn<Entry>(
+  { what, row, index, isWrong, found, names, key, seen, free }: Meaning,
+  { of, touched, seen: before }: Batch,
+  decide: () => Decision<Entry> | Promise<Decision<Entry>>,
+): Promise<Decision<Entry>> {
+  const repeated = touched.problemsOf(row, index, names, { field: row.id === undefined ? key : 'id', what })
+  if (row.problems.length > 0) return rejected('INVALID_ARGUMENT', ...row.problems, ...repeated)
+  // Its own errors come first.
+  if (!isWrong && repeated.length > 0) return rejected('WRONG_STATE', ...repeated)
+  if (!isWrong && before && !before[index]!.equals(seen)) return stale
+  const decided = checkRowId(row.id, found, what, { of, free }) ?? (await decide())
+  if ('entry' in decided || decided.kind !== 'rejected') return decided
+  return { ...decided, problems: [...decided.problems, ...repeated] }
+}
 
-  /** The problem of a row that means the same record as an earlier one. */
-  function repeatsOf(read: Read, found: Found | undefined, { touched }: Batch): Problem[] {
-    const { row, index } = read
-    const field = row.id === undefined ? kind.key : 'id'
-    return touched.problemsOf(row, index, kind.namesOf(read, found), { field, what: kind.what })
-  }
-
-  /** Judges rows that don't depend on each other. */
-  async function applyGroup(group: readonly Read[], batch: Batch): Promise<Judged[]> {
-    const { find, decide } = await kind.open(group, batch)
-    // After the locks, behind which a record may have been erased.
-    const free = await batch.freeIds(group.flatMap(({ row: { id } }) => id ?? []))
-    const found = group.map(find)
-    // One row can mean a record by its id, and another one by its name.
-    const ids = found.map(record => record?.id)
-    const again = ids.findIndex((id, index) => id !== undefined && ids.indexOf(id) < index)
-    if (again > 0)
-      return [...(await applyGroup(group.slice(0, again), batch)), ...(await applyGroup(group.slice(again), batch))]
-    const claims = group.map((read, index) => kind.uniqueNamesOf?.(read, found[index]) ?? [])
-    const claimed = claims.map(all => all.map(({ name }) => name))
-    await batch.touched.read(group.flatMap((read, index) => [...kind.namesOf(read, found[index]), ...claimed[index]!]))
-    const seen = found.map(record => digestOf(record && kind.seenOf(record)))
-    const decisions: Decision<Entry>[] = []
-    for (const [index, read] of group.entries()) {
-      const repeated = repeatsOf(read, found[index], batch)
-      const refused = refusalOf(read, repeated, seen[index]!, batch)
-      const wrongId = refused ?? checkRowId(read.row.id, found[index], kind.what, { of: batch.of, free })
-      const decided = wrongId ?? (await decide(read, found[index]))
-      const taken = 'entry' in decided ? batch.touched.takenBy(read.row, claims[index]!) : []
-      const decision = taken.length > 0 ? rejected('INVALID_SIGN_UP', ...taken) : decided
-      const isWrong = !refused && 'kind' in decision && decision.kind === 'rejected'
-      decisions.push(isWrong ? { ...decision, problems: [...decision.problems, ...repeated] } : decision)
-    }
-    const entries = decisions.flatMap(decision => ('entry' in decision ? [decision.entry] : []))
-    const applied = entries.length > 0 ? await kind.apply(entries, batch) : []
-    return decisions.map((decision, index) => {
-      const outcome = 'entry' in decision ? outcomeOf(decision.fields, applied.shift()!) : decision
-      const { row, index: at } = group[index]!
-      if (outcome.kind === 'created' || outcome.kind === 'updated') {
-        const names = kind.namesAfter(group[index]!, found[index], outcome.id)
-        batch.touched.add(row, at, [...kind.namesOf(group[index]!, found[index]), ...names, ...claimed[index]!])
-      }
-      const notes = 'entry' in decision && outcome.kind !== 'rejected' ? (decision.notes ?? []) : []
-      return { outcome, notes, seen: seen[index]! }
-    })
-  }
-
-  return async rows => {
-    const reads = await readInSlices(rows, kind.read)
-    return {
-      hash: of => kind.hash(reads, of),
-      async apply(batch) {
-        const judged: Judged[] = []
-        for (const group of groupsOf(reads, kind.keysOf)) judged.push(...(await applyGroup(group, batch)))
-        return judged
-      },
-    }
-  }
+/** Judges a row by its decision and, with an entry, what applying that has returned. `namesOf`: the names of the touched record. */
+export function conclude<Entry>(
+  { row, index, seen }: Pick<Meaning, 'row' | 'index' | 'seen'>,
+  { touched }: Batch,
+  decision: Decision<Entry>,
+  applied: number | Refusal | undefined,
+  namesOf: (id: number) => readonly string[],
+): Judged {
+  const outcome = 'entry' in decision ? outcomeOf(decision.fields, applied!) : decision
+  const isApplied = outcome.kind === 'created' || outcome.kind === 'updated'
+  if (isApplied) touched.add(row, index, namesOf(outcome.id))
+  return { outcome, seen, notes: (isApplied && 'entry' in decision && decision.notes) || [] }
 }
 
 function outcomeOf(fields: readonly string[] | undefined, applied: number | Refusal): Outcome {
@@ -310,7 +238,10 @@ export function differs(id: number, what: 'organization' | 'user', fields: reado
 const slice = 25
 
 /** Reads rows without keeping the process from other work for more than some milliseconds. */
-async function readInSlices<Row, Read>(rows: readonly Row[], read: (row: Row, index: number) => Read): Promise<Read[]> {
+export async function readInSlices<Row, Read>(
+  rows: readonly Row[],
+  read: (row: Row, index: number) => Read,
+): Promise<Read[]> {
   const all: Read[] = []
   for (const [index, row] of rows.entries()) {
     if (index % slice === slice - 1) await setImmediate()
@@ -331,23 +262,7 @@ const stale = rejected('STALE_ETAG', {
 })
 
 /** Digest of a record; without one, zeros. */
-function digestOf(record: readonly unknown[] | undefined): Buffer {
+export function digestOf(record: readonly unknown[] | undefined): Buffer {
   if (!record) return Buffer.alloc(seenBytes)
   return createHash('sha256').update(JSON.stringify(record)).digest().subarray(0, seenBytes)
-}
-
-/** Cuts rows into groups without common keys, in order: the rows of a group don't depend on each other. */
-function groupsOf<Row>(rows: readonly Row[], keysOf: (row: Row) => readonly string[]): Row[][] {
-  const groups: Row[][] = [[]]
-  let taken = new Set<string>()
-  for (const row of rows) {
-    const keys = keysOf(row)
-    if (keys.some(key => taken.has(key))) {
-      groups.push([])
-      taken = new Set()
-    }
-    for (const key of keys) taken.add(key)
-    groups.at(-1)!.push(row)
-  }
-  return groups
 }

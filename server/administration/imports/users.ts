@@ -1,10 +1,12 @@
 // The rows of a file of users.
 import type { ImportedUser, UserForm } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
+import type { ImportRow } from '../../models/import.js'
 import type { Organizations } from '../../models/organization.js'
 import type { Questions } from '../../models/question.js'
 import type { Users } from '../../models/user.js'
 import type { BatchedUser, Registration, UserBatches } from '../../models/user-batch.js'
+import { activeUser } from '../../models/user-state.js'
 import { isImportableHash, type Passwords } from '../../passwords/hash.js'
 import {
   accountFields,
@@ -26,13 +28,18 @@ import type { Role } from '../../rules/roles.js'
 import { isDamagedNumber } from '../../rules/telephone.js'
 import {
   type Batch,
+  conclude,
   type Decision,
   damaged,
+  decideOn,
   differs,
-  type Kind,
+  digestOf,
+  type Judged,
   keyProblems,
   needsKeptIds,
   type Problem,
+  type Rows,
+  readInSlices,
   rejected,
   withheld,
 } from './rows.js'
@@ -61,6 +68,9 @@ interface Read {
   readonly providerKey: string
 }
 
+/** A row to apply. */
+type Entry = Registration<number> | UserChange
+
 /** The answers that a row brings. */
 type Answers = Pick<Registration, 'securityQuestion' | 'answers' | 'unmatched'>
 
@@ -75,7 +85,7 @@ interface Moved {
 type Wanted = number | null | undefined | Problem
 
 /** Creates the rows of users. */
-export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser, Registration<number> | UserChange> {
+export function createUserRows(deps: Deps): Rows<ImportedUser> {
   const { registrar, users, userBatches, organizations, questions, passwords } = deps
 
   /** Reads the organizations that rows name, and returns what gives the one of a row. */
@@ -216,7 +226,7 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     // A row without an id means the user in any spelling of its username.
     const username = row.id === undefined || texts.username === user.username ? undefined : texts.username
     const email = form.email === undefined || (texts.email ?? null) === user.email ? undefined : (texts.email ?? null)
-    const shownActive = user.active && !user.suspended
+    const shownActive = activeUser.of(user)
     const activate = row.active === true && !shownActive
     // Not asked for, the password of a row is for a new user only: a list can be imported again after users have changed theirs.
     const setsPassword =
@@ -275,97 +285,160 @@ export function createUserRows(deps: Deps): Kind<ImportedUser, Read, BatchedUser
     return { entry: { user, username, details, email, organizationId, activate, passwordHash }, fields }
   }
 
-  return {
-    what: 'user',
-    key: 'username',
-    read(row, index) {
-      const { nickname: name = '', ...others } = row.form ?? {}
-      // An empty one is none.
-      const form: Partial<UserForm> =
-        isOneLine(name) && nicknameKey(name) === '' ? others : { ...others, nickname: name }
-      const { role, nickname = form.username, ...given } = form
-      const fields = [...accountFields, 'password', 'roles'] as const
-      const { wrong: all, texts } = checkForm(
-        { ...given, nickname, roles: role === undefined ? [] : [role] },
-        fields,
-        deps,
-      )
-      const wrong = all.map(each =>
-        each.field === 'roles' ? { field: 'role', message: 'Use ROLE_INSTITUTION or ROLE_CLIENT.' } : each,
-      )
-      const isWrong = wrong.some(({ field }) => field === 'username')
-      const key = texts.username && !isWrong ? usernameKey(texts.username) : undefined
-      const providerKey = typedUuid(row.providerKey ?? '')
-      return { index, row, form, texts, wrong, key, providerKey }
-    },
-    keysOf: ({ row: { id }, texts: { username, nickname }, providerKey }) => [
+  function read(row: ImportedUser, index: number): Read {
+    const { nickname: name = '', ...others } = row.form ?? {}
+    // An empty one is none.
+    const form: Partial<UserForm> = isOneLine(name) && nicknameKey(name) === '' ? others : { ...others, nickname: name }
+    const { role, nickname = form.username, ...given } = form
+    const fields = [...accountFields, 'password', 'roles'] as const
+    const { wrong: all, texts } = checkForm(
+      { ...given, nickname, roles: role === undefined ? [] : [role] },
+      fields,
+      deps,
+    )
+    const wrong = all.map(each =>
+      each.field === 'roles' ? { field: 'role', message: 'Use ROLE_INSTITUTION or ROLE_CLIENT.' } : each,
+    )
+    const isWrong = wrong.some(({ field }) => field === 'username')
+    const key = texts.username && !isWrong ? usernameKey(texts.username) : undefined
+    const providerKey = typedUuid(row.providerKey ?? '')
+    return { index, row, form, texts, wrong, key, providerKey }
+  }
+
+  async function hash(reads: readonly Read[], of: ImportRow): Promise<ReadonlyMap<number, string>> {
+    if (of.dryRun) return new Map()
+    const given = reads.filter(({ row, form, wrong }) => {
+      const isWrong = row.problems.length > 0 || row.passwordHash || wrong.some(({ field }) => field === 'password')
+      return Boolean(form.password) && !isWrong
+    })
+    const userOf = finder(await userBatches.find(...namesIn(given)))
+    const hashes = given
+      .filter(each => of.changeAccounts.includes('password') || (!userOf(each) && each.wrong.length === 0))
+      .map(async ({ index, form }): Promise<[number, string]> => {
+        const hash = await passwords.renew({ context: 'password', text: form.password! })
+        return [index, hash ?? refuse(Reason.OVERLOADED, { retryAfter: 1, limit: 'hashing' })]
+      })
+    return new Map(await Promise.all(hashes))
+  }
+
+  /** Applies rows that don't depend on each other. */
+  async function applyGroup(group: readonly Read[], batch: Batch): Promise<Judged[]> {
+    const userOf = finder(await userBatches.lock(...namesIn(group), batch.t))
+    // One row can mean a user by its id, and another one by its name.
+    const ids = group.map(each => userOf(each)?.id)
+    const again = ids.findIndex((id, index) => id !== undefined && ids.indexOf(id) < index)
+    if (again > 0)
+      return [...(await applyGroup(group.slice(0, again), batch)), ...(await applyGroup(group.slice(again), batch))]
+    const added = group.filter(each => !userOf(each) && each.key !== undefined)
+    await giveNicknames(added, batch)
+    const wanted = await findOrganizations(group, batch)
+    const movedOf = await findMoved(group, batch)
+    // After the locks, behind which a user may have been erased.
+    const free = await batch.freeIds(group.flatMap(({ row: { id } }) => id ?? []))
+    const meanings = group.map(each => {
+      const user = userOf(each)
+      const names = namesOf(each, user)
+      const claims = uniqueNamesOf(each, user)
+      const isWrong = each.wrong.some(({ field }) => isGiven(each, field))
+      const of = { found: user, names, isWrong, free, seen: digestOf(user && seenOf(user)) }
+      return { read: each, row: each.row, index: each.index, what: 'user', key: 'username', claims, ...of } as const
+    })
+    await batch.touched.read(meanings.flatMap(({ names, claims }) => [...names, ...claims.map(({ name }) => name)]))
+
+    function decide(read: Read, user: BatchedUser | undefined, claims: readonly Claim[]): Decision<Entry> {
+      if (hasDamagedName(read, user)) return rejected('INVALID_SIGN_UP', damaged('username', 'telephone number'))
+      const moved = movedOf(read, user)
+      const decided = user ? change(read, user, wanted, moved, batch) : create(read, wanted, moved, batch)
+      const taken = 'entry' in decided ? batch.touched.takenBy(read.row, claims) : []
+      return taken.length > 0 ? rejected('INVALID_SIGN_UP', ...taken) : decided
+    }
+    const decisions: Decision<Entry>[] = []
+    for (const meaning of meanings)
+      decisions.push(await decideOn(meaning, batch, () => decide(meaning.read, meaning.found, meaning.claims)))
+    const entries = decisions.flatMap(decision => ('entry' in decision ? [decision.entry] : []))
+    const applied = entries.length > 0 ? await apply(entries, batch) : []
+    return meanings.map((meaning, index) => {
+      const decision = decisions[index]!
+      const { row, names, claims } = meaning
+      const key = row.id === undefined ? undefined : meaning.read.key
+      const touched = [...names, ...(key === undefined ? [] : [key]), ...claims.map(({ name }) => name)]
+      return conclude(meaning, batch, decision, 'entry' in decision ? applied.shift() : undefined, () => touched)
+    })
+  }
+
+  /** Applies entries, in order, and returns their ids, or why one is refused. */
+  async function apply(entries: readonly Entry[], { of, t, record, by: notice, administratorId: id }: Batch) {
+    const applied = await registrar.apply(entries, { notice, id, continued: of.keepIds }, t)
+    for (const [index, result] of applied.entries()) {
+      const entry = entries[index]!
+      const nickname = 'user' in entry ? entry.details?.nickname : entry.nickname
+      if (result instanceof Taken && nickname)
+        applied[index] = new Taken(await suggest(users, result.more.fields ?? [], nickname, t))
+    }
+    for (const [index, entry] of entries.entries()) {
+      if (!('user' in entry) || typeof applied[index] !== 'number') continue
+      const { user, organizationId: to = null, passwordHash } = entry
+      if (moves(entry))
+        await record({ action: 'user.set-organization', subject_id: user.id, object: moveObject(user, to) })
+      if (passwordHash !== undefined) await record({ action: 'user.set-password', subject_id: user.id })
+    }
+    return applied
+  }
+
+  return async rows => {
+    const reads = await readInSlices(rows, read)
+    return {
+      hash: of => hash(reads, of),
+      async apply(batch) {
+        const judged: Judged[] = []
+        for (const group of groupsOf(reads)) judged.push(...(await applyGroup(group, batch)))
+        return judged
+      },
+    }
+  }
+}
+
+/** Cuts rows into groups, in order: those of a group have nothing in common, so that they can be judged at once. */
+function groupsOf(reads: readonly Read[]): Read[][] {
+  const groups: Read[][] = [[]]
+  let taken = new Set<string>()
+  for (const read of reads) {
+    const { row, texts, providerKey } = read
+    const { username, nickname } = texts
+    const keys = [
       ...(providerKey ? [`k ${providerKey}`] : []),
-      ...(id === undefined ? [] : [`#${id}`]),
+      ...(row.id === undefined ? [] : [`#${row.id}`]),
       ...(username ? [`u ${usernameKey(username)}`, `u ${usernameSkeleton(username)}`] : []),
       ...(nickname ? [`n ${nicknameKey(nickname)}`, `n ${nicknameSkeleton(nickname)}`] : []),
-    ],
-    isWrong: read => read.wrong.some(({ field }) => isGiven(read, field)),
-    async hash(reads, of) {
-      if (of.dryRun) return new Map()
-      const given = reads.filter(({ row, form, wrong }) => {
-        const isWrong = row.problems.length > 0 || row.passwordHash || wrong.some(({ field }) => field === 'password')
-        return Boolean(form.password) && !isWrong
-      })
-      const userOf = finder(await userBatches.find(...namesIn(given)))
-      const hashes = given
-        .filter(each => of.changeAccounts.includes('password') || (!userOf(each) && each.wrong.length === 0))
-        .map(async ({ index, form }): Promise<[number, string]> => {
-          const hash = await passwords.renew({ context: 'password', text: form.password! })
-          return [index, hash ?? refuse(Reason.OVERLOADED, { retryAfter: 1, limit: 'hashing' })]
-        })
-      return new Map(await Promise.all(hashes))
-    },
-    async open(reads, batch) {
-      const find = finder(await userBatches.lock(...namesIn(reads), batch.t))
-      const isNew = (read: Read) => !find(read) && read.key !== undefined
-      await giveNicknames(reads.filter(isNew), batch)
-      const wanted = await findOrganizations(reads, batch)
-      const movedOf = await findMoved(reads, batch)
-      const decide = (read: Read, user: BatchedUser | undefined): Decision<Registration<number> | UserChange> => {
-        if (hasDamagedName(read, user)) return rejected('INVALID_SIGN_UP', damaged('username', 'telephone number'))
-        const moved = movedOf(read, user)
-        return user ? change(read, user, wanted, moved, batch) : create(read, wanted, moved, batch)
-      }
-      return { find, decide }
-    },
-    // A row with an id means no other user by its username.
-    namesOf: ({ row: { id }, key }, user) =>
-      [user?.usernameKey ?? (id === undefined ? key : undefined)].filter(name => name !== undefined),
-    uniqueNamesOf({ row: { id }, key, form, texts: { nickname } }, user) {
-      const before = user && nicknameKey(user.nickname)
-      const ofNickname = user && form.nickname === undefined ? '' : nicknameKey(nickname ?? '')
-      return [
-        ...(id !== undefined && key !== undefined && key !== user?.usernameKey
-          ? [{ field: 'username', name: key }]
-          : []),
-        ...(ofNickname !== '' && ofNickname !== before ? [{ field: 'nickname', name: claimOf(nickname!) }] : []),
-      ]
-    },
-    namesAfter: ({ row, key }) => (row.id === undefined || key === undefined ? [] : [key]),
-    seenOf,
-    async apply(entries, { of, t, record, by: notice, administratorId: id }) {
-      const applied = await registrar.apply(entries, { notice, id, continued: of.keepIds }, t)
-      for (const [index, result] of applied.entries()) {
-        const entry = entries[index]!
-        const nickname = 'user' in entry ? entry.details?.nickname : entry.nickname
-        if (result instanceof Taken && nickname)
-          applied[index] = new Taken(await suggest(users, result.more.fields ?? [], nickname, t))
-      }
-      for (const [index, entry] of entries.entries()) {
-        if (!('user' in entry) || typeof applied[index] !== 'number') continue
-        const { user, organizationId: to = null, passwordHash } = entry
-        if (moves(entry))
-          await record({ action: 'user.set-organization', subject_id: user.id, object: moveObject(user, to) })
-        if (passwordHash !== undefined) await record({ action: 'user.set-password', subject_id: user.id })
-      }
-      return applied
-    },
+    ]
+    if (keys.some(key => taken.has(key))) {
+      groups.push([])
+      taken = new Set()
+    }
+    for (const key of keys) taken.add(key)
+    groups.at(-1)!.push(read)
   }
+  return groups
+}
+
+/** The names of a user among touched records. A row with an id means no other user by its username. */
+function namesOf({ row: { id }, key }: Read, user: BatchedUser | undefined): string[] {
+  return [user?.usernameKey ?? (id === undefined ? key : undefined)].filter(name => name !== undefined)
+}
+
+/** A unique name that a row gives to its user, under its field, with its name among touched records. */
+interface Claim {
+  readonly field: string
+  readonly name: string
+}
+
+function uniqueNamesOf({ row: { id }, key, form, texts: { nickname } }: Read, user: BatchedUser | undefined): Claim[] {
+  const before = user && nicknameKey(user.nickname)
+  const ofNickname = user && form.nickname === undefined ? '' : nicknameKey(nickname ?? '')
+  return [
+    ...(id !== undefined && key !== undefined && key !== user?.usernameKey ? [{ field: 'username', name: key }] : []),
+    ...(ofNickname !== '' && ofNickname !== before ? [{ field: 'nickname', name: claimOf(nickname!) }] : []),
+  ]
 }
 
 /** The name of a nickname among touched records: no key of a username has such a character. */

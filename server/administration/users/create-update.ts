@@ -89,8 +89,9 @@ export function userCreateUpdateRpcs(deps: Deps) {
       return transact(async ({ t, record }) => {
         const id = await registrar.add(user, t)
         if (becomesAdministrator) await notifyAdministrators(administrator, { action: 'user.add', subjectId: id }, t)
-        await record({ action: 'user.add', subject_id: id, object: `role:${role}` })
-        return { user: toAdministeredUser(await references.user.lock(id, t), masterKey, { keys: true }) }
+        const added = await references.user.lock(id, t)
+        await record({ action: 'user.add', subject_id: id, object: `role:${role}` }, added)
+        return { user: toAdministeredUser(added, masterKey, { keys: true }) }
       }).catch(error => refuseTaken(error, () => takenNames(users, complete)))
     },
 

@@ -153,11 +153,11 @@ const places = {
   address: '',
 } as const
 
-function activationObstacles(row: AdministeredUserRow, { provider }: Standing): Obstacle[] {
-  const { role, active, organizationId, organizationActive } = row
+function activationObstacles(row: AdministeredUserRow, { provider, keysWork }: Standing): Obstacle[] {
+  const { role, active, organizationId } = row
   const obstacle = (reason: string, command: string) => inTheWay(['activate'], reason, command)
   const inactiveOrganization =
-    organizationId !== null && !organizationActive
+    keysWork === false
       ? obstacle(
           'Its organization is inactive: its keys don’t work.',
           `auth-admin organizations activate ${organizationId}`,

@@ -9,6 +9,7 @@ import type { Transaction } from '../../database/database.js'
 import type { AdministeredUserRow, AdministeredUsers } from '../../models/administered-user.js'
 import type { Models } from '../../models/define-models.js'
 import type { Administered } from '../../models/email.js'
+import { administratorUser } from '../../models/user-state.js'
 import type { Settings } from '../../process/settings.js'
 import { moveObject, type Registrar } from '../../registration/registrar.js'
 import { refuse } from '../../requests/refusal.js'
@@ -151,13 +152,13 @@ export function changingUser(deps: Pick<UserChangeDeps, 'references' | 'notifyAd
     changing({
       lock: references.user.lock,
       show: (row: AdministeredUserRow) => toAdministeredUser(row, masterKey),
-      async record({ t, record }, done: UserDone, before, { id, role }, administrator) {
-        const { action } = done
+      async record({ t, record }, done: UserDone, before, after, administrator) {
+        const [{ action }, { id, role }] = [done, after]
         if ([before.role, role].includes('ROLE_ADMIN') || action === 'user.set-password') {
           const given = action === 'user.set-role' ? role : undefined
           await notifyAdministrators(administrator, { action, subjectId: id, role: given }, t)
         }
-        await record({ ...done, subject_id: id })
+        await record({ ...done, subject_id: id }, after)
       },
       answer: row => ({ user: toAdministeredUser(row, masterKey, { keys }) }),
     })
@@ -179,8 +180,8 @@ export async function keepAnAdministrator(
   row: AdministeredUserRow,
   t: Transaction,
 ): Promise<void> {
-  const administers = row.role === 'ROLE_ADMIN' && row.active && !row.suspended
-  if (administers && !(await administeredUsers.anotherAdministrator(row.id, t))) refuse(Reason.LAST_ADMINISTRATOR)
+  if (administratorUser.of(row) && !(await administeredUsers.anotherAdministrator(row.id, t)))
+    refuse(Reason.LAST_ADMINISTRATOR)
 }
 
 /** Refuses with WRONG_STATE to change a deleted user. */

@@ -19,6 +19,7 @@ import { mailboxForFile } from '../../_helpers/mailbox.js'
 import { endsOrWaits } from '../../_helpers/models.js'
 import {
   password,
+  type SignedUp,
   serviceForFile,
   serviceWithClock,
   startTestService,
@@ -425,24 +426,35 @@ test('the obstacles to recovery by e-mail are listed: no address, failed e-mails
 test('the obstacles to recovery by answers are listed: too few that count, when more will count, retired questions', async t => {
   const own = await serviceWithClock(t, settings())
   const chief = await openLocal(t, own)
-  const user = await own.signUp('ROLE_CLIENT', { securityquestion: '1', securityanswer: 'Rex' })
-  const byAnswers = async () => {
-    const { obstacles } = await chief.explainUser({ user: user.username })
+  const byAnswers = async ({ username }: SignedUp) => {
+    const { obstacles } = await chief.explainUser({ user: username })
     return obstacles
       .filter(({ prevents }) => prevents === 'recover by answers')
       .map(({ reason, command, seconds }) => [reason, command, seconds])
   }
   const saved = ': the user saves them when signed in.'
-  t.deepEqual(await byAnswers(), [[`1 of 2 required answers count${saved}`, '', undefined]])
+  const late = await own.signUp('ROLE_CLIENT')
+  t.deepEqual(await byAnswers(late), [[`0 of 2 required answers count${saved}`, '', undefined]])
+  await own.clock.pass(25 * 3600)
+  const session = await own.login(late.username)
+  await setAnswer(session, 1, 'Rex', own)
+  t.deepEqual(await byAnswers(late), [[`0 of 2 required answers count, 1 more later${saved}`, '', undefined]])
+  await own.clock.pass(1800)
+  await setAnswer(session, 2, 'Assis', own)
+  // When the second one counts.
+  t.deepEqual(await byAnswers(late), [[`0 of 2 required answers count, 2 more later${saved}`, '', 24 * 3600]])
+
+  const user = await own.signUp('ROLE_CLIENT', { securityquestion: '1', securityanswer: 'Rex' })
+  t.deepEqual(await byAnswers(user), [[`1 of 2 required answers count${saved}`, '', undefined]])
   // Answers saved long after sign-up count after a day.
   await own.clock.pass(25 * 3600)
   await setAnswer(await own.login(user.username), 2, 'Assis', own)
   await own.clock.pass(3600)
-  t.deepEqual(await byAnswers(), [[`1 of 2 required answers count, 1 more later${saved}`, '', 23 * 3600]])
+  t.deepEqual(await byAnswers(user), [[`1 of 2 required answers count, 1 more later${saved}`, '', 23 * 3600]])
   await own.clock.pass(23 * 3600)
-  t.deepEqual(await byAnswers(), [])
+  t.deepEqual(await byAnswers(user), [])
   await own.registry.questions.setActive(2, false)
-  const [[reason, offer]] = (await byAnswers()) as [[string, string]]
+  const [[reason, offer]] = (await byAnswers(user)) as [[string, string]]
   t.regex(reason, /^Fewer than 2 of its questions are offered: “.+” is retired\.$/)
   t.is(offer, 'auth-admin questions offer 2')
 })

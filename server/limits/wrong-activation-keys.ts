@@ -1,14 +1,14 @@
-// Failures in a window of time that all replicas count together, as far as this process knows them: a refusal needs no
-// statement.
+// Wrong activation keys of each user in a window of time, which all replicas count together, as far as this process knows them: a
+// refusal needs no statement. What an account may fail otherwise is in access/sign-in.ts, and a network in rate-limits.ts.
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { type Limit, Refusal } from '../requests/refusal.js'
+import { Refusal } from '../requests/refusal.js'
 import { maxEntries } from './cache-size.js'
 
 /** Minimum milliseconds between two reads of failures that have reached the limit. */
 const confirmedFor = 250
 
-/** Failures of a subject. Times are in ms. */
+/** Failures of a user. Times are in ms. */
 interface Cached {
   readonly count: number
   readonly until: number
@@ -17,11 +17,9 @@ interface Cached {
 }
 
 /**
- * Creates the failures of subjects, such as users, by id, in a process. `max` failures in a window reach the limit; `now` is a
- * clock in ms.
+ * Creates the failures of users, by id, in a process. `max` failures in a window reach the limit; `now` is a clock in ms.
  */
-export function createFailures(deps: {
-  readonly limit: Limit
+export function createWrongActivationKeys(deps: {
   readonly max: number
   /** Counts a failure for all replicas. Returns the failures of the window, and the seconds until it ends. */
   readonly count: (id: number) => Promise<{ readonly count: number; readonly seconds: number }>
@@ -29,7 +27,7 @@ export function createFailures(deps: {
   readonly read: (id: number) => Promise<number>
   readonly now: () => number
 }) {
-  const { limit, max, count, read, now } = deps
+  const { max, count, read, now } = deps
   /** Counts by id. */
   const counts = new LRUCache<number, Cached>(maxEntries(100_000))
   /** Attempts in flight by id. */
@@ -40,7 +38,7 @@ export function createFailures(deps: {
     return cached && cached.until > now() ? cached : { count: 0, until: 0 }
   }
 
-  const reached = (retryAfter: number) => new Refusal(Reason.TOO_MANY_ATTEMPTS, { retryAfter, limit })
+  const reached = (retryAfter: number) => new Refusal(Reason.TOO_MANY_ATTEMPTS, { retryAfter, limit: 'activation' })
 
   return {
     /**

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { explain } from '../../exit-codes.js'
+import { explain } from '../../../exit-codes.js'
 
 /** Attempts of a call that fails because the service is busy or away, and seconds between two of them. */
 const attempts = { most: 8, seconds: 15 }
