@@ -31,7 +31,7 @@ export function questionKey(text: string): string {
 /**
  * Returns the key of an answer to a security question, by the rules of questions. All apostrophes and accents that stand alone are
  * one, so are all hyphens and dashes, and full stops at the end don't count: telephones replace them while one types. Empty when
- * the text has no other characters.
+ * the text has no other characters. Saved answers are hashes of their keys: other rules need another scheme of hashes.
  */
 export function answerKey(text: string): string {
   const unify = (typed: string) => typed.replace(/[‘’‛′`´ʹʻʼʽˈˊˋ＇｀]/g, "'").replace(/[\p{Pd}−⁃]/gu, '-')

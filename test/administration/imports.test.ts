@@ -984,6 +984,8 @@ test.serial(
         { form: newUser({ nickname: own.nickname }), line: 7 },
         { form: newUser({ nickname: `${nickname} B` }), line: 8 },
         { form: newUser({ nickname: `${nickname} b` }), line: 9 },
+        // It gets another nickname than its username.
+        { form: newUser({ username: nickname, nickname: '' }), line: 10 },
       ],
     ]
     const counts: unknown[] = []
@@ -991,7 +993,7 @@ test.serial(
       const id = await start(ImportKind.USERS, { dryRun })
       await api.importBatch({ id, users: batches[0]! })
       const { rejected } = await api.importBatch({ id, firstRow: 2, users: batches[1]! })
-      const { created, rejected: refused } = (await api.finishImport({ id, rows: 8 })).import!
+      const { created, rejected: refused } = (await api.finishImport({ id, rows: 9 })).import!
       counts.push([created, refused, ...problems(rejected)])
       const messages = rejected.map(({ problems }) => problems[0]!.message)
       t.deepEqual(
@@ -1002,7 +1004,7 @@ test.serial(
       t.is((await importUsers([{ form: newUser({ nickname: free }) }], { dryRun: true })).answer.created, 1)
     }
     t.deepEqual(counts[0], counts[1])
-    t.deepEqual((counts[0] as unknown[]).slice(0, 2), [3, 5])
+    t.deepEqual((counts[0] as unknown[]).slice(0, 2), [4, 5])
   },
 )
 

@@ -9,7 +9,9 @@ import { ListEmailsResponseSchema } from '../../proto/gen/auth/v1/administration
 import { type AdministrationClient, openLocal, openSignedIn, reasonOf } from '../_helpers/administration.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
 import { ask } from '../_helpers/database.js'
+import { scrape } from '../_helpers/metrics.js'
 import { startTestService } from '../_helpers/service.js'
+import { idOf } from '../_helpers/tokens.js'
 import { waitFor } from '../_helpers/wait.js'
 
 const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
@@ -105,6 +107,34 @@ test('diagnosis reports each fault', async t => {
   t.is(worse['signing key'], undefined)
   t.regex(worse['recovery e-mails']!, /^warning /)
 })
+
+for (const [AUTH_STRICT, says] of [
+  ['off', 'neither an e-mail address nor answers to two questions: 2'],
+  ['on', 'no e-mail address: 3'],
+] as const)
+  test(`diagnosis and a metric count active accounts that only the password lets in, with AUTH_STRICT=${AUTH_STRICT}`, async t => {
+    const more = { ...settings, AUTH_METRICS_ADDRESS: '127.0.0.1:0', AUTH_STRICT }
+    const service = await startTestService(t, more)
+    const sql = (text: string) => ask(service.env.DATABASE_URL!, text)
+    await sql(`UPDATE users SET email = 'admin@example.org'`)
+    const states = {
+      ...{ 'no way': '', 'one answer': '1', 'two answers': '1, 2', 'an address': '' },
+      ...{ inactive: '', suspended: '' },
+    }
+    for (const [state, questions] of Object.entries(states)) {
+      const id = idOf((await service.signUp('ROLE_CLIENT')).token)
+      await sql(`UPDATE users SET active = ${state !== 'inactive'}, suspended = ${state === 'suspended'},
+        email = ${state === 'an address' ? `'ana@example.org'` : 'NULL'} WHERE id = ${id}`)
+      await sql(`INSERT INTO answers (user_id, question_id, answer_hash)
+        SELECT ${id}, unnest(ARRAY[${questions}]::int[]), 'x'`)
+    }
+    const found = await examine(await openSignedIn(t, service))
+    t.is(found['ways back'], `warning Of the newest 5 active accounts, those with ${says}.`)
+    const counted = async () => (await scrape(service)).value('auth_accounts_without_way_back')
+    t.true(says.endsWith(`: ${await waitFor(counted)}`))
+    await sql(`UPDATE users SET email = 'ana@example.org'`)
+    t.regex((await examine(await openSignedIn(t, service)))['ways back']!, /^ok /)
+  })
 
 test('diagnosis checks when the certificate of the service expires', async t => {
   const authority = createAuthority('Operations')

@@ -23,7 +23,7 @@ test('refusals, reasons of imports and obstacles are in the language of the term
   for (let n = 0; n < 10; n++)
     await service.request('POST', '/users/login', { query: { username, password: `${password}!` } })
   const list = join(await temporaryFolder(t), 'users.csv')
-  await writeFile(list, `username,nickname,state,city,role\nx,,SPX,Bauru,ROLE_ADMIN\n`)
+  await writeFile(list, `username,nickname,state,city,role\nx,,SPX,Bauru,ROLE_ADMIN\ny,#N/D,SP,Bauru,ROLE_CLIENT\n`)
   const user = await remoteUser(t, service)
   const login = await user.login()
   t.is(login.code, 0, login.stderr)
@@ -32,12 +32,14 @@ test('refusals, reasons of imports and obstacles are in the language of the term
       missing: 'O usuário ninguém não existe. Para procurar parte de um nome, execute `auth-admin users list --text`.',
       field: /Informe a sigla do estado, exatamente 2 caracteres\./,
       imported: /Informe a sigla do estado, exatamente 2 caracteres\. Uma importação não cria administradores\./,
+      cell: /A planilha mostra um erro aqui: corrija a célula\./,
       locked: /Bloqueado depois de 10 senhas erradas[^.]* \(faltam \d+ min\)\./,
     },
     en: {
       missing: 'There is no user ninguém. To search for a part of a name, run `auth-admin users list --text`.',
       field: /Give the code of the state, exactly 2 characters\./,
       imported: /Give the code of the state, exactly 2 characters\. An import doesn’t create administrators\./,
+      cell: /A spreadsheet shows an error here: correct the cell\./,
       locked: /Locked after 10 wrong passwords[^.]* \(\d+ min left\)\./,
     },
   }
@@ -49,7 +51,8 @@ test('refusals, reasons of imports and obstacles are in the language of the term
       const missing = await run('users', 'show', 'ninguém')
       t.deepEqual([missing.code, missing.stderr.includes(expected.missing)], [3, true], `${about} ${missing.stderr}`)
       t.regex((await run('users', 'edit', username, '--state', 'SPX')).stderr, expected.field, about)
-      t.regex((await run('users', 'import', list, '--dry-run')).stderr, expected.imported, about)
+      const { stderr } = await run('users', 'import', list, '--dry-run')
+      for (const reason of [expected.imported, expected.cell]) t.regex(stderr, reason, about)
       t.regex((await run('users', 'why', username)).stdout.replace(/\s+/g, ' '), expected.locked, about)
       // For scripts, JSON is the same everywhere.
       const { obstacles } = JSON.parse((await run('users', 'why', username, '--json')).stdout)

@@ -310,11 +310,18 @@ async function mailed(headers: Record<string, string> = {}) {
   return { ...user, email, entry, key }
 }
 
-/** Whether the address of a user is proved. */
-async function isProved(on: TestService, token: string): Promise<boolean> {
+/** What a user learns of its ways back. */
+async function waysBack(on: TestService, token: string) {
   const { json } = await on.request('POST', '/auth.v1.Users/GetMe', { token, body: { withWaysBack: true } })
-  return json.waysBack.emailProved === true
+  return json.waysBack
 }
+const isProved = async (on: TestService, token: string) => (await waysBack(on, token)).emailProved === true
+
+test('the own record says how many answers count, if it is asked for ways back', async t => {
+  const { token } = await answered()
+  t.deepEqual(await waysBack(service, token), { answers: 3 })
+  t.deepEqual(await waysBack(service, (await service.signUp('ROLE_CLIENT')).token), {})
+})
 
 test('the mailed key signs in once, and proves the address; the token names the method', async t => {
   const { username, token, key } = await mailed()

@@ -595,7 +595,7 @@ test('every sentence that a problem document or an administrator can get is tran
   const rooms = ['users', 'forgotpasswords', 'access', 'registration', 'requests', 'rules', 'passwords']
   rooms.push('administration', 'administration/imports', 'administration/users')
   const sentences: string[] = []
-  for (const folder of [...rooms.map(room => `server/${room}`), 'gateway']) {
+  for (const folder of [...rooms.map(room => `server/${room}`), 'gateway', 'cli/files']) {
     // The gateway has further texts, in pages and metrics.
     const before = folder === 'gateway' ? /new HttpError\(\s*'\w+',\s*/ : /(?<=[\s(,:])/
     const sentence = new RegExp(`${before.source}(['\`])([A-Z][^'\`\\n]*\\.)\\1`, 'g')

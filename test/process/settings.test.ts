@@ -66,9 +66,9 @@ const parsed: [setting: keyof Settings, value: unknown, env: Record<string, stri
   ['corsOrigins', ['https://a.example', 'http://b:3000'], { AUTH_CORS_ORIGINS: 'https://a.example, http://b:3000' }],
   [
     'corsOrigins',
-    ['capacitor://localhost', 'ionic://localhost', 'tauri://localhost:8080', 'app://.', 'https://a.example'],
+    ['capacitor://localhost', 'ionic://localhost', 'tauri://localhost:8080', 'app://.', 'ftp://a.example'],
     {
-      AUTH_CORS_ORIGINS: 'capacitor://localhost,Ionic://LocalHost,tauri://localhost:8080/,app://.,https://a.example',
+      AUTH_CORS_ORIGINS: 'capacitor://localhost,Ionic://LocalHost,tauri://localhost:8080/,app://.,ftp://a.example',
     },
   ],
   ['audience', 'auth-administration', { AUTH_AUDIENCE: 'auth-administration' }],

@@ -6,6 +6,7 @@ import { UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
 import {
   allPages,
   anotherAdministrator,
+  openAdministration,
   openLocal,
   openSignedIn,
   reasonOf,
@@ -180,6 +181,16 @@ for (const [how, set] of Object.entries(newPasswords)) {
     )
   })
 }
+
+test('a new password of an administrator ends the lock of its sign-in to Administration', async t => {
+  const { username } = await anotherAdministrator(t, service, admin)
+  const { signIn } = openAdministration(t, service)
+  for (let i = 0; i < 10; i++) await reasonOf(signIn({ username, password: 'errada-errada' }))
+  t.is(await reasonOf(signIn({ username, password })), 'TOO_MANY_ATTEMPTS')
+  const next = 'sete girafas bem altas'
+  await admin.setPassword({ user: username, password: next })
+  await waitForValue(() => reasonOf(signIn({ username, password: next })), 'none')
+})
 
 interface Holding {
   readonly username: string
