@@ -227,7 +227,7 @@ function toQueued({ parameters, ...email }: Row<typeof attributes>): QueuedEmail
 export function createEmails(database: Database) {
   const table = defineTable(database, 'emails', attributes)
   const add = async (intent: EmailIntent, locale: string, transaction?: Transaction) => {
-    await table.create({ ...intent, locale }, { transaction })
+    await table.create({ ...intent, locale, createdAt: fromNow(0), nextAttemptAt: fromNow(0) }, { transaction })
   }
   return {
     /** Returns e-mails by id. `failed` selects only permanent failures (true) or only the others (false). */

@@ -153,7 +153,7 @@ test('requests for e-mails use one database connection at a time, however many a
   // No request can add to the queue in the meantime.
   await holder.query('BEGIN; LOCK TABLE emails IN EXCLUSIVE MODE')
   const asked = users.flatMap(user => [askPartner(on, user, email), sendKey(service, 'ninguém', email)])
-  const waiting = () => lockWaiters(service.registry.database, '%INSERT INTO emails %')
+  const waiting = () => lockWaiters(service.registry.database, '%INSERT INTO "emails" %')
   await waitForValue(waiting, count => count > 0)
   await sleep(200)
   t.is(await waiting(), 1)
