@@ -7,6 +7,7 @@ import { password, serviceForFile, teardownOfFile } from '../_helpers/service.js
 import { serviceKey } from '../_helpers/service-key.js'
 import { forge } from '../_helpers/tokens.js'
 import { outcome, verifierOf } from '../_helpers/verifiers.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 const hooks = teardownOfFile()
@@ -75,7 +76,10 @@ test('who is let in with which token', async t => {
   }
   const lines = ['']
   const head = Object.keys(seen)
-  for (const [who, token] of Object.entries(await tokens())) {
+  const given = await tokens()
+  // It learns of the suspension by the feed.
+  await waitForValue(() => outcome(verifier, given.suspended), 'INVALID_TOKEN')
+  for (const [who, token] of Object.entries(given)) {
     const words = [who]
     for (const ask of Object.values(seen)) words.push(String(await ask(token)))
     lines.push(words.join('  '))
