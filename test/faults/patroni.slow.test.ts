@@ -424,7 +424,9 @@ async function startCluster(t: Teardown) {
           /\b(db\d):6432 check port 8008/g,
           (_, db: Name) => `127.0.0.1:${of[db][6432]} check port ${of[db][8008]}`,
         )
-        .replace(/\b(db\d|0\.0\.0\.0):(\d+)/g, (_, host: string, port: keyof Ports) => {
+        // All addresses are one here.
+        .replace(',http://127.0.0.1:2379', '')
+        .replace(/\b(db\d|0\.0\.0\.0|192\.0\.2\.1):(\d+)/g, (_, host: string, port: keyof Ports) => {
           return `127.0.0.1:${(of[host as Name] ?? of[name])[port]}`
         })
         .replace(/port( ?= ?)(\d+)/g, (_, is: string, port: keyof Ports) => `port${is}${of[name][port]}`)
