@@ -151,7 +151,7 @@ function check(value: unknown, depth: number, count: number): number {
       throw new HttpError('MALFORMED_REQUEST', 'The body contains an unpaired surrogate.')
   } else if (typeof value === 'object' && value !== null) {
     if (depth === 0) throw new HttpError('MALFORMED_REQUEST', 'The body is nested too deeply.')
-    for (const item of Array.isArray(value) ? value : Object.values(value)) counted = check(item, depth - 1, counted)
+    for (const item of Object.values(value)) counted = check(item, depth - 1, counted)
   }
   return counted
 }

@@ -87,7 +87,7 @@ function bind<M extends DescMethodUnary, P extends Policy, Contexts extends [unk
       async handle(request, call) {
         if (!isMessage<M['input']>(request, method.input))
           throw new TypeError(`This isn't a request of ${method.name}.`)
-        const admits = async (claims: Claims) => admit?.(request, { claims, call })
+        const admits = (claims: Claims) => admit?.(request, { claims, call })
         const { checking, find } = await enter(policy, { request, call, admits })
         if (deps.settings.strict === 'on') checkStrictly(policy, call)
         // A message that can't be decoded has no fields for the RPC to list.
@@ -142,7 +142,7 @@ export interface CallersDeps extends TransactionDeps {
 }
 
 /** A caller that an RPC admits. */
-interface Admitted<Contexts extends [unknown, unknown]> {
+interface Entered<Contexts extends [unknown, unknown]> {
   readonly checking: Contexts[1]
   /** Finds the target. Refuses when there is none. */
   find(): Contexts[0] | Promise<Contexts[0]>
@@ -152,7 +152,7 @@ interface Admitted<Contexts extends [unknown, unknown]> {
 interface Arrival {
   readonly request: Message & TargetFields
   readonly call: IncomingCall
-  admits(claims: Claims): Promise<void>
+  admits(claims: Claims): Promise<void> | undefined
 }
 
 /** The fields of a request that may name its target. */
@@ -163,7 +163,7 @@ interface TargetFields extends Partial<Record<keyof References, string>> {
 }
 
 /** Identifies the caller of an RPC. Refuses a caller that its row doesn't permit. */
-type Entrance<P, Contexts extends [unknown, unknown]> = (policy: P, arrival: Arrival) => Promise<Admitted<Contexts>>
+type Entrance<P, Contexts extends [unknown, unknown]> = (policy: P, arrival: Arrival) => Promise<Entered<Contexts>>
 
 type PublicEntrances = { readonly [K in keyof PublicPolicies]: Entrance<PublicPolicies[K], PublicContexts[K]> }
 
@@ -184,7 +184,7 @@ function publicEntrances(deps: CallersDeps): PublicEntrances {
     async user(policy, arrival) {
       const { call } = arrival
       const { caller, named, find, lock } = await identifyUser(deps, policy, arrival)
-      const changes = { auditContext: auditContext(call, caller.user), lock }
+      const changes = () => ({ auditContext: auditContext(call, caller.user), lock })
       const transact = transactFor(deps, { policy, ...arrival }, changes)
       return { checking: { call, caller, target: named }, find: () => ({ call, caller, target: find(), transact }) }
     },
@@ -329,7 +329,12 @@ function enterAsAdministrator<Target>(
       checking: { call, administrator },
       async find() {
         const target = permitOn(await subject.find(arrival.request, call))
-        return { call, administrator, target, transact: transactFor(deps, { policy, ...arrival }, changesOf(target)) }
+        return {
+          call,
+          administrator,
+          target,
+          transact: transactFor(deps, { policy, ...arrival }, () => changesOf(target)),
+        }
       },
     }
   }

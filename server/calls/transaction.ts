@@ -45,13 +45,14 @@ class ValidatedOnly extends Error {
   }
 }
 
-/** Returns the `transact` of a call. */
+/** Returns the `transact` of a call. Few calls change anything, so `changesOf` makes what a change needs. */
 export function transactFor<Target>(
   deps: TransactionDeps,
   { policy, request, call }: Permitted,
-  changes: Changes<Target>,
+  changesOf: () => Changes<Target>,
 ): Transact<Target> {
   return async (work, options) => {
+    const changes = changesOf()
     checkPresence(call)
     const run = async (t: Transaction) => {
       const target = await changes.lock(t)

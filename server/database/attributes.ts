@@ -98,11 +98,15 @@ export function selectList(of: Attributes, alias: string, prefix = ''): string {
     .join(', ')
 }
 
+/** Returns an SQL expression as a value of an attribute. Sequelize accepts one instead of any value, but most of its types don't declare it. */
+export function expression<T>(text: string): T {
+  return literal(text) as unknown as T
+}
+
 /** Returns an SQL expression: the time `seconds` from now, by the clock of the database, which all replicas share. */
 export function fromNow(seconds: number): Date {
   if (!Number.isFinite(seconds)) throw new TypeError('Seconds must be a number.')
-  // Sequelize accepts an expression instead of any value, but most of its types don't declare it.
-  return literal(`now() + make_interval(secs => ${seconds})`) as unknown as Date
+  return expression(`now() + make_interval(secs => ${seconds})`)
 }
 
 /** Returns the column name of an attribute that sets none. */

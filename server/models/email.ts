@@ -1,8 +1,9 @@
-import { literal, Op, type Transaction } from 'sequelize'
+import { Op, type Transaction } from 'sequelize'
 import {
   attribute,
   bigint,
   defineTable,
+  expression,
   fromNow,
   hasDefault,
   integer,
@@ -341,7 +342,7 @@ export function createEmails(database: Database) {
     },
     /** Schedules another attempt after `delay` seconds; without a delay, marks a permanent failure. `error` has no secrets. */
     async failed(id: string, error: string, delay: number | undefined) {
-      const priority = literal('greatest(priority, 1)') as unknown as number
+      const priority = expression<number>('greatest(priority, 1)')
       const nextAttemptAt = delay === undefined ? null : fromNow(delay)
       await table.update({ lastError: error, nextAttemptAt, priority }, { where: { id } })
     },

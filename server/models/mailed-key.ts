@@ -68,10 +68,8 @@ export function createMailedKeys(
     masterKey.digest(`mailed-key ${purpose} ${userId}`, key)
 
   /** Whether a row has this key, and it is valid. */
-  const valid = (userId: number, purpose: Purpose, key: string) => {
-    const keyDigest = digest(userId, purpose, key)
-    return { userId, purpose, keyDigest, expiresAt: { [Op.gt]: fromNow(0) } }
-  }
+  const valid = (userId: number, purpose: Purpose, key: string) => sql`m.user_id = ${userId}
+    AND m.purpose = ${purpose} AND m.key_digest = ${digest(userId, purpose, key)} AND m.expires_at > now()`
 
   async function replace(
     userId: number,
@@ -121,20 +119,21 @@ export function createMailedKeys(
       return rows.map(row => row.get())
     },
     /** Spends a recovery key. Of parallel calls, only one returns true. */
-    spend: async (userId: number, key: string, transaction: Transaction) =>
-      (await table.destroy({ where: valid(userId, 'recovery', key), transaction })) > 0,
+    async spend(userId: number, key: string, t: Transaction) {
+      const spend = sql('mailed-key-spend')`
+        DELETE FROM mailed_keys m WHERE ${valid(userId, 'recovery', key)} RETURNING 1`
+      return (await database.run(spend, t)).length > 0
+    },
     /** Spends a code, and returns the e-mail address that it confirms; undefined for a wrong code. */
-    async spendEmail(userId: number, code: string, transaction: Transaction) {
-      const where = valid(userId, 'email', code)
-      const row = await table.findOne({ where, transaction, lock: transaction.LOCK.UPDATE })
-      await row?.destroy({ transaction })
-      return row?.get().email ?? undefined
+    async spendEmail(userId: number, code: string, t: Transaction) {
+      const spend = sql('mailed-key-spend-email')`
+        DELETE FROM mailed_keys m WHERE ${valid(userId, 'email', code)} RETURNING email`
+      return (await first(database.run<{ email: string }>(spend, t)))?.email
     },
     /** Returns the organization of an activation key that works. With a transaction, locks it, and spends the key. */
     organizationOf(userId: number, key: string, t?: Transaction) {
       const found = sql`SELECT ${held}, m.key_digest FROM mailed_keys m JOIN organizations o ON o.id = m.organization_id
-        WHERE m.user_id = ${userId} AND m.purpose = 'activation' AND m.key_digest = ${digest(userId, 'activation', key)}
-          AND m.expires_at > now() AND ${keysWork}`
+        WHERE ${valid(userId, 'activation', key)} AND ${keysWork}`
       // Locks the organization first: an attempt while the organization is inactive doesn't spend the key.
       const spend = sql('mailed-key-spend-activation')`
         WITH organization AS (${found} ${holdForMember})

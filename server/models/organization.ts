@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto'
-import { literal, Op, type Transaction } from 'sequelize'
+import { Op, type Transaction } from 'sequelize'
 import { advisoryKeys } from '../database/advisory-keys.js'
 import {
   type Attribute,
@@ -7,6 +7,7 @@ import {
   column,
   day,
   defineTable,
+  expression,
   flag,
   hasDefault,
   integer,
@@ -174,7 +175,7 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
     async add({ activationKey, active = true, ...details }: NewOrganization, transaction: Transaction) {
       const { digest, sealed } = newActivationKey(masterKey, activationKey)
       const key = { nameKey: nicknameKey(details.name), keyDigest: digest, keySealed: sealed }
-      const row = { creationDate: literal(database.today.text) as unknown as string, ...details, ...key, active }
+      const row = { creationDate: expression<string>(database.today.text), ...details, ...key, active }
       return (await table.create(row, { transaction })).get()
     },
     /** Changes attributes of an organization. */
@@ -248,8 +249,8 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
     /** Returns those of the organizations that exist, which stay as they are until the transaction ends. */
     async hold(ids: readonly number[], transaction: Transaction): Promise<HeldOrganization[]> {
       // In the order of ids, so that two transactions can't deadlock.
-      const held = { where: { id: { [Op.in]: ids } }, order: ['id'], transaction, lock: transaction.LOCK.SHARE }
-      return (await table.findAll({ attributes: ['id', 'active'], ...held })).map(row => row.get())
+      const options = { attributes: ['id', 'active'], order: ['id'], transaction, lock: transaction.LOCK.SHARE }
+      return (await table.findAll({ ...options, where: { id: { [Op.in]: ids } } })).map(row => row.get())
     },
   }
 }

@@ -3,7 +3,7 @@
 import { randomBytes } from 'node:crypto'
 import { hostname } from 'node:os'
 import { literal, Op } from 'sequelize'
-import { defineTable, fromNow, key, type Row, text, time } from '../database/attributes.js'
+import { defineTable, expression, fromNow, key, type Row, text, time } from '../database/attributes.js'
 import type { Database, Transaction } from '../database/database.js'
 import { holdSchema, newestMigration } from '../database/migrate.js'
 import { version } from '../process/version.js'
@@ -38,7 +38,7 @@ export function describeProcess({ kind, id, version }: Process): string {
 }
 
 // Not now(): a transaction may have waited for a migration.
-const present = literal('clock_timestamp()') as unknown as Date
+const present = expression<Date>('clock_timestamp()')
 const isRunning = literal(`abs(extract(epoch FROM clock_timestamp() - seen_at)) < ${seconds}`)
 
 /** Creates the processes in a database. */

@@ -4,7 +4,8 @@ import { snakeCase } from '../database/attributes.js'
 import { sql } from '../database/sql.js'
 
 function stateOf<V extends Readonly<Record<string, string | boolean | null>>>(where: V) {
-  const conditions = Object.entries(where).map(([attribute, value]) => {
+  const values = Object.entries(where)
+  const conditions = values.map(([attribute, value]) => {
     const column = `u.${snakeCase(attribute)}`
     if (value === null) return `${column} IS NULL`
     return typeof value === 'boolean' ? `${value ? '' : 'NOT '}${column}` : `${column} = '${value}'`
@@ -15,7 +16,7 @@ function stateOf<V extends Readonly<Record<string, string | boolean | null>>>(wh
     /** For a statement, of a user `u`. */
     sql: sql.text(conditions.join(' AND ')),
     /** Whether a row is in it. */
-    of: (row: { readonly [A in keyof V]: unknown }) => Object.keys(where).every(name => row[name] === where[name]),
+    of: (row: { readonly [A in keyof V]: unknown }) => values.every(([name, value]) => row[name] === value),
   }
 }
 

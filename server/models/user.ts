@@ -1,5 +1,5 @@
 import DataLoader from 'dataloader'
-import { col, literal, type Transaction } from 'sequelize'
+import type { Transaction } from 'sequelize'
 import {
   type Attribute,
   attribute,
@@ -7,6 +7,7 @@ import {
   column,
   day,
   defineTable,
+  expression,
   flag,
   fromNow,
   hasDefault,
@@ -222,14 +223,14 @@ export function createUsers(
     purposes: readonly Purpose[],
     transaction: Transaction,
   ): Promise<void> {
-    const next = literal('token_generation + 1') as unknown as number
+    const next = expression<number>('token_generation + 1')
     await table.update({ ...changes, tokenGeneration: next }, { where: { id }, transaction })
     await voidKeys(id, purposes, transaction)
   }
 
   /** Restarts the expiry of an account that was never activated. */
   const restartExpiry = () => ({
-    unactivatedSeenAt: literal('CASE WHEN unactivated_seen_at IS NOT NULL THEN now() END') as unknown as Date,
+    unactivatedSeenAt: expression<Date>('CASE WHEN unactivated_seen_at IS NOT NULL THEN now() END'),
   })
 
   async function addProviderKey(userId: number, transaction: Transaction): Promise<void> {
@@ -412,12 +413,12 @@ export function createUsers(
     },
     /** Hides a user, blocks its sign-in, revokes every token and voids mailed activation keys. */
     async delete(id: number, transaction: Transaction) {
-      const before = { suspendedBeforeDeletion: col('suspended') as unknown as boolean }
+      const before = { suspendedBeforeDeletion: expression<boolean>('suspended') }
       await revoke(id, { deletedAt: fromNow(0), ...before, suspended: true }, allPurposes, transaction)
     },
     /** Restores a deleted user as it was. Tokens stay revoked. */
     async undelete(id: number, transaction: Transaction) {
-      const before = col('suspended_before_deletion') as unknown as boolean
+      const before = expression<boolean>('suspended_before_deletion')
       await table.update({ deletedAt: null, suspended: before, ...restartExpiry() }, { where: { id }, transaction })
     },
   }
