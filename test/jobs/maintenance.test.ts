@@ -333,6 +333,19 @@ test('imported answers work before and after idle threads of two replicas have h
   t.deepEqual([await recover(users[1]!, answer(1), answer(2)), await recover(users[1]!, answer(1), wrong)], [200, 422])
 })
 
+test('the hashing of imported answers goes on soon after an error, and after all threads were busy', async t => {
+  const models = await openModels(t)
+  const [user, { id }] = [await addUser(models, 'ana'), await models.questions.add({ question: '?', questionKey: '?' })]
+  await models.database.run(
+    sql`INSERT INTO answers (user_id, question_id, answer_hash) VALUES (${user}, ${id}, 'keyed1:x')`,
+  )
+  const outcomes = [() => Promise.reject(new Error('a fault')), async () => undefined, async () => 'hashed']
+  const times = { first: 0, interval: 1e9, afterFailure: 10 }
+  t.teardown(startWrapping(models, { wrap: () => outcomes.shift()!() }, log, times))
+  await waitForValue(() => texts(models, 'SELECT answer_hash AS text FROM answers'), ['hashed'])
+  t.is(outcomes.length, 0)
+})
+
 test('a sign-in doesn’t wait behind answers that are to be hashed, and a stop ends the round', async t => {
   const { registry, settings } = await startTestService(t)
   const { pool, passwords } = createHashing(registry, { ...settings, bcryptCost: 10 }, { now: Date.now, count: 1 })

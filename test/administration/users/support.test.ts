@@ -301,6 +301,17 @@ for (const [says, hold] of Object.entries(limits)) {
   })
 }
 
+test('wrong mailed keys are no obstacle any more once the key has expired', async t => {
+  const says = 'recover by e-mail: Locked after 5 wrong mailed keys from one address.'
+  const { username, fill } = await limits[says]!()
+  await fill()
+  const [locked] = await why(username)
+  t.true(locked?.startsWith(says), locked)
+  const { id } = (await admin.getUser({ user: username })).user!.record!
+  await ask(service.env.DATABASE_URL!, `UPDATE mailed_keys SET expires_at = now() WHERE user_id = ${id}`)
+  t.deepEqual(await why(username), [])
+})
+
 test('a recovery key that was requested with another address is said to administrators, in one event an hour, and to nobody else', async t => {
   const [{ username, email, id }, other] = [await free(), await free()]
   const none = await service.signUp('ROLE_CLIENT')
