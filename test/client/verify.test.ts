@@ -2,6 +2,8 @@
 import { generateKeyPairSync, randomBytes } from 'node:crypto'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import { fromBinary, toBinary } from '@bufbuild/protobuf'
+import { timestampFromMs, timestampMs } from '@bufbuild/protobuf/wkt'
 import { Code, ConnectError, createClient, createRouterTransport } from '@connectrpc/connect'
 import test from 'ava'
 import jwt from 'jsonwebtoken'
@@ -12,9 +14,10 @@ import { requireToken as forFastify } from '../../proto/client/fastify.js'
 import type { UsersChange } from '../../proto/client/index.js'
 import { createVerifier, type Verified, VerifyError } from '../../proto/client/verify.js'
 import { notActivated } from '../../proto/client/verify-error.js'
+import { PollRequestSchema, PollResponseSchema } from '../../proto/gen/auth/v1/changes_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { openLocal } from '../_helpers/administration.js'
-import { type SignedUp, serviceForFile, serviceWithClock } from '../_helpers/service.js'
+import { type SignedUp, serviceForFile, serviceWithClock, startTestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { claimsOf, createForger, forge, headerOf, idOf, nowInSeconds } from '../_helpers/tokens.js'
 import { createNetwork, move, outcome, paths, registryOf, revoke, verifierOf } from '../_helpers/verifiers.js'
@@ -109,6 +112,52 @@ test('a verifier knows the revocations from before its start', async t => {
   const sealed = await verifierOf(t, service)
   await waitForValue(() => outcome(sealed, token), 'INVALID_TOKEN')
   t.is(await outcome(await verifierOf(t, service), token), 'INVALID_TOKEN')
+})
+
+test('a token of a retired key is refused once the feed says so, without a call, while the keys can’t be read', async t => {
+  const own = await startTestService(t)
+  const network = createNetwork()
+  const verifier = await verifierOf(t, own, { fetch: network.fetch })
+  const { token } = await own.institution(await own.organization())
+  const { kid } = headerOf(token)
+  const unseen = await forge(own, token, {})
+  t.is(await outcome(verifier, token), 'signature')
+  network.broken.add(paths.keys)
+  await (await openLocal(t, own, { reason: 'a test' })).retireSigningKey({ kid, confirm: kid })
+  await waitForValue(() => outcome(verifier, token), 'INVALID_TOKEN')
+  t.is(await outcome(verifier, unseen), 'INVALID_TOKEN')
+  t.false(network.calls.includes(paths.verify))
+})
+
+test('a page of the feed from a server that is behind takes back no revocation, and nothing looks older', async t => {
+  const { token } = await service.institution(await service.organization())
+  const other = await service.institution(await service.organization())
+  const { sub, ver } = claimsOf(token)
+  let behind: Response | undefined
+  let applied = false
+  const verifier = await verifierOf(t, service, {
+    async fetch(input, init) {
+      if (!String(input).endsWith(paths.poll)) return fetch(input, init)
+      applied = fromBinary(PollRequestSchema, init!.body as Buffer).cursor === 'behind'
+      // No later page corrects it.
+      if (applied) return new Promise((_, reject) => init!.signal!.addEventListener('abort', reject))
+      if (behind) return behind
+      const response = await fetch(input, init)
+      const page = fromBinary(PollResponseSchema, new Uint8Array(await response.clone().arrayBuffer()))
+      const ours = page.revocations.find(each => each.sub === sub && each.minGeneration > ver)
+      if (ours) {
+        ours.minGeneration = ver
+        page.asOf = timestampFromMs(timestampMs(page.asOf!) - 90_000)
+        page.cursor = 'behind'
+        behind = new Response(toBinary(PollResponseSchema, page), { headers: { 'content-type': 'application/proto' } })
+      }
+      return response
+    },
+  })
+  await revoke(service.http, token)
+  await waitFor(() => applied)
+  t.is(await outcome(verifier, token), 'INVALID_TOKEN')
+  t.is(await outcome(verifier, other.token), 'signature')
 })
 
 test('a key that the registry doesn’t know, or without the scope, is refused with a reason', async t => {
