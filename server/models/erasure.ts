@@ -33,7 +33,7 @@ const holdsAddressOf = (id: number) => sql`address IS NOT NULL
 
 /**
  * Tables whose rows belong to one user, in the order of locks: a sign-in by a mailed key spends the key before it stores the
- * known network.
+ * known network. They would also cascade, in another order and without being counted.
  */
 const owned = [
   'former_usernames',

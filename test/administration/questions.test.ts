@@ -1,8 +1,15 @@
 /** Questions of administrators: answers survive every change, and custom questions can be linked. */
 import test, { type ExecutionContext } from 'ava'
-import { type AdministrationClient, allPages, openSignedIn, reasonOf, whenFree } from '../_helpers/administration.js'
+import {
+  type AdministrationClient,
+  allPages,
+  openLocal,
+  openSignedIn,
+  reasonOf,
+  whenFree,
+} from '../_helpers/administration.js'
 import { ask } from '../_helpers/database.js'
-import { startTestService, type TestService } from '../_helpers/service.js'
+import { serviceWithClock, startTestService, type TestService } from '../_helpers/service.js'
 
 /** A new service, with its administrator. */
 async function start(t: ExecutionContext) {
@@ -74,6 +81,20 @@ test('answers to an application’s custom question count for login once it is l
   t.is(await signIn(service, dora.username, { [own!.record!.id!]: 'lulu', 2: 'natal' }), 200)
   const [event] = await service.registry.audit.list({ action: 'question.link', limit: 1 })
   t.is(event?.object, 'question:1')
+})
+
+test('a link replaces no answer that counts, not even one that another is to replace', async t => {
+  const service = await serviceWithClock(t)
+  const fields = { securityquestion: 'Nome do seu pet?', securityanswer: 'Rex' }
+  const { username, token } = await service.signUp('ROLE_CLIENT', fields)
+  await saveAnswer(service, token, 1, 'Fofinho')
+  await saveAnswer(service, token, 2, 'Recife')
+  await service.clock.pass(25 * 3600)
+  // Counts a day later.
+  await saveAnswer(service, await service.login(username), 1, 'Mimi')
+  const local = await openLocal(t, service)
+  t.is((await local.linkQuestion({ text: 'Nome do seu pet?', question: '1' })).linked, 0)
+  t.is(await signIn(service, username, { 1: 'fofinho', 2: 'recife' }), 200)
 })
 
 test('linking a custom question makes the answers of all its users count, however many they are', async t => {

@@ -1,5 +1,5 @@
 /** `auth-admin backup` and `restore`: what is restored and what isn't, always entirely or not at all. */
-import { readdir, readFile, stat, unlink, utimes, writeFile } from 'node:fs/promises'
+import { mkdir, readdir, readFile, stat, unlink, utimes, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import { contents, done, newIdentity, textOf, writeText } from '../_helpers/backups.js'
@@ -520,6 +520,11 @@ test('a backup in a folder is named by time, and `--keep` deletes the oldest one
   done(await runCli(await elsewhere(t), ['restore', made.file, '--identity', identity]))
   t.deepEqual(made.deleted, old.slice(0, 2))
   t.deepEqual((await readdir(folder)).sort(), [...all.filter(each => !made.deleted.includes(each)), name].sort())
+  // What can't be deleted leaves the new backup, and something to do.
+  await mkdir(join(folder, old[0]!))
+  const left = await runCli(env, backup)
+  t.is(left.code, 6)
+  t.regex(left.stdout, /The backup is complete, but older ones can’t be deleted/)
   const keep = (...args: string[]) => runCli(env, ['backup', ...args, '--recipient', recipient])
   await assertRefusals(t, keep, [
     [/--keep/, 2, file, '--keep', '2'],

@@ -678,11 +678,17 @@ test('an administrator with locked one-time codes is listed until it is unlocked
   await own.confirmTotp({ code: totp.generate().replace(/.../, '$&-') })
   await ask(
     service.env.DATABASE_URL!,
-    `UPDATE totp_secrets SET failures = 10, day_failures = 10, locked_at = now() - interval '2 days'`,
+    `UPDATE totp_secrets SET failures = 10, day_failures = 10, day_ends = now() + interval '1 day', locked_at = now() - interval '2 days'`,
   )
   const [lockout, ...others] = (await api.listLockouts({})).lockouts
   t.like(lockout, { user: id, failures: { length: 1, 0: { proof: 'one-time code', seconds: 0 } } })
   t.deepEqual(others, [])
   await api.unlockUser({ user: username })
   t.deepEqual((await api.listLockouts({})).lockouts, [])
+  // Neither count goes on.
+  const codes = (await api.explainUser({ user: username })).failures.filter(({ proof }) => proof === 'one-time code')
+  t.deepEqual(
+    codes.map(({ count }) => count),
+    [0, 0],
+  )
 })
