@@ -83,10 +83,9 @@ interface Stamped extends Covered {
   readonly mac: Buffer | null
 }
 
-/** Maximum events sealed in a transaction, events verified in a step, and steps in a call. */
+/** Maximum events sealed in a transaction or verified in a step, and steps in a call. */
 const batch = 1000
-const stride = 2000
-const strides = 10
+const steps = 20
 
 // Time limits of a transaction: a process that hangs blocks others for at most 2 s.
 const limits = sql`set_config('statement_timeout', '2s', true), set_config('lock_timeout', '2s', true),
@@ -115,7 +114,7 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
     const read = sql('audit-next-events')`
       SELECT ${stamped}, address_digest AS digest, id, hash, extract(epoch FROM at)::text AS at,
         coalesce(at >= now() - make_interval(secs => ${seconds}), false) AS young
-      FROM audit_events WHERE id > ${from.id} ORDER BY id LIMIT ${stride}`
+      FROM audit_events WHERE id > ${from.id} ORDER BY id LIMIT ${batch}`
     const rows = await database.run<Row>(read, t)
     let { id, hash } = from
     for (const row of rows) {
@@ -126,19 +125,19 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
       id += 1
       hash = row.hash
     }
-    return { id, hash, more: rows.length === stride }
+    return { id, hash, more: rows.length === batch }
   }
 
   /** Returns the first staged event with an invalid MAC, as `staged:<number>`; undefined when there is none. */
   async function verifyStaged(t: Transaction): Promise<string | undefined> {
     for (let seq = '0', more = true; more; ) {
       const read = sql('audit-staged-events')`
-        SELECT ${stamped}, address_digest AS digest, seq FROM audit_staged WHERE seq > ${seq} ORDER BY seq LIMIT ${stride}`
+        SELECT ${stamped}, address_digest AS digest, seq FROM audit_staged WHERE seq > ${seq} ORDER BY seq LIMIT ${batch}`
       const rows = await database.run<Stamped & { seq: string }>(read, t)
       const wrong = rows.find(row => !isGenuine(row))
       if (wrong) return `staged:${wrong.seq}`
       seq = rows.at(-1)?.seq ?? seq
-      more = rows.length === stride
+      more = rows.length === batch
     }
     return undefined
   }
@@ -247,7 +246,7 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
           const brokenAt = (broken: string) => ({ ...resultAt(), broken })
           if (!isSigned(begin)) return brokenAt('checkpoint')
           if (begin.first !== null && Number(begin.first) <= Number(begin.id)) return brokenAt(begin.first)
-          for (let step = 0; at.more && step < strides; step++) {
+          for (let step = 0; at.more && step < steps; step++) {
             const before = at.id
             at = await follow(at, null, t)
             events += at.id - before
