@@ -265,11 +265,7 @@ function createAction(route: Route, revision: Revision, options: GatewayOptions 
       if (route.protected && isUnread) await checkCaller(exchange)
       throw error
     }
-    const { malformed, secretsInQuery } = input
-    const { message } = await call(exchange, input.message, {
-      ...(malformed && { 'x-malformed-fields': malformed }),
-      ...(secretsInQuery && { 'x-secrets-in-query': secretsInQuery }),
-    })
+    const { message } = await call(exchange, input.message, input.headers)
     if (route.holds?.(message) === false) {
       const { detail, headers } = problemOfCode(Code.Unavailable)
       throw new HttpError('UNAVAILABLE', detail, headers)

@@ -38,12 +38,11 @@ interface Input {
 export interface Translated {
   readonly message: Message
   /**
-   * Body fields and parameters of the wrong type, with the expected type, as `application/x-www-form-urlencoded` pairs.
-   * They are absent from the message, and the RPC refuses them together with all other invalid fields.
+   * Headers for the RPC, which refuses all invalid fields together. `x-malformed-fields`: body fields and parameters of the wrong
+   * type, which are absent from the message, with the expected type, as `application/x-www-form-urlencoded` pairs.
+   * `x-secrets-in-query`: names of the secrets in the query, separated by commas.
    */
-  readonly malformed: string | undefined
-  /** Names of the secrets in the query, separated by commas; undefined without any. */
-  readonly secretsInQuery: string | undefined
+  readonly headers: Record<string, string>
 }
 
 /** Fields of a wrong type, with the expected type, and lists that are too long. */
@@ -119,8 +118,11 @@ export function createRead(
       if (name !== `{${variable}}` || values[variable] === undefined) setParameter(variable, name)
     }
     if (compatibility && rpc === Users.method.signUp) adaptSignUp(message)
-    const secretsInQuery = inQuery.size > 0 ? [...inQuery].join() : undefined
-    return { message, malformed: encodeMalformed(malformed), secretsInQuery }
+    const headers: Record<string, string> = {}
+    const wrong = encodeMalformed(malformed)
+    if (wrong) headers['x-malformed-fields'] = wrong
+    if (inQuery.size > 0) headers['x-secrets-in-query'] = [...inQuery].join()
+    return { message, headers }
   }
 }
 

@@ -61,11 +61,7 @@ export function createCallers(
      * The user of a token, and the user with the username, read by the same statement; the caller itself without a username,
      * undefined if there is no such user. Refuses with INVALID_TOKEN when the token is revoked, or its user gone or suspended.
      */
-    async identify(
-      call: Call,
-      claims: Verified,
-      { named: usernameKey, expired }: { readonly named?: string | undefined } & Pick<UserRights, 'expired'> = {},
-    ) {
+    async identify(call: Call, claims: Verified, { expired }: Pick<UserRights, 'expired'> = {}, usernameKey?: string) {
       const [id, { kid }] = [Number(claims.sub), claims]
       const find = expired ? users.findRefresher : users.findTokenHolder
       const found =
@@ -97,7 +93,7 @@ function tokenIn({ authorization = '' }: IncomingCall): string | undefined {
 /** The caller; undefined when the token is revoked or its session ended, or its user gone or suspended. */
 function toCaller(claims: Verified, user: CallerRow | undefined): Caller | undefined {
   if (!user || user.suspended || user.tokenGeneration !== claims.ver) return undefined
-  const session = { ...sessionOf(claims), expiresAt: claims.exp }
+  const session = sessionOf(claims)
   if (endedWithAddress(session, user)) return undefined
   return { user, session, admin: administratorUser.of(user), enrolled: user.enrolled }
 }

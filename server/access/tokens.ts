@@ -76,9 +76,9 @@ export interface Session {
 const sessionIdLength = 36
 
 /** The session of a token. Its id is in the token's own: method and time don't suffice, as two can begin in the same second. */
-export function sessionOf({ jti, amr, auth_time }: Claims) {
+export function sessionOf({ jti, amr, auth_time, exp }: Verified) {
   const [id, refreshes] = [jti.slice(0, sessionIdLength), Number(jti.slice(sessionIdLength + 1)) || 0]
-  return { id, refreshes, method: amr[0], startedAt: auth_time }
+  return { id, refreshes, method: amr[0], startedAt: auth_time, expiresAt: exp }
 }
 
 /** When a session ends, in seconds since 1970. */

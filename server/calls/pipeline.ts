@@ -87,7 +87,7 @@ function bind<M extends DescMethodUnary, P extends Policy, Contexts extends [unk
       async handle(request, call) {
         if (!isMessage<M['input']>(request, method.input))
           throw new TypeError(`This isn't a request of ${method.name}.`)
-        const admits = (claims: Claims) => admit?.(request, { claims, call })
+        const admits = admit && ((claims: Claims) => admit(request, { claims, call }))
         const { checking, find } = await enter(policy, { request, call, admits })
         if (deps.settings.strict === 'on') checkStrictly(policy, call)
         // A message that can't be decoded has no fields for the RPC to list.
@@ -152,7 +152,7 @@ interface Entered<Contexts extends [unknown, unknown]> {
 interface Arrival {
   readonly request: Message & TargetFields
   readonly call: IncomingCall
-  admits(claims: Claims): Promise<void> | undefined
+  readonly admits: ((claims: Claims) => Promise<void>) | undefined
 }
 
 /** The fields of a request that may name its target. */
@@ -185,7 +185,7 @@ function publicEntrances(deps: CallersDeps): PublicEntrances {
       const { call } = arrival
       const { caller, named, find, lock } = await identifyUser(deps, policy, arrival)
       const changes = () => ({ auditContext: auditContext(call, caller.user), lock })
-      const transact = transactFor(deps, { policy, ...arrival }, changes)
+      const transact = transactFor(deps, policy, arrival, changes)
       return { checking: { call, caller, target: named }, find: () => ({ call, caller, target: find(), transact }) }
     },
 
@@ -216,10 +216,10 @@ function publicEntrances(deps: CallersDeps): PublicEntrances {
 async function identifyUser(deps: CallersDeps, policy: UserRights, { request, call, admits }: Arrival) {
   const { callers, users, administeredUsers } = deps
   const claims = await callers.claimsOf(call, policy)
-  await admits(claims)
+  if (admits) await admits(claims)
   checkPresence(call)
   const key = policy.target === 'username' && !isBlank(request.username) ? usernameKey(request.username!) : undefined
-  const found = await callers.identify(call, claims, { ...policy, named: key })
+  const found = await callers.identify(call, claims, policy, key)
   const { caller } = found
   const id = policy.target === 'usersid' ? request.answer?.usersid : undefined
   const named = id === undefined || id === caller.user.id ? found.target : await users.byId(id)
@@ -333,7 +333,7 @@ function enterAsAdministrator<Target>(
           call,
           administrator,
           target,
-          transact: transactFor(deps, { policy, ...arrival }, () => changesOf(target)),
+          transact: transactFor(deps, policy, arrival, () => changesOf(target)),
         }
       },
     }

@@ -31,9 +31,8 @@ export interface Changes<Target> {
   ): Promise<void>
 }
 
-/** A call behind its row. */
+/** A call that is permitted. */
 interface Permitted {
-  readonly policy: Policy
   readonly request: Message & { readonly validateOnly?: boolean }
   readonly call: Call
 }
@@ -48,7 +47,8 @@ class ValidatedOnly extends Error {
 /** Returns the `transact` of a call. Few calls change anything, so `changesOf` makes what a change needs. */
 export function transactFor<Target>(
   deps: TransactionDeps,
-  { policy, request, call }: Permitted,
+  policy: Policy,
+  { request, call }: Permitted,
   changesOf: () => Changes<Target>,
 ): Transact<Target> {
   return async (work, options) => {

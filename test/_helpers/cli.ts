@@ -197,7 +197,8 @@ export function openTerminal(
       try {
         await waitFor(
           () => unseen().includes(text),
-          unseen,
+          // The end counts as something new.
+          () => [silence, unseen()],
           () => looksOf(silence),
         )
       } catch (error) {

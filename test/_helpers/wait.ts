@@ -50,7 +50,7 @@ async function poll<T>(
 ): Promise<T> {
   const end = performance.now() + longest
   let last: string | undefined
-  for (let quiet = 0; quiet < most(); quiet++) {
+  for (let quiet = 0; ; quiet++) {
     const looking = Promise.resolve(look())
     if (!(await within(end - performance.now(), looking))) break
     const found = await looking
@@ -58,6 +58,8 @@ async function poll<T>(
     const now = inspect(await saw(), { maxStringLength: null })
     if (now !== last) quiet = 0
     last = now
+    // `most` may have become less since the look before.
+    if (quiet >= most()) break
     await sleep(pause)
   }
   throw new Error(`timed out waiting for ${what}; last seen: ${last}`)
