@@ -2,7 +2,7 @@
 import type { Client, Transport } from '@connectrpc/connect'
 import type { AdministeredUser, Administration } from '../proto/gen/auth/v1/administration_pb.js'
 import type { AdministrationPolicy } from '../server/policy/row.js'
-import type { NamedContext } from './contexts.js'
+import type { NamedContext, ServerOptions } from './contexts.js'
 import { explain } from './exit-codes.js'
 import { type Opening, openSession } from './local.js'
 import { askText, canAsk } from './terminal/ask.js'
@@ -13,11 +13,7 @@ import { interruptProgress } from './terminal/progress.js'
 export type Api = Client<typeof Administration>
 
 /** Options of every command. */
-export interface GlobalOptions {
-  /** Works on the database itself, in any context. */
-  readonly local?: boolean
-  /** Name of the context to use. */
-  readonly context?: string
+export interface GlobalOptions extends ServerOptions {
   /** Reason for a change on the database itself: a server records none. */
   readonly reason?: string
   /** One JSON document instead of text. */

@@ -99,7 +99,9 @@ export async function chooseContext(named: string | undefined): Promise<NamedCon
 
 /** Options of a command that say where it works. */
 export interface ServerOptions {
+  /** Works on the database itself, in any context. */
   readonly local?: boolean
+  /** Name of the context to use. */
   readonly context?: string
 }
 

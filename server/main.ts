@@ -62,7 +62,7 @@ async function main(): Promise<void> {
     ])
     if (service === 'late') {
       // A database that this process launched must not outlive it.
-      await at.then(({ release }) => release())
+      await at.then(({ stop }) => stop())
       return ['the start']
     }
     if (drain > 0 && service) {

@@ -1,6 +1,7 @@
 // The process that answers runs most checks (server/administration/doctor.ts). This file adds those of the machine of the
 // command line: whether it gets an answer, its settings, and who may read the files that they name.
 import { stat } from 'node:fs/promises'
+import type { Check as Found } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Api, GlobalOptions } from '../administration.js'
 import type { Command } from '../command.js'
 import { contextOf } from '../contexts.js'
@@ -9,14 +10,7 @@ import { printJson, say } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
 /** What was examined, and what was found. */
-interface Check {
-  readonly check: string
-  /** `ok`, `warning` or `failed`. */
-  readonly status: string
-  readonly detail: string
-  /** What to do about it; empty when nothing needs doing. */
-  readonly fix: string
-}
+type Check = Pick<Found, 'check' | 'status' | 'detail' | 'fix'>
 
 /** Adds `auth-admin doctor`. */
 export function addDoctor(program: Command): void {

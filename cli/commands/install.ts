@@ -12,9 +12,7 @@ export function addInstall(program: Command): void {
     .description('Install the registry, or update its tables. It keeps existing data, and you can run it again.')
     .option('--yes', 'don’t ask at a terminal')
     .json()
-    .addHelpText(
-      'after',
-      `
+    .remarks(`
 Creates or updates the tables and, if missing, issuer and audience of tokens
 (AUTH_ISSUER, AUTH_AUDIENCE), the first signing key, and security questions in
 Portuguese. The first run creates the default administrator AUTH_ADMIN_USERNAME
@@ -26,8 +24,7 @@ It names the database first. A terminal asks before it updates existing tables.
 
 Examples:
   $ auth-admin install
-  $ AUTH_ADMIN_PASSWORD_FILE=/run/secrets/admin auth-admin install`,
-    )
+  $ AUTH_ADMIN_PASSWORD_FILE=/run/secrets/admin auth-admin install`)
     .action(async (options: { yes?: boolean; json?: boolean }) => {
       const database = await announce('Installing in', options)
       const work = async ({ registry, settings, actor, passwords }: Session) => {

@@ -19,9 +19,7 @@ export function addMasterKey(program: Command): void {
     .option('--new-key-file <file>', 'file with the new key; - for standard input')
     .option('--yes', 'don’t ask at a terminal')
     .json()
-    .addHelpText(
-      'after',
-      `
+    .remarks(`
 AUTH_MASTER_KEY is the current key. The new key must have at least 32 bytes, in
 base64 or hexadecimal. A terminal prompts for it twice, without showing it.
 There is no flag for the key itself, because other users of the system could see
@@ -36,8 +34,7 @@ data keys don't change.
 Examples:
   $ auth-admin master-key rotate --new-key-file /run/secrets/new-master-key
   $ (umask 077; openssl rand -base64 32 > new-key)
-  $ auth-admin master-key rotate --new-key-file new-key`,
-    )
+  $ auth-admin master-key rotate --new-key-file new-key`)
     .action(async (options: { newKeyFile?: string; yes?: boolean; json?: boolean }) => {
       if (options.newKeyFile === undefined && !canAsk(options)) {
         misuse('Without a terminal, pass --new-key-file; - is standard input.')

@@ -8,9 +8,7 @@ export function addSetPassword(users: Command): void {
   withUser(users.command('set-password').signIn('setPassword'))
     .description('Set a password and sign the user out everywhere. The user gets an e-mail about it.')
     .option('--password-file <file>', 'file with the password; - for standard input')
-    .addHelpText(
-      'after',
-      `
+    .remarks(`
 The rules of sign-up apply to the password. A line break at the end of the file
 is ignored. A terminal prompts for it twice, without showing it. There is no
 flag for the password itself, because other users of the system could see it.
@@ -19,8 +17,7 @@ Examples:
   $ auth-admin users set-password '(11)98765-4321'
   $ auth-admin users set-password admin --password-file /run/secrets/admin
   $ generate-password | auth-admin users set-password admin --password-file - \\
-      --local --reason 'lost, called in'`,
-    )
+      --local --reason 'lost, called in'`)
     .administers(async (api, name: string | undefined, options: Named & { passwordFile?: string }) => {
       const { passwordFile: file } = options
       if (file === undefined && !canAsk(options)) {

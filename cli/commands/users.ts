@@ -12,7 +12,7 @@ export function addUsers(program: Command): void {
   const users = program
     .command('users')
     .description('Manage users: look-up, registration, activation, roles, suspension, passwords, locks, data, files.')
-    .addHelpText('after', '\nName a user by username, whose case doesn’t matter, or by id: 7 or #7.')
+    .remarks('Name a user by username, whose case doesn’t matter, or by id: 7 or #7.')
   addUserLists(users)
   addUserCreateUpdate(users)
   addUserState(users)

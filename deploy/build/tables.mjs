@@ -3,7 +3,6 @@ import { readFile } from 'node:fs/promises'
 import { ScalarType } from '@bufbuild/protobuf'
 import { createGatewayMetrics } from '../../dist/gateway/metrics.js'
 import { firstSentence } from '../../dist/gateway/openapi/comments.js'
-import { grpcCode } from '../../dist/gateway/openapi/rpc-comments.js'
 import { gatewayReasons } from '../../dist/gateway/problem.js'
 import { routes, rowOf } from '../../dist/gateway/routes.js'
 import { Reason } from '../../dist/proto/gen/auth/v1/reason_pb.js'
@@ -13,7 +12,7 @@ import { createUndeclaredProxies } from '../../dist/server/observability/undecla
 import { auditActions } from '../../dist/server/policy/audit-actions.js'
 import { describeSettings } from '../../dist/server/process/settings.js'
 import { statusOf } from '../../dist/server/requests/reasons.js'
-import { limitMeanings } from '../../dist/server/requests/refusal.js'
+import { limitMeanings, Refusal } from '../../dist/server/requests/refusal.js'
 
 const read = name => readFile(new URL(`../../${name}`, import.meta.url), 'utf8')
 
@@ -83,7 +82,7 @@ function resultOf({ rpc, result, mediaType }) {
 }
 
 const reasonNames = Object.keys(Reason).filter(name => Number.isNaN(Number(name)) && name !== 'UNSPECIFIED')
-const codeOf = name => grpcCode(Reason[name])
+const codeOf = name => new Refusal(Reason[name]).codeName
 
 /** Every reason with its meaning and what to do. */
 export async function reasons() {

@@ -17,7 +17,7 @@ import { aboutReason, describeReasons, exampleOfProblem, problemSchema, reasonSc
 import { withoutLastParagraph } from './rpc-comments.js'
 import { createSchemas, type Schema, type Schemas } from './schemas.js'
 
-/** Requests of operations and their answers, by RPC, and problem documents by reason (examples.json). */
+/** Requests of operations and their answers, by RPC, and problem documents that say more than their reason (examples.json). */
 interface Examples {
   readonly operations: Readonly<
     Record<

@@ -1,10 +1,10 @@
 /** What an OpenAPI document says about refusals: their schemas, reasons and examples. */
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { statusOf } from '../../server/requests/reasons.js'
+import { Refusal } from '../../server/requests/refusal.js'
 import { gatewayReasons, type Problem, problemDocument, problemOfReason } from '../problem.js'
 import { refusalsOf, routes } from '../routes.js'
 import { type Comments, firstSentence } from './comments.js'
-import { grpcCode } from './rpc-comments.js'
 import type { Schema } from './schemas.js'
 
 /** The schema of problem documents. */
@@ -55,7 +55,7 @@ export function describeReasons(comments: Comments): Schema {
       const meaning = firstSentence(about)
       const remedy = about.slice(meaning.length).trim()
       if (reason === undefined) return [name, { status: asOfGateway(name).status, meaning, remedy }]
-      return [name, { status: statusOf(reason), code: grpcCode(reason), meaning, remedy }]
+      return [name, { status: statusOf(reason), code: new Refusal(reason).codeName, meaning, remedy }]
     }),
   )
 }

@@ -1,6 +1,5 @@
 /** The last paragraph of each RPC's comment in proto/: where HTTP has it, and why it refuses, with the gRPC codes. */
 import type { DescService } from '@bufbuild/protobuf'
-import { Code } from '@connectrpc/connect'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
@@ -58,12 +57,7 @@ function placeOf({ method, path, revisions }: NonNullable<Policy['http']>): stri
 
 /** A reason with its gRPC code. */
 export function withCode(reason: ReasonName): string {
-  return `${reason} (${grpcCode(Reason[reason])})`
-}
-
-/** The gRPC code of a reason, as the specification writes it. */
-export function grpcCode(reason: Reason): string {
-  return Code[new Refusal(reason).code].replace(/(?<=[a-z])(?=[A-Z])/g, '_').toUpperCase()
+  return `${reason} (${new Refusal(Reason[reason]).codeName})`
 }
 
 /** A comment without the paragraph, for documents that have it as data. */

@@ -12,7 +12,7 @@ import type { UndeclaredProxies } from '../observability/undeclared-proxy.js'
 import { createMailTransport, describe, refusesName, within } from '../outbox/transport.js'
 import { measureHashing } from '../passwords/threads.js'
 import { adminPasswordFiles } from '../process/data-folder.js'
-import { formatAddress, isLocalUrl, type Settings } from '../process/settings.js'
+import { isLocalUrl, type Settings } from '../process/settings.js'
 import { makeAdministrator } from '../rules/roles.js'
 
 /** The result of a check, with a fix unless it is `ok`. */
@@ -59,9 +59,6 @@ export function diagnose(deps: Deps): AdministrationRpcs['diagnose'] {
 }
 
 const unforeseen = 'See the log of this process, and try again.'
-
-/** A command on the database itself has the settings of its shell, which say nothing of the service. */
-const isServer = ({ undeclaredProxies }: Deps) => undeclaredProxies !== undefined
 
 /** Checks that the others depend on, in this order. */
 const foundations: Checks = {
@@ -351,10 +348,8 @@ const surroundings: Checks = {
     return ok(detail)
   },
 
-  async certificate(deps) {
-    const { tlsCert } = deps.settings
-    if (!tlsCert)
-      return ok(`AUTH_TLS_CERT is not set${isServer(deps) ? ': this server doesn’t use TLS' : ' in this environment'}.`)
+  async certificate({ settings: { tlsCert } }) {
+    if (!tlsCert) return ok('AUTH_TLS_CERT is not set.')
     const ends = new Date(new X509Certificate(await readFile(tlsCert)).validTo)
     const days = Math.floor((ends.getTime() - Date.now()) / 86_400_000)
     const on = ends.toISOString().slice(0, 10)
@@ -362,15 +357,5 @@ const surroundings: Checks = {
     if (days < 0) return failed(`The certificate of AUTH_TLS_CERT expired on ${on}.`, fix)
     const detail = `The certificate of AUTH_TLS_CERT is valid until ${on}, for ${many(days, 'day')}.`
     return days < 30 ? warning(detail, fix) : ok(detail)
-  },
-
-  async administration(deps) {
-    const { adminAddress, tlsCert } = deps.settings
-    const here = isServer(deps) ? '' : ' in this environment'
-    if (!adminAddress) return ok(`AUTH_ADMIN_ADDRESS is off${here}: administration works on the database itself.`)
-    const detail = `AUTH_ADMIN_ADDRESS is ${formatAddress(adminAddress)}${here}`
-    if (tlsCert) return ok(`${detail}, with TLS.`)
-    // Without TLS, the settings allow only a loopback address.
-    return ok(`${detail}, which only this machine can reach.`)
   },
 }

@@ -1,6 +1,5 @@
 // The line of a call in the access log: how it ended, for whom, and how long it took.
 import type { DescMethodUnary } from '@bufbuild/protobuf'
-import { Code } from '@connectrpc/connect'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { traceIdOf } from '../observability/tracing.js'
 import type { Call } from '../requests/call.js'
@@ -19,11 +18,11 @@ const margin = 100
 /** Returns the outcome of a call: CANCELLED if it ended because its caller disconnected before the deadline. */
 export function outcomeOf({ gone, deadline }: Call, refusal: Refusal | undefined): Outcome {
   if (!refusal) return { status: 'OK', reason: undefined }
-  const { code, reason } = refusal
+  const { codeName, reason } = refusal
   // No caller gets this refusal, so it needs no separate reason.
   if (reason === Reason.DEADLINE_EXCEEDED && gone && Date.now() < deadline - margin)
     return { status: 'CANCELLED', reason: undefined }
-  return { status: statusNames[code]!, reason: Reason[reason]! }
+  return { status: codeName, reason: Reason[reason]! }
 }
 
 /**
@@ -45,10 +44,3 @@ export function accessLine(method: DescMethodUnary, call: Call, { status, reason
     endpoint: call.endpoint,
   }
 }
-
-/** Names of gRPC status codes, such as `NOT_FOUND`. */
-const statusNames = Object.fromEntries(
-  Object.values(Code)
-    .filter(code => typeof code === 'number')
-    .map(code => [code, Code[code]!.replace(/(?<=[a-z])(?=[A-Z])/g, '_').toUpperCase()]),
-)

@@ -55,16 +55,10 @@ export interface GrpcDeps extends Trust {
 }
 
 /** A gRPC server that listens. */
-export interface GrpcServer {
-  readonly port: number
-  /** Sets the status that health checks report. */
-  setServing(serving: boolean): void
-  /** Takes no new calls, lets calls in flight end for `grace` milliseconds, then cuts them. */
-  close(grace: number): Promise<void>
-}
+export type GrpcServer = Awaited<ReturnType<typeof startGrpcServer>>
 
 /** Starts a server at an address; port 0 means any free port. */
-export async function startGrpcServer(address: Address, deps: GrpcDeps): Promise<GrpcServer> {
+export async function startGrpcServer(address: Address, deps: GrpcDeps) {
   const server = new Server({
     'grpc.max_receive_message_length': maxRequest,
     'grpc.max_send_message_length': 4 * 1024 * 1024,
@@ -127,8 +121,10 @@ export async function startGrpcServer(address: Address, deps: GrpcDeps): Promise
   const port = await promisify(server.bindAsync.bind(server))(formatAddress(address), credentialsOf(deps.certificates))
   return {
     port,
+    /** Sets the status that health checks report. */
     setServing: health.setServing,
-    async close(grace) {
+    /** Takes no new calls, lets calls in flight end for `grace` milliseconds, then cuts them. */
+    async close(grace: number) {
       health.close()
       server.drain(formatAddress({ ...address, port }), grace)
       // A connection without a finished TLS handshake has no calls to wait for, and no session to cut.

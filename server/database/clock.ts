@@ -1,22 +1,17 @@
 import type { Database } from './database.js'
 import { sql } from './sql.js'
 
-/** The clock of the database. Replicas compare only times of this clock, which they share. */
-interface Clock {
-  /** Returns the time in ms since 1970. */
-  now(): number
-  /** Stops reading the clock. */
-  stop(): void
-}
-
 /** Milliseconds between two readings. Between readings, the monotonic clock of the process advances the time. */
 const interval = 1_000
 
 /** Maximum milliseconds of the round trip of a reading. Slower readings are too inaccurate. */
 const maxRoundTrip = 1_000
 
-/** Reads the clock of the database now and at intervals. While the database is unavailable, the last reading applies. */
-export async function followClock(database: Pick<Database, 'read'>): Promise<Clock> {
+/**
+ * Reads the clock of the database now and at intervals. While the database is unavailable, the last reading applies. Replicas
+ * compare only times of this clock, which they share.
+ */
+export async function followClock(database: Pick<Database, 'read'>) {
   let ahead: number | undefined
   async function follow() {
     const sent = performance.now()
@@ -29,7 +24,9 @@ export async function followClock(database: Pick<Database, 'read'>): Promise<Clo
   await follow()
   const timer = setInterval(() => void follow().catch(() => {}), interval).unref()
   return {
+    /** Returns the time in ms since 1970. */
     now: () => Math.round(ahead! + performance.now()),
+    /** Stops reading the clock. */
     stop: () => clearInterval(timer),
   }
 }

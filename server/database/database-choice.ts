@@ -7,7 +7,7 @@ export interface Source {
   readonly url: string
   readonly masterKey: Buffer
   /** Releases the database. An embedded database stops when no other process uses it. */
-  release(): Promise<void>
+  stop(): Promise<void>
 }
 
 /**
@@ -25,16 +25,9 @@ export async function resolveDatabase(
         return currentDatabaseUrl()!
       },
       masterKey: masterKey!,
-      release: async () => {},
+      stop: async () => {},
     }
   // Loaded only for an embedded database.
   const { startEmbedded } = await import('../embedded/start.js')
-  const embedded = await startEmbedded({ dataDir, log, onLaunch, masterKey })
-  return {
-    get url() {
-      return embedded.url
-    },
-    masterKey: embedded.masterKey,
-    release: embedded.stop,
-  }
+  return startEmbedded({ dataDir, log, onLaunch, masterKey })
 }

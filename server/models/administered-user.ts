@@ -1,17 +1,6 @@
 import { type FindOptions, Op, type Transaction } from 'sequelize'
 import { advisoryKeys } from '../database/advisory-keys.js'
-import {
-  defineTable,
-  flag,
-  fromNow,
-  hasDefault,
-  integer,
-  key,
-  nullable,
-  type Row,
-  selectList,
-  time,
-} from '../database/attributes.js'
+import { defineTable, fromNow, type Row, selectList } from '../database/attributes.js'
 import type { Database } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
 import { nicknameKey } from '../rules/names.js'
@@ -21,16 +10,10 @@ import { daysUntilErasure } from './erasure.js'
 import { type CallerRow, enrolled, selectUsers, type User, userAttributes } from './user.js'
 import { activeUser, administratorUser, inactiveUser, presentUser } from './user-state.js'
 
+const { createdAt, activatedAt, activatedBy, deletedAt, suspendedBeforeDeletion, unactivatedSeenAt } = userAttributes
+
 /** Attributes of a user that only administration reads. */
-const administered = {
-  id: hasDefault(key(integer)),
-  createdAt: time,
-  activatedAt: nullable(time),
-  activatedBy: nullable(integer),
-  deletedAt: nullable(time),
-  suspendedBeforeDeletion: flag,
-  unactivatedSeenAt: nullable(time),
-}
+const administered = { createdAt, activatedAt, activatedBy, deletedAt, suspendedBeforeDeletion, unactivatedSeenAt }
 
 /** A user as administrators see it, including deleted users. */
 export interface AdministeredUserRow extends User, Row<typeof administered> {}
@@ -63,7 +46,7 @@ interface SignUpFilter extends Pick<UserFilter, 'afterId' | 'createdFrom' | 'cre
   readonly stretch: number
 }
 
-const columns = sql.text(selectList(administered, 'u').replace(/^u\.id, /, ', '))
+const columns = sql.text(`, ${selectList(administered, 'u')}`)
 /** Selects users for administration, with more columns. Every condition must state whether it includes deleted users. */
 export const selectAdministered = (more = sql``) => selectUsers(sql`${columns}${more}`)
 
@@ -89,7 +72,11 @@ function searched(text: string, byEmail: boolean): Query {
   return sql.all(byWords(sql`u.email`), !byEmail && byWords(sql`NULL`))
 }
 
-const unactivated = { unactivatedSeenAt: { [Op.not]: null }, ...inactiveUser.where }
+/** An account that signed up and was never activated: for a model, and for a statement, of a user `u`. */
+const unactivated = {
+  where: { unactivatedSeenAt: { [Op.not]: null }, ...inactiveUser.where },
+  sql: sql`u.unactivated_seen_at IS NOT NULL AND ${inactiveUser.sql}`,
+}
 
 // A subquery for each account uses the index by subject; a join would scan the whole log.
 const originIn = (table: Query, order: Query) =>
@@ -225,7 +212,7 @@ export function createAdministeredUsers(database: Database) {
      */
     lockLapsed(seconds: number, t: Transaction) {
       const lapsed = {
-        ...unactivated,
+        ...unactivated.where,
         unactivatedSeenAt: { [Op.lt]: fromNow(-seconds) },
         role: { [Op.ne]: 'ROLE_ADMIN' },
       }
@@ -236,7 +223,7 @@ export function createAdministeredUsers(database: Database) {
       lockFirst('deletedAt', { deletedAt: { [Op.lt]: fromNow(-daysUntilErasure * 86_400) } }, t),
     /** Locks an account that was never activated. Returns false for other accounts and for suspended ones. */
     async lockUnactivated(id: number, t: Transaction) {
-      const options = { where: { id, ...unactivated }, transaction: t, lock: t.LOCK.NO_KEY_UPDATE }
+      const options = { where: { id, ...unactivated.where }, transaction: t, lock: t.LOCK.NO_KEY_UPDATE }
       return (await idsOf(options)).length > 0
     },
     /**
@@ -252,7 +239,7 @@ export function createAdministeredUsers(database: Database) {
       )
       const found = await database.run<{ ids: number[]; next: number | null }>(sql`
         WITH examined AS MATERIALIZED (
-          SELECT id, created_at FROM users u WHERE id > ${afterId} AND u.unactivated_seen_at IS NOT NULL AND ${inactiveUser.sql} ORDER BY id LIMIT ${stretch}
+          SELECT id, created_at FROM users u WHERE id > ${afterId} AND ${unactivated.sql} ORDER BY id LIMIT ${stretch}
         )
         SELECT ARRAY (SELECT id FROM examined e WHERE ${matching} ORDER BY id LIMIT ${limit}) AS ids,
           (SELECT CASE WHEN count(*) = ${stretch} THEN max(id) END FROM examined) AS next`)

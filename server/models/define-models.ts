@@ -91,11 +91,11 @@ export async function openRegistry(
   return {
     ...defineModels(database, createStoredKeys(database, source.masterKey)),
     /** Releases the database. An embedded database stops unless another process uses it. */
-    release: source.release,
+    release: source.stop,
     /** Closes the pool and releases the database. */
     async close() {
       await database.close()
-      await source.release()
+      await source.stop()
     },
   }
 }

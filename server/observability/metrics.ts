@@ -4,6 +4,7 @@
  * of them.
  */
 import { statfs } from 'node:fs/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { DescMethodUnary } from '@bufbuild/protobuf'
 import { Counter, Gauge, Histogram } from 'prom-client'
 import { type Limit, limitMeanings } from '../requests/refusal.js'
@@ -195,11 +196,6 @@ function latest<T>(read: () => Promise<T>, set: (value: T | undefined) => void):
       .finally(() => {
         reading = undefined
       })
-    let timer: NodeJS.Timeout | undefined
-    const late = new Promise<undefined>(resolve => {
-      timer = setTimeout(() => resolve(undefined), timeout)
-    })
-    set(await Promise.race([reading, late]))
-    clearTimeout(timer)
+    set(await Promise.race([reading, sleep(timeout, undefined, { ref: false })]))
   }
 }

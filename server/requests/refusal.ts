@@ -1,4 +1,4 @@
-import type { Code } from '@connectrpc/connect'
+import { Code } from '@connectrpc/connect'
 import type { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { reasons } from './reasons.js'
 
@@ -52,6 +52,11 @@ export class Refusal extends Error {
     const [code, , text] = reasons[reason]
     super(more.text ?? text)
     this.code = code
+  }
+
+  /** The name of its gRPC status code, as the specification writes it, such as `NOT_FOUND`. */
+  get codeName(): string {
+    return Code[this.code].replace(/(?<=[a-z])(?=[A-Z])/g, '_').toUpperCase()
   }
 }
 

@@ -58,9 +58,7 @@ test('doctor says that it checks the settings of its environment, not of the ser
         'initial password': /^AUTH_DATA_DIR has no/,
         'recovery e-mails': /^AUTH_RECOVERY_EMAIL is registered/,
         'password hashes': /^AUTH_BCRYPT_COST is 4/,
-        // TLS is that of the shell here, and that of the service at a server.
-        certificate: /^AUTH_TLS_CERT is not set.* in this environment/,
-        administration: /^AUTH_ADMIN_ADDRESS is 127\.0\.0\.1:50052.* in this environment/,
+        certificate: /^AUTH_TLS_CERT is not set\./,
       },
     ],
     [{ AUTH_SOMETHING: 'x' }, { settings: /settings of this environment/ }],
@@ -77,9 +75,8 @@ test('doctor says that it checks the settings of its environment, not of the ser
     for (const [check, says] of Object.entries(expected)) t.regex(of(check).detail, says, check)
   }
   const { checks } = await (await openSignedIn(t, service)).diagnose({})
-  const served = (name: string) => checks.find(({ check }) => check === name)!.detail
-  t.is(served('certificate'), 'AUTH_TLS_CERT is not set: this server doesn’t use TLS.')
-  t.is(served('administration'), 'AUTH_ADMIN_ADDRESS is 127.0.0.1:0, which only this machine can reach.')
+  // Those of the service, at a server.
+  t.regex(checks.find(({ check }) => check === 'password hashes')!.detail, /^AUTH_BCRYPT_COST is 5/)
 })
 
 test('a registry without an active administrator fails the check, and the suggested command creates one', async t => {

@@ -57,7 +57,7 @@ export function addImport(parent: Command, noun: Noun): void {
       text => readColumns(text, changeableAccounts[noun]),
     )
     .json()
-    .addHelpText('after', helpOf(noun))
+    .remarks(helpOf(noun))
     .administers((api, file: string, options: Options) => importFile(api, noun, file, options))
 }
 

@@ -7,7 +7,6 @@ import type { Command } from '../../command.js'
 import { misuse } from '../../exit-codes.js'
 import { askChoice, askOrganization, canAsk, confirm, confirmName, readText } from '../../terminal/ask.js'
 import { printJson, say } from '../../terminal/output.js'
-import { addDelete } from './delete.js'
 import { changeConfirmed, type Named, printUser, readUser, withUser } from './name.js'
 
 type Confirmed = Named & { readonly confirm?: string }
@@ -107,7 +106,21 @@ export function addUserState(users: Command): void {
       else say(`A recovery key for user ${id} (${username}) is queued for ${email}.`)
     })
 
-  addDelete(users)
+  withUser(users.command('delete').signIn('deleteUser'))
+    .description('Delete a user. You can undelete it for 30 days. After that, it is erased.')
+    .yes()
+    .remarks('To undelete user 7: `auth-admin api UndeleteUser \'{"user": "#7"}\' --yes`.')
+    .examples("users delete '(11)98765-4321'")
+    .administers(async (api, name: string | undefined, options: Asked) => {
+      const { user, changed } = await changeConfirmed(
+        api,
+        name,
+        options,
+        who => `${who} can no longer sign in, and is erased 30 days from now. Delete it?`,
+        api.deleteUser,
+      )
+      printUser(user!, options, `is deleted${changed ? '' : ' already'}.`)
+    })
 }
 
 /** The role chosen at the terminal, where the one with the fewest permissions comes first. */
