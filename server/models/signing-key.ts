@@ -162,9 +162,11 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
       const last = await table.findOne({ attributes: ['tokenTtl'], order: [['signsAt', 'DESC']], transaction })
       return add(last?.get(), lead, tokenTtl, transaction)
     },
-    /** Has all keys verify tokens of this lifetime, until they expire themselves. Call it before issuing such tokens. */
+    /** Extends all keys to verify tokens of this lifetime. Call it before issuing such tokens. */
     async raiseTtl(tokenTtl: number) {
-      await table.update({ tokenTtl }, { where: { tokenTtl: { [Op.lt]: tokenTtl } } })
+      await database.run(sql('signing-keys-raise-ttl')`
+        UPDATE signing_keys SET token_ttl = ${tokenTtl}, verifies_until = verifies_until + make_interval(secs => ${tokenTtl} - token_ttl)
+        WHERE token_ttl < ${tokenTtl} AND ${verifies}`)
     },
     /** Returns the kid of the key that signs now. */
     async signer(t?: Transaction) {
