@@ -520,12 +520,14 @@ test('a backup in a folder is named by time, and `--keep` deletes the oldest one
   done(await runCli(await elsewhere(t), ['restore', made.file, '--identity', identity]))
   t.deepEqual(made.deleted, old.slice(0, 2))
   t.deepEqual((await readdir(folder)).sort(), [...all.filter(each => !made.deleted.includes(each)), name].sort())
-  // What can't be deleted leaves the new backup, and something to do.
-  await mkdir(join(folder, old[0]!))
-  const left = await runCli(env, backup)
-  t.is(left.code, 6)
-  t.regex(left.stdout, /The backup is complete, but older ones can’t be deleted/)
   const keep = (...args: string[]) => runCli(env, ['backup', ...args, '--recipient', recipient])
+  // What can't be deleted leaves the new backup, and something to do. Another folder, as names have whole seconds.
+  const stuck = join(folder, 'stuck')
+  await mkdir(join(stuck, old[0]!), { recursive: true })
+  const { code, stderr } = await keep(stuck, '--keep', '1')
+  t.is(code, 6)
+  t.regex(stderr, /The backup is complete, but older ones can’t be deleted/)
+  t.is((await readdir(stuck)).length, 2)
   await assertRefusals(t, keep, [
     [/--keep/, 2, file, '--keep', '2'],
     [/--keep/, 2, join(folder, 'none'), '--keep', '2'],
