@@ -98,7 +98,7 @@ test('with the certificates and commands of docs/processes.md a user logs in, an
   const { stdout } = await type(checks)
   t.regex(stdout, /^You are signed in to 127\.0\.0\.1:\d+/m)
   t.regex(stdout, /^ok {7}certificate: The certificate of AUTH_TLS_CERT is valid until/m)
-  t.regex(stdout, /^ok {7}administration: AUTH_ADMIN_ADDRESS is .*, with TLS\.$/m)
+  t.regex(stdout, /^ok {7}database: PostgreSQL .* answers and accepts writes\.$/m)
   t.regex(stdout, /^auth_ready 1$/m)
   const ca = join(cwd, 'ca.pem')
   const { stdout: scraped } = await run('curl', [
