@@ -37,8 +37,9 @@ async function overSlowNetwork(t: ExecutionContext, delay = slow) {
   const { code, stderr } = await run(['login', url, '--username', 'admin', '--password-file', '-'], password)
   t.is(code, 0, stderr)
   signedIn = true
-  /** Breaks all connections. */
+  /** Breaks all connections for good: grpc-js sends a call again that hasn't reached a server. */
   const cut = () => {
+    relay.close()
     for (const connection of connections) connection.destroy()
   }
   return { env, folder: config, cut }
