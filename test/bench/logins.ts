@@ -62,19 +62,22 @@ export async function logins(bench: Bench): Promise<Prepared> {
   }
   /** Milliseconds that a caller waits. */
   const deadline = 2000
-  const overload: Segment = scale => {
-    const job = { world: { ...ten.world, addresses: 20 }, endpoint: 'grpc', port: ten.service.grpc } as const
-    const rate = Math.max(1, Math.round(5 * capacity))
-    const load = { ...job, mix: { login: 1 }, connections: 100, rate, seconds: 6, deadline }
-    return underLoad(loads.load, [ten.service], load)(scale)
-  }
+  /** So many times the capacity, from 20 addresses over gRPC. */
+  const timesCapacity = (times: number) => ({
+    world: { ...ten.world, addresses: 20 },
+    endpoint: 'grpc' as const,
+    port: ten.service.grpc,
+    connections: 100,
+    rate: Math.max(1, Math.round(times * capacity)),
+    seconds: 6,
+  })
+  const overload: Segment = scale =>
+    underLoad(loads.load, [ten.service], { ...timesCapacity(5), mix: { login: 1 }, deadline })(scale)
   /** The calls of `overload` cost time even when they are refused, and so does their client: `me` instead of the refused ones. */
   const besideCalls: Segment = async scale => {
-    const seconds = 6
-    const job = { world: { ...ten.world, addresses: 20 }, endpoint: 'grpc', port: ten.service.grpc } as const
-    const rate = Math.max(1, Math.round(4 * capacity))
-    const calls = underLoad(loads.lightLoad, [ten.service], { ...job, mix: { me: 1 }, connections: 100, rate, seconds })
-    const [sample, { errors }] = await Promise.all([at10.storm(seconds - 1.5)(scale), calls(scale)])
+    const calls = { ...timesCapacity(4), mix: { me: 1 } }
+    const logins = at10.storm(calls.seconds - 1.5)(scale)
+    const [sample, { errors }] = await Promise.all([logins, underLoad(loads.lightLoad, [ten.service], calls)(scale)])
     return { ...sample, errors: { ...sample.errors, ...errors } }
   }
   const beside = (cost: 10 | 12): Row[] => {
