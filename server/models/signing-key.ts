@@ -165,7 +165,8 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
     /** Extends all keys to verify tokens of this lifetime. Call it before issuing such tokens. */
     async raiseTtl(tokenTtl: number) {
       await database.run(sql('signing-keys-raise-ttl')`
-        UPDATE signing_keys SET token_ttl = ${tokenTtl}, verifies_until = verifies_until + make_interval(secs => ${tokenTtl} - token_ttl)
+        UPDATE signing_keys SET token_ttl = ${tokenTtl}, verifies_until = verifies_until
+          + make_interval(secs => ${Math.max(tokenTtl, adminTokenTtl)} - greatest(token_ttl, ${adminTokenTtl}))
         WHERE token_ttl < ${tokenTtl} AND ${verifies}`)
     },
     /** Returns the kid of the key that signs now. */

@@ -167,7 +167,9 @@ export function openTerminal(
   args: readonly string[],
   { into = '/dev/stdout', main = program } = {},
 ): Terminal {
-  const shell = ['-c', 'out=$1; shift; exec "$@" >"$out"', 'sh', into, process.execPath, main, ...args]
+  // When a program ends, a pseudoterminal may lose what it wrote last. So the shell outlives it, and writes how it ended.
+  const script = `trap : INT; out=$1; shift; "$@" >"$out"; printf '\\036%d\\036' $?; exec sleep 3600`
+  const shell = ['-c', script, 'sh', into, process.execPath, main, ...args]
   const terminal = spawnTerminal('sh', shell, {
     cols: 80,
     rows: 40,
@@ -175,15 +177,16 @@ export function openTerminal(
   })
   let raw = ''
   let seen = 0
-  terminal.onData(data => {
-    raw += data
-  })
-  let silence = 30
+  let code: number | undefined
   const ended = new Promise<number>(resolve =>
-    terminal.onExit(({ exitCode }) => {
-      // What it wrote may come after this event.
-      silence = 1
-      resolve(exitCode)
+    terminal.onData(data => {
+      raw += data
+      const end = /\x1e(\d+)\x1e/.exec(raw)
+      if (!end) return
+      raw = raw.slice(0, end.index)
+      code = Number(end[1])
+      terminal.kill()
+      resolve(code)
     }),
   )
   const screen = () => raw.replace(/\x1b\[[\d;?]*[A-Za-z]/g, '')
@@ -197,13 +200,12 @@ export function openTerminal(
       try {
         await waitFor(
           () => unseen().includes(text),
-          // The end counts as something new.
-          () => [silence, unseen()],
-          () => looksOf(silence),
+          unseen,
+          () => (code === undefined ? looksOf(30) : 0),
         )
       } catch (error) {
         terminal.kill('SIGKILL')
-        throw new Error(`The terminal never showed ${JSON.stringify(text)}`, { cause: error })
+        throw new Error(`The terminal never showed ${JSON.stringify(text)} after: ${unseen()}`, { cause: error })
       }
       seen = screen().indexOf(text, seen) + text.length
     },

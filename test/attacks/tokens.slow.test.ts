@@ -294,4 +294,11 @@ test('keys rotated by a process with shorter token lifetimes log out no user who
   t.is(new Set(kids).size, 3)
   await clock.pass(3600)
   t.deepEqual(await statuses(), [500, 500, 500, 500])
+  // Nor is a former key published for longer than its tokens need.
+  await clock.pass(120)
+  const { keys } = (await long.request('GET', '/.well-known/jwks.json')).json
+  t.deepEqual(
+    keys.map(({ kid }: { kid: string }) => kid),
+    [kids[2]],
+  )
 })
