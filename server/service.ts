@@ -124,7 +124,8 @@ async function openDatabase(
   const registry = await openRegistry(settings, { log, at })
   // It must not outlive this process: it has several ways to stop, which it tries in turn.
   onStop('the embedded PostgreSQL', registry.release, 30_000, true)
-  onStop('statements in flight', registry.database.close)
+  // Longer than `close` waits before it cuts its connections.
+  onStop('statements in flight', registry.database.close, 2_000)
   const hashing = createHashing(registry, settings, {
     now: processNow,
     onWait: metrics.observeWait,

