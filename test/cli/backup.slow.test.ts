@@ -12,6 +12,7 @@ import {
   runCli,
   spawnCli,
   startCli,
+  uncounted,
 } from '../_helpers/cli.js'
 import { ask, freshDatabase, hold } from '../_helpers/database.js'
 import { addUser, openModels } from '../_helpers/models.js'
@@ -45,9 +46,9 @@ async function elsewhere(
 
 /** Runs `restore` with this standard input; without its first line, which names the database. */
 const restoring =
-  (env: Record<string, string>, input = '') =>
+  (env: Record<string, string>, input = '', start = runCli) =>
   async (...args: string[]) => {
-    const { stdout, ...run } = await runCli(env, ['restore', ...args], input)
+    const { stdout, ...run } = await start(env, ['restore', ...args], input)
     return { ...run, stdout: stdout.replace(/^Restoring into .*\n/, '') }
   }
 
@@ -250,7 +251,7 @@ test('a backup can’t be read without its key, and neither command prints a sec
   await models.database.transact(transaction => models.organizations.add({ name: planted[3]! }, transaction))
   const words = join(folder, 'passphrase')
   const other = join(folder, 'other.age')
-  const ran = await spawnCli(env, ['backup', other, '--passphrase-file', words])
+  const ran = await spawnCli({ ...env, ...uncounted }, ['backup', other, '--passphrase-file', words])
   const passphrase = (await readFile(words, 'utf8')).trim()
   t.regex(ran.stderr, new RegExp(`^${words} is created, with a new passphrase: keep it apart from the backup\\.$`, 'm'))
   t.regex(passphrase, /^([\da-f]{4}-){7}[\da-f]{4}$/)
@@ -262,7 +263,11 @@ test('a backup can’t be read without its key, and neither command prints a sec
         t.false(bytes.includes(Buffer.from(text).toString(encoding).replace(/=+$/, '')), `${text} ${encoding}`)
   }
   const there = await elsewhere(t)
-  const back = await spawnCli(there, ['restore', other, '--passphrase-file', '-'], `${passphrase}\n`)
+  const back = await spawnCli(
+    { ...there, ...uncounted },
+    ['restore', other, '--passphrase-file', '-'],
+    `${passphrase}\n`,
+  )
   for (const text of [ran, back]) {
     t.is(text.code, 0, text.stderr)
     for (const secret of [passphrase, env.AUTH_MASTER_KEY]) t.false((text.stdout + text.stderr).includes(secret))
@@ -334,18 +339,22 @@ test('a wrong or missing passphrase, or a file that isn’t a backup, gives a on
   const file = join(folder, 'words.age')
   const words = join(folder, 'words')
   await writeFile(words, 'correct horse battery staple\n')
-  done(await runCli(env, ['backup', file, '--passphrase-file', words]))
+  done(await spawnCli({ ...env, ...uncounted }, ['backup', file, '--passphrase-file', words]))
   t.is(await readFile(words, 'utf8'), 'correct horse battery staple\n', 'a passphrase that exists is used')
-  const there = await elsewhere(t)
+  const there = { ...(await elsewhere(t)), ...uncounted }
   const before = await contents(there.DATABASE_URL)
-  await assertRefusals(t, restoring(there, 'correct horse battery stable'), [
+  await assertRefusals(t, restoring(there, 'correct horse battery stable', spawnCli), [
     [/^error: The passphrase doesn’t open the backup\.\n$/, 1, file, '--passphrase-file', '-'],
     [/--passphrase-file/, 2, file],
     [/^error: The file is not a backup/, 1, words, '--passphrase-file', words],
     [/can’t be read \(ENOENT\)/, 1, '/none', '--passphrase-file', words],
   ])
   t.deepEqual(await contents(there.DATABASE_URL), before)
-  const right = await restoring(there, 'correct horse battery staple')(file, '--passphrase-file', '-', '--json')
+  const right = await restoring(
+    there,
+    'correct horse battery staple',
+    spawnCli,
+  )(...[file, '--passphrase-file', '-', '--json'])
   t.is(JSON.parse(done(right)).rows.users, 1)
   await writeFile(words, 'short')
   t.regex((await runCli(env, ['backup', join(folder, 'x.age'), '--passphrase-file', words])).stderr, /too short/)
@@ -605,7 +614,7 @@ test('invalid arguments are refused before any work starts', async t => {
 
 test('the embedded database can be backed up while the service runs, and restored only while it doesn’t', async t => {
   const service = await spawnService(t, { DATABASE_URL: '' })
-  const env = { AUTH_DATA_DIR: service.dataDir }
+  const env = { AUTH_DATA_DIR: service.dataDir, ...uncounted }
   const form = signUpForm()
   t.is((await createRequest(service.http)('POST', '/users/signup', { body: form })).status, 200)
   const folder = await temporaryFolder(t)
@@ -621,7 +630,7 @@ test('the embedded database can be backed up while the service runs, and restore
   t.regex(running.stderr, /stop the service/)
   t.is((await fetch(`${service.http}/readyz`)).status, 200)
 
-  const there = { AUTH_DATA_DIR: join(folder, 'data') }
+  const there = { AUTH_DATA_DIR: join(folder, 'data'), ...uncounted }
   done(await spawnCli(there, ['restore', file, ...words], passphrase))
   const { users } = await documentsOf({ env: there }, 'users').json('list')
   t.deepEqual(

@@ -7,7 +7,7 @@ import { promisify } from 'node:util'
 import test from 'ava'
 import fc from 'fast-check'
 import iconv from 'iconv-lite'
-import { assertRefusals, installedRegistry, program, runCli } from '../_helpers/cli.js'
+import { assertRefusals, installedRegistry, program, runCli, spawnCli, uncounted } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
 import { folderForFile } from '../_helpers/files.js'
 import { serviceForFile } from '../_helpers/service.js'
@@ -500,7 +500,7 @@ test('a backup and a new passphrase are their owner’s only, and no link is fol
     t.is(refused.code, 1)
     t.regex(refused.stderr, /link is a symbolic link/)
   }
-  const { code, stderr } = await runCli(env, ['backup', file, '--passphrase-file', words])
+  const { code, stderr } = await spawnCli({ ...env, ...uncounted }, ['backup', file, '--passphrase-file', words])
   t.is(code, 0, stderr)
   for (const each of [file, words]) t.is((await stat(each)).mode & 0o777, 0o600)
   t.deepEqual((await readdir(path)).sort(), ['link', 'registry.age', 'words'])

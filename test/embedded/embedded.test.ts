@@ -11,7 +11,7 @@ import { embeddedSecrets } from '../../server/embedded/secrets.js'
 import { ask } from '../_helpers/database.js'
 import { ended, spawnHolder, spawnMember, start, urlFrom } from '../_helpers/members.js'
 import { createRequest } from '../_helpers/service.js'
-import { launch, serviceEnv, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
+import { launch, serviceEnv, spawnService } from '../_helpers/spawned.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { testWith } from '../_helpers/tools.js'
 import { within } from '../_helpers/wait.js'
@@ -90,7 +90,8 @@ test.serial(
       ...{ PGHOST: '203.0.113.1', PGPORT: '1', PGUSER: 'x', PGPASSWORD: 'x', PGDATABASE: 'x', PGAPPNAME: 'x' },
     })
     t.is((await createRequest(service.http)('GET', '/readyz')).status, 200)
-    t.is(await signalUntilEnded(service, 'SIGTERM'), 0)
+    service.child.kill('SIGTERM')
+    t.is(await service.ended, 0)
   },
 )
 

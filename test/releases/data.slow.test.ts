@@ -14,7 +14,7 @@ import { chooseUser } from '../../server/embedded/programs.js'
 import { done, newIdentity } from '../_helpers/backups.js'
 import { freshDatabase } from '../_helpers/database.js'
 import { createRequest, password, signUpForm } from '../_helpers/service.js'
-import { signalUntilEnded, spawnService } from '../_helpers/spawned.js'
+import { spawnService } from '../_helpers/spawned.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { testWith } from '../_helpers/tools.js'
 import { nextVersion, root, runVersion } from '../_helpers/versions.js'
@@ -35,7 +35,11 @@ async function open(t: ExecutionContext, env: Record<string, string>, version = 
     if (status !== 200) throw new Error(`${path}: ${status} ${text}`)
     return text
   }
-  return { request, post, stop: () => signalUntilEnded(service, 'SIGTERM') }
+  const stop = () => {
+    service.child.kill('SIGTERM')
+    return service.ended
+  }
+  return { request, post, stop }
 }
 type Opened = Awaited<ReturnType<typeof open>>
 
