@@ -27,7 +27,7 @@ export async function stopEvents<T>(
     return rows[0]!.n
   }
   await holder.query(`
-    CREATE OR REPLACE FUNCTION stop_event() RETURNS trigger LANGUAGE plpgsql AS
+    CREATE OR REPLACE FUNCTION stop_event() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0 AS
       'BEGIN PERFORM pg_advisory_xact_lock_shared(${stop}); RETURN new; END';
     CREATE OR REPLACE TRIGGER stop_event BEFORE INSERT ON audit_staged FOR EACH ROW EXECUTE FUNCTION stop_event();
     SELECT pg_advisory_lock(${stop})`)

@@ -17,6 +17,7 @@ import {
   openSignedIn,
   reasonOf,
   signedInForFile,
+  whenFree,
 } from '../_helpers/administration.js'
 import { hold } from '../_helpers/database.js'
 import { type GrpcClient, openGrpc } from '../_helpers/grpc.js'
@@ -70,7 +71,7 @@ test('an administrator who is suspended, demoted or erased while its change is i
       let outcome: Promise<string> | undefined
       await changeTokens(service.registry, admin.id, async transaction => {
         await end(admin.id, transaction)
-        outcome = reasonOf(change(open))
+        outcome = reasonOf(whenFree<unknown>(() => change(open)))
         // It has authenticated its caller, has hashed, and waits before the change.
         t.is(await endsOrWaits(database, outcome), 'waits', how)
       })

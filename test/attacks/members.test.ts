@@ -15,8 +15,8 @@ const api = signedInForFile(service)
 
 const list = (token: string | undefined, query: Record<string, string> = {}) =>
   service.request('GET', '/users/me/members', { ...(token && { token }), query, once: true })
-const deactivate = (token: string | undefined, username: string) =>
-  service.request('POST', '/users/me/members/deactivate', { ...(token && { token }), query: { username }, once: true })
+const deactivate = (token: string | undefined, username: string, once = true) =>
+  service.request('POST', '/users/me/members/deactivate', { ...(token && { token }), query: { username }, once })
 const activate = ({ username }: SignedUp, token: string, activationkey: string) =>
   service.request('POST', '/users/activate', { token, query: { username, activationkey }, once: true })
 const stateOf = async (user: SignedUp) => {
@@ -100,7 +100,8 @@ test('of concurrent deactivations by two institutions, one succeeds and leaves t
   const member = await school.member()
   const answers = await Promise.all(
     Array.from({ length: 8 }, (_, index) =>
-      deactivate((index % 2 ? colleague : school.institution).token, member.username),
+      // They wait for each other: on a busy machine one is refused without an effect, and sent again.
+      deactivate((index % 2 ? colleague : school.institution).token, member.username, false),
     ),
   )
   t.deepEqual(answers.map(({ status }) => status).sort(), [200, ...Array(7).fill(404)])

@@ -26,7 +26,8 @@ test('a sign-in from a known address, or a sign-up from a new one, precedes wait
       answered++
     })
     const waiting = async () => (await scrape(service)).value('auth_hash_queue', { state: 'waiting' }) ?? 0
-    await waitForValue(waiting, count => count >= 20)
+    // More than may be answered below. The queue of a slow machine is shorter.
+    await waitForValue(waiting, count => count >= 13)
     const before = answered
     t.is((await (isSignUp ? signUp(service, anyAddress()) : login(service, username, home))).status, 200)
     t.true(answered - before < 12, `${before} ${answered}`)

@@ -119,7 +119,7 @@ test.serial('a gateway sends no token to a server that it can’t authenticate',
     const port = await promisify(fake.bindAsync.bind(fake))('127.0.0.1:0', tls)
     const transport = createRemoteTransport({ target: `127.0.0.1:${port}`, certificates })
     const { getMe: rpc } = Users.method
-    const call = transport.unary(rpc, undefined, 2000, { authorization: 'Bearer secret' }, create(rpc.input))
+    const call = transport.unary(rpc, undefined, 30_000, { authorization: 'Bearer secret' }, create(rpc.input))
     t.is(
       await call.then(
         () => 'answered',

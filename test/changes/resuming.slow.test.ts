@@ -237,12 +237,12 @@ test.serial('while the audit log isn’t sealed, as_of stays before the first un
   await lock.query(`SELECT pg_advisory_lock(${sealer})`)
   // Without staged events, everything is sealed.
   const first = (await readPages(poll)).at(-1)!
-  const second = await poll({ cursor: first.cursor, ms: 1_000 })
+  const second = await poll({ cursor: first.cursor, ms: 3_000 })
   t.true(asOf(second) > asOf(first) + 300)
   await suspend(service.registry, idOf(token))
   const [{ now }] = (await database.sequelize.query('SELECT now()'))[0] as [{ now: Date }]
-  const third = await poll({ cursor: second.cursor, ms: 1_000 })
-  const fourth = await poll({ cursor: third.cursor, ms: 1_000 })
+  const third = await poll({ cursor: second.cursor, ms: 3_000 })
+  const fourth = await poll({ cursor: third.cursor, ms: 3_000 })
   t.true(asOf(third) <= now.getTime())
   t.is(asOf(fourth), asOf(third))
   // Each time is that of a shared read, which may be as old as the interval between two.
