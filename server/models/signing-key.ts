@@ -180,17 +180,17 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
       return (await first(database.read<{ age: number }>(read)))?.age
     },
     /**
-     * Deletes a key, which revokes every token that it signed. Afterwards a key without an expiry signs: if the remaining
-     * signing key has an expiry, or none remains, the published successor or a new key signs from now on, and its kid is
-     * returned. Returns false when the key doesn't exist.
+     * Deletes a key, which revokes every token that it signed. Afterwards a key without an expiry signs: if the signing key
+     * was deleted or has an expiry, the published successor or a new key signs from now on, and its kid is returned. Returns
+     * false when the key doesn't exist.
      */
     async retire(kid: string, transaction: Transaction) {
       await lockTable(transaction)
       const retired = (await table.findByPk(kid, { transaction }))?.get()
       if (!retired) return false
+      const signer = await findSigner(transaction)
       await table.destroy({ where: { kid }, transaction })
-      const left = await findSigner(transaction)
-      if (left?.verifiesUntil === null) return {}
+      if (signer?.kid !== kid && signer?.verifiesUntil === null) return {}
       // Some verifiers already know a published successor, so it signs at once.
       const published = (await table.findOne({ where: { verifiesUntil: null }, transaction }))?.get()
       if (!published) return { successor: await add(undefined, 0, retired.tokenTtl, transaction) }

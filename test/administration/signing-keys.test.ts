@@ -89,6 +89,8 @@ test('in any order of rotations and retirements, one key has no expiry, and the 
     [rotation, rotation, retirement(2), pass(601)],
     // The new key is retired hours after an immediate rotation, and the first one expires.
     [{ what: 'rotate now' } as const, pass(3 * hour), retirement(0), pass(10 * hour)],
+    // The signing key is retired while its successor is published: the successor signs at once.
+    [rotation, retirement(1)],
     // The next key is retired.
     [rotation, retirement(0), pass(13 * hour)],
   ]
