@@ -64,10 +64,11 @@ const wordsWith = (email: Query) =>
 
 /** Whether a user matches a search. */
 function searched(text: string, byEmail: boolean): Query {
-  // A telephone number in any spelling is also in the words of the key of a username.
+  // A telephone number is a username in any spelling, or one word. The words of a spelling, such as an area code, match too many.
   const telephone = readTelephone(nicknameKey(text))
-  const words = telephone ? sql`(search_query(${text}) || search_query(${telephone}))` : sql`search_query(${text})`
-  const byWords = (email: Query) => sql`${wordsWith(email)} @@ ${words}`
+  const isUsername = telephone ? sql`u.username_key = ${telephone}` : sql`false`
+  const words = sql`search_query(${telephone ? text.replace(/\D/g, '') : text})`
+  const byWords = (email: Query) => sql`(${isUsername} OR ${wordsWith(email)} @@ ${words})`
   // The index includes the words of the e-mail address. The second condition leaves out users found only by those.
   return sql.all(byWords(sql`u.email`), !byEmail && byWords(sql`NULL`))
 }
@@ -162,7 +163,7 @@ export function createAdministeredUsers(database: Database) {
       // rows, and the index finds rare ones, whose matches it must read all to know the first. PostgreSQL (18) can't choose: it
       // estimates that 2 % of all users match a prefix unless it has statistics, and that the users of a time are spread over the
       // table; so it would scan ten million users for one match. `+ 0` keeps it from reading `far` in order of id.
-      return database.run<AdministeredUserRow>(sql`
+      const found = sql`
         WITH near AS MATERIALIZED (${among(most)}),
         beyond AS MATERIALIZED (SELECT FROM users u WHERE ${inOrder} ${order} OFFSET ${most} LIMIT 1),
         wide AS MATERIALIZED (${among(sql`(
@@ -175,7 +176,12 @@ export function createAdministeredUsers(database: Database) {
           ORDER BY u.id + 0 LIMIT ${limit}
         )
         ${users} WHERE u.id IN (SELECT id FROM near UNION SELECT id FROM wide UNION SELECT id FROM far ORDER BY id LIMIT ${limit})
-        ORDER BY u.id`)
+        ORDER BY u.id`
+      return database.transact(async t => {
+        // PostgreSQL would start parallel workers for `far` before it knows whether any row of it is needed.
+        await database.run(sql`SELECT set_config('max_parallel_workers_per_gather', '0', true)`, t)
+        return database.run<AdministeredUserRow>(found, t)
+      })
     },
     /**
      * Whether another active administrator exists. Parallel calls wait until the transaction ends, so that two

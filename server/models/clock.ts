@@ -62,8 +62,8 @@ export type ClockRecord = ReturnType<typeof createClockRecord>
 export function createClockRecord(database: Database) {
   return {
     /**
-     * Records the present time. `elapsed`: seconds since this process last did, by its own clock; absent at its start. At a start,
-     * and if the clock was set back, times that lie too far ahead are brought back: locks and waits begin again. Returns the
+     * Records the present time. `elapsed`: seconds since this process last did, by its own clock; absent at its start. If the clock
+     * was set back, or was never recorded, times that lie too far ahead are brought back: locks and waits begin again. Returns the
      * seconds of a leap, or of a time without a process, and the number of times that were brought back.
      */
     beat: (elapsed?: number) =>
@@ -85,7 +85,8 @@ export function createClockRecord(database: Database) {
             SELECT passed, leapt FROM former`
           const former = await first(database.run<{ passed: number; leapt: number | null }>(beat, t))
           let broughtBack = 0
-          if (!former || elapsed === undefined || former.passed < -1)
+          // Not at each start: this reads every user.
+          if (!former || former.passed < -1)
             for (const query of setBack) broughtBack += (await database.run(query, t)).length
           return { leapt: former?.leapt ?? undefined, broughtBack }
         },

@@ -420,7 +420,7 @@ export type ListUsersRequest = Message<"auth.v1.ListUsersRequest"> & {
 
   /**
    * Words, each the beginning of a word in username, nickname, e-mail address, institution or city; case and accents are
-   * ignored. At most 255 characters.
+   * ignored. A telephone number is one word, however it is written. At most 255 characters.
    *
    * @generated from field: optional string text = 8;
    */
