@@ -66,11 +66,11 @@ const wordsWith = (email: Query) =>
 function searched(text: string, byEmail: boolean): Query {
   // A telephone number is a username in any spelling, or one word. The words of a spelling, such as an area code, match too many.
   const telephone = readTelephone(nicknameKey(text))
-  const isUsername = telephone ? sql`u.username_key = ${telephone}` : sql`false`
   const words = sql`search_query(${telephone ? text.replace(/\D/g, '') : text})`
-  const byWords = (email: Query) => sql`(${isUsername} OR ${wordsWith(email)} @@ ${words})`
+  const byWords = (email: Query) => sql`${wordsWith(email)} @@ ${words}`
   // The index includes the words of the e-mail address. The second condition leaves out users found only by those.
-  return sql.all(byWords(sql`u.email`), !byEmail && byWords(sql`NULL`))
+  const found = sql.all(byWords(sql`u.email`), !byEmail && byWords(sql`NULL`))
+  return telephone ? sql`(u.username_key = ${telephone} OR ${found})` : found
 }
 
 /** An account that signed up and was never activated: for a model, and for a statement, of a user `u`. */
