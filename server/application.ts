@@ -115,8 +115,7 @@ export function createApplication(deps: ApplicationDeps) {
   const { limitFactor: factor, passwordMinLength: minLength, passwordDenylist: denylistFile, timeZone } = settings
   const { database, masterKey, counterKeys, users, administeredUsers, userBatches, formerUsernames } = registry
   const { attempts, audit, buckets, changeFeed, emailQuotas, emails, erasure, imports, mailedKeys } = registry
-  const { organizations, questions, refreshedSessions, services, signingKeys, tokenIssuers, totpSecrets, userData } =
-    registry
+  const { organizations, questions, services, signingKeys, tokenIssuers, totpSecrets, userData } = registry
   const { rateLimits, pool, passwords } = hashing
   const { issuer, audience } = tokenIssuer
   const { log } = common
@@ -164,7 +163,7 @@ export function createApplication(deps: ApplicationDeps) {
   const usersRpcs = {
     signUp: signUp({ ...accounts, ...form, ...sessions, registrar, questions, pool }),
     login: login({ signIns, tokens, passwords, users, log }),
-    refresh: refresh({ tokens, refreshedSessions, notifyOwner, settings, now }),
+    refresh: refresh({ tokens }),
     ...tokenRpcs({ callers, keyring, users, issuer, audience }),
     ...lookUpRpcs({ users, administeredUsers, userData, questions, rateLimits, masterKey, openPage }),
     updateMe: updateMe({ ...form, users, registrar, administeredUsers, rateLimits, masterKey, chooseLocale }),

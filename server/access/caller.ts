@@ -3,7 +3,6 @@ import type { Device } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { CallerRow, User, Users } from '../models/user.js'
 import { administratorUser } from '../models/user-state.js'
-import type { UserRights } from '../policy/row.js'
 import type { Call, IncomingCall } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { usernameKey } from '../rules/names.js'
@@ -14,7 +13,7 @@ import { endedWithAddress, type Session, sessionOf, type Tokens, type Verified }
 /** A user that calls, and the session of its token. */
 export interface Caller {
   readonly user: User
-  readonly session: Session & { readonly id: string; readonly refreshes: number; readonly expiresAt: number }
+  readonly session: Session & { readonly id: string }
   /** Whether the user is an active ROLE_ADMIN. */
   readonly admin: boolean
   /** Whether the user is a ROLE_ADMIN with one-time codes. */
@@ -25,17 +24,13 @@ export interface Caller {
 export type Callers = ReturnType<typeof createCallers>
 
 /** Identifies callers among `users` by `tokens`. */
-export function createCallers(
-  tokens: Tokens,
-  users: Pick<Users, 'findTokenHolder' | 'findTokenHolderAndUser' | 'findRefresher'>,
-) {
+export function createCallers(tokens: Tokens, users: Pick<Users, 'findTokenHolder' | 'findTokenHolderAndUser'>) {
   return {
     /**
      * Verifies the token of a call without the database: the token may be revoked and its user gone. Refuses with
-     * ACCESS_DENIED without a token, and with INVALID_TOKEN for one that isn't genuine, or that has `expired` unless the RPC
-     * takes such.
+     * ACCESS_DENIED without a token, and with INVALID_TOKEN for one that isn't genuine or has expired.
      */
-    claimsOf(call: IncomingCall, { expired }: Pick<UserRights, 'expired'> = {}): Promise<Verified> {
+    claimsOf(call: IncomingCall): Promise<Verified> {
       // RPCs for services don't get here: this one takes tokens of users only.
       if (call.service) refuse(Reason.ACCESS_DENIED)
       const token = tokenIn(call)
@@ -43,30 +38,31 @@ export function createCallers(
         // A `Bearer` value that can't be a token counts as a bad token, any other header as none.
         refuse(/^Bearer +\S/i.test(call.authorization ?? '') ? Reason.INVALID_TOKEN : Reason.ACCESS_DENIED)
       }
-      return tokens.verify(token, { expired: expired === true })
+      return tokens.verify(token)
     },
     /**
-     * The device that a call comes from, by the token of an earlier session, which may be expired or revoked (a device
-     * cookie, as OWASP describes it). Undefined without such a token; never refuses.
+     * The device that a call comes from, by the token of an earlier session, which may have expired (a device cookie, as OWASP
+     * describes it). Undefined without such a token; never refuses. Whether the token is revoked is left to the statement that
+     * reads the account (models/attempt.ts).
      */
     async deviceOf(call: IncomingCall): Promise<Device | undefined> {
       const token = tokenIn(call)
       // The device is optional: neither a bad token nor a failure to read the keys fails the sign-in.
       const claims = token && (await tokens.recognize(token).catch(() => undefined))
       if (!claims) return undefined
-      const { kid, sub, username, active, amr, auth_time } = claims
-      return { kid, userId: Number(sub), usernameKey: usernameKey(username), active, session: `${amr[0]} ${auth_time}` }
+      const { kid, sub, username, active, amr, auth_time, ver } = claims
+      const of = { userId: Number(sub), usernameKey: usernameKey(username), active, generation: ver }
+      return { kid, ...of, session: `${amr[0]} ${auth_time}` }
     },
     /**
      * The user of a token, and the user with the username, read by the same statement; the caller itself without a username,
      * undefined if there is no such user. Refuses with INVALID_TOKEN when the token is revoked, or its user gone or suspended.
      */
-    async identify(call: Call, claims: Verified, { expired }: Pick<UserRights, 'expired'> = {}, usernameKey?: string) {
+    async identify(call: Call, claims: Verified, usernameKey?: string) {
       const [id, { kid }] = [Number(claims.sub), claims]
-      const find = expired ? users.findRefresher : users.findTokenHolder
       const found =
         usernameKey === undefined
-          ? { caller: await find(id, kid), target: undefined }
+          ? { caller: await users.findTokenHolder(id, kid), target: undefined }
           : await users.findTokenHolderAndUser(id, kid, usernameKey)
       const caller = toCaller(claims, found.caller) ?? refuse(Reason.INVALID_TOKEN)
       // For the access log.

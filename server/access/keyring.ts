@@ -77,11 +77,10 @@ export function createKeyring(
     },
     /**
      * The key that verifies tokens with this key id; undefined when there is none. `lifetime` is that of the token in
-     * seconds: when it exceeds the key's cached `tokenTtl`, which may have been raised, the keys are read again. `superseded`
-     * includes the keys that are kept for expired tokens alone.
+     * seconds: when it exceeds the key's cached `tokenTtl`, which may have been raised, the keys are read again.
      */
-    async find(kid: string, lifetime: number, superseded = false): Promise<SigningKey | undefined> {
-      const isMeant = (key: SigningKey) => key.kid === kid && (superseded || isValid(key))
+    async find(kid: string, lifetime: number): Promise<SigningKey | undefined> {
+      const isMeant = (key: SigningKey) => key.kid === kid && isValid(key)
       const known = (await fresh()).find(isMeant)
       if (known && lifetime <= known.tokenTtl) return known
       if (processNow() - forcedAt >= minForcedInterval) {

@@ -1,4 +1,4 @@
-import { type KeyObject, randomUUID } from 'node:crypto'
+import { type KeyObject, randomBytes, randomUUID } from 'node:crypto'
 import jwt from 'jsonwebtoken'
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
@@ -10,8 +10,8 @@ import type { Keyring } from './keyring.js'
 /** Authentication methods (RFC 8176): password, answers to security questions, and mailed key or one-time code. */
 type Method = 'pwd' | 'kba' | 'otp'
 
-/** Maximum seconds of a session from its sign-in, over all refreshes of its token. */
-const sessionLength: Record<Method, number> = { pwd: 30 * 86_400, kba: 3600, otp: 3600 }
+/** Seconds of a session from its sign-in, over all refreshes of its token. The first token by password may last longer. */
+const sessionLength: Record<Method, number> = { pwd: 86_400, kba: 3600, otp: 3600 }
 
 /** The client of OAuth 2.0 to which all tokens are issued: the registry itself, at whose endpoints users sign in. */
 export const ownClient = 'registry'
@@ -28,7 +28,7 @@ export interface Claims {
   readonly sub: string
   readonly iat: number
   readonly exp: number
-  /** Id of the session; behind it the number of refreshes, if any. */
+  /** Id of the token, which no other has: the id of the session, and a random part (`newTokenId`). */
   readonly jti: string
   /** Start of the session, seconds since 1970. */
   readonly auth_time: number
@@ -63,8 +63,6 @@ interface Holder {
 export interface Session {
   /** Absent: a new session. Administration, which refreshes no token, has none. */
   readonly id?: string
-  /** Number of refreshes that led to the token; absent: none. */
-  readonly refreshes?: number
   readonly method: Method
   /** The second factor: the one-time code of an administrator. */
   readonly second?: Method
@@ -75,15 +73,12 @@ export interface Session {
 /** Length of the id of a session, a UUID. */
 const sessionIdLength = 36
 
-/** The session of a token. Its id is in the token's own: method and time don't suffice, as two can begin in the same second. */
-export function sessionOf({ jti, amr, auth_time, exp }: Verified) {
-  const [id, refreshes] = [jti.slice(0, sessionIdLength), Number(jti.slice(sessionIdLength + 1)) || 0]
-  return { id, refreshes, method: amr[0], startedAt: auth_time, expiresAt: exp }
-}
+/** Returns a new id for a token of a session. In 1.0.0 the part behind the session is a number: this one never is. */
+const newTokenId = (sessionId: string) => `${sessionId}-t${randomBytes(9).toString('base64url')}`
 
-/** When a session ends, in seconds since 1970. */
-export function endOf({ method, startedAt }: Session): number {
-  return startedAt + sessionLength[method]
+/** The session of a token. Its id is in the token's own: method and time don't suffice, as two can begin in the same second. */
+export function sessionOf({ jti, amr, auth_time }: Verified) {
+  return { id: jti.slice(0, sessionIdLength), method: amr[0], startedAt: auth_time }
 }
 
 /** Whether a change of the e-mail address has ended a session: it is a recovery from before, and not the one that confirmed it. */
@@ -96,6 +91,9 @@ export function endedWithAddress(
 
 /** Issues and verifies tokens. */
 export type Tokens = ReturnType<typeof createTokens>
+
+/** Why a token isn't refreshed. */
+const sessionEnded = 'The sign-in was too long ago to refresh its token. Log in again.'
 
 /** Maximum verified tokens in the cache, so that most signatures are verified once. */
 const maxCached = 20_000
@@ -125,7 +123,7 @@ export function createTokens(deps: {
   const verified = new LRUCache<string, Verified>(maxEntries(maxCached))
   const seconds = () => Math.floor(now() / 1000)
 
-  async function check(token: string, { expired }: { expired: boolean }): Promise<Verified> {
+  async function check(token: string, { expired = false } = {}): Promise<Verified> {
     const decoded = tooLong(token, 'token') ? null : jwt.decode(token, { complete: true })
     const header = decoded?.header as Record<string, unknown> | undefined
     const type = typeof header?.typ === 'string' ? header.typ.toLowerCase() : ''
@@ -133,7 +131,7 @@ export function createTokens(deps: {
     // A token with critical extensions that the verifier doesn't implement is invalid (RFC 7515, 4.1.11).
     if (typeof header?.kid !== 'string' || !isAccessToken || header.crit !== undefined) refuse(Reason.INVALID_TOKEN)
     const { iat, exp } = (decoded?.payload ?? {}) as jwt.JwtPayload
-    const key = await keyring.find(header.kid, ownTtl ? 0 : Number(exp) - Number(iat), expired)
+    const key = await keyring.find(header.kid, ownTtl ? 0 : Number(exp) - Number(iat))
     if (!key) refuse(Reason.INVALID_TOKEN)
     const claims = verifySignature(token, key.publicKey, expired)
     if (!claims || !isComplete(claims, methods)) refuse(Reason.INVALID_TOKEN)
@@ -169,16 +167,17 @@ export function createTokens(deps: {
 
   return {
     /**
-     * Issues a token for the holder, signed with ES256: for a session, or for a new one with the given method. Refuses
-     * with INVALID_TOKEN when the session has ended.
+     * Issues a token for the holder, signed with ES256: for a session, or for a new one with the given method. It expires
+     * after `ttl`, or when the session ends. Refuses with INVALID_TOKEN when the session has ended.
      */
     async issue(holder: Holder, session: Session | Method): Promise<string> {
       const start: Session = typeof session === 'string' ? begin(holder, session) : session
-      const { id = randomUUID(), refreshes = 0, method, second, startedAt } = start
+      const { id = randomUUID(), method, second, startedAt } = start
       // In the second of a change of the address, a recovery begins with the next one.
       const iat = Math.max(seconds(), startedAt)
-      const exp = Math.min(iat + ttl, endOf(start))
-      if (exp <= iat) refuseEnded()
+      const length = sessionLength[method]
+      if (iat >= startedAt + length) refuse(Reason.INVALID_TOKEN, { text: sessionEnded })
+      const exp = Math.min(iat + ttl, startedAt + (method === 'pwd' ? Math.max(length, ttl) : length))
       const { kid, privateKey } = await keyring.signer()
       const claims: Claims = {
         iss: issuer,
@@ -187,7 +186,7 @@ export function createTokens(deps: {
         sub: String(holder.id),
         iat,
         exp,
-        jti: refreshes === 0 ? id : `${id}-${refreshes}`,
+        jti: newTokenId(id),
         auth_time: startedAt,
         amr: second ? [method, second] : [method],
         roles: holder.active ? [holder.role] : [],
@@ -199,29 +198,22 @@ export function createTokens(deps: {
       return jwt.sign(claims, privateKey, { algorithm: 'ES256', header: { alg: 'ES256', typ: 'at+jwt', kid } })
     },
     /**
-     * Returns the claims of a genuine token that has not expired, unless `expired` tokens are accepted; refuses any other with
-     * INVALID_TOKEN. Doesn't check revocation of the token or, when the token is cached, of its key: the statement that reads
-     * the caller checks both.
+     * Returns the claims of a genuine token that has not expired; refuses any other with INVALID_TOKEN. Doesn't check
+     * revocation of the token or, when the token is cached, of its key: the statement that reads the caller checks both.
      */
-    async verify(token: string, { expired = false } = {}): Promise<Verified> {
+    async verify(token: string): Promise<Verified> {
       const cached = verified.get(token)
-      if (cached && (expired || cached.exp > seconds())) return cached
-      const claims = await check(token, { expired })
+      if (cached && cached.exp > seconds()) return cached
+      const claims = await check(token)
       verified.set(token, claims)
       return claims
     },
     /**
-     * Returns the claims of a genuine token, which may be expired or revoked, as long as its key is kept; refuses any
-     * other with INVALID_TOKEN. Such a token gives no access: it only proves an earlier sign-in. It isn't taken from the cache:
-     * tokens of a dropped key don't count as devices.
+     * Returns the claims of a genuine token, which may have expired or be revoked, as long as its key is published; refuses any
+     * other with INVALID_TOKEN. Such a token gives no access: it only proves an earlier sign-in.
      */
     recognize: (token: string): Promise<Verified> => check(token, { expired: true }),
   }
-}
-
-/** Refuses the token of a session that has ended. */
-export function refuseEnded(): never {
-  return refuse(Reason.INVALID_TOKEN, { text: 'The session has expired. Log in again.' })
 }
 
 /** Whether the claims that this service reads are present and well formed; jsonwebtoken doesn't check them. */

@@ -19,7 +19,7 @@ export function signingKeyRpcs(
 ) {
   const { signingKeys, questions, tokenIssuers, services, settings } = deps
   return {
-    /** Lists the keys that sign and verify tokens, or are kept to refresh expired ones, the newest first. */
+    /** Lists the keys that sign and verify tokens, the newest first. */
     async listSigningKeys(_request) {
       const [keys, signer] = [await signingKeys.all(), await signingKeys.signer()]
       return { keys: keys.map(key => toSigningKey(key, signer)) }

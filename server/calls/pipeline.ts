@@ -215,11 +215,11 @@ function publicEntrances(deps: CallersDeps): PublicEntrances {
 /** Identifies a user that calls, and the user that it names. */
 async function identifyUser(deps: CallersDeps, policy: UserRights, { request, call, admits }: Arrival) {
   const { callers, users, administeredUsers } = deps
-  const claims = await callers.claimsOf(call, policy)
+  const claims = await callers.claimsOf(call)
   if (admits) await admits(claims)
   checkPresence(call)
   const key = policy.target === 'username' && !isBlank(request.username) ? usernameKey(request.username!) : undefined
-  const found = await callers.identify(call, claims, policy, key)
+  const found = await callers.identify(call, claims, key)
   const { caller } = found
   const id = policy.target === 'usersid' ? request.answer?.usersid : undefined
   const named = id === undefined || id === caller.user.id ? found.target : await users.byId(id)

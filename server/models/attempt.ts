@@ -11,6 +11,7 @@ import type { Audit, AuditEvent } from './audit.js'
 import { addToBucket, type BucketLimit, bucketLevel, relaxed } from './bucket.js'
 import { knowableNetworks, knows, pruneKnown, stillKnown } from './known-network.js'
 import type { MasterKey } from './master-key.js'
+import { verifies } from './signing-key.js'
 import { activeUser, presentUser } from './user-state.js'
 
 /**
@@ -24,7 +25,7 @@ export type Proof = (typeof proofs)[number]
 
 /** A device on which an account signed in before. Its client still has a token of that session. */
 export interface Device {
-  /** Id of the key that signed the token: once it is retired, the device is unknown. */
+  /** Id of the key that signed the token: once it isn't published any more, the device is unknown. */
   readonly kid: string
   /** The user of the token. */
   readonly userId: number
@@ -32,6 +33,8 @@ export interface Device {
   readonly usernameKey: string
   /** Whether the user was active when the token was issued. */
   readonly active: boolean
+  /** Token generation of the user when the token was issued: once it is revoked, the device is unknown. */
+  readonly generation: number
   /** The session. All its refreshed tokens share it, so that a refresh of a stolen token permits no further attempts. */
   readonly session: string
 }
@@ -98,7 +101,7 @@ interface Beginning {
   /** The proof of the attempt; undefined if it doesn't count for the account. */
   readonly proof: Proof | undefined
   readonly address: string
-  /** The device of the token that the client sends. It counts as known only for its own account. */
+  /** The device of the token that the client sends. It counts as known only for its own account and token generation. */
   readonly device: Device | undefined
   readonly limits: AttemptLimits
 }
@@ -234,7 +237,8 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       const [row] = await database.run<Row>(sql('attempt-begin')`WITH ${relaxed}, account AS (
           SELECT * FROM users u WHERE username_key = ${usernameKey} AND ${presentUser.sql}
         ), origin AS (
-          SELECT CASE WHEN id = ${device?.userId}::int AND EXISTS (SELECT FROM signing_keys WHERE kid = ${device?.kid}) THEN 1
+          SELECT CASE WHEN id = ${device?.userId}::int AND token_generation = ${device?.generation}::int
+              AND EXISTS (SELECT FROM signing_keys WHERE kid = ${device?.kid} AND ${verifies}) THEN 1
             WHEN ${knows(id, inner)} THEN 2 WHEN ${knows(id, outer)} THEN 3 END AS place
           FROM relaxed LEFT JOIN account ON true
         ), found AS (

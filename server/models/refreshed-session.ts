@@ -1,3 +1,7 @@
+// Lines of tokens, which the successors of a session's first token form. The first token has the number 0; each exchange of the
+// newest one adds the next, and a copy of an old one ends the line. Servers of 1.0.0, which may run beside, write a line for the
+// access tokens that they refresh; `Refresh` of this version needs none.
+
 import { Op, type Transaction } from 'sequelize'
 import { defineTable, flag, fromNow, hasDefault, integer, key, type Row, text, time } from '../database/attributes.js'
 import type { Database } from '../database/database.js'
@@ -9,7 +13,7 @@ const attributes = {
   id: key(text),
   /** Number of the newest token. */
   newest: integer,
-  /** Whether a copy of an old token was presented: the session isn't refreshed any more. */
+  /** Whether a copy of an old token was presented: no token of the line gets a successor any more. */
   ended: hasDefault(flag),
   /** When the session ends by itself. */
   endsAt: time,
@@ -19,38 +23,30 @@ const attributes = {
 type Line = Pick<Row<typeof attributes>, 'newest' | 'ended'>
 
 /**
- * Decides what a token that is presented for a refresh gets. The tokens of a session are one line: its first token has the number
- * 0, and each refresh of the newest one adds the next. A client whose answer was lost, or that never stores a new token, presents
- * the one before the newest. A token before that is a copy (RFC 9700, 4.14.2), but only where it has expired: a tab may hold a
- * token for as long as it is valid.
+ * Decides what the token with a number gets that is presented for its successor. A client whose answer was lost presents the one
+ * before the newest. A token before that is a copy (RFC 9700, 4.14.2).
  *
  * | token                         | result     |
  * |-------------------------------|------------|
  * | of a session that was ended   | `refused`  |
  * | the newest                    | `next`     |
  * | the one before it             | `newest`: the newest again |
- * | an older one                  | `refused`; if it has expired, `copied`: the session ends |
+ * | an older one                  | `copied`: the session ends |
  * | unknown, as after a restore   | `refused`  |
  *
- * The first two results also require that the token hasn't expired, unless an expired one `wakes` its session.
- *
- * @param line undefined if no token of the session was refreshed
+ * @param line undefined if no token of the session has a successor
  */
-export function refreshOf(
-  line: Line | undefined,
-  { number, expired, wakes }: { readonly number: number; readonly expired: boolean; readonly wakes: boolean },
-): 'next' | 'newest' | 'copied' | 'refused' {
+export function refreshOf(line: Line | undefined, number: number): 'next' | 'newest' | 'copied' | 'refused' {
   const { newest, ended } = line ?? { newest: 0, ended: false }
   if (ended || number > newest) return 'refused'
-  if (number < newest - 1) return expired ? 'copied' : 'refused'
-  if (expired && !wakes) return 'refused'
-  return number === newest ? 'next' : 'newest'
+  if (number === newest) return 'next'
+  return number === newest - 1 ? 'newest' : 'copied'
 }
 
-/** The sessions whose token was refreshed. A session that wasn't has no row. */
+/** The sessions with a line of tokens. A session whose first token has no successor has no row. */
 export type RefreshedSessions = ReturnType<typeof createRefreshedSessions>
 
-/** Creates the refreshed sessions in a database. */
+/** Creates the lines in a database. */
 export function createRefreshedSessions(database: Database) {
   const table = defineTable(database, 'refreshed_sessions', attributes)
   return {
@@ -67,9 +63,9 @@ export function createRefreshedSessions(database: Database) {
         ON CONFLICT DO NOTHING RETURNING 1`
       return (await database.run(begin)).length > 0
     },
-    /** Returns what a session knows of its tokens; undefined if none was refreshed. */
+    /** Returns what a session knows of its tokens; undefined if none has a successor. */
     find: async (userId: number, id: string) => (await table.findOne({ where: { userId, id } }))?.get(),
-    /** Ends the refreshing of a session. Returns false if it was ended before. */
+    /** Ends the line of a session. Returns false if it was ended before. */
     async end(userId: number, id: string, transaction: Transaction) {
       const [ended] = await table.update({ ended: true }, { where: { userId, id, ended: false }, transaction })
       return ended > 0

@@ -31,7 +31,7 @@ const shown = {
   publicJwk: attribute<PublicJwk>('JSONB'),
   /** Time from which the key signs, until a newer key does. */
   signsAt: time,
-  /** Time until which tokens of the key are valid; null until it has a successor. Then it is kept to refresh expired ones. */
+  /** Time until which tokens of the key are valid; null until it has a successor. */
   verifiesUntil: hasDefault(nullable(time)),
   /** Maximum lifetime of the tokens that the key signs, in seconds. */
   tokenTtl: integer,
@@ -59,8 +59,8 @@ export const longestVerification = `${publishLead} + greatest(token_ttl, ${admin
 /** Seconds after which a key is rotated. */
 export const rotateAfter = 90 * 86_400
 
-/** Days for which a superseded key is kept, unpublished, to refresh expired tokens: as long as a session by password lasts. */
-const keptDays = 30
+/** SQL condition: a row of `signing_keys` is published. Tokens of other keys are invalid, even if a process caches the key. */
+export const verifies = sql`(verifies_until IS NULL OR verifies_until > now())`
 
 /** The signing keys of a registry. The database stores private keys sealed. */
 export type SigningKeys = ReturnType<typeof createSigningKeys>
@@ -91,8 +91,6 @@ export function newKeyPair(): { pem: string; publicJwk: PublicJwk; kid: string }
 /** Creates the signing keys in a database. */
 export function createSigningKeys(database: Database, masterKey: MasterKey) {
   const table = defineTable(database, 'signing_keys', attributes)
-
-  const verifies = sql`(verifies_until IS NULL OR verifies_until > now())`
 
   // The newest that signs by now. If all lie ahead, because the clock was set back, the first of them signs.
   const signing = sql`${verifies} ORDER BY signs_at <= now() DESC, abs(extract(epoch FROM now() - signs_at)) LIMIT 1`
@@ -135,7 +133,7 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
   }
 
   return {
-    /** Returns all keys, by descending `signsAt`, with those that are kept for the refreshing of expired tokens alone. */
+    /** Returns all keys, by descending `signsAt`. */
     async all(transaction?: Transaction) {
       const options = { attributes: Object.keys(kept), transaction }
       const rows = await table.findAll({ ...options, order: [['signsAt', 'DESC']] })
@@ -198,9 +196,9 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
       await table.update({ signsAt: fromNow(0) }, { where: { kid: published.kid }, transaction })
       return { successor: published.kid }
     },
-    /** Deletes keys whose sessions have all ended. */
+    /** Deletes keys whose tokens have all expired. */
     async prune() {
-      await table.destroy({ where: { verifiesUntil: { [Op.lt]: fromNow(-keptDays * 86_400) } } })
+      await table.destroy({ where: { verifiesUntil: { [Op.lt]: fromNow(0) } } })
     },
   }
 }

@@ -33,6 +33,7 @@ import type { FormerUsernames } from './former-username.js'
 import type { MailedKeys, Purpose } from './mailed-key.js'
 import type { MasterKey } from './master-key.js'
 import { newActivationKey, type Place, shownOfOrganization } from './organization.js'
+import { verifies } from './signing-key.js'
 import { createUserNames } from './user-names.js'
 import { presentUser } from './user-state.js'
 
@@ -158,9 +159,6 @@ interface Token {
   readonly kid: string
 }
 
-/** Tokens of a retired key are invalid, even if a process caches the key. */
-const isValidKey = sql`(s.verifies_until IS NULL OR s.verifies_until > now())`
-
 /** The recipient of e-mails about an account. */
 type Owner = Pick<User, 'id' | 'username' | 'email'>
 
@@ -204,7 +202,7 @@ export function createUsers(
       const rows = await database.read<CallerRow & Token>(sql('user-callers')`
         ${selectUsers(sql`${enrolled}, t.kid`)}
         JOIN unnest(${ids}::int[], ${kids}::text[]) AS t (id, kid) ON t.id = u.id
-        JOIN signing_keys s ON s.kid = t.kid AND ${isValidKey}`)
+        JOIN signing_keys s ON s.kid = t.kid AND ${verifies}`)
       return tokens.map(({ id, kid }) => rows.find(row => row.id === id && row.kid === kid))
     },
     { cache: false, batchScheduleFn: setImmediate },
@@ -263,16 +261,10 @@ export function createUsers(
       table.count({ where: { organizationId }, transaction }),
     /** Returns the user of a token signed with this key; undefined when the key is retired or the user doesn't exist. */
     findTokenHolder: (id: number, kid: string) => tokenHolders.load({ id, kid }),
-    /** The same for a token to refresh: undefined when the key isn't kept, or the user doesn't exist. */
-    findRefresher: (id: number, kid: string) =>
-      first(
-        database.read<CallerRow>(sql('user-refresher')`
-          ${callers} WHERE u.id = ${id} AND EXISTS (SELECT FROM signing_keys s WHERE s.kid = ${kid})`),
-      ),
     /** Returns the user of a token as above and, in the same statement, the user with the username. */
     async findTokenHolderAndUser(id: number, kid: string, usernameKey: string) {
       const rows = await database.read<CallerRow>(sql('user-caller-with')`
-        ${callers} WHERE u.id = ${id} AND EXISTS (SELECT FROM signing_keys s WHERE s.kid = ${kid} AND ${isValidKey})
+        ${callers} WHERE u.id = ${id} AND EXISTS (SELECT FROM signing_keys s WHERE s.kid = ${kid} AND ${verifies})
         UNION ALL ${callers} WHERE u.username_key = ${usernameKey} AND u.id <> ${id} AND ${presentUser.sql}`)
       return {
         caller: rows.find(row => row.id === id),

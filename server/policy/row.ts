@@ -59,7 +59,7 @@ export function needsOf({ cost = usualCost, limits }: Pick<Policy, 'cost' | 'lim
 /** An RPC that is the same for every caller. */
 export interface OpenPolicy extends CommonPolicy {
   readonly caller: 'anyone'
-  /** Set where an earlier token, expired or not, shows the device that the call comes from; any other is ignored. */
+  /** Set where an earlier token, expired or not, shows the device that the call comes from; a revoked or any other is ignored. */
   readonly device?: true
   /** Set where the RPC itself refuses fields of a wrong type, together with all other invalid fields. */
   readonly listsMalformed?: true
@@ -81,8 +81,6 @@ export interface UserRights extends CommonPolicy {
    * other users as missing.
    */
   readonly institution?: 'members of its organization' | 'clients of its organization'
-  /** Set where an expired token is accepted, as long as its key is kept. */
-  readonly expired?: true
   /** Which other users an active ROLE_ADMIN may name. */
   readonly administrator?: 'any user' | 'any user but administrators'
   /** Which restricted sessions open the caller's own record. */

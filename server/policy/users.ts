@@ -55,10 +55,9 @@ export const usersPolicies = {
   },
   refresh: {
     ...ownRecord,
-    expired: true,
     restricted: ['one-time codes'],
     reasons: [],
-    audit: ['session.end'],
+    audit: [],
     limits: [],
     http: { method: 'GET', path: '/users/refresh' },
   },

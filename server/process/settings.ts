@@ -117,7 +117,10 @@ const table = {
   passwordMinLength: setting('AUTH_PASSWORD_MIN_LENGTH', integer(1, 256), '8'),
   /** Path of a file of passwords to refuse, one a line, instead of the 49,000 built-in ones. */
   passwordDenylist: optional('AUTH_PASSWORD_DENYLIST', text),
-  /** Lifetime of a token. */
+  /**
+   * Lifetime of a token. Up to `24h`, a session by password is refreshed for 24 hours; beyond, the token of its sign-in lasts as
+   * long as this, and a copy of it as well. Of a session by recovery, an hour at most.
+   */
   tokenTtl: setting('AUTH_TOKEN_TTL', duration(1, 30 * 86_400), '1h'),
   /** `iss` of tokens, the registry's (`auth-admin api GetIssuer`). Unset at installation: `http://` and the HTTP address. */
   issuer: optional('AUTH_ISSUER', text),
@@ -154,7 +157,7 @@ const table = {
   /**
    * Whether to refuse what the interface has and OWASP ASVS doesn't permit: secrets in query strings (400), logins by answers
    * (422) and saving them (403), the answer of a sign-up, which isn't stored, and a password update without the present
-   * password or a sign-in of the last 15 minutes (400): `on` or `off`. Nor does an expired token refresh a session.
+   * password or a sign-in of the last 15 minutes (400): `on` or `off`.
    */
   strict: setting('AUTH_STRICT', oneOf('on', 'off'), 'off'),
   /** How long the audit log is kept. */

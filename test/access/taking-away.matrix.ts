@@ -25,7 +25,7 @@ export const credentials = {
   pwd: 'GetMe, with a public session by password',
   kba: 'GetMe, with a public session by answers',
   otp: 'GetMe, with a public session by mailed key',
-  device: 'Login with an earlier token, while strangers lock the account',
+  device: 'Login with an earlier token, while strangers lock the account: it ends with the generation of the token',
   provider: 'Activate of a ROLE_CLIENT, with the provider key',
   // Of its organization.
   organization: 'Activate of a ROLE_INSTITUTION, with the key of the organization',
@@ -39,10 +39,6 @@ export const credentials = {
   code: 'SignIn at Administration, with a one-time code',
   // Of the ROLE_INSTITUTION that isn't active, as `mailed`.
   fresh: 'GetMe, with a token for the registry alone',
-  // Of the account: expired tokens of another session, which was refreshed three times.
-  newest: 'Refresh, with the newest token',
-  previous: 'Refresh, with the one before it',
-  copy: 'an alarm at Refresh with an older one: the row of the session knows it',
 } as const
 
 export type Credential = keyof typeof credentials
@@ -59,80 +55,77 @@ export const notes: Readonly<Record<string, readonly [refusal: string, constrain
   h: ['INVALID_CREDENTIALS', 'only a ROLE_ADMIN signs in to Administration, where one-time codes are enrolled'],
   i: ['unchanged', 'there are no one-time codes to remove'],
   j: ['WRONG_STATE', 'only an active ROLE_INSTITUTION has a provider key'],
-  l: ['INVALID_TOKEN', 'an expired token wakes no session of a ROLE_ADMIN'],
   k: ['INVALID_SIGN_UP', 'an import changes on existing users what opens access only as its permission lists'],
 }
 
 /** The table. */
 export const takingAway = `
-event                                               password answers waiting recovery email pwd   kba   otp   device provider organization mailed service session code   fresh  newest  previous  copy
+event                                               password answers waiting recovery email pwd   kba   otp   device provider organization mailed service session code   fresh
 
 # Passwords
-password updated in the session of the answers      ends     stays   stays   ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   ends    (a)    ends   ends    ends      ends
-password updated in another session by password     ends     stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   ends    (a)    ends   ends    ends      ends
-password updated in a session by answers            ends     stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   (b)     (b)    ends   ends    ends      ends
-password updated in a session by mailed key         ends     stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   ends    (a)    ends   ends    ends      ends
-password updated in a session of a ROLE_ADMIN       ends     stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   (c)     (c)    ends   ends    ends      ends
-password set at Administration                      ends     stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   ends    stays  ends   ends    ends      ends
+password updated in the session of the answers      ends     stays   stays   ends     ends  ends  ends  ends  ends   stays    stays        stays  stays   ends    (a)    ends
+password updated in another session by password     ends     stays   ends    ends     ends  ends  ends  ends  ends   stays    stays        stays  stays   ends    (a)    ends
+password updated in a session by answers            ends     stays   ends    ends     ends  ends  ends  ends  ends   stays    stays        stays  stays   (b)     (b)    ends
+password updated in a session by mailed key         ends     stays   ends    ends     ends  ends  ends  ends  ends   stays    stays        stays  stays   ends    (a)    ends
+password updated in a session of a ROLE_ADMIN       ends     stays   ends    ends     ends  ends  ends  ends  ends   stays    stays        stays  stays   (c)     (c)    ends
+password set at Administration                      ends     stays   ends    ends     ends  ends  ends  ends  ends   stays    stays        stays  stays   ends    stays  ends
 
 # Answers
-answers replaced with the password                  stays    ends    ends    stays    stays stays stays stays stays  stays    stays        stays  stays   stays   (a)    stays  stays   stays     stays
-answers saved by a session alone                    stays    stays   ends    stays    stays stays stays stays stays  stays    stays        stays  stays   stays   (a)    stays  stays   stays     stays
-answers cleared                                     stays    ends    ends    stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays  stays   stays     stays
-answers cleared, then the text of sign-up linked    stays    ends    ends    stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays  stays   stays     stays
-text of sign-up linked to a question                stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays  stays   stays     stays
-questions retired                                   stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays  stays   stays     stays
+answers replaced with the password                  stays    ends    ends    stays    stays stays stays stays stays  stays    stays        stays  stays   stays   (a)    stays
+answers saved by a session alone                    stays    stays   ends    stays    stays stays stays stays stays  stays    stays        stays  stays   stays   (a)    stays
+answers cleared                                     stays    ends    ends    stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays
+answers cleared, then the text of sign-up linked    stays    ends    ends    stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays
+text of sign-up linked to a question                stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays
+questions retired                                   stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays
 
 # Address and name
-e-mail address changed by the user                  stays    stays   stays   ends     ends  stays ends  ends  stays  stays    stays        stays  stays   stays   (a)    stays  stays   stays     stays
-e-mail address changed at Administration            stays    stays   stays   ends     ends  stays ends  ends  stays  stays    stays        stays  stays   stays   stays  stays  stays   stays     stays
-username changed by the user                        stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   (a)    stays  stays   stays     stays
-username changed at Administration                  stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays  stays   stays     stays
+e-mail address changed by the user                  stays    stays   stays   ends     ends  stays ends  ends  stays  stays    stays        stays  stays   stays   (a)    stays
+e-mail address changed at Administration            stays    stays   stays   ends     ends  stays ends  ends  stays  stays    stays        stays  stays   stays   stays  stays
+username changed by the user                        stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   (a)    stays
+username changed at Administration                  stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays
 
 # State, role and organization
-suspended                                           ends     ends    ends    ends     ends  ends  ends  ends  stays  ends     stays        ends   stays   ends    ends   ends   ends    ends      ends
-suspended and resumed                               stays    stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        ends   stays   ends    stays  ends   ends    ends      ends
-deactivated by the institution                      stays    stays   ends    ends     ends  ends  ends  ends  stays  (d)      stays        (e)    stays   (e)     (e)    (e)    ends    ends      ends
-role changed                                        stays    stays   ends    ends     ends  ends  ends  ends  stays  ends     stays        ends   stays   ends    ends   ends   ends    ends      ends
-role changed and changed back                       stays    stays   ends    ends     ends  ends  ends  ends  stays  ends     stays        ends   stays   ends    stays  ends   ends    ends      ends
-organization of the user changed                    stays    stays   ends    ends     ends  ends  ends  ends  stays  ends     stays        ends   stays   ends    stays  ends   ends    ends      ends
-organization of the user changed and changed back   stays    stays   ends    ends     ends  ends  ends  ends  stays  ends     stays        ends   stays   ends    stays  ends   ends    ends      ends
-organization of the user removed                    stays    stays   ends    ends     ends  ends  ends  ends  stays  ends     stays        ends   stays   ends    stays  ends   ends    ends      ends
-tokens revoked by the user                          stays    stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   ends    stays  ends   ends    ends      ends
-tokens revoked at Administration                    stays    stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   ends    stays  ends   ends    ends      ends
-deleted by the user                                 ends     ends    ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   (f)     (a)    ends   ends    ends      ends
-deleted at Administration                           ends     ends    ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   ends    ends   ends   ends    ends      ends
-deleted and undeleted                               stays    stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        ends   stays   ends    stays  ends   ends    ends      ends
-erased                                              ends     ends    ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   ends    ends   ends   ends    ends      ends
+suspended                                           ends     ends    ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   ends    ends   ends
+suspended and resumed                               stays    stays   ends    ends     ends  ends  ends  ends  ends   stays    stays        ends   stays   ends    stays  ends
+deactivated by the institution                      stays    stays   ends    ends     ends  ends  ends  ends  ends   (d)      stays        (e)    stays   (e)     (e)    (e)
+role changed                                        stays    stays   ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   ends    ends   ends
+role changed and changed back                       stays    stays   ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   ends    stays  ends
+organization of the user changed                    stays    stays   ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   ends    stays  ends
+organization of the user changed and changed back   stays    stays   ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   ends    stays  ends
+organization of the user removed                    stays    stays   ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   ends    stays  ends
+tokens revoked by the user                          stays    stays   ends    ends     ends  ends  ends  ends  ends   stays    stays        stays  stays   ends    stays  ends
+tokens revoked at Administration                    stays    stays   ends    ends     ends  ends  ends  ends  ends   stays    stays        stays  stays   ends    stays  ends
+deleted by the user                                 ends     ends    ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   (f)     (a)    ends
+deleted at Administration                           ends     ends    ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   ends    ends   ends
+deleted and undeleted                               stays    stays   ends    ends     ends  ends  ends  ends  ends   stays    stays        ends   stays   ends    stays  ends
+erased                                              ends     ends    ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   ends    ends   ends
 
-# Sessions
-session refreshed                                   stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays  stays   ends      stays
-copy of an old token of the session refreshed       stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays  ends    ends      ends
-newcomer activated                                  stays    stays   stays   stays    stays stays stays stays stays  stays    stays        ends   stays   stays   stays  stays  stays   stays     stays
+# Activation
+newcomer activated                                  stays    stays   stays   stays    stays stays stays stays stays  stays    stays        ends   stays   stays   stays  stays
 
 # Organizations
-organization deactivated                            stays    stays   stays   stays    stays stays stays stays stays  ends     ends         ends   stays   stays   stays  stays  stays   stays     stays
-organization deactivated and activated              stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays  stays   stays     stays
-key of the organization rotated                     stays    stays   stays   stays    stays stays stays stays stays  stays    ends         stays  stays   stays   stays  stays  stays   stays     stays
-e-mail address of the organization changed          stays    stays   stays   stays    stays stays stays stays stays  stays    stays        ends   stays   stays   stays  stays  stays   stays     stays
-provider key rotated by the user                    stays    stays   stays   stays    stays stays stays stays stays  ends     stays        (j)    stays   (d)     (a)    (j)    stays   stays     stays
-provider key rotated at Administration              stays    stays   stays   stays    stays stays stays stays stays  ends     stays        (j)    stays   (j)     (j)    (j)    stays   stays     stays
+organization deactivated                            stays    stays   stays   stays    stays stays stays stays stays  ends     ends         ends   stays   stays   stays  stays
+organization deactivated and activated              stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays
+key of the organization rotated                     stays    stays   stays   stays    stays stays stays stays stays  stays    ends         stays  stays   stays   stays  stays
+e-mail address of the organization changed          stays    stays   stays   stays    stays stays stays stays stays  stays    stays        ends   stays   stays   stays  stays
+provider key rotated by the user                    stays    stays   stays   stays    stays stays stays stays stays  ends     stays        (j)    stays   (d)     (a)    (j)
+provider key rotated at Administration              stays    stays   stays   stays    stays stays stays stays stays  ends     stays        (j)    stays   (j)     (j)    (j)
 
 # Imports
-e-mail address changed by an import                 stays    stays   stays   ends     ends  stays ends  ends  stays  stays    stays        stays  stays   (g)     (g)    stays  stays   stays     stays
-username changed by an import                       stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   (g)     (g)    stays  stays   stays     stays
-password changed by an import                       ends     stays   ends    ends     ends  ends  ends  ends  stays  stays    stays        stays  stays   (g)     (g)    ends   ends    ends      ends
-organization of the user changed by an import       stays    stays   ends    ends     ends  ends  ends  ends  stays  ends     stays        ends   stays   (g)     (g)    ends   ends    ends      ends
-all of this in an import that may change none of it (k)      (k)     (k)     (k)      (k)   (k)   (k)   (k)   (k)    (k)      stays        (k)    stays   (g)     (g)    (k)    (k)     (k)       (k)
+e-mail address changed by an import                 stays    stays   stays   ends     ends  stays ends  ends  stays  stays    stays        stays  stays   (g)     (g)    stays
+username changed by an import                       stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   (g)     (g)    stays
+password changed by an import                       ends     stays   ends    ends     ends  ends  ends  ends  ends   stays    stays        stays  stays   (g)     (g)    ends
+organization of the user changed by an import       stays    stays   ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   (g)     (g)    ends
+all of this in an import that may change none of it (k)      (k)     (k)     (k)      (k)   (k)   (k)   (k)   (k)    (k)      stays        (k)    stays   (g)     (g)    (k)
 
 # Administrators, services, the registry
-codes enrolled                                      stays    stays   ends    ends     ends  ends  ends  ends  stays  (d)      stays        (h)    stays   ends    ends   (h)    (l)     (l)       ends
-codes removed                                       stays    stays   (a)     ends     (a)   ends  ends  ends  stays  (a)      stays        (i)    stays   ends    ends   (i)    (l)     (l)       ends
-service deleted                                     stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays  stays  stays   stays     stays
-scope of the service removed                        stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays  stays  stays   stays     stays
-key of the service deleted                          stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays  stays  stays   stays     stays
-signing key retired                                 stays    stays   ends    stays    stays ends  ends  ends  ends   stays    stays        stays  stays   ends    stays  ends   ends    ends      ends
-registry restored from a backup                     stays    stays   ends    ends     ends  ends  ends  ends  ends   stays    stays        ends   ends    ends    stays  ends   ends    ends      ends
+codes enrolled                                      stays    stays   ends    ends     ends  ends  ends  ends  ends   (d)      stays        (h)    stays   ends    ends   (h)
+codes removed                                       stays    stays   (a)     ends     (a)   ends  ends  ends  ends   (a)      stays        (i)    stays   ends    ends   (i)
+service deleted                                     stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays  stays
+scope of the service removed                        stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays  stays
+key of the service deleted                          stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays  stays
+signing key retired                                 stays    stays   ends    stays    stays ends  ends  ends  ends   stays    stays        stays  stays   ends    stays  ends
+registry restored from a backup                     stays    stays   ends    ends     ends  ends  ends  ends  ends   stays    stays        ends   ends    ends    stays  ends
 `
 
 /** What a cell says: `ends`, `stays`, or the letter of a note. */

@@ -23,7 +23,7 @@ import {
   teardownOfFile,
 } from '../_helpers/service.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
-import { claimsOf, forge, idOf } from '../_helpers/tokens.js'
+import { forge, idOf } from '../_helpers/tokens.js'
 import { type Credential, notes, readTakingAway } from './taking-away.matrix.js'
 
 const mailbox = mailboxForFile()
@@ -204,8 +204,6 @@ async function beginHolding(at: Installation, kind: Kind) {
     email: newAddress(),
     /** A token of an earlier session. */
     device: await must(enter(at, account)),
-    /** Tokens of two sessions of the account that were refreshed three times, oldest first; all have expired. */
-    lines: [[], []] as readonly string[][],
     secrets: {} as Partial<Record<Credential, string>>,
     /** Why a credential can't be held. */
     missing: {} as Partial<Record<Credential, string>>,
@@ -224,14 +222,6 @@ async function openSessions(at: Installation, holding: Holding): Promise<void> {
     if (person === account) continue
     person.kba = await forge(service, person.pwd, { amr: ['kba'] })
     person.otp = await forge(service, person.pwd, { amr: ['otp'] })
-  }
-  for (const line of holding.lines) {
-    line.push(await must(enter(at, account)))
-    while (line.length < 4) line.push(await must(refresh(at, line.at(-1))))
-    for (const [index, token] of line.entries()) {
-      const { iat, jti } = claimsOf(token)
-      line[index] = await forge(service, token, { exp: iat + 60, jti })
-    }
   }
   const counting = { questions: questions.slice(0, 2) }
   account.kba = await must(enterByAnswers(service, account.username, answers.first, counting))
@@ -260,20 +250,6 @@ async function collectSecrets(at: Installation, holding: Holding): Promise<void>
   await must(send(at, '/1.0.0/users/sendadminkeybyemailpartner', partner, newcomer.pwd))
   secrets.mailed = await keyIn(organization.email)
   secrets.session = await signIn(at, administrator)
-  if (account === administrator || account === holding.enrolled)
-    missing.newest = missing.previous = refusalOf(await refresh(at, holding.lines[0]!.at(-1)))!
-}
-
-const refresh = ({ service }: Installation, token = '') => service.request('GET', '/users/refresh', { token })
-
-/** Whether an older token of the session that was refreshed raises an alarm. */
-async function alarms(at: Installation, { account, lines }: Holding): Promise<boolean> {
-  const { audit } = at.service.registry
-  const count = async () =>
-    (await audit.list({ action: 'session.end', limit: 1000 })).filter(each => each.subject_id === account.id).length
-  const before = await count()
-  await refresh(at, lines[0]![0])
-  return (await count()) > before
 }
 
 async function providerKeyOf({ service }: Installation, { pwd }: Person): Promise<string> {
@@ -323,10 +299,6 @@ async function useAll(at: Installation, holding: Holding): Promise<Partial<Recor
     recovery: await opens(enterByKey(service, username, secrets.recovery ?? '')),
   }
   found.fresh = await me(newcomer.fresh)
-  found.newest = await opens(refresh(at, holding.lines[0]!.at(-1)))
-  // Of the other session: once the newest token is refreshed, the one before it is a copy.
-  found.previous = await opens(refresh(at, holding.lines[1]!.at(-2)))
-  found.copy = await alarms(at, holding)
   found.email = (await confirmEmail(at, await sessionOf(account), secrets.email || 'none')) === undefined
   found.device = await passesLock(at, holding)
   return found
@@ -546,16 +518,6 @@ const events: Readonly<Record<string, Event>> = {
   ),
   erased: administer((api, person) => api.eraseUser({ user: user(person), confirm: user(person) })),
 
-  'session refreshed': {
-    async once(at, { lines }) {
-      for (const line of lines) await must(refresh(at, line.at(-1)))
-    },
-  },
-  'copy of an old token of the session refreshed': {
-    async once(at, { lines }) {
-      for (const [first] of lines) await refresh(at, first)
-    },
-  },
   'newcomer activated': {
     async once(at, { newcomer, organization }) {
       await must(activate(at, newcomer, organization.activationkey, newcomer.pwd))

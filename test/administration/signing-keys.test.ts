@@ -5,9 +5,9 @@ import { TOTP } from 'otpauth'
 import { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
 import { newKeyPair } from '../../server/models/signing-key.js'
 import { openAdministration, openLocal, openSignedIn, reasonOf, wrongFieldsOf } from '../_helpers/administration.js'
-import { anyAddress, from } from '../_helpers/crowd.js'
+import { anyAddress, login } from '../_helpers/crowd.js'
 import { password, serviceWithClock, startTestService } from '../_helpers/service.js'
-import { idOf } from '../_helpers/tokens.js'
+import { headerOf, idOf } from '../_helpers/tokens.js'
 import { waitForValue } from '../_helpers/wait.js'
 
 const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
@@ -55,20 +55,35 @@ test('once a key is retired, its tokens make no device known, in any process', a
   const service = await startTestService(t, settings)
   const other = await startTestService(t, service.env)
   const { username, token } = await service.signUp('ROLE_CLIENT')
-  const login = (given: string, token?: string) =>
-    other.request('POST', '/users/login', {
-      query: { username, password: given },
-      headers: from(anyAddress()),
-      ...(token && { token }),
-      once: true,
-    })
-  for (let n = 0; n < 10; n++) await login('not the password')
-  t.is((await login(password)).status, 429)
-  t.is((await login('not the password', token)).status, 404)
+  const enter = (given: string, token?: string) =>
+    login(other, username, anyAddress(), given, { ...(token && { token }), once: true })
+  for (let n = 0; n < 10; n++) await enter('not the password')
+  t.is((await enter(password)).status, 429)
+  t.is((await enter('not the password', token)).status, 404)
   const api = await openSignedIn(t, service)
   const [{ kid } = { kid: '' }] = (await api.listSigningKeys({})).keys
   await api.retireSigningKey({ kid, confirm: kid })
-  t.is((await login(password, token)).status, 429)
+  t.is((await enter(password, token)).status, 429)
+})
+
+test('an expired token makes a device known while its key is published; then maintenance deletes the key', async t => {
+  const service = await serviceWithClock(t, settings)
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const { database, signingKeys } = service.registry
+  await database.transact(at => signingKeys.rotate({ force: true, lead: 0, tokenTtl: hour }, at))
+  const byDevice = async () => (await login(service, username, anyAddress(), password, { token })).status
+  const isKept = async () => {
+    await signingKeys.prune()
+    return (await signingKeys.all()).some(({ kid }) => kid === headerOf(token).kid)
+  }
+  await service.clock.pass(12 * hour)
+  for (let n = 0; n < 10; n++) await login(service, username, anyAddress(), 'not the password')
+  t.is((await login(service, username)).status, 429)
+  t.is(await byDevice(), 200)
+  t.true(await isKept())
+  await service.clock.pass(61)
+  t.is(await byDevice(), 429)
+  t.false(await isKept())
 })
 
 test('in any order of rotations and retirements, one key has no expiry, and the signing key outlives its tokens', async t => {

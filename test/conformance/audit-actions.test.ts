@@ -13,7 +13,7 @@ import { ask, freshDatabase } from '../_helpers/database.js'
 import { openMailbox } from '../_helpers/mailbox.js'
 import { password, startTestService } from '../_helpers/service.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
-import { claimsOf, forge, idOf } from '../_helpers/tokens.js'
+import { idOf } from '../_helpers/tokens.js'
 
 /** How many events of an action a registry has. */
 async function count(url: string, action: string): Promise<number> {
@@ -155,14 +155,6 @@ test('every operation leaves an event of its action, marked with what it changes
       await must('/users/me/delete', { token, body: { password } })
     },
 
-    async 'session.end'() {
-      const { token } = await service.signUp('ROLE_CLIENT')
-      const refresh = (token: string) => service.request('GET', '/users/refresh', { token })
-      await refresh((await refresh(token)).text)
-      const { jti, iat } = claimsOf(token)
-      const old = { jti, iat: iat - 10, auth_time: iat - 10, exp: iat - 1 }
-      await refresh(await forge(service, token, old))
-    },
     'session.admin-login': () => openAdministration(t, service).signIn({ username: 'admin', password }),
     'user.add': () => api.createUser({ form: other, active: true, confirm: 'ana' }),
     async 'user.enroll-totp'() {
@@ -288,7 +280,9 @@ test('every operation leaves an event of its action, marked with what it changes
     },
     'signing-key.add': async () => empty,
   }
-  t.deepEqual(Object.keys(acts).sort(), [...auditActions].sort())
+  // 1.0.0 records it: logs and filters go on reading it.
+  const former = ['session.end']
+  t.deepEqual([...Object.keys(acts), ...former].sort(), [...auditActions].sort())
   await ask(url, recorder)
   for (const [action, act] of Object.entries(acts)) {
     const before = await count(url, action)

@@ -144,6 +144,12 @@ async function enroll(username: string): Promise<string> {
   return (await open.signIn({ username, password, code: totp.generate({ timestamp: now + 30_000 }) })).token
 }
 
+/** The times of a token that has expired a second ago. */
+function expiredNow() {
+  const now = nowInSeconds()
+  return { iat: now - 60, auth_time: now - 60, exp: now - 1 }
+}
+
 /** A token of the generation after a suspension: the suspension itself is the only fault of its holder. */
 function asNow(token: string): Promise<string> {
   return forge(service, token, { ver: claimsOf(token).ver + 1 })
@@ -227,6 +233,20 @@ test('every user RPC permits the callers that the matrix lists, and refuses all 
   t.deepEqual(found, expected('public'))
 })
 
+test('an expired token opens nothing: each RPC that isn’t open to everyone refuses it, whoever it is of', async t => {
+  const { institution, client, byPassword, byKey, enrolled } = await callersOfBoth()
+  for (const user of [institution, client, byPassword, byKey, enrolled]) {
+    const token = await forge(service, user.token, expiredNow())
+    const cells = Object.fromEntries(
+      [...matrices.public.values()]
+        .flatMap(row => [...row.keys()])
+        .map(column => [column, [token, self(user)] as const]),
+    )
+    const found = await run('public', [Users, ForgotPasswords, Changes], cells)
+    for (const [rpc, row] of matrices.public) t.is(found[`${rpc}, none`], row.get('none') === '+' ? '+' : '!', rpc)
+  }
+})
+
 test('every Administration RPC permits the callers that the matrix lists, and refuses all others as listed', async t => {
   const { institution, client, other, inactive, byPassword, byKey, byAnswers, enrolled, suspended, services } =
     await callersOfBoth()
@@ -265,6 +285,7 @@ test('Administration refuses a token that is valid except for one property', asy
     'for other services': await forge(service, genuine, { aud: 'work-packages' }),
     'of a session by mailed key': await forge(service, genuine, { amr: ['otp', 'otp'] }),
     'that is none': 'nonsense',
+    'that has expired': await forge(service, genuine, expiredNow()),
   }
   for (const [what, token] of Object.entries(sent)) {
     for (const rpc of Administration.methods as readonly DescMethodUnary[]) {

@@ -79,8 +79,8 @@ test('a maintenance run deletes expired rows, and nothing else', async t => {
       ('good', '', ${user}, now() + interval '1 minute');
     INSERT INTO processes VALUES ('lapsed', '', '', '', '', '', now() - interval '61 minutes'),
       ('good', '', '', '', '', '', now() - interval '59 minutes');
-    UPDATE signing_keys SET verifies_until = now() - interval '31 days' WHERE kid = '${old}';
-    UPDATE signing_keys SET verifies_until = now() - interval '29 days' WHERE kid = '${kept}';
+    UPDATE signing_keys SET verifies_until = now() - interval '1 second' WHERE kid = '${old}';
+    UPDATE signing_keys SET verifies_until = now() + interval '1 minute' WHERE kid = '${kept}';
     INSERT INTO refreshed_sessions VALUES (${user}, 'lapsed', 1, false, now() - interval '25 hours'),
       (${user}, 'good', 1, false, now() - interval '23 hours');
     INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at) VALUES

@@ -138,6 +138,11 @@ const table = `
   nothing                  password  full    10      0          account  address
   other’s device           password  room    9       0          account  nothing
   other’s device           password  full    9       0          account  address
+  revoked device           password  room    9       0          account  nothing
+  revoked device           password  full    9       0          account  address
+  revoked device,address   password  full    9       0          address  nothing
+  device of a former key   password  room    9       0          account  nothing
+  device of a former key   password  full    9       0          account  address
   device                   none      full    0       0          none     nothing
   address                  none      full    0       0          none     nothing
   network                  none      full    0       0          none     nothing
@@ -164,8 +169,11 @@ test('an attempt counts where the account knows it, and begins unless its counte
       userId: knows.startsWith('other') ? 0 : id,
       usernameKey: name,
       active: true,
+      generation: knows.startsWith('revoked') ? 1 : 0,
       session: 's',
     }
+    if (knows.includes('former'))
+      await write(`UPDATE signing_keys SET verifies_until = now() - interval '1 second' WHERE kid = $1`, [kid])
     const networks = knowableNetworks(address)
     const [inner, outer] = [counterKeys.knownNetwork(networks[0]), counterKeys.knownNetwork(networks[1])]
     const known = [knows.includes('address') && inner, knows.includes('network') && outer].filter(Boolean)

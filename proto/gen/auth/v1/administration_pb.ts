@@ -3752,7 +3752,7 @@ export const DeleteServiceKeyResponseSchema: GenMessage<DeleteServiceKeyResponse
   messageDesc(file_auth_v1_administration, 113);
 
 /**
- * A key that signs or verifies tokens, or refreshes expired ones.
+ * A key that signs or verifies tokens.
  *
  * @generated from message auth.v1.SigningKey
  */
@@ -3779,8 +3779,7 @@ export type SigningKey = Message<"auth.v1.SigningKey"> & {
   signTime?: Timestamp | undefined;
 
   /**
-   * Until when the key verifies; absent while no successor is planned. For 30 days more it is kept, unpublished, to refresh
-   * expired tokens.
+   * Until when the key verifies; absent while no successor is planned. Then it is deleted.
    *
    * @generated from field: optional google.protobuf.Timestamp expire_time = 4;
    */
@@ -6885,8 +6884,7 @@ export const Administration: GenService<{
     output: typeof DeleteServiceKeyResponseSchema;
   },
   /**
-   * Lists the keys that sign and verify tokens, the newest first, and those that are kept for 30 days after their expiration time
-   * to refresh expired tokens.
+   * Lists the keys that sign and verify tokens, the newest first.
    *
    * Errors: ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
    *

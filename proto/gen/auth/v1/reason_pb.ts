@@ -35,8 +35,8 @@ export enum Reason {
   ACCESS_DENIED = 1,
 
   /**
-   * The token is malformed, wrongly signed, expired or revoked, or its user is deleted or suspended. Sign in again.
-   * [500, UNAUTHENTICATED]
+   * The token is malformed, wrongly signed, expired, revoked or too old to be refreshed, or its user is deleted or suspended. Sign
+   * in again. [500, UNAUTHENTICATED]
    *
    * @generated from enum value: REASON_INVALID_TOKEN = 2;
    */

@@ -1465,7 +1465,7 @@ export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
   aud?: string | undefined;
 
   /**
-   * Unique id of the token.
+   * Id of the token, which no other token has.
    *
    * @generated from field: optional string jti = 9;
    */
@@ -1767,7 +1767,7 @@ export const Users: GenService<{
    * Refuses with INVALID_CREDENTIALS when the pair is wrong or the user is suspended, and with TOO_MANY_ATTEMPTS when the
    * failures and the attempts in progress of the account, or of the client address, reach their limit.
    * Send the last token of the user in `Authorization`, expired or not, so that failed logins elsewhere can’t lock this device
-   * out. Any other value there is ignored.
+   * out. Any other value there is ignored, as is a token that is revoked or whose signing key is no longer published.
    *
    * HTTP: POST /users/login
    * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), INVALID_CREDENTIALS (UNAUTHENTICATED), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
@@ -1812,13 +1812,10 @@ export const Users: GenService<{
     output: typeof UpdateMeResponseSchema;
   },
   /**
-   * Exchanges a token for the next one of its session. Protected.
-   * A session ends 30 days after a sign-in by password, 1 hour after a sign-in by recovery. Until then its newest token is
-   * accepted here even after its expiration time (`exp`), for at most 30 days, if the session began by password and the user is
-   * no ROLE_ADMIN; not under AUTH_STRICT. Until the newest token has itself been refreshed, the one before it returns the newest
-   * again: with the same `jti`, and a new expiration time. So a client loses nothing when an answer is lost, or when it keeps
-   * its first token. Older tokens are refused with INVALID_TOKEN. One that has also expired is a copy (RFC 9700, 4.14.2): from
-   * then on no token of that session is refreshed, and an active user is notified by e-mail. Other sessions go on.
+   * Exchanges a valid token for another one of its session, with a new `jti` and expiration time (`exp`). Protected. The former
+   * token stays valid until it expires. A session is refreshed for 24 hours after a sign-in by password, for 1 hour after a
+   * sign-in by recovery, and no token of it outlasts this: then INVALID_TOKEN asks to log in again. Only the token of the sign-in
+   * itself lasts longer, where AUTH_TOKEN_TTL is longer, and so do those that it is exchanged for, until the same time.
    *
    * HTTP: GET /users/refresh
    * Errors: ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
