@@ -151,6 +151,10 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
     body: { field: '*', required: true },
   },
   {
+    rpc: Users.method.deleteMyAnswers,
+    body: { field: '*', required: true },
+  },
+  {
     rpc: Users.method.exportMe,
     result: 'json',
     mediaType: 'application/json',

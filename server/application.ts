@@ -67,6 +67,7 @@ import { createPaging } from './requests/paging.js'
 import { activate } from './users/activate.js'
 import { sendAdminKeyByEmailPartner } from './users/activation-email.js'
 import { deleteMe } from './users/delete-me.js'
+import { deleteMyAnswers } from './users/delete-my-answers.js'
 import { emailRpcs } from './users/email.js'
 import { existsRpcs } from './users/exists.js'
 import { login } from './users/login.js'
@@ -170,6 +171,7 @@ export function createApplication(deps: ApplicationDeps) {
     ...emailRpcs({ ...mails, users, mailedKeys, signIns, now }),
     setUsername: setUsername({ ...form, users, registrar, formerUsernames, signIns, rateLimits, chooseLocale }),
     deleteMe: deleteMe({ users, signIns, notifyOwner, now }),
+    deleteMyAnswers: deleteMyAnswers({ questions, signIns, notifyOwner, now }),
     ...myDataRpcs({ userData, quotas, openPage }),
     activate: activate({ ...failures, users, organizations, rateLimits, audit, factor, processNow }),
     sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner({ ...mails, organizations, emailRequests }),

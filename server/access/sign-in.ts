@@ -42,6 +42,8 @@ const ways = {
   // The password again, to delete the own account.
   'user.delete-own': { proof: 'password', unknown: Reason.INVALID_TOKEN },
   'user.set-own-username': { proof: 'password', unknown: Reason.INVALID_TOKEN },
+  // The password again, to delete the own answers.
+  'user.delete-own-answers': { proof: 'password', unknown: Reason.INVALID_TOKEN },
   // The password again, for an answer that counts at once.
   'user.save-answer': { proof: 'password', unknown: Reason.INVALID_TOKEN },
   // The password again, to set another one.
@@ -168,12 +170,13 @@ export function createSignIns(deps: {
       },
       /**
        * Ends the attempt: clears the failures of its proof, adds the networks of the address to the known ones, and records
-       * the audit event. Refuses as for an unknown user when the user has been deleted or erased.
+       * the audit event. Refuses as for an unknown user when the user has been deleted or erased, or its tokens were revoked since
+       * the attempt began, except by `t`, which says the new generation.
        */
-      async succeed(t?: Transaction): Promise<void> {
+      async succeed(t?: Transaction, tokenGeneration = account!.tokenGeneration): Promise<void> {
         const event = eventOf(admitted, 'ok')
-        if (!(await attempts.succeed(counter?.subject, call.address, account!.id, event, t)))
-          refuse(ways[action].unknown)
+        const user = { id: account!.id, tokenGeneration }
+        if (!(await attempts.succeed(counter?.subject, call.address, user, event, t))) refuse(ways[action].unknown)
         end()
       },
       /**

@@ -19,7 +19,7 @@ import { tooLong } from '../rules/sizes.js'
 
 /** The RPCs of recovery by a mailed key. */
 export function recoveryKeyRpcs(
-  deps: Pick<Models, 'database' | 'mailedKeys' | 'users' | 'administeredUsers' | 'emails'> & {
+  deps: Pick<Models, 'database' | 'mailedKeys' | 'users' | 'administeredUsers' | 'emails' | 'audit'> & {
     readonly signIns: SignIns
     readonly tokens: Tokens
     readonly notifyOwner: NotifyOwner
@@ -42,6 +42,7 @@ export function recoveryKeyRpcs(
     users,
     administeredUsers,
     emails,
+    audit,
     settings,
   } = deps
 
@@ -92,7 +93,10 @@ export function recoveryKeyRpcs(
       return {}
     },
 
-    /** Signs in with a mailed key, which becomes invalid; returns a token of a session of `otp`. */
+    /**
+     * Signs in with a mailed key, which becomes invalid; returns a token of a session of `otp`. The first key that comes back from
+     * the address ends whatever was set before: until this session sets one, the user has no password.
+     */
     async loginByUsernameAndKey(request, { call }) {
       const { username = '', key = '' } = request
       if (tooLong(username, 'text') || tooLong(key, 'key')) refuse(Reason.INVALID_KEY)
@@ -106,18 +110,21 @@ export function recoveryKeyRpcs(
       const digest = await mailedKeys.attempt(id, 'recovery', call.address)
       const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'recovery', normalized))
       if (!account || !digest || !equal || account.suspended) return attempt.fail(Reason.INVALID_KEY)
-      const spent = await database.transact(async t => {
+      const holder = await database.transact(async t => {
         // First the user, then its key: so does a change of the address, which ends the key.
-        await administeredUsers.lock(id, t)
-        if (!(await mailedKeys.spend(id, normalized, t))) return false
+        const user = await administeredUsers.lock(id, t)
+        if (!user || !(await mailedKeys.spend(id, normalized, t))) return undefined
         // With `any` the key may have gone to any address.
-        if (settings.recoveryEmail === 'registered') await users.proveEmail(id, t)
-        await notifyOwner('recovery-login', account, call, t)
-        await attempt.succeed(t)
-        return true
+        const first = settings.recoveryEmail === 'registered' && user.email !== null && !user.emailProved
+        const tokenGeneration = first ? await users.proveByKey(user, t) : user.tokenGeneration
+        await notifyOwner(first ? 'first-recovery' : 'recovery-login', user, call, t)
+        await attempt.succeed(t, tokenGeneration)
+        const revoked = { action: 'user.revoke-own-tokens', reason: 'ADDRESS_PROVED', subject_id: id } as const
+        if (first) await audit.append({ ...auditContext(call, user), ...revoked, outcome: 'ok' }, t)
+        return { ...user, tokenGeneration }
       })
-      if (!spent) return attempt.fail(Reason.INVALID_KEY)
-      return { token: await tokens.issue(account, 'otp') }
+      if (!holder) return attempt.fail(Reason.INVALID_KEY)
+      return { token: await tokens.issue(holder, 'otp') }
     },
   } satisfies Partial<ForgotPasswordsRpcs>
 }

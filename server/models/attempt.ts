@@ -306,12 +306,12 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
     },
     /**
      * Ends a successful attempt: clears the failures, stores the networks of the address as known, and records the event.
-     * If the user has been deleted or erased, it returns false, and only clears the failures.
+     * If the user has been deleted or erased, or its token generation is another, it returns false, and only clears the failures.
      */
     async succeed(
       subject: Buffer | undefined,
       address: string,
-      userId: number,
+      { id: userId, tokenGeneration }: Pick<Account, 'id' | 'tokenGeneration'>,
       event: AuditEvent,
       t?: Transaction,
     ): Promise<boolean> {
@@ -323,7 +323,8 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
           WHERE subject = ${subject} RETURNING 1
         ), present AS MATERIALIZED (
           SELECT id, unactivated_seen_at IS NOT NULL AS unactivated FROM users u
-          WHERE id = ${userId} AND ${presentUser.sql} AND (SELECT count(*) FROM cleared) >= 0 FOR KEY SHARE
+          WHERE id = ${userId} AND token_generation = ${tokenGeneration} AND ${presentUser.sql}
+            AND (SELECT count(*) FROM cleared) >= 0 FOR KEY SHARE
         ), seen AS (UPDATE users SET unactivated_seen_at = clock_timestamp() WHERE id = (
           SELECT id FROM users WHERE id = (SELECT id FROM present WHERE unactivated) AND unactivated_seen_at IS NOT NULL
           FOR NO KEY UPDATE SKIP LOCKED)
@@ -333,6 +334,10 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
         SELECT audit_append(${stamped(event)}) WHERE EXISTS (SELECT FROM remembered)`
       const rows = await database.run(query, t)
       return rows.length > 0
+    },
+    /** Deletes the networks that a user knows. */
+    async forgetNetworks(userId: number, t: Transaction): Promise<void> {
+      await database.run(sql('known-addresses-forget')`DELETE FROM known_addresses WHERE user_id = ${userId}`, t)
     },
     /** Records an event of an attempt. Counts nothing. */
     async record(event: AuditEvent, t?: Transaction): Promise<void> {

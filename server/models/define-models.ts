@@ -48,18 +48,19 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
   const mailedKeys = createMailedKeys(database, masterKey, counterKeys, organizations)
   const emails = createEmails(database)
   const formerUsernames = createFormerUsernames(database)
+  const questions = createQuestions(database)
   return {
     database,
     masterKey,
     counterKeys,
     formerUsernames,
-    users: createUsers(database, masterKey, mailedKeys, emails, attempts, counterKeys, formerUsernames),
+    users: createUsers(database, masterKey, mailedKeys, emails, attempts, counterKeys, formerUsernames, questions),
     userBatches: createUserBatches(database, masterKey),
     administeredUsers: createAdministeredUsers(database),
     totpSecrets: createTotpSecrets(database, masterKey),
     organizations,
     imports: createImports(database, masterKey),
-    questions: createQuestions(database),
+    questions,
     mailedKeys,
     emails,
     emailQuotas: createEmailQuotas(database),

@@ -48,9 +48,11 @@ interface EmailChange {
 export type Notice =
   | 'password-changed'
   | 'recovery-login'
+  | 'first-recovery'
   | 'answer-saved'
   | 'answer-waits'
   | 'answers-cleared'
+  | 'answers-deleted'
   | 'email-changed'
   | 'username-changed'
   | 'wrong-codes'

@@ -116,7 +116,7 @@ const newestOf = (
   id: number,
   table: Query,
   place: Query,
-) => sql`(SELECT ${place}, at, action, outcome, address FROM ${table}
+) => sql`(SELECT ${place}, at, action, outcome, object, address FROM ${table}
   WHERE subject_id = ${id} ORDER BY ${place} DESC LIMIT 1000)`
 
 /** Actions that begin a session. */
@@ -259,6 +259,22 @@ export function createUserData(database: Database, { keysWork }: Pick<Organizati
         WHERE action = ANY(${signIns}) AND outcome = 'ok' AND at < to_timestamp(${startedAt}::float8 + 1.1)
         ORDER BY seq DESC NULLS LAST, id DESC OFFSET 1 LIMIT 1`
       return first(database.run<{ at: Date; address: string | null }>(read))
+    },
+    /**
+     * Returns when the earliest of a user's answers was saved, waiting ones and one to a text of the sign-up included; undefined if
+     * there are none. An answer without an event among the newest 1,000 of the user counts from the sign-up on.
+     */
+    async answersSince(id: number) {
+      const read = sql('user-data-answers-since')`
+        SELECT min(coalesce(saved.at, u.created_at)) AS since
+        FROM users u, (SELECT 'question:' || question_id AS object FROM answers WHERE user_id = ${id}
+          UNION ALL SELECT '' FROM unmatched_answers WHERE user_id = ${id}) given
+        LEFT JOIN LATERAL (SELECT max(at) AS at FROM (
+            SELECT at, action, outcome, object FROM ${newestOf(id, sql`audit_events`, sql`id`)} sealed
+            UNION ALL SELECT at, action, outcome, object FROM ${newestOf(id, sql`audit_staged`, sql`seq`)} staged
+          ) newest WHERE action = 'user.save-answer' AND outcome = 'ok' AND newest.object = given.object) saved ON true
+        WHERE u.id = ${id}`
+      return (await first(database.run<{ since: Date | null }>(read)))?.since ?? undefined
     },
   }
 }

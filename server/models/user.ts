@@ -33,6 +33,7 @@ import type { FormerUsernames } from './former-username.js'
 import type { MailedKeys, Purpose } from './mailed-key.js'
 import type { MasterKey } from './master-key.js'
 import { newActivationKey, type Place, shownOfOrganization } from './organization.js'
+import type { Questions } from './question.js'
 import { verifies } from './signing-key.js'
 import { createUserNames } from './user-names.js'
 import { presentUser } from './user-state.js'
@@ -75,6 +76,7 @@ const shown = {
 export const userAttributes = {
   ...shown,
   nicknameKey: text,
+  /** Empty while the user has no password: it compares with none. */
   passwordHash: text,
   createdAt: hasDefault(time),
   /** When the user was activated; null while it is inactive. */
@@ -188,9 +190,10 @@ export function createUsers(
   masterKey: MasterKey,
   mailedKeys: Pick<MailedKeys, 'void'>,
   emails: Pick<Emails, 'notify' | 'discard'>,
-  attempts: Pick<Attempts, 'rename' | 'clear'>,
+  attempts: Pick<Attempts, 'rename' | 'clear' | 'forgetNetworks'>,
   counterKeys: Pick<CounterKeys, 'account'>,
   formerUsernames: Pick<FormerUsernames, 'reserve'>,
+  questions: Pick<Questions, 'clear'>,
 ) {
   const table = defineTable(database, 'users', userAttributes)
   const providerKeys = defineTable(database, 'provider_keys', keyAttributes)
@@ -359,7 +362,29 @@ export function createUsers(
       if (former === null) return
       await emails.notify('email-changed', { id, email: former }, { ...change, to: former }, transaction)
     },
-    /** Records that the e-mail address is the user's: what was mailed there came back. The caller must lock the user's row. */
+    /**
+     * Records that the e-mail address is the user's, by a key that was mailed there, for the first time. Somebody else may have
+     * signed up in the owner's name, so whatever was set before ends: the password, all answers, the known networks, mailed keys
+     * and codes, and every token, and with them the devices. Returns the new token generation. The caller must lock the
+     * user's row.
+     */
+    async proveByKey({ id, tokenGeneration }: Pick<User, 'id' | 'tokenGeneration'>, transaction: Transaction) {
+      // First the rows that others may hold while they wait for the user's.
+      await voidKeys(id, accessPurposes, transaction)
+      await questions.clear(id, transaction)
+      // Not NO KEY UPDATE: a sign-in that has compared the former password or answers waits, and then finds the generation changed.
+      await table.findByPk(id, { attributes: ['id'], transaction, lock: transaction.LOCK.UPDATE })
+      await attempts.forgetNetworks(id, transaction)
+      const next = {
+        emailProved: true,
+        passwordHash: '',
+        passwordUpdatedAt: null,
+        tokenGeneration: tokenGeneration + 1,
+      }
+      await table.update(next, { where: { id }, transaction })
+      return next.tokenGeneration
+    },
+    /** Records that the e-mail address is the user's: a code that was mailed there came back. The caller must lock the user's row. */
     async proveEmail(id: number, transaction: Transaction) {
       await table.update({ emailProved: true }, { where: { id, emailProved: false }, transaction })
     },

@@ -146,7 +146,7 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
 
 /** Creates the function that makes the e-mail of an entry, with a key if its kind has one. */
 function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | 'timeZone'>) {
-  const { database, users, administeredUsers, organizations, mailedKeys, emails } = models
+  const { database, users, userData, administeredUsers, organizations, mailedKeys, emails } = models
 
   function write<K extends keyof Contents>(
     { id, createdAt, locale }: Email,
@@ -178,9 +178,10 @@ function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | '
     if (!user || user.suspended) return 'unwanted'
     // The address may have changed since the request.
     if (settings.recoveryEmail !== 'any' && emailKey(user.email ?? '') !== emailKey(to)) return 'unwanted'
+    const answersSince = (await userData.answersSince(userId))?.toISOString()
     const key = newRecoveryKey()
     if (!(await storeKey(entry, t => mailedKeys.replace(userId, 'recovery', key, undefined, t)))) return 'unwanted'
-    return write(entry, [userId], to, 'recovery-key', { username: user.username, key })
+    return write(entry, [userId], to, 'recovery-key', { username: user.username, key, answersSince })
   }
 
   async function makeCode(entry: ReadyEmail<'email-code'>): Promise<Composed> {

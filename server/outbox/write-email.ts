@@ -15,6 +15,8 @@ interface Content {
   readonly username: string
   readonly organization: string
   readonly key: string
+  /** When the earliest answer to a security question was saved (ISO 8601); absent if there are none. */
+  readonly answersSince?: string
   /** Number of events, with time (ISO 8601) and client address of the last. */
   readonly times?: number
   readonly at: string
@@ -30,7 +32,8 @@ interface Content {
 }
 
 /** The content of each kind of e-mail. */
-export type Contents = Record<'recovery-key' | 'email-code' | 'activation-key', Pick<Content, 'username' | 'key'>> &
+export type Contents = Record<'email-code' | 'activation-key', Pick<Content, 'username' | 'key'>> &
+  Record<'recovery-key', Pick<Content, 'username' | 'key' | 'answersSince'>> &
   Record<Notice, Pick<Content, 'username' | 'times' | 'at' | 'address'>> &
   Record<'organization-email-changed', Pick<Content, 'organization' | 'at' | 'address'>> &
   Record<
@@ -40,7 +43,7 @@ export type Contents = Record<'recovery-key' | 'email-code' | 'activation-key', 
 
 /** The texts in a language. */
 interface Texts {
-  /** A line without a value is left out, such as that of a reason that isn't given. */
+  /** A line of a reason or a time of answers that isn't given is left out. */
   readonly emails: Record<keyof Contents, { readonly subject: string; readonly text: readonly string[] }>
   /** Stands before the time of the last of several events. */
   readonly times: string
@@ -64,9 +67,9 @@ export function writeEmail<K extends keyof Contents>(
   const format = new Intl.DateTimeFormat(locale, { dateStyle: 'long', timeStyle: 'short', timeZone })
   const named = new Intl.DateTimeFormat(locale, { timeZone, timeZoneName: 'long' })
   /** The time of the last event, or days after it. */
-  const when = (days = 0) => {
-    if (!given.at) return undefined
-    const time = Date.parse(given.at) + days * 86_400_000
+  const when = (days = 0, from = given.at) => {
+    if (!from) return undefined
+    const time = Date.parse(from) + days * 86_400_000
     const zone = named.formatToParts(time).find(({ type }) => type === 'timeZoneName')!.value
     return `${format.format(time)} (${zone})`
   }
@@ -75,6 +78,7 @@ export function writeEmail<K extends keyof Contents>(
     user: given.id === undefined ? undefined : withId(username, given.id),
     organization: organization && shownUsername(organization),
     key: given.key,
+    answersSince: when(0, given.answersSince),
     times: (given.times ?? 1) === 1 ? '' : times.replace('{times}', String(given.times)),
     at: when(),
     countsAt: when(1),
@@ -85,9 +89,10 @@ export function writeEmail<K extends keyof Contents>(
       actorId === undefined ? plain(actor.replace(/^cli:(.*)@/, '$1, '), ',') : withId(shownUsername(actor), actorId),
     reason: reason && plain(reason, ',;:!?'),
   }
+  const optional = ['reason', 'answersSince']
   const { subject, text } = emails[kind]
   const lines = text
-    .filter(line => !line.includes('{reason}') || values.reason)
+    .filter(line => optional.every(name => !line.includes(`{${name}}`) || values[name]))
     .map(line => line.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? ''))
   return { subject, text: `${lines.join('\n')}\n` }
 }

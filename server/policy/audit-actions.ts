@@ -48,6 +48,7 @@ export const auditActions = [
   'user.deactivate',
   'user.delete',
   'user.delete-own',
+  'user.delete-own-answers',
   'user.edit',
   'user.edit-own',
   'user.enroll-totp',

@@ -24,7 +24,7 @@ export const forgotPasswordsPolicies = {
     cost: 2,
     caller: 'anyone',
     reasons: ['INVALID_KEY', 'TOO_MANY_ATTEMPTS'],
-    audit: ['session.login-by-key'],
+    audit: ['session.login-by-key', 'user.revoke-own-tokens'],
     limits: ['failures'],
     http: { method: 'POST', path: '/forgotpasswords/loginbyusernameandkey' },
   },

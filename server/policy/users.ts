@@ -131,6 +131,14 @@ export const usersPolicies = {
     limits: ['account', 'failures', 'hashing'],
     http: { method: 'POST', path: '/users/me/delete', revisions: [] },
   },
+  deleteMyAnswers: {
+    ...ownRecord,
+    cost: 2,
+    reasons: ['MISSING_PARAMETER', 'WRONG_STATE', 'INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS'],
+    audit: ['user.delete-own-answers'],
+    limits: ['account', 'failures', 'hashing'],
+    http: { method: 'POST', path: '/users/me/answers/delete', revisions: [] },
+  },
   exportMe: {
     ...ownRecord,
     cost: 3,

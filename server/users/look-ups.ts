@@ -26,7 +26,7 @@ const sizes = { usual: 500, max: 500 }
 export function lookUpRpcs(deps: {
   readonly users: Pick<Users, 'findMany'>
   readonly administeredUsers: Pick<AdministeredUsers, 'list'>
-  readonly userData: Pick<UserData, 'previousSignIn'>
+  readonly userData: Pick<UserData, 'previousSignIn' | 'answersSince'>
   readonly questions: Pick<Questions, 'answers'>
   readonly rateLimits: Pick<RateLimits, 'takeServiceReads' | 'refundServiceReads'>
   readonly masterKey: MasterKey
@@ -42,7 +42,9 @@ export function lookUpRpcs(deps: {
   }
 
   async function waysBack({ user: { id, email, emailProved } }: Caller) {
-    return { email: email ?? undefined, emailProved, answers: (await questions.answers(id)).length }
+    const since = await userData.answersSince(id)
+    const answers = (await questions.answers(id)).length
+    return { email: email ?? undefined, emailProved, answers, answersSince: since && timestampFromDate(since) }
   }
 
   return {

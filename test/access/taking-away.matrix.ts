@@ -55,6 +55,7 @@ export const notes: Readonly<Record<string, readonly [refusal: string, constrain
   h: ['INVALID_CREDENTIALS', 'only a ROLE_ADMIN signs in to Administration, where one-time codes are enrolled'],
   i: ['unchanged', 'there are no one-time codes to remove'],
   j: ['WRONG_STATE', 'only an active ROLE_INSTITUTION has a provider key'],
+  m: ['proved', 'a session by mailed key has proved the address'],
   k: ['INVALID_SIGN_UP', 'an import changes on existing users what opens access only as its permission lists'],
 }
 
@@ -73,6 +74,7 @@ password set at Administration                      ends     stays   ends    end
 # Answers
 answers replaced with the password                  stays    ends    ends    stays    stays stays stays stays stays  stays    stays        stays  stays   stays   (a)    stays
 answers saved by a session alone                    stays    stays   ends    stays    stays stays stays stays stays  stays    stays        stays  stays   stays   (a)    stays
+answers deleted by the user                         stays    ends    ends    stays    stays stays stays stays stays  stays    stays        stays  stays   stays   (a)    stays
 answers cleared                                     stays    ends    ends    stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays
 answers cleared, then the text of sign-up linked    stays    ends    ends    stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays
 text of sign-up linked to a question                stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays
@@ -83,6 +85,10 @@ e-mail address changed by the user                  stays    stays   stays   end
 e-mail address changed at Administration            stays    stays   stays   ends     ends  stays ends  ends  stays  stays    stays        stays  stays   stays   stays  stays
 username changed by the user                        stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   (a)    stays
 username changed at Administration                  stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays
+
+# A mailed key of the address: the owner set the credentials, or a stranger before the address was ever proved
+recovered by mailed key, all set by the owner       stays    stays   stays   ends     stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays
+recovered by mailed key, all set by a stranger      ends     ends    ends    ends     ends  ends  ends  (m)   ends   stays    stays        stays  stays   ends    ends   ends
 
 # State, role and organization
 suspended                                           ends     ends    ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   ends    ends   ends

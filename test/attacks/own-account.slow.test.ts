@@ -42,6 +42,8 @@ const setUsername = (token: string, username = newName(), secret = password, on 
   post(on, '/users/me/username', token, { username, password: secret }, at)
 const deleteMe = (token: string, secret = password, on = service) =>
   post(on, '/users/me/delete', token, { password: secret })
+const deleteAnswers = (token: string, secret = password, on = service) =>
+  post(on, '/users/me/answers/delete', token, { password: secret })
 const exportMe = (token: string, on = service) => on.request('GET', '/users/me/export', { token })
 const signUpAs = (username: string, on = service) =>
   on.request('POST', '/users/signup', { body: signUpForm({ username }) })
@@ -81,6 +83,7 @@ const guarded = {
   'user.set-own-username': (token: string, secret?: string, on?: TestService) =>
     setUsername(token, newName(), secret, on),
   'user.delete-own': deleteMe,
+  'user.delete-own-answers': deleteAnswers,
   'user.save-answer': (token: string, secret = password, on = service) =>
     saveAnswer(on, token, 1, 'azul', { password: secret }),
 }
@@ -163,6 +166,7 @@ const own: Record<string, (token: string, code: string) => Promise<Answer>> = {
   'user.ask-email': token => setEmail(token),
   'user.set-own-username': token => setUsername(token),
   'user.delete-own': token => deleteMe(token),
+  'user.delete-own-answers': token => deleteAnswers(token),
   'user.change-email': (token, code) => confirmEmail(token, code),
   'user.revoke-own-tokens': token => post(service, '/users/revokemytokens', token),
   'user.export-own': token => exportMe(token),

@@ -88,6 +88,7 @@ test.before(async () => {
     [users.sendAdminKeyByEmailPartner, 'emailpartner', 'ORGANIZATION_EMAIL_NOT_FOUND', partner, member.token],
     [users.setEmail, 'email', 'INVALID_EMAIL', { password }, token],
     [users.setEmail, 'password', 'INVALID_CREDENTIALS', { email }, token],
+    [users.deleteMyAnswers, 'password', 'INVALID_CREDENTIALS', {}, token],
     [users.deleteMe, 'password', 'INVALID_CREDENTIALS', {}, token],
     [users.deactivateMember, 'username', 'USER_NOT_FOUND', {}, member.token],
     [users.listMembers, 'text', 'INVALID_ARGUMENT', {}, member.token],

@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { ChangeKind, Restart } from '../../proto/gen/auth/v1/changes_pb.js'
 import { signedInForFile } from '../_helpers/administration.js'
+import { ask } from '../_helpers/database.js'
 import { grpcForFile, refusalOf } from '../_helpers/grpc.js'
 import { appendMany } from '../_helpers/models.js'
 import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
@@ -49,6 +50,11 @@ const revocations: Record<string, (user: SignedUp) => Promise<unknown>> = {
     must('/forgotpasswords/passwordupdatebyusername', { token, query: { newPassword: `${password}!` } }),
   'a log-out everywhere': ({ token }) => must('/users/revokemytokens', { token }),
   'a suspension': ({ username: user }) => api.suspendUser({ user }),
+  async 'the first mailed key that comes back'({ token, username }) {
+    await ask(service.env.DATABASE_URL!, `UPDATE users SET email = 'ana@example.org' WHERE id = ${idOf(token)}`)
+    await service.registry.mailedKeys.replace(idOf(token), 'recovery', 'ABCD2345')
+    await must('/forgotpasswords/loginbyusernameandkey', { query: { username, key: 'ABCD2345' } })
+  },
   'a deletion by the user': ({ token }) => must('/users/me/delete', { token, body: { password } }),
 }
 

@@ -71,6 +71,7 @@ passwordUpdateByUsername  - +--      +-     +--         -------  ++-      +-  --
 saveForgotPasswordQuestionsUsersAnswers - +-- +- +--     -------  ++-      +-  --      --       !!        !
 sendKeyByEmail            + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
 deleteMe                  - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
+deleteMyAnswers           - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
 exportMe                  - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
 listMyEvents              - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
 deactivateMember          - ---      --     +++         -------  ---      --  --      --       !!        !

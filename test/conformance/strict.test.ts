@@ -20,6 +20,7 @@ const secrets: readonly [path: string, secret: Record<string, string>, rest: Rec
   ['/users/setemail', { password }, { email: 'ana@example.org' }],
   ['/users/confirmemail', { code: 'ABCDEFGH' }, {}],
   ['/users/me/username', { password }, { username: 'ana' }],
+  ['/users/me/answers/delete', { password }, {}],
   ['/users/me/delete', { password }, {}],
 ]
 

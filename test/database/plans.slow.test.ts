@@ -217,7 +217,10 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
         { userId: 9, address: '192.0.2.1', bucket: { capacity: 300, perSecond: 1 } },
       ),
   ],
-  'the end of a sign-in': [['attempts_pkey'], m => m.attempts.succeed(key, '192.0.2.1', 9, event)],
+  'the end of a sign-in': [
+    ['attempts_pkey'],
+    m => m.attempts.succeed(key, '192.0.2.1', { id: 9, tokenGeneration: 0 }, event),
+  ],
   'a renewed hash': [['users_pkey'], m => m.users.renewPassword(9, '', '')],
   'a caller who changes another user': [
     ['users_pkey', 'organizations_pkey'],
@@ -284,6 +287,10 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'the events that a user lists': [
     ['audit_events_subject', 'audit_events_actor'],
     m => m.userData.ownEvents(9, { before: { id: '900' }, limit: 10 }),
+  ],
+  'since when a user has answers': [
+    ['audit_events_subject', 'answers_pkey', 'unmatched_answers_pkey', 'users_pkey'],
+    m => m.userData.answersSince(9),
   ],
   'the previous sign-in': [['audit_events_subject'], m => m.userData.previousSignIn(9, 1_800_000_000)],
   'the data of a user': [

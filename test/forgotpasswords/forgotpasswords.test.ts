@@ -317,9 +317,19 @@ async function waysBack(on: TestService, token: string) {
 }
 const isProved = async (on: TestService, token: string) => (await waysBack(on, token)).emailProved === true
 
-test('the own record says how many answers count, if it is asked for ways back', async t => {
+test('the own record says how many answers count, and since when there are any, if it is asked for ways back', async t => {
   const { token } = await answered()
-  t.deepEqual(await waysBack(service, token), { answers: 3 })
+  const { answersSince, ...rest } = await waysBack(service, token)
+  t.deepEqual(rest, { answers: 3 })
+  const events = await service.registry.audit.list({ subjectId: idOf(token), action: 'user.save-answer', limit: 9 })
+  t.is(Date.parse(answersSince), Math.min(...events.map(({ at }) => at.getTime())))
+  // The text of a sign-up doesn't count yet.
+  const text = { securityquestion: 'Nome do meu barco?', securityanswer: 'Saveiro' }
+  const { token: other } = await service.signUp('ROLE_CLIENT', text)
+  const [signUp] = await service.registry.audit.list({ subjectId: idOf(other), action: 'user.sign-up', limit: 9 })
+  const { answersSince: since, ...none } = await waysBack(service, other)
+  t.deepEqual(none, {})
+  t.true(Math.abs(Date.parse(since) - signUp!.at.getTime()) < 5_000, since)
   t.deepEqual(await waysBack(service, (await service.signUp('ROLE_CLIENT')).token), {})
 })
 
@@ -331,7 +341,7 @@ test('the mailed key signs in once, and proves the address; the token names the 
   t.is(status, 200, text)
   const { amr, sub, exp, iat } = claimsOf(text)
   t.deepEqual({ amr, sub, seconds: exp - iat }, { amr: ['otp'], sub: String(idOf(token)), seconds: 3600 })
-  t.true(await isProved(service, token))
+  t.true(await isProved(service, text))
   refused(t, await enter(username, key), 422, 'INVALID_KEY')
   const query = { newPassword: 'tatu-canastra 12' }
   t.is((await update(text, query)).status, 200)

@@ -501,6 +501,7 @@ test('every operation with a body takes it as a form, too', async t => {
   const changed = await form('/users/me', token, { record: '{"city":"Olinda"}', updateMask: 'city' }, 'PATCH')
   t.is(changed.json?.city, 'Olinda', changed.text)
   t.is((await form('/users/me/username', token, { username: randomUUID(), password })).status, 200)
+  t.is((await form('/users/me/answers/delete', token, { password })).status, 200)
   t.is((await form('/users/me/delete', token, { password })).status, 200)
 })
 

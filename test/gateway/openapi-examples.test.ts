@@ -165,6 +165,8 @@ test('every example equals a response of the service', async t => {
   const other = person('Bia', '2222', 'ROLE_CLIENT')
   const { text } = await service.request('POST', '/users/signup', { body: other })
   await ask('exportMe', { token: text })
+  await ask('deleteMyAnswers', { token: text, body: { password } })
+  await ask('deleteMyAnswers', { token: text, body: { password: 'errada' } })
   await ask('deleteMe', { token: text, body: { password } })
 
   const documented = routes.flatMap(({ rpc, text }) => (rpc && text === undefined ? [rpc.localName] : []))

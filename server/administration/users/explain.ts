@@ -195,7 +195,8 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, otherAd
     found.push(...inTheWay([prevents], reason, command, seconds))
 
   const byEmail = email === null ? users('set-password', row) : users('send-key', row)
-  if (!password) add('sign in', 'It has no password yet.', byEmail)
+  if (!password)
+    add('sign in', 'It has no password: none was set yet, or the first key mailed to its address ended it.', byEmail)
   if (email === null) add('recover by e-mail', 'It has no e-mail address.', users('edit', row, ' --email ADDRESS'))
   if (otherAddress > 0) {
     const times = otherAddress === 1 ? 'once' : `${otherAddress} times`

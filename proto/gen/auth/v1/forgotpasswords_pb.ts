@@ -324,6 +324,9 @@ export const ForgotPasswords: GenService<{
   },
   /**
    * Signs in with the key mailed by SendKeyByEmail. The key can be used once.
+   * The first key that comes back from an address proves it, and ends whatever was set before, since somebody else may have signed
+   * up in the owner’s name: the password, all answers, tokens, devices, known networks, and codes for another address. Until this
+   * session sets a password, Login refuses every one; another key can be asked for. An address that ConfirmEmail set is proved.
    * Refuses with INVALID_KEY, without distinction, for an unknown user and for a wrong, used or expired key, and with
    * TOO_MANY_ATTEMPTS when the client address has failed too often: failures of the account don’t count against a key.
    *

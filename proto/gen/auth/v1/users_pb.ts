@@ -14,7 +14,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file auth/v1/users.proto.
  */
 export const file_auth_v1_users: GenFile = /*@__PURE__*/
-  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIqAECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIaCghwYXNzd29yZBgDIAEoCUIDgAEBSAKIAQESFwoKZGF0ZW9mYm9ybhgEIAEoCUgDiAEBEhMKBmdlbmRlchgFIAEoCUgEiAEBEhIKBXN0YXRlGAYgASgJSAWIAQESEQoEY2l0eRgHIAEoCUgGiAEBEhwKD2luc3RpdHV0aW9udHlwZRgIIAEoCUgHiAEBEhgKC2luc3RpdHV0aW9uGAkgASgJSAiIAQESHQoQc2VjdXJpdHlxdWVzdGlvbhgKIAEoCUgJiAEBEiAKDnNlY3VyaXR5YW5zd2VyGAsgASgJQgOAAQFICogBARIZCgx0ZXJtc29mdXNhZ2UYDCABKAhIC4gBARINCgVyb2xlcxgNIAMoCRISCgVlbWFpbBgOIAEoCUgMiAEBQgsKCV91c2VybmFtZUILCglfbmlja25hbWVCCwoJX3Bhc3N3b3JkQg0KC19kYXRlb2Zib3JuQgkKB19nZW5kZXJCCAoGX3N0YXRlQgcKBV9jaXR5QhIKEF9pbnN0aXR1dGlvbnR5cGVCDgoMX2luc3RpdHV0aW9uQhMKEV9zZWN1cml0eXF1ZXN0aW9uQhEKD19zZWN1cml0eWFuc3dlckIPCg1fdGVybXNvZnVzYWdlQggKBl9lbWFpbCIfCg5TaWduVXBSZXNwb25zZRINCgV0b2tlbhgBIAEoCSJoCg9BY3RpdmF0ZVJlcXVlc3QSHwoNYWN0aXZhdGlvbmtleRgBIAEoCUIDgAEBSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJbCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIaCghwYXNzd29yZBgCIAEoCUIDgAEBSAGIAQFCCwoJX3VzZXJuYW1lQgsKCV9wYXNzd29yZCIeCg1Mb2dpblJlc3BvbnNlEg0KBXRva2VuGAEgASgJIkUKDEdldE1lUmVxdWVzdBIdChV3aXRoX3ByZXZpb3VzX3NpZ25faW4YASABKAgSFgoOd2l0aF93YXlzX2JhY2sYAiABKAgiqgEKDUdldE1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIuChBwcmV2aW91c19zaWduX2luGAIgASgLMg8uYXV0aC52MS5TaWduSW5IAIgBARIpCgl3YXlzX2JhY2sYAyABKAsyES5hdXRoLnYxLldheXNCYWNrSAGIAQFCEwoRX3ByZXZpb3VzX3NpZ25faW5CDAoKX3dheXNfYmFjayJPCghXYXlzQmFjaxISCgVlbWFpbBgBIAEoCUgAiAEBEhQKDGVtYWlsX3Byb3ZlZBgCIAEoCBIPCgdhbnN3ZXJzGAMgASgFQggKBl9lbWFpbCJUCgZTaWduSW4SKAoEdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFAoHbmV0d29yaxgCIAEoCUgAiAEBQgoKCF9uZXR3b3JrIosCCgdQcm9maWxlEhUKCG5pY2tuYW1lGAEgASgJSACIAQESFwoKZGF0ZW9mYm9ybhgCIAEoCUgBiAEBEhMKBmdlbmRlchgDIAEoCUgCiAEBEhIKBXN0YXRlGAQgASgJSAOIAQESEQoEY2l0eRgFIAEoCUgEiAEBEhwKD2luc3RpdHV0aW9udHlwZRgGIAEoCUgFiAEBEhgKC2luc3RpdHV0aW9uGAcgASgJSAaIAQFCCwoJX25pY2tuYW1lQg0KC19kYXRlb2Zib3JuQgkKB19nZW5kZXJCCAoGX3N0YXRlQgcKBV9jaXR5QhIKEF9pbnN0aXR1dGlvbnR5cGVCDgoMX2luc3RpdHV0aW9uImQKD1VwZGF0ZU1lUmVxdWVzdBIgCgZyZWNvcmQYASABKAsyEC5hdXRoLnYxLlByb2ZpbGUSLwoLdXBkYXRlX21hc2sYAiABKAsyGi5nb29nbGUucHJvdG9idWYuRmllbGRNYXNrIi8KEFVwZGF0ZU1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciIQCg5SZWZyZXNoUmVxdWVzdCIgCg9SZWZyZXNoUmVzcG9uc2USDQoFdG9rZW4YASABKAkiTAoOR2V0VXNlclJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIPCgJpZBgCIAEoBUgBiAEBQgsKCV91c2VybmFtZUIFCgNfaWQiLgoPR2V0VXNlclJlc3BvbnNlEhsKBHVzZXIYASABKAsyDS5hdXRoLnYxLlVzZXIiOQoNVXNlclJlZmVyZW5jZRIMCgJpZBgBIAEoBUgAEhIKCHVzZXJuYW1lGAIgASgJSABCBgoEdXNlciJCChRCYXRjaEdldFVzZXJzUmVxdWVzdBIqCgpyZWZlcmVuY2VzGAEgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIl4KFUJhdGNoR2V0VXNlcnNSZXNwb25zZRIcCgV1c2VycxgBIAMoCzINLmF1dGgudjEuVXNlchInCgdtaXNzaW5nGAIgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIowBChVVc2Vyc0xpc3RVc2Vyc1JlcXVlc3QSHAoPb3JnYW5pemF0aW9uX2lkGAEgASgFSACIAQESEQoEcm9sZRgCIAEoCUgBiAEBEhEKCXBhZ2Vfc2l6ZRgDIAEoBRISCgpwYWdlX3Rva2VuGAQgASgJQhIKEF9vcmdhbml6YXRpb25faWRCBwoFX3JvbGUiTwoWVXNlcnNMaXN0VXNlcnNSZXNwb25zZRIcCgV1c2VycxgBIAMoCzINLmF1dGgudjEuVXNlchIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiWAoPU2V0RW1haWxSZXF1ZXN0EhIKBWVtYWlsGAEgASgJSACIAQESGgoIcGFzc3dvcmQYAiABKAlCA4ABAUgBiAEBQggKBl9lbWFpbEILCglfcGFzc3dvcmQiEgoQU2V0RW1haWxSZXNwb25zZSI2ChNDb25maXJtRW1haWxSZXF1ZXN0EhYKBGNvZGUYASABKAlCA4ABAUgAiAEBQgcKBV9jb2RlIhYKFENvbmZpcm1FbWFpbFJlc3BvbnNlImEKElNldFVzZXJuYW1lUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBEhoKCHBhc3N3b3JkGAIgASgJQgOAAQFIAYgBAUILCglfdXNlcm5hbWVCCwoJX3Bhc3N3b3JkIhUKE1NldFVzZXJuYW1lUmVzcG9uc2UiFwoVUmV2b2tlTXlUb2tlbnNSZXF1ZXN0IhgKFlJldm9rZU15VG9rZW5zUmVzcG9uc2UiOgoPRGVsZXRlTWVSZXF1ZXN0EhoKCHBhc3N3b3JkGAEgASgJQgOAAQFIAIgBAUILCglfcGFzc3dvcmQiEgoQRGVsZXRlTWVSZXNwb25zZSIRCg9FeHBvcnRNZVJlcXVlc3QiIAoQRXhwb3J0TWVSZXNwb25zZRIMCgRqc29uGAEgASgJIjwKE0xpc3RNeUV2ZW50c1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgFEhIKCnBhZ2VfdG9rZW4YAiABKAkiVgoUTGlzdE15RXZlbnRzUmVzcG9uc2USJQoGZXZlbnRzGAEgAygLMhUuYXV0aC52MS5BY2NvdW50RXZlbnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIocBCgxBY2NvdW50RXZlbnQSKAoEdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDgoGYWN0aW9uGAIgASgJEg8KB3JlZnVzZWQYAyABKAgSCgoCYnkYBCABKAkSFAoHYWRkcmVzcxgFIAEoCUgAiAEBQgoKCF9hZGRyZXNzIhoKGFJvdGF0ZVByb3ZpZGVyS2V5UmVxdWVzdCI4ChlSb3RhdGVQcm92aWRlcktleVJlc3BvbnNlEhsKBHVzZXIYASABKAsyDS5hdXRoLnYxLlVzZXIiVwoSTGlzdE1lbWJlcnNSZXF1ZXN0EhEKBHRleHQYASABKAlIAIgBARIRCglwYWdlX3NpemUYAiABKAUSEgoKcGFnZV90b2tlbhgDIAEoCUIHCgVfdGV4dCJQChNMaXN0TWVtYmVyc1Jlc3BvbnNlEiAKB21lbWJlcnMYASADKAsyDy5hdXRoLnYxLk1lbWJlchIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAki1QEKBk1lbWJlchIbCgR1c2VyGAEgASgLMg0uYXV0aC52MS5Vc2VyEhEKCXN1c3BlbmRlZBgCIAEoCBIxCg1hY3RpdmF0ZV90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIZCgxhY3RpdmF0ZWRfYnkYBCABKAVIAIgBARIiChVhY3RpdmF0ZWRfYnlfdXNlcm5hbWUYBSABKAlIAYgBAUIPCg1fYWN0aXZhdGVkX2J5QhgKFl9hY3RpdmF0ZWRfYnlfdXNlcm5hbWUiPQoXRGVhY3RpdmF0ZU1lbWJlclJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBAUILCglfdXNlcm5hbWUiGgoYRGVhY3RpdmF0ZU1lbWJlclJlc3BvbnNlInMKIVNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVxdWVzdBIZCgxlbWFpbHBhcnRuZXIYASABKAlIAIgBARIVCgh1c2VybmFtZRgCIAEoCUgBiAEBQg8KDV9lbWFpbHBhcnRuZXJCCwoJX3VzZXJuYW1lIiQKIlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVzcG9uc2UiPQoXRXhpc3RzQnlVc2VybmFtZVJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBAUILCglfdXNlcm5hbWUiKgoYRXhpc3RzQnlVc2VybmFtZVJlc3BvbnNlEg4KBmV4aXN0cxgBIAEoCCI9ChdFeGlzdHNCeU5pY2tuYW1lUmVxdWVzdBIVCghuaWNrbmFtZRgBIAEoCUgAiAEBQgsKCV9uaWNrbmFtZSIqChhFeGlzdHNCeU5pY2tuYW1lUmVzcG9uc2USDgoGZXhpc3RzGAEgASgIIjcKElZlcmlmeVRva2VuUmVxdWVzdBIXCgV0b2tlbhgBIAEoCUIDgAEBSACIAQFCCAoGX3Rva2VuIrcDChNWZXJpZnlUb2tlblJlc3BvbnNlEg4KBmFjdGl2ZRgBIAEoCBIQCgNzdWIYAiABKAlIAIgBARIVCgh1c2VybmFtZRgDIAEoCUgBiAEBEiMKCnRva2VuX3R5cGUYBCABKAlIAlIKdG9rZW5fdHlwZYgBARIQCgNleHAYBSABKANIA4gBARIQCgNpYXQYBiABKANIBIgBARIQCgNpc3MYByABKAlIBYgBARIQCgNhdWQYCCABKAlIBogBARIQCgNqdGkYCSABKAlIB4gBARIhCglhdXRoX3RpbWUYCiABKANICFIJYXV0aF90aW1liAEBEgsKA2FtchgLIAMoCRINCgVyb2xlcxgMIAMoCRIQCgNvcmcYDSABKAVICYgBARIlCgt1c2VyX2FjdGl2ZRgOIAEoCEgKUgt1c2VyX2FjdGl2ZYgBAUIGCgRfc3ViQgsKCV91c2VybmFtZUINCgtfdG9rZW5fdHlwZUIGCgRfZXhwQgYKBF9pYXRCBgoEX2lzc0IGCgRfYXVkQgYKBF9qdGlCDAoKX2F1dGhfdGltZUIGCgRfb3JnQg4KDF91c2VyX2FjdGl2ZSI2ChFJbnRyb3NwZWN0UmVxdWVzdBIXCgV0b2tlbhgBIAEoCUIDgAEBSACIAQFCCAoGX3Rva2VuIiIKEkludHJvc3BlY3RSZXNwb25zZRIMCgRqc29uGAEgASgJIhoKGEdldFNlcnZlck1ldGFkYXRhUmVxdWVzdCIpChlHZXRTZXJ2ZXJNZXRhZGF0YVJlc3BvbnNlEgwKBGpzb24YASABKAkiEAoOR2V0S2V5c1JlcXVlc3QiLQoPR2V0S2V5c1Jlc3BvbnNlEhoKBGtleXMYASADKAsyDC5hdXRoLnYxLktleSJcCgNLZXkSCwoDa3R5GAEgASgJEgsKA2tpZBgCIAEoCRILCgN1c2UYAyABKAkSCwoDYWxnGAQgASgJEgsKA2NydhgFIAEoCRIJCgF4GAYgASgJEgkKAXkYByABKAky1w8KBVVzZXJzEjkKBlNpZ25VcBIWLmF1dGgudjEuU2lnblVwUmVxdWVzdBoXLmF1dGgudjEuU2lnblVwUmVzcG9uc2USPwoIQWN0aXZhdGUSGC5hdXRoLnYxLkFjdGl2YXRlUmVxdWVzdBoZLmF1dGgudjEuQWN0aXZhdGVSZXNwb25zZRI2CgVMb2dpbhIVLmF1dGgudjEuTG9naW5SZXF1ZXN0GhYuYXV0aC52MS5Mb2dpblJlc3BvbnNlEjsKBUdldE1lEhUuYXV0aC52MS5HZXRNZVJlcXVlc3QaFi5hdXRoLnYxLkdldE1lUmVzcG9uc2UiA5ACAhI/CghVcGRhdGVNZRIYLmF1dGgudjEuVXBkYXRlTWVSZXF1ZXN0GhkuYXV0aC52MS5VcGRhdGVNZVJlc3BvbnNlEjwKB1JlZnJlc2gSFy5hdXRoLnYxLlJlZnJlc2hSZXF1ZXN0GhguYXV0aC52MS5SZWZyZXNoUmVzcG9uc2USQQoHR2V0VXNlchIXLmF1dGgudjEuR2V0VXNlclJlcXVlc3QaGC5hdXRoLnYxLkdldFVzZXJSZXNwb25zZSIDkAICElMKDUJhdGNoR2V0VXNlcnMSHS5hdXRoLnYxLkJhdGNoR2V0VXNlcnNSZXF1ZXN0Gh4uYXV0aC52MS5CYXRjaEdldFVzZXJzUmVzcG9uc2UiA5ACAhJRCglMaXN0VXNlcnMSHi5hdXRoLnYxLlVzZXJzTGlzdFVzZXJzUmVxdWVzdBofLmF1dGgudjEuVXNlcnNMaXN0VXNlcnNSZXNwb25zZSIDkAICEj8KCFNldEVtYWlsEhguYXV0aC52MS5TZXRFbWFpbFJlcXVlc3QaGS5hdXRoLnYxLlNldEVtYWlsUmVzcG9uc2USSwoMQ29uZmlybUVtYWlsEhwuYXV0aC52MS5Db25maXJtRW1haWxSZXF1ZXN0Gh0uYXV0aC52MS5Db25maXJtRW1haWxSZXNwb25zZRJICgtTZXRVc2VybmFtZRIbLmF1dGgudjEuU2V0VXNlcm5hbWVSZXF1ZXN0GhwuYXV0aC52MS5TZXRVc2VybmFtZVJlc3BvbnNlElEKDlJldm9rZU15VG9rZW5zEh4uYXV0aC52MS5SZXZva2VNeVRva2Vuc1JlcXVlc3QaHy5hdXRoLnYxLlJldm9rZU15VG9rZW5zUmVzcG9uc2USPwoIRGVsZXRlTWUSGC5hdXRoLnYxLkRlbGV0ZU1lUmVxdWVzdBoZLmF1dGgudjEuRGVsZXRlTWVSZXNwb25zZRI/CghFeHBvcnRNZRIYLmF1dGgudjEuRXhwb3J0TWVSZXF1ZXN0GhkuYXV0aC52MS5FeHBvcnRNZVJlc3BvbnNlElAKDExpc3RNeUV2ZW50cxIcLmF1dGgudjEuTGlzdE15RXZlbnRzUmVxdWVzdBodLmF1dGgudjEuTGlzdE15RXZlbnRzUmVzcG9uc2UiA5ACAhJaChFSb3RhdGVQcm92aWRlcktleRIhLmF1dGgudjEuUm90YXRlUHJvdmlkZXJLZXlSZXF1ZXN0GiIuYXV0aC52MS5Sb3RhdGVQcm92aWRlcktleVJlc3BvbnNlEk0KC0xpc3RNZW1iZXJzEhsuYXV0aC52MS5MaXN0TWVtYmVyc1JlcXVlc3QaHC5hdXRoLnYxLkxpc3RNZW1iZXJzUmVzcG9uc2UiA5ACAhJXChBEZWFjdGl2YXRlTWVtYmVyEiAuYXV0aC52MS5EZWFjdGl2YXRlTWVtYmVyUmVxdWVzdBohLmF1dGgudjEuRGVhY3RpdmF0ZU1lbWJlclJlc3BvbnNlEnUKGlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyEiouYXV0aC52MS5TZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QaKy5hdXRoLnYxLlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVzcG9uc2USXAoQRXhpc3RzQnlVc2VybmFtZRIgLmF1dGgudjEuRXhpc3RzQnlVc2VybmFtZVJlcXVlc3QaIS5hdXRoLnYxLkV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZSIDkAICElwKEEV4aXN0c0J5Tmlja25hbWUSIC5hdXRoLnYxLkV4aXN0c0J5Tmlja25hbWVSZXF1ZXN0GiEuYXV0aC52MS5FeGlzdHNCeU5pY2tuYW1lUmVzcG9uc2UiA5ACAhJNCgtWZXJpZnlUb2tlbhIbLmF1dGgudjEuVmVyaWZ5VG9rZW5SZXF1ZXN0GhwuYXV0aC52MS5WZXJpZnlUb2tlblJlc3BvbnNlIgOQAgISSgoKSW50cm9zcGVjdBIaLmF1dGgudjEuSW50cm9zcGVjdFJlcXVlc3QaGy5hdXRoLnYxLkludHJvc3BlY3RSZXNwb25zZSIDkAICEl8KEUdldFNlcnZlck1ldGFkYXRhEiEuYXV0aC52MS5HZXRTZXJ2ZXJNZXRhZGF0YVJlcXVlc3QaIi5hdXRoLnYxLkdldFNlcnZlck1ldGFkYXRhUmVzcG9uc2UiA5ACAhJBCgdHZXRLZXlzEhcuYXV0aC52MS5HZXRLZXlzUmVxdWVzdBoYLmF1dGgudjEuR2V0S2V5c1Jlc3BvbnNlIgOQAgJCOQoHYXV0aC52MVABWiJhdXRoLXJlZ2lzdHJ5L3Byb3RvL2F1dGgvdjE7YXV0aHYxqgIHQXV0aC5WMWIGcHJvdG8z", [file_auth_v1_records, file_google_protobuf_field_mask, file_google_protobuf_timestamp]);
+  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIqAECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIaCghwYXNzd29yZBgDIAEoCUIDgAEBSAKIAQESFwoKZGF0ZW9mYm9ybhgEIAEoCUgDiAEBEhMKBmdlbmRlchgFIAEoCUgEiAEBEhIKBXN0YXRlGAYgASgJSAWIAQESEQoEY2l0eRgHIAEoCUgGiAEBEhwKD2luc3RpdHV0aW9udHlwZRgIIAEoCUgHiAEBEhgKC2luc3RpdHV0aW9uGAkgASgJSAiIAQESHQoQc2VjdXJpdHlxdWVzdGlvbhgKIAEoCUgJiAEBEiAKDnNlY3VyaXR5YW5zd2VyGAsgASgJQgOAAQFICogBARIZCgx0ZXJtc29mdXNhZ2UYDCABKAhIC4gBARINCgVyb2xlcxgNIAMoCRISCgVlbWFpbBgOIAEoCUgMiAEBQgsKCV91c2VybmFtZUILCglfbmlja25hbWVCCwoJX3Bhc3N3b3JkQg0KC19kYXRlb2Zib3JuQgkKB19nZW5kZXJCCAoGX3N0YXRlQgcKBV9jaXR5QhIKEF9pbnN0aXR1dGlvbnR5cGVCDgoMX2luc3RpdHV0aW9uQhMKEV9zZWN1cml0eXF1ZXN0aW9uQhEKD19zZWN1cml0eWFuc3dlckIPCg1fdGVybXNvZnVzYWdlQggKBl9lbWFpbCIfCg5TaWduVXBSZXNwb25zZRINCgV0b2tlbhgBIAEoCSJoCg9BY3RpdmF0ZVJlcXVlc3QSHwoNYWN0aXZhdGlvbmtleRgBIAEoCUIDgAEBSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJbCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIaCghwYXNzd29yZBgCIAEoCUIDgAEBSAGIAQFCCwoJX3VzZXJuYW1lQgsKCV9wYXNzd29yZCIeCg1Mb2dpblJlc3BvbnNlEg0KBXRva2VuGAEgASgJIkUKDEdldE1lUmVxdWVzdBIdChV3aXRoX3ByZXZpb3VzX3NpZ25faW4YASABKAgSFgoOd2l0aF93YXlzX2JhY2sYAiABKAgiqgEKDUdldE1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIuChBwcmV2aW91c19zaWduX2luGAIgASgLMg8uYXV0aC52MS5TaWduSW5IAIgBARIpCgl3YXlzX2JhY2sYAyABKAsyES5hdXRoLnYxLldheXNCYWNrSAGIAQFCEwoRX3ByZXZpb3VzX3NpZ25faW5CDAoKX3dheXNfYmFjayKZAQoIV2F5c0JhY2sSEgoFZW1haWwYASABKAlIAIgBARIUCgxlbWFpbF9wcm92ZWQYAiABKAgSDwoHYW5zd2VycxgDIAEoBRI2Cg1hbnN3ZXJzX3NpbmNlGAQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcEgBiAEBQggKBl9lbWFpbEIQCg5fYW5zd2Vyc19zaW5jZSJUCgZTaWduSW4SKAoEdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFAoHbmV0d29yaxgCIAEoCUgAiAEBQgoKCF9uZXR3b3JrIosCCgdQcm9maWxlEhUKCG5pY2tuYW1lGAEgASgJSACIAQESFwoKZGF0ZW9mYm9ybhgCIAEoCUgBiAEBEhMKBmdlbmRlchgDIAEoCUgCiAEBEhIKBXN0YXRlGAQgASgJSAOIAQESEQoEY2l0eRgFIAEoCUgEiAEBEhwKD2luc3RpdHV0aW9udHlwZRgGIAEoCUgFiAEBEhgKC2luc3RpdHV0aW9uGAcgASgJSAaIAQFCCwoJX25pY2tuYW1lQg0KC19kYXRlb2Zib3JuQgkKB19nZW5kZXJCCAoGX3N0YXRlQgcKBV9jaXR5QhIKEF9pbnN0aXR1dGlvbnR5cGVCDgoMX2luc3RpdHV0aW9uImQKD1VwZGF0ZU1lUmVxdWVzdBIgCgZyZWNvcmQYASABKAsyEC5hdXRoLnYxLlByb2ZpbGUSLwoLdXBkYXRlX21hc2sYAiABKAsyGi5nb29nbGUucHJvdG9idWYuRmllbGRNYXNrIi8KEFVwZGF0ZU1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciIQCg5SZWZyZXNoUmVxdWVzdCIgCg9SZWZyZXNoUmVzcG9uc2USDQoFdG9rZW4YASABKAkiTAoOR2V0VXNlclJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIPCgJpZBgCIAEoBUgBiAEBQgsKCV91c2VybmFtZUIFCgNfaWQiLgoPR2V0VXNlclJlc3BvbnNlEhsKBHVzZXIYASABKAsyDS5hdXRoLnYxLlVzZXIiOQoNVXNlclJlZmVyZW5jZRIMCgJpZBgBIAEoBUgAEhIKCHVzZXJuYW1lGAIgASgJSABCBgoEdXNlciJCChRCYXRjaEdldFVzZXJzUmVxdWVzdBIqCgpyZWZlcmVuY2VzGAEgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIl4KFUJhdGNoR2V0VXNlcnNSZXNwb25zZRIcCgV1c2VycxgBIAMoCzINLmF1dGgudjEuVXNlchInCgdtaXNzaW5nGAIgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIowBChVVc2Vyc0xpc3RVc2Vyc1JlcXVlc3QSHAoPb3JnYW5pemF0aW9uX2lkGAEgASgFSACIAQESEQoEcm9sZRgCIAEoCUgBiAEBEhEKCXBhZ2Vfc2l6ZRgDIAEoBRISCgpwYWdlX3Rva2VuGAQgASgJQhIKEF9vcmdhbml6YXRpb25faWRCBwoFX3JvbGUiTwoWVXNlcnNMaXN0VXNlcnNSZXNwb25zZRIcCgV1c2VycxgBIAMoCzINLmF1dGgudjEuVXNlchIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiWAoPU2V0RW1haWxSZXF1ZXN0EhIKBWVtYWlsGAEgASgJSACIAQESGgoIcGFzc3dvcmQYAiABKAlCA4ABAUgBiAEBQggKBl9lbWFpbEILCglfcGFzc3dvcmQiEgoQU2V0RW1haWxSZXNwb25zZSI2ChNDb25maXJtRW1haWxSZXF1ZXN0EhYKBGNvZGUYASABKAlCA4ABAUgAiAEBQgcKBV9jb2RlIhYKFENvbmZpcm1FbWFpbFJlc3BvbnNlImEKElNldFVzZXJuYW1lUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBEhoKCHBhc3N3b3JkGAIgASgJQgOAAQFIAYgBAUILCglfdXNlcm5hbWVCCwoJX3Bhc3N3b3JkIhUKE1NldFVzZXJuYW1lUmVzcG9uc2UiFwoVUmV2b2tlTXlUb2tlbnNSZXF1ZXN0IhgKFlJldm9rZU15VG9rZW5zUmVzcG9uc2UiOgoPRGVsZXRlTWVSZXF1ZXN0EhoKCHBhc3N3b3JkGAEgASgJQgOAAQFIAIgBAUILCglfcGFzc3dvcmQiEgoQRGVsZXRlTWVSZXNwb25zZSJBChZEZWxldGVNeUFuc3dlcnNSZXF1ZXN0EhoKCHBhc3N3b3JkGAEgASgJQgOAAQFIAIgBAUILCglfcGFzc3dvcmQiGQoXRGVsZXRlTXlBbnN3ZXJzUmVzcG9uc2UiEQoPRXhwb3J0TWVSZXF1ZXN0IiAKEEV4cG9ydE1lUmVzcG9uc2USDAoEanNvbhgBIAEoCSI8ChNMaXN0TXlFdmVudHNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoBRISCgpwYWdlX3Rva2VuGAIgASgJIlYKFExpc3RNeUV2ZW50c1Jlc3BvbnNlEiUKBmV2ZW50cxgBIAMoCzIVLmF1dGgudjEuQWNjb3VudEV2ZW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKHAQoMQWNjb3VudEV2ZW50EigKBHRpbWUYASABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEg4KBmFjdGlvbhgCIAEoCRIPCgdyZWZ1c2VkGAMgASgIEgoKAmJ5GAQgASgJEhQKB2FkZHJlc3MYBSABKAlIAIgBAUIKCghfYWRkcmVzcyIaChhSb3RhdGVQcm92aWRlcktleVJlcXVlc3QiOAoZUm90YXRlUHJvdmlkZXJLZXlSZXNwb25zZRIbCgR1c2VyGAEgASgLMg0uYXV0aC52MS5Vc2VyIlcKEkxpc3RNZW1iZXJzUmVxdWVzdBIRCgR0ZXh0GAEgASgJSACIAQESEQoJcGFnZV9zaXplGAIgASgFEhIKCnBhZ2VfdG9rZW4YAyABKAlCBwoFX3RleHQiUAoTTGlzdE1lbWJlcnNSZXNwb25zZRIgCgdtZW1iZXJzGAEgAygLMg8uYXV0aC52MS5NZW1iZXISFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJItUBCgZNZW1iZXISGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIRCglzdXNwZW5kZWQYAiABKAgSMQoNYWN0aXZhdGVfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASGQoMYWN0aXZhdGVkX2J5GAQgASgFSACIAQESIgoVYWN0aXZhdGVkX2J5X3VzZXJuYW1lGAUgASgJSAGIAQFCDwoNX2FjdGl2YXRlZF9ieUIYChZfYWN0aXZhdGVkX2J5X3VzZXJuYW1lIj0KF0RlYWN0aXZhdGVNZW1iZXJSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQFCCwoJX3VzZXJuYW1lIhoKGERlYWN0aXZhdGVNZW1iZXJSZXNwb25zZSJzCiFTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QSGQoMZW1haWxwYXJ0bmVyGAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIPCg1fZW1haWxwYXJ0bmVyQgsKCV91c2VybmFtZSIkCiJTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlc3BvbnNlIj0KF0V4aXN0c0J5VXNlcm5hbWVSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQFCCwoJX3VzZXJuYW1lIioKGEV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZRIOCgZleGlzdHMYASABKAgiPQoXRXhpc3RzQnlOaWNrbmFtZVJlcXVlc3QSFQoIbmlja25hbWUYASABKAlIAIgBAUILCglfbmlja25hbWUiKgoYRXhpc3RzQnlOaWNrbmFtZVJlc3BvbnNlEg4KBmV4aXN0cxgBIAEoCCI3ChJWZXJpZnlUb2tlblJlcXVlc3QSFwoFdG9rZW4YASABKAlCA4ABAUgAiAEBQggKBl90b2tlbiK3AwoTVmVyaWZ5VG9rZW5SZXNwb25zZRIOCgZhY3RpdmUYASABKAgSEAoDc3ViGAIgASgJSACIAQESFQoIdXNlcm5hbWUYAyABKAlIAYgBARIjCgp0b2tlbl90eXBlGAQgASgJSAJSCnRva2VuX3R5cGWIAQESEAoDZXhwGAUgASgDSAOIAQESEAoDaWF0GAYgASgDSASIAQESEAoDaXNzGAcgASgJSAWIAQESEAoDYXVkGAggASgJSAaIAQESEAoDanRpGAkgASgJSAeIAQESIQoJYXV0aF90aW1lGAogASgDSAhSCWF1dGhfdGltZYgBARILCgNhbXIYCyADKAkSDQoFcm9sZXMYDCADKAkSEAoDb3JnGA0gASgFSAmIAQESJQoLdXNlcl9hY3RpdmUYDiABKAhIClILdXNlcl9hY3RpdmWIAQFCBgoEX3N1YkILCglfdXNlcm5hbWVCDQoLX3Rva2VuX3R5cGVCBgoEX2V4cEIGCgRfaWF0QgYKBF9pc3NCBgoEX2F1ZEIGCgRfanRpQgwKCl9hdXRoX3RpbWVCBgoEX29yZ0IOCgxfdXNlcl9hY3RpdmUiNgoRSW50cm9zcGVjdFJlcXVlc3QSFwoFdG9rZW4YASABKAlCA4ABAUgAiAEBQggKBl90b2tlbiIiChJJbnRyb3NwZWN0UmVzcG9uc2USDAoEanNvbhgBIAEoCSIaChhHZXRTZXJ2ZXJNZXRhZGF0YVJlcXVlc3QiKQoZR2V0U2VydmVyTWV0YWRhdGFSZXNwb25zZRIMCgRqc29uGAEgASgJIhAKDkdldEtleXNSZXF1ZXN0Ii0KD0dldEtleXNSZXNwb25zZRIaCgRrZXlzGAEgAygLMgwuYXV0aC52MS5LZXkiXAoDS2V5EgsKA2t0eRgBIAEoCRILCgNraWQYAiABKAkSCwoDdXNlGAMgASgJEgsKA2FsZxgEIAEoCRILCgNjcnYYBSABKAkSCQoBeBgGIAEoCRIJCgF5GAcgASgJMq0QCgVVc2VycxI5CgZTaWduVXASFi5hdXRoLnYxLlNpZ25VcFJlcXVlc3QaFy5hdXRoLnYxLlNpZ25VcFJlc3BvbnNlEj8KCEFjdGl2YXRlEhguYXV0aC52MS5BY3RpdmF0ZVJlcXVlc3QaGS5hdXRoLnYxLkFjdGl2YXRlUmVzcG9uc2USNgoFTG9naW4SFS5hdXRoLnYxLkxvZ2luUmVxdWVzdBoWLmF1dGgudjEuTG9naW5SZXNwb25zZRI7CgVHZXRNZRIVLmF1dGgudjEuR2V0TWVSZXF1ZXN0GhYuYXV0aC52MS5HZXRNZVJlc3BvbnNlIgOQAgISPwoIVXBkYXRlTWUSGC5hdXRoLnYxLlVwZGF0ZU1lUmVxdWVzdBoZLmF1dGgudjEuVXBkYXRlTWVSZXNwb25zZRI8CgdSZWZyZXNoEhcuYXV0aC52MS5SZWZyZXNoUmVxdWVzdBoYLmF1dGgudjEuUmVmcmVzaFJlc3BvbnNlEkEKB0dldFVzZXISFy5hdXRoLnYxLkdldFVzZXJSZXF1ZXN0GhguYXV0aC52MS5HZXRVc2VyUmVzcG9uc2UiA5ACAhJTCg1CYXRjaEdldFVzZXJzEh0uYXV0aC52MS5CYXRjaEdldFVzZXJzUmVxdWVzdBoeLmF1dGgudjEuQmF0Y2hHZXRVc2Vyc1Jlc3BvbnNlIgOQAgISUQoJTGlzdFVzZXJzEh4uYXV0aC52MS5Vc2Vyc0xpc3RVc2Vyc1JlcXVlc3QaHy5hdXRoLnYxLlVzZXJzTGlzdFVzZXJzUmVzcG9uc2UiA5ACAhI/CghTZXRFbWFpbBIYLmF1dGgudjEuU2V0RW1haWxSZXF1ZXN0GhkuYXV0aC52MS5TZXRFbWFpbFJlc3BvbnNlEksKDENvbmZpcm1FbWFpbBIcLmF1dGgudjEuQ29uZmlybUVtYWlsUmVxdWVzdBodLmF1dGgudjEuQ29uZmlybUVtYWlsUmVzcG9uc2USSAoLU2V0VXNlcm5hbWUSGy5hdXRoLnYxLlNldFVzZXJuYW1lUmVxdWVzdBocLmF1dGgudjEuU2V0VXNlcm5hbWVSZXNwb25zZRJRCg5SZXZva2VNeVRva2VucxIeLmF1dGgudjEuUmV2b2tlTXlUb2tlbnNSZXF1ZXN0Gh8uYXV0aC52MS5SZXZva2VNeVRva2Vuc1Jlc3BvbnNlEj8KCERlbGV0ZU1lEhguYXV0aC52MS5EZWxldGVNZVJlcXVlc3QaGS5hdXRoLnYxLkRlbGV0ZU1lUmVzcG9uc2USVAoPRGVsZXRlTXlBbnN3ZXJzEh8uYXV0aC52MS5EZWxldGVNeUFuc3dlcnNSZXF1ZXN0GiAuYXV0aC52MS5EZWxldGVNeUFuc3dlcnNSZXNwb25zZRI/CghFeHBvcnRNZRIYLmF1dGgudjEuRXhwb3J0TWVSZXF1ZXN0GhkuYXV0aC52MS5FeHBvcnRNZVJlc3BvbnNlElAKDExpc3RNeUV2ZW50cxIcLmF1dGgudjEuTGlzdE15RXZlbnRzUmVxdWVzdBodLmF1dGgudjEuTGlzdE15RXZlbnRzUmVzcG9uc2UiA5ACAhJaChFSb3RhdGVQcm92aWRlcktleRIhLmF1dGgudjEuUm90YXRlUHJvdmlkZXJLZXlSZXF1ZXN0GiIuYXV0aC52MS5Sb3RhdGVQcm92aWRlcktleVJlc3BvbnNlEk0KC0xpc3RNZW1iZXJzEhsuYXV0aC52MS5MaXN0TWVtYmVyc1JlcXVlc3QaHC5hdXRoLnYxLkxpc3RNZW1iZXJzUmVzcG9uc2UiA5ACAhJXChBEZWFjdGl2YXRlTWVtYmVyEiAuYXV0aC52MS5EZWFjdGl2YXRlTWVtYmVyUmVxdWVzdBohLmF1dGgudjEuRGVhY3RpdmF0ZU1lbWJlclJlc3BvbnNlEnUKGlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyEiouYXV0aC52MS5TZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QaKy5hdXRoLnYxLlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVzcG9uc2USXAoQRXhpc3RzQnlVc2VybmFtZRIgLmF1dGgudjEuRXhpc3RzQnlVc2VybmFtZVJlcXVlc3QaIS5hdXRoLnYxLkV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZSIDkAICElwKEEV4aXN0c0J5Tmlja25hbWUSIC5hdXRoLnYxLkV4aXN0c0J5Tmlja25hbWVSZXF1ZXN0GiEuYXV0aC52MS5FeGlzdHNCeU5pY2tuYW1lUmVzcG9uc2UiA5ACAhJNCgtWZXJpZnlUb2tlbhIbLmF1dGgudjEuVmVyaWZ5VG9rZW5SZXF1ZXN0GhwuYXV0aC52MS5WZXJpZnlUb2tlblJlc3BvbnNlIgOQAgISSgoKSW50cm9zcGVjdBIaLmF1dGgudjEuSW50cm9zcGVjdFJlcXVlc3QaGy5hdXRoLnYxLkludHJvc3BlY3RSZXNwb25zZSIDkAICEl8KEUdldFNlcnZlck1ldGFkYXRhEiEuYXV0aC52MS5HZXRTZXJ2ZXJNZXRhZGF0YVJlcXVlc3QaIi5hdXRoLnYxLkdldFNlcnZlck1ldGFkYXRhUmVzcG9uc2UiA5ACAhJBCgdHZXRLZXlzEhcuYXV0aC52MS5HZXRLZXlzUmVxdWVzdBoYLmF1dGgudjEuR2V0S2V5c1Jlc3BvbnNlIgOQAgJCOQoHYXV0aC52MVABWiJhdXRoLXJlZ2lzdHJ5L3Byb3RvL2F1dGgvdjE7YXV0aHYxqgIHQXV0aC5WMWIGcHJvdG8z", [file_auth_v1_records, file_google_protobuf_field_mask, file_google_protobuf_timestamp]);
 
 /**
  * The form of a new user. Text fields hold at most 255 characters and no control characters.
@@ -344,6 +344,15 @@ export type WaysBack = Message<"auth.v1.WaysBack"> & {
    * @generated from field: int32 answers = 3;
    */
   answers: number;
+
+  /**
+   * When the earliest of all saved answers was saved, those included that don’t count yet or are to a text of the user’s own.
+   * The time of the sign-up for an answer of which the newest 1,000 events of the user say nothing. Absent if there are no
+   * answers. DeleteMyAnswers removes answers that somebody else saved.
+   *
+   * @generated from field: optional google.protobuf.Timestamp answers_since = 4;
+   */
+  answersSince?: Timestamp | undefined;
 };
 
 /**
@@ -925,6 +934,42 @@ export const DeleteMeResponseSchema: GenMessage<DeleteMeResponse> = /*@__PURE__*
   messageDesc(file_auth_v1_users, 31);
 
 /**
+ * Proof that the owner deletes the answers.
+ *
+ * @generated from message auth.v1.DeleteMyAnswersRequest
+ */
+export type DeleteMyAnswersRequest = Message<"auth.v1.DeleteMyAnswersRequest"> & {
+  /**
+   * Required. The password of the user.
+   *
+   * @generated from field: optional string password = 1;
+   */
+  password?: string | undefined;
+};
+
+/**
+ * Describes the message auth.v1.DeleteMyAnswersRequest.
+ * Use `create(DeleteMyAnswersRequestSchema)` to create a new message.
+ */
+export const DeleteMyAnswersRequestSchema: GenMessage<DeleteMyAnswersRequest> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 32);
+
+/**
+ * Empty: the user has no answers.
+ *
+ * @generated from message auth.v1.DeleteMyAnswersResponse
+ */
+export type DeleteMyAnswersResponse = Message<"auth.v1.DeleteMyAnswersResponse"> & {
+};
+
+/**
+ * Describes the message auth.v1.DeleteMyAnswersResponse.
+ * Use `create(DeleteMyAnswersResponseSchema)` to create a new message.
+ */
+export const DeleteMyAnswersResponseSchema: GenMessage<DeleteMyAnswersResponse> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 33);
+
+/**
  * Empty: the metadata has the token.
  *
  * @generated from message auth.v1.ExportMeRequest
@@ -937,7 +982,7 @@ export type ExportMeRequest = Message<"auth.v1.ExportMeRequest"> & {
  * Use `create(ExportMeRequestSchema)` to create a new message.
  */
 export const ExportMeRequestSchema: GenMessage<ExportMeRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 32);
+  messageDesc(file_auth_v1_users, 34);
 
 /**
  * The stored data of the user.
@@ -959,7 +1004,7 @@ export type ExportMeResponse = Message<"auth.v1.ExportMeResponse"> & {
  * Use `create(ExportMeResponseSchema)` to create a new message.
  */
 export const ExportMeResponseSchema: GenMessage<ExportMeResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 33);
+  messageDesc(file_auth_v1_users, 35);
 
 /**
  * The page of events to return.
@@ -987,7 +1032,7 @@ export type ListMyEventsRequest = Message<"auth.v1.ListMyEventsRequest"> & {
  * Use `create(ListMyEventsRequestSchema)` to create a new message.
  */
 export const ListMyEventsRequestSchema: GenMessage<ListMyEventsRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 34);
+  messageDesc(file_auth_v1_users, 36);
 
 /**
  * A page of events.
@@ -1015,7 +1060,7 @@ export type ListMyEventsResponse = Message<"auth.v1.ListMyEventsResponse"> & {
  * Use `create(ListMyEventsResponseSchema)` to create a new message.
  */
 export const ListMyEventsResponseSchema: GenMessage<ListMyEventsResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 35);
+  messageDesc(file_auth_v1_users, 37);
 
 /**
  * An event of the audit log, as the user concerned sees it.
@@ -1065,7 +1110,7 @@ export type AccountEvent = Message<"auth.v1.AccountEvent"> & {
  * Use `create(AccountEventSchema)` to create a new message.
  */
 export const AccountEventSchema: GenMessage<AccountEvent> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 36);
+  messageDesc(file_auth_v1_users, 38);
 
 /**
  * Empty: the metadata has the token.
@@ -1080,7 +1125,7 @@ export type RotateProviderKeyRequest = Message<"auth.v1.RotateProviderKeyRequest
  * Use `create(RotateProviderKeyRequestSchema)` to create a new message.
  */
 export const RotateProviderKeyRequestSchema: GenMessage<RotateProviderKeyRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 37);
+  messageDesc(file_auth_v1_users, 39);
 
 /**
  * The new key.
@@ -1101,7 +1146,7 @@ export type RotateProviderKeyResponse = Message<"auth.v1.RotateProviderKeyRespon
  * Use `create(RotateProviderKeyResponseSchema)` to create a new message.
  */
 export const RotateProviderKeyResponseSchema: GenMessage<RotateProviderKeyResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 38);
+  messageDesc(file_auth_v1_users, 40);
 
 /**
  * The members to list.
@@ -1137,7 +1182,7 @@ export type ListMembersRequest = Message<"auth.v1.ListMembersRequest"> & {
  * Use `create(ListMembersRequestSchema)` to create a new message.
  */
 export const ListMembersRequestSchema: GenMessage<ListMembersRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 39);
+  messageDesc(file_auth_v1_users, 41);
 
 /**
  * A page of members.
@@ -1165,7 +1210,7 @@ export type ListMembersResponse = Message<"auth.v1.ListMembersResponse"> & {
  * Use `create(ListMembersResponseSchema)` to create a new message.
  */
 export const ListMembersResponseSchema: GenMessage<ListMembersResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 40);
+  messageDesc(file_auth_v1_users, 42);
 
 /**
  * A member of an organization.
@@ -1215,7 +1260,7 @@ export type Member = Message<"auth.v1.Member"> & {
  * Use `create(MemberSchema)` to create a new message.
  */
 export const MemberSchema: GenMessage<Member> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 41);
+  messageDesc(file_auth_v1_users, 43);
 
 /**
  * The member to deactivate.
@@ -1236,7 +1281,7 @@ export type DeactivateMemberRequest = Message<"auth.v1.DeactivateMemberRequest">
  * Use `create(DeactivateMemberRequestSchema)` to create a new message.
  */
 export const DeactivateMemberRequestSchema: GenMessage<DeactivateMemberRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 42);
+  messageDesc(file_auth_v1_users, 44);
 
 /**
  * Empty: the member is inactive. It can activate again with each provider key of the organization that wasn't replaced.
@@ -1251,7 +1296,7 @@ export type DeactivateMemberResponse = Message<"auth.v1.DeactivateMemberResponse
  * Use `create(DeactivateMemberResponseSchema)` to create a new message.
  */
 export const DeactivateMemberResponseSchema: GenMessage<DeactivateMemberResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 43);
+  messageDesc(file_auth_v1_users, 45);
 
 /**
  * The user who needs a key, and its recipient.
@@ -1279,7 +1324,7 @@ export type SendAdminKeyByEmailPartnerRequest = Message<"auth.v1.SendAdminKeyByE
  * Use `create(SendAdminKeyByEmailPartnerRequestSchema)` to create a new message.
  */
 export const SendAdminKeyByEmailPartnerRequestSchema: GenMessage<SendAdminKeyByEmailPartnerRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 44);
+  messageDesc(file_auth_v1_users, 46);
 
 /**
  * Empty: the e-mail is queued.
@@ -1294,7 +1339,7 @@ export type SendAdminKeyByEmailPartnerResponse = Message<"auth.v1.SendAdminKeyBy
  * Use `create(SendAdminKeyByEmailPartnerResponseSchema)` to create a new message.
  */
 export const SendAdminKeyByEmailPartnerResponseSchema: GenMessage<SendAdminKeyByEmailPartnerResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 45);
+  messageDesc(file_auth_v1_users, 47);
 
 /**
  * The username to look up.
@@ -1315,7 +1360,7 @@ export type ExistsByUsernameRequest = Message<"auth.v1.ExistsByUsernameRequest">
  * Use `create(ExistsByUsernameRequestSchema)` to create a new message.
  */
 export const ExistsByUsernameRequestSchema: GenMessage<ExistsByUsernameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 46);
+  messageDesc(file_auth_v1_users, 48);
 
 /**
  * Whether it is taken.
@@ -1336,7 +1381,7 @@ export type ExistsByUsernameResponse = Message<"auth.v1.ExistsByUsernameResponse
  * Use `create(ExistsByUsernameResponseSchema)` to create a new message.
  */
 export const ExistsByUsernameResponseSchema: GenMessage<ExistsByUsernameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 47);
+  messageDesc(file_auth_v1_users, 49);
 
 /**
  * The nickname to look up.
@@ -1357,7 +1402,7 @@ export type ExistsByNicknameRequest = Message<"auth.v1.ExistsByNicknameRequest">
  * Use `create(ExistsByNicknameRequestSchema)` to create a new message.
  */
 export const ExistsByNicknameRequestSchema: GenMessage<ExistsByNicknameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 48);
+  messageDesc(file_auth_v1_users, 50);
 
 /**
  * Whether it is taken.
@@ -1378,7 +1423,7 @@ export type ExistsByNicknameResponse = Message<"auth.v1.ExistsByNicknameResponse
  * Use `create(ExistsByNicknameResponseSchema)` to create a new message.
  */
 export const ExistsByNicknameResponseSchema: GenMessage<ExistsByNicknameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 49);
+  messageDesc(file_auth_v1_users, 51);
 
 /**
  * The token to verify.
@@ -1399,7 +1444,7 @@ export type VerifyTokenRequest = Message<"auth.v1.VerifyTokenRequest"> & {
  * Use `create(VerifyTokenRequestSchema)` to create a new message.
  */
 export const VerifyTokenRequestSchema: GenMessage<VerifyTokenRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 50);
+  messageDesc(file_auth_v1_users, 52);
 
 /**
  * The introspection response of RFC 7662, with the claims of this service. An invalid token has only `active`.
@@ -1512,7 +1557,7 @@ export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
  * Use `create(VerifyTokenResponseSchema)` to create a new message.
  */
 export const VerifyTokenResponseSchema: GenMessage<VerifyTokenResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 51);
+  messageDesc(file_auth_v1_users, 53);
 
 /**
  * The token to introspect.
@@ -1533,7 +1578,7 @@ export type IntrospectRequest = Message<"auth.v1.IntrospectRequest"> & {
  * Use `create(IntrospectRequestSchema)` to create a new message.
  */
 export const IntrospectRequestSchema: GenMessage<IntrospectRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 52);
+  messageDesc(file_auth_v1_users, 54);
 
 /**
  * The introspection response.
@@ -1555,7 +1600,7 @@ export type IntrospectResponse = Message<"auth.v1.IntrospectResponse"> & {
  * Use `create(IntrospectResponseSchema)` to create a new message.
  */
 export const IntrospectResponseSchema: GenMessage<IntrospectResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 53);
+  messageDesc(file_auth_v1_users, 55);
 
 /**
  * Empty.
@@ -1570,7 +1615,7 @@ export type GetServerMetadataRequest = Message<"auth.v1.GetServerMetadataRequest
  * Use `create(GetServerMetadataRequestSchema)` to create a new message.
  */
 export const GetServerMetadataRequestSchema: GenMessage<GetServerMetadataRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 54);
+  messageDesc(file_auth_v1_users, 56);
 
 /**
  * The metadata.
@@ -1592,7 +1637,7 @@ export type GetServerMetadataResponse = Message<"auth.v1.GetServerMetadataRespon
  * Use `create(GetServerMetadataResponseSchema)` to create a new message.
  */
 export const GetServerMetadataResponseSchema: GenMessage<GetServerMetadataResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 55);
+  messageDesc(file_auth_v1_users, 57);
 
 /**
  * Empty.
@@ -1607,7 +1652,7 @@ export type GetKeysRequest = Message<"auth.v1.GetKeysRequest"> & {
  * Use `create(GetKeysRequestSchema)` to create a new message.
  */
 export const GetKeysRequestSchema: GenMessage<GetKeysRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 56);
+  messageDesc(file_auth_v1_users, 58);
 
 /**
  * The key set.
@@ -1628,7 +1673,7 @@ export type GetKeysResponse = Message<"auth.v1.GetKeysResponse"> & {
  * Use `create(GetKeysResponseSchema)` to create a new message.
  */
 export const GetKeysResponseSchema: GenMessage<GetKeysResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 57);
+  messageDesc(file_auth_v1_users, 59);
 
 /**
  * One public key, in the fields of RFC 7517 and RFC 7518.
@@ -1691,7 +1736,7 @@ export type Key = Message<"auth.v1.Key"> & {
  * Use `create(KeySchema)` to create a new message.
  */
 export const KeySchema: GenMessage<Key> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 58);
+  messageDesc(file_auth_v1_users, 60);
 
 /**
  * Sign-up, activation, sign-in and look-up of users, and changes of users to their own accounts.
@@ -1966,6 +2011,25 @@ export const Users: GenService<{
     methodKind: "unary";
     input: typeof DeleteMeRequestSchema;
     output: typeof DeleteMeResponseSchema;
+  },
+  /**
+   * Deletes all answers of the user to security questions: those that count, those that don’t yet, and the one to a text of its
+   * own at sign-up. No one signs in by them any more; the user can save others. The user is notified by e-mail. Protected: the
+   * user itself, with the password, which counts as an attempt like a sign-in. Refuses with MISSING_PARAMETER; WRONG_STATE for a
+   * day after PasswordUpdateByUsername, unless its session began by a mailed key at most 15 minutes before, with the time from
+   * which the answers can be deleted in its text (ISO 8601); INVALID_CREDENTIALS for a wrong password; TOO_MANY_ATTEMPTS as
+   * Login does.
+   *
+   * HTTP: POST /users/me/answers/delete, at the base path only
+   * Errors: MISSING_PARAMETER (INVALID_ARGUMENT), WRONG_STATE (FAILED_PRECONDITION), INVALID_CREDENTIALS (UNAUTHENTICATED),
+   * TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
+   *
+   * @generated from rpc auth.v1.Users.DeleteMyAnswers
+   */
+  deleteMyAnswers: {
+    methodKind: "unary";
+    input: typeof DeleteMyAnswersRequestSchema;
+    output: typeof DeleteMyAnswersResponseSchema;
   },
   /**
    * Returns the stored data of the user (LGPD, article 18, II), without secrets and without data of other people. Protected:
