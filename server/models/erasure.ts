@@ -61,7 +61,8 @@ export function createErasure(database: Database, counterKeys: CounterKeys) {
     const addresses = sql`SELECT address FROM audit_staged WHERE ${holdsAddressOf(id)}
       UNION SELECT address FROM audit_events WHERE ${holdsAddressOf(id)}`
     const known = (await database.run<{ address: string }>(addresses, t)).map(({ address }) => address)
-    const recipient = email === null ? [] : [emailKey(email), `${emailKey(email)}\0known`]
+    const sharers = ['', '\0known', '\0unproved', '\0administration', `\0${id}`]
+    const recipient = email === null ? [] : sharers.map(each => emailKey(email) + each)
     return {
       attempts: [
         ...[...proofs, 'mailed key' as const].map(proof => counterKeys.account(proof, usernameKey)),

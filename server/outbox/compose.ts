@@ -15,7 +15,7 @@ import type { Settings } from '../process/settings.js'
 import type { Locale } from '../requests/locale.js'
 import type { Limit } from '../requests/refusal.js'
 import { emailKey } from '../rules/names.js'
-import { createQuotas, type Quotas } from './quotas.js'
+import { createQuotas, hasByRight, type Quotas } from './quotas.js'
 import { type Composed, startSender } from './sender.js'
 import { createMailTransport } from './transport.js'
 import { type Contents, writeEmail } from './write-email.js'
@@ -76,8 +76,8 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
   /**
    * Decides on a request for a recovery key: the user must exist, the address must be the registered one, otherwise an event
    * says so, and the quotas must not be exceeded. A network that the account knows has a separate quota, so that other clients can't
-   * exhaust the owner's quota. From such a network, only active accounts are exempt from the quota of the recipient:
-   * anyone can sign up, and sign in, with the e-mail address of another person.
+   * exhaust the owner's quota. Of the quotas of the recipient, an account that has the address by right has its own, and needs none from
+   * such a network; the others share one.
    */
   async function decideRecoveryKey(request: RequestedEmail<'recovery-key'>) {
     const { usernameKey, email, address, requestId, actor = 'anonymous' } = request.parameters
@@ -93,10 +93,12 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
     }
     const to = registered ? user.email! : email
     const known = await attempts.knownNetwork(user.id, address)
-    const unlimited = known !== undefined && registered && user.active
+    const byRight = registered && hasByRight(user)
+    const shared = known === undefined ? 'unproved' : 'known'
+    const sharers = byRight ? user.id : registered ? shared : undefined
+    const unlimited = known !== undefined && byRight
     const wait = async (t?: Transaction) =>
-      (await quotas.recovery(user.id, known, t)) ||
-      (unlimited ? 0 : await quotas.recipient(to, known !== undefined && registered, t))
+      (await quotas.recovery(user.id, known, t)) || (unlimited ? 0 : await quotas.recipient(to, sharers, t))
     if ((await wait()) > 0) return 'unwanted'
     const refused = new Error('refused')
     const decided = database.transact(async t => {
@@ -115,7 +117,7 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
   async function decideCode(request: RequestedEmail<'email-code'>) {
     const user = await users.byId(request.parameters.userId)
     return database.transact(async t => {
-      if ((await quotas.recipient(request.parameters.to, false, t)) > 0) return 'unwanted'
+      if ((await quotas.recipient(request.parameters.to, undefined, t)) > 0) return 'unwanted'
       return admit(request, user, t)
     })
   }
@@ -131,7 +133,7 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
     if (!to) return 'unwanted'
     return database.transact(async t => {
       const activated = user && (user.active || user.unactivatedSeenAt === null)
-      const wait = await (activated ? quotas.notice(user.id, to, t) : quotas.recipient(to, false, t))
+      const wait = await (activated ? quotas.notice(user.id, to, t) : quotas.recipient(to, undefined, t))
       if (wait === 0) return admit(email, user, t)
       await emails.hold(email.id, wait, t)
       return 'held'

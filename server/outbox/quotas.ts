@@ -4,11 +4,22 @@ import type { Transaction } from '../database/database.js'
 import { maxEntries } from '../limits/cache-size.js'
 import type { CounterKeys } from '../models/attempt.js'
 import type { EmailQuotas } from '../models/email-quota.js'
+import type { User } from '../models/user.js'
 import { quotaLimits } from '../policy/limits.js'
 import { emailKey } from '../rules/names.js'
 
 /** Milliseconds for which a refusal is cached: an administrator may end it. */
 const cachedFor = 1_000
+
+/**
+ * Who shares a count of e-mails to a recipient, so that none uses up that of another: recovery of the account with this id;
+ * recovery of all accounts that may have the address of another person, apart from networks that they know (`known`) and from others
+ * (`unproved`); recovery by administrators; without one, everything else, above all codes, which any account can ask for.
+ */
+type Sharers = number | 'known' | 'unproved' | 'administration' | undefined
+
+/** Whether an account has its e-mail address by right: anyone can sign up, and sign in, with that of another person. */
+export const hasByRight = ({ active, emailProved }: Pick<User, 'active' | 'emailProved'>) => active || emailProved
 
 /** Counts e-mails, exports and wrong addresses by limit. */
 export type Quotas = ReturnType<typeof createQuotas>
@@ -48,14 +59,15 @@ export function createQuotas(
     return wait
   }
 
-  /** What is counted for a user who knows these networks, by limit: all but notices, which the limit only delays. */
-  function subjectsOf(
-    { id, email }: { readonly id: number; readonly email: string | null },
-    networks: readonly Buffer[],
-  ) {
+  const toRecipient = (email: string, sharers: Sharers) => [emailKey(email), ...(sharers ? [sharers] : [])]
+
+  /** What prevents a user who knows these networks, by limit: all but notices, which the limit only delays. */
+  function subjectsOf(user: Pick<User, 'id' | 'email' | 'active' | 'emailProved'>, networks: readonly Buffer[]) {
+    const { id, email } = user
+    const sharers: Sharers[] = ['administration', ...(hasByRight(user) ? [id] : (['known', 'unproved'] as const))]
     const of = {
       recovery: [[id], ...networks.map(network => [id, network.toString('hex')])],
-      recipient: email === null ? [] : [[emailKey(email)], [emailKey(email), 'known']],
+      recipient: email === null ? [] : sharers.map(each => toRecipient(email, each)),
       change: [[id]],
       partner: [[id]],
       partnerAddresses: [[id]],
@@ -88,9 +100,8 @@ export function createQuotas(
     change: (userId: number, t: Transaction) => take('change', [userId], t),
     /** A security notice of an activated account to an address. */
     notice: (userId: number, email: string, t: Transaction) => take('notices', [userId, emailKey(email)], t),
-    /** Any other e-mail to an address. Requests from a network that the account knows (`known`) have a separate count. */
-    recipient: (email: string, known: boolean, t?: Transaction) =>
-      take('recipient', known ? [emailKey(email), 'known'] : [emailKey(email)], t),
+    /** Any other e-mail to an address, in the count of its sharers. */
+    recipient: (email: string, sharers: Sharers, t?: Transaction) => take('recipient', toRecipient(email, sharers), t),
     /** An activation key for an account. */
     partner: (userId: number, t?: Transaction) => take('partner', [userId], t),
     /** An address that no organization has, given by an account. */

@@ -15,21 +15,25 @@ type Outcome<J extends Job> = J extends HashJob ? string : J extends CompareJob 
 export interface JobOrigin {
   /** A sign-in of an active account that knows the network; a call of Administration; any other. */
   readonly kind: 'known' | 'administration' | 'other'
-  /** Networks of the client address, innermost first. Jobs other than known ones are queued by network. */
+  /** Networks of the client address, innermost first. */
   readonly networks: readonly string[]
-  /** Username key of the account. Known jobs are queued by account, others by account within the innermost network. */
+  /** Username key of the account. Jobs are queued by network, and by account within the innermost one. */
   readonly account: string
 }
 
-/** A line of jobs within another one. Of two, that with the lower rank goes first; networks have no fixed rank. */
+/** A line of jobs within another one. Of two, that with the lower rank goes first; by default that of a network counts. */
 interface Level {
   readonly name: string
-  readonly rank?: number
+  readonly rank?: number | undefined
 }
 
-/** The outermost lines, and those within the latter. */
-const [known, rest] = [{ name: 'known', rank: 0 } as Level, { name: 'rest', rank: 1 } as Level]
-const kinds = { other: { name: 'other', rank: 0 }, administration: { name: 'administration', rank: 1 } }
+/** The outermost lines of each kind. */
+const rest: Level = { name: 'rest', rank: 1 }
+const kinds: Record<JobOrigin['kind'], readonly Level[]> = {
+  known: [{ name: 'known', rank: 0 }],
+  other: [{ name: 'other', rank: 0 }, rest],
+  administration: [{ name: 'administration', rank: 1 }, rest],
+}
 
 /** A job in the queue, with its lines, innermost first. */
 export interface QueuedJob extends Entry {
@@ -38,15 +42,16 @@ export interface QueuedJob extends Entry {
 
 /** The entry of a job. */
 export function entryOf({ kind, networks, account }: JobOrigin): QueuedJob {
-  const own: Level = { name: account, rank: 0 }
-  const levels = kind === 'known' ? [own, known] : [own, ...networks.map(name => ({ name })), kinds[kind], rest]
+  // Known networks are equal, whatever failed there: one pupil must not put back the school.
+  const rank = kind === 'known' ? 0 : undefined
+  const levels: Level[] = [{ name: account, rank: 0 }, ...networks.map(name => ({ name, rank })), ...kinds[kind]]
   return { levels, networks: levels.map(({ name }) => name), cost: 1 }
 }
 
 /**
  * Creates the queue of a pool: known sign-ins rank before the rest, other calls before those of Administration, and networks
- * by the binary logarithm of `recentCount`, their recent failures, sign-ups and refusals. A client gets no more turns by more
- * jobs, accounts, or networks inside its network. `room` returns the maximum of jobs.
+ * of the rest by the binary logarithm of `recentCount`, their recent failures, sign-ups and refusals. A client gets no more
+ * turns by more jobs, accounts, or networks inside its network. `room` returns the maximum of jobs.
  */
 export function createJobQueue<T extends QueuedJob>(room: () => number, recentCount = (_network: string) => 0) {
   const bounds = {

@@ -5,6 +5,7 @@ import ava from 'ava'
 import pg from 'pg'
 import type { Email } from 'postal-mime'
 import { sql } from '../../server/database/sql.js'
+import { openLocal } from '../_helpers/administration.js'
 import { type Clock, createClock } from '../_helpers/clock.js'
 import { anyAddress, from, known, login, statuses } from '../_helpers/crowd.js'
 import { hold, type Teardown } from '../_helpers/database.js'
@@ -185,8 +186,8 @@ test('a recovery e-mail is sent once a minute and five times an hour, and reques
 
   // Nor do those that the recipient’s limit refuses.
   await on.clock.pass(3600)
-  const change = await passwordChanger(on, email)
-  for (let index = 0; index < 5; index++) await change()
+  for (let index = 0; index < 5; index++)
+    await sendKey(on.service, (await on.service.signUp('ROLE_CLIENT', { email })).username, email)
   await settled(on)
   await on.clock.pass(3555)
   t.is(await ask(), 11)
@@ -220,6 +221,51 @@ test('an owner at a known address or network recovers although strangers used up
     // The stranger has no attempt left for this key, the owner has.
     refused(t, await enterByKey(service, username, key, outsider), 422, 'INVALID_KEY')
     t.is((await enterByKey(service, username, key, address)).status, 200)
+  }
+})
+
+test('codes, notices and keys of strangers’ accounts to an address keep no key from its owner at a new network, and administrators can send one', async t => {
+  const on = await scene(t)
+  const { service, clock } = on
+  const admin = await openLocal(t, service)
+  const email = 'ana@example.org'
+  const owners = {
+    active: await known(service, anyAddress(), { email }),
+    proved: await service.signUp('ROLE_CLIENT', { email }),
+    // Nothing tells it from an account of a stranger: it shares the count of their keys alone.
+    new: await service.signUp('ROLE_CLIENT', { email }),
+  }
+  const asked = async ({ username }: SignedUp) => {
+    const before = (await received(on, email)).length
+    t.is((await sendKey(service, username, email)).status, 200)
+    return (await received(on, email)).slice(before).map(keyIn).filter(Boolean)
+  }
+  const [key = ''] = await asked(owners.proved)
+  t.is((await enterByKey(service, owners.proved.username, key)).status, 200)
+  await clock.pass(3600)
+  const first = await count(on, email)
+  const strangers = await Promise.all(Array.from({ length: 6 }, () => service.signUp('ROLE_CLIENT')))
+  for (const { token } of strangers)
+    t.is((await service.request('POST', '/users/setemail', { token, body: { email, password } })).status, 200)
+  const change = await passwordChanger(on, email)
+  await change()
+  t.is(await count(on, email), first + 5)
+  for (const [kind, owner] of Object.entries(owners)) t.is((await asked(owner)).length, 1, kind)
+
+  // They sign in, and ask for keys, at networks of their own and at others.
+  for (let index = 0; index < 6; index++) {
+    const { username } = await service.signUp('ROLE_CLIENT', { email })
+    const home = anyAddress()
+    t.is((await login(service, username, home)).status, 200)
+    for (const address of [home, anyAddress()]) await sendKey(service, username, email, address)
+  }
+  await settled(on)
+  await clock.pass(61)
+  for (const kind of ['active', 'proved'] as const) t.is((await asked(owners[kind])).length, 1, kind)
+  for (const kind of ['active', 'new'] as const) {
+    const before = await count(on, email)
+    await admin.sendRecoveryKey({ user: owners[kind].username })
+    t.is(await count(on, email), before + 1, kind)
   }
 })
 

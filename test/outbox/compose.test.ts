@@ -156,7 +156,7 @@ test('a notice of an account that was deactivated or deleted has its own quota, 
   })) {
     const { models, database, emailQuotas, counterKeys, compose, intents, userId } = await scene(t)
     const quotas = createQuotas(emailQuotas, counterKeys, 1, Date.now)
-    const used = () => database.transact(x => quotas.recipient(to, false, x))
+    const used = () => database.transact(x => quotas.recipient(to, undefined, x))
     for (let times = 1; times <= 5; times++) t.is(await used(), 0)
     t.true((await used()) > 0)
     await database.run(sql`UPDATE users SET ${sql.text(change)} WHERE id = ${userId}`)

@@ -348,6 +348,26 @@ test('of ten turns without known sign-ins, one goes to Administration while one 
   t.true(take(queue, 2).includes('admin'))
 })
 
+test('forty accounts that know an address take no more turns from others than one, and 300 at the address precede their next ones', t => {
+  const queue = queueOf(network => (network.startsWith('192.0.2.') ? 1000 : 0))
+  const people = (name: string, count: number) => {
+    for (let i = 0; i < count; i++) add(queue, known(`${name} ${i}`), name)
+  }
+  for (let round = 0; round < 20; round++) people('flood', 40)
+  take(queue, 100)
+  add(queue, at('known', '203.0.113.1', 'owner'), 'elsewhere', 20)
+  add(queue, at('known', '2001:db8::1', 'owner'), 'too', 20)
+  const names = take(queue, 30)
+  t.deepEqual([times(names, 'flood'), times(names, 'elsewhere'), times(names, 'too')], [10, 10, 10])
+  take(queue, 60 - 30)
+  people('crowd', 300)
+  t.is(times(take(queue, 340), 'crowd'), 300)
+  // The accounts with the most jobs leave first.
+  people('crowd', 300)
+  queue.limit(queue.size)
+  for (let i = 0; i < 40; i++) t.is(queue.add(jobOf(known(`late ${i}`)))?.name, 'flood')
+})
+
 test('accounts take turns among known sign-ins, and within a network', t => {
   for (const place of [known, (account: string) => other('192.0.2.1', account)]) {
     const queue = queueOf()

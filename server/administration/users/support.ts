@@ -37,7 +37,8 @@ export function userSupportRpcs(
     /** Clears the failures that count against a user, but for the caller's own one-time codes, and ends limits that hold it. */
     unlockUser: {
       check: request => checkAddress(request.address),
-      async handle(_request, { administrator, transact, target: { id, usernameKey, email } }, address) {
+      async handle(_request, { administrator, transact, target: row }, address) {
+        const { id, usernameKey } = row
         const own = await checkOwnCodes(totpSecrets, administrator, id)
         const cleared = await transact(async ({ t, record }) => {
           const keys = (await mailedKeys.current(id, t)).map(({ keyDigest }) => counterKeys.mailedKey(keyDigest))
@@ -46,7 +47,7 @@ export function userSupportRpcs(
           const codes = !own && (await totpSecrets.unlock(id, t))
           const kinds = ['failures', 'recoveryRequests']
           const ofAddress = address ? kinds.map(kind => counterKeys.address(kind, address)) : []
-          const held = await quotas.held({ id, email }, await attempts.networksOf(id, t), t)
+          const held = await quotas.held(row, await attempts.networksOf(id, t), t)
           for (const { subjects } of held) await emailQuotas.clear(subjects, t)
           const all = counts + Number(codes) + (await buckets.clear(ofAddress, t)) + held.length
           // The address itself is personal, and an object can’t be erased.
@@ -102,8 +103,7 @@ export function userSupportRpcs(
         checkPresent(row)
         if (row.suspended) refuse(Reason.WRONG_STATE, { text: `${row.username} is suspended: resume it first.` })
         if (row.email === null) refuse(Reason.WRONG_STATE, { text: `${row.username} has no e-mail address.` })
-        // Counted separately: public requests can't use up this quota.
-        const wait = await quotas.recipient(row.email, true, t)
+        const wait = await quotas.recipient(row.email, 'administration', t)
         if (wait > 0) throw tooManyAttempts(wait, 'recovery')
         const parameters = { userId: row.id, to: row.email }
         await emails.add({ kind: 'recovery-key', stage: 'ready', parameters }, settings.mailLocale, t)
