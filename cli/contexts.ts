@@ -105,6 +105,12 @@ export interface ServerOptions {
   readonly context?: string
 }
 
+/** A command of `auth-admin`, so that it works where this one did. */
+export function commandHere(command: string, { local, context }: ServerOptions): string {
+  if (command === '') return ''
+  return local ? `${command} --local` : context === undefined ? command : `${command} --context ${quote(context)}`
+}
+
 /** The context that a command works in; undefined where it works on the database itself, with the settings of this process. */
 export async function contextOf({ local, context }: ServerOptions) {
   return local ? undefined : chooseContext(context)

@@ -138,7 +138,7 @@ export function createApplication(deps: ApplicationDeps) {
   const administrators = createAdministrators({ callers: createCallers(adminTokens, users), now })
   const serviceKeys = createServiceKeys({ services, ...settings, rateLimits, log, now: processNow })
   const knownAccounts = createKnownAccounts(attempts)
-  const signIns = createSignIns({ attempts, counterKeys, rateLimits, knownAccounts, pool, passwords, factor })
+  const signIns = createSignIns({ database, attempts, counterKeys, rateLimits, knownAccounts, pool, passwords, factor })
   const oneTimeCodes = createOneTimeCodes({ database, totpSecrets, emails, settings, now })
   const emailRequests = createEmailRequests(factor)
   const policy = createPasswordPolicy({ minLength, denylistFile })
@@ -180,7 +180,7 @@ export function createApplication(deps: ApplicationDeps) {
     ...existsRpcs({ users, rateLimits }),
   }
   const forgotPasswordsRpcs = {
-    ...answerRpcs({ ...sessions, database, questions }),
+    ...answerRpcs({ ...sessions, questions }),
     ...recoveryKeyRpcs({ ...accounts, ...sessions, mailedKeys, emails, knownAccounts, emailRequests, chooseLocale }),
     passwordUpdateByUsername: passwordUpdateByUsername({ ...sessions, users, policy, settings }),
   }

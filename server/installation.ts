@@ -21,7 +21,7 @@ import { readPrivateFile, writePrivateFile } from './process/private-file.js'
 import { firstAudience, firstIssuer, isAdministrationAudience, isForIssuer, type Settings } from './process/settings.js'
 import { createRegistrar } from './registration/registrar.js'
 import { nicknameKey, questionKey, usernameKey } from './rules/names.js'
-import { quote } from './rules/shell.js'
+import { named } from './rules/remedies.js'
 
 /** Security questions of a new installation. */
 const firstQuestions = [
@@ -154,7 +154,7 @@ async function refusePending(database: Registry['database']): Promise<readonly s
   const due = dueMigrations(status)
   if (due.length === 0) return []
   throw new Error(
-    `The database is behind this version (${due.map(({ name }) => name).join(', ')}), and AUTH_MIGRATE=off leaves it so: run \`auth-admin migrate up\`.`,
+    `The database is behind this version (${due.map(({ name }) => name).join(', ')}), and AUTH_MIGRATE=off leaves it so: run ${named('migrate')}.`,
   )
 }
 
@@ -188,7 +188,7 @@ function checkIssuer(registry: TokenIssuer, { issuer, audience }: Pick<Settings,
 
 /** The command that changes issuer and audience of the registry. */
 function setIssuer(request: { issuer?: string; audience: string; confirm: string }): string {
-  return `\`auth-admin api SetIssuer ${quote(JSON.stringify(request))} --yes --local\``
+  return named('set issuer as wanted', { REQUEST: request }, '--local')
 }
 
 async function hashFor(

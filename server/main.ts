@@ -1,5 +1,4 @@
 #!/usr/bin/env -S node --max-semi-space-size=8 --max-old-space-size=512
-/** `auth-server`: the service as a process. `npm start` runs it, too. */
 import { resolveDatabase } from './database/database-choice.js'
 import { createLog } from './observability/log.js'
 import { checkPorts } from './process/check-ports.js'
@@ -9,6 +8,8 @@ import { formatAddress, httpUrl, isLocalUrl, metricsUrl, readSettings, type Sett
 import { grace, pause, stopOnSignals } from './process/stopping.js'
 import { answerArguments } from './process/usage.js'
 import { warnOfNode } from './process/version.js'
+/** `auth-server`: the service as a process. `npm start` runs it, too. */
+import { commandOf, named } from './rules/remedies.js'
 import type { Service } from './service.js'
 
 const usage = `auth-server: the registry of users over HTTP and gRPC
@@ -80,7 +81,7 @@ async function main(): Promise<void> {
   if (service && !httpAddress && !settings.issuer && isLocalUrl(service.installation.tokens.issuer))
     log.warn(
       { issuer: service.installation.tokens.issuer },
-      'AUTH_ISSUER is not set, and the issuer of tokens is an address of this machine: unless the gateway listens there, run `auth-admin api SetIssuer` with the URL of the gateway',
+      `AUTH_ISSUER is not set, and the issuer of tokens is an address of this machine: unless the gateway listens there, run ${named('set issuer')} with the URL of the gateway`,
     )
   if (service && !stopping.signal.aborted) process.stderr.write(await greeting(service, settings))
 }
@@ -105,9 +106,9 @@ async function greeting({ addresses, installation, passwordFile }: Service, sett
     `gRPC     ${formatAddress(addresses.grpc)}`,
     http && `HTTP     ${http}`,
     addresses.metrics && `metrics  ${metricsUrl(settings, addresses.metrics)}`,
-    http && tokens.issuer !== http && `issuer   ${tokens.issuer} (see auth-admin api GetIssuer)`,
+    http && tokens.issuer !== http && `issuer   ${tokens.issuer} (see ${commandOf('see issuer')})`,
     addresses.admin &&
-      `login    auth-admin login ${settings.tlsCert ? 'https' : 'http'}://${formatAddress(addresses.admin)}`,
+      `login    ${commandOf('sign in', { URL: `${settings.tlsCert ? 'https' : 'http'}://${formatAddress(addresses.admin)}` })}`,
     // Without a terminal, a log may keep what is written here.
     password && process.stderr.isTTY
       ? `admin    ${administrator}, password ${password.text} (kept in ${password.file})`

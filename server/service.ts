@@ -25,7 +25,7 @@ import { type CertificateFiles, type Certificates, followCertificates } from './
 import type { Address, Settings } from './process/settings.js'
 import { createStop, grace } from './process/stopping.js'
 import type { Sender } from './requests/client-address.js'
-import { makeAdministrator } from './rules/roles.js'
+import { named } from './rules/remedies.js'
 
 /** A running service. */
 export type Service = Awaited<ReturnType<typeof startService>>
@@ -147,7 +147,7 @@ async function openDatabase(
   onStop('the record of this process', await startHeartbeat(registry, self, log), 2_500)
   if (installation.weakness) log.warn(`AUTH_ADMIN_PASSWORD is weak: ${installation.weakness}`)
   const { administrators } = await registry.totpSecrets.coverage()
-  if (administrators === 0) log.warn(`there is no active administrator: run \`${makeAdministrator}\``)
+  if (administrators === 0) log.warn(`there is no active administrator: run ${named('create administrator')}`)
   return { registry, hashing, installation }
 }
 

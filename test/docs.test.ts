@@ -45,21 +45,6 @@ function anchorsOf(name: string): string[] {
   )
 }
 
-test('every command that a message or a document names exists', t => {
-  const paths = [...read('docs/commands.md').matchAll(/^### (.+)$/gm)].map(([, path]) => path!).concat('help')
-  const code = ['server', 'gateway', 'cli'].flatMap(folder =>
-    readdirSync(join(root, folder), { recursive: true }).map(name => `${folder}/${name}`),
-  )
-  for (const name of [...code, ...documents].filter(
-    each => /\.(ts|md)$/.test(each) && !/^(CONTRIBUTING|CHANGELOG)/.test(each),
-  )) {
-    for (const [, words = ''] of read(name).matchAll(/`auth-admin ([a-z][a-z -]*[a-z])/g)) {
-      const isNamed = (path: string) => `${words} `.startsWith(`${path} `) || path.startsWith(words)
-      t.true(paths.some(isNamed), `${name}: ${words}`)
-    }
-  }
-})
-
 test('every link within the repository leads to a file, and to a heading in it', t => {
   for (const name of documents) {
     for (const [, path = '', anchor] of read(name).matchAll(/\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)/g)) {

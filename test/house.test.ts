@@ -412,10 +412,17 @@ test('only RPCs that begin a session look up their caller or open a change thems
   agree(
     t,
     found,
-    ['server/forgotpasswords/answers.ts', 'server/forgotpasswords/recovery-key.ts', 'server/users/sign-up.ts'],
+    ['server/users/sign-up.ts'],
     'Use `caller` and `transact` of the context: they apply the row of the RPC.',
     'The file no longer does so: remove it here.',
   )
+})
+
+test('only the gate says that a user passed it', async t => {
+  const found: string[] = []
+  for (const file of imports.keys())
+    if (/as (unknown as )?Passed\b/.test(await readFile(join(root, file), 'utf8'))) found.push(file)
+  agree(t, found, ['server/access/gate.ts'], 'Call `pass`, which asks for the state of the user.', 'It moved.')
 })
 
 test('every reason has the HTTP status and the gRPC code of its comment', async t => {

@@ -2,17 +2,17 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Device } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { CallerRow, User, Users } from '../models/user.js'
-import { administratorUser } from '../models/user-state.js'
 import type { Call, IncomingCall } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { usernameKey } from '../rules/names.js'
+import { isAdministrator, type Passed, pass } from './gate.js'
 import { endedWithAddress, type Session, sessionOf, type Tokens, type Verified } from './tokens.js'
 
 // Identifies the users that call, by the token in `Authorization: Bearer` (RFC 6750).
 
 /** A user that calls, and the session of its token. */
 export interface Caller {
-  readonly user: User
+  readonly user: Passed<User>
   readonly session: Session & { readonly id: string }
   /** Whether the user is an active ROLE_ADMIN. */
   readonly admin: boolean
@@ -86,12 +86,13 @@ function tokenIn({ authorization = '' }: IncomingCall): string | undefined {
   return /^Bearer +([^\s]+)\s*$/i.exec(authorization)?.[1]
 }
 
-/** The caller; undefined when the token is revoked or its session ended, or its user gone or suspended. */
+/** The caller; undefined when the token is revoked or its session ended, or its user gone or in a state that closes this way. */
 function toCaller(claims: Verified, user: CallerRow | undefined): Caller | undefined {
-  if (!user || user.suspended || user.tokenGeneration !== claims.ver) return undefined
+  const passed = pass(user, 'use a token')
+  if (!passed || passed.tokenGeneration !== claims.ver) return undefined
   const session = sessionOf(claims)
-  if (endedWithAddress(session, user)) return undefined
-  return { user, session, admin: administratorUser.of(user), enrolled: user.enrolled }
+  if (endedWithAddress(session, passed)) return undefined
+  return { user: passed, session, admin: isAdministrator(passed), enrolled: passed.enrolled }
 }
 
 /**

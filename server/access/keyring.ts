@@ -1,6 +1,7 @@
 import type { MessageInitShape } from '@bufbuild/protobuf'
 import type { Key, KeySchema } from '../../proto/gen/auth/v1/users_pb.js'
 import type { SigningKey, SigningKeys } from '../models/signing-key.js'
+import { named } from '../rules/remedies.js'
 
 // The cache of signing keys. Which keys exist, and when one signs, belongs to models/signing-key.ts.
 
@@ -72,7 +73,7 @@ export function createKeyring(
       const known = cached.find(each => each.kid === kid)
       if (!known) await read()
       const key = known ?? cached.find(each => each.kid === kid)
-      if (!key) throw new Error('No signing key is active: run `auth-admin install`.')
+      if (!key) throw new Error(`No signing key is active: run ${named('install')}.`)
       return key
     },
     /**

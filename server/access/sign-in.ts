@@ -6,11 +6,11 @@
 
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Transaction } from '../database/database.js'
+import type { Database, Transaction } from '../database/database.js'
 import { maxEntries } from '../limits/cache-size.js'
 import type { KnownAccounts } from '../limits/known-accounts.js'
 import { failuresThatLock, limitsOf, type RateLimits, tooManyAttempts } from '../limits/rate-limits.js'
-import type { AttemptStart, Attempts, CounterKeys, Device, Proof } from '../models/attempt.js'
+import type { Account, AttemptStart, Attempts, CounterKeys, Device, Proof } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { User } from '../models/user.js'
 import { activeUser } from '../models/user-state.js'
@@ -22,36 +22,44 @@ import { network } from '../requests/client-address.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import { tooLong } from '../rules/sizes.js'
 import { auditContext } from './caller.js'
+import { type Passed, pass, type Way, ways } from './gate.js'
+
+/** The password again, of a user that calls. */
+const again = { way: 'give its password again', proof: 'password', unknown: Reason.INVALID_TOKEN } as const
 
 /**
- * Actions that require authentication, by audit action. `proof`: the proof whose failures lock the account. An action
- * without a proof never locks it: its keys are limited by key and network (models/mailed-key.ts), so a right key always
- * works, and the count of wrong keys only leads to an audit event. `unknown`: the reason of the refusal for an unknown
- * user.
+ * Actions that require authentication, by audit action. `way`: where it ends at the gate. `proof`: the proof whose failures
+ * lock the account. An action without a proof never locks it: its keys are limited by key and network (models/mailed-key.ts),
+ * so a right key always works, and the count of wrong keys only leads to an audit event. `unknown`: the reason of the refusal
+ * for a user who is unknown, or erased meanwhile.
  */
-const ways = {
-  'session.login': { proof: 'password', unknown: Reason.INVALID_CREDENTIALS },
-  'session.admin-login': { proof: 'administration', unknown: Reason.INVALID_CREDENTIALS },
-  'session.login-by-answers': { proof: 'answers', unknown: Reason.USER_NOT_FOUND },
-  'session.login-by-key': { proof: undefined, unknown: Reason.INVALID_KEY },
-  // The two steps of a change of the e-mail address: the password again, then the mailed code.
-  'user.ask-email': { proof: 'password', unknown: Reason.INVALID_TOKEN },
-  'user.change-email': { proof: undefined, unknown: Reason.INVALID_TOKEN },
+const actions = {
+  'session.login': { way: 'sign in', proof: 'password', unknown: Reason.INVALID_CREDENTIALS },
+  'session.admin-login': {
+    way: 'sign in to Administration',
+    proof: 'administration',
+    unknown: Reason.INVALID_CREDENTIALS,
+  },
+  'session.login-by-answers': { way: 'recover by answers', proof: 'answers', unknown: Reason.USER_NOT_FOUND },
+  'session.login-by-key': { way: 'recover by e-mail', proof: undefined, unknown: Reason.INVALID_KEY },
   // The password of a user whose sign-up is repeated.
-  'user.sign-up': { proof: 'password', unknown: Reason.INVALID_SIGN_UP },
-  // The password again, to delete the own account.
-  'user.delete-own': { proof: 'password', unknown: Reason.INVALID_TOKEN },
-  'user.set-own-username': { proof: 'password', unknown: Reason.INVALID_TOKEN },
-  // The password again, to delete the own answers.
-  'user.delete-own-answers': { proof: 'password', unknown: Reason.INVALID_TOKEN },
-  // The password again, for an answer that counts at once.
-  'user.save-answer': { proof: 'password', unknown: Reason.INVALID_TOKEN },
-  // The password again, to set another one.
-  'user.change-password': { proof: 'password', unknown: Reason.INVALID_TOKEN },
-} as const satisfies Record<string, { readonly proof: Proof | undefined; readonly unknown: Reason }>
+  'user.sign-up': { way: 'sign up', proof: 'password', unknown: Reason.INVALID_SIGN_UP },
+  // The two steps of a change of the e-mail address: the password, then the mailed code.
+  'user.ask-email': again,
+  'user.change-email': { way: 'confirm an e-mail address', proof: undefined, unknown: Reason.INVALID_TOKEN },
+  'user.delete-own': again,
+  'user.set-own-username': again,
+  'user.delete-own-answers': again,
+  // For an answer that counts at once.
+  'user.save-answer': again,
+  'user.change-password': again,
+} as const satisfies Record<string, { readonly way: Way; readonly proof: Proof | undefined; readonly unknown: Reason }>
+
+/** What else the success of an attempt does, and what it changes of the account. */
+type Work = (account: Account, t: Transaction) => Promise<Partial<Account> | false | undefined>
 
 /** The audit action of an attempt. */
-type SignInAction = keyof typeof ways
+type SignInAction = keyof typeof actions
 
 /** Begins attempts to sign in. */
 export type SignIns = ReturnType<typeof createSignIns>
@@ -75,6 +83,7 @@ const lockCachedFor = 100
 
 /** Creates the sign-ins of a process. */
 export function createSignIns(deps: {
+  database: Pick<Database, 'transact'>
   attempts: Attempts
   counterKeys: CounterKeys
   rateLimits: RateLimits
@@ -84,7 +93,7 @@ export function createSignIns(deps: {
   /** Multiplies the limits. */
   factor: number
 }) {
-  const { attempts, counterKeys, rateLimits, knownAccounts, pool, passwords, factor } = deps
+  const { database, attempts, counterKeys, rateLimits, knownAccounts, pool, passwords, factor } = deps
   const limits = { max: failuresThatLock(factor), bucket: limitsOf(factor).failures }
   /** Seconds to wait, by proof, account, address and device. */
   const locks = new LRUCache<string, number>({ ...maxEntries(10_000), ttl: lockCachedFor })
@@ -113,7 +122,7 @@ export function createSignIns(deps: {
   /** Counts an attempt as in flight, or refuses it. */
   async function admit(action: SignInAction, usernameKey: string, call: Call, device?: Device): Promise<Admitted> {
     const { address } = call
-    const { proof } = ways[action]
+    const { proof } = actions[action]
     const waiter = waiterOf(call, usernameKey, proof === 'administration' ? proof : 'other')
     const lockKey = [proof, usernameKey, network(address), device?.userId, device?.session].join('\0')
     const lockedFor = locks.get(lockKey)
@@ -158,7 +167,9 @@ export function createSignIns(deps: {
   /** What ends an attempt that is admitted, once. */
   function settle(admitted: Admitted) {
     const { action, usernameKey, call, waiter, account, counter, end } = admitted
-    return {
+    const { way, unknown } = actions[action]
+    let passed: Passed<Account> | undefined
+    const attempt = {
       /** The account; undefined when no user has the name. */
       account,
       waiter,
@@ -169,14 +180,45 @@ export function createSignIns(deps: {
         return verdict!
       },
       /**
-       * Ends the attempt: clears the failures of its proof, adds the networks of the address to the known ones, and records
-       * the audit event. Refuses as for an unknown user when the user has been deleted or erased, or its tokens were revoked since
-       * the attempt began, except by `t`, which says the new generation.
+       * Returns the account if the proof is right, and its state opens the way of the attempt. Otherwise fails alike for both, and
+       * for an unknown user. Doesn't end the attempt: ask after everything that takes time.
+       */
+      async pass(proved: boolean, more?: Refusal['more']): Promise<Passed<Account>> {
+        passed = proved ? pass(account, way) : undefined
+        return passed ?? attempt.fail(ways[way], more)
+      },
+      /**
+       * Ends the attempt as `pass` and `succeed` do: tokens are issued to the account that it returns. `work` is in the transaction
+       * of the success, and returns what it changes of the account; `false` says that the proof is spent, and the attempt fails.
+       */
+      async enter(
+        proved: boolean,
+        { work, more }: { work?: Work; more?: Refusal['more'] } = {},
+      ): Promise<Passed<Account>> {
+        const entering = await attempt.pass(proved, more)
+        if (!work) {
+          await attempt.succeed()
+          return entering
+        }
+        const entered = await database.transact(async t => {
+          const changed = await work(entering, t)
+          if (changed === false) return undefined
+          const account = { ...entering, ...changed }
+          await attempt.succeed(t, account.tokenGeneration)
+          return account
+        })
+        return entered ?? attempt.fail(ways[way], more)
+      },
+      /**
+       * Ends the attempt of an account that passed: clears the failures of its proof, adds the networks of the address to the known
+       * ones, and records the audit event. Refuses as for an unknown user when the user has been deleted or erased, or its tokens
+       * were revoked since the attempt began, except by `t`, which says the new generation.
        */
       async succeed(t?: Transaction, tokenGeneration = account!.tokenGeneration): Promise<void> {
+        if (!passed) throw new Error('Only an attempt that passed the gate can succeed.')
+        const user = { id: passed.id, tokenGeneration }
         const event = eventOf(admitted, 'ok')
-        const user = { id: account!.id, tokenGeneration }
-        if (!(await attempts.succeed(counter?.subject, call.address, user, event, t))) refuse(ways[action].unknown)
+        if (!(await attempts.succeed(counter?.subject, call.address, user, event, t))) refuse(unknown)
         end()
       },
       /**
@@ -217,6 +259,7 @@ export function createSignIns(deps: {
         if (end()) await undo(admitted)
       },
     }
+    return attempt
   }
 
   const signIns = {
@@ -238,7 +281,7 @@ export function createSignIns(deps: {
       if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
       await using attempt = await signIns.begin(action, user.usernameKey, call)
       const { correct } = await attempt.comparePassword(password)
-      if (attempt.account?.id !== user.id || !correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
+      await attempt.pass(correct && attempt.account?.id === user.id)
     },
   }
   return signIns

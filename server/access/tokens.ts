@@ -5,6 +5,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { maxEntries } from '../limits/cache-size.js'
 import { refuse } from '../requests/refusal.js'
 import { tooLong } from '../rules/sizes.js'
+import type { Passed } from './gate.js'
 import type { Keyring } from './keyring.js'
 
 /** Authentication methods (RFC 8176): password, answers to security questions, and mailed key or one-time code. */
@@ -167,10 +168,10 @@ export function createTokens(deps: {
 
   return {
     /**
-     * Issues a token for the holder, signed with ES256: for a session, or for a new one with the given method. It expires
-     * after `ttl`, or when the session ends. Refuses with INVALID_TOKEN when the session has ended.
+     * Issues a token for a holder that passed the gate, signed with ES256: for a session, or for a new one with the given
+     * method. It expires after `ttl`, or when the session ends. Refuses with INVALID_TOKEN when the session has ended.
      */
-    async issue(holder: Holder, session: Session | Method): Promise<string> {
+    async issue(holder: Passed<Holder>, session: Session | Method): Promise<string> {
       const start: Session = typeof session === 'string' ? begin(holder, session) : session
       const { id = randomUUID(), method, second, startedAt } = start
       // In the second of a change of the address, a recovery begins with the next one.

@@ -1,6 +1,7 @@
 // One-time codes (RFC 6238) as the second factor of a sign-in of Administration, after the password. They have the parameters
 // that all authenticators support: 6 digits, SHA-1. So few digits can be guessed: wrong codes count for the account from any
 // address, and lead to a lock without an end (RFC 4226, 7.3).
+
 import { Secret, TOTP } from 'otpauth'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Database } from '../database/database.js'
@@ -11,6 +12,7 @@ import type { Settings } from '../process/settings.js'
 import type { Call } from '../requests/call.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import { typedKey } from '../rules/names.js'
+import { advise } from '../rules/remedies.js'
 import type { Attempt } from './sign-in.js'
 
 /** Checks one-time codes. */
@@ -77,7 +79,7 @@ const usedCode = (seconds: number) => `This one-time code was already used. The 
 
 /** Without `retryAfter`: this lock doesn't expire. */
 function codesLocked({ id }: Account): Refusal {
-  const text = `Too many wrong one-time codes. Ask another administrator to run \`auth-admin users unlock ${id}\`.`
+  const text = `Too many wrong one-time codes. ${advise('unlock codes', { USER: id })}`
   return new Refusal(Reason.TOO_MANY_ATTEMPTS, { text, limit: 'account' })
 }
 

@@ -13,7 +13,7 @@ import { createMailTransport, describe, refusesName, within } from '../outbox/tr
 import { measureHashing } from '../passwords/threads.js'
 import { adminPasswordFiles } from '../process/data-folder.js'
 import { isLocalUrl, type Settings } from '../process/settings.js'
-import { makeAdministrator } from '../rules/roles.js'
+import { advise } from '../rules/remedies.js'
 
 /** The result of a check, with a fix unless it is `ok`. */
 type Found = { status: 'ok'; detail: string } | { status: 'warning' | 'failed'; detail: string; fix: string }
@@ -96,16 +96,13 @@ const foundations: Checks = {
         `The database has another baseline than this version (${names(different)}).`,
         'Run the version that made it, or use an empty database.',
       )
-    if (done.length === 0) return failed('The registry is not installed yet.', 'Run `auth-admin install`.')
+    if (done.length === 0) return failed('The registry is not installed yet.', advise('install'))
     if (newer.some(({ kind }) => kind === 'contract'))
       return failed(`The database is of a newer version (${names(newer)}).`, 'Run that version.')
     const expand = pending.filter(({ kind }) => kind === 'expand')
-    if (expand.length > 0) return failed(`Migrations are pending: ${names(expand)}.`, 'Run `auth-admin migrate up`.')
+    if (expand.length > 0) return failed(`Migrations are pending: ${names(expand)}.`, advise('migrate'))
     if (pending.length > 0)
-      return warning(
-        `Migrations wait for the end of the upgrade: ${names(pending)}.`,
-        'Once no process of an older version runs, run `auth-admin migrate up --contract`.',
-      )
+      return warning(`Migrations wait for the end of the upgrade: ${names(pending)}.`, advise('end upgrade'))
     if (newer.length > 0)
       return warning(`A newer version has run ${names(newer)}; this one still works.`, 'Update this process.')
     return ok('No migration is pending.')
@@ -166,30 +163,19 @@ const registry: Checks = {
     // With the embedded database, service and clients may all be on one machine, unless the gateway is apart.
     const isApart = settings.databaseUrl || running.some(({ kind }) => kind === 'server')
     if (isApart && registry && isLocalUrl(registry.issuer))
-      return warning(
-        `Tokens have issuer ${registry.issuer}, an address of the machine itself.`,
-        'Unless all clients and services run there, run `auth-admin api SetIssuer \'{"issuer": "URL", "confirm": "URL"}\' --yes` with the URL of the gateway.',
-      )
+      return warning(`Tokens have issuer ${registry.issuer}, an address of the machine itself.`, advise('set issuer'))
     return ok(`Processes that serve this registry: ${running.length}. All have its issuer.`)
   },
 
   async 'signing key'({ signingKeys }) {
     const [keys, signer] = [await signingKeys.all(), await signingKeys.signer()]
     const key = keys.find(({ kid }) => kid === signer)
-    if (!key)
-      return failed(
-        'No key signs tokens: no user can sign in.',
-        'Run `auth-admin api RotateSigningKey \'{"now": true}\' --yes`.',
-      )
+    if (!key) return failed('No key signs tokens: no user can sign in.', advise('sign at once'))
     const age = (Date.now() - key.signsAt.getTime()) / 86_400_000
     const rest = rotateAfter / 86_400 - age
     const detail = `The signing key is ${many(Math.max(0, Math.floor(age)), 'day')} old`
     // Maintenance rotates it within an interval.
-    if (rest < -1)
-      return warning(
-        `${detail} and has no successor.`,
-        'Start the service, which rotates keys, or run `auth-admin api RotateSigningKey --yes`.',
-      )
+    if (rest < -1) return warning(`${detail} and has no successor.`, advise('rotate signing key'))
     return ok(`${detail}; its automatic rotation is ${rest > 0 ? `in ${many(Math.ceil(rest), 'day')}` : 'today'}.`)
   },
 
@@ -209,29 +195,25 @@ const registry: Checks = {
         `E-mails can’t be made: ${uncomposed} of those that wait failed before there was anything to send.`,
         'See the error in the log of the service; they are retried.',
       )
-    if (failed > 0)
-      return warning(
-        `${many(failed, 'e-mail')} failed permanently.`,
-        'Fix the cause that `auth-admin mail list --failed` shows, then run `auth-admin api RetryFailedEmails --yes`.',
-      )
+    if (failed > 0) return warning(`${many(failed, 'e-mail')} failed permanently.`, advise('retry e-mails'))
     if (oldestSeconds > 600)
       return warning(
         `The oldest unsent e-mail is ${Math.round(oldestSeconds / 60)} minutes old.`,
-        'Start the service, which sends e-mails, or see the errors in `auth-admin mail list`.',
+        advise('send e-mails'),
       )
     if (retried > 0)
       return warning(
         `The last attempt of ${many(retried, 'waiting e-mail')} failed; the service tries again.`,
-        'Fix the cause that `auth-admin mail list --waiting` shows.',
+        advise('fix e-mails'),
       )
     return ok('E-mails are sent without delay.')
   },
 
   async administrators({ totpSecrets }) {
     const { administrators, withoutCodes } = await totpSecrets.coverage()
-    if (administrators === 0) return failed('There is no active administrator.', `Run \`${makeAdministrator}\`.`)
+    if (administrators === 0) return failed('There is no active administrator.', advise('create administrator'))
     const detail = `${many(administrators, 'active administrator')}; without one-time codes: ${withoutCodes}.`
-    return withoutCodes > 0 ? warning(detail, 'Have each of them run `auth-admin totp enroll`.') : ok(detail)
+    return withoutCodes > 0 ? warning(detail, advise('enroll codes')) : ok(detail)
   },
 
   /** Their users don't learn it otherwise: a request for a key by e-mail is answered alike for every account. */
@@ -240,10 +222,7 @@ const registry: Checks = {
     const lacks = strict === 'on' ? 'no e-mail address' : 'neither an e-mail address nor answers to two questions'
     const detail = `Of the newest ${many(examined, 'active account')}, those with ${lacks}: ${without}.`
     if (without === 0) return ok(detail)
-    return warning(
-      detail,
-      'Without their passwords only an administrator lets them in: have apps ask for an address (`email` at sign-up, SetEmail), or run `auth-admin users edit NAME --email ADDRESS`.',
-    )
+    return warning(detail, advise('ask for e-mail addresses'))
   },
 
   /** Imported accounts can have such names, which make `#id` ambiguous. */
@@ -251,10 +230,7 @@ const registry: Checks = {
     const ids = await administeredUsers.namedLikeIds()
     if (ids.length === 0) return ok('No username looks like the id of another user.')
     const listed = `${ids.slice(0, 10).join(', ')}${ids.length > 10 ? ', …' : ''}`
-    return warning(
-      `Usernames are # and digits, which looks like an id: users ${listed}.`,
-      'Have them sign up under other names, and run `auth-admin users erase ID` for each; until then name users by id without #.',
-    )
+    return warning(`Usernames are # and digits, which looks like an id: users ${listed}.`, advise('erase users'))
   },
 
   /** Requests that come by a proxy that isn't known all have its address: the limits for one hold for all. */
@@ -287,10 +263,7 @@ const surroundings: Checks = {
   async 'mail server'({ settings }) {
     const transport = createMailTransport(settings, { error() {} })
     const [where, fix] = settings.smtpUrl
-      ? [
-          'The mail server of SMTP_URL',
-          'Check host, port, user, password and scheme (smtps where the port begins with TLS, else smtp); then run `auth-admin api SendTestEmail \'{"email": "ADDRESS"}\'`.',
-        ]
+      ? ['The mail server of SMTP_URL', advise('send test e-mail')]
       : ['The folder for e-mails in AUTH_DATA_DIR', 'Let the user of the service write to its folder mail.']
     try {
       await within(timeout - 1, transport.verify())
@@ -318,7 +291,7 @@ const surroundings: Checks = {
     if (found.length === 0) return ok('AUTH_DATA_DIR has no file with the password of the first administrator.')
     return warning(
       `AUTH_DATA_DIR still has the initial password of the first administrator, in the file ${found.join(', ')}.`,
-      'Set another one with `auth-admin users set-password`, and delete the file.',
+      advise('set initial password'),
     )
   },
 

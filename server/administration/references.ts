@@ -4,6 +4,7 @@ import type { Models } from '../models/define-models.js'
 import { refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { nicknameKey, questionKey, usernameKey } from '../rules/names.js'
+import { advise } from '../rules/remedies.js'
 import { maxLengths, tooLong } from '../rules/sizes.js'
 
 /**
@@ -63,7 +64,7 @@ export function createReferences(
         const holder = await formerUsernames.holder(usernameKey(name))
         const hint = holder
           ? `It is a former username of user ${holder.id} (${holder.username}).`
-          : 'To search for a part of a name, run `auth-admin users list --text`.'
+          : advise('search users')
         return refuse(Reason.USER_NOT_FOUND, { text: `There is no user ${name}. ${hint}` })
       },
       async lock(id, t) {
@@ -77,14 +78,7 @@ export function createReferences(
           id: id => organizations.find(id),
           name: name => organizations.named(name, nicknameKey(name)),
         })
-        return (
-          found ??
-          missing(
-            'organization',
-            reference,
-            ' To search for a part of a name, run `auth-admin organizations list --text`.',
-          )
-        )
+        return found ?? missing('organization', reference, ` ${advise('search organizations')}`)
       },
       lock: async (id, t) => (await organizations.lock(id, t)) ?? gone('Organization', id),
     },

@@ -10,11 +10,11 @@ import type { Models } from '../models/define-models.js'
 import { adminTokenTtl } from '../models/signing-key.js'
 import type { TotpSecrets } from '../models/totp-secret.js'
 import type { User } from '../models/user.js'
-import { administratorUser } from '../models/user-state.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { usernameKey } from '../rules/names.js'
+import { advise } from '../rules/remedies.js'
 import { scopeOf } from '../rules/scopes.js'
 import { tooLong } from '../rules/sizes.js'
 import { requireConfirmation } from './confirmation.js'
@@ -55,9 +55,8 @@ export function sessionRpcs(
       if (key === '' || tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
 
       await using attempt = await signIns.begin('session.admin-login', key, call)
-      const { account } = attempt
       const { correct } = await attempt.comparePassword(password)
-      if (!account || !correct || !administratorUser.of(account)) return attempt.fail(Reason.INVALID_CREDENTIALS)
+      const account = await attempt.pass(correct && attempt.account?.role === 'ROLE_ADMIN')
       // The password is right: a refusal from here on isn't a failure of it.
       const enrolled = await oneTimeCodes.check(attempt, account, request.code, call)
       const provedFrom = enrolled ? undefined : provesFrom(account, now())
@@ -136,7 +135,7 @@ function passwordTooNew(time: string): string {
   return [
     'A public session changed this password less than a day ago.',
     `It signs in here with a one-time code, or from ${time} on.`,
-    'Another administrator, or `auth-admin users set-password --local` on the database itself, can set one that signs in now.',
+    advise('set password here'),
   ].join(' ')
 }
 
@@ -151,7 +150,7 @@ export async function checkOwnCodes(
 ): Promise<boolean> {
   if (administrator.user?.id !== userId) return false
   if ((await totpSecrets.failures(userId))?.locked) {
-    const text = `Your one-time codes are locked. Another administrator can unlock them: auth-admin users unlock ${userId}`
+    const text = `Your one-time codes are locked. ${advise('unlock codes', { USER: userId })}`
     refuse(Reason.ACCESS_DENIED, { text })
   }
   return true

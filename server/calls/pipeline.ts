@@ -6,6 +6,7 @@ import { type DescMethodUnary, isMessage, type Message } from '@bufbuild/protobu
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator, Administrators } from '../access/administrator.js'
 import { auditContext, type Callers } from '../access/caller.js'
+import { isAdministrator, pass } from '../access/gate.js'
 import { isVisible, permit, permitAdministeringService } from '../access/permissions.js'
 import { type Claims, endedWithAddress } from '../access/tokens.js'
 import type { Transaction } from '../database/database.js'
@@ -14,7 +15,6 @@ import type { AdministeredUserRow, AdministeredUsers } from '../models/administe
 import type { Administered } from '../models/email.js'
 import type { Services } from '../models/service.js'
 import type { Users } from '../models/user.js'
-import { administratorUser } from '../models/user-state.js'
 import type { AdministrationPolicy, Policy, PublicPolicies, ServicePolicy, UserRights } from '../policy/row.js'
 import type { Settings } from '../process/settings.js'
 import { type Call, type CallingService, checkShape, type IncomingCall } from '../requests/call.js'
@@ -234,8 +234,8 @@ async function identifyUser(deps: CallersDeps, policy: UserRights, { request, ca
     /** Locks both until the end of a transaction, and permits the caller again. */
     async lock(t: Transaction) {
       const now = await administeredUsers.lockPair(caller.user.id, named?.id, t)
-      if (!now.caller || now.caller.suspended || now.caller.tokenGeneration !== caller.user.tokenGeneration)
-        refuse(Reason.INVALID_TOKEN)
+      if (!now.caller || !pass(now.caller, 'use a token')) return refuse(Reason.INVALID_TOKEN)
+      if (now.caller.tokenGeneration !== caller.user.tokenGeneration) refuse(Reason.INVALID_TOKEN)
       if (endedWithAddress(caller.session, now.caller)) refuse(Reason.INVALID_TOKEN)
       if (!now.target || now.target.deletedAt) return missing()
       permit(policy, { user: now.caller, session: caller.session, enrolled: now.caller.enrolled }, now.target)
@@ -311,7 +311,7 @@ function enterAsAdministrator<Target>(
         if (service)
           permitAdministeringService(policy, (await services.find(service.name, t)) ?? refuse(Reason.INVALID_TOKEN))
         const { caller, target } = await administeredUsers.lockPair(user?.id, subject.user?.(found).id, t)
-        if (user && !(caller && administratorUser.of(caller) && caller.tokenGeneration === user.tokenGeneration))
+        if (user && !(caller && isAdministrator(caller) && caller.tokenGeneration === user.tokenGeneration))
           refuse(Reason.INVALID_TOKEN)
         return permitOn(await subject.lock(found, target, t))
       },

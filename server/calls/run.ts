@@ -4,6 +4,7 @@
 // command line (in-process.ts), the error details of a refusal (error-details.ts), the steps that apply the row of an RPC in
 // the access policy (pipeline.ts), and what an RPC gets of them (context.ts). The folders users/, forgotpasswords/, changes/
 // and administration/ implement the RPCs.
+
 import { create, type DescMethodUnary, type DescService, type Message, type MessageInitShape } from '@bufbuild/protobuf'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Health, HealthCheckResponse_ServingStatus } from '../../proto/gen/grpc/health/v1/health_pb.js'
@@ -16,6 +17,7 @@ import { needsOf, type Policy, reasonsOf } from '../policy/row.js'
 import { checkShape, type IncomingCall } from '../requests/call.js'
 import { checkPresence, deadlineOf, inTime } from '../requests/deadline.js'
 import { type Limit, Refusal } from '../requests/refusal.js'
+import { advise } from '../rules/remedies.js'
 import { accessLine, outcomeOf } from './access-log.js'
 
 /** Receives the outcome of each call, for metrics: OK, the reason of its refusal, or CANCELLED. */
@@ -148,8 +150,7 @@ function inCallSpan(run: Calls['run']): Calls['run'] {
 }
 
 /** Text for administrators when the tables aren't those of this version. */
-const unmigrated =
-  'The tables of the database don’t match this version of the service. On the host of the service, run `auth-admin migrate status --local`: if migrations are pending, run `auth-admin migrate up`; if some are newer, install the newer version.'
+const unmigrated = `The tables of the database don’t match this version of the service. ${advise('compare migrations')}`
 
 /** Returns the refusal that the caller sees for an error. */
 function toRefusal(error: unknown, { caller }: Policy): Refusal {

@@ -1,4 +1,5 @@
 // Classifies errors of the database. This module loads no driver, because an embedded database needs it before it starts.
+import { named } from '../rules/remedies.js'
 
 /**
  * No connection was available; `original` says why. `advice` is a sentence for the operator, where waiting can't help; it
@@ -98,17 +99,17 @@ const failures: readonly Failure[] = [
   {
     code: /^(42P01|42883)$/,
     meaning: 'not installed',
-    advice: 'The registry is not installed yet: run `auth-admin install` first.',
+    advice: `The registry is not installed yet: run ${named('install')} first.`,
   },
   {
     code: /^42703$/,
     meaning: 'outdated',
-    advice: 'The database is of an older version: run `auth-admin install` to update it.',
+    advice: `The database is of an older version: run ${named('install')} to update it.`,
   },
   {
     code: /^3D000$/,
     meaning: 'no database',
-    advice: 'The database of DATABASE_URL doesn’t exist: create it, then run `auth-admin install`.',
+    advice: `The database of DATABASE_URL doesn’t exist: create it, then run ${named('install')}.`,
   },
   {
     code: /^28...$/,

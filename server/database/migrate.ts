@@ -9,9 +9,11 @@
  * The ledger (the table `migrations`) stores the name, kind and digest of each file that ran. The kind shows a process
  * whether it is compatible with newer files. The digest detects a schema that other files created.
  */
+
 import { createHash } from 'node:crypto'
 import { readdir, readFile } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { named } from '../rules/remedies.js'
 import { advisoryKeys } from './advisory-keys.js'
 import type { Database, Transaction } from './database.js'
 import { meaningOf, SchemaError } from './failures.js'
@@ -141,7 +143,7 @@ export function dueMigrations({ done, pending }: MigrationStatus): readonly Migr
   const behind = pending.slice(first).filter(({ kind }) => kind === 'expand')
   if (behind.length > 0)
     throw new Error(
-      `${behind[0]!.name} needs ${pending[first]!.name}, a migration of an earlier version: run \`auth-admin migrate up --contract\` of that version first.`,
+      `${behind[0]!.name} needs ${pending[first]!.name}, a migration of an earlier version: run ${named('end upgrade')} of that version first.`,
     )
   return pending.slice(0, first)
 }

@@ -24,7 +24,7 @@ export const answersNeeded = 2
 
 /** The RPCs of questions and their answers. */
 export function answerRpcs(
-  deps: Pick<Models, 'database' | 'questions'> & {
+  deps: Pick<Models, 'questions'> & {
     readonly signIns: SignIns
     readonly tokens: Tokens
     readonly passwords: Passwords
@@ -32,7 +32,7 @@ export function answerRpcs(
     readonly now: () => number
   },
 ) {
-  const { database, questions, signIns, tokens, passwords, notifyOwner, now } = deps
+  const { questions, signIns, tokens, passwords, notifyOwner, now } = deps
 
   /** Compares the password of the caller, as an attempt. Refuses while it proves too little. */
   async function prove(password: string, { user }: Caller, call: Call): Promise<void> {
@@ -65,12 +65,13 @@ export function answerRpcs(
       if (!claims) return attempt.fail(Reason.ANSWER_NOT_FOUND)
       const verdicts = await passwords.verify(claims, waiter)
       const correct = verdicts.filter(verdict => verdict.correct).length
-      if (correct < answersNeeded || account.suspended) return attempt.fail(Reason.INVALID_ANSWERS)
-      await database.transact(async t => {
-        await notifyOwner('recovery-login', account, call, t)
-        await attempt.succeed(t)
+      const entered = await attempt.enter(correct >= answersNeeded, {
+        async work(user, t) {
+          await notifyOwner('recovery-login', user, call, t)
+          return undefined
+        },
       })
-      return { token: await tokens.issue(account, 'kba') }
+      return { token: await tokens.issue(entered, 'kba') }
     },
 
     /**

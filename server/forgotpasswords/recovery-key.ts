@@ -19,7 +19,7 @@ import { tooLong } from '../rules/sizes.js'
 
 /** The RPCs of recovery by a mailed key. */
 export function recoveryKeyRpcs(
-  deps: Pick<Models, 'database' | 'mailedKeys' | 'users' | 'administeredUsers' | 'emails' | 'audit'> & {
+  deps: Pick<Models, 'mailedKeys' | 'users' | 'administeredUsers' | 'emails' | 'audit'> & {
     readonly signIns: SignIns
     readonly tokens: Tokens
     readonly notifyOwner: NotifyOwner
@@ -31,7 +31,6 @@ export function recoveryKeyRpcs(
   },
 ) {
   const {
-    database,
     mailedKeys,
     signIns,
     tokens,
@@ -104,27 +103,25 @@ export function recoveryKeyRpcs(
       if (username.trim() === '' || normalized === '') refuse(Reason.INVALID_KEY)
 
       await using attempt = await signIns.begin('session.login-by-key', usernameKey(username), call)
-      const { account } = attempt
       // No user has the id 0: the steps for an unknown user are the same.
-      const id = account?.id ?? 0
+      const id = attempt.account?.id ?? 0
       const digest = await mailedKeys.attempt(id, 'recovery', call.address)
       const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'recovery', normalized))
-      if (!account || !digest || !equal || account.suspended) return attempt.fail(Reason.INVALID_KEY)
-      const holder = await database.transact(async t => {
-        // First the user, then its key: so does a change of the address, which ends the key.
-        const user = await administeredUsers.lock(id, t)
-        if (!user || !(await mailedKeys.spend(id, normalized, t))) return undefined
-        // With `any` the key may have gone to any address.
-        const first = settings.recoveryEmail === 'registered' && user.email !== null && !user.emailProved
-        const tokenGeneration = first ? await users.proveByKey(user, t) : user.tokenGeneration
-        await notifyOwner(first ? 'first-recovery' : 'recovery-login', user, call, t)
-        await attempt.succeed(t, tokenGeneration)
-        const revoked = { action: 'user.revoke-own-tokens', reason: 'ADDRESS_PROVED', subject_id: id } as const
-        if (first) await audit.append({ ...auditContext(call, user), ...revoked, outcome: 'ok' }, t)
-        return { ...user, tokenGeneration }
+      const entered = await attempt.enter(digest !== undefined && equal, {
+        async work(account, t) {
+          // First the user, then its key: so does a change of the address, which ends the key.
+          const user = await administeredUsers.lock(id, t)
+          if (!user || !(await mailedKeys.spend(id, normalized, t))) return false
+          // With `any` the key may have gone to any address.
+          const first = settings.recoveryEmail === 'registered' && user.email !== null && !user.emailProved
+          await notifyOwner(first ? 'first-recovery' : 'recovery-login', user, call, t)
+          if (!first) return undefined
+          const revoked = { action: 'user.revoke-own-tokens', reason: 'ADDRESS_PROVED', subject_id: id } as const
+          await audit.append({ ...auditContext(call, account), ...revoked, outcome: 'ok' }, t)
+          return { tokenGeneration: await users.proveByKey(user, t) }
+        },
       })
-      if (!holder) return attempt.fail(Reason.INVALID_KEY)
-      return { token: await tokens.issue(holder, 'otp') }
+      return { token: await tokens.issue(entered, 'otp') }
     },
   } satisfies Partial<ForgotPasswordsRpcs>
 }

@@ -3,6 +3,7 @@ import { bytes, defineTable, hasDefault, key, text, time } from '../database/att
 import type { Database } from '../database/database.js'
 import { SchemaError } from '../database/failures.js'
 import { sql } from '../database/sql.js'
+import { named } from '../rules/remedies.js'
 import { createMasterKey, type DataKeys, dataKeyNames, randomDataKeys, unwrapKey, wrapKey } from './master-key.js'
 
 const attributes = { name: key(text), wrapped: bytes, createdAt: hasDefault(time) }
@@ -27,7 +28,7 @@ export function createStoredKeys(database: Database, masterKey: Buffer) {
       return Object.fromEntries(rows.map(({ name, wrapped }) => [name, unwrapKey(by, name, wrapped)])) as DataKeys
     } catch (cause) {
       throw new Error(
-        'AUTH_MASTER_KEY is not the key of this registry, which after `auth-admin master-key rotate` is the new one.',
+        `AUTH_MASTER_KEY is not the key of this registry, which after ${named('rotate master key')} is the new one.`,
         { cause },
       )
     }
@@ -56,7 +57,7 @@ export function createStoredKeys(database: Database, masterKey: Buffer) {
     find,
     /** Loads the data keys. Throws when none exist, or another master key wrapped them. */
     async load(): Promise<void> {
-      if (!(await find())) throw new SchemaError('The registry is not installed yet: run `auth-admin install` first.')
+      if (!(await find())) throw new SchemaError(`The registry is not installed yet: run ${named('install')} first.`)
     },
     /**
      * Creates the data keys unless they exist, and loads them. Of concurrent processes, only one creates them. Returns whether

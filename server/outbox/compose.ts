@@ -3,7 +3,9 @@
  * from texts (write-email.ts), and sends them (sender.ts) by a mail server or to files (transport.ts). models/ stores the
  * queue. No request waits for the outbox.
  */
+
 import { randomUUID } from 'node:crypto'
+import { pass } from '../access/gate.js'
 import type { Transaction } from '../database/database.js'
 import type { Models } from '../models/define-models.js'
 import type { Email, Notice, ReadyEmail, RequestedEmail } from '../models/email.js'
@@ -40,8 +42,8 @@ export function startMail(
 const recoveryMaxAge = 3_600
 
 /**
- * Creates the function that composes the e-mail of a queue entry from the current state of its user: a suspended user
- * receives none. Keys are created at this point, and the database stores only their digests.
+ * Creates the function that composes the e-mail of a queue entry from the current state of its user: one that could
+ * not use it gets none. Keys are created at this point, and the database stores only their digests.
  */
 export function createComposer(
   models: Models,
@@ -82,7 +84,7 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
   async function decideRecoveryKey(request: RequestedEmail<'recovery-key'>) {
     const { usernameKey, email, address, requestId, actor = 'anonymous' } = request.parameters
     const user = await users.byUsername(usernameKey)
-    if (!user || user.suspended) return 'unwanted'
+    if (!user || !pass(user, 'recover by e-mail')) return 'unwanted'
     const registered = user.email !== null && emailKey(user.email) === emailKey(email)
     const event = { action: 'recovery.send-key', actor, subject_id: user.id, address, request_id: requestId } as const
     if (!registered && settings.recoveryEmail !== 'any') {
@@ -177,7 +179,7 @@ function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | '
   async function makeRecoveryKey(entry: ReadyEmail<'recovery-key'>): Promise<Composed> {
     const { userId, to } = entry.parameters
     const user = await users.byId(userId)
-    if (!user || user.suspended) return 'unwanted'
+    if (!user || !pass(user, 'recover by e-mail')) return 'unwanted'
     // The address may have changed since the request.
     if (settings.recoveryEmail !== 'any' && emailKey(user.email ?? '') !== emailKey(to)) return 'unwanted'
     const answersSince = (await userData.answersSince(userId))?.toISOString()
@@ -190,7 +192,7 @@ function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | '
     const { userId, to, generation } = entry.parameters
     const user = await users.byId(userId)
     // A changed generation means that the requesting session has ended.
-    if (!user || user.suspended || user.tokenGeneration !== generation) return 'unwanted'
+    if (!user || !pass(user, 'confirm an e-mail address') || user.tokenGeneration !== generation) return 'unwanted'
     const key = newRecoveryKey()
     const code = emailCode(key, generation)
     if (!(await storeKey(entry, t => mailedKeys.replaceEmail(userId, code, to, t)))) return 'unwanted'
@@ -200,7 +202,7 @@ function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | '
   async function makeActivationKey(entry: ReadyEmail<'activation-key'>): Promise<Composed> {
     const { userId, organizationId } = entry.parameters
     const user = await users.byId(userId)
-    if (!user || user.suspended) return 'unwanted'
+    if (!user || !pass(user, 'activate')) return 'unwanted'
     const key = randomUUID()
     let to: string | null = null
     const stored = await storeKey(entry, async t => {

@@ -1,5 +1,6 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { auditContext } from '../access/caller.js'
+import { pass } from '../access/gate.js'
 import type { UsersRpcs } from '../calls/context.js'
 import type { Transaction } from '../database/database.js'
 import { failuresThatLock, type RateLimits, tooManyAttempts } from '../limits/rate-limits.js'
@@ -9,7 +10,6 @@ import type { Audit } from '../models/audit.js'
 import type { MailedKeys } from '../models/mailed-key.js'
 import type { HeldOrganization, Organizations } from '../models/organization.js'
 import type { User, Users } from '../models/user.js'
-import { inactiveUser } from '../models/user-state.js'
 import { lockout } from '../policy/limits.js'
 import { takePlace } from '../registration/membership.js'
 import type { Call } from '../requests/call.js'
@@ -85,7 +85,7 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
 }
 
 function canBeActivated(user: Pick<User, 'active' | 'suspended' | 'role'>): boolean {
-  return inactiveUser.of(user) && user.role !== 'ROLE_ADMIN'
+  return pass(user, 'activate') !== undefined && !user.active && user.role !== 'ROLE_ADMIN'
 }
 
 /**

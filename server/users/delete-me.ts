@@ -6,6 +6,7 @@ import type { Users } from '../models/user.js'
 import type { NotifyOwner } from '../outbox/notice.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
+import { advise } from '../rules/remedies.js'
 import { tooLong } from '../rules/sizes.js'
 
 /**
@@ -21,10 +22,7 @@ export function deleteMe(deps: {
   const { users, signIns, notifyOwner, now } = deps
   return async (request, { call, caller: { user }, transact }) => {
     const { password } = required({ password: request.password })
-    if (user.role === 'ROLE_ADMIN') {
-      const text = 'An administrator is deleted at Administration, with `auth-admin users delete`.'
-      refuse(Reason.WRONG_STATE, { text })
-    }
+    if (user.role === 'ROLE_ADMIN') refuse(Reason.WRONG_STATE, { text: advise('delete administrator') })
     if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
     checkPasswordAge(user, now(), 'The account can be deleted')
 
@@ -32,7 +30,7 @@ export function deleteMe(deps: {
     // Another call has deleted it since this one identified its caller.
     if (attempt.account?.id !== user.id) refuse(Reason.INVALID_TOKEN)
     const { correct } = await attempt.comparePassword(password)
-    if (!correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
+    await attempt.pass(correct)
     await transact(async ({ t, target }) => {
       // Before the deletion: it refuses for a deleted user. Its event is that of the deletion.
       await attempt.succeed(t)

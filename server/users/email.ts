@@ -41,9 +41,8 @@ export function emailRpcs(deps: {
       checkPasswordAge(user, now(), 'The e-mail address can be changed')
 
       await using attempt = await signIns.begin('user.ask-email', user.usernameKey, call)
-      const { account } = attempt
       const { correct } = await attempt.comparePassword(password)
-      if (account?.id !== user.id || !correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
+      await attempt.pass(correct && attempt.account?.id === user.id)
       await transact(async ({ t }) => {
         const wait = await quotas.change(user.id, t)
         if (wait > 0) throw tooManyAttempts(wait, 'change')
@@ -64,7 +63,7 @@ export function emailRpcs(deps: {
       await using attempt = await signIns.begin('user.change-email', user.usernameKey, call)
       const digest = await mailedKeys.attempt(id, 'email', call.address)
       const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'email', normalized))
-      if (!digest || !equal) return attempt.fail(Reason.INVALID_KEY)
+      await attempt.pass(digest !== undefined && equal)
       const changed = await transact(async ({ t, target }) => {
         const email = await mailedKeys.spendEmail(id, normalized, t)
         if (email === undefined) return false

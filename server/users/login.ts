@@ -38,10 +38,8 @@ export function login(deps: {
     if (key === '' || tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
 
     await using attempt = await signIns.begin('session.login', key, call, device)
-    const { account } = attempt
     const { correct, renew } = await attempt.comparePassword(password)
-    if (!account || !correct || account.suspended) return attempt.fail(Reason.INVALID_CREDENTIALS)
-    await attempt.succeed()
+    const account = await attempt.enter(correct)
     const warn = (err: unknown) => log.warn({ err }, 'a hash was not renewed')
     // After the response is written.
     if (renew) setImmediate(() => renewHash(account, password).catch(warn))

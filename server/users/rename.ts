@@ -47,9 +47,8 @@ export function setUsername(
     rateLimits.check('lookUps', call.address)
 
     await using attempt = await signIns.begin('user.set-own-username', user.usernameKey, call)
-    const { account } = attempt
     const { correct } = await attempt.comparePassword(password)
-    if (account?.id !== user.id || !correct) return attempt.fail(Reason.INVALID_CREDENTIALS)
+    await attempt.pass(correct && attempt.account?.id === user.id)
     // Others see the username, and a password that was set under an earlier policy stays valid.
     if (checkPassword(password, { username }, policy) !== checkPassword(password, {}, policy)) {
       refuseUsername([{ field: 'username', message: 'Choose another username: this one reveals your password.' }])

@@ -71,14 +71,12 @@ export function repeatSignUp(deps: RepeatSignUpDeps) {
       form.role === found.role &&
       (form.email ?? null) === found.email &&
       profileChange(found, profileFields, form).changed.length === 0
-    if (!isRepeated) return attempt.fail(Reason.INVALID_SIGN_UP, { fields: taken })
-    await attempt.succeed()
-    return tokens.issue(account, 'pwd')
+    return tokens.issue(await attempt.enter(isRepeated, { more: { fields: taken } }), 'pwd')
   }
 }
 
 /** Whether a user signed up so recently that the sign-up can be repeated. A clock that was set back doesn't count. */
 function isOpen(user: AdministeredUserRow, now: number): boolean {
-  const { suspended, unactivatedSeenAt, createdAt } = user
-  return !suspended && unactivatedSeenAt !== null && now - createdAt.getTime() <= repeatable
+  const { unactivatedSeenAt, createdAt } = user
+  return unactivatedSeenAt !== null && now - createdAt.getTime() <= repeatable
 }

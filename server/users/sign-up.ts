@@ -1,6 +1,7 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import { auditContext } from '../access/caller.js'
+import { pass } from '../access/gate.js'
 import type { UsersRpcs } from '../calls/context.js'
 import type { Database } from '../database/database.js'
 import type { RateLimits } from '../limits/rate-limits.js'
@@ -47,8 +48,9 @@ export function signUp(deps: SignUpDeps): UsersRpcs['signUp'] {
     const id = await register(deps, given, call)
     // A parallel sign-up took one of the names.
     if (id === undefined) return repeat(given, await takenNames(users, request), call)
-    const holder = { id, username: form.username, role: form.role, active: false }
-    return tokens.issue({ ...holder, organizationId: null, tokenGeneration: 0 }, 'pwd')
+    const state = { active: false, suspended: false, organizationId: null, tokenGeneration: 0 }
+    const newcomer = pass({ id, username: form.username, role: form.role, ...state }, 'sign up')
+    return tokens.issue(newcomer ?? refuse(Reason.INVALID_SIGN_UP), 'pwd')
   }
 
   return async (request, { call }) => {

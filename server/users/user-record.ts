@@ -1,6 +1,5 @@
 import type { MessageInitShape } from '@bufbuild/protobuf'
 import type { PartnerOrganizationSchema, UserSchema } from '../../proto/gen/auth/v1/records_pb.js'
-import type { Caller } from '../access/caller.js'
 import type { MasterKey } from '../models/master-key.js'
 import { activationKeyUse } from '../models/organization.js'
 import type { User } from '../models/user.js'
@@ -35,7 +34,7 @@ function organizationOf(user: User): MessageInitShape<typeof PartnerOrganization
  */
 export function toUserRecord(
   user: User,
-  caller: Pick<Caller, 'user' | 'admin'> | undefined,
+  caller: { readonly user: User; readonly admin: boolean } | undefined,
   masterKey: MasterKey,
 ): MessageInitShape<typeof UserSchema> {
   const { user: viewer, admin = false } = caller ?? {}

@@ -43,6 +43,29 @@ export const credentials = {
 
 export type Credential = keyof typeof credentials
 
+/** The way at the gate by which a credential comes in; none where the state of its user doesn't matter, or decides elsewhere. */
+export const waysOf: Partial<Record<Credential, string>> = {
+  password: 'sign in',
+  answers: 'recover by answers',
+  waiting: 'recover by answers',
+  recovery: 'recover by e-mail',
+  email: 'confirm an e-mail address',
+  pwd: 'use a token',
+  kba: 'use a token',
+  otp: 'use a token',
+  mailed: 'activate',
+  session: 'sign in to Administration',
+  code: 'sign in to Administration',
+  fresh: 'use a token',
+}
+
+/** The events that bring a user into each state of the gate: a new state needs one. */
+export const stateEvents: Readonly<Record<string, readonly string[]>> = {
+  deleted: ['deleted by the user', 'deleted at Administration'],
+  suspended: ['suspended'],
+  'not activated': ['deactivated by the institution'],
+}
+
 /** Why a cell can't occur: what the service answers, and the constraint. */
 export const notes: Readonly<Record<string, readonly [refusal: string, constraint: string]>> = {
   a: ['ACCESS_DENIED', 'a public session of a ROLE_ADMIN with one-time codes changes nothing'],

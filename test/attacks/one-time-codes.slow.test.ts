@@ -79,7 +79,7 @@ test('ten wrong codes from any address lock the account, despite successes betwe
   )
   t.is(refusal.findDetails(ErrorInfoSchema)[0]?.reason, 'TOO_MANY_ATTEMPTS')
   t.deepEqual(refusal.findDetails(RetryInfoSchema), [])
-  t.regex(refusal.rawMessage, new RegExp(`another administrator .*auth-admin users unlock ${id}`))
+  t.regex(refusal.rawMessage, new RegExp(`Another administrator .*auth-admin users unlock ${id}`))
   t.is(await signIn(), 'TOO_MANY_ATTEMPTS')
   // Callers without the password get no hint of the lock.
   t.is(await signIn(code(30), 'not the password'), 'INVALID_CREDENTIALS')

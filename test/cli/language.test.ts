@@ -29,14 +29,15 @@ test('refusals, reasons of imports and obstacles are in the language of the term
   t.is(login.code, 0, login.stderr)
   const says = {
     pt: {
-      missing: 'O usuário ninguém não existe. Para procurar parte de um nome, execute `auth-admin users list --text`.',
+      missing:
+        'O usuário ninguém não existe. Para procurar parte de um nome, execute `auth-admin users list --text WORDS`.',
       field: /Informe a sigla do estado, exatamente 2 caracteres\./,
       imported: /Informe a sigla do estado, exatamente 2 caracteres\. Uma importação não cria administradores\./,
       cell: /A planilha mostra um erro aqui: corrija a célula\./,
       locked: /Bloqueado depois de 10 senhas erradas[^.]* \(faltam \d+ min\)\./,
     },
     en: {
-      missing: 'There is no user ninguém. To search for a part of a name, run `auth-admin users list --text`.',
+      missing: 'There is no user ninguém. To search for a part of a name, run `auth-admin users list --text WORDS`.',
       field: /Give the code of the state, exactly 2 characters\./,
       imported: /Give the code of the state, exactly 2 characters\. An import doesn’t create administrators\./,
       cell: /A spreadsheet shows an error here: correct the cell\./,

@@ -237,6 +237,7 @@ test('why shows how long a lock lasts and which commands remove obstacles, until
     ),
   ])
     t.regex(stdout, line)
+  t.regex((await users('why', username, '--local')).stdout, /api ResumeUser .* --yes --local$/m)
   t.notRegex(stdout, /^answers /m)
   await assertRefusals(t, users, [[/--address/, 2, 'unlock', username, '--address', 'here']])
   await json('unlock', `#${id}`)

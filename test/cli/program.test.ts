@@ -1,6 +1,6 @@
 /** `auth-admin` as a whole: help, failures and control characters. */
 
-import { readdir, readFile } from 'node:fs/promises'
+import { readdir } from 'node:fs/promises'
 import test from 'ava'
 import { createProgram } from '../../cli/program.js'
 import { assertRefusals, installedRegistry, jsonLines, leaves, runCli, spawnCli } from '../_helpers/cli.js'
@@ -47,25 +47,6 @@ test('help states the required sign-in of each command for which not every sessi
     ...['users activate', 'users create', 'users delete', 'users edit', 'users send-key'],
     ...['users set-password', 'users set-role', 'users suspend', 'users unlock'],
   ])
-})
-
-test('each command that a sentence of the service or of a command names exists', async t => {
-  const paths = leaves(createProgram()).map(({ path }) => path)
-  // A sentence may name a noun, or add the verb.
-  const isOne = (named: string) =>
-    named === 'help' || paths.some(path => `${named} `.startsWith(`${path} `) || path.startsWith(`${named} `))
-  const named: string[] = []
-  for (const folder of ['server', 'cli'])
-    for (const name of (await readdir(folder, { recursive: true })).filter(each => each.endsWith('.ts')))
-      for (const [, words = ''] of (await readFile(`${folder}/${name}`, 'utf8')).matchAll(
-        /[`'"]auth-admin ([a-z][a-z-]+(?: [a-z][a-z-]+)*)/g,
-      ))
-        named.push(words)
-  t.true(named.length > 30)
-  t.deepEqual(
-    named.filter(words => !isOne(words)),
-    [],
-  )
 })
 
 test('help finds a command at any depth, and --version prints the version', async t => {

@@ -97,7 +97,7 @@ test('a verb says what it changed, that nothing was left to change, or what it n
     ['activate', client.username, ['--organization', 'parada'], 5, /is inactive: activate it first/],
     ['suspend', client.username, ['--yes'], 0, /is suspended/],
     ['suspend', client.username, ['--yes'], 0, /already/],
-    ['activate', client.username, ['--organization', 'Destino'], 5, /^error: .+ is suspended: [^\n]+\n$/],
+    ['activate', client.username, ['--organization', 'Destino'], 5, /^error: .+ is suspended\. Run `auth-admin api ResumeUser .+` first/],
     ['activate', other.username, ['--organization', 'DESTINO'], 0, /is active/],
     ['revoke-tokens', client.username, [], 2, /--yes/],
     ['revoke-tokens', client.username, ['--yes'], 0, /User/],
@@ -140,7 +140,7 @@ test('create says how a user without a password gets one, and an unknown organiz
   const form = ['create', '--username', 'sem-senha', '--role', 'ROLE_CLIENT']
   await assertRefusals(t, users, [
     [
-      /^error: There is no organization Nenhuma\. To search .* `auth-admin organizations list --text`\.\n$/,
+      /^error: There is no organization Nenhuma\. To search .* `auth-admin organizations list --text WORDS`\.\n$/,
       3,
       ...['activate', (await service.signUp('ROLE_CLIENT')).username, '--organization', 'Nenhuma'],
     ],

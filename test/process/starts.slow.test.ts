@@ -276,7 +276,7 @@ test('a server without a gateway warns of an issuer that is an address of its ma
     const { status, fix } = checks.find(({ check }) => check === 'processes')!
     program.child.kill('SIGINT')
     await program.ended
-    return { start: program.output().includes('`auth-admin api SetIssuer`'), doctor: status, fix }
+    return { start: program.output().includes('`auth-admin api SetIssuer '), doctor: status, fix }
   }
   const local = await warned({})
   t.deepEqual([local.start, local.doctor], [true, 'warning'])

@@ -2,6 +2,7 @@
 import { createHash, createPublicKey, verify } from 'node:crypto'
 import { EventEmitter, once } from 'node:events'
 import test from 'ava'
+import { pass } from '../../server/access/gate.js'
 import { createKeyring } from '../../server/access/keyring.js'
 import { createTokens } from '../../server/access/tokens.js'
 import { newServiceKey } from '../../server/models/service.js'
@@ -85,7 +86,8 @@ function timed() {
   const tokens = createTokens({ keyring, issuer: 'http://a', audience: 'b', ttl: 3600, now })
   return Object.assign(state, { keyring, tokens })
 }
-const holder = { id: 1, username: 'ana', role: 'ROLE_CLIENT', active: true, organizationId: null, tokenGeneration: 0 }
+const state = { active: true, suspended: false, organizationId: null, tokenGeneration: 0 }
+const holder = pass({ id: 1, username: 'ana', role: 'ROLE_CLIENT', ...state }, 'sign in')!
 
 test('a token that was verified before is refused once it has expired', async t => {
   const at = timed()

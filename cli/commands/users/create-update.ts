@@ -3,6 +3,7 @@ import { create } from '@bufbuild/protobuf'
 import { Option } from 'commander'
 import { UserFormSchema } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { optionalFields, type ProfileField, profile, requiredFields } from '../../../server/rules/profile.js'
+import { named } from '../../../server/rules/remedies.js'
 import { roles } from '../../../server/rules/roles.js'
 import type { Api } from '../../administration.js'
 import type { Command } from '../../command.js'
@@ -85,8 +86,8 @@ if it has an e-mail address, or by \`users set-password\`.`)
         ...(organization && { organization }),
         ...(confirm && { confirm }),
       })
-      const how = `auth-admin users ${user!.email === undefined ? 'set-password' : 'send-key'} ${user!.record!.id}`
-      printUser(user!, options, `is registered.${password ? '' : ` It has no password yet: run \`${how}\`.`}`)
+      const how = named(user!.email === undefined ? 'set password' : 'send key', { USER: user!.record!.id })
+      printUser(user!, options, `is registered.${password ? '' : ` It has no password yet: run ${how}.`}`)
     })
 
   withUser(users.command('edit').signIn('updateUser'))

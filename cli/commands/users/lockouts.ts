@@ -3,12 +3,13 @@ import { InvalidArgumentError } from 'commander'
 import type { FailureCount, Obstacle } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { canonicalAddress } from '../../../server/requests/client-address.js'
 import type { Command } from '../../command.js'
+import { commandHere, type ServerOptions } from '../../contexts.js'
 import { inTerminalLanguage } from '../../terminal/language.js'
 import { printJson, printTable, say } from '../../terminal/output.js'
 import { type Named, readUser, userName, withUser } from './name.js'
 import { userOutput } from './output.js'
 
-type Options = Named & { readonly address?: string }
+type Options = Named & ServerOptions & { readonly address?: string }
 
 /** Adds `auth-admin users why` and `unlock`. */
 export function addLockouts(users: Command): void {
@@ -35,7 +36,7 @@ count for all addresses. A mailed key may be tried five times from an address.`)
         seconds === undefined
           ? inTerminalLanguage(reason)
           : `${inTerminalLanguage(reason).replace(/\.$/, '')} (${inTerminalLanguage(`${duration(seconds)} left`)}).`,
-        command,
+        commandHere(command, options),
       ])
       const who = `user ${id} (${username})`
       const nothing = `Nothing keeps ${who} from signing in, activating or recovering.`

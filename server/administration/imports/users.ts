@@ -1,6 +1,8 @@
 // The rows of a file of users.
+
 import type { ImportedUser, UserForm } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
+import { closing, states, undo } from '../../access/gate.js'
 import type { ImportRow } from '../../models/import.js'
 import type { Organizations } from '../../models/organization.js'
 import type { Questions } from '../../models/question.js'
@@ -24,6 +26,7 @@ import { nicknameSkeleton, usernameSkeleton } from '../../rules/look-alikes.js'
 import { isOneLine, nicknameKey, questionKey, typedUuid, usernameKey } from '../../rules/names.js'
 import { inepCodeOf } from '../../rules/organization.js'
 import { profile, profileFields } from '../../rules/profile.js'
+import { advise } from '../../rules/remedies.js'
 import type { Role } from '../../rules/roles.js'
 import { isDamagedNumber } from '../../rules/telephone.js'
 import {
@@ -138,8 +141,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
       else if (id !== undefined) known.set(id, answerHash)
       else if (unmatched === undefined || unmatched.questionKey === key)
         unmatched = { question: question.trim(), questionKey: key, answerHash }
-      else
-        message ??= 'Several questions aren’t in the registry: create all but one with `auth-admin questions create`.'
+      else message ??= advise('create questions')
     }
     const answers: Answers = {
       securityQuestion: securityAnswers[0]?.question.trim() ?? null,
@@ -216,8 +218,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
   function change(read: Read, user: BatchedUser, wanted: WantedBy, moved: Moved, batch: Batch): Decision<UserChange> {
     const { row, form, texts, wrong } = read
     const { keepIds, changeAccounts } = batch.of
-    if (user.deletedAt)
-      return rejected('WRONG_STATE', { field: '', message: 'This user is deleted: undelete it first.' })
+    if (user.deletedAt) return rejected('WRONG_STATE', { field: '', message: undo(user, states.deleted) })
     const { changed, details } = profileChange(
       user,
       profileFields.filter(field => form[field] !== undefined),
@@ -245,8 +246,8 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
       problems.push({ field: 'termsofusage', message: 'An import doesn’t change what a user accepted.' })
     if (row.active === false && shownActive)
       problems.push({ field: 'active', message: 'An import doesn’t deactivate users: suspend this one.' })
-    if (activate && user.suspended)
-      problems.push({ field: 'active', message: 'This user is suspended: resume it first.' })
+    const [closed] = activate ? closing(user, 'activate') : []
+    if (closed) problems.push({ field: 'active', message: undo(user, closed) })
     const organization = wanted(row)
     if (isProblem(organization)) problems.push(organization)
     problems.push(...moved.problems)
@@ -254,7 +255,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     const opening = [
       [username !== undefined, 'username', 'username', username],
       [email !== undefined, 'email', 'email', email],
-      [activate && !user.suspended, 'active', 'active', activate],
+      [activate && !closed, 'active', 'active', activate],
       [
         joins,
         'organization',

@@ -1,6 +1,7 @@
 // Why a user can't sign in, activate or recover: every obstacle, with the command that fixes it.
 import type { MessageInitShape } from '@bufbuild/protobuf'
-import type { FailureCountSchema, ObstacleSchema } from '../../../proto/gen/auth/v1/administration_pb.js'
+import type { FailureCountSchema } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { closing } from '../../access/gate.js'
 import type { Checked } from '../../calls/context.js'
 import { answersNeeded } from '../../forgotpasswords/answers.js'
 import { failuresThatLock, limitsOf } from '../../limits/rate-limits.js'
@@ -12,6 +13,7 @@ import { type CodeFailures, codeLimits } from '../../models/totp-secret.js'
 import type { Standing } from '../../models/user-data.js'
 import type { Quotas } from '../../outbox/quotas.js'
 import { network } from '../../requests/client-address.js'
+import { commandOf, type RemedyCode, remedies, type Values } from '../../rules/remedies.js'
 import { toAdministeredUser } from './record.js'
 import { checkAddress } from './support.js'
 
@@ -22,15 +24,18 @@ type Count = MessageInitShape<typeof FailureCountSchema> & {
   readonly locked: boolean
 }
 
-type Obstacle = MessageInitShape<typeof ObstacleSchema> & {
-  readonly prevents:
-    | 'sign in'
-    | 'sign in to Administration'
-    | 'activate'
-    | 'recover by answers'
-    | 'recover by e-mail'
-    | 'change the e-mail address'
-    | 'export its data'
+type Prevented =
+  | (typeof everything)[number]
+  | 'sign in to Administration'
+  | 'change the e-mail address'
+  | 'export its data'
+
+interface Obstacle {
+  readonly prevents: Prevented
+  readonly reason: string
+  readonly remedy: RemedyCode | undefined
+  readonly values: Values
+  readonly seconds: number | undefined
 }
 
 /** Proofs whose failures are counted in one way. */
@@ -46,7 +51,7 @@ const proven = {
   'activation key': { prevents: 'activate', failures: 'activation keys' },
   'mailed key': { prevents: 'recover by e-mail', failures: 'mailed keys' },
   'mailed code': { prevents: 'change the e-mail address', failures: 'mailed codes' },
-} as const satisfies Record<CountedProof, { prevents: Obstacle['prevents']; failures: string }>
+} as const satisfies Record<CountedProof, { prevents: Prevented; failures: string }>
 
 /** What a limit that is reached keeps from, and what is used up. */
 const limited = {
@@ -72,73 +77,71 @@ export function explainUser(
       const held = await quotas.held(row, await deps.attempts.networksOf(row.id))
       const obstacles = [
         ...stateObstacles(row),
-        ...lockObstacles(row, failures, address),
+        ...lockObstacles(failures, address),
         ...activationObstacles(row, standing),
         ...recoveryObstacles(row, standing, asked?.count ?? 0),
         ...held.flatMap(({ limit, seconds }) => {
           const { prevents, used } = limited[limit]
-          return inTheWay([prevents], `${used} is used up.`, users('unlock', row), seconds)
+          return inTheWay([prevents], `${used} is used up.`, 'unlock user', { seconds })
         }),
       ]
+      const isLocal = !user && !service
       return {
         user: toAdministeredUser(row, masterKey),
-        obstacles: !user && !service ? obstacles.map(obstacle => withReason(obstacle, row)) : obstacles,
+        obstacles: obstacles.map(obstacle => ({ ...obstacle, command: fixOf(obstacle, row, isLocal) })),
         failures,
       }
     },
   }
 }
 
-/** On the database itself, a change of an administrator or of a password needs a reason; what opens no way in doesn't. */
-function withReason<O extends { readonly command?: string }>(obstacle: O, { role }: AdministeredUserRow): O {
-  const needs =
-    role === 'ROLE_ADMIN'
-      ? / users (activate|edit|set-password) | api (ResumeUser|SetOrganization|UndeleteUser) /
-      : / users set-password /
-  return needs.test(obstacle.command ?? '') ? { ...obstacle, command: `${obstacle.command} --reason REASON` } : obstacle
+/** The command that ends an obstacle, if there is one. On the database itself, some changes need a reason. */
+function fixOf(
+  { remedy, values }: Obstacle,
+  { id, organizationId, role }: AdministeredUserRow,
+  isLocal: boolean,
+): string {
+  if (!remedy) return ''
+  const { reason } = remedies[remedy]
+  const isNeeded = isLocal && (reason === 'all' || (reason === 'administrators' && role === 'ROLE_ADMIN'))
+  const ids = { USER: id, ORGANIZATION: organizationId ?? undefined }
+  return commandOf(remedy, { ...ids, ...values }, ...(isNeeded ? ['--reason', 'REASON'] : []))
 }
 
-/** An obstacle to several things. */
-function inTheWay(of: readonly Obstacle['prevents'][], reason: string, command: string, seconds?: number): Obstacle[] {
-  return of.map(prevents => ({ prevents, reason, command, seconds }))
-}
-
-/** The command of a verb for a user, by id, so that no name needs quoting in a shell. */
-function users(verb: string, { id }: AdministeredUserRow, more = ''): string {
-  return `auth-admin users ${verb} ${id}${more}`
-}
-
-/** The call of an RPC that has no command of its own. */
-function call(rpc: string, request: object): string {
-  return `auth-admin api ${rpc} '${JSON.stringify(request)}' --yes`
+/** Obstacles to several things. `remedy` is absent where only time, or the user itself, ends them. */
+function inTheWay(
+  of: readonly Prevented[],
+  reason: string,
+  remedy?: RemedyCode,
+  { seconds, ...values }: Values & { readonly seconds?: number | undefined } = {},
+): Obstacle[] {
+  return of.map(prevents => ({ prevents, reason, remedy, values, seconds }))
 }
 
 function stateObstacles(row: AdministeredUserRow): Obstacle[] {
-  if (row.deletedAt) return inTheWay(everything, 'The user is deleted.', call('UndeleteUser', { user: `#${row.id}` }))
-  if (row.suspended) return inTheWay(everything, 'The user is suspended.', call('ResumeUser', { user: `#${row.id}` }))
-  return []
+  const ways = row.role === 'ROLE_ADMIN' ? [...everything, 'sign in to Administration' as const] : everything
+  return ways.flatMap(way => closing(row, way).flatMap(({ why, remedy }) => inTheWay([way], why, remedy)))
 }
 
-function lockObstacles(row: AdministeredUserRow, failures: readonly Count[], address: string | undefined): Obstacle[] {
-  const at = ` --address ${address}`
+function lockObstacles(failures: readonly Count[], address: string | undefined): Obstacle[] {
   // A client at a network that the account knows is counted there alone.
   const known = failures.some(({ scope }) => scope === 'known address' || scope === 'known network')
   const codes = 'Too many one-time codes were wrong. Only another administrator, or --local, can unlock them.'
   return failures.flatMap(({ scope, proof, count, locked, seconds }) => {
     if (!locked || scope === 'account, in a day') return []
-    if (proof === 'one-time code') return inTheWay(['sign in to Administration'], codes, users('unlock', row))
+    if (proof === 'one-time code') return inTheWay(['sign in to Administration'], codes, 'unlock user')
     if (proof === 'recovery request') {
       const reason = 'Too many recovery e-mails were requested from this address.'
-      return known ? [] : inTheWay(['recover by e-mail'], reason, users('unlock', row, at), seconds)
+      return known ? [] : inTheWay(['recover by e-mail'], reason, 'unlock address', { ADDRESS: address, seconds })
     }
     if (proof === undefined) {
       const reason = 'Too many sign-ins failed from this address.'
-      return known ? [] : inTheWay(everything, reason, users('unlock', row, at), seconds)
+      return known ? [] : inTheWay(everything, reason, 'unlock address', { ADDRESS: address, seconds })
     }
     const { prevents, failures: wrong } = proven[proof]
     const ofNetwork = known && scope === 'account' && (proofs as readonly string[]).includes(proof)
     const from = ofNetwork ? places.unknown : places[scope]
-    return inTheWay([prevents], `Locked after ${count} wrong ${wrong}${from}.`, users('unlock', row), seconds)
+    return inTheWay([prevents], `Locked after ${count} wrong ${wrong}${from}.`, 'unlock user', { seconds })
   })
 }
 
@@ -155,28 +158,23 @@ const places = {
 
 function activationObstacles(row: AdministeredUserRow, { provider, keysWork }: Standing): Obstacle[] {
   const { role, active, organizationId } = row
-  const obstacle = (reason: string, command: string) => inTheWay(['activate'], reason, command)
+  const obstacle = (reason: string, remedy: RemedyCode) => inTheWay(['activate'], reason, remedy)
   const inactiveOrganization =
-    keysWork === false
-      ? obstacle(
-          'Its organization is inactive: its keys don’t work.',
-          `auth-admin organizations activate ${organizationId}`,
-        )
-      : []
+    keysWork === false ? obstacle('Its organization is inactive: its keys don’t work.', 'activate organization') : []
   if (active && role === 'ROLE_INSTITUTION' && organizationId === null) {
     const reason = 'It belongs to no organization: its provider key doesn’t work.'
-    return obstacle(reason, call('SetOrganization', { user: `#${row.id}`, organization: 'ORGANIZATION' }))
+    return obstacle(reason, 'set organization')
   }
   if (active) return role === 'ROLE_INSTITUTION' ? inactiveOrganization : []
   if (role === 'ROLE_ADMIN') {
-    return obstacle('A ROLE_ADMIN can’t activate itself: another administrator does.', users('activate', row))
+    return obstacle('A ROLE_ADMIN can’t activate itself: another administrator does.', 'activate user')
   }
-  const command = users('activate', row, organizationId === null ? ' --organization ORGANIZATION' : '')
+  const remedy = organizationId === null ? 'activate member' : 'activate user'
   if (role === 'ROLE_INSTITUTION') {
     return [
       ...obstacle(
         'It isn’t active, so services may refuse it: it needs the activation key of its organization.',
-        command,
+        remedy,
       ),
       ...inactiveOrganization,
     ]
@@ -184,20 +182,20 @@ function activationObstacles(row: AdministeredUserRow, { provider, keysWork }: S
   const reason = provider
     ? 'It isn’t active, so services may refuse it: it needs the key of an active ROLE_INSTITUTION user.'
     : 'It isn’t active, so services may refuse it: no organization has an active ROLE_INSTITUTION user whose key it could use.'
-  return [...obstacle(reason, command), ...inactiveOrganization]
+  return [...obstacle(reason, remedy), ...inactiveOrganization]
 }
 
 function recoveryObstacles(row: AdministeredUserRow, standing: Standing, otherAddress: number): Obstacle[] {
   const { email, role } = row
   const { answers, failedEmails, password } = standing
   const found: Obstacle[] = []
-  const add = (prevents: Obstacle['prevents'], reason: string, command: string, seconds?: number) =>
-    found.push(...inTheWay([prevents], reason, command, seconds))
+  const add = (prevents: Prevented, ...why: Parameters<typeof inTheWay> extends [unknown, ...infer W] ? W : never) =>
+    found.push(...inTheWay([prevents], ...why))
 
-  const byEmail = email === null ? users('set-password', row) : users('send-key', row)
+  const byEmail = email === null ? 'set password' : 'send key'
   if (!password)
     add('sign in', 'It has no password: none was set yet, or the first key mailed to its address ended it.', byEmail)
-  if (email === null) add('recover by e-mail', 'It has no e-mail address.', users('edit', row, ' --email ADDRESS'))
+  if (email === null) add('recover by e-mail', 'It has no e-mail address.', 'set e-mail address')
   if (otherAddress > 0) {
     const times = otherAddress === 1 ? 'once' : `${otherAddress} times`
     const registered = email === null ? 'it has none' : 'none was sent'
@@ -208,7 +206,7 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, otherAd
   if (failed) {
     const why = failed.error ? `: ${failed.error}` : ''
     const reason = `${failedEmails.length} e-mails to it failed permanently${why.replace(/[.\s]+$/, '')}.`
-    add('recover by e-mail', reason, call('RetryEmail', { id: failed.id }))
+    add('recover by e-mail', reason, 'retry e-mail', { EMAIL: failed.id })
   }
   if (role === 'ROLE_ADMIN') {
     const reason = 'A ROLE_ADMIN that signs in by answers can only read its own record.'
@@ -219,11 +217,11 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, otherAd
   if (counting.length < answersNeeded) {
     const later = waits.length > 0 ? `, ${waits.length} more later` : ''
     const reason = `${counting.length} of ${answersNeeded} required answers count${later}: the user saves them when signed in.`
-    add('recover by answers', reason, '', waits[answersNeeded - 1 - counting.length])
+    add('recover by answers', reason, undefined, { seconds: waits[answersNeeded - 1 - counting.length] })
   } else if (counting.filter(({ offered }) => offered).length < answersNeeded) {
     const { questionId, question } = counting.find(({ offered }) => !offered)!
     const reason = `Fewer than ${answersNeeded} of its questions are offered: “${question}” is retired.`
-    add('recover by answers', reason, `auth-admin questions offer ${questionId}`)
+    add('recover by answers', reason, 'offer question', { QUESTION: questionId })
   }
   return found
 }

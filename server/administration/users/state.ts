@@ -3,13 +3,13 @@
 import type { Message } from '@bufbuild/protobuf'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../../access/administrator.js'
+import { closing, isAdministrator, states, undo, type Way } from '../../access/gate.js'
 import type { AdministrationContext, AdministrationRpcs, Checked } from '../../calls/context.js'
 import type { References } from '../../calls/pipeline.js'
 import type { Transaction } from '../../database/database.js'
 import type { AdministeredUserRow, AdministeredUsers } from '../../models/administered-user.js'
 import type { Models } from '../../models/define-models.js'
 import type { Administered } from '../../models/email.js'
-import { administratorUser } from '../../models/user-state.js'
 import type { Settings } from '../../process/settings.js'
 import { moveObject, type Registrar } from '../../registration/registrar.js'
 import { refuse } from '../../requests/refusal.js'
@@ -50,7 +50,7 @@ export function userStateRpcs(
         const moved = id !== undefined && id !== row.organizationId
         if (row.active && !moved) return undefined
         if (row.role === 'ROLE_ADMIN') requireConfirmation(row.username, request.confirm)
-        if (row.suspended) refuse(Reason.WRONG_STATE, { text: `${row.username} is suspended: resume it first.` })
+        checkOpen(row, 'activate')
         await registrar.change({ user: row, organizationId: id, activate: true }, byOf(administrator), t)
         const organization = id ?? row.organizationId
         const former = moved && row.organizationId !== null ? `${row.organizationId}->` : ''
@@ -180,11 +180,17 @@ export async function keepAnAdministrator(
   row: AdministeredUserRow,
   t: Transaction,
 ): Promise<void> {
-  if (administratorUser.of(row) && !(await administeredUsers.anotherAdministrator(row.id, t)))
+  if (isAdministrator(row) && !(await administeredUsers.anotherAdministrator(row.id, t)))
     refuse(Reason.LAST_ADMINISTRATOR)
 }
 
 /** Refuses with WRONG_STATE to change a deleted user. */
-export function checkPresent(row: Pick<AdministeredUserRow, 'username' | 'deletedAt'>): void {
-  if (row.deletedAt) refuse(Reason.WRONG_STATE, { text: `${row.username} is deleted: undelete it first.` })
+export function checkPresent(row: AdministeredUserRow): void {
+  if (row.deletedAt) refuse(Reason.WRONG_STATE, { text: undo(row, states.deleted) })
+}
+
+/** Refuses with WRONG_STATE to open a way that the state of a user closes. */
+export function checkOpen(row: AdministeredUserRow, way: Way): void {
+  const [closed] = closing(row, way)
+  if (closed) refuse(Reason.WRONG_STATE, { text: undo(row, closed) })
 }

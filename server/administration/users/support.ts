@@ -15,7 +15,7 @@ import { refuse } from '../../requests/refusal.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
 import { changeBy } from '../security-notices.js'
 import { checkOwnCodes } from '../session.js'
-import { changingUser, checkPresent, type UserChangeDeps } from './state.js'
+import { changingUser, checkOpen, type UserChangeDeps } from './state.js'
 
 /** The RPCs that help a user. */
 export function userSupportRpcs(
@@ -100,8 +100,7 @@ export function userSupportRpcs(
     /** Mails a recovery key to the user's registered address. */
     async sendRecoveryKey(_request, { transact }) {
       const email = await transact(async ({ t, record, target: row }) => {
-        checkPresent(row)
-        if (row.suspended) refuse(Reason.WRONG_STATE, { text: `${row.username} is suspended: resume it first.` })
+        checkOpen(row, 'recover by e-mail')
         if (row.email === null) refuse(Reason.WRONG_STATE, { text: `${row.username} has no e-mail address.` })
         const wait = await quotas.recipient(row.email, 'administration', t)
         if (wait > 0) throw tooManyAttempts(wait, 'recovery')
