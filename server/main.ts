@@ -48,7 +48,7 @@ async function main(): Promise<void> {
   const launch = new Promise<void>(resolve => {
     launched = resolve
   })
-  const at = resolveDatabase(settings, log, launched)
+  const at = resolveDatabase(settings, log, { onLaunch: launched, signal: stopping.signal })
   at.then(launched, launched)
   const starting = launch
     .then(() => Promise.all([import('./service.js'), import('../gateway/http.js')]))
@@ -62,8 +62,11 @@ async function main(): Promise<void> {
       pause(grace, hurry).then(() => 'late' as const),
     ])
     if (service === 'late') {
-      // A database that this process launched must not outlive it.
-      await at.then(({ stop }) => stop())
+      // A database that this process launched must not outlive it. A start that was given up has ended its own.
+      await at.then(
+        ({ stop }) => stop(),
+        () => {},
+      )
       return ['the start']
     }
     if (drain > 0 && service) {

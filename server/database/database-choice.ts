@@ -12,12 +12,12 @@ export interface Source {
 
 /**
  * Returns the database of `DATABASE_URL`, or the embedded database of the data folder, which it starts unless it is running.
- * Calls `onLaunch` when it launches the embedded database.
+ * Calls `onLaunch` when it launches the embedded database, and gives up the start, with an error, on `signal`.
  */
 export async function resolveDatabase(
   { databaseUrl, currentDatabaseUrl, masterKey, dataDir }: Settings,
   log: Log,
-  onLaunch?: () => void,
+  options: { readonly onLaunch?: () => void; readonly signal?: AbortSignal } = {},
 ): Promise<Source> {
   if (databaseUrl)
     return {
@@ -29,5 +29,5 @@ export async function resolveDatabase(
     }
   // Loaded only for an embedded database.
   const { startEmbedded } = await import('../embedded/start.js')
-  return startEmbedded({ dataDir, log, onLaunch, masterKey })
+  return startEmbedded({ dataDir, log, masterKey, ...options })
 }

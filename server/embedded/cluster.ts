@@ -19,6 +19,8 @@ export interface Cluster {
   readonly durable?: boolean
   /** Called when PostgreSQL has been launched, before it accepts connections. */
   readonly onLaunch?: () => void
+  /** Gives up a start that hasn't succeeded, and ends what it has launched. */
+  readonly signal?: AbortSignal | undefined
   readonly log: { info(text: string): void; warn(text: string): void }
 }
 
@@ -31,7 +33,7 @@ export async function initialize(
   user: User | undefined,
   start: Start,
 ) {
-  const { dataDir, folder, password, log, durable = true } = cluster
+  const { dataDir, folder, password, log, durable = true, signal } = cluster
   for (const name of await readdir(dataDir))
     if (name.startsWith('postgres.new-')) await rm(join(dataDir, name), { ...recursive, maxRetries: 10 })
   log.info('Creating the embedded database')
@@ -45,7 +47,7 @@ export async function initialize(
     await file.writeFile(password)
     await file.close()
     if (user) for (const path of [draft, data, passwordFile]) await chown(path, user.uid, user.gid)
-    const options = { cwd: draft, env: environment(), windowsHide: true }
+    const options = { cwd: draft, env: environment(), windowsHide: true, signal }
     const authentication = ['--username=auth', '--auth=scram-sha-256', `--pwfile=${passwordFile}`]
     const locale = ['--encoding=UTF8', '--locale=C', '--locale-provider=builtin', '--builtin-locale=C.UTF-8']
     const iterations = durable ? [] : ['--set=scram_iterations=1']
@@ -104,7 +106,8 @@ export function environment(): NodeJS.ProcessEnv {
 /** Waits for a program to end. Returns its exit code; undefined when it was killed or couldn't be started. */
 export function finish(child: ChildProcess): Promise<number | undefined> {
   return new Promise(resolve => {
-    child.once('error', () => resolve(undefined)).once('close', code => resolve(code ?? undefined))
+    // One that an AbortSignal ends reports it before it has ended.
+    child.once('error', () => child.pid ?? resolve(undefined)).once('close', code => resolve(code ?? undefined))
   })
 }
 

@@ -14,15 +14,15 @@ const sockets = /^start-[\da-f]{12}\.(?:lock|draft)$/
 
 /**
  * Runs a task with mutual exclusion between processes that use the same data folder. Throws an Error after 2 minutes without
- * the lock.
+ * the lock, or when `signal` ends the wait.
  *
  * A claim is a listening socket in the folder, so that only users who can write to the folder can make one. The system ends it
  * with the process, even by SIGKILL. A process that has made a claim, and then finds no other, has the lock; a process that
  * finds another withdraws its own and tries again. Of two processes, the one that looks later always finds the claim of the
  * other, so never both have the lock.
  */
-export async function withFolderLock(folder: string, task: () => Promise<void>): Promise<void> {
-  if (platform() === 'win32') return withPipe(folder, task)
+export async function withFolderLock(folder: string, task: () => Promise<void>, signal?: AbortSignal): Promise<void> {
+  if (platform() === 'win32') return withPipe(folder, task, signal)
   const end = performance.now() + timeout
   // A path of a socket has at most about 100 bytes; by a descriptor, the path of the folder doesn't count.
   const handle = platform() === 'linux' ? await open(folder) : undefined
@@ -39,7 +39,7 @@ export async function withFolderLock(folder: string, task: () => Promise<void>):
       }
       if (performance.now() > end) throw tooLong(folder)
       // Random, so that processes that withdrew at once don’t claim at once again.
-      await sleep(10 + Math.random() * 50)
+      await sleep(10 + Math.random() * 50, undefined, { signal })
     }
   } finally {
     await handle?.close()
@@ -49,10 +49,14 @@ export async function withFolderLock(folder: string, task: () => Promise<void>):
 const tooLong = (folder: string) => new Error(`Another process has been starting PostgreSQL in ${folder} for too long`)
 
 /** The same on Windows, where the lock is the name of a pipe. */
-async function withPipe(folder: string, task: () => Promise<void>): Promise<void> {
+async function withPipe(folder: string, task: () => Promise<void>, signal?: AbortSignal): Promise<void> {
   const path = `\\\\.\\pipe\\auth-${createHash('sha256').update(folder).digest('hex').slice(0, 32)}`
   const server = createServer(socket => socket.destroy())
-  for (const end = performance.now() + timeout; !(await listens(server, { path })); await sleep(20))
+  for (
+    const end = performance.now() + timeout;
+    !(await listens(server, { path }));
+    await sleep(20, undefined, { signal })
+  )
     if (performance.now() > end) throw tooLong(folder)
   await task().finally(() => new Promise(done => server.close(done)))
 }

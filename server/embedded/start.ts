@@ -55,11 +55,11 @@ export async function startEmbedded(options: Options) {
     })
   }
   // Without the lock, another process that leaves would stop the database while this process uses it. PostgreSQL
-  // restarts at its last port, unless the port is in use.
+  // restarts at its last port, unless the port is in use. A stop still needs it until its last step.
   const reconnect = async () => {
     while (!leaving) {
       try {
-        connection = await attach(cluster)
+        connection = await attach({ ...cluster, signal: undefined })
         watch()
         return
       } catch {
@@ -106,10 +106,14 @@ async function attach(cluster: Cluster): Promise<{ client: pg.Client; port: numb
         throw error
       }
     }
+    if (cluster.signal?.aborted) {
+      if (isOurs && running) await end(cluster, running)
+      cluster.signal.throwIfAborted()
+    }
     const launchOnce = async () => {
       isOurs = await launch(cluster)
     }
-    if (!running) await withFolderLock(cluster.dataDir, launchOnce)
+    if (!running) await withFolderLock(cluster.dataDir, launchOnce, cluster.signal)
     if (performance.now() > until)
       throw new Error(`PostgreSQL in ${cluster.folder} takes no connections; see ${logOf(cluster)}`)
     await sleep(10)
@@ -145,7 +149,7 @@ async function connectShared(cluster: Cluster, port: number): Promise<pg.Client 
 
 /** Starts PostgreSQL, waits until it accepts connections, and returns true. Returns false when PostgreSQL is running. */
 async function launch(cluster: Cluster): Promise<boolean> {
-  const { folder, dataDir, log } = cluster
+  const { folder, dataDir, log, signal } = cluster
   if (await findPostmaster(folder)) return false
   const programs = await findPrograms()
   const user = chooseUser(folder)
@@ -154,6 +158,7 @@ async function launch(cluster: Cluster): Promise<boolean> {
   else await claimPidFile(folder)
 
   for (let attempt = 1; ; attempt++) {
+    signal?.throwIfAborted()
     const port = await choosePort(attempt === 1 ? await lastPort(folder) : undefined)
     const output = openSync(logOf(cluster), 'w', 0o600)
     if (user) fchownSync(output, user.uid, user.gid)
@@ -167,7 +172,7 @@ async function launch(cluster: Cluster): Promise<boolean> {
     closeSync(output)
     cluster.onLaunch?.()
     let ended = false
-    const end = finish(child).then(() => {
+    const ending = finish(child).then(() => {
       ended = true
     })
     while (!ended) {
@@ -175,7 +180,9 @@ async function launch(cluster: Cluster): Promise<boolean> {
         child.unref()
         return true
       }
-      await Promise.race([end, sleep(5)])
+      // Nobody else uses it before it accepts connections. One that hasn't written its pid yet gets the signal again.
+      if (signal?.aborted && !ended) await end(cluster, { pid: child.pid! })
+      await Promise.race([ending, sleep(5)])
     }
     if (await findPostmaster(folder)) return false
     // Most likely another program uses the port: tries another port.

@@ -48,7 +48,7 @@ async function isLast(client: pg.Client): Promise<boolean> {
 }
 
 /** Stops PostgreSQL, by force if necessary. */
-export async function end(cluster: Cluster, { pid }: Postmaster): Promise<void> {
+export async function end(cluster: Cluster, { pid }: Pick<Postmaster, 'pid'>): Promise<void> {
   for (const [mode, signal, timeout] of shutdowns) {
     if (platform() === 'win32') {
       const { pg_ctl } = await findPrograms()

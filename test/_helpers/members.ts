@@ -3,12 +3,12 @@ import { type ChildProcessByStdio, spawn } from 'node:child_process'
 import type { Readable, Writable } from 'node:stream'
 import { fileURLToPath } from 'node:url'
 import type { ExecutionContext } from 'ava'
-import { startEmbedded } from '../../server/embedded/start.js'
+import { type Options, startEmbedded } from '../../server/embedded/start.js'
 
 export type Member = ChildProcessByStdio<Writable, Readable, null>
 
 const log = { info() {}, warn() {} }
-export const start = (dataDir: string) => startEmbedded({ dataDir, log })
+export const start = (dataDir: string, options: Partial<Options> = {}) => startEmbedded({ dataDir, log, ...options })
 const memberProgram = fileURLToPath(new URL('../_helpers/member.js', import.meta.url))
 
 export function spawnMember(t: ExecutionContext, dataDir: string): Member {

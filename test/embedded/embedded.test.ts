@@ -45,6 +45,39 @@ test.serial('a start that finds the database stopping starts it again', async t 
   await current.stop()
 })
 
+test.serial('a start that is given up, at whatever step, ends what it launched, and the next one works', async t => {
+  const holdsLock = async (dataDir: string) => {
+    const holder = spawnHolder(t, dataDir)
+    for await (const _ of holder.stdout) break
+  }
+  const steps: Record<string, (dataDir: string, giveUp: () => void) => Parameters<typeof start>[1] | Promise<void>> = {
+    creation: (_, giveUp) => ({ log: { info: giveUp, warn() {} } }),
+    launch: (_, onLaunch) => ({ onLaunch }),
+    'wait for another start': async (dataDir, giveUp) => {
+      await holdsLock(dataDir)
+      setTimeout(giveUp, 100)
+    },
+  }
+  for (const [step, stop] of Object.entries(steps)) {
+    const dataDir = await temporaryFolder(t)
+    const giving = new AbortController()
+    const options = (await stop(dataDir, () => giving.abort())) ?? {}
+    await t.throwsAsync(start(dataDir, { ...options, signal: giving.signal }), { any: true }, step)
+    const left = await readdir(dataDir)
+    t.deepEqual(
+      left.filter(name => name.startsWith('postgres.new-')),
+      [],
+      step,
+    )
+    t.is(left.includes('postgres'), step === 'launch', step)
+    t.false(existsSync(join(dataDir, 'postgres/postmaster.pid')), step)
+    if (step.startsWith('wait')) continue
+    const next = await start(dataDir)
+    t.deepEqual(await ask(next.url, 'SELECT 7 AS n'), [{ n: 7 }], step)
+    await next.stop()
+  }
+})
+
 test.serial('a leftover postmaster.pid with the id of another process doesn’t prevent a start', async t => {
   const dataDir = await temporaryFolder(t)
   await (await start(dataDir)).stop()

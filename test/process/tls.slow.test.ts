@@ -2,7 +2,7 @@
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
-import { chmod, mkdir, writeFile } from 'node:fs/promises'
+import { mkdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
@@ -20,20 +20,20 @@ const root = fileURLToPath(new URL('../../..', import.meta.url))
 const [, chapter = ''] = readFileSync(join(root, 'docs/processes.md'), 'utf8').split(/^## TLS$/m)
 const blocks = [...chapter.matchAll(/^```sh\n(.*?)^```$/gms)].map(([, block = '']) => block)
 
-/** Stands for npx of an installed package; types the password, for which `login` prompts. */
-const npx = `#!/bin/sh
-[ "$2" = login ] && set -- "$@" --username admin --password-file password
-case $1 in auth-admin) file=cli/main.js ;; auth-server) file=server/main.js ;; auth-gateway) file=gateway/main.js ;; esac
-shift
-exec "${process.execPath}" "${join(root, 'dist')}/$file" "$@"
+/** Stands for an installed program; types the password, for which `login` prompts. */
+const installed = (folder: string) => `#!/bin/sh
+[ "$1" = login ] && set -- "$@" --username admin --password-file password
+exec "${process.execPath}" "${join(root, 'dist', folder)}/main.js" "$@"
 `
+const programs = { 'auth-admin': 'cli', 'auth-server': 'server', 'auth-gateway': 'gateway' }
 
 /** A folder in which the blocks run, with a registry of its own and free ports. */
 async function place(t: ExecutionContext) {
   const cwd = await temporaryFolder(t)
   await mkdir(join(cwd, 'bin'))
-  await writeFile(join(cwd, 'bin/npx'), npx)
-  await chmod(join(cwd, 'bin/npx'), 0o755)
+  for (const [name, folder] of Object.entries(programs)) {
+    await writeFile(join(cwd, 'bin', name), installed(folder), { mode: 0o755 })
+  }
   await writeFile(join(cwd, 'password'), password, { mode: 0o600 })
   const ports = new Map<string, number>()
   for (const usual of ['50051', '50052', '9090', '9091', '8080']) ports.set(usual, await freePort())
@@ -108,6 +108,6 @@ test('with the certificates and commands of docs/processes.md a user logs in, an
     `https://localhost:${ports.get('9091')}/metrics`,
   ])
   t.regex(scraped, /^auth_http_connections\{/m)
-  const named = `npx auth-admin login https://localhost:50052 --ca ca.pem --server-name auth-server`
+  const named = `auth-admin login https://localhost:50052 --ca ca.pem --server-name auth-server`
   t.regex((await type(named)).stdout, /^You are signed in to localhost:\d+/m)
 })
