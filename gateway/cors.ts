@@ -12,6 +12,14 @@ export function isPreflight({ method, headers }: Request): boolean {
   return method === 'OPTIONS' && headers['access-control-request-method'] !== undefined
 }
 
+/**
+ * Whether a browser sends a request for a page of another site that isn't one of `origins` (Fetch Metadata). It sends some, such
+ * as forms, without asking before. Other programs send no `Sec-Fetch-Site`.
+ */
+export function isForeign({ headers }: Request, origins: readonly string[]): boolean {
+  return headers['sec-fetch-site'] === 'cross-site' && !origins.includes(headers.origin ?? '')
+}
+
 /** Creates the function that returns the headers of every answer to a request. Pages of `origins` may read answers. */
 export function createCorsHeaders(origins: readonly string[]) {
   const trusted = new Set(origins)

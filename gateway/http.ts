@@ -16,11 +16,12 @@ import { type Scheduler, turnKey } from '../server/limits/scheduler.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../server/observability/tracing.js'
 import { createSenderOf, network, type Sender } from '../server/requests/client-address.js'
 import { chooseLocale } from '../server/requests/locale.js'
+import { createIsOwnHost } from '../server/requests/own-hosts.js'
 import { Refusal } from '../server/requests/refusal.js'
 import { announcesTooMuch, bodyTooLarge, costOfBody, readBody } from './body.js'
 import { asBearer, challenged } from './client-authentication.js'
 import { isGone, type Request, type Response, refusedPause } from './connection.js'
-import { isPreflight } from './cors.js'
+import { isForeign, isPreflight } from './cors.js'
 import { type Answer, createSend, type Exchange, type Log, type Outcome, textAnswer } from './exchange.js'
 import { type Address, createListener, expectsContinue, listenerLimits, type Secure } from './listener.js'
 import { createGatewayMetrics } from './metrics.js'
@@ -35,7 +36,7 @@ import {
   problemOfCode,
 } from './problem.js'
 import { createLookup, type Resource } from './router.js'
-import { needsOfRpc, type Revision, type Route, routes } from './routes.js'
+import { needsOfRpc, type Revision, type Route, routes, tellsNames } from './routes.js'
 import { createRpcs, forwardedHeaders, needsAt, timeoutOf } from './rpcs.js'
 import { createFileAnswer } from './static-file.js'
 import { type Compatibility, createRead, createWrite, type Translated } from './translate.js'
@@ -58,6 +59,8 @@ export interface GatewayOptions {
   /** The name of the service whose valid key is in `authorization`, if it is cached. */
   readonly serviceOf?: (authorization: string | undefined) => string | undefined
   readonly address: Address
+  /** URLs by whose hosts clients know it, beside IP addresses and `localhost`; absent: any `Host` passes. */
+  readonly knownAs?: readonly string[]
   /** Adds TLS for clients; absent: no TLS. */
   readonly secure?: Secure
   readonly settings: GatewaySettings
@@ -85,6 +88,8 @@ interface Action {
   /** What it needs of the scheduler, without the body. */
   readonly cost: number
   readonly hashes: boolean
+  /** See `tellsNames`. */
+  readonly tells?: boolean
   /** See `Route`. */
   readonly challenges?: boolean | undefined
   act(exchange: Exchange): Outcome | Promise<Outcome>
@@ -100,6 +105,8 @@ export function createGateway(options: GatewayOptions) {
   const limits = { ...gatewayLimits, ...options.limits }
   const { callTimeout } = limits
   const senderOf = createSenderOf(settings.trustedProxies)
+  const { knownAs } = options
+  const isOwnHost = knownAs ? createIsOwnHost([...knownAs, ...settings.corsOrigins]) : () => true
   const served = settings.docs === 'on' ? routes : routes.filter(({ file }) => file === undefined)
   const lookup = createLookup(served, settings.defaultRevision, (route, revision) =>
     createAction(route, revision, { ...options, callTimeout }),
@@ -152,6 +159,8 @@ export function createGateway(options: GatewayOptions) {
     try {
       using turn = await scheduler.take(claim, from)
       check(request)
+      if ((action ?? ofCall)?.tells && !proxied && !isOwnHost(headers.host))
+        throw new HttpError('MISDIRECTED_REQUEST', 'The Host header names another host.')
       const exchange = { request, response, path, query, deadline: claim.deadline, turn }
       finish(await (action && !draining ? action.act(exchange) : respond(exchange, resource, action)))
     } catch (error) {
@@ -255,6 +264,8 @@ function createAction(route: Route, revision: Revision, options: GatewayOptions 
 
   async function act(exchange: Exchange): Promise<Outcome> {
     const { request, path, query } = exchange
+    if (route.ownPagesOnly && isForeign(request, settings.corsOrigins))
+      throw new HttpError('ACCESS_DENIED', 'Pages of other sites may not send this.')
     const segment = isVariable ? path.slice(path.lastIndexOf('/') + 1) : undefined
     let input: Translated
     try {
@@ -272,7 +283,7 @@ function createAction(route: Route, revision: Revision, options: GatewayOptions 
     }
     return { answer: write(message, request.headers.accept), isLogged: true }
   }
-  return { ...needsOfRpc(rpc), challenges: route.challenges, act }
+  return { ...needsOfRpc(rpc), tells: tellsNames(rpc), challenges: route.challenges, act }
 }
 
 /** Logs a request that no service has logged: with no input of the client, and its path only if it is a known one. */

@@ -19,6 +19,10 @@ export const gatewayReasons = {
     status: 417,
     about: 'The `Expect` header has a value other than `100-continue`. Leave it out.',
   },
+  MISDIRECTED_REQUEST: {
+    status: 421,
+    about: 'The `Host` header names another host than this service. Use its address, or the host of `AUTH_ISSUER`.',
+  },
   HEADERS_TOO_LARGE: { status: 431, about: 'The headers are too large. Send fewer or shorter headers.' },
   UNAVAILABLE: { status: 503, about: 'The service can’t answer. Retry after the given time.' },
 } as const
@@ -26,7 +30,7 @@ export const gatewayReasons = {
 /** A refusal of the gateway itself. The client gets the message. */
 export class HttpError extends Error {
   constructor(
-    readonly reason: keyof typeof gatewayReasons,
+    readonly reason: keyof typeof gatewayReasons | 'ACCESS_DENIED',
     message: string,
     /** Headers that the status calls for, such as `allow`. */
     readonly headers: Readonly<Record<string, string>> = {},
@@ -52,7 +56,7 @@ export interface Problem {
 export function problemOf(error: unknown): Problem {
   if (error instanceof HttpError) {
     return {
-      status: gatewayReasons[error.reason].status,
+      status: error.reason === 'ACCESS_DENIED' ? statusOf(Reason.ACCESS_DENIED) : gatewayReasons[error.reason].status,
       reason: error.reason,
       detail: error.message,
       headers: error.headers,

@@ -66,6 +66,8 @@ export interface Route extends HttpPath {
   readonly timeout?: number
   /** Whether the caller must send `Authorization: Bearer …`. */
   readonly protected?: boolean
+  /** Whether a page of another site may not cause it: see `isForeign` in cors.ts. */
+  readonly ownPagesOnly?: boolean
   /** Whether clients authenticate and are refused as in OAuth 2.0 (client-authentication.ts). */
   readonly challenges?: boolean
   /** Reasons for which the RPC refuses. */
@@ -283,7 +285,8 @@ export const routes: readonly Route[] = [
     const row = rowOf(operation.rpc)
     const { caller, http } = row
     if (!http) throw new Error(`The row of ${operation.rpc.name} has no path.`)
-    return { ...http, protected: caller !== 'anyone', refusals: reasonsOf(row), ...operation }
+    const ownPagesOnly = http.method !== 'GET'
+    return { ...http, protected: caller !== 'anyone', ownPagesOnly, refusals: reasonsOf(row), ...operation }
   }),
   ...probes,
   ...files,
@@ -299,8 +302,21 @@ export function needsOfRpc(rpc: DescMethodUnary): ReturnType<typeof needsOf> {
   return needsOf(rpc === Health.method.check ? { limits: [] } : rowOf(rpc))
 }
 
+/** Whether an RPC tells everyone which names are taken. */
+export function tellsNames(rpc: DescMethodUnary): boolean {
+  if (rpc === Health.method.check) return false
+  const { caller, limits } = rowOf(rpc)
+  return caller === 'anyone' && (limits as readonly string[]).includes('lookUps')
+}
+
 /** Every reason of refusals of an operation, by HTTP status: those of its RPC, and those of the gateway. */
-export function refusalsOf({ method, refusals, challenges }: Route): ReadonlyMap<number, readonly string[]> {
+export function refusalsOf({
+  method,
+  refusals,
+  challenges,
+  ownPagesOnly,
+  rpc,
+}: Route): ReadonlyMap<number, readonly string[]> {
   const reasons = new Map<number, Set<string>>()
   const add = (status: number, reason: string) => {
     const others = reasons.get(status)
@@ -312,6 +328,7 @@ export function refusalsOf({ method, refusals, challenges }: Route): ReadonlyMap
     else add(statusOf(Reason[reason]), reason)
     if (challenges && reason === 'ACCESS_DENIED') add(401, reason)
   }
+  if (ownPagesOnly) add(statusOf(Reason.ACCESS_DENIED), 'ACCESS_DENIED')
   const ofGateway = [
     'MALFORMED_REQUEST',
     'REQUEST_TIMEOUT',
@@ -320,7 +337,9 @@ export function refusalsOf({ method, refusals, challenges }: Route): ReadonlyMap
     'HEADERS_TOO_LARGE',
   ] as const
   const ofBody = ['PAYLOAD_TOO_LARGE', 'UNSUPPORTED_MEDIA_TYPE'] as const
-  for (const reason of [...ofGateway, ...(method === 'GET' ? [] : ofBody)]) add(gatewayReasons[reason].status, reason)
+  const ofHost = rpc && tellsNames(rpc) ? (['MISDIRECTED_REQUEST'] as const) : []
+  for (const reason of [...ofGateway, ...ofHost, ...(method === 'GET' ? [] : ofBody)])
+    add(gatewayReasons[reason].status, reason)
   return new Map([...reasons].sort(([a], [b]) => a - b).map(([status, names]) => [status, [...names]]))
 }
 

@@ -21,10 +21,11 @@ import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { turnKey } from '../server/limits/scheduler.js'
 import { traceHeaders, tracing } from '../server/observability/tracing.js'
+import { protocolCost } from '../server/policy/row.js'
 import { readTimeout } from '../server/requests/grpc-timeout.js'
 import type { Answer, Exchange, Log, Outcome } from './exchange.js'
 import { HttpError, isAnswer, isUnreported } from './problem.js'
-import { needsOfRpc } from './routes.js'
+import { needsOfRpc, tellsNames } from './routes.js'
 import { emptyBody, isGzip, readMessage } from './rpc-message.js'
 
 /** Options of the RPC handler. */
@@ -57,10 +58,18 @@ export function forwardedHeaders(given: IncomingHttpHeaders): Record<string, str
 
 const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods] as DescMethodUnary[]
 
-const needs = new Map(rpcs.map(rpc => [`/${rpc.parent.typeName}/${rpc.name}`, needsOfRpc(rpc)]))
+const needs = new Map(
+  rpcs.map(rpc => {
+    const { cost, hashes } = needsOfRpc(rpc)
+    return [
+      `/${rpc.parent.typeName}/${rpc.name}`,
+      { cost: cost + protocolCost.connect, hashes, tells: tellsNames(rpc) },
+    ]
+  }),
+)
 
-/** What the RPC of a path needs of the scheduler; undefined if there is no RPC. */
-export function needsAt(path: string): ReturnType<typeof needsOfRpc> | undefined {
+/** What the RPC of a path needs of the scheduler, and whether it tells names; undefined if there is no RPC. */
+export function needsAt(path: string): ReturnType<typeof needs.get> {
   return needs.get(path)
 }
 

@@ -147,8 +147,10 @@ function readForm(form: string, fields: readonly DescField[], turn: Turn): JsonO
     if (!field) return
     const { jsonName, fieldKind, scalar, message } = field
     const given = values[jsonName]
-    if (fieldKind === 'list') values[jsonName] = [...((given as JsonValue[] | undefined) ?? []), value]
-    else if (given !== undefined) throw new HttpError('MALFORMED_REQUEST', `The parameter ${name} is given twice.`)
+    if (fieldKind === 'list') {
+      if (Array.isArray(given)) given.push(value)
+      else values[jsonName] = [value]
+    } else if (given !== undefined) throw new HttpError('MALFORMED_REQUEST', `The parameter ${name} is given twice.`)
     else if (message && message.typeName !== FieldMaskSchema.typeName)
       values[jsonName] = parseJson(value, turn) as JsonValue
     else values[jsonName] = scalar === ScalarType.BOOL && /^(true|false)$/.test(value) ? value === 'true' : value

@@ -22,7 +22,7 @@ import { createMetricsEndpoint } from './observability/metrics-endpoint.js'
 import { createUndeclaredProxies } from './observability/undeclared-proxy.js'
 import { startMail } from './outbox/compose.js'
 import { type CertificateFiles, type Certificates, followCertificates } from './process/certificates.js'
-import type { Address, Settings } from './process/settings.js'
+import { type Address, isLoopback, type Settings } from './process/settings.js'
 import { createStop, grace } from './process/stopping.js'
 import type { Sender } from './requests/client-address.js'
 import { named } from './rules/remedies.js'
@@ -49,6 +49,7 @@ type CreateHttp = (parts: {
   readonly scheduler: Scheduler
   readonly serviceOf: (authorization: string | undefined) => string | undefined
   readonly address: Address
+  readonly knownAs?: readonly string[]
   readonly secure: Certificates['secure'] | undefined
   readonly settings: Settings
   readonly onSender: (sender: Sender, forwardedFor: string | undefined) => void
@@ -209,7 +210,7 @@ async function run(
   // They serve no call, and stop with the endpoints: without a database, each would take its time.
   onClose(startMaintenance(registry, settings, log).stop)
   onClose(startWrapping(registry, hashing.passwords, log))
-  return { application, scheduler, proxies, ready }
+  return { application, scheduler, proxies, ready, issuer: installation.tokens.issuer }
 }
 
 type Running = Awaited<ReturnType<typeof run>>
@@ -217,7 +218,7 @@ type Running = Awaited<ReturnType<typeof run>>
 /** Opens the ports, and keeps their health checks up to date. */
 async function listen(start: Start, running: Running, createHttp: CreateHttp) {
   const { settings, log, endpoint, draining, onStop, onClose } = start
-  const { application, scheduler, proxies, ready } = running
+  const { application, scheduler, proxies, ready, issuer } = running
   const { grpcAddress, adminAddress, httpAddress, metricsAddress, trustedProxies, gatewayNames } = settings
   const { tlsCert: cert, tlsKey: key, tlsCa: ca } = settings
   const servers: GrpcServer[] = []
@@ -261,6 +262,7 @@ async function listen(start: Start, running: Running, createHttp: CreateHttp) {
       scheduler,
       serviceOf: application.serviceKeys.cachedName,
       address: httpAddress,
+      ...(isLoopback(httpAddress.host) && { knownAs: [issuer] }),
       secure: follow(start, { cert: httpTlsCert, key: httpTlsKey }, 'http')?.secure,
       settings,
       onSender: proxies.watch('http'),

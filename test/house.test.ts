@@ -88,7 +88,7 @@ test('the gateway imports from the server only calls, client addresses, language
     (file, target) =>
       file.startsWith('gateway/') &&
       /^(server|cli)\//.test(target) &&
-      !/^server\/(policy\/[\w-]+|limits\/[\w-]+|requests\/(call|client-address|grpc-timeout|input|locale|portuguese|reasons|refusal)|observability\/tracing)\.ts$/.test(
+      !/^server\/(policy\/[\w-]+|limits\/[\w-]+|requests\/(call|client-address|grpc-timeout|input|locale|own-hosts|portuguese|reasons|refusal)|observability\/tracing)\.ts$/.test(
         target,
       ) &&
       !(file === 'gateway/main.ts' && /^server\/(process|observability)\/[\w-]+\.ts$/.test(target)),

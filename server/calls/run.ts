@@ -13,7 +13,7 @@ import { isSchemaError, isUnreachable } from '../database/failures.js'
 import type { Scheduler } from '../limits/scheduler.js'
 import { flatLog, type Log } from '../observability/log.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../observability/tracing.js'
-import { needsOf, type Policy, reasonsOf } from '../policy/row.js'
+import { needsOf, type Policy, protocolCost, reasonsOf } from '../policy/row.js'
 import { checkShape, type IncomingCall } from '../requests/call.js'
 import { checkPresence, deadlineOf, inTime } from '../requests/deadline.js'
 import { type Limit, Refusal } from '../requests/refusal.js'
@@ -76,7 +76,12 @@ export function createCalls(deps: CallsDeps): Calls {
     const service = serviceKeys?.cachedName(call.authorization)
     const names = service === undefined ? networks : [`service ${service}`]
     const inGroup = group ? names.map(name => `${group} ${name}`) : names
-    const claim = { networks: inGroup, cost: cost + (call.inputCost ?? 0), hashes, deadline: call.deadline }
+    const claim = {
+      networks: inGroup,
+      cost: cost + protocolCost.grpc + (call.inputCost ?? 0),
+      hashes,
+      deadline: call.deadline,
+    }
     return scheduler!.take(claim, call)
   }
   async function begin({ handle }: BoundRpc, request: Message, call: IncomingCall) {

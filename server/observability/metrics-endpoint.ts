@@ -7,7 +7,9 @@ import { once } from 'node:events'
 import { createServer, type ServerResponse } from 'node:http'
 import { type AddressInfo, createServer as createPort, type Socket } from 'node:net'
 import { Counter, collectDefaultMetrics, Gauge, Registry } from 'prom-client'
+import { isLoopback } from '../process/settings.js'
 import { version } from '../process/version.js'
+import { createIsOwnHost, type IsOwnHost } from '../requests/own-hosts.js'
 
 /** The endpoint of a process. */
 export type MetricsEndpoint = ReturnType<typeof createMetricsEndpoint>
@@ -70,7 +72,9 @@ export function createMetricsEndpoint() {
       response.writeHead(is ? 200 : 503, plain).end(is ? 'ok' : 'not ready')
     },
   }
-  const http = createServer(({ method, url = '' }, response) => {
+  let isOwnHost: IsOwnHost = () => true
+  const http = createServer(({ method, url = '', headers }, response) => {
+    if (url === '/metrics' && !isOwnHost(headers.host)) return void response.writeHead(421).end()
     const answer = (method === 'GET' || method === 'HEAD') && Object.hasOwn(answers, url) ? answers[url] : undefined
     if (answer) answer(response).catch(() => response.writeHead(500).end())
     else response.writeHead(404).end()
@@ -101,8 +105,9 @@ export function createMetricsEndpoint() {
     watchReady(isReady: () => Promise<boolean>) {
       ready = isReady
     },
-    /** Listens, with TLS if `secure` is given, and returns the real port. */
+    /** Listens, with TLS if `secure` is given, and returns the real port. At a loopback address `/metrics` checks `Host`. */
     async listen(address: { host: string; port: number }, secure?: (socket: Socket) => Socket) {
+      if (isLoopback(address.host)) isOwnHost = createIsOwnHost([])
       collectDefaultMetrics({ register: registry })
       port.on('connection', socket => {
         connections.add(socket)

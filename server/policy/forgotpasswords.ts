@@ -4,7 +4,6 @@ import type { Policy } from './row.js'
 /** The rows of `auth.v1.ForgotPasswords`. */
 export const forgotPasswordsPolicies = {
   findAllForgotPasswordQuestions: {
-    cost: 0.1,
     caller: 'anyone',
     reasons: [],
     audit: [],

@@ -38,8 +38,8 @@ interface CommonPolicy {
   /** Seconds that a call may take from its arrival, where that isn't 15. Callers may ask for less. */
   readonly seconds?: number
   /**
-   * Milliseconds of main thread and database that a call takes, for any outcome and without hashes, where that isn't
-   * `usualCost`. The scheduler goes by it; the benchmark `costs` holds it within a factor of two of what is measured.
+   * Milliseconds of main thread and database that a call takes over JSON, for any outcome and without hashes, where that isn't
+   * `usualCost`. The scheduler goes by it; test/attacks/costs.long.test.ts names what takes more than twice its charge.
    */
   readonly cost?: number
   /** The reason for which it refuses every permitted caller with `AUTH_STRICT`; absent where it doesn't. */
@@ -50,6 +50,9 @@ interface CommonPolicy {
 
 /** Milliseconds of main thread and database that most calls take: they read little and change nothing. */
 export const usualCost = 0.2
+
+/** Milliseconds that other protocols than JSON add to the cost of each call, as measured with the smallest ones. */
+export const protocolCost = { grpc: 0.1, connect: 0.2 } as const
 
 /** What an RPC needs of the scheduler: milliseconds of main thread and database, and whether it may need a hash. */
 export function needsOf({ cost = usualCost, limits }: Pick<Policy, 'cost' | 'limits'>) {

@@ -55,6 +55,7 @@ export const usersPolicies = {
   },
   refresh: {
     ...ownRecord,
+    cost: 0.3,
     restricted: ['one-time codes'],
     reasons: [],
     audit: [],
@@ -211,7 +212,7 @@ export const usersPolicies = {
     limits: ['lookUps'],
     http: { method: 'POST', path: '/users/existsByNickname' },
   },
-  verifyToken: { caller: 'anyone', reasons: [], audit: [], limits: [], cost: 0.5 },
+  verifyToken: { caller: 'anyone', reasons: [], audit: [], limits: [], cost: 0.3 },
   introspect: {
     cost: 0.3,
     caller: 'service',

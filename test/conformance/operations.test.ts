@@ -227,8 +227,9 @@ test('an operation’s row lists every published status, and beyond those only t
     const statuses = statusesOf(row)
     for (const status of errors) t.true(statuses.has(status), `${operation} ${status}`)
     const anywhere = new Set([200, 400, 408, 413, 414, 415, 417, 429, 431, 503, ...errors])
-    // It declares none.
-    const more = path === '/users/refresh' ? [403, 500] : []
+    // It declares none. What changes something is refused to pages of other sites (403), and taken names to other hosts (421).
+    const foreign = method !== 'GET' && !errors.includes(403) ? [403] : []
+    const more = path === '/users/refresh' ? [403, 500] : /exists|signup/.test(path!) ? [...foreign, 421] : foreign
     t.deepEqual(
       [...statuses].filter(status => !anywhere.has(status)),
       more,

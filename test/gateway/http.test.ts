@@ -30,10 +30,11 @@ function raw(
   path: string,
   headers: Record<string, string> = {},
   body?: string | Buffer,
+  to: string = service.http,
 ): Promise<Answer> {
   const send = (): Promise<Answer> =>
     new Promise((resolve, reject) => {
-      const outgoing = open(`${service.http}`, { method, path, headers }, async response => {
+      const outgoing = open(to, { method, path, headers }, async response => {
         const chunks: Buffer[] = []
         for await (const chunk of response) chunks.push(chunk)
         const text = Buffer.concat(chunks).toString()
@@ -303,6 +304,83 @@ test('every response carries security headers, and grants no other origin access
     t.regex(answer.headers.get('x-request-id') ?? '', /^[\w-]{36}$/, name)
     t.is(answer.headers.get('access-control-allow-origin'), null, name)
   }
+})
+
+test('of what browsers send for pages of other sites, only that of allowed origins changes anything', async t => {
+  const app = 'https://app.example.org'
+  const other = await startTestService(t, { AUTH_CORS_ORIGINS: app })
+  const form = 'application/x-www-form-urlencoded'
+  const signUp = async (site: string | undefined, origin: string | undefined, type = form, inQuery = false) => {
+    const { roles, ...fields } = signUpForm()
+    const pairs = String(new URLSearchParams({ ...fields, termsofusage: 'true', roles: roles[0]! }))
+    const headers = {
+      ...(site && { 'sec-fetch-site': site }),
+      ...(origin && { origin }),
+      ...(!inQuery && { 'content-type': type }),
+    }
+    const answer = await other.request('POST', `/users/signup${inQuery ? `?${pairs}` : ''}`, {
+      headers,
+      ...(!inQuery && { body: type === form ? pairs : JSON.stringify({ ...fields, roles }) }),
+    })
+    const { json: exists } = await other.request('POST', '/users/existsByUsername', {
+      body: { username: fields.username },
+    })
+    t.is(exists, answer.status === 200)
+    return answer
+  }
+  for (const origin of ['https://attacker.example', 'null', undefined, 'https://app.example.org.attacker.example'])
+    for (const [type, inQuery] of [[form], ['application/json'], ['text/plain'], [undefined, true]] as const)
+      refused(t, await signUp('cross-site', origin, type, inQuery), 403, 'ACCESS_DENIED')
+  t.is((await signUp('cross-site', app)).status, 200)
+  for (const site of ['same-origin', 'same-site', 'none', undefined])
+    t.is((await signUp(site, 'https://attacker.example')).status, 200, site)
+  // Before the caller is known, and whatever the method.
+  const foreign = { 'sec-fetch-site': 'cross-site', origin: 'https://attacker.example' }
+  for (const { method, path, revisions, rpc } of routes.filter(({ rpc, challenges }) => rpc && !challenges)) {
+    const { status } = await other.request(method, `${revisions?.[0] ? `/${revisions[0]}` : ''}${path}`, {
+      headers: { ...foreign, 'content-type': form, 'accept-language': 'pt-BR' },
+      token: 'x',
+    })
+    t.is(status === 403, method !== 'GET', `${rpc?.name} ${status}`)
+  }
+})
+
+test('at a loopback address, taken names and metrics are for callers that know the service by its own name', async t => {
+  const { http, service: running } = await startTestService(t, {
+    AUTH_TRUSTED_PROXIES: '',
+    AUTH_ISSUER: 'https://registry.example',
+    AUTH_CORS_ORIGINS: 'https://app.example.org',
+    AUTH_METRICS_ADDRESS: '127.0.0.1:0',
+  })
+  const metrics = `http://127.0.0.1:${running.addresses.metrics?.port}`
+  for (const [host, isOwn] of [
+    ...['127.0.0.1:8080', '[::1]:8080', 'LOCALHOST:1', 'registry.example', 'app.example.org'].map(own => [own, true]),
+    ...['attacker.example', 'attacker.example:8080', 'localhost.attacker.example'].map(other => [other, false]),
+    ...['127.0.0.1.attacker.example', 'sub.registry.example', 'user@127.0.0.1:x'].map(other => [other, false]),
+  ] as [string, boolean][]) {
+    const as = { host }
+    for (const path of ['/users/existsByUsername?username=x', '/1.0.0/users/existsByNickname?nickname=x']) {
+      const answer = await raw('POST', path, as, undefined, http)
+      if (isOwn) t.is(answer.text, 'false', host)
+      else refused(t, answer, 421, 'MISDIRECTED_REQUEST')
+    }
+    t.is((await raw('POST', '/users/signup', as, undefined, http)).status, isOwn ? 400 : 421, host)
+    const json = { ...as, 'content-type': 'application/json' }
+    const overConnect = await raw('POST', '/auth.v1.Users/ExistsByUsername', json, '{"username":"x"}', http)
+    t.is(overConnect.status, isOwn ? 200 : 421, host)
+    const isMetricsOwn = isOwn && !host.includes('example')
+    t.is((await raw('GET', '/metrics', as, undefined, metrics)).status, isMetricsOwn ? 200 : 421, host)
+    // They tell nothing, or ask for a token.
+    for (const path of ['/healthz', '/docs']) t.is((await raw('GET', path, as, undefined, http)).status, 200)
+    t.is((await raw('GET', '/users/me', as, undefined, http)).status, 403)
+    t.is((await raw('GET', '/healthz', as, undefined, metrics)).status, 200)
+  }
+})
+
+test('a trusted proxy may name any host', async t => {
+  const other = await startTestService(t, { AUTH_TRUSTED_PROXIES: '127.0.0.1' })
+  const answer = await raw('POST', '/users/existsByUsername?username=x', { host: 'any.example' }, undefined, other.http)
+  t.is(answer.status, 200)
 })
 
 test('pages of allowed origins can read responses, and others can’t', async t => {

@@ -353,7 +353,7 @@ test('each reason has a status, a meaning, a remedy, and a gRPC code if services
   for (const [name, { status, code, meaning, remedy }] of Object.entries<Record<string, string>>(reasons)) {
     t.true(Number(status) >= 400, name)
     for (const text of [meaning, remedy]) t.regex(text!, /^[A-Z].*\.$/, name)
-    const ofGateway = 'NOT_FOUND|METHOD_NOT_ALLOWED|REQUEST_TIMEOUT|\\w+_TOO_L(ARGE|ONG)|UNSUPPORTED_MEDIA_TYPE'
+    const ofGateway = 'NOT_FOUND|METHOD_NOT_ALLOWED|REQUEST_TIMEOUT|\\w+_TOO_L(ARGE|ONG)|UNSUPPORTED_MEDIA_TYPE|MISDIRECTED_REQUEST'
     t.is(code === undefined, new RegExp(`^(${ofGateway}|EXPECTATION_FAILED)$`).test(name), name)
   }
   t.like(reasons.INVALID_CREDENTIALS, { status: 404, code: 'UNAUTHENTICATED' })
