@@ -74,6 +74,17 @@ function agree(
   )
 }
 
+/** The files of a list of exceptions, given without `.ts`; asserts that each is there. */
+function exceptions(t: Assertions, folder: string, ...names: string[]): ReadonlySet<string> {
+  const files = names.map(name => `${folder}/${name}.ts`)
+  holds(
+    t,
+    files.filter(file => !imports.has(file)),
+    'The file is gone: remove it from the exceptions here.',
+  )
+  return new Set(files)
+}
+
 const isPackage = (target: string, ...names: string[]) =>
   names.some(name => target === name || target.startsWith(`${name}/`))
 
@@ -84,13 +95,24 @@ test('imports are found', t => {
 })
 
 test('the gateway imports from the server only calls, client addresses, languages, refusals, timeouts, the access policy, the scheduler and spans, and in main.ts what programs need', t => {
+  const requests = [
+    'call',
+    'client-address',
+    'grpc-timeout',
+    'input',
+    'locale',
+    'own-hosts',
+    'portuguese',
+    'reasons',
+    'refusal',
+  ]
+  const permitted = exceptions(t, 'server', ...requests.map(name => `requests/${name}`), 'observability/tracing')
   const wrong = breaches(
     (file, target) =>
       file.startsWith('gateway/') &&
       /^(server|cli)\//.test(target) &&
-      !/^server\/(policy\/[\w-]+|limits\/[\w-]+|requests\/(call|client-address|grpc-timeout|input|locale|own-hosts|portuguese|reasons|refusal)|observability\/tracing)\.ts$/.test(
-        target,
-      ) &&
+      !/^server\/(policy|limits)\//.test(target) &&
+      !permitted.has(target) &&
       !(file === 'gateway/main.ts' && /^server\/(process|observability)\/[\w-]+\.ts$/.test(target)),
   )
   holds(
@@ -165,9 +187,14 @@ test('each name of a statement is given once, because a connection prepares one 
 })
 
 test('only the gRPC server and the remote transport import grpc-js', t => {
-  const allowed = /^(server\/calls\/(grpc|grpc-js|peer|health|reflection)|gateway\/(remote|servers))\.ts$/
-  const wrong = breaches((file, target) => isPackage(target, '@grpc/grpc-js') && !allowed.test(file))
-  holds(t, wrong, 'Use Code of @connectrpc/connect, or a function of server/calls/grpc-js.ts.')
+  const calls = ['grpc', 'grpc-js', 'peer', 'health', 'reflection'].map(name => `server/calls/${name}.ts`)
+  agree(
+    t,
+    [...imports].filter(([, targets]) => targets.includes('@grpc/grpc-js')).map(([file]) => file),
+    [...calls, 'gateway/remote.ts'],
+    'Use Code of @connectrpc/connect, or a function of server/calls/grpc-js.ts.',
+    'The file no longer imports it: remove it here.',
+  )
 })
 
 /**
@@ -195,7 +222,6 @@ const floors: readonly (readonly RegExp[])[] = [
   [/^server\/jobs\//, /^server\/backup\//, /^server\/installation\.ts$/, /^server\/application\.ts$/],
   [/^server\/service\.ts$/, /^server\/local-application\.ts$/],
   [/^server\/main\.ts$/],
-  [/^server\/auth-server\.ts$/],
 ]
 
 /** Layer and folder of a file. */
@@ -207,6 +233,9 @@ function placeOf(file: string): { floor: number; room: number } | undefined {
 test('every file of the server belongs to a layer, and no import leads up or to a folder of the same layer', t => {
   const homeless = [...imports.keys()].filter(file => file.startsWith('server/') && !placeOf(file))
   holds(t, homeless, 'Give the folder a layer in `floors`, above all that it imports.')
+  const all = [...imports.keys(), ...[...imports.values()].flat()]
+  const empty = floors.flat().filter(room => !all.some(file => room.test(file)))
+  holds(t, empty.map(String), 'Nothing of the folder is left: remove it from `floors`.')
   const wrong = breaches((file, target) => {
     if (!file.startsWith('server/') || !/^(server|proto)\//.test(target)) return false
     const [from, to] = [placeOf(file)!, placeOf(target)!]
@@ -273,13 +302,14 @@ test('no file imports a main.ts', t => {
 })
 
 test('rules, requests and settings import only each other and the generated code', t => {
+  const parts = exceptions(t, 'server/process', 'database-url', 'pem', 'plain-text', 'setting-values')
   const low = /^server\/(rules|requests)\/|^proto\/gen\//
   const wrong = breaches(
     (file, target) =>
       (low.test(file) || file === 'server/process/settings.ts') &&
       /^(server|gateway|cli|proto)\//.test(target) &&
       !low.test(target) &&
-      !/^server\/process\/(database-url|pem|plain-text|setting-values)\.ts$/.test(target),
+      !parts.has(target),
   )
   holds(t, wrong, 'Every folder may use these files, so they use no other: take what you need as an argument.')
 })

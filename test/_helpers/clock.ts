@@ -11,8 +11,12 @@ export interface Clock {
   leap(seconds: number): Promise<void>
 }
 
-/** Moves the last record of the clock with it, as if a process had run. */
-const ran = (seconds: number) => `UPDATE public.clock SET seen_at = seen_at + interval '${Number(seconds)} seconds'`
+/**
+ * Moves the last record of the clock with a statement that moves the clock, as if a process had run. A process that records
+ * the clock meanwhile waits, and sees both.
+ */
+const running = (move: string, seconds: number) =>
+  `LOCK TABLE public.clock; UPDATE public.clock SET seen_at = seen_at + interval '${Number(seconds)} seconds'; ${move}`
 
 /**
  * Gives a database without tables functions `now` and `clock_timestamp` that precede those of PostgreSQL on the search
@@ -35,19 +39,16 @@ export async function createStoppedClock(t: Teardown, url: string): Promise<Cloc
   await client.connect()
   t.teardown(() => client.end())
   let now = Date.now()
-  const set = () => client.query('UPDATE clock.face SET time = to_timestamp($1)', [now / 1000])
-  await set()
-  const leap = async (seconds: number) => {
+  /** The statement that shows the time so many seconds from now. */
+  const move = (seconds: number) => {
     now += seconds * 1000
-    await set()
+    return `UPDATE clock.face SET time = to_timestamp(${now / 1000})`
   }
+  await client.query(move(0))
   return {
     now: () => now,
-    leap,
-    async pass(seconds) {
-      await client.query(ran(seconds))
-      await leap(seconds)
-    },
+    leap: async seconds => void (await client.query(move(seconds))),
+    pass: async seconds => void (await client.query(running(move(seconds), seconds))),
   }
 }
 
@@ -67,16 +68,13 @@ export async function createClock(url: string): Promise<Clock> {
     ALTER DATABASE ${new URL(url).pathname.slice(1)} SET search_path = clock, pg_catalog, public`,
   )
   let ahead = 0
-  const leap = async (seconds: number) => {
+  const move = (seconds: number) => {
     ahead += seconds * 1000
-    await ask(url, `UPDATE clock.ahead SET by = by + interval '${Number(seconds)} seconds'`)
+    return `UPDATE clock.ahead SET by = by + interval '${Number(seconds)} seconds'`
   }
   return {
     now: () => Date.now() + ahead,
-    leap,
-    async pass(seconds) {
-      await ask(url, ran(seconds))
-      await leap(seconds)
-    },
+    leap: async seconds => void (await ask(url, move(seconds))),
+    pass: async seconds => void (await ask(url, running(move(seconds), seconds))),
   }
 }

@@ -105,6 +105,21 @@ export async function ask(url: string, sql: string): Promise<Record<string, unkn
   return (await poolOf(url).query(sql)).rows
 }
 
+/** Records the names of the statements that this process sends to a database, or to any, until it is disposed of. */
+export function recordStatements(url?: string): Disposable & { readonly names: string[] } {
+  const database = url && new URL(url).pathname.slice(1)
+  const names: string[] = []
+  const { query } = pg.Client.prototype
+  pg.Client.prototype.query = function (this: pg.Client, ...given: unknown[]) {
+    if (!database || this.database === database) names.push(String((given[0] as { name?: string })?.name))
+    return Reflect.apply(query, this, given)
+  } as typeof query
+  const end = () => {
+    pg.Client.prototype.query = query
+  }
+  return { names, [Symbol.dispose]: end }
+}
+
 /** The URL of a database, with a time for connections that a busy machine needs. */
 function at(server: string, database: string): string {
   const url = new URL(server)

@@ -11,6 +11,7 @@ import {
 } from '@bufbuild/protobuf'
 import {
   type CallOptions,
+  type ChannelCredentials,
   Client,
   type ClientUnaryCall,
   credentials,
@@ -21,6 +22,7 @@ import {
 import test from 'ava'
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../../proto/gen/google/rpc/error_details_pb.js'
 import { StatusSchema } from '../../proto/gen/google/rpc/status_pb.js'
+import type { Teardown } from './database.js'
 import { patience } from './wait.js'
 
 /** Metadata, deadline and cancellation of a call. */
@@ -78,6 +80,13 @@ export function openGrpc(target: string, channel = credentials.createInsecure())
     },
     close: () => client.close(),
   }
+}
+
+/** Opens a client that closes with the test. */
+export function grpcOf(t: Teardown, target: string, channel?: ChannelCredentials): GrpcClient {
+  const client = openGrpc(target, channel)
+  t.teardown(async () => client.close())
+  return client
 }
 
 /** Opens a client of a file's service before its tests, and closes it after them. */

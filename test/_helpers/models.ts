@@ -34,6 +34,13 @@ export async function appendMany(
   while ((await audit.backlog()).staged > 0) await audit.seal()
 }
 
+/** Waits until every event is sealed; returns the result of `verify`. */
+export const sealed = ({ registry: { audit } }: { readonly registry: Pick<Models, 'audit'> }) =>
+  waitFor(async () => {
+    const found = await audit.verify()
+    return found.staged === 0 && found
+  })
+
 /** Changes the tokens of a user, for example by a suspension: `work` and the event that it needs. */
 export function changeTokens(
   { database, audit }: Pick<Models, 'database' | 'audit'>,

@@ -1,5 +1,4 @@
 /** Verifiers and watchers of the client package, the network between them and a service, and the clock of their machine. */
-import { setTimeout as sleep } from 'node:timers/promises'
 import {
   createRegistry,
   createVerifier,
@@ -18,8 +17,6 @@ export interface Network {
   readonly fetch: typeof fetch
   /** Paths of all requests so far. */
   readonly calls: string[]
-  /** The maximum of concurrent requests to a path. */
-  readonly most: Map<string, number>
   /** Whether every request fails. Requests in progress end, too. */
   away(is: boolean): void
   /** Paths that fail. */
@@ -34,17 +31,13 @@ export const paths = {
   verify: '/auth.v1.Users/VerifyToken',
 } as const
 
-/** A network; `delay` is added to each request, in ms. */
-export function createNetwork({ delay = 0 } = {}): Network {
+export function createNetwork(): Network {
   const calls: string[] = []
-  const most = new Map<string, number>()
   const broken = new Set<string>()
-  const now = new Map<string, number>()
   let cut = new AbortController()
   let target: string | undefined
   return {
     calls,
-    most,
     broken,
     away(is) {
       if (is) cut.abort(new Error('the network is away'))
@@ -58,18 +51,10 @@ export function createNetwork({ delay = 0 } = {}): Network {
     async fetch(input, init) {
       const { pathname } = new URL(String(input))
       calls.push(pathname)
-      const inFlight = (now.get(pathname) ?? 0) + 1
-      now.set(pathname, inFlight)
-      most.set(pathname, Math.max(inFlight, most.get(pathname) ?? 0))
-      try {
-        const signal = init?.signal ? AbortSignal.any([init.signal, cut.signal]) : cut.signal
-        signal.throwIfAborted()
-        if (broken.has(pathname)) throw new TypeError('fetch failed')
-        if (delay > 0) await sleep(delay)
-        return await fetch(target ? `${target}${pathname}` : input, { ...init, signal })
-      } finally {
-        now.set(pathname, now.get(pathname)! - 1)
-      }
+      const signal = init?.signal ? AbortSignal.any([init.signal, cut.signal]) : cut.signal
+      signal.throwIfAborted()
+      if (broken.has(pathname)) throw new TypeError('fetch failed')
+      return fetch(target ? `${target}${pathname}` : input, { ...init, signal })
     },
   }
 }

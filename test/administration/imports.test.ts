@@ -1,7 +1,7 @@
 /** Imports: each row is validated by the rules of sign-up, applied exactly once, and counted; protected records stay. */
 import { createHash, randomInt, randomUUID } from 'node:crypto'
 import { Code } from '@connectrpc/connect'
-import test from 'ava'
+import ava from 'ava'
 import bcrypt from 'bcrypt'
 import { ImportKind, ImportState } from '../../proto/gen/auth/v1/administration_pb.js'
 import { ChangeKind } from '../../proto/gen/auth/v1/changes_pb.js'
@@ -22,6 +22,8 @@ import { serviceKey } from '../_helpers/service-key.js'
 import { idOf } from '../_helpers/tokens.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 import { pollWith, readPages } from '../_helpers/watcher.js'
+
+const test = ava.serial
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', AUTH_LIMIT_FACTOR: '1000' }))
 const api = signedInForFile(service)
@@ -85,7 +87,7 @@ async function eventsOf(id: number): Promise<string[]> {
 const problems = (rows: readonly { row: number; reason: string; problems: readonly { field: string }[] }[]) =>
   rows.map(({ row, reason, problems }) => `${row} ${reason} ${problems.map(({ field }) => field).join(',')}`)
 
-test.serial('rows are created, changed, unchanged or rejected, and one event lists the ids', async t => {
+test('rows are created, changed, unchanged or rejected, and one event lists the ids', async t => {
   const known = await service.signUp('ROLE_CLIENT')
   const same = await service.signUp('ROLE_CLIENT')
   const users = [
@@ -108,61 +110,55 @@ test.serial('rows are created, changed, unchanged or rejected, and one event lis
   t.is((await rowOf(known.username))!.city, 'Marília')
 })
 
-test.serial(
-  'a new user equals one of sign-up except for terms and password, and isn’t erased as never activated',
-  async t => {
-    const organization = await service.organization()
-    const nickname = `N ${randomUUID()}`
-    const form = newUser({ nickname, dateofborn: '01/02/1990', email: 'a@example.org' })
-    const provider = newUser({ role: 'ROLE_INSTITUTION' })
-    const rows = [{ form }, { form: provider, active: true, organizationId: organization.id, termsofusage: true }]
-    await importUsers(rows)
-    const made = (await rowOf(form.username))!
-    t.like(made, { nickname, email: 'a@example.org', active: false, password_hash: '', terms_of_usage: false })
-    t.is(made.unactivated_seen_at, null)
-    const { user } = await api.getUser({ user: provider.username })
-    t.like(user!.record, { active: 1, termsofusage: true })
-    t.is(user!.record!.partnerOrganization!.id, organization.id)
-    t.regex(user!.record!.providerActivationKey!.activationkey!, /^[\da-f-]{36}$/)
-    t.truthy((await rowOf(provider.username))!.activated_at)
-  },
-)
+test('a new user equals one of sign-up except for terms and password, and isn’t erased as never activated', async t => {
+  const organization = await service.organization()
+  const nickname = `N ${randomUUID()}`
+  const form = newUser({ nickname, dateofborn: '01/02/1990', email: 'a@example.org' })
+  const provider = newUser({ role: 'ROLE_INSTITUTION' })
+  const rows = [{ form }, { form: provider, active: true, organizationId: organization.id, termsofusage: true }]
+  await importUsers(rows)
+  const made = (await rowOf(form.username))!
+  t.like(made, { nickname, email: 'a@example.org', active: false, password_hash: '', terms_of_usage: false })
+  t.is(made.unactivated_seen_at, null)
+  const { user } = await api.getUser({ user: provider.username })
+  t.like(user!.record, { active: 1, termsofusage: true })
+  t.is(user!.record!.partnerOrganization!.id, organization.id)
+  t.regex(user!.record!.providerActivationKey!.activationkey!, /^[\da-f-]{36}$/)
+  t.truthy((await rowOf(provider.username))!.activated_at)
+})
 
-test.serial('a missing field stays unchanged, and an empty optional field is cleared', async t => {
+test('a missing field stays unchanged, and an empty optional field is cleared', async t => {
   const { username } = await service.signUp('ROLE_CLIENT', { institution: 'Escola', gender: 'F' })
   const { answer } = await importUsers([{ form: { username, institution: '' } }, { form: { username, city: '' } }])
   t.like(await rowOf(username), { institution: null, gender: 'F', city: 'São Paulo' })
   t.deepEqual(problems(answer.rejected), ['1 INVALID_SIGN_UP city,username'])
 })
 
-test.serial(
-  'an import changes neither administrators, nor roles, nor suspensions, nor deleted users, nor the spelling of a name',
-  async t => {
-    const admin = (await rowOf('admin'))!
-    const client = await service.signUp('ROLE_CLIENT')
-    const [suspended, deleted] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
-    await api.suspendUser({ user: suspended.username })
-    await api.deleteUser({ user: deleted.username })
-    const before = await stored()
-    const { answer, finished } = await importUsers([
-      { id: Number(admin.id), form: { city: 'Nova' } },
-      { form: { username: 'ADMIN', role: 'ROLE_CLIENT' } },
-      { form: newUser({ role: 'ROLE_ADMIN' }) },
-      { form: { username: client.username, role: 'ROLE_INSTITUTION', city: 'Nova' } },
-      { form: { username: suspended.username }, active: true },
-      { form: { username: deleted.username, city: 'Nova' } },
-      { form: { username: client.username.replace(/\D/g, '') } },
-      { id: Number(admin.id), form: { username: 'admin', role: 'ROLE_ADMIN' }, active: true },
-    ])
-    t.deepEqual(problems(answer.rejected), [
-      '0 WRONG_STATE ',
-      ...[1, 2, 3].map(row => `${row} INVALID_SIGN_UP role`),
-      ...['4 INVALID_SIGN_UP active', '5 WRONG_STATE '],
-    ])
-    t.is(finished.import!.unchanged, 2)
-    t.is(await stored(), before)
-  },
-)
+test('an import changes neither administrators, nor roles, nor suspensions, nor deleted users, nor the spelling of a name', async t => {
+  const admin = (await rowOf('admin'))!
+  const client = await service.signUp('ROLE_CLIENT')
+  const [suspended, deleted] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+  await api.suspendUser({ user: suspended.username })
+  await api.deleteUser({ user: deleted.username })
+  const before = await stored()
+  const { answer, finished } = await importUsers([
+    { id: Number(admin.id), form: { city: 'Nova' } },
+    { form: { username: 'ADMIN', role: 'ROLE_CLIENT' } },
+    { form: newUser({ role: 'ROLE_ADMIN' }) },
+    { form: { username: client.username, role: 'ROLE_INSTITUTION', city: 'Nova' } },
+    { form: { username: suspended.username }, active: true },
+    { form: { username: deleted.username, city: 'Nova' } },
+    { form: { username: client.username.replace(/\D/g, '') } },
+    { id: Number(admin.id), form: { username: 'admin', role: 'ROLE_ADMIN' }, active: true },
+  ])
+  t.deepEqual(problems(answer.rejected), [
+    '0 WRONG_STATE ',
+    ...[1, 2, 3].map(row => `${row} INVALID_SIGN_UP role`),
+    ...['4 INVALID_SIGN_UP active', '5 WRONG_STATE '],
+  ])
+  t.is(finished.import!.unchanged, 2)
+  t.is(await stored(), before)
+})
 
 /** Rows with what opens access to an existing user, by the column that permits each. */
 function openingRows(user: { username: string; token: string }, organizationId: number) {
@@ -177,34 +173,31 @@ function openingRows(user: { username: string; token: string }, organizationId: 
 }
 type Column = keyof ReturnType<typeof openingRows>
 
-test.serial(
-  'what opens access to an existing user changes only with its column in change_accounts, in a dry run, too',
-  async t => {
-    const { id } = await service.organization()
-    const user = await service.signUp('ROLE_CLIENT', { email: `${randomUUID()}@example.org` })
-    const rows = openingRows(user, id)
-    // A password in a row is for a new user, unless it is asked for.
-    const columns = (Object.keys(rows) as Column[]).filter(column => column !== 'password')
-    const before = await stored()
-    for (const column of columns) {
-      const others = columns.filter(each => each !== column)
-      for (const options of [{}, { dryRun: true }, { changeAccounts: others }, { allOrNothing: true }]) {
-        const { answer } = await importUsers([rows[column]], options)
-        const field = column === 'organization' ? 'organization_id' : column
-        t.deepEqual(problems(answer.rejected), [`0 INVALID_SIGN_UP ${field}`])
-        t.true(answer.rejected[0]!.problems[0]!.message.endsWith(`--change-accounts ${column}.`))
-      }
+test('what opens access to an existing user changes only with its column in change_accounts, in a dry run, too', async t => {
+  const { id } = await service.organization()
+  const user = await service.signUp('ROLE_CLIENT', { email: `${randomUUID()}@example.org` })
+  const rows = openingRows(user, id)
+  // A password in a row is for a new user, unless it is asked for.
+  const columns = (Object.keys(rows) as Column[]).filter(column => column !== 'password')
+  const before = await stored()
+  for (const column of columns) {
+    const others = columns.filter(each => each !== column)
+    for (const options of [{}, { dryRun: true }, { changeAccounts: others }, { allOrNothing: true }]) {
+      const { answer } = await importUsers([rows[column]], options)
+      const field = column === 'organization' ? 'organization_id' : column
+      t.deepEqual(problems(answer.rejected), [`0 INVALID_SIGN_UP ${field}`])
+      t.true(answer.rejected[0]!.problems[0]!.message.endsWith(`--change-accounts ${column}.`))
     }
-    t.is(await stored(), before)
-    // All problems of a row are named at once.
-    const { form } = rows.email
-    const { answer } = await importUsers([{ form, active: true, organizationId: id }])
-    t.deepEqual(problems(answer.rejected), ['0 INVALID_SIGN_UP email,active,organization_id'])
-    t.is(await stored(), before)
-  },
-)
+  }
+  t.is(await stored(), before)
+  // All problems of a row are named at once.
+  const { form } = rows.email
+  const { answer } = await importUsers([{ form, active: true, organizationId: id }])
+  t.deepEqual(problems(answer.rejected), ['0 INVALID_SIGN_UP email,active,organization_id'])
+  t.is(await stored(), before)
+})
 
-test.serial('a user is notified of each change that opens access, at the address of before', async t => {
+test('a user is notified of each change that opens access, at the address of before', async t => {
   // Recorded when they are queued, because the sender deletes them.
   await sql(`CREATE TABLE queued (kind text, parameters jsonb);
     CREATE FUNCTION note_queued() RETURNS trigger LANGUAGE plpgsql AS
@@ -255,57 +248,50 @@ test.serial('a user is notified of each change that opens access, at the address
   t.is((await queued(idOf(token))).length, sent.length)
 })
 
-test.serial(
-  'an import has only columns of its kind in change_accounts, keeps them, and resumes with the same ones',
-  async t => {
-    const source = newSource()
-    const changeAccounts = ['password', 'email', 'email']
-    const id = await start(ImportKind.USERS, { changeAccounts }, source)
-    t.deepEqual((await api.getImport({ id })).import!.changeAccounts, ['email', 'password'])
-    t.is(await start(ImportKind.USERS, { changeAccounts: ['email', 'password'] }, source), id)
-    t.not(await start(ImportKind.USERS, { changeAccounts: ['email'] }, source), id)
-    for (const [kind, column] of [
-      [ImportKind.USERS, 'role'],
-      [ImportKind.USERS, 'inep_code'],
-      [ImportKind.ORGANIZATIONS, 'password'],
-      [ImportKind.ORGANIZATIONS, 'active'],
-    ] as const)
-      t.is(await reasonOf(start(kind, { changeAccounts: [column] })), 'INVALID_ARGUMENT', column)
-  },
-)
+test('an import has only columns of its kind in change_accounts, keeps them, and resumes with the same ones', async t => {
+  const source = newSource()
+  const changeAccounts = ['password', 'email', 'email']
+  const id = await start(ImportKind.USERS, { changeAccounts }, source)
+  t.deepEqual((await api.getImport({ id })).import!.changeAccounts, ['email', 'password'])
+  t.is(await start(ImportKind.USERS, { changeAccounts: ['email', 'password'] }, source), id)
+  t.not(await start(ImportKind.USERS, { changeAccounts: ['email'] }, source), id)
+  for (const [kind, column] of [
+    [ImportKind.USERS, 'role'],
+    [ImportKind.USERS, 'inep_code'],
+    [ImportKind.ORGANIZATIONS, 'password'],
+    [ImportKind.ORGANIZATIONS, 'active'],
+  ] as const)
+    t.is(await reasonOf(start(kind, { changeAccounts: [column] })), 'INVALID_ARGUMENT', column)
+})
 
-test.serial(
-  'e-mail address and INEP code of an existing organization change only on request, and the former address is notified',
-  async t => {
-    const { id, email } = await service.organization({ email: `${randomUUID()}@example.org` })
-    const inepCode = String(randomInt(10_000_000, 99_999_999))
-    const run = async (form: object, options: Options = {}) =>
-      (await importOrganizations([{ id, form }], options)).answer
-    const notices = () =>
-      sql(`SELECT kind FROM queued WHERE parameters ->> 'to' = '${email}' AND kind = 'organization-email-changed'`)
-    for (const [column, form] of [
-      ['email', { email: 'ladra@example.org' }],
-      ['email', { email: '' }],
-      ['inep_code', { inepCode }],
-    ] as const) {
-      const other = column === 'email' ? 'inep_code' : 'email'
-      for (const options of [{}, { dryRun: true }, { changeAccounts: [other] }]) {
-        const { rejected } = await run({ ...form, phone: '1' }, options)
-        t.deepEqual(problems(rejected), [`0 INVALID_ARGUMENT ${column}`])
-        t.true(rejected[0]!.problems[0]!.message.endsWith(`--change-accounts ${column}.`))
-      }
+test('e-mail address and INEP code of an existing organization change only on request, and the former address is notified', async t => {
+  const { id, email } = await service.organization({ email: `${randomUUID()}@example.org` })
+  const inepCode = String(randomInt(10_000_000, 99_999_999))
+  const run = async (form: object, options: Options = {}) => (await importOrganizations([{ id, form }], options)).answer
+  const notices = () =>
+    sql(`SELECT kind FROM queued WHERE parameters ->> 'to' = '${email}' AND kind = 'organization-email-changed'`)
+  for (const [column, form] of [
+    ['email', { email: 'ladra@example.org' }],
+    ['email', { email: '' }],
+    ['inep_code', { inepCode }],
+  ] as const) {
+    const other = column === 'email' ? 'inep_code' : 'email'
+    for (const options of [{}, { dryRun: true }, { changeAccounts: [other] }]) {
+      const { rejected } = await run({ ...form, phone: '1' }, options)
+      t.deepEqual(problems(rejected), [`0 INVALID_ARGUMENT ${column}`])
+      t.true(rejected[0]!.problems[0]!.message.endsWith(`--change-accounts ${column}.`))
     }
-    t.deepEqual(await notices(), [])
-    t.deepEqual((await run({ email, inepCode: '', phone: '1' })).changes, { phone: 1 })
-    const opened = await run({ email: 'nova@example.org', inepCode }, { changeAccounts: ['email', 'inep_code'] })
-    t.deepEqual(opened.changes, { email: 1, inep_code: 1 })
-    t.is((await notices()).length, 1)
-    // An empty code counts, too.
-    t.deepEqual(problems((await run({ inepCode: '' })).rejected), ['0 INVALID_ARGUMENT inep_code'])
-  },
-)
+  }
+  t.deepEqual(await notices(), [])
+  t.deepEqual((await run({ email, inepCode: '', phone: '1' })).changes, { phone: 1 })
+  const opened = await run({ email: 'nova@example.org', inepCode }, { changeAccounts: ['email', 'inep_code'] })
+  t.deepEqual(opened.changes, { email: 1, inep_code: 1 })
+  t.is((await notices()).length, 1)
+  // An empty code counts, too.
+  t.deepEqual(problems((await run({ inepCode: '' })).rejected), ['0 INVALID_ARGUMENT inep_code'])
+})
 
-test.serial('the password of an existing user is set only on request', async t => {
+test('the password of an existing user is set only on request', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const form = { username, password: `${password} nova` }
   t.is((await importUsers([{ form }])).finished.import!.unchanged, 1)
@@ -317,62 +303,56 @@ test.serial('the password of an existing user is set only on request', async t =
   t.deepEqual(problems(weak.answer.rejected), ['0 INVALID_SIGN_UP password'])
 })
 
-test.serial(
-  'each bcrypt hash is validated separately and kept; a new user signs in with a hash or a password',
-  async t => {
-    const [a, b, y, clear] = [newUser(), newUser(), newUser(), newUser({ password: 'uma girafa bem alta 7' })]
-    const hash = await bcrypt.hash('senha de antes', 4)
-    const users = [
-      { form: a, passwordHash: hash.replace('$2b$', '$2a$') },
-      { form: b, passwordHash: hash },
-      { form: y, passwordHash: hash.replace('$2b$', '$2y$') },
-      { form: clear },
-      { form: newUser(), passwordHash: hash.replace('$04$', '$31$') },
-      { form: newUser(), passwordHash: hash.slice(0, -1) },
-      { form: newUser(), passwordHash: `hmac1:${hash}` },
-      { form: newUser({ password }), passwordHash: hash },
-      { form: newUser({ password: '12345678' }) },
-    ]
-    const { answer } = await importUsers(users)
-    const fields = ['password_hash', 'password_hash', 'password_hash', 'password_hash', 'password']
-    t.deepEqual(
-      problems(answer.rejected),
-      fields.map((field, index) => `${index + 4} INVALID_SIGN_UP ${field}`),
-    )
-    t.is((await rowOf(a.username))!.password_hash, users[0]!.passwordHash)
-    for (const { username } of [a, b, y]) t.truthy(await service.login(username, 'senha de antes'))
-    t.truthy(await service.login(clear.username, 'uma girafa bem alta 7'))
-    t.regex(String((await rowOf(clear.username))!.password_hash), /^hmac1:/)
-  },
-)
+test('each bcrypt hash is validated separately and kept; a new user signs in with a hash or a password', async t => {
+  const [a, b, y, clear] = [newUser(), newUser(), newUser(), newUser({ password: 'uma girafa bem alta 7' })]
+  const hash = await bcrypt.hash('senha de antes', 4)
+  const users = [
+    { form: a, passwordHash: hash.replace('$2b$', '$2a$') },
+    { form: b, passwordHash: hash },
+    { form: y, passwordHash: hash.replace('$2b$', '$2y$') },
+    { form: clear },
+    { form: newUser(), passwordHash: hash.replace('$04$', '$31$') },
+    { form: newUser(), passwordHash: hash.slice(0, -1) },
+    { form: newUser(), passwordHash: `hmac1:${hash}` },
+    { form: newUser({ password }), passwordHash: hash },
+    { form: newUser({ password: '12345678' }) },
+  ]
+  const { answer } = await importUsers(users)
+  const fields = ['password_hash', 'password_hash', 'password_hash', 'password_hash', 'password']
+  t.deepEqual(
+    problems(answer.rejected),
+    fields.map((field, index) => `${index + 4} INVALID_SIGN_UP ${field}`),
+  )
+  t.is((await rowOf(a.username))!.password_hash, users[0]!.passwordHash)
+  for (const { username } of [a, b, y]) t.truthy(await service.login(username, 'senha de antes'))
+  t.truthy(await service.login(clear.username, 'uma girafa bem alta 7'))
+  t.regex(String((await rowOf(clear.username))!.password_hash), /^hmac1:/)
+})
 
-test.serial(
-  'a repeated batch changes nothing and gets the first response, and a batch out of order is refused',
-  async t => {
-    const id = await start(ImportKind.USERS)
-    const users = [{ form: newUser() }, { form: newUser({ state: '' }) }]
-    const first = await api.importBatch({ id, users })
-    // E-mails leave the queue at any time.
-    await waitForValue(async () => (await sql('SELECT FROM emails')).length, 0)
-    const before = await stored()
-    const again = await api.importBatch({ id, users })
-    t.deepEqual(again, { ...first, import: again.import! })
-    t.is(await stored(), before)
-    t.is((await eventsOf(id)).length, 1)
-    for (const call of [
-      api.importBatch({ id, firstRow: 3, users }),
-      api.importBatch({ id, firstRow: 1, users }),
-      api.finishImport({ id, rows: 3 }),
-      api.importBatch({ id, firstRow: 2, organizations: [{ form: { name: 'x' } }] }),
-    ])
-      t.is(await reasonOf(call), 'WRONG_STATE')
-    t.like((await api.finishImport({ id, rows: 2 })).import, { created: 1, rejected: 1, nextRow: 2 })
-    t.is(await reasonOf(api.importBatch({ id, firstRow: 2, users })), 'WRONG_STATE')
-    t.deepEqual((await api.importBatch({ id, users })).rejected, first.rejected)
-  },
-)
+test('a repeated batch changes nothing and gets the first response, and a batch out of order is refused', async t => {
+  const id = await start(ImportKind.USERS)
+  const users = [{ form: newUser() }, { form: newUser({ state: '' }) }]
+  const first = await api.importBatch({ id, users })
+  // E-mails leave the queue at any time.
+  await waitForValue(async () => (await sql('SELECT FROM emails')).length, 0)
+  const before = await stored()
+  const again = await api.importBatch({ id, users })
+  t.deepEqual(again, { ...first, import: again.import! })
+  t.is(await stored(), before)
+  t.is((await eventsOf(id)).length, 1)
+  for (const call of [
+    api.importBatch({ id, firstRow: 3, users }),
+    api.importBatch({ id, firstRow: 1, users }),
+    api.finishImport({ id, rows: 3 }),
+    api.importBatch({ id, firstRow: 2, organizations: [{ form: { name: 'x' } }] }),
+  ])
+    t.is(await reasonOf(call), 'WRONG_STATE')
+  t.like((await api.finishImport({ id, rows: 2 })).import, { created: 1, rejected: 1, nextRow: 2 })
+  t.is(await reasonOf(api.importBatch({ id, firstRow: 2, users })), 'WRONG_STATE')
+  t.deepEqual((await api.importBatch({ id, users })).rejected, first.rejected)
+})
 
-test.serial('the same batch from concurrent callers is applied once', async t => {
+test('the same batch from concurrent callers is applied once', async t => {
   const id = await start(ImportKind.USERS)
   const users = Array.from({ length: 20 }, () => ({ form: newUser() }))
   const answers = await Promise.all(Array.from({ length: 6 }, () => api.importBatch({ id, users })))
@@ -381,7 +361,7 @@ test.serial('the same batch from concurrent callers is applied once', async t =>
   t.is((await eventsOf(id)).length, 1)
 })
 
-test.serial('starting an import of the same source again resumes the unfinished one', async t => {
+test('starting an import of the same source again resumes the unfinished one', async t => {
   const source = newSource()
   const id = await start(ImportKind.USERS, {}, source)
   await api.importBatch({ id, users: [{ form: newUser() }] })
@@ -395,27 +375,24 @@ test.serial('starting an import of the same source again resumes the unfinished 
   t.true(listed.indexOf(id) > 0)
 })
 
-test.serial(
-  'an import accepts batches only from the administrator who last started or resumed it, until their tokens are revoked',
-  async t => {
-    const { username: other, api: first } = await anotherAdministrator(t, service, api)
-    const source = newSource()
-    const id = await start(ImportKind.USERS, {}, source)
-    const users = [{ form: newUser() }]
-    t.is(await reasonOf(first.importBatch({ id, users })), 'WRONG_STATE')
-    t.is(await start(ImportKind.USERS, {}, source, first), id)
-    t.is(await reasonOf(api.importBatch({ id, users })), 'WRONG_STATE')
-    await api.revokeTokens({ user: other })
-    t.is(await reasonOf(first.importBatch({ id, users })), 'INVALID_TOKEN')
-    const { token } = await openAdministration(t, service).signIn({ username: other, password })
-    const second = openAdministration(t, service, token)
-    t.is(await reasonOf(second.importBatch({ id, users })), 'WRONG_STATE')
-    t.is(await start(ImportKind.USERS, {}, source, second), id)
-    t.is((await second.importBatch({ id, users })).created, 1)
-  },
-)
+test('an import accepts batches only from the administrator who last started or resumed it, until their tokens are revoked', async t => {
+  const { username: other, api: first } = await anotherAdministrator(t, service, api)
+  const source = newSource()
+  const id = await start(ImportKind.USERS, {}, source)
+  const users = [{ form: newUser() }]
+  t.is(await reasonOf(first.importBatch({ id, users })), 'WRONG_STATE')
+  t.is(await start(ImportKind.USERS, {}, source, first), id)
+  t.is(await reasonOf(api.importBatch({ id, users })), 'WRONG_STATE')
+  await api.revokeTokens({ user: other })
+  t.is(await reasonOf(first.importBatch({ id, users })), 'INVALID_TOKEN')
+  const { token } = await openAdministration(t, service).signIn({ username: other, password })
+  const second = openAdministration(t, service, token)
+  t.is(await reasonOf(second.importBatch({ id, users })), 'WRONG_STATE')
+  t.is(await start(ImportKind.USERS, {}, source, second), id)
+  t.is((await second.importBatch({ id, users })).created, 1)
+})
 
-test.serial('an import on the database itself behaves the same, and needs a reason to set passwords', async t => {
+test('an import on the database itself behaves the same, and needs a reason to set passwords', async t => {
   const local = await openLocal(t, service)
   const id = await start(ImportKind.USERS, {}, newSource(), local)
   t.is((await local.importBatch({ id, users: [{ form: newUser() }] })).created, 1)
@@ -426,87 +403,76 @@ test.serial('an import on the database itself behaves the same, and needs a reas
   t.is(await setPasswords(await openLocal(t, service, { reason: 'mudança' })), 'none')
 })
 
-test.serial(
-  'a dry run changes nothing and counts the changes; in a later import, rows whose record changed since are stale',
-  async t => {
-    const [one, two, three] = await Promise.all([1, 2, 3].map(() => service.signUp('ROLE_CLIENT')))
-    const source = newSource()
-    const users = [
-      { form: { username: one!.username, city: 'Bauru', gender: 'F' } },
-      { form: { username: two!.username, city: 'Bauru' } },
-      { form: newUser() },
-      { form: newUser() },
-      { form: newUser({ city: '' }) },
-      { form: { username: three!.username, city: 'Bauru' } },
-    ]
+test('a dry run changes nothing and counts the changes; in a later import, rows whose record changed since are stale', async t => {
+  const [one, two, three] = await Promise.all([1, 2, 3].map(() => service.signUp('ROLE_CLIENT')))
+  const source = newSource()
+  const users = [
+    { form: { username: one!.username, city: 'Bauru', gender: 'F' } },
+    { form: { username: two!.username, city: 'Bauru' } },
+    { form: newUser() },
+    { form: newUser() },
+    { form: newUser({ city: '' }) },
+    { form: { username: three!.username, city: 'Bauru' } },
+  ]
+  const before = await stored()
+  const dry = await start(ImportKind.USERS, { dryRun: true }, source)
+  const judged = await api.importBatch({ id: dry, users })
+  t.is(await stored(), before)
+  t.like(judged, { created: 2, updated: 3, unchanged: 0 })
+  t.deepEqual(judged.changes, { city: 3, gender: 1 })
+  const after = { afterDryRun: dry }
+  t.is(await reasonOf(start(ImportKind.USERS, after, source)), 'WRONG_STATE')
+  await api.finishImport({ id: dry, rows: users.length })
+  t.deepEqual(await eventsOf(dry), [])
+  t.is(await reasonOf(start(ImportKind.USERS, after)), 'WRONG_STATE')
+
+  await api.updateUser({ user: two!.username, form: { city: 'Assis' }, updateMask: { paths: ['city'] } })
+  // Also by what the row doesn't change.
+  const email = { form: { email: 'tres@example.org' }, updateMask: { paths: ['email'] } }
+  await api.updateUser({ user: three!.username, ...email })
+  await api.createUser({ form: users[3]!.form })
+  const id = await start(ImportKind.USERS, after, source)
+  const answer = await api.importBatch({ id, users })
+  t.deepEqual(problems(answer.rejected), ['1 STALE_ETAG ', '3 STALE_ETAG ', '4 INVALID_SIGN_UP city', '5 STALE_ETAG '])
+  t.like(answer, { created: 1, updated: 1 })
+  t.is((await rowOf(two!.username))!.city, 'Assis')
+})
+
+test('in all-or-nothing mode, no row is applied before the end, and none if any row of any batch is rejected', async t => {
+  const good = [newUser({ password }), newUser(), newUser()].map(form => ({ form }))
+  const run = async (batches: object[][]) => {
+    const id = await start(ImportKind.USERS, { allOrNothing: true })
     const before = await stored()
-    const dry = await start(ImportKind.USERS, { dryRun: true }, source)
-    const judged = await api.importBatch({ id: dry, users })
+    let firstRow = 0
+    for (const users of batches) {
+      await api.importBatch({ id, firstRow, users })
+      firstRow += users.length
+    }
     t.is(await stored(), before)
-    t.like(judged, { created: 2, updated: 3, unchanged: 0 })
-    t.deepEqual(judged.changes, { city: 3, gender: 1 })
-    const after = { afterDryRun: dry }
-    t.is(await reasonOf(start(ImportKind.USERS, after, source)), 'WRONG_STATE')
-    await api.finishImport({ id: dry, rows: users.length })
-    t.deepEqual(await eventsOf(dry), [])
-    t.is(await reasonOf(start(ImportKind.USERS, after)), 'WRONG_STATE')
+    const staged = `SELECT encode(staged_sealed, 'escape') FROM import_batches WHERE import_id = ${id}`
+    t.false(JSON.stringify(await sql(staged)).includes(good[0]!.form.username))
+    return { id, before, finished: await api.finishImport({ id, rows: firstRow }) }
+  }
+  const nickname = `dup ${randomUUID()}`
+  for (const batches of [
+    [good, [{ form: newUser({ state: '' }) }]],
+    [[...good, { form: newUser({ nickname }) }], [{ form: newUser({ nickname }) }]],
+  ]) {
+    const { finished, before } = await run(batches)
+    t.like(finished.import, { state: ImportState.ABORTED, rejected: 1, nextRow: batches.flat().length })
+    t.is(await stored(), before)
+  }
+  const { id, finished } = await run([good.slice(0, 2), good.slice(2)])
+  t.like(finished.import, { state: ImportState.FINISHED, created: 3, nextRow: 3 })
+  t.is((await eventsOf(id)).length, 2)
+  t.truthy(await service.login(good[0]!.form.username))
+  t.deepEqual(await sql('SELECT 1 FROM import_batches WHERE staged_sealed IS NOT NULL'), [])
+  const big = await start(ImportKind.USERS, { allOrNothing: true })
+  await sql(`UPDATE imports SET unchanged = 9999, next_row = 9999 WHERE id = ${big}`)
+  t.is(await reasonOf(api.importBatch({ id: big, firstRow: 9999, users: good })), 'INVALID_ARGUMENT')
+})
 
-    await api.updateUser({ user: two!.username, form: { city: 'Assis' }, updateMask: { paths: ['city'] } })
-    // Also by what the row doesn't change.
-    const email = { form: { email: 'tres@example.org' }, updateMask: { paths: ['email'] } }
-    await api.updateUser({ user: three!.username, ...email })
-    await api.createUser({ form: users[3]!.form })
-    const id = await start(ImportKind.USERS, after, source)
-    const answer = await api.importBatch({ id, users })
-    t.deepEqual(problems(answer.rejected), [
-      '1 STALE_ETAG ',
-      '3 STALE_ETAG ',
-      '4 INVALID_SIGN_UP city',
-      '5 STALE_ETAG ',
-    ])
-    t.like(answer, { created: 1, updated: 1 })
-    t.is((await rowOf(two!.username))!.city, 'Assis')
-  },
-)
-
-test.serial(
-  'in all-or-nothing mode, no row is applied before the end, and none if any row of any batch is rejected',
-  async t => {
-    const good = [newUser({ password }), newUser(), newUser()].map(form => ({ form }))
-    const run = async (batches: object[][]) => {
-      const id = await start(ImportKind.USERS, { allOrNothing: true })
-      const before = await stored()
-      let firstRow = 0
-      for (const users of batches) {
-        await api.importBatch({ id, firstRow, users })
-        firstRow += users.length
-      }
-      t.is(await stored(), before)
-      const staged = `SELECT encode(staged_sealed, 'escape') FROM import_batches WHERE import_id = ${id}`
-      t.false(JSON.stringify(await sql(staged)).includes(good[0]!.form.username))
-      return { id, before, finished: await api.finishImport({ id, rows: firstRow }) }
-    }
-    const nickname = `dup ${randomUUID()}`
-    for (const batches of [
-      [good, [{ form: newUser({ state: '' }) }]],
-      [[...good, { form: newUser({ nickname }) }], [{ form: newUser({ nickname }) }]],
-    ]) {
-      const { finished, before } = await run(batches)
-      t.like(finished.import, { state: ImportState.ABORTED, rejected: 1, nextRow: batches.flat().length })
-      t.is(await stored(), before)
-    }
-    const { id, finished } = await run([good.slice(0, 2), good.slice(2)])
-    t.like(finished.import, { state: ImportState.FINISHED, created: 3, nextRow: 3 })
-    t.is((await eventsOf(id)).length, 2)
-    t.truthy(await service.login(good[0]!.form.username))
-    t.deepEqual(await sql('SELECT 1 FROM import_batches WHERE staged_sealed IS NOT NULL'), [])
-    const big = await start(ImportKind.USERS, { allOrNothing: true })
-    await sql(`UPDATE imports SET unchanged = 9999, next_row = 9999 WHERE id = ${big}`)
-    t.is(await reasonOf(api.importBatch({ id: big, firstRow: 9999, users: good })), 'INVALID_ARGUMENT')
-  },
-)
-
-test.serial('a batch may have 250 rows with every field and four answers each', async t => {
+test('a batch may have 250 rows with every field and four answers each', async t => {
   const securityAnswers = ['a', 'b', 'c', 'd'].map(question => ({ question, answer: 'x' }))
   const users = Array.from({ length: 250 }, (_, index) => ({
     ...{ id: 1_000 + index, line: 2 + index, active: true, termsofusage: true, securityAnswers },
@@ -524,7 +490,7 @@ test.serial('a batch may have 250 rows with every field and four answers each', 
   t.is(answer.import?.nextRow, 250)
 })
 
-test.serial('rows that depend on earlier rows of the same batch are validated after them', async t => {
+test('rows that depend on earlier rows of the same batch are validated after them', async t => {
   const [first, nickname] = [newUser(), `dup ${randomUUID()}`]
   const { answer } = await importUsers([{ form: { ...first, nickname } }, { form: newUser({ nickname }) }])
   t.is(answer.created, 1)
@@ -548,57 +514,54 @@ async function repeated(batches: readonly object[][], options: Options = {}, sou
   return { rejected, made: made! }
 }
 
-test.serial(
-  'a record that an import has created or changed is not changed by another of its rows, which is rejected with both lines',
-  async t => {
-    const telephone = `1198${randomInt(1_000_000, 9_999_999)}`
-    const spelled = `(${telephone.slice(0, 2)}) ${telephone.slice(2, 6)}-${telephone.slice(6)}`
-    const known = await service.signUp('ROLE_CLIENT')
-    const id = idOf(known.token)
-    const renamed = await service.signUp('ROLE_CLIENT')
-    const next = `n${randomUUID()}`
-    const created = newUser()
-    const pairs: Record<string, [id: number | undefined, form: object][]> = {
-      'the same new username': [
-        [undefined, created],
-        [undefined, newUser({ username: created.username, email: 'x@example.org' })],
-      ],
-      'another spelling': [telephone, spelled].map(username => [undefined, newUser({ username })]),
-      'id and username': [
-        [id, { city: 'Assis' }],
-        [undefined, { username: known.username.toUpperCase(), city: 'Jaú' }],
-      ],
-      'username and id': [
-        [undefined, { username: known.username, city: 'Lins' }],
-        [id, { state: 'RJ' }],
-      ],
-      'new and former name': [
-        [idOf(renamed.token), { username: next }],
-        [undefined, { username: renamed.username, city: 'Jaú' }],
-      ],
-    }
-    for (const [name, pair] of Object.entries(pairs)) {
-      const [one, two] = pair.map(([id, form], index) => ({ ...(id && { id }), form, line: index === 0 ? 4 : 9 }))
-      const rows = [one!, { form: newUser(), line: 5 }, two!]
-      const before = await stored()
-      for (const batches of [[rows], [rows.slice(0, 2), rows.slice(2)]])
-        for (const options of [{ dryRun: true }, { allOrNothing: true }, {}]) {
-          const all = { ...options, changeAccounts: ['username'] }
-          // What is applied for good comes last.
-          if (Object.keys(options).length === 0 && batches.length === 1) continue
-          const { rejected, made } = await repeated(batches, all)
-          t.is(made.rejected, 1, `${name} ${JSON.stringify(options)}`)
-          t.regex(rejected[0]!, /^2 .*line \(9\) means the same user as line 4\b/, name)
-          if (Object.keys(options).length > 0) t.is(await stored(), before)
-        }
-    }
-    // After it has ended, another import may change them.
-    t.is((await repeated([[{ id, form: { city: 'Tupã' } }]])).made.updated, 1)
-    t.is((await repeated([[{ form: { username: next.toUpperCase(), city: 'Tupã' } }]])).made.updated, 1)
-  },
-)
+test('a record that an import has created or changed is not changed by another of its rows, which is rejected with both lines', async t => {
+  const telephone = `1198${randomInt(1_000_000, 9_999_999)}`
+  const spelled = `(${telephone.slice(0, 2)}) ${telephone.slice(2, 6)}-${telephone.slice(6)}`
+  const known = await service.signUp('ROLE_CLIENT')
+  const id = idOf(known.token)
+  const renamed = await service.signUp('ROLE_CLIENT')
+  const next = `n${randomUUID()}`
+  const created = newUser()
+  const pairs: Record<string, [id: number | undefined, form: object][]> = {
+    'the same new username': [
+      [undefined, created],
+      [undefined, newUser({ username: created.username, email: 'x@example.org' })],
+    ],
+    'another spelling': [telephone, spelled].map(username => [undefined, newUser({ username })]),
+    'id and username': [
+      [id, { city: 'Assis' }],
+      [undefined, { username: known.username.toUpperCase(), city: 'Jaú' }],
+    ],
+    'username and id': [
+      [undefined, { username: known.username, city: 'Lins' }],
+      [id, { state: 'RJ' }],
+    ],
+    'new and former name': [
+      [idOf(renamed.token), { username: next }],
+      [undefined, { username: renamed.username, city: 'Jaú' }],
+    ],
+  }
+  for (const [name, pair] of Object.entries(pairs)) {
+    const [one, two] = pair.map(([id, form], index) => ({ ...(id && { id }), form, line: index === 0 ? 4 : 9 }))
+    const rows = [one!, { form: newUser(), line: 5 }, two!]
+    const before = await stored()
+    for (const batches of [[rows], [rows.slice(0, 2), rows.slice(2)]])
+      for (const options of [{ dryRun: true }, { allOrNothing: true }, {}]) {
+        const all = { ...options, changeAccounts: ['username'] }
+        // What is applied for good comes last.
+        if (Object.keys(options).length === 0 && batches.length === 1) continue
+        const { rejected, made } = await repeated(batches, all)
+        t.is(made.rejected, 1, `${name} ${JSON.stringify(options)}`)
+        t.regex(rejected[0]!, /^2 .*line \(9\) means the same user as line 4\b/, name)
+        if (Object.keys(options).length > 0) t.is(await stored(), before)
+      }
+  }
+  // After it has ended, another import may change them.
+  t.is((await repeated([[{ id, form: { city: 'Tupã' } }]])).made.updated, 1)
+  t.is((await repeated([[{ form: { username: next.toUpperCase(), city: 'Tupã' } }]])).made.updated, 1)
+})
 
-test.serial('rows without lines are named by their numbers, and rows that change nothing can be repeated', async t => {
+test('rows without lines are named by their numbers, and rows that change nothing can be repeated', async t => {
   const { username } = await service.signUp('ROLE_CLIENT')
   const same = { form: { username, city: 'São Paulo' } }
   const change = { form: { username, city: 'Assis' } }
@@ -612,7 +575,7 @@ test.serial('rows without lines are named by their numbers, and rows that change
   t.regex(both.rejected[1]!, /^2 Use True or False\. .* row \(2\) means the same user as row 0\b/)
 })
 
-test.serial('an organization that an import has created or changed is not changed by another of its rows', async t => {
+test('an organization that an import has created or changed is not changed by another of its rows', async t => {
   const { id, inepCode } = await coded()
   const made = { name: `Escola ${randomUUID()}`, inepCode: String(randomInt(10_000_000, 99_999_999)) }
   const { name } = made
@@ -642,7 +605,7 @@ test.serial('an organization that an import has created or changed is not change
     }
 })
 
-test.serial('what an import notes of its rows names no one, and is deleted after its end', async t => {
+test('what an import notes of its rows names no one, and is deleted after its end', async t => {
   const form = newUser()
   const { id } = await importUsers([{ form }])
   const noted = () => sql(`SELECT encode(record, 'escape') AS record FROM import_records WHERE import_id = ${id}`)
@@ -652,7 +615,7 @@ test.serial('what an import notes of its rows names no one, and is deleted after
   t.deepEqual(await noted(), [])
 })
 
-test.serial('if an import and a concurrent sign-up use one name, exactly one of them gets it', async t => {
+test('if an import and a concurrent sign-up use one name, exactly one of them gets it', async t => {
   for (let round = 0; round < 5; round++) {
     const users = Array.from({ length: 10 }, () => ({ form: newUser() }))
     const { username } = users[5]!.form
@@ -665,7 +628,7 @@ test.serial('if an import and a concurrent sign-up use one name, exactly one of 
   }
 })
 
-test.serial('organizations are identified by id, or otherwise by INEP code; several may have one name', async t => {
+test('organizations are identified by id, or otherwise by INEP code; several may have one name', async t => {
   const code = String(randomInt(10_000_000, 99_999_999))
   const name = `Escola ${randomUUID()}`
   const run = async (rows: object[], options?: Options) => (await importOrganizations(rows, options)).answer
@@ -695,7 +658,7 @@ test.serial('organizations are identified by id, or otherwise by INEP code; seve
   t.is(answer.updated, 1)
 })
 
-test.serial('users join active organizations by id or INEP code, and leave them', async t => {
+test('users join active organizations by id or INEP code, and leave them', async t => {
   const { id, inepCode: organizationInepCode } = await coded()
   const [home, closed] = [await service.organization(), await service.organization()]
   await api.deactivateOrganization({ organization: `#${closed.id}` })
@@ -715,7 +678,7 @@ test.serial('users join active organizations by id or INEP code, and leave them'
   t.is((await rowOf(username))!.organization_id, null)
 })
 
-test.serial('the feed of changes returns every imported user and organization', async t => {
+test('the feed of changes returns every imported user and organization', async t => {
   const poll = pollWith(client, await serviceKey(service, ['tokens.watch', 'users.watch']))
   const sealed = () => waitForValue(async () => (await service.registry.audit.backlog()).staged, 0)
   await sealed()
@@ -730,7 +693,7 @@ test.serial('the feed of changes returns every imported user and organization', 
   t.true(pages.some(({ organizationIds }) => organizationIds.includes(organization.id)))
 })
 
-test.serial('secrets are returned with an event that names their owners', async t => {
+test('secrets are returned with an event that names their owners', async t => {
   const organization = await service.organization()
   const institution = await service.institution(organization)
   const id = idOf(institution.token)
@@ -747,7 +710,7 @@ test.serial('secrets are returned with an event that names their owners', async 
   t.is(await reasonOf(api.getUserSecrets({})), 'INVALID_ARGUMENT')
 })
 
-test.serial('an aborted import accepts no more rows, and its applied rows stay', async t => {
+test('an aborted import accepts no more rows, and its applied rows stay', async t => {
   const id = await start(ImportKind.USERS)
   const form = newUser()
   await api.importBatch({ id, users: [{ form }] })
@@ -760,7 +723,7 @@ test.serial('an aborted import accepts no more rows, and its applied rows stay',
   t.is(await reasonOf(api.getImport({ id: 2 ** 30 })), 'RECORD_NOT_FOUND')
 })
 
-test.serial('two administrators who import each other’s records concurrently don’t deadlock', async t => {
+test('two administrators who import each other’s records concurrently don’t deadlock', async t => {
   const other = await openSignedIn(t, service)
   const users = Array.from({ length: 50 }, () => newUser())
   await importUsers(users.map(form => ({ form })))
@@ -787,7 +750,7 @@ const namesOf = async (...ids: number[]) =>
 const removeOrganization = async (id: number) =>
   api.deleteOrganization({ organization: `#${id}`, confirm: (await namesOf(id))[0]! })
 
-test.serial('with keep_ids a row creates an organization with its id, and changes none', async t => {
+test('with keep_ids a row creates an organization with its id, and changes none', async t => {
   const [deleted, known] = [await nextOrganization(), await nextOrganization()]
   await removeOrganization(deleted)
   const [name] = await namesOf(known)
@@ -834,7 +797,7 @@ test.serial('with keep_ids a row creates an organization with its id, and change
   t.regex(without.answer.rejected[0]!.problems[0]!.message, /--keep-ids/)
 })
 
-test.serial('with keep_ids a row creates a user with its id, which no erased user had', async t => {
+test('with keep_ids a row creates a user with its id, which no erased user had', async t => {
   const last = await service.signUp('ROLE_CLIENT', { username: `ana${randomUUID()}` })
   const id = idOf(last.token)
   const [first, second, third] = [newUser(), newUser(), newUser()]
@@ -875,7 +838,7 @@ test.serial('with keep_ids a row creates a user with its id, which no erased use
   t.is((await rowOf(third.username))!.id, id + 3)
 })
 
-test.serial('with keep_ids alone, rows bring keys and answers, which work; no text of a problem has them', async t => {
+test('with keep_ids alone, rows bring keys and answers, which work; no text of a problem has them', async t => {
   const next = await nextOrganization()
   const [key, other, provider] = [randomUUID(), randomUUID(), randomUUID()]
   const school = (id: number, activationKey: string) => ({ id, form: { name: 'Escola' }, activationKey })
@@ -971,50 +934,47 @@ test.serial('with keep_ids alone, rows bring keys and answers, which work; no te
   t.is((await activate()).status, 200)
 })
 
-test.serial(
-  'a dry run counts names that the file repeats, and the reason names the other row or a free nickname',
-  async t => {
-    const taken = await service.signUp('ROLE_CLIENT', { nickname: `Nick ${randomUUID()}` })
-    const { json: own } = await service.request('GET', '/users/me', { token: taken.token })
-    const nickname = `Ana ${randomUUID()}`
-    const [first, second] = [newUser({ nickname }), newUser()]
-    const batches = [
-      [
-        { form: first, line: 2 },
-        { form: second, line: 3 },
-      ],
-      [
-        { form: newUser({ nickname: ` ${nickname.toUpperCase()}` }), line: 4 },
-        { form: newUser({ nickname: second.username }), line: 5 },
-        { form: { ...newUser(), username: first.username }, line: 6 },
-        { form: newUser({ nickname: own.nickname }), line: 7 },
-        { form: newUser({ nickname: `${nickname} B` }), line: 8 },
-        { form: newUser({ nickname: `${nickname} b` }), line: 9 },
-        // It gets another nickname than its username.
-        { form: newUser({ username: nickname, nickname: '' }), line: 10 },
-      ],
-    ]
-    const counts: unknown[] = []
-    for (const dryRun of [true, false]) {
-      const id = await start(ImportKind.USERS, { dryRun })
-      await api.importBatch({ id, users: batches[0]! })
-      const { rejected } = await api.importBatch({ id, firstRow: 2, users: batches[1]! })
-      const { created, rejected: refused } = (await api.finishImport({ id, rows: 9 })).import!
-      counts.push([created, refused, ...problems(rejected)])
-      const messages = rejected.map(({ problems }) => problems[0]!.message)
-      t.deepEqual(
-        [0, 1, 4].map(index => /line (\d)/.exec(messages[index]!)?.[1]),
-        ['2', '3', '8'],
-      )
-      const free = /, (.+) is free\.$/.exec(messages[3]!)![1]
-      t.is((await importUsers([{ form: newUser({ nickname: free }) }], { dryRun: true })).answer.created, 1)
-    }
-    t.deepEqual(counts[0], counts[1])
-    t.deepEqual((counts[0] as unknown[]).slice(0, 2), [4, 5])
-  },
-)
+test('a dry run counts names that the file repeats, and the reason names the other row or a free nickname', async t => {
+  const taken = await service.signUp('ROLE_CLIENT', { nickname: `Nick ${randomUUID()}` })
+  const { json: own } = await service.request('GET', '/users/me', { token: taken.token })
+  const nickname = `Ana ${randomUUID()}`
+  const [first, second] = [newUser({ nickname }), newUser()]
+  const batches = [
+    [
+      { form: first, line: 2 },
+      { form: second, line: 3 },
+    ],
+    [
+      { form: newUser({ nickname: ` ${nickname.toUpperCase()}` }), line: 4 },
+      { form: newUser({ nickname: second.username }), line: 5 },
+      { form: { ...newUser(), username: first.username }, line: 6 },
+      { form: newUser({ nickname: own.nickname }), line: 7 },
+      { form: newUser({ nickname: `${nickname} B` }), line: 8 },
+      { form: newUser({ nickname: `${nickname} b` }), line: 9 },
+      // It gets another nickname than its username.
+      { form: newUser({ username: nickname, nickname: '' }), line: 10 },
+    ],
+  ]
+  const counts: unknown[] = []
+  for (const dryRun of [true, false]) {
+    const id = await start(ImportKind.USERS, { dryRun })
+    await api.importBatch({ id, users: batches[0]! })
+    const { rejected } = await api.importBatch({ id, firstRow: 2, users: batches[1]! })
+    const { created, rejected: refused } = (await api.finishImport({ id, rows: 9 })).import!
+    counts.push([created, refused, ...problems(rejected)])
+    const messages = rejected.map(({ problems }) => problems[0]!.message)
+    t.deepEqual(
+      [0, 1, 4].map(index => /line (\d)/.exec(messages[index]!)?.[1]),
+      ['2', '3', '8'],
+    )
+    const free = /, (.+) is free\.$/.exec(messages[3]!)![1]
+    t.is((await importUsers([{ form: newUser({ nickname: free }) }], { dryRun: true })).answer.created, 1)
+  }
+  t.deepEqual(counts[0], counts[1])
+  t.deepEqual((counts[0] as unknown[]).slice(0, 2), [4, 5])
+})
 
-test.serial('between digits of an INEP code, separators don’t count', async t => {
+test('between digits of an INEP code, separators don’t count', async t => {
   const digits = String(randomInt(10_000_000, 99_999_999))
   const cut = (separator: string) => digits.replace(/(..)(...)(...)/, ['$1', '$2', '$3'].join(separator))
   const { id } = (await api.createOrganization({ form: { name: 'Escola', inepCode: cut('.') } })).organization!.record!
@@ -1037,7 +997,7 @@ test.serial('between digits of an INEP code, separators don’t count', async t 
   }
 })
 
-test.serial('ids are reserved at most ten million beyond the highest one, and by no dry run', async t => {
+test('ids are reserved at most ten million beyond the highest one, and by no dry run', async t => {
   const last = await nextOrganization()
   const of = { kind: ImportKind.ORGANIZATIONS, keepIds: true }
   const most = last + 10_000_000
@@ -1062,38 +1022,35 @@ test.serial('ids are reserved at most ten million beyond the highest one, and by
   t.is(await nextOrganization(), last + 4)
 })
 
-test.serial(
-  'with keep_ids all or nothing is created, and an import that was resumed creates each row once',
-  async t => {
-    const last = await nextOrganization()
-    const rows = [1, 3, 5, 7, 9, 11].map(next => ({ id: last + next, form: { name: `Escola ${next}` } }))
-    const options = { keepIds: true, highestId: last + 11 }
-    const wrong = { id: last, form: { name: 'x' } }
-    const { finished } = await importOrganizations([...rows, wrong], { ...options, allOrNothing: true })
-    t.like(finished.import, { state: ImportState.ABORTED, created: 6, rejected: 1 })
-    t.is((await namesOf(...rows.map(({ id }) => id))).length, 0)
+test('with keep_ids all or nothing is created, and an import that was resumed creates each row once', async t => {
+  const last = await nextOrganization()
+  const rows = [1, 3, 5, 7, 9, 11].map(next => ({ id: last + next, form: { name: `Escola ${next}` } }))
+  const options = { keepIds: true, highestId: last + 11 }
+  const wrong = { id: last, form: { name: 'x' } }
+  const { finished } = await importOrganizations([...rows, wrong], { ...options, allOrNothing: true })
+  t.like(finished.import, { state: ImportState.ABORTED, created: 6, rejected: 1 })
+  t.is((await namesOf(...rows.map(({ id }) => id))).length, 0)
 
-    const source = newSource()
-    const id = await start(ImportKind.ORGANIZATIONS, options, source)
-    const begin = () => api.importBatch({ id, organizations: rows.slice(0, 3) })
-    t.is((await begin()).created, 3)
-    const created = await nextOrganization()
-    t.true(created > last + 11)
-    t.is(await start(ImportKind.ORGANIZATIONS, options, source), id)
-    t.is((await begin()).created, 3)
-    await api.importBatch({ id, firstRow: 3, organizations: rows.slice(3) })
-    t.like((await api.finishImport({ id, rows: 6 })).import, { created: 6, nextRow: 6 })
-    t.not(await start(ImportKind.ORGANIZATIONS, { ...options, keepIds: false, highestId: 0 }, source), id)
-    t.is(await nextOrganization(), created + 1)
-    const whole = await importOrganizations(rows, { ...options, allOrNothing: true })
-    t.like(whole.finished.import, { state: ImportState.FINISHED, unchanged: 6 })
-  },
-)
+  const source = newSource()
+  const id = await start(ImportKind.ORGANIZATIONS, options, source)
+  const begin = () => api.importBatch({ id, organizations: rows.slice(0, 3) })
+  t.is((await begin()).created, 3)
+  const created = await nextOrganization()
+  t.true(created > last + 11)
+  t.is(await start(ImportKind.ORGANIZATIONS, options, source), id)
+  t.is((await begin()).created, 3)
+  await api.importBatch({ id, firstRow: 3, organizations: rows.slice(3) })
+  t.like((await api.finishImport({ id, rows: 6 })).import, { created: 6, nextRow: 6 })
+  t.not(await start(ImportKind.ORGANIZATIONS, { ...options, keepIds: false, highestId: 0 }, source), id)
+  t.is(await nextOrganization(), created + 1)
+  const whole = await importOrganizations(rows, { ...options, allOrNothing: true })
+  t.like(whole.finished.import, { state: ImportState.FINISHED, unchanged: 6 })
+})
 
 /** Waits until so many statements on the database wait for a lock. */
 const waiting = (count: number) => waitForValue(() => lockWaiters(service.registry.database), count)
 
-test.serial('two imports at once find the records of each other by their ids', async t => {
+test('two imports at once find the records of each other by their ids', async t => {
   const last = await nextOrganization()
   const holder = await hold(t, service.env.DATABASE_URL!)
   const row = { id: last + 1, form: { name: 'Escola Uma' } }
@@ -1112,7 +1069,7 @@ test.serial('two imports at once find the records of each other by their ids', a
   t.like(await finding, { created: 0, unchanged: 1 })
 })
 
-test.serial('ids are reserved only once each creation that has drawn one has ended', async t => {
+test('ids are reserved only once each creation that has drawn one has ended', async t => {
   const last = await nextOrganization()
   const holder = await hold(t, service.env.DATABASE_URL!)
   await holder.query(`BEGIN;

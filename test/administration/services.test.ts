@@ -18,7 +18,7 @@ import {
   wrongFieldsOf,
 } from '../_helpers/administration.js'
 import { ask } from '../_helpers/database.js'
-import { grpcForFile, openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { grpcForFile, grpcOf, refusalOf } from '../_helpers/grpc.js'
 import { serviceForFile, startTestService } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { waitForValue } from '../_helpers/wait.js'
@@ -191,8 +191,7 @@ test('a service with administration.read reads everything that administrators re
     getConfiguration: {},
     diagnose: {},
   }
-  const client = openGrpc(formatAddress(service.service.addresses.admin!))
-  t.teardown(() => client.close())
+  const client = grpcOf(t, formatAddress(service.service.addresses.admin!))
   const answers: Record<string, string> = {}
   for (const [rpc, request] of Object.entries(requests)) {
     const method = (Administration.methods as readonly DescMethodUnary[]).find(each => each.localName === rpc)!

@@ -1,9 +1,8 @@
 /** Callers beyond a limit: refused at almost no cost, at no other caller's expense, and no longer than Retry-After says. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
-import pg from 'pg'
 import { anyAddress, from, known, login, statuses } from '../_helpers/crowd.js'
-import { ask } from '../_helpers/database.js'
+import { ask, recordStatements } from '../_helpers/database.js'
 import { scrape } from '../_helpers/metrics.js'
 import { enterByAnswers, enterByKey } from '../_helpers/recovery.js'
 import type { TestService } from '../_helpers/service.js'
@@ -81,12 +80,7 @@ test.serial('a blocked caller costs no statement, no hash and no row, and counts
   const before = await state()
   t.truthy(before.hashes)
 
-  const statements: string[] = []
-  const own = pg.Client.prototype.query
-  pg.Client.prototype.query = function (this: pg.Client, ...given: unknown[]) {
-    statements.push(String((given[0] as { name?: string })?.name))
-    return Reflect.apply(own, this, given)
-  } as typeof own
+  const statements = recordStatements()
   const startedAt = Date.now()
   try {
     for (let index = 0; index < 90; index++) {
@@ -101,10 +95,10 @@ test.serial('a blocked caller costs no statement, no hash and no row, and counts
       t.is((await ways[index % 3]!()).status, 429)
     }
   } finally {
-    pg.Client.prototype.query = own
+    statements[Symbol.dispose]()
   }
   // Jobs that prune, and search for imported answers to hash.
-  const asked = statements.filter(name => /^(attempt|bucket|answers|user|mailed)(?!.*(prune|keyed))/.test(name))
+  const asked = statements.names.filter(name => /^(attempt|bucket|answers|user|mailed)(?!.*(prune|keyed))/.test(name))
   // Unlocks are read four times a second, the accounts that know the address once a minute.
   const most = (Date.now() - startedAt) / 250 + 2
   t.true(asked.length <= most, `${asked.length} of ${most}`)

@@ -7,7 +7,7 @@ import { usernameKey } from '../../server/rules/names.js'
 import { openAdministration, openSignedIn, reasonOf } from '../_helpers/administration.js'
 import { anyAddress, from, known, login, statuses } from '../_helpers/crowd.js'
 import { assemble, ecdsa, hmac, ownKeys } from '../_helpers/forging.js'
-import { openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { grpcOf, refusalOf } from '../_helpers/grpc.js'
 import { suspend } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
 import { enterByAnswers, enterByKey, saveAnswer, updatePassword } from '../_helpers/recovery.js'
@@ -242,8 +242,7 @@ test('an attempt that arrives while others are in progress gets a short Retry-Af
 
 test('a lock ends when Retry-After says, and further attempts don’t change that', async t => {
   const service = await serviceWithClock(t)
-  const client = openGrpc(service.grpc)
-  t.teardown(async () => client.close())
+  const client = grpcOf(t, service.grpc)
   const { username } = await service.signUp('ROLE_CLIENT')
   const wait = async () => {
     const answer = await login(service, username)
@@ -362,8 +361,7 @@ const byDevice = (service: TestService, username: string, token: string, secret 
 
 test('a device that sends an earlier token, expired or not, still signs in over HTTP, Connect and gRPC', async t => {
   const service = await serviceWithClock(t)
-  const client = openGrpc(service.grpc)
-  t.teardown(async () => client.close())
+  const client = grpcOf(t, service.grpc)
   const { username, token } = await service.signUp('ROLE_CLIENT')
   await lock(service, { username })
   t.is((await byDevice(service, username, token)).status, 200)

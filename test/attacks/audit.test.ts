@@ -4,20 +4,13 @@ import test from 'ava'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { anyAddress, from, login } from '../_helpers/crowd.js'
 import { ask, hold } from '../_helpers/database.js'
-import { openGrpc } from '../_helpers/grpc.js'
+import { grpcOf } from '../_helpers/grpc.js'
+import { sealed } from '../_helpers/models.js'
 import { enterByAnswers, enterByKey, saveAnswer, sendKey, updatePassword } from '../_helpers/recovery.js'
 import { password, type SignedUp, startTestService, type TestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
-import { waitFor } from '../_helpers/wait.js'
 
 const sql = ({ env }: TestService, text: string) => ask(env.DATABASE_URL!, text)
-
-/** Waits until every event is sealed; returns the result of `verify`. */
-const sealed = ({ registry }: TestService) =>
-  waitFor(async () => {
-    const found = await registry.audit.verify()
-    return found.staged === 0 && found
-  })
 
 async function signUpTimes(service: TestService, times: number): Promise<SignedUp[]> {
   const users: SignedUp[] = []
@@ -170,8 +163,7 @@ test('altering or adding an event before it is sealed is detected, whichever pro
 test('a hundred simultaneous events of two processes form one unbroken chain', async t => {
   const service = await startTestService(t)
   const second = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
-  const client = openGrpc(second.grpc)
-  t.teardown(async () => client.close())
+  const client = grpcOf(t, second.grpc)
   const users = await signUpTimes(service, 20)
   const { events: before } = await sealed(service)
   const logins = Array.from({ length: 100 }, (_, index) => {

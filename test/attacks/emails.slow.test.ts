@@ -2,13 +2,12 @@
 import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import ava from 'ava'
-import pg from 'pg'
 import type { Email } from 'postal-mime'
 import { sql } from '../../server/database/sql.js'
 import { openLocal } from '../_helpers/administration.js'
 import { type Clock, createClock } from '../_helpers/clock.js'
 import { anyAddress, from, known, login, statuses } from '../_helpers/crowd.js'
-import { hold, type Teardown } from '../_helpers/database.js'
+import { hold, recordStatements, type Teardown } from '../_helpers/database.js'
 import { databaseFor } from '../_helpers/installed.js'
 import { type Mailbox, openMailbox, type RefusalOf } from '../_helpers/mailbox.js'
 import { lockWaiters } from '../_helpers/models.js'
@@ -335,24 +334,14 @@ test('a client that uses up the requests of a network doesn’t keep an active a
 
   // The same statements for any address, whether or not a request is already waiting. Other services have statements, too, and
   // the limit of a network is read once in 250 ms.
-  const named: string[][] = []
-  const database = new URL(service.settings.databaseUrl!).pathname.slice(1)
-  const own = pg.Client.prototype.query
-  pg.Client.prototype.query = function (this: pg.Client, ...given: unknown[]) {
-    const name = String((given[0] as { name?: string })?.name)
-    if (this.database === database && name !== 'email-claim' && name !== 'bucket-read') named.at(-1)?.push(name)
-    return Reflect.apply(own, this, given)
-  } as typeof own
-  try {
-    for (const to of ['x1@example.org', email, 'x2@example.org', email.toUpperCase()]) {
-      named.push([])
-      const { status, text } = await sendKey(service, username, to, school)
-      t.deepEqual([status, text], [200, ''])
-    }
-  } finally {
-    pg.Client.prototype.query = own
+  const asked: string[] = []
+  for (const to of ['x1@example.org', email, 'x2@example.org', email.toUpperCase()]) {
+    using statements = recordStatements(service.settings.databaseUrl)
+    const { status, text } = await sendKey(service, username, to, school)
+    t.deepEqual([status, text], [200, ''])
+    const names = statements.names.filter(name => name !== 'email-claim' && name !== 'bucket-read')
+    asked.push(names.filter(name => /^(user|email|bucket|attempt)(?!.*prune)/.test(name)).join(' '))
   }
-  const asked = named.map(names => names.filter(name => /^(user|email|bucket|attempt)(?!.*prune)/.test(name)).join(' '))
   t.is(new Set(asked).size, 1, asked.join('\n'))
   t.regex(asked[0]!, /email-replace-request$/)
 

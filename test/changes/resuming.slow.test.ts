@@ -10,7 +10,7 @@ import { ChangeKind, Restart } from '../../proto/gen/auth/v1/changes_pb.js'
 import { done, newIdentity } from '../_helpers/backups.js'
 import { runCli } from '../_helpers/cli.js'
 import { freshDatabase, hold } from '../_helpers/database.js'
-import { openGrpc } from '../_helpers/grpc.js'
+import { grpcOf, openGrpc } from '../_helpers/grpc.js'
 import { suspend } from '../_helpers/models.js'
 import { replicasForFile } from '../_helpers/replicas.js'
 import { startTestService, type TestService } from '../_helpers/service.js'
@@ -120,8 +120,7 @@ test.serial('a cursor of one server is valid at another, even at one that starte
   const before = (await readPages(polls[0]!)).at(-1)!.cursor
   const sub = await revoked(service)
   const third = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
-  const client = openGrpc(third.grpc)
-  t.teardown(async () => client.close())
+  const client = grpcOf(t, third.grpc)
   const poll = pollWith(client, await serviceKey(service, ['tokens.watch']))
   for (const ask of [...polls, poll]) {
     const { revocations, restart } = await ask({ cursor: before, ms: 10_000 })
@@ -177,8 +176,7 @@ function keepCopy(registry: Registry, copy: Map<number, User>, stored: string) {
 test('after a restore from a backup, later cursors are lost, earlier ones are valid, and copies start from a new snapshot', async t => {
   const first = await startTestService(t)
   const connect = async (service: TestService) => {
-    const client = openGrpc(service.grpc)
-    t.teardown(async () => client.close())
+    const client = grpcOf(t, service.grpc)
     return pollWith(client, await serviceKey(service, ['tokens.watch']))
   }
   const poll = await connect(first)
@@ -267,8 +265,7 @@ test.serial('a cursor older than the retention of the audit log is expired, and 
   t.is(await audit.pruneOlder(1), undefined)
   // This process still has the links in memory; another process reads them.
   const another = await startTestService(t, { DATABASE_URL: service.env.DATABASE_URL! })
-  const fresh = openGrpc(another.grpc)
-  t.teardown(async () => fresh.close())
+  const fresh = grpcOf(t, another.grpc)
   const ask = pollWith(fresh, await serviceKey(service, ['tokens.watch']))
   t.is((await ask({ cursor: old })).restart, Restart.CURSOR_EXPIRED)
   t.is((await ask({ cursor: newest })).restart, Restart.UNSPECIFIED)

@@ -8,7 +8,7 @@ import { createFeedReader, type FeedReader } from '../../server/changes/feed-rea
 import { poll as pollOf } from '../../server/changes/poll.js'
 import { spawnGateway } from '../_helpers/apart.js'
 import { freshDatabase, installed } from '../_helpers/database.js'
-import { openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { grpcOf, refusalOf } from '../_helpers/grpc.js'
 import { scrape } from '../_helpers/metrics.js'
 import { startRelay } from '../_helpers/relay.js'
 import { createRequest, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
@@ -24,8 +24,7 @@ const shared = serviceForFile(() => ({ AUTH_METRICS_ADDRESS: '127.0.0.1:0' }))
 
 /** A watcher of a service that is at the end of the feed. */
 async function open(t: ExecutionContext, service = shared) {
-  const client = openGrpc(service.grpc)
-  t.teardown(async () => client.close())
+  const client = grpcOf(t, service.grpc)
   const key = await serviceKey(service, ['users.watch'])
   const poll = pollWith(client, key)
   const { cursor } = (await readPages(poll, { kinds })).at(-1)!

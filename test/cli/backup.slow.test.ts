@@ -238,7 +238,8 @@ test('a backup is a consistent snapshot, even if users sign up meanwhile', async
   const [counts] = await ask(
     there.DATABASE_URL,
     `SELECT (SELECT count(*)::int FROM users WHERE username <> 'admin') AS users,
-      (SELECT count(*)::int FROM audit_events WHERE action = 'user.sign-up') AS events`,
+      -- A sign-up whose answer was lost is repeated, and then has two events.
+      (SELECT count(DISTINCT subject_id)::int FROM audit_events WHERE action = 'user.sign-up') AS events`,
   )
   t.deepEqual(counts, { users: 1, events: 1 })
   done(await runCli(there, ['audit', 'verify']))

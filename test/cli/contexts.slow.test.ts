@@ -4,7 +4,7 @@
  */
 import { readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { join, relative } from 'node:path'
-import test, { type ExecutionContext } from 'ava'
+import ava, { type ExecutionContext } from 'ava'
 import { TOTP } from 'otpauth'
 import { newServiceKey } from '../../server/models/service.js'
 import { formatAddress } from '../../server/process/settings.js'
@@ -12,6 +12,8 @@ import { assertRefusals, documentsOf, keys, openTerminal, remoteUser, runCli, sp
 import { password, serviceForFile } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { forge, nowInSeconds } from '../_helpers/tokens.js'
+
+const test = ava.serial
 
 const service = serviceForFile(() => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }))
 const url = () => `http://${formatAddress(service.service.addresses.admin!)}`
@@ -42,7 +44,7 @@ async function isolatedUser(t: ExecutionContext, { signedIn = '', start = runCli
   }
 }
 
-test.serial('after a login commands use the server, as the user who signed in', async t => {
+test('after a login commands use the server, as the user who signed in', async t => {
   const { pipe, login, json, config } = await isolatedUser(t, { start: spawnCli })
   await login('--context', 'here')
   t.like(JSON.parse((await pipe(['whoami', '--json'])).stdout), { user: { username: 'admin' }, context: 'here' })
@@ -57,31 +59,28 @@ test.serial('after a login commands use the server, as the user who signed in', 
   t.deepEqual(await readdir(join(folder, 'sessions')), ['here.token'])
 })
 
-test.serial(
-  'login says when a password that a public session has set signs in, and how to set another one',
-  async t => {
-    const { pipe } = await isolatedUser(t)
-    const create = ['users', 'create', '--username', 'eva', '--role', 'ROLE_ADMIN', '--state', 'SP', '--city', 'Bauru']
-    t.is((await runCli(service.env, [...create, '--active', '--confirm', 'eva', '--reason', 'teste'])).code, 0)
-    const set = (words: string) =>
-      runCli(service.env, ['users', 'set-password', 'eva', '--password-file', '-', '--reason', 'teste'], words)
-    t.is((await set(password)).code, 0)
-    const token = await service.login('eva')
-    const newPassword = 'tatu-canastra 12'
-    await service.request('POST', '/forgotpasswords/passwordupdatebyusername', { token, body: { newPassword } })
-    const login = () => pipe(['login', url(), '--username', 'eva', '--password-file', '-'], newPassword)
-    const { code, stderr } = await login()
-    t.is(code, 4)
-    t.regex(
-      stderr,
-      /^error: .* or from \S+Z on\. Another administrator, or `auth-admin users set-password --local` [^`]+ now\.\n$/,
-    )
-    t.is((await set(newPassword)).code, 0)
-    t.is((await login()).code, 0)
-  },
-)
+test('login says when a password that a public session has set signs in, and how to set another one', async t => {
+  const { pipe } = await isolatedUser(t)
+  const create = ['users', 'create', '--username', 'eva', '--role', 'ROLE_ADMIN', '--state', 'SP', '--city', 'Bauru']
+  t.is((await runCli(service.env, [...create, '--active', '--confirm', 'eva', '--reason', 'teste'])).code, 0)
+  const set = (words: string) =>
+    runCli(service.env, ['users', 'set-password', 'eva', '--password-file', '-', '--reason', 'teste'], words)
+  t.is((await set(password)).code, 0)
+  const token = await service.login('eva')
+  const newPassword = 'tatu-canastra 12'
+  await service.request('POST', '/forgotpasswords/passwordupdatebyusername', { token, body: { newPassword } })
+  const login = () => pipe(['login', url(), '--username', 'eva', '--password-file', '-'], newPassword)
+  const { code, stderr } = await login()
+  t.is(code, 4)
+  t.regex(
+    stderr,
+    /^error: .* or from \S+Z on\. Another administrator, or `auth-admin users set-password --local` [^`]+ now\.\n$/,
+  )
+  t.is((await set(newPassword)).code, 0)
+  t.is((await login()).code, 0)
+})
 
-test.serial('a login says which context is current now, and that no server records a reason', async t => {
+test('a login says which context is current now, and that no server records a reason', async t => {
   const { run, login, pipe } = await isolatedUser(t, { signedIn: 'one' })
   const second = ['login', url(), '--username', 'admin', '--password-file', '-', '--context', 'two']
   t.regex((await pipe(second, password)).stdout, /\nIt is now the current context \(was one\)\.\n$/)
@@ -106,7 +105,7 @@ test.serial('a login says which context is current now, and that no server recor
   t.true((await documentsOf(service).json('users', 'show', username)).suspended)
 })
 
-test.serial('logout deletes the session, and `--everywhere` also revokes its copies', async t => {
+test('logout deletes the session, and `--everywhere` also revokes its copies', async t => {
   const [first, second] = [await isolatedUser(t), await isolatedUser(t)]
   for (const { login } of [first, second]) await login('--context', 'here')
   t.deepEqual(await first.json('logout'), { context: 'here', signedOut: true })
@@ -117,7 +116,7 @@ test.serial('logout deletes the session, and `--everywhere` also revokes its cop
   t.deepEqual([refused.code, JSON.parse(refused.stdout).error.reason], [4, 'INVALID_TOKEN'])
 })
 
-test.serial('contexts are listed, chosen and deleted', async t => {
+test('contexts are listed, chosen and deleted', async t => {
   const { json, run, login, config, env } = await isolatedUser(t)
   // Its certificate authority is found from every working directory.
   const ca = join(config, 'ca.pem')
@@ -146,139 +145,130 @@ test.serial('contexts are listed, chosen and deleted', async t => {
   ])
 })
 
-test.serial(
-  'at a terminal, login asks for missing credentials without echo, and for a one-time code if enrolled',
-  async t => {
-    const { run, json, login, terminal, pipe } = await isolatedUser(t, { signedIn: 'here' })
-    const enrolling = terminal('totp', 'enroll')
-    await enrolling.shows('One-time code:')
-    const secret = /\n((?:[A-Z2-7]{4} ){7}[A-Z2-7]{4})\r?\n/.exec(enrolling.screen())?.[1]?.replaceAll(' ', '')
-    t.truthy(secret, enrolling.screen())
-    t.true(enrolling.screen().includes('█'))
-    const totp = new TOTP({ secret: secret! })
-    const now = Date.now()
-    const code = (later = 0) => `${totp.generate({ timestamp: now + later })}${keys.enter}`
-    enrolling.type(code())
-    t.is(await enrolling.ended, 0, enrolling.screen())
-    t.regex(
-      enrolling.screen(),
-      /Your sessions have ended:\r?\nrun `auth-admin login` with the next code, which comes in \d+ s/,
-    )
-    await assertRefusals(t, run, [
-      [/^error: Your session has ended: run `auth-admin login --context here`\.\n$/, 4, 'users', 'list'],
-    ])
+test('at a terminal, login asks for missing credentials without echo, and for a one-time code if enrolled', async t => {
+  const { run, json, login, terminal, pipe } = await isolatedUser(t, { signedIn: 'here' })
+  const enrolling = terminal('totp', 'enroll')
+  await enrolling.shows('One-time code:')
+  const secret = /\n((?:[A-Z2-7]{4} ){7}[A-Z2-7]{4})\r?\n/.exec(enrolling.screen())?.[1]?.replaceAll(' ', '')
+  t.truthy(secret, enrolling.screen())
+  t.true(enrolling.screen().includes('█'))
+  const totp = new TOTP({ secret: secret! })
+  const now = Date.now()
+  const code = (later = 0) => `${totp.generate({ timestamp: now + later })}${keys.enter}`
+  enrolling.type(code())
+  t.is(await enrolling.ended, 0, enrolling.screen())
+  t.regex(
+    enrolling.screen(),
+    /Your sessions have ended:\r?\nrun `auth-admin login` with the next code, which comes in \d+ s/,
+  )
+  await assertRefusals(t, run, [
+    [/^error: Your session has ended: run `auth-admin login --context here`\.\n$/, 4, 'users', 'list'],
+  ])
 
-    const asked = terminal('login', '--context', 'new')
-    for (const [question, answer] of Object.entries({
-      'URL of the administration listener': `auth.example.org${keys.enter}`,
-      'Use https://': `${keys.clearLine}${url()}${keys.enter}`,
-      Username: `admin${keys.enter}`,
-      Password: `${password}${keys.enter}`,
-      // It was already used for the enrolment.
-      'One-time code': code(),
-      'This one-time code was already used. The next one comes in': '',
-      'One-time code (': code(30_000),
-    })) {
-      await asked.shows(question.replace(' (', ''))
-      asked.type(answer)
-    }
-    t.is(await asked.ended, 0, asked.screen())
-    t.notRegex(asked.screen(), /Invalid username or password/)
-    t.false(asked.screen().includes(password))
-    const words = ['login', url(), '--context', 'here', '--username', 'admin', '--password-file', '-', '--json']
-    const piped = await pipe(words, password)
-    t.deepEqual([piped.code, JSON.parse(piped.stdout).error.reason], [4, 'CODE_NEEDED'])
-    t.like(await json('api', 'RemoveTotp', '{"user": "admin", "confirm": "admin"}', '--yes'), { changed: true })
-    await login('--context', 'here')
-  },
-)
+  const asked = terminal('login', '--context', 'new')
+  for (const [question, answer] of Object.entries({
+    'URL of the administration listener': `auth.example.org${keys.enter}`,
+    'Use https://': `${keys.clearLine}${url()}${keys.enter}`,
+    Username: `admin${keys.enter}`,
+    Password: `${password}${keys.enter}`,
+    // It was already used for the enrolment.
+    'One-time code': code(),
+    'This one-time code was already used. The next one comes in': '',
+    'One-time code (': code(30_000),
+  })) {
+    await asked.shows(question.replace(' (', ''))
+    asked.type(answer)
+  }
+  t.is(await asked.ended, 0, asked.screen())
+  t.notRegex(asked.screen(), /Invalid username or password/)
+  t.false(asked.screen().includes(password))
+  const words = ['login', url(), '--context', 'here', '--username', 'admin', '--password-file', '-', '--json']
+  const piped = await pipe(words, password)
+  t.deepEqual([piped.code, JSON.parse(piped.stdout).error.reason], [4, 'CODE_NEEDED'])
+  t.like(await json('api', 'RemoveTotp', '{"user": "admin", "confirm": "admin"}', '--yes'), { changed: true })
+  await login('--context', 'here')
+})
 
-test.serial(
-  'a machine signs in with a service key, has the access of its scopes, and errors name the missing scope',
-  async t => {
-    const { pipe, run, json, config } = await isolatedUser(t, { start: spawnCli })
-    const [actor, scopes] = ['service:rotinas', ['organizations.write']]
-    const key = await serviceKey(service, ['organizations.write'], 'rotinas')
-    const login = (key: string, ...more: string[]) =>
-      pipe(['login', url(), '--context', 'ci', '--service-key-file', '-', ...more], key)
-    for (const [wrong, code, says] of [
-      [newServiceKey(), 4, /^error: The server doesn’t accept the key: it is wrong, expired or deleted\.\n$/],
-      [
-        await serviceKey(service, ['users.read'], 'leitora'),
-        4,
-        /leitora may not do this: it needs the scope administration\.read or organizations\.write/,
-      ],
-      [password, 2, /key/],
-    ] as const)
-      await assertRefusals(t, () => login(wrong), [[says, code]])
-    t.is((await login(key, '--username', 'admin')).code, 2)
-    t.deepEqual((await json('contexts')).contexts, [])
+test('a machine signs in with a service key, has the access of its scopes, and errors name the missing scope', async t => {
+  const { pipe, run, json, config } = await isolatedUser(t, { start: spawnCli })
+  const [actor, scopes] = ['service:rotinas', ['organizations.write']]
+  const key = await serviceKey(service, ['organizations.write'], 'rotinas')
+  const login = (key: string, ...more: string[]) =>
+    pipe(['login', url(), '--context', 'ci', '--service-key-file', '-', ...more], key)
+  for (const [wrong, code, says] of [
+    [newServiceKey(), 4, /^error: The server doesn’t accept the key: it is wrong, expired or deleted\.\n$/],
+    [
+      await serviceKey(service, ['users.read'], 'leitora'),
+      4,
+      /leitora may not do this: it needs the scope administration\.read or organizations\.write/,
+    ],
+    [password, 2, /key/],
+  ] as const)
+    await assertRefusals(t, () => login(wrong), [[says, code]])
+  t.is((await login(key, '--username', 'admin')).code, 2)
+  t.deepEqual((await json('contexts')).contexts, [])
 
-    const signedIn = await login(`${key}\n`, '--json')
-    t.deepEqual(JSON.parse(signedIn.stdout), { context: 'ci', url: url(), actor, scopes })
-    const folder = join(config, 'auth-admin')
-    t.is((await stat(join(folder, 'sessions', 'ci.token'))).mode & 0o777, 0o600)
-    t.false((await readFile(join(folder, 'contexts.json'), 'utf8')).includes(key))
-    t.like(await json('whoami'), { actor, scopes })
-    const { id, activationkey } = await json('organizations', 'create', '--name', 'Da rotina')
-    t.is(activationkey, undefined)
-    await assertRefusals(t, run, [
-      [/^error: The service rotinas may not do this: it needs the scope administration\.read\.\n$/, 4, 'users', 'list'],
-      [
-        /No service may do this: sign in as an administrator/,
-        4,
-        'organizations',
-        'delete',
-        `${id}`,
-        '--confirm',
-        'Da rotina',
-      ],
-      [/./, 1, 'logout', '--everywhere'],
-    ])
-    t.is((await run('logout')).code, 0)
-  },
-)
+  const signedIn = await login(`${key}\n`, '--json')
+  t.deepEqual(JSON.parse(signedIn.stdout), { context: 'ci', url: url(), actor, scopes })
+  const folder = join(config, 'auth-admin')
+  t.is((await stat(join(folder, 'sessions', 'ci.token'))).mode & 0o777, 0o600)
+  t.false((await readFile(join(folder, 'contexts.json'), 'utf8')).includes(key))
+  t.like(await json('whoami'), { actor, scopes })
+  const { id, activationkey } = await json('organizations', 'create', '--name', 'Da rotina')
+  t.is(activationkey, undefined)
+  await assertRefusals(t, run, [
+    [/^error: The service rotinas may not do this: it needs the scope administration\.read\.\n$/, 4, 'users', 'list'],
+    [
+      /No service may do this: sign in as an administrator/,
+      4,
+      'organizations',
+      'delete',
+      `${id}`,
+      '--confirm',
+      'Da rotina',
+    ],
+    [/./, 1, 'logout', '--everywhere'],
+  ])
+  t.is((await run('logout')).code, 0)
+})
 
-test.serial(
-  'at a terminal, a sign-in that is too old is renewed before other questions; elsewhere the error says what to do',
-  async t => {
-    const { run, age, terminal } = await isolatedUser(t, { signedIn: 'here' })
-    const { username } = await service.signUp('ROLE_CLIENT')
-    await age(905)
-    t.is((await run('users', 'list')).code, 0)
-    const says =
-      /^error: This requires a sign-in in the last 15 minutes, with a one-time code if codes are enrolled: run `auth-admin login --context here`\.\n$/
-    await assertRefusals(t, run, [[says, 4, 'services', 'create', 'notas', '--may', 'users.read']])
-    const erasing = terminal('users', 'erase', username)
-    await erasing.shows(`Context here (${url()}): sign in again as admin.`)
-    await erasing.shows('Password')
-    t.notRegex(erasing.screen(), /to confirm/)
-    erasing.type(`${password}${keys.enter}`)
-    await erasing.shows(`On here (${url()}): This permanently erases`)
-    await erasing.shows('to confirm:')
-    erasing.type(`${username}${keys.enter}`)
-    t.is(await erasing.ended, 0, erasing.screen())
+test('at a terminal, a sign-in that is too old is renewed before other questions; elsewhere the error says what to do', async t => {
+  const { run, age, terminal } = await isolatedUser(t, { signedIn: 'here' })
+  const { username } = await service.signUp('ROLE_CLIENT')
+  await age(905)
+  t.is((await run('users', 'list')).code, 0)
+  const says =
+    /^error: This requires a sign-in in the last 15 minutes, with a one-time code if codes are enrolled: run `auth-admin login --context here`\.\n$/
+  await assertRefusals(t, run, [[says, 4, 'services', 'create', 'notas', '--may', 'users.read']])
+  const erasing = terminal('users', 'erase', username)
+  await erasing.shows(`Context here (${url()}): sign in again as admin.`)
+  await erasing.shows('Password')
+  t.notRegex(erasing.screen(), /to confirm/)
+  erasing.type(`${password}${keys.enter}`)
+  await erasing.shows(`On here (${url()}): This permanently erases`)
+  await erasing.shows('to confirm:')
+  erasing.type(`${username}${keys.enter}`)
+  t.is(await erasing.ended, 0, erasing.screen())
 
-    // Here it depends on the changed user.
-    await service.signUp('ROLE_CLIENT', { username: 'colega' })
-    await run('users', 'activate', 'colega')
-    await age(905)
-    const suspending = terminal('users', 'suspend', 'colega')
-    await suspending.shows(`On here (${url()}): User `)
-    await suspending.shows('can no longer sign in')
-    suspending.type(`y${keys.enter}`)
-    t.is(await suspending.ended, 0, suspending.screen())
-    const setting = terminal('users', 'set-password', 'admin')
-    await setting.shows('sign in again as admin')
-    await setting.shows('Password')
-    setting.type(`${password}${keys.enter}`)
-    await setting.shows('New password')
-    setting.type(keys.ctrlC)
-    t.is(await setting.ended, 130)
-  },
-)
+  // Here it depends on the changed user.
+  await service.signUp('ROLE_CLIENT', { username: 'colega' })
+  await run('users', 'activate', 'colega')
+  await age(905)
+  const suspending = terminal('users', 'suspend', 'colega')
+  await suspending.shows(`On here (${url()}): User `)
+  await suspending.shows('can no longer sign in')
+  suspending.type(`y${keys.enter}`)
+  t.is(await suspending.ended, 0, suspending.screen())
+  const setting = terminal('users', 'set-password', 'admin')
+  await setting.shows('sign in again as admin')
+  await setting.shows('Password')
+  setting.type(`${password}${keys.enter}`)
+  await setting.shows('New password')
+  setting.type(keys.ctrlC)
+  t.is(await setting.ended, 130)
+})
 
-test.serial('at a terminal, an expired session is renewed, and the command continues', async t => {
+test('at a terminal, an expired session is renewed, and the command continues', async t => {
   const { run, pipe, session, age, terminal } = await isolatedUser(t, { signedIn: 'here' })
   for (const [command, shows] of Object.entries({
     'users list': 'ROLE_ADMIN',
@@ -310,7 +300,7 @@ test.serial('at a terminal, an expired session is renewed, and the command conti
   t.notRegex(ofService.screen(), /Password/)
 })
 
-test.serial('a context remembers the username of its sign-in, and `--username` overrides it', async t => {
+test('a context remembers the username of its sign-in, and `--username` overrides it', async t => {
   const { pipe, terminal } = await isolatedUser(t, { signedIn: 'here' })
   const again = await pipe(['login', '--context', 'here', '--password-file', '-', '--json'], password)
   t.is(JSON.parse(again.stdout).username, 'admin', again.stderr)
@@ -320,31 +310,28 @@ test.serial('a context remembers the username of its sign-in, and `--username` o
   t.is(await asked.ended, 130)
 })
 
-test.serial(
-  'AUTH_CONTEXT selects the context unless `--context` or `--local` does, and isn’t a setting of the service',
-  async t => {
-    const { run, login, env } = await isolatedUser(t)
-    await login('--context', 'one')
-    await login('--context', 'two')
-    const at = (AUTH_CONTEXT: string, more = env) => documentsOf({ env: { ...more, AUTH_CONTEXT } })
-    for (const [context, given, ...args] of [
-      ['two', ''],
-      ['one', 'one'],
-      ['two', 'one', '--context', 'two'],
-    ] as const)
-      t.is((await at(given).json('whoami', ...args)).context, context)
-    const here = service.env as typeof env
-    t.is((await at('one', here).json('whoami', '--local')).context, 'local')
-    t.is((await at('local', here).json('whoami')).context, 'local')
-    t.is((await at('three').run('whoami')).code, 3)
-    t.deepEqual((await at('one', here).json('config', '--local')).unknown, [])
-    const used = await at('one').run('contexts', 'two')
-    t.is(used.stderr, 'warning: AUTH_CONTEXT is set: commands still work at one.\n')
-    t.regex((await run('--help')).stdout, /AUTH_CONTEXT/)
-  },
-)
+test('AUTH_CONTEXT selects the context unless `--context` or `--local` does, and isn’t a setting of the service', async t => {
+  const { run, login, env } = await isolatedUser(t)
+  await login('--context', 'one')
+  await login('--context', 'two')
+  const at = (AUTH_CONTEXT: string, more = env) => documentsOf({ env: { ...more, AUTH_CONTEXT } })
+  for (const [context, given, ...args] of [
+    ['two', ''],
+    ['one', 'one'],
+    ['two', 'one', '--context', 'two'],
+  ] as const)
+    t.is((await at(given).json('whoami', ...args)).context, context)
+  const here = service.env as typeof env
+  t.is((await at('one', here).json('whoami', '--local')).context, 'local')
+  t.is((await at('local', here).json('whoami')).context, 'local')
+  t.is((await at('three').run('whoami')).code, 3)
+  t.deepEqual((await at('one', here).json('config', '--local')).unknown, [])
+  const used = await at('one').run('contexts', 'two')
+  t.is(used.stderr, 'warning: AUTH_CONTEXT is set: commands still work at one.\n')
+  t.regex((await run('--help')).stdout, /AUTH_CONTEXT/)
+})
 
-test.serial('a local-only command refuses `--context` without effect, and ignores AUTH_CONTEXT', async t => {
+test('a local-only command refuses `--context` without effect, and ignores AUTH_CONTEXT', async t => {
   const { pipe, env, config } = await isolatedUser(t, { signedIn: 'prod' })
   for (const [command, name = command] of [
     ['install'],
@@ -375,7 +362,7 @@ test.serial('a local-only command refuses `--context` without effect, and ignore
   }
 })
 
-test.serial('login says what to do about a wrong password, a connection without TLS and a missing URL', async t => {
+test('login says what to do about a wrong password, a connection without TLS and a missing URL', async t => {
   const { pipe } = await isolatedUser(t)
   const login = (...args: string[]) => pipe(['login', '--username', 'admin', ...args], 'wrong')
   const wrong = await login(url(), '--password-file', '-', '--json')
@@ -387,7 +374,7 @@ test.serial('login says what to do about a wrong password, a connection without 
   ])
 })
 
-test.serial('a session file that other users can read causes a warning', async t => {
+test('a session file that other users can read causes a warning', async t => {
   const { run, session } = await isolatedUser(t, { signedIn: 'here' })
   const token = await readFile(session, 'utf8')
   for (const mode of [0o644, 0o640]) {

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import { readFile, stat, symlink, writeFile } from 'node:fs/promises'
 import { basename } from 'node:path'
-import test from 'ava'
+import ava from 'ava'
 import bcrypt from 'bcrypt'
 import fc from 'fast-check'
 import iconv from 'iconv-lite'
@@ -14,6 +14,8 @@ import { ask } from '../_helpers/database.js'
 import { folderForFile } from '../_helpers/files.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 import { waitForValue } from '../_helpers/wait.js'
+
+const test = ava.serial
 
 const service = serviceForFile()
 const cli = (...args: string[]) => runCli(service.env, args)
@@ -56,104 +58,92 @@ function schools({ withIds = false } = {}): string {
   return `${lines.join('\r\n')}\r\n`
 }
 
-test.serial(
-  '207 organizations with repeated names, NULL, True/False and quoted line breaks survive import, export and import unchanged',
-  async t => {
-    const source = await file(iconv.encode(schools(), 'win1252'))
-    const first = await imported('organizations', source)
-    t.like(first, { code: 0, kind: 'organizations', state: 'finished', created: 207, rejected: 0, nextRow: 207 })
-    t.regex(first.sourceDigest, /^[\da-f]{64}$/)
-    t.is(first.stderr, 'Ignored columns: município.\nThe file is not UTF-8: it is read as Windows-1252.\n')
-    const rows = await sql('SELECT * FROM organizations ORDER BY id')
-    t.is(rows.length, 207)
-    t.is(rows.filter(({ active }) => active).length, 104)
-    t.is(rows.filter(({ name }) => name === 'ESCOLA MUNICIPAL SÃO JOÃO').length, 69)
-    t.like(rows[0], {
-      inep_code: '11000000',
-      address: 'Rua 0;\nCentro',
-      phone: null,
-      responsible: 'Ana Lima',
-      active: true,
-    })
-    t.like(rows[7], { inep_code: null, address: null, name: 'Escola "Nova" 7' })
-    const dates = await sql(`SELECT DISTINCT creation_date::text AS day FROM organizations`)
-    t.deepEqual(dates, [{ day: '2001-03-04' }])
+test('207 organizations with repeated names, NULL, True/False and quoted line breaks survive import, export and import unchanged', async t => {
+  const source = await file(iconv.encode(schools(), 'win1252'))
+  const first = await imported('organizations', source)
+  t.like(first, { code: 0, kind: 'organizations', state: 'finished', created: 207, rejected: 0, nextRow: 207 })
+  t.regex(first.sourceDigest, /^[\da-f]{64}$/)
+  t.is(first.stderr, 'Ignored columns: município.\nThe file is not UTF-8: it is read as Windows-1252.\n')
+  const rows = await sql('SELECT * FROM organizations ORDER BY id')
+  t.is(rows.length, 207)
+  t.is(rows.filter(({ active }) => active).length, 104)
+  t.is(rows.filter(({ name }) => name === 'ESCOLA MUNICIPAL SÃO JOÃO').length, 69)
+  t.like(rows[0], {
+    inep_code: '11000000',
+    address: 'Rua 0;\nCentro',
+    phone: null,
+    responsible: 'Ana Lima',
+    active: true,
+  })
+  t.like(rows[7], { inep_code: null, address: null, name: 'Escola "Nova" 7' })
+  const dates = await sql(`SELECT DISTINCT creation_date::text AS day FROM organizations`)
+  t.deepEqual(dates, [{ day: '2001-03-04' }])
 
-    const out = at('organizations.csv')
-    t.is((await cli('organizations', 'export', out)).code, 0)
-    const [head, ...lines] = (await readFile(out, 'utf8')).split('\r\n')
-    t.is(head, 'id,name,active,address,creation_date,inep_code,login,phone,responsible,type,website,email')
-    t.is(lines.length, 208)
-    t.like(await imported('organizations', out), { code: 0, unchanged: 207, created: 0, updated: 0, changes: {} })
-    const before = await readFile(out, 'utf8')
-    await cli('organizations', 'export', out)
-    t.is(await readFile(out, 'utf8'), before)
-    t.deepEqual(await sql('SELECT * FROM organizations ORDER BY id'), rows)
-  },
-)
+  const out = at('organizations.csv')
+  t.is((await cli('organizations', 'export', out)).code, 0)
+  const [head, ...lines] = (await readFile(out, 'utf8')).split('\r\n')
+  t.is(head, 'id,name,active,address,creation_date,inep_code,login,phone,responsible,type,website,email')
+  t.is(lines.length, 208)
+  t.like(await imported('organizations', out), { code: 0, unchanged: 207, created: 0, updated: 0, changes: {} })
+  const before = await readFile(out, 'utf8')
+  await cli('organizations', 'export', out)
+  t.is(await readFile(out, 'utf8'), before)
+  t.deepEqual(await sql('SELECT * FROM organizations ORDER BY id'), rows)
+})
 
-test.serial(
-  '207 organizations keep the ids of another system: at the first import, repeated, exported, and with a mended reject',
-  async t => {
-    const env = await installedRegistry(t)
-    const run = async (noun: string, path: string, ...options: string[]) => {
-      const { code, stdout } = await runCli(env, [noun, 'import', path, '--keep-ids', '--json', ...options])
-      const { created, unchanged, rejected } = JSON.parse(stdout)
-      return { code, created, unchanged, rejected }
-    }
-    const list = schools({ withIds: true })
-    const first = await run('organizations', await file(list))
-    t.deepEqual(first, { code: 6, created: 206, unchanged: 0, rejected: 1 })
-    const mended = await file(list.replace('2147483647', '1'))
-    t.deepEqual(await run('organizations', mended), { code: 0, created: 1, unchanged: 206, rejected: 0 })
-    t.deepEqual(await run('organizations', mended), { code: 0, created: 0, unchanged: 207, rejected: 0 })
-    const named = await ask(
-      env.DATABASE_URL,
-      'SELECT id, name FROM organizations WHERE id IN (1, 617, 620) ORDER BY id',
-    )
-    t.deepEqual(
-      named.map(({ id, name }) => [id, name]),
-      [
-        [1, 'ESCOLA MUNICIPAL SÃO JOÃO'],
-        [617, '=SOMA(1)'],
-        [620, 'ESCOLA MUNICIPAL SÃO JOÃO'],
-      ],
-    )
-    const out = at('with-ids.csv')
-    t.is((await runCli(env, ['organizations', 'export', out])).code, 0)
-    t.deepEqual(await run('organizations', out), { code: 0, created: 0, unchanged: 207, rejected: 0 })
-    const created = await runCli(env, ['organizations', 'create', '--name', 'Nova', '--json'])
-    t.is(JSON.parse(created.stdout).id, 621)
-    const users = await file(
-      'id;username;state;city;role;termsofusage;organization_id\n9;ana;SP;Bauru;ROLE_CLIENT;1;620\n',
-    )
-    t.deepEqual(await run('users', users), { code: 0, created: 1, unchanged: 0, rejected: 0 })
-  },
-)
+test('207 organizations keep the ids of another system: at the first import, repeated, exported, and with a mended reject', async t => {
+  const env = await installedRegistry(t)
+  const run = async (noun: string, path: string, ...options: string[]) => {
+    const { code, stdout } = await runCli(env, [noun, 'import', path, '--keep-ids', '--json', ...options])
+    const { created, unchanged, rejected } = JSON.parse(stdout)
+    return { code, created, unchanged, rejected }
+  }
+  const list = schools({ withIds: true })
+  const first = await run('organizations', await file(list))
+  t.deepEqual(first, { code: 6, created: 206, unchanged: 0, rejected: 1 })
+  const mended = await file(list.replace('2147483647', '1'))
+  t.deepEqual(await run('organizations', mended), { code: 0, created: 1, unchanged: 206, rejected: 0 })
+  t.deepEqual(await run('organizations', mended), { code: 0, created: 0, unchanged: 207, rejected: 0 })
+  const named = await ask(env.DATABASE_URL, 'SELECT id, name FROM organizations WHERE id IN (1, 617, 620) ORDER BY id')
+  t.deepEqual(
+    named.map(({ id, name }) => [id, name]),
+    [
+      [1, 'ESCOLA MUNICIPAL SÃO JOÃO'],
+      [617, '=SOMA(1)'],
+      [620, 'ESCOLA MUNICIPAL SÃO JOÃO'],
+    ],
+  )
+  const out = at('with-ids.csv')
+  t.is((await runCli(env, ['organizations', 'export', out])).code, 0)
+  t.deepEqual(await run('organizations', out), { code: 0, created: 0, unchanged: 207, rejected: 0 })
+  const created = await runCli(env, ['organizations', 'create', '--name', 'Nova', '--json'])
+  t.is(JSON.parse(created.stdout).id, 621)
+  const users = await file(
+    'id;username;state;city;role;termsofusage;organization_id\n9;ana;SP;Bauru;ROLE_CLIENT;1;620\n',
+  )
+  t.deepEqual(await run('users', users), { code: 0, created: 1, unchanged: 0, rejected: 0 })
+})
 
-test.serial(
-  'users with and without an organization survive export and import unchanged, in CSV and JSON lines',
-  async t => {
-    const organization = await service.organization()
-    await service.institution(organization)
-    await service.signUp('ROLE_CLIENT', {
-      dateofborn: '01/02/1990',
-      gender: 'F',
-      institution: 'NULL',
-      email: 'a@example.org',
-    })
-    for (const extension of ['csv', 'jsonl']) {
-      const out = at(`users.${extension}`)
-      t.is((await cli('users', 'export', out)).code, 0)
-      const { users } = JSON.parse((await cli('users', 'list', '--all', '--json')).stdout)
-      const result = await imported('users', out)
-      t.like(result, { code: 0, unchanged: users.length, created: 0, updated: 0, rejected: 0 })
-      t.false((await readFile(out, 'utf8')).includes('$2b$'))
-    }
-  },
-)
+test('users with and without an organization survive export and import unchanged, in CSV and JSON lines', async t => {
+  const organization = await service.organization()
+  await service.institution(organization)
+  await service.signUp('ROLE_CLIENT', {
+    dateofborn: '01/02/1990',
+    gender: 'F',
+    institution: 'NULL',
+    email: 'a@example.org',
+  })
+  for (const extension of ['csv', 'jsonl']) {
+    const out = at(`users.${extension}`)
+    t.is((await cli('users', 'export', out)).code, 0)
+    const { users } = JSON.parse((await cli('users', 'list', '--all', '--json')).stdout)
+    const result = await imported('users', out)
+    t.like(result, { code: 0, unchanged: users.length, created: 0, updated: 0, rejected: 0 })
+    t.false((await readFile(out, 'utf8')).includes('$2b$'))
+  }
+})
 
-test.serial('exports hold secrets only on request, in a file that only its owner can read, with an event', async t => {
+test('exports hold secrets only on request, in a file that only its owner can read, with an event', async t => {
   await service.institution(await service.organization())
   const count = async () =>
     (await sql(`SELECT count(*)::int AS n FROM audit_events WHERE action LIKE '%.export-secrets'`))[0]!.n
@@ -176,7 +166,7 @@ test.serial('exports hold secrets only on request, in a file that only its owner
   })
 })
 
-test.serial('rejected rows are counted, reported unchanged, and can be imported once corrected', async t => {
+test('rejected rows are counted, reported unchanged, and can be imported once corrected', async t => {
   const source = await file(
     [
       'Username;State;City;Role;nota',
@@ -211,7 +201,7 @@ test.serial('rejected rows are counted, reported unchanged, and can be imported 
   t.is((await sql(`SELECT 1 FROM users WHERE username LIKE 'rep-%'`)).length, 5)
 })
 
-test.serial('a report has the encoding, byte order mark, separator and line ends of its source', async t => {
+test('a report has the encoding, byte order mark, separator and line ends of its source', async t => {
   const head = 'username;city;state;role'
   for (const [index, [encoding, beginning, end]] of (
     [
@@ -237,7 +227,7 @@ test.serial('a report has the encoding, byte order mark, separator and line ends
   }
 })
 
-test.serial('what a spreadsheet shows for an error is rejected by field, and other texts with # are texts', async t => {
+test('what a spreadsheet shows for an error is rejected by field, and other texts with # are texts', async t => {
   const errors = [
     '#N/A',
     '#N/D',
@@ -266,107 +256,93 @@ test.serial('what a spreadsheet shows for an error is rejected by field, and oth
   t.deepEqual(fields, [...errors.map(() => 'nickname'), 'username', 'city', 'password'])
 })
 
-test.serial(
-  'a new user without a nickname gets its username or a free one, which the report says, and an existing one keeps its own',
-  async t => {
-    await service.signUp('ROLE_CLIENT', { username: 'nick-old', nickname: 'Velho' })
-    await service.signUp('ROLE_CLIENT', { username: 'nick-other', nickname: 'nick-taken' })
-    const rows = [
-      'nick-free,',
-      'nick-blank,"  "',
-      'nick-taken,',
-      'nick-first,nick-second',
-      'nick-second,',
-      'nick-third,',
-      'nick-fourth,nick-third',
-      'nick-old,',
-    ]
-    const head = 'username,nickname,state,city,role'
-    const source = await file([head, ...rows.map(row => `${row},SP,Bauru,ROLE_CLIENT`)].join('\n'))
-    const report = at('nicknames.csv')
-    const nicknameOf = async (username: string) => {
-      const { stdout } = await cli('users', 'show', username, '--json')
-      return JSON.parse(stdout).nickname as string
+test('a new user without a nickname gets its username or a free one, which the report says, and an existing one keeps its own', async t => {
+  await service.signUp('ROLE_CLIENT', { username: 'nick-old', nickname: 'Velho' })
+  await service.signUp('ROLE_CLIENT', { username: 'nick-other', nickname: 'nick-taken' })
+  const rows = [
+    'nick-free,',
+    'nick-blank,"  "',
+    'nick-taken,',
+    'nick-first,nick-second',
+    'nick-second,',
+    'nick-third,',
+    'nick-fourth,nick-third',
+    'nick-old,',
+  ]
+  const head = 'username,nickname,state,city,role'
+  const source = await file([head, ...rows.map(row => `${row},SP,Bauru,ROLE_CLIENT`)].join('\n'))
+  const report = at('nicknames.csv')
+  const nicknameOf = async (username: string) => {
+    const { stdout } = await cli('users', 'show', username, '--json')
+    return JSON.parse(stdout).nickname as string
+  }
+  for (const more of [['--dry-run'], []]) {
+    const result = await imported('users', source, '--report', report, ...more)
+    t.like(result, { code: 6, created: 6, updated: 1, unchanged: 0, rejected: 1 }, more.join())
+    const lines = (await readFile(report, 'utf8')).split('\n')
+    const said = lines.flatMap(line => /^([^,]+),.*,nickname,(.*)$/.exec(line)?.slice(1, 3) ?? [])
+    const free = (name: string) => [name, 'The username isn’t free as a nickname: the nickname is ']
+    const whys = said.map((text, index) => (index % 2 ? text.replace(/(?<=nickname is ).*/, '') : text))
+    t.deepEqual(whys, [...free('nick-taken'), ...free('nick-second'), 'nick-fourth', whys.at(-1)!])
+    if (more.length > 0) continue
+    for (const [name, want] of [
+      ['nick-free', /^nick-free$/],
+      ['nick-blank', /^nick-blank$/],
+      ['nick-taken', /^nick-taken\d+$/],
+      ['nick-second', /^nick-second\d+$/],
+      ['nick-third', /^nick-third$/],
+      ['nick-old', /^Velho$/],
+    ] as const) {
+      t.regex(await nicknameOf(name), want)
+      if (said.includes(name)) t.true(said[said.indexOf(name) + 1]!.includes(` ${await nicknameOf(name)}.`))
     }
-    for (const more of [['--dry-run'], []]) {
-      const result = await imported('users', source, '--report', report, ...more)
-      t.like(result, { code: 6, created: 6, updated: 1, unchanged: 0, rejected: 1 }, more.join())
-      const lines = (await readFile(report, 'utf8')).split('\n')
-      const said = lines.flatMap(line => /^([^,]+),.*,nickname,(.*)$/.exec(line)?.slice(1, 3) ?? [])
-      const free = (name: string) => [name, 'The username isn’t free as a nickname: the nickname is ']
-      const whys = said.map((text, index) => (index % 2 ? text.replace(/(?<=nickname is ).*/, '') : text))
-      t.deepEqual(whys, [...free('nick-taken'), ...free('nick-second'), 'nick-fourth', whys.at(-1)!])
-      if (more.length > 0) continue
-      for (const [name, want] of [
-        ['nick-free', /^nick-free$/],
-        ['nick-blank', /^nick-blank$/],
-        ['nick-taken', /^nick-taken\d+$/],
-        ['nick-second', /^nick-second\d+$/],
-        ['nick-third', /^nick-third$/],
-        ['nick-old', /^Velho$/],
-      ] as const) {
-        t.regex(await nicknameOf(name), want)
-        if (said.includes(name)) t.true(said[said.indexOf(name) + 1]!.includes(` ${await nicknameOf(name)}.`))
-      }
-    }
-    // Again, nothing changes, and nothing is said.
-    t.like(await imported('users', source), { created: 0, unchanged: 7, rejected: 1 })
-  },
-)
+  }
+  // Again, nothing changes, and nothing is said.
+  t.like(await imported('users', source), { created: 0, unchanged: 7, rejected: 1 })
+})
 
-test.serial(
-  'a dry run reports the changes by field, and a later import rejects records that changed since',
-  async t => {
-    await service.signUp('ROLE_CLIENT', { username: 'dry-ana' })
-    await service.signUp('ROLE_CLIENT', { username: 'dry-bia' })
-    const source = await file('username,city,gender\ndry-ana,Jaú,F\ndry-bia,Jaú,F\n')
-    const dry = await imported('users', source, '--dry-run')
-    t.like(dry, { code: 0, dryRun: true, updated: 2, changes: { city: 2, gender: 2 } })
-    const { stdout } = await cli('users', 'import', source, '--dry-run')
+test('a dry run reports the changes by field, and a later import rejects records that changed since', async t => {
+  await service.signUp('ROLE_CLIENT', { username: 'dry-ana' })
+  await service.signUp('ROLE_CLIENT', { username: 'dry-bia' })
+  const source = await file('username,city,gender\ndry-ana,Jaú,F\ndry-bia,Jaú,F\n')
+  const dry = await imported('users', source, '--dry-run')
+  t.like(dry, { code: 0, dryRun: true, updated: 2, changes: { city: 2, gender: 2 } })
+  const { stdout } = await cli('users', 'import', source, '--dry-run')
+  t.regex(
+    stdout,
+    /^Dry run \d+, nothing is changed: 0 created, 2 updated, 0 unchanged, 0 rejected\.\nChanges by field: gender 2, city 2\.\n/,
+  )
+  await cli('users', 'edit', 'dry-bia', '--city', 'Assis')
+  const report = at('stale.csv')
+  const after = await imported('users', source, '--after-dry-run', String(dry.id), '--report', report)
+  t.is(after.stderr, '')
+  t.like(after, { code: 6, updated: 1, rejected: 1, afterDryRun: dry.id })
+  t.regex(await readFile(report, 'utf8'), /dry-bia,Jaú,F,3,,STALE: /)
+})
+
+test('a username that a file has twice is rejected with both lines of the file, far apart and in a dry run, too', async t => {
+  const row = (name: string, city: string) => `${name},"${city}\n",SP,ROLE_CLIENT,1`
+  const others = Array.from({ length: 150 }, (_, n) => row(`twice-${n}`, 'Bauru'))
+  const lines = ['username,city,state,role,termsofusage', row('twice-ana', 'Jaú'), ...others, row('Twice-ANA', 'Assis')]
+  const source = await file(lines.join('\n'))
+  const report = at('twice.csv')
+  for (const options of [['--dry-run'], []]) {
+    t.like(await imported('users', source, '--report', report, ...options), {
+      code: 6,
+      created: 151,
+      updated: 0,
+      rejected: 1,
+    })
+    // Each row has two lines.
     t.regex(
-      stdout,
-      /^Dry run \d+, nothing is changed: 0 created, 2 updated, 0 unchanged, 0 rejected\.\nChanges by field: gender 2, city 2\.\n/,
+      await readFile(report, 'utf8'),
+      /Twice-ANA.*,304,username,"This line \(304\) means the same user as line 2\b/s,
     )
-    await cli('users', 'edit', 'dry-bia', '--city', 'Assis')
-    const report = at('stale.csv')
-    const after = await imported('users', source, '--after-dry-run', String(dry.id), '--report', report)
-    t.is(after.stderr, '')
-    t.like(after, { code: 6, updated: 1, rejected: 1, afterDryRun: dry.id })
-    t.regex(await readFile(report, 'utf8'), /dry-bia,Jaú,F,3,,STALE: /)
-  },
-)
+  }
+  t.deepEqual(await sql(`SELECT city FROM users WHERE username = 'twice-ana'`), [{ city: 'Jaú' }])
+})
 
-test.serial(
-  'a username that a file has twice is rejected with both lines of the file, far apart and in a dry run, too',
-  async t => {
-    const row = (name: string, city: string) => `${name},"${city}\n",SP,ROLE_CLIENT,1`
-    const others = Array.from({ length: 150 }, (_, n) => row(`twice-${n}`, 'Bauru'))
-    const lines = [
-      'username,city,state,role,termsofusage',
-      row('twice-ana', 'Jaú'),
-      ...others,
-      row('Twice-ANA', 'Assis'),
-    ]
-    const source = await file(lines.join('\n'))
-    const report = at('twice.csv')
-    for (const options of [['--dry-run'], []]) {
-      t.like(await imported('users', source, '--report', report, ...options), {
-        code: 6,
-        created: 151,
-        updated: 0,
-        rejected: 1,
-      })
-      // Each row has two lines.
-      t.regex(
-        await readFile(report, 'utf8'),
-        /Twice-ANA.*,304,username,"This line \(304\) means the same user as line 2\b/s,
-      )
-    }
-    t.deepEqual(await sql(`SELECT city FROM users WHERE username = 'twice-ana'`), [{ city: 'Jaú' }])
-  },
-)
-
-test.serial('--change-accounts names the columns that may open access, and the report those that it lacks', async t => {
+test('--change-accounts names the columns that may open access, and the report those that it lacks', async t => {
   await service.signUp('ROLE_CLIENT', { username: 'opens-ana' })
   const source = await file('username,email,active\nopens-ana,ladra@example.org,1\n')
   const report = at('opens.csv')
@@ -394,7 +370,7 @@ test.serial('--change-accounts names the columns that may open access, and the r
   ])
 })
 
-test.serial('without a report, the first ten rejected rows are shown with their reasons', async t => {
+test('without a report, the first ten rejected rows are shown with their reasons', async t => {
   const source = await file(`username,state,city,role\n${'papel,SP,Bauru,ROLE_KING\n'.repeat(12)}`)
   for (const options of [['--dry-run'], ['--all-or-nothing']]) {
     const { stderr, stdout } = await cli('users', 'import', source, ...options)
@@ -407,7 +383,7 @@ test.serial('without a report, the first ten rejected rows are shown with their 
   }
 })
 
-test.serial('an import of new users without the column termsofusage warns once, also in a dry run', async t => {
+test('an import of new users without the column termsofusage warns once, also in a dry run', async t => {
   const user = (username: string) => ({ username, state: 'SP', city: 'Bauru', role: 'ROLE_CLIENT' })
   const users = [user('terms-a'), user('terms-b')]
   const csv = await file(`username,state,city,role\n${users.map(each => Object.values(each).join(',')).join('\n')}\n`)
@@ -425,7 +401,7 @@ test.serial('an import of new users without the column termsofusage warns once, 
   t.like(await imported('users', all, '--dry-run'), { code: 0, created: 1, stderr: '' })
 })
 
-test.serial('--report refuses to overwrite the file to import, in any spelling of its path', async t => {
+test('--report refuses to overwrite the file to import, in any spelling of its path', async t => {
   const source = await file('username,role,state,city\nsobre.escrita,ROLE_CLIENT,SP,Bauru\n')
   const before = await readFile(source, 'utf8')
   const linked = `${source}.link`
@@ -438,7 +414,7 @@ test.serial('--report refuses to overwrite the file to import, in any spelling o
   }
 })
 
-test.serial('an all-or-nothing import applies no row if one is rejected, and reports it', async t => {
+test('an all-or-nothing import applies no row if one is rejected, and reports it', async t => {
   const report = at('all.csv')
   const wrong = await file('username,state,city,role\nall-a,SP,Bauru,ROLE_CLIENT\nall-b,SPX,Bauru,ROLE_CLIENT\n')
   t.like(await imported('users', wrong, '--all-or-nothing', '--report', report), {
@@ -452,7 +428,7 @@ test.serial('an all-or-nothing import applies no row if one is rejected, and rep
   t.like(await imported('users', good, '--all-or-nothing'), { code: 0, state: 'finished', created: 1 })
 })
 
-test.serial('an import takes hashes, and reports in advance the time to hash passwords', async t => {
+test('an import takes hashes, and reports in advance the time to hash passwords', async t => {
   const hash = await bcrypt.hash('senha de antes', 4)
   const lines = [`has-a,,${hash}`, `has-b,,${hash}`, `has-c,${password},`].map(line => `${line},SP,Bauru,ROLE_CLIENT,1`)
   const source = await file(['username,password,password_hash,state,city,role,termsofusage', ...lines].join('\n'))
@@ -463,7 +439,16 @@ test.serial('an import takes hashes, and reports in advance the time to hash pas
   t.truthy(await service.login('has-c', password))
 })
 
-test.serial('the documentation lists the columns of users and organizations', async t => {
+test('an import hashes at most 16 passwords in a transaction', async t => {
+  const lines = Array.from({ length: 17 }, (_, n) => `sixteen-${n},${password},SP,Bauru,ROLE_CLIENT,1`)
+  const source = await file(['username,password,state,city,role,termsofusage', ...lines].join('\n'))
+  t.like(await imported('users', source), { code: 0, created: 17 })
+  const batches = await sql(`SELECT count(*)::int AS users FROM users WHERE username LIKE 'sixteen-%'
+    GROUP BY xmin ORDER BY 1`)
+  t.deepEqual(batches, [{ users: 1 }, { users: 16 }])
+})
+
+test('the documentation lists the columns of users and organizations', async t => {
   const text = await readFile(new URL('../../../docs/imports.md', import.meta.url), 'utf8')
   for (const [noun, columns] of Object.entries({ Organizations: organizationColumns, Users: userColumns })) {
     const section = text.split(`## Columns: ${noun}`)[1]!.split('\n## ')[0]!
@@ -484,7 +469,7 @@ const texts = fc.oneof(
 /** Cells as an export writes them, and as they are read. */
 const read = (value: string | null) => value ?? ''
 
-test.serial('any texts written to a file are read back unchanged, with every separator, in UTF-8', async t => {
+test('any texts written to a file are read back unchanged, with every separator, in UTF-8', async t => {
   const property = fc.asyncProperty(
     // Rows without a text are none.
     fc.array(
@@ -520,7 +505,7 @@ test.serial('any texts written to a file are read back unchanged, with every sep
   await fc.assert(property, { numRuns: 150 })
 })
 
-test.serial('a file in Windows-1252 is decoded correctly', async t => {
+test('a file in Windows-1252 is decoded correctly', async t => {
   const all = Array.from({ length: 256 }, (_, byte) => byte).filter(
     byte => ![0x81, 0x8d, 0x8f, 0x90, 0x9d, 0x22].includes(byte),
   )
@@ -530,70 +515,64 @@ test.serial('a file in Windows-1252 is decoded correctly', async t => {
   for await (const { cells } of readRows(source)) t.deepEqual(cells, { a: cell, b: '€' })
 })
 
-test.serial(
-  'JSON lines are read back as written, with null as NULL and a missing field as a missing column',
-  async t => {
-    const property = fc.asyncProperty(
-      fc.array(fc.dictionary(fc.constantFrom('a', 'b', 'c'), fc.option(texts)), { minLength: 1, maxLength: 10 }),
-      async rows => {
-        const path = at(`property-${randomUUID()}.jsonl`)
-        const sink = await openSink(path, { format: 'jsonl', columns: [] })
-        await sink.write(rows)
-        await sink.close()
-        const cells: unknown[] = []
-        for await (const row of readRows(await openSource(path, undefined))) cells.push({ ...row.cells })
-        t.deepEqual(
-          cells,
-          rows.map(row => ({ ...row })),
-        )
-      },
-    )
-    await fc.assert(property, { numRuns: 50 })
-    const broken = await openSource(await file('{"a":1}\n[1]\n{"a":{}}\n\n{', 'jsonl'), undefined)
-    const problems: unknown[] = []
-    for await (const { line, problem } of readRows(broken)) problems.push([line, problem])
-    t.deepEqual(problems, [
-      [1, undefined],
-      [2, 'The line is not a JSON object.'],
-      [3, 'a must not be an object or an array.'],
-      [5, 'The line is not a JSON object.'],
-    ])
-  },
-)
+test('JSON lines are read back as written, with null as NULL and a missing field as a missing column', async t => {
+  const property = fc.asyncProperty(
+    fc.array(fc.dictionary(fc.constantFrom('a', 'b', 'c'), fc.option(texts)), { minLength: 1, maxLength: 10 }),
+    async rows => {
+      const path = at(`property-${randomUUID()}.jsonl`)
+      const sink = await openSink(path, { format: 'jsonl', columns: [] })
+      await sink.write(rows)
+      await sink.close()
+      const cells: unknown[] = []
+      for await (const row of readRows(await openSource(path, undefined))) cells.push({ ...row.cells })
+      t.deepEqual(
+        cells,
+        rows.map(row => ({ ...row })),
+      )
+    },
+  )
+  await fc.assert(property, { numRuns: 50 })
+  const broken = await openSource(await file('{"a":1}\n[1]\n{"a":{}}\n\n{', 'jsonl'), undefined)
+  const problems: unknown[] = []
+  for await (const { line, problem } of readRows(broken)) problems.push([line, problem])
+  t.deepEqual(problems, [
+    [1, undefined],
+    [2, 'The line is not a JSON object.'],
+    [3, 'a must not be an object or an array.'],
+    [5, 'The line is not a JSON object.'],
+  ])
+})
 
-test.serial(
-  '--keep-ids keeps the ids of another system, and the report names the lines whose ids can’t be kept',
-  async t => {
-    const env = await installedRegistry(t)
-    const run = async (noun: string, path: string, ...options: string[]) => {
-      const { code, stdout, stderr } = await runCli(env, [noun, 'import', path, '--json', ...options])
-      return { code, stderr, ...JSON.parse(stdout) }
-    }
-    const rows = (text: string) => ask(env.DATABASE_URL, text)
-    const list = await file('id,active,name,inep_code\n3,True,Escola 1,11000001\n618,False,Escola 2,NULL\n')
-    const report = at('ids.csv')
-    t.like(await run('organizations', list, '--report', report), { code: 6, created: 0, rejected: 2 })
-    t.regex((await readFile(report, 'utf8')).split('\n')[1]!, /id,.*--keep-ids/)
-    t.like(await run('organizations', list, '--keep-ids', '--dry-run'), { code: 0, created: 2, keepIds: true })
-    t.like(await run('organizations', list, '--keep-ids'), { code: 0, created: 2, rejected: 0, stderr: '' })
-    const wrong = await file('id,name\n2147483647,Alto\n99999999999,Telefone\n3,Outra\n650,Boa\n')
-    t.like(await run('organizations', wrong, '--keep-ids', '--report', report), { code: 6, created: 1, rejected: 3 })
-    const rejected = (await readFile(report, 'utf8')).matchAll(/,(\d+,\w+),"?[^\n]*\n/g)
-    t.deepEqual([...rejected].map(([, at]) => at).join(' '), '2,id 3,id 4,id')
+test('--keep-ids keeps the ids of another system, and the report names the lines whose ids can’t be kept', async t => {
+  const env = await installedRegistry(t)
+  const run = async (noun: string, path: string, ...options: string[]) => {
+    const { code, stdout, stderr } = await runCli(env, [noun, 'import', path, '--json', ...options])
+    return { code, stderr, ...JSON.parse(stdout) }
+  }
+  const rows = (text: string) => ask(env.DATABASE_URL, text)
+  const list = await file('id,active,name,inep_code\n3,True,Escola 1,11000001\n618,False,Escola 2,NULL\n')
+  const report = at('ids.csv')
+  t.like(await run('organizations', list, '--report', report), { code: 6, created: 0, rejected: 2 })
+  t.regex((await readFile(report, 'utf8')).split('\n')[1]!, /id,.*--keep-ids/)
+  t.like(await run('organizations', list, '--keep-ids', '--dry-run'), { code: 0, created: 2, keepIds: true })
+  t.like(await run('organizations', list, '--keep-ids'), { code: 0, created: 2, rejected: 0, stderr: '' })
+  const wrong = await file('id,name\n2147483647,Alto\n99999999999,Telefone\n3,Outra\n650,Boa\n')
+  t.like(await run('organizations', wrong, '--keep-ids', '--report', report), { code: 6, created: 1, rejected: 3 })
+  const rejected = (await readFile(report, 'utf8')).matchAll(/,(\d+,\w+),"?[^\n]*\n/g)
+  t.deepEqual([...rejected].map(([, at]) => at).join(' '), '2,id 3,id 4,id')
 
-    const head = 'id;username;state;city;role;active;termsofusage;organization_id'
-    const user = (id: number, organization: number) => `${id};ana${id};SP;Bauru;ROLE_CLIENT;0;1;${organization}`
-    const users = await file([head, user(60, 3), user(41, 650), user(43, 9)].join('\n'))
-    t.like(await run('users', users, '--keep-ids'), { code: 6, created: 2, rejected: 1 })
-    t.deepEqual(await rows('SELECT id, organization_id FROM users WHERE id > 1 ORDER BY id'), [
-      { id: 41, organization_id: 650 },
-      { id: 60, organization_id: 3 },
-    ])
-    for (const noun of ['organizations', 'users']) {
-      const out = at(`kept-${noun}.csv`)
-      t.is((await runCli(env, [noun, 'export', out])).code, 0)
-      for (const options of [[], ['--keep-ids']])
-        t.like(await run(noun, out, ...options), { code: 0, created: 0, updated: 0, rejected: 0 })
-    }
-  },
-)
+  const head = 'id;username;state;city;role;active;termsofusage;organization_id'
+  const user = (id: number, organization: number) => `${id};ana${id};SP;Bauru;ROLE_CLIENT;0;1;${organization}`
+  const users = await file([head, user(60, 3), user(41, 650), user(43, 9)].join('\n'))
+  t.like(await run('users', users, '--keep-ids'), { code: 6, created: 2, rejected: 1 })
+  t.deepEqual(await rows('SELECT id, organization_id FROM users WHERE id > 1 ORDER BY id'), [
+    { id: 41, organization_id: 650 },
+    { id: 60, organization_id: 3 },
+  ])
+  for (const noun of ['organizations', 'users']) {
+    const out = at(`kept-${noun}.csv`)
+    t.is((await runCli(env, [noun, 'export', out])).code, 0)
+    for (const options of [[], ['--keep-ids']])
+      t.like(await run(noun, out, ...options), { code: 0, created: 0, updated: 0, rejected: 0 })
+  }
+})

@@ -4,6 +4,7 @@ import { createProgram } from '../../cli/program.js'
 import { installedRegistry, jsonLines, leaves, openTerminal, runCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
 import { profileFields, profileNames, storedValues } from '../_helpers/fields.js'
+import { teardownOfFile } from '../_helpers/service.js'
 
 const all = leaves(createProgram())
 const paths = all.map(({ path }) => path)
@@ -50,10 +51,9 @@ const plenty = `
   UPDATE audit_head SET id = 1150;`
 
 let env: Record<string, string>
-const cleanUps: (() => Promise<void>)[] = []
+const hooks = teardownOfFile()
 test.before('prepare a registry with many records of each kind', async () => {
-  const t = { teardown: (work: () => Promise<void>) => void cleanUps.push(work) }
-  env = await installedRegistry(t)
+  env = await installedRegistry(hooks)
   const fields = {
     ...{ name: 'Escola Azul', email: 'e@e.example', address: 'Rua A, 1', 'inep-code': '12345678', login: 'l' },
     ...{ phone: '7', responsible: 'Ana Lima', type: 'E', website: 'https://e.example' },
@@ -62,10 +62,6 @@ test.before('prepare a registry with many records of each kind', async () => {
   const created = await runCli(env, ['organizations', 'create', ...flags])
   if (created.code !== 0) throw new Error(created.stderr)
   await ask(env.DATABASE_URL!, plenty)
-})
-
-test.after.always(async () => {
-  for (const work of cleanUps.reverse()) await work()
 })
 
 const command = (path: string) => path.split(' ')

@@ -3,7 +3,7 @@ import test from 'ava'
 import type { Warning } from '../../proto/client/index.js'
 import { openLocal } from '../_helpers/administration.js'
 import { freshDatabase, hold, installed } from '../_helpers/database.js'
-import { type SignedUp, serviceForFile, startTestService } from '../_helpers/service.js'
+import { type SignedUp, serviceForFile, startTestService, teardownOfFile } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { forge, headerOf, nowInSeconds } from '../_helpers/tokens.js'
@@ -16,14 +16,10 @@ const serial = test.serial
 const service = serviceForFile(() => ({ AUTH_LIMIT_FACTOR: '1000' }))
 /** Another process of it, whose clock the tests don’t move. */
 let issuer = ''
-const cleanUps: (() => Promise<void>)[] = []
+const hooks = teardownOfFile()
 serial.before(async () => {
-  const t = { teardown: (work: () => Promise<void>) => void cleanUps.push(work) }
-  const { http } = await spawnService(t, { DATABASE_URL: service.env.DATABASE_URL!, AUTH_LIMIT_FACTOR: '1000' })
+  const { http } = await spawnService(hooks, { DATABASE_URL: service.env.DATABASE_URL!, AUTH_LIMIT_FACTOR: '1000' })
   issuer = http
-})
-test.after.always(async () => {
-  for (const work of cleanUps.reverse()) await work()
 })
 
 serial('while the registry is unavailable for 50 s, valid tokens are accepted and revoked ones refused', async t => {

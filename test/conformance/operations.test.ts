@@ -12,6 +12,7 @@ import {
   type SignedUp,
   serviceForFile,
   signUpForm,
+  teardownOfFile,
 } from '../_helpers/service.js'
 import { forge, idOf, nowInSeconds } from '../_helpers/tokens.js'
 
@@ -44,18 +45,14 @@ let admin: string
 let questions: number[]
 /** Where the operations are served: by the process of the services, and by a gateway in a separate process. */
 const places = { 'one process': service.request, 'a separate gateway': service.request }
-const cleanUps: (() => Promise<void>)[] = []
+const hooks = teardownOfFile()
 test.before(async () => {
-  const gateway = await spawnGateway({ teardown: work => void cleanUps.push(work) }, service.grpc)
+  const gateway = await spawnGateway(hooks, service.grpc)
   places['one process'] = service.request
   places['a separate gateway'] = createRequest(gateway.http)
   admin = await service.adminToken()
   const list = await service.request('GET', '/forgotpasswords/findallforgotpasswordquestions')
   questions = list.json.map(({ id }: { id: number }) => id)
-})
-
-test.after.always(async () => {
-  for (const work of cleanUps) await work()
 })
 
 async function withAnswers(): Promise<SignedUp> {

@@ -6,7 +6,7 @@ import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { accessLines } from '../_helpers/access-lines.js'
 import { ask, type Teardown } from '../_helpers/database.js'
 import type { Front } from '../_helpers/front.js'
-import { openGrpc } from '../_helpers/grpc.js'
+import { grpcOf } from '../_helpers/grpc.js'
 import { dial, type Http2Answer, type Http2Client, openHttp2, type Place } from '../_helpers/http2.js'
 import { createRequest, password, signUpForm } from '../_helpers/service.js'
 import { patience, waitFor, within } from '../_helpers/wait.js'
@@ -78,8 +78,7 @@ export function testFront(start: (t: Teardown, divisor: number) => Promise<Front
     const { session } = await openHttp2(front.grpc)
     t.is(session.remoteSettings.maxConcurrentStreams, 128)
     session.destroy()
-    const client = openGrpc(`localhost:${port}`, credentials.createSsl(ca))
-    t.teardown(async () => client.close())
+    const client = grpcOf(t, `localhost:${port}`, credentials.createSsl(ca))
     const { keys } = await client.call(Users.method.getKeys, {}, { metadata: { 'x-forwarded-for': '203.0.113.10' } })
     t.true(keys.length > 0)
     const line = await waitFor(() => accessLines(front.service).find(({ rpc }) => String(rpc).endsWith('GetKeys')))

@@ -5,7 +5,7 @@ import { chmod, chown, lchown, mkdir, readdir, realpath, rename, rm, stat, symli
 import { createServer } from 'node:net'
 import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import test from 'ava'
+import ava from 'ava'
 import { withFolderLock } from '../../server/embedded/folder-lock.js'
 import { embeddedSecrets } from '../../server/embedded/secrets.js'
 import { ask } from '../_helpers/database.js'
@@ -16,7 +16,9 @@ import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { testWith } from '../_helpers/tools.js'
 import { within } from '../_helpers/wait.js'
 
-test.serial('simultaneous starts share one database, and the last process to end stops it', async t => {
+const test = ava.serial
+
+test('simultaneous starts share one database, and the last process to end stops it', async t => {
   const dataDir = await temporaryFolder(t)
   const members = [spawnMember(t, dataDir), spawnMember(t, dataDir)] as const
   const [mine, theirs, others] = await Promise.all([start(dataDir), urlFrom(members[0]), urlFrom(members[1])])
@@ -34,7 +36,7 @@ test.serial('simultaneous starts share one database, and the last process to end
   t.deepEqual((await readdir(dataDir)).sort(), ['database-password', 'master-key', 'postgres', 'postgres.log'])
 })
 
-test.serial('a start that finds the database stopping starts it again', async t => {
+test('a start that finds the database stopping starts it again', async t => {
   const dataDir = await temporaryFolder(t)
   let current = await start(dataDir)
   for (let round = 0; round < 5; round++) {
@@ -45,7 +47,7 @@ test.serial('a start that finds the database stopping starts it again', async t 
   await current.stop()
 })
 
-test.serial('a start that is given up, at whatever step, ends what it launched, and the next one works', async t => {
+test('a start that is given up, at whatever step, ends what it launched, and the next one works', async t => {
   const holdsLock = async (dataDir: string) => {
     const holder = spawnHolder(t, dataDir)
     for await (const _ of holder.stdout) break
@@ -78,7 +80,7 @@ test.serial('a start that is given up, at whatever step, ends what it launched, 
   }
 })
 
-test.serial('a leftover postmaster.pid with the id of another process doesn’t prevent a start', async t => {
+test('a leftover postmaster.pid with the id of another process doesn’t prevent a start', async t => {
   const dataDir = await temporaryFolder(t)
   await (await start(dataDir)).stop()
   const { uid, gid } = await stat(join(dataDir, 'postgres'))
@@ -91,7 +93,7 @@ test.serial('a leftover postmaster.pid with the id of another process doesn’t 
   await embedded.stop()
 })
 
-test.serial('concurrent starts create the secrets once, and only their owner can read them', async t => {
+test('concurrent starts create the secrets once, and only their owner can read them', async t => {
   const dataDir = join(await temporaryFolder(t), 'data')
   const [first, ...more] = await Promise.all(Array.from({ length: 8 }, () => embeddedSecrets(dataDir)))
   for (const secrets of more) t.deepEqual(secrets, first)
@@ -101,32 +103,29 @@ test.serial('concurrent starts create the secrets once, and only their owner can
   t.is((await stat(dataDir)).mode & 0o777, 0o700)
 })
 
-test.serial(
-  'neither PG… variables nor a socket of another user with the name of the lock prevents a start',
-  async t => {
-    const dataDir = await temporaryFolder(t)
-    if (process.platform === 'linux') {
-      const name = createHash('sha256')
-        .update(await realpath(dataDir))
-        .digest('hex')
-      const server = createServer()
-      await new Promise<void>(done => server.listen({ path: `\0auth-${name.slice(0, 32)}` }, done))
-      t.teardown(() => server.close())
-    }
-    const service = await spawnService(t, {
-      ...{ DATABASE_URL: '', AUTH_DATA_DIR: dataDir },
-      ...{
-        PGOPTIONS: '-c search_path=foo -c there_is_none=1',
-        PGSSLMODE: 'require',
-        PGCLIENTENCODING: 'there_is_none',
-      },
-      ...{ PGHOST: '203.0.113.1', PGPORT: '1', PGUSER: 'x', PGPASSWORD: 'x', PGDATABASE: 'x', PGAPPNAME: 'x' },
-    })
-    t.is((await createRequest(service.http)('GET', '/readyz')).status, 200)
-    service.child.kill('SIGTERM')
-    t.is(await service.ended, 0)
-  },
-)
+test('neither PG… variables nor a socket of another user with the name of the lock prevents a start', async t => {
+  const dataDir = await temporaryFolder(t)
+  if (process.platform === 'linux') {
+    const name = createHash('sha256')
+      .update(await realpath(dataDir))
+      .digest('hex')
+    const server = createServer()
+    await new Promise<void>(done => server.listen({ path: `\0auth-${name.slice(0, 32)}` }, done))
+    t.teardown(() => server.close())
+  }
+  const service = await spawnService(t, {
+    ...{ DATABASE_URL: '', AUTH_DATA_DIR: dataDir },
+    ...{
+      PGOPTIONS: '-c search_path=foo -c there_is_none=1',
+      PGSSLMODE: 'require',
+      PGCLIENTENCODING: 'there_is_none',
+    },
+    ...{ PGHOST: '203.0.113.1', PGPORT: '1', PGUSER: 'x', PGPASSWORD: 'x', PGDATABASE: 'x', PGAPPNAME: 'x' },
+  })
+  t.is((await createRequest(service.http)('GET', '/readyz')).status, 200)
+  service.child.kill('SIGTERM')
+  t.is(await service.ended, 0)
+})
 
 const spoiled: Record<string, (dataDir: string) => Promise<unknown>> = {
   'database-password is empty': dataDir => writeFile(join(dataDir, 'database-password'), ''),
@@ -135,49 +134,43 @@ const spoiled: Record<string, (dataDir: string) => Promise<unknown>> = {
   'master-key is empty': dataDir => writeFile(join(dataDir, 'master-key'), ' \n'),
   'master-key is missing': dataDir => rm(join(dataDir, 'master-key')),
 }
-test.serial(
-  'a secret of the embedded database that is missing, empty or wrong is named at once, nothing is created, and no PostgreSQL stays',
-  async t => {
-    for (const [says, spoil] of Object.entries(spoiled)) {
-      const dataDir = await temporaryFolder(t)
-      await (await start(dataDir)).stop()
-      await spoil(dataDir)
-      const before = (await readdir(dataDir)).sort()
-      const program = launch(t, await serviceEnv(t, { DATABASE_URL: '', AUTH_DATA_DIR: dataDir }))
-      t.true(await within(20_000, program.ended), says)
-      t.is(await program.ended, 1, says)
-      t.true(program.output().includes(join(await realpath(dataDir), says)), program.output())
-      t.false(program.output().includes('AUTH_MASTER_KEY'))
-      t.deepEqual((await readdir(dataDir)).sort(), before, says)
-      t.false(existsSync(join(dataDir, 'postgres/postmaster.pid')), says)
-    }
-  },
-)
+test('a secret of the embedded database that is missing, empty or wrong is named at once, nothing is created, and no PostgreSQL stays', async t => {
+  for (const [says, spoil] of Object.entries(spoiled)) {
+    const dataDir = await temporaryFolder(t)
+    await (await start(dataDir)).stop()
+    await spoil(dataDir)
+    const before = (await readdir(dataDir)).sort()
+    const program = launch(t, await serviceEnv(t, { DATABASE_URL: '', AUTH_DATA_DIR: dataDir }))
+    t.true(await within(20_000, program.ended), says)
+    t.is(await program.ended, 1, says)
+    t.true(program.output().includes(join(await realpath(dataDir), says)), program.output())
+    t.false(program.output().includes('AUTH_MASTER_KEY'))
+    t.deepEqual((await readdir(dataDir)).sort(), before, says)
+    t.false(existsSync(join(dataDir, 'postgres/postmaster.pid')), says)
+  }
+})
 
-test.serial(
-  'one process at a time has the lock of a folder, whatever its path, also after another was killed with it',
-  async t => {
-    const parent = await temporaryFolder(t)
-    const dataDir = join(parent, 'a'.repeat(200))
-    await mkdir(dataDir)
-    const [busy, overlaps] = [{ count: 0 }, { count: 0 }]
-    const once = () =>
-      withFolderLock(dataDir, async () => {
-        if (++busy.count > 1) overlaps.count++
-        await sleep(5)
-        busy.count--
-      })
-    const holder = spawnHolder(t, dataDir)
-    for await (const _ of holder.stdout) break
-    const waiting = once()
-    await sleep(200)
-    t.is(await Promise.race([waiting.then(() => 'got it'), sleep(0, 'waits')]), 'waits')
-    holder.kill('SIGKILL')
-    await Promise.all([waiting, ...Array.from({ length: 12 }, once)])
-    t.is(overlaps.count, 0)
-    t.deepEqual(await readdir(dataDir), [], 'nothing is left behind')
-  },
-)
+test('one process at a time has the lock of a folder, whatever its path, also after another was killed with it', async t => {
+  const parent = await temporaryFolder(t)
+  const dataDir = join(parent, 'a'.repeat(200))
+  await mkdir(dataDir)
+  const [busy, overlaps] = [{ count: 0 }, { count: 0 }]
+  const once = () =>
+    withFolderLock(dataDir, async () => {
+      if (++busy.count > 1) overlaps.count++
+      await sleep(5)
+      busy.count--
+    })
+  const holder = spawnHolder(t, dataDir)
+  for await (const _ of holder.stdout) break
+  const waiting = once()
+  await sleep(200)
+  t.is(await Promise.race([waiting.then(() => 'got it'), sleep(0, 'waits')]), 'waits')
+  holder.kill('SIGKILL')
+  await Promise.all([waiting, ...Array.from({ length: 12 }, once)])
+  t.is(overlaps.count, 0)
+  t.deepEqual(await readdir(dataDir), [], 'nothing is left behind')
+})
 
 const masterKey = Buffer.alloc(32).toString('base64')
 
@@ -213,27 +206,24 @@ const refusals: Record<string, (dataDir: string) => Promise<unknown>> = {
     await symlink(`${dirname(dataDir)}-none`, dirname(dataDir))
   },
 }
-test.serial(
-  'a data folder in which another user may have planted something is refused with what to do, and nothing is written',
-  async t => {
-    for (const [what, make] of Object.entries(refusals)) {
-      if (process.getuid?.() !== 0 && /another user/.test(what)) continue
-      const dataDir = join(await temporaryFolder(t), 'in', 'data')
-      await mkdir(dirname(dataDir))
-      await make(dataDir)
-      const list = async () => (await readdir(dataDir).catch(() => [])).sort()
-      const before = await list()
-      const { message } = (await t.throwsAsync(() => embeddedSecrets(dataDir), undefined, what))!
-      t.true(message.includes(dataDir), message)
-      t.regex(message, /^AUTH_DATA_DIR: .*(chown|chmod|Set it to)|: replace it|`ch(own|mod)/, what)
-      t.deepEqual(await list(), before, what)
-    }
-    // Nothing can be created there, and the process can end.
-    if (process.platform !== 'linux') return
-    const { message } = (await t.throwsAsync(() => embeddedSecrets('/proc/there/is/none')))!
-    t.regex(message, /^AUTH_DATA_DIR: \/proc\/there\/is\/none can’t be created \(ENOENT\)\. Set it to/)
-  },
-)
+test('a data folder in which another user may have planted something is refused with what to do, and nothing is written', async t => {
+  for (const [what, make] of Object.entries(refusals)) {
+    if (process.getuid?.() !== 0 && /another user/.test(what)) continue
+    const dataDir = join(await temporaryFolder(t), 'in', 'data')
+    await mkdir(dirname(dataDir))
+    await make(dataDir)
+    const list = async () => (await readdir(dataDir).catch(() => [])).sort()
+    const before = await list()
+    const { message } = (await t.throwsAsync(() => embeddedSecrets(dataDir), undefined, what))!
+    t.true(message.includes(dataDir), message)
+    t.regex(message, /^AUTH_DATA_DIR: .*(chown|chmod|Set it to)|: replace it|`ch(own|mod)/, what)
+    t.deepEqual(await list(), before, what)
+  }
+  // Nothing can be created there, and the process can end.
+  if (process.platform !== 'linux') return
+  const { message } = (await t.throwsAsync(() => embeddedSecrets('/proc/there/is/none')))!
+  t.regex(message, /^AUTH_DATA_DIR: \/proc\/there\/is\/none can’t be created \(ENOENT\)\. Set it to/)
+})
 
 testWith('root', process.getuid?.() === 0)(
   'a volume of root that a group may write to, as Kubernetes makes it, is used',

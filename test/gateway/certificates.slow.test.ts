@@ -9,7 +9,7 @@ import { credentials } from '@grpc/grpc-js'
 import test, { type ExecutionContext } from 'ava'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { type Authority, createAuthority } from '../_helpers/certificates.js'
-import { openGrpc } from '../_helpers/grpc.js'
+import { grpcOf } from '../_helpers/grpc.js'
 import { authority, ca, issue, openTls, startOverTls } from '../_helpers/over-tls.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
@@ -45,8 +45,7 @@ test('replaced certificates apply to new connections on every port, and earlier 
   const agent = new Agent({ keepAlive: true, maxSockets: 1, ca })
   t.teardown(() => agent.destroy())
   const { key, cert } = authority.issue({ name: 'some-app' })
-  const grpc = openGrpc(server.grpc, credentials.createSsl(ca, key, cert))
-  t.teardown(() => grpc.close())
+  const grpc = grpcOf(t, server.grpc, credentials.createSsl(ca, key, cert))
   const used: unknown[] = []
   const useAll = async () => {
     const [response] = await once(get(`https://localhost:${port}/healthz`, { agent }), 'response')
@@ -147,8 +146,7 @@ test('gateway and server take new certificates of a new authority without a rest
   t.is(await ask(), '503')
   server.child.kill('SIGCONT')
   await waitForValue(ask, '200')
-  const old = openGrpc(server.grpc, credentials.createSsl(next.certificate, ...keyAndCert(authority)))
-  t.teardown(() => old.close())
+  const old = grpcOf(t, server.grpc, credentials.createSsl(next.certificate, ...keyAndCert(authority)))
   await t.throwsAsync(old.call(Users.method.existsByUsername, { username: 'x' }, { deadline: Date.now() + 3000 }))
 })
 

@@ -4,7 +4,6 @@ import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { createServer as createHttp2Server, type ServerHttp2Stream } from 'node:http2'
 import type { AddressInfo } from 'node:net'
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { DescMethodUnary } from '@bufbuild/protobuf'
 import { Code, type ConnectError } from '@connectrpc/connect'
 import { status } from '@grpc/grpc-js'
@@ -15,12 +14,14 @@ import { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Transaction } from '../../server/database/database.js'
+import { createScheduler, noHashing, schedulerLimits } from '../../server/limits/scheduler.js'
 import { programs, spawnGateway, spawnServer } from '../_helpers/apart.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
 import type { Teardown } from '../_helpers/database.js'
+import { openGateway } from '../_helpers/gateway.js'
 import { lockWaiters } from '../_helpers/models.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
-import { createRequest, serviceForFile, type TestService } from '../_helpers/service.js'
+import { createRequest, serviceForFile, type TestService, teardownOfFile } from '../_helpers/service.js'
 import { type Program, signalUntilEnded, spawnService } from '../_helpers/spawned.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
@@ -36,13 +37,9 @@ async function gatewayAt(t: Teardown, target: string, env: Record<string, string
 }
 
 let request: TestService['request']
-const cleanUps: (() => Promise<void>)[] = []
+const hooks = teardownOfFile()
 test.before(async () => {
-  const hooks = { teardown: (work: () => Promise<void>) => void cleanUps.push(work) }
   request = (await gatewayAt(hooks, service.grpc)).request
-})
-test.after.always(async () => {
-  for (const work of cleanUps.reverse()) await work()
 })
 
 test.serial('what is no operation of the contract works, too', async t => {
@@ -255,17 +252,32 @@ test('a call that its client gives up is left to the server, and one canceled ea
   const transport = createRemoteTransport({ target })
   t.teardown(() => transport.close())
   const canceler = new AbortController()
-  const call = () => t.throwsAsync<ConnectError>(transport.unary(rpc, canceler.signal, 1_000, undefined, {}))
-  const first = call()
+  const call = (signal?: AbortSignal) => t.throwsAsync<ConnectError>(transport.unary(rpc, signal, 4_000, undefined, {}))
+  const first = call(canceler.signal)
   await waitForValue(() => calls.length, 1)
   canceler.abort()
-  t.is((await call()).code, Code.Canceled)
-  await sleep(1_500)
+  t.is((await call(canceler.signal)).code, Code.Canceled)
+  // On the same connection: the end of the first stream would have come before.
+  const second = call()
+  await waitForValue(() => calls.length, 2)
   t.false(calls[0]!.closed)
-  t.is((await first).code, Code.DeadlineExceeded)
-  await waitFor(() => calls[0]!.closed)
-  t.is(calls.length, 1)
+  for (const each of [first, second]) t.is((await each).code, Code.DeadlineExceeded)
+  await waitFor(() => calls.every(({ closed }) => closed))
+  t.is(calls.length, 2)
 })
+
+for (const path of ['/forgotpasswords/loginbyusernameandanswers', '/users/login'])
+  test(`${path}: a call that waits for a hash holds no slot of the gateway`, async t => {
+    const { calls, target } = await silentServer(t)
+    const transport = createRemoteTransport({ target })
+    t.teardown(() => transport.close())
+    const scheduler = createScheduler(schedulerLimits, noHashing)
+    const { request } = await openGateway(t, {}, { transport, scheduler })
+    const query = { username: 'ana', password: 'x' }
+    void request('POST', path, { query, ...(path !== '/users/login' && { body: [] }) }).catch(() => {})
+    await waitForValue(() => calls.length, 1)
+    t.is(scheduler.stats().running, 0)
+  })
 
 test('the remote transport accepts headers in any form, and each response has its own headers', async t => {
   const transport = remote(t)

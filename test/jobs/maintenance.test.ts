@@ -26,6 +26,13 @@ test('a maintenance run keeps e-mails of another registry in the same folder, wh
   const userId = await addUser(models, 'ana', 'ROLE_ADMIN', 'ana@example.org')
   const parameters = { userId, at: '2026-11-21T12:00:00Z', address: '192.0.2.1' }
   await models.emails.add({ kind: 'password-changed', stage: 'requested', parameters }, 'en')
+  await sendAll(models, dataDir)
+  await maintenance(t, other, never, { dataDir }).round()
+  t.is((await readdir(join(dataDir, 'mail'))).length, 1)
+})
+
+/** Writes all queued e-mails to the folder. */
+async function sendAll(models: Models, dataDir: string): Promise<void> {
   const settings = {
     mailFrom: 'auth@localhost',
     issuer: undefined,
@@ -33,13 +40,12 @@ test('a maintenance run keeps e-mails of another registry in the same folder, wh
     recoveryEmail: 'registered',
     limitFactor: 1,
     timeZone: 'UTC',
+    smtpUrl: undefined,
   } as const
-  const sender = startMail(models, { ...settings, smtpUrl: undefined }, log, Date.now)
+  const sender = startMail(models, settings, log, Date.now)
   await waitForValue(async () => (await texts(models, 'SELECT id::text AS text FROM emails')).length, 0)
   await sender.close()
-  await maintenance(t, other, never, { dataDir }).round()
-  t.is((await readdir(join(dataDir, 'mail'))).length, 1)
-})
+}
 
 /** Maintenance that runs on demand. */
 function maintenance(
@@ -162,17 +168,7 @@ test('a maintenance run deletes e-mails from the folder that are older than 30 d
     { kind: 'administration', stage: 'ready', parameters: { userId: ana, subjectId: bia, ...details } },
     'en',
   )
-  const settings = {
-    mailFrom: 'auth@localhost',
-    issuer: undefined,
-    dataDir,
-    recoveryEmail: 'registered',
-    limitFactor: 1,
-    timeZone: 'UTC',
-  } as const
-  const sender = startMail(models, { ...settings, smtpUrl: undefined }, log, Date.now)
-  await waitForValue(async () => (await texts(models, 'SELECT id::text AS text FROM emails')).length, 0)
-  await sender.close()
+  await sendAll(models, dataDir)
   /** Files by their content. */
   const files = async () => {
     const all = await Promise.all(
@@ -344,6 +340,25 @@ test('the hashing of imported answers goes on soon after an error, and after all
   t.teardown(startWrapping(models, { wrap: () => outcomes.shift()!() }, log, times))
   await waitForValue(() => texts(models, 'SELECT answer_hash AS text FROM answers'), ['hashed'])
   t.is(outcomes.length, 0)
+})
+
+test('while the main thread is busy, the hashing of answers rests four times as long as it worked', async t => {
+  const models = await openModels(t)
+  const begun: number[] = []
+  const questions = {
+    ...models.questions,
+    lastKeyed: async () => (begun.push(performance.now()) > 1 ? 0 : 1),
+    keyed: async () => [{ userId: 1, questionId: 1, keyed: 'x' }],
+    wrap: async () => {},
+  }
+  const work = 50
+  const wrap = async () => {
+    for (const end = performance.now() + work; performance.now() < end; );
+    return 'hashed'
+  }
+  t.teardown(startWrapping({ questions }, { wrap }, log, { first: 0, interval: 1e9, afterFailure: 1e9 }))
+  await waitForValue(() => begun.length, 2)
+  t.true(begun[1]! - begun[0]! >= 5 * work - 1, String(begun))
 })
 
 test('a sign-in doesn’t wait behind answers that are to be hashed, and a stop ends the round', async t => {

@@ -13,10 +13,10 @@ import { createUndeclaredProxies } from '../../server/observability/undeclared-p
 import { accessLines, accessOf, launchGateway } from '../_helpers/access-lines.js'
 import { openSignedIn } from '../_helpers/administration.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
-import { openGrpc } from '../_helpers/grpc.js'
+import { grpcOf } from '../_helpers/grpc.js'
 import { scrape } from '../_helpers/metrics.js'
 import { sendRaw } from '../_helpers/raw.js'
-import { createRequest, password, signUpForm, startTestService } from '../_helpers/service.js'
+import { createRequest, password, signUpForm, startTestService, teardownOfFile } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
 import { type Spawned, spawnService } from '../_helpers/spawned.js'
 import { idOf } from '../_helpers/tokens.js'
@@ -27,12 +27,9 @@ const traceparent = `00-${traceId}-b7ad6b7169203331-01`
 
 // Those tests share it that look for lines by the ids of their requests.
 let shared: Spawned
-const cleanUps: (() => Promise<void>)[] = []
+const hooks = teardownOfFile()
 test.before(async () => {
-  shared = await spawnService({ teardown: work => void cleanUps.push(work) })
-})
-test.after.always(async () => {
-  for (const work of cleanUps.reverse()) await work()
+  shared = await spawnService(hooks)
 })
 
 const login = async ({ http }: Spawned) => {
@@ -65,8 +62,7 @@ test('a call logs one line at info: RPC, outcome, milliseconds, caller and netwo
   await request('POST', '/auth.v1.Users/GetMe', { token, body: {}, ...from('connect') })
   const form = signUpForm({ username: 'muito-secreta', nickname: 'apelido secreto' })
   await request('POST', '/users/signup', { body: form, ...from('up') })
-  const grpc = openGrpc(shared.grpc)
-  t.teardown(async () => grpc.close())
+  const grpc = grpcOf(t, shared.grpc)
   const metadata = { 'x-request-id': 'grpc', 'x-forwarded-for': '192.0.2.9', traceparent }
   await grpc.call(Users.method.getMe, {}, { token, metadata })
 
@@ -177,8 +173,7 @@ test('a gRPC caller with a certificate is named by the certificate, a gateway is
   const service = await spawnService(t, { AUTH_TLS_CERT: cert, AUTH_TLS_KEY: key, AUTH_TLS_CA: ca })
   for (const name of ['reports', 'auth-gateway']) {
     const own = authority.issue({ name })
-    const grpc = openGrpc(service.grpc, credentials.createSsl(authority.certificate, own.key, own.cert))
-    t.teardown(async () => grpc.close())
+    const grpc = grpcOf(t, service.grpc, credentials.createSsl(authority.certificate, own.key, own.cert))
     // Only a gateway can set the request id.
     await grpc.call(Users.method.existsByNickname, { nickname: 'x' }, { metadata: { 'x-request-id': 'named' } })
   }
@@ -366,8 +361,7 @@ test('an untrusted proxy causes a warning once an hour, and appears in the metri
 
 test('over gRPC an untrusted proxy is detected, and no service that forwards addresses, whose calls without one are logged once', async t => {
   const service = await start(t)
-  const client = openGrpc(service.grpc)
-  t.teardown(async () => client.close())
+  const client = grpcOf(t, service.grpc)
   const send = async (metadata: Record<string, string>) => {
     for (let n = 0; n < 60; n++) await client.call(Users.method.getKeys, {}, { metadata })
     service.pass(61)

@@ -1,7 +1,7 @@
 /** Replicas that freeze or die at the worst moment: no other replica waits for them, and no acknowledged write is lost. */
 import test, { type ExecutionContext } from 'ava'
 import { ask, hold } from '../_helpers/database.js'
-import { lockWaiters } from '../_helpers/models.js'
+import { lockWaiters, sealed } from '../_helpers/models.js'
 import { createRequest, password, signUpForm, startTestService, type TestService } from '../_helpers/service.js'
 import { spawnService } from '../_helpers/spawned.js'
 import { waitFor, within } from '../_helpers/wait.js'
@@ -18,12 +18,6 @@ const replica = (t: ExecutionContext, { env }: TestService) => {
 /** Waits until a statement waits for a lock. */
 const blocked = ({ registry }: TestService, like: string) =>
   waitFor(async () => (await lockWaiters(registry.database, like)) > 0)
-
-const sealed = ({ registry }: TestService) =>
-  waitFor(async () => {
-    const found = await registry.audit.verify()
-    return found.staged === 0 && found
-  })
 
 test('a replica that freezes during a sign-up blocks no other replica: none of 20 logins there hangs', async t => {
   const service = await startTestService(t)

@@ -9,7 +9,7 @@ import { sql } from '../../server/database/sql.js'
 import { allPages, anotherAdministrator, openLocal, signedInForFile } from '../_helpers/administration.js'
 import type { Teardown } from '../_helpers/database.js'
 import { profileFields } from '../_helpers/fields.js'
-import { grpcForFile, openGrpc } from '../_helpers/grpc.js'
+import { grpcForFile, grpcOf } from '../_helpers/grpc.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { password, type SignedUp, serviceForFile, serviceWithClock, startTestService } from '../_helpers/service.js'
@@ -236,8 +236,7 @@ test('a malformed page is refused, and so is the page token of another account',
 
 test('GetMe returns on request the sign-in before that of its session, over gRPC and Connect, and never over HTTP', async t => {
   const own = await serviceWithClock(t)
-  const grpc = openGrpc(own.grpc)
-  t.teardown(async () => grpc.close())
+  const grpc = grpcOf(t, own.grpc)
   const { username, token: first } = await own.signUp('ROLE_CLIENT')
   const began = own.clock.now()
   const logIn = async (address: string, secret = password) => {

@@ -2,12 +2,12 @@
 import { randomBytes, randomInt, randomUUID } from 'node:crypto'
 import type { MessageInitShape } from '@bufbuild/protobuf'
 import test, { type ExecutionContext } from 'ava'
-import pg from 'pg'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { sql } from '../../server/database/sql.js'
 import { newServiceKey } from '../../server/models/service.js'
 import { allPages } from '../_helpers/administration.js'
-import { type GrpcClient, grpcForFile, openGrpc, refusalOf } from '../_helpers/grpc.js'
+import { recordStatements } from '../_helpers/database.js'
+import { type GrpcClient, grpcForFile, grpcOf, refusalOf } from '../_helpers/grpc.js'
 import { suspend } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
 import { openSchool } from '../_helpers/school.js'
@@ -33,8 +33,7 @@ const byName = (value: string) => ({ user: { case: 'username' as const, value } 
 const byId = (value: number) => ({ user: { case: 'id' as const, value } })
 
 function openClient(t: ExecutionContext, { grpc }: TestService): GrpcClient {
-  const opened = openGrpc(grpc)
-  t.teardown(() => opened.close())
+  const opened = grpcOf(t, grpc)
   return opened
 }
 
@@ -181,13 +180,8 @@ test.serial(
       reasonOf(client.call(getUser, { id: 1 }, { token, metadata: { 'x-forwarded-for': from } }))
     t.is(await ask(known), 'OK')
 
-    const statements: string[] = []
-    const reads = () => statements.filter(name => name === 'service-key-holder').length
-    const own = pg.Client.prototype.query
-    pg.Client.prototype.query = function (this: pg.Client, ...given: unknown[]) {
-      statements.push(String((given[0] as { name?: string })?.name))
-      return Reflect.apply(own, this, given)
-    } as typeof own
+    const statements = recordStatements()
+    const reads = () => statements.names.filter(name => name === 'service-key-holder').length
     try {
       const wrong = Array.from({ length: 60 }, () => `authsvc_${randomBytes(32).toString('base64url')}`)
       for (const token of [...wrong.slice(0, 10), ...wrong.slice(0, 10)]) t.is(await ask(token), 'INVALID_TOKEN')
@@ -195,9 +189,9 @@ test.serial(
       // 30 for the address, one of them with the valid key.
       for (const [n, token] of wrong.entries()) t.is(await ask(token), n < 29 ? 'INVALID_TOKEN' : 'TOO_MANY_ATTEMPTS')
     } finally {
-      pg.Client.prototype.query = own
+      statements[Symbol.dispose]()
     }
-    const asked = statements.filter(name => /^(service|attempt|bucket|user)(?!.*prune)/.test(name))
+    const asked = statements.names.filter(name => /^(service|attempt|bucket|user)(?!.*prune)/.test(name))
     t.deepEqual(asked, Array(29).fill('service-key-holder'))
 
     // An already used key still works, also after it is read again, and other keys work from other addresses.

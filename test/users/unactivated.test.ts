@@ -9,6 +9,8 @@ import { startMaintenance } from '../../server/jobs/maintenance.js'
 import { createLog } from '../../server/observability/log.js'
 import { usernameKey } from '../../server/rules/names.js'
 import { openLocal } from '../_helpers/administration.js'
+import { hold } from '../_helpers/database.js'
+import { waits } from '../_helpers/models.js'
 import {
   password,
   type SignedUp,
@@ -191,6 +193,19 @@ test('a maintenance run erases a limited number, the longest unseen first, and c
   t.deepEqual(await present(service, users), [])
   const events = await service.registry.audit.list({ action: 'user.erase', limit: 20 })
   t.deepEqual([events.length, new Set(events.map(({ subject_id }) => subject_id)).size], [9, 9])
+})
+
+test('a round erases nobody once the clock has leapt, even if it began before', async t => {
+  const service = await start(t)
+  const users = { silent: await service.signUp('ROLE_CLIENT', signUpForm()) }
+  const blocker = await hold(t, service.env.DATABASE_URL!)
+  await blocker.query('BEGIN; LOCK TABLE mailed_keys')
+  const running = round(t, service)
+  await waitFor(() => waits(service.registry.database))
+  await service.clock.leap(91 * day)
+  await blocker.query('COMMIT')
+  await running
+  t.deepEqual(await present(service, users), ['silent'])
 })
 
 test('a sign-in neither waits for a concurrent change of the account nor fails because of it', async t => {
