@@ -6,8 +6,10 @@ import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { createAdministrators } from './access/administrator.js'
+import { createAdministratorSessions } from './access/administrator-session.js'
 import { createCallers } from './access/caller.js'
 import { createKeyring } from './access/keyring.js'
+import { createSeals } from './access/seals.js'
 import { createServiceKeys } from './access/service-keys.js'
 import { createSignIns } from './access/sign-in.js'
 import { createTokens } from './access/tokens.js'
@@ -47,7 +49,6 @@ import { createEmailRequests } from './limits/email-requests.js'
 import { createKnownAccounts } from './limits/known-accounts.js'
 import { createRateLimits } from './limits/rate-limits.js'
 import type { Registry } from './models/define-models.js'
-import { adminTokenTtl } from './models/signing-key.js'
 import type { TokenIssuer } from './models/token-issuer.js'
 import type { UndeclaredProxies } from './observability/undeclared-proxy.js'
 import { createNotifyOwner } from './outbox/notice.js'
@@ -59,7 +60,7 @@ import { administrationPolicies } from './policy/administration.js'
 import { changesPolicies } from './policy/changes.js'
 import { forgotPasswordsPolicies } from './policy/forgotpasswords.js'
 import { usersPolicies } from './policy/users.js'
-import { administrationAudience, type Settings } from './process/settings.js'
+import type { Settings } from './process/settings.js'
 import { createOrganizationRegistrar } from './registration/organizations.js'
 import { createRegistrar } from './registration/registrar.js'
 import { chooseLocale as selectLocale } from './requests/locale.js'
@@ -107,7 +108,7 @@ export function createHashing(
 ) {
   const rateLimits = createRateLimits({ ...registry, factor, now })
   const pool = createPool({ ...options, cost, recentCount: rateLimits.recentCount, onRefused: rateLimits.countRefusal })
-  return { rateLimits, pool, passwords: createPasswords({ pepper: registry.masterKey.pepper, cost, pool }) }
+  return { rateLimits, pool, passwords: createPasswords({ masterKey: registry.masterKey, cost, pool }) }
 }
 
 /** Makes all RPCs of a process. */
@@ -116,26 +117,16 @@ export function createApplication(deps: ApplicationDeps) {
   const { limitFactor: factor, passwordMinLength: minLength, passwordDenylist: denylistFile, timeZone } = settings
   const { database, masterKey, counterKeys, users, administeredUsers, userBatches, formerUsernames } = registry
   const { attempts, audit, buckets, changeFeed, emailQuotas, emails, erasure, imports, mailedKeys } = registry
-  const { organizations, questions, services, signingKeys, tokenIssuers, totpSecrets, userData } = registry
+  const { organizations, questions, sealingKeys, services, signingKeys, tokenIssuers, totpSecrets, userData } = registry
   const { rateLimits, pool, passwords } = hashing
   const { issuer, audience } = tokenIssuer
   const { log } = common
 
   const keyring = createKeyring(signingKeys, now, processNow)
   const tokens = createTokens({ ...tokenIssuer, keyring, ttl: settings.tokenTtl, now })
-  const adminTokens = createTokens({
-    issuer,
-    audience: administrationAudience,
-    unactivated: false,
-    keyring,
-    ttl: adminTokenTtl,
-    ownTtl: true,
-    // A session by answers or a mailed key never opens Administration.
-    methods: ['pwd'],
-    now,
-  })
   const callers = createCallers(tokens, users)
-  const administrators = createAdministrators({ callers: createCallers(adminTokens, users), now })
+  const administratorSessions = createAdministratorSessions({ seals: createSeals(sealingKeys, processNow), now })
+  const administrators = createAdministrators({ sessions: administratorSessions, users, now })
   const serviceKeys = createServiceKeys({ services, ...settings, rateLimits, log, now: processNow })
   const knownAccounts = createKnownAccounts(attempts)
   const signIns = createSignIns({ database, attempts, counterKeys, rateLimits, knownAccounts, pool, passwords, factor })
@@ -190,7 +181,15 @@ export function createApplication(deps: ApplicationDeps) {
   }
   const importDeps = { imports, pool, masterKey, settings, rowsOf }
   const administrationRpcs = {
-    ...sessionRpcs({ ...userChanges, signIns, oneTimeCodes, adminTokens, totpSecrets, issuer, now }),
+    ...sessionRpcs({
+      ...userChanges,
+      signIns,
+      oneTimeCodes,
+      sessions: administratorSessions,
+      totpSecrets,
+      issuer,
+      now,
+    }),
     ...userReadRpcs({ administeredUsers, masterKey, references, openPage, rateLimits }),
     ...userCreateUpdateRpcs({ ...userChanges, ...form, passwords }),
     ...userStateRpcs(userChanges),
@@ -202,12 +201,12 @@ export function createApplication(deps: ApplicationDeps) {
     ...organizationRpcs({ organizations, users, references, organizationRegistrar, settings, openPage }),
     ...questionRpcs({ questions, references, openPage }),
     ...serviceRpcs({ services, tokenIssuers, openPage, now }),
-    ...signingKeyRpcs({ signingKeys, questions, tokenIssuers, services, settings }),
+    ...signingKeyRpcs({ signingKeys, sealingKeys, questions, tokenIssuers, services, settings }),
     ...queuedEmailRpcs({ emails, openPage, settings }),
     ...importRpcs({ imports, users, pool, openPage }),
     importBatch: importBatch(importDeps),
     finishImport: finishImport(importDeps),
-    ...secretRpcs({ userBatches, organizations }),
+    ...secretRpcs({ userBatches, organizations, passwords }),
     ...auditLogRpcs({ references, audit, users, openPage }),
     ...deploymentRpcs({ database, settings }),
     diagnose: diagnose({ ...registry, settings, undeclaredProxies }),

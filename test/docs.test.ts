@@ -5,6 +5,8 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import test from 'ava'
 import { settingNames } from '../server/process/settings.js'
+import { organizationFields } from '../server/rules/organization.js'
+import { profile } from '../server/rules/profile.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const read = (name: string) => readFileSync(`${root}/${name}`, 'utf8')
@@ -18,6 +20,16 @@ const documents = [
 test('docs/settings.md describes every setting', t => {
   const described = [...read('docs/settings.md').matchAll(/^\| `([A-Z_]+)` \| .* \| (\S.*) \|$/gm)]
   t.deepEqual(described.map(([, name]) => name!).sort(), [...settingNames].sort())
+})
+
+test('docs/imports.md describes every column of an organization and of a profile', t => {
+  const [, organizations = '', users = ''] = read('docs/imports.md').split(/^## Columns: .*$/m)
+  const described = (text: string) => [...text.matchAll(/^\| `(\w+)` \| \S/gm)].map(([, name]) => name!)
+  for (const [text, fields] of [
+    [organizations, organizationFields],
+    [users, Object.values(profile)],
+  ] as const)
+    for (const { field } of fields) t.true(described(text).includes(field), `Describe ${field}.`)
 })
 
 for (const [promise, script, ...options] of [

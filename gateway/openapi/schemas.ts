@@ -1,6 +1,9 @@
 /** JSON Schemas of messages, as requests and answers over HTTP have them. */
 import { type DescField, type DescMessage, ScalarType } from '@bufbuild/protobuf'
 import { FeatureSet_FieldPresence } from '@bufbuild/protobuf/wkt'
+import { type OrganizationField, organizationFields as organization } from '../../server/rules/organization.js'
+import { type ProfileRow, profile } from '../../server/rules/profile.js'
+import { maxLengths } from '../../server/rules/sizes.js'
 import { organizationFields, type Revision } from '../routes.js'
 import type { Comments } from './comments.js'
 
@@ -64,7 +67,7 @@ export function createSchemas(revision: Revision, comments: Comments): Schemas {
     switch (scalar) {
       case ScalarType.STRING:
         // Revision 1.0.0 has it without a format.
-        return { type: 'string', ...(isKey(field) && revision === '1.0.2' && { format: 'uuid' }) }
+        return { type: 'string', ...(isKey(field) && revision === '1.0.2' && { format: 'uuid' }), ...sizeOf(field) }
       case ScalarType.BOOL:
         return { type: 'boolean' }
       case ScalarType.INT32:
@@ -100,6 +103,16 @@ export function createSchemas(revision: Revision, comments: Comments): Schemas {
 function isHidden({ parent, jsonName }: DescField, revision: Revision): boolean {
   const only = parent.name === 'PartnerOrganization' ? organizationFields[jsonName] : undefined
   return only !== undefined && only !== revision
+}
+
+/** The maximum length of a field that takes any text: what a `check` permits is in the comment of the field. */
+function sizeOf({ parent, name }: DescField): Schema {
+  const isOrganization = parent.name === 'PartnerOrganization'
+  if (!isOrganization && !/^(User|SignUpRequest|Profile)$/.test(parent.name)) return {}
+  const of: readonly (ProfileRow | OrganizationField)[] = isOrganization ? organization : Object.values(profile)
+  const row = of.find(({ field }) => field === name)
+  if (!row || row.check || row.kind === 'day' || row.kind === 'number') return {}
+  return { maxLength: row.longest ?? maxLengths.text }
 }
 
 /** Whether the field is a key in an answer. */

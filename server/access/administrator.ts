@@ -2,13 +2,14 @@
 // the database itself.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { AuditEvent } from '../models/audit.js'
-import type { User } from '../models/user.js'
+import type { User, Users } from '../models/user.js'
+import { administratorUser } from '../models/user-state.js'
 import type { AdministrationPolicy } from '../policy/row.js'
 import type { CallingService, IncomingCall } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
-import { auditContext, type Callers } from './caller.js'
+import { type AdministratorSession, type AdministratorSessions, refuseSession } from './administrator-session.js'
+import { auditContext, presentedToken } from './caller.js'
 import { permitAdministeringService, permitSignIn } from './permissions.js'
-import type { Claims } from './tokens.js'
 
 /** The caller of an RPC of Administration. */
 export interface Administrator {
@@ -18,8 +19,8 @@ export interface Administrator {
   readonly service?: CallingService
   /** Whether answers contain activation and provider keys: never to a service. */
   readonly seesKeys: boolean
-  /** Claims of the token of the administrator. */
-  readonly claims?: Claims
+  /** The session of the administrator. */
+  readonly session?: AdministratorSession
   /** Fields that all audit events of the call share: actor, client address and request. */
   readonly auditContext: Pick<AuditEvent, 'actor' | 'actor_id' | 'address' | 'request_id'>
   /** The reason given on the database itself. */
@@ -36,12 +37,17 @@ export interface Administrator {
 /** Identifies administrators. */
 export type Administrators = ReturnType<typeof createAdministrators>
 
-/** Identifies administrators by tokens that `callers` verifies; `now` is a clock in ms since 1970. */
-export function createAdministrators({ callers, now }: { callers: Callers; now: () => number }) {
+/** Identifies administrators among `users` by the tokens of `sessions`; `now` is a clock in ms since 1970. */
+export function createAdministrators(deps: {
+  sessions: AdministratorSessions
+  users: Pick<Users, 'findSessionHolder'>
+  now: () => number
+}) {
+  const { sessions, users, now } = deps
   return {
     /**
      * Returns the caller of an RPC. Refuses with ACCESS_DENIED without a token and a service without a scope of the row,
-     * and with INVALID_TOKEN unless the token is for this audience and its user is an active ROLE_ADMIN.
+     * and with INVALID_TOKEN unless the token is of a session of Administration and its user is an active ROLE_ADMIN.
      */
     async identify(policy: AdministrationPolicy, call: IncomingCall): Promise<Administrator> {
       const { local } = call
@@ -66,18 +72,20 @@ export function createAdministrators({ callers, now }: { callers: Callers; now: 
           justify() {},
         }
       }
-      const claims = await callers.claimsOf(call)
-      const { user, admin, enrolled } = (await callers.identify(call, claims)).caller
-      if (!admin) refuse(Reason.INVALID_TOKEN)
-      // `otp` always refers to the present secret: enrolling ends all earlier sessions.
-      const withCode = !enrolled || claims.amr.includes('otp')
+      const session = await sessions.read(presentedToken(call))
+      const user = await users.findSessionHolder(session.userId, session.keyId)
+      if (user?.tokenGeneration !== session.generation || !administratorUser.of(user)) refuseSession()
+      // For the access log.
+      call.user = user.id
+      // The code always belongs to the present secret: enrolling ends all earlier sessions.
+      const withCode = !user.enrolled || session.withCode
       return {
         user,
         seesKeys: true,
-        claims,
+        session,
         auditContext: auditContext(call, user),
         permitSignIn(concerned = []) {
-          const secondsAgo = Math.floor(now() / 1000) - claims.auth_time
+          const secondsAgo = Math.floor(now() / 1000) - session.startedAt
           permitSignIn(policy, { secondsAgo, withCode }, concerned)
         },
         justify() {},

@@ -30,15 +30,8 @@ export function createCallers(tokens: Tokens, users: Pick<Users, 'findTokenHolde
      * Verifies the token of a call without the database: the token may be revoked and its user gone. Refuses with
      * ACCESS_DENIED without a token, and with INVALID_TOKEN for one that isn't genuine or has expired.
      */
-    claimsOf(call: IncomingCall): Promise<Verified> {
-      // RPCs for services don't get here: this one takes tokens of users only.
-      if (call.service) refuse(Reason.ACCESS_DENIED)
-      const token = tokenIn(call)
-      if (!token) {
-        // A `Bearer` value that can't be a token counts as a bad token, any other header as none.
-        refuse(/^Bearer +\S/i.test(call.authorization ?? '') ? Reason.INVALID_TOKEN : Reason.ACCESS_DENIED)
-      }
-      return tokens.verify(token)
+    async claimsOf(call: IncomingCall): Promise<Verified> {
+      return tokens.verify(presentedToken(call))
     },
     /**
      * The device that a call comes from, by the token of an earlier session, which may have expired (a device cookie, as OWASP
@@ -79,6 +72,15 @@ export function createCallers(tokens: Tokens, users: Pick<Users, 'findTokenHolde
       return caller && { caller, claims }
     },
   }
+}
+
+/** The token that a call presents. Refuses with ACCESS_DENIED without one, and with INVALID_TOKEN what can't be a token. */
+export function presentedToken(call: IncomingCall): string {
+  // RPCs for services don't get here: this one takes tokens of users only.
+  if (call.service) refuse(Reason.ACCESS_DENIED)
+  // A `Bearer` value that can't be a token counts as a bad token, any other header as none.
+  const reason = /^Bearer +\S/i.test(call.authorization ?? '') ? Reason.INVALID_TOKEN : Reason.ACCESS_DENIED
+  return tokenIn(call) ?? refuse(reason)
 }
 
 /** The token that a call presents. */

@@ -8,7 +8,7 @@ import { tooLong } from '../rules/sizes.js'
 import type { Passed } from './gate.js'
 import type { Keyring } from './keyring.js'
 
-/** Authentication methods (RFC 8176): password, answers to security questions, and mailed key or one-time code. */
+/** Authentication methods (RFC 8176): password, answers to security questions, and mailed key. */
 type Method = 'pwd' | 'kba' | 'otp'
 
 /** Seconds of a session from its sign-in, over all refreshes of its token. The first token by password may last longer. */
@@ -33,7 +33,7 @@ export interface Claims {
   readonly jti: string
   /** Start of the session, seconds since 1970. */
   readonly auth_time: number
-  readonly amr: readonly [Method, ...Method[]]
+  readonly amr: readonly [Method]
   /** The role of the user; none while it isn't activated. */
   readonly roles: readonly [string] | readonly []
   readonly username: string
@@ -62,11 +62,9 @@ interface Holder {
 
 /** The sign-in that a token and its refreshed successors come from. */
 export interface Session {
-  /** Absent: a new session. Administration, which refreshes no token, has none. */
+  /** Absent: a new session. */
   readonly id?: string
   readonly method: Method
-  /** The second factor: the one-time code of an administrator. */
-  readonly second?: Method
   /** Seconds since 1970. */
   readonly startedAt: number
 }
@@ -108,19 +106,12 @@ export function createTokens(deps: {
   issuer: string
   /** The audience of tokens of activated users. */
   audience: string
-  /** Whether users who aren't activated get tokens, whose audience is the issuer. Default true. */
-  unactivated?: boolean
   /** Lifetime in seconds. */
   ttl: number
-  /** Whether `ttl` limits lifetimes instead of the `tokenTtl` of the keys. Default false. */
-  ownTtl?: boolean
-  /** Methods whose sessions are accepted. Default all. */
-  methods?: readonly Method[]
   now?: () => number
 }) {
-  const { keyring, issuer, audience, unactivated = true, ttl, ownTtl = false } = deps
-  const { methods = everyMethod, now = Date.now } = deps
-  const audiences: [string, ...string[]] = unactivated ? [audience, issuer] : [audience]
+  const { keyring, issuer, audience, ttl, now = Date.now } = deps
+  const audiences: [string, ...string[]] = [audience, issuer]
   const verified = new LRUCache<string, Verified>(maxEntries(maxCached))
   const seconds = () => Math.floor(now() / 1000)
 
@@ -132,11 +123,11 @@ export function createTokens(deps: {
     // A token with critical extensions that the verifier doesn't implement is invalid (RFC 7515, 4.1.11).
     if (typeof header?.kid !== 'string' || !isAccessToken || header.crit !== undefined) refuse(Reason.INVALID_TOKEN)
     const { iat, exp } = (decoded?.payload ?? {}) as jwt.JwtPayload
-    const key = await keyring.find(header.kid, ownTtl ? 0 : Number(exp) - Number(iat))
+    const key = await keyring.find(header.kid, Number(exp) - Number(iat))
     if (!key) refuse(Reason.INVALID_TOKEN)
     const claims = verifySignature(token, key.publicKey, expired)
-    if (!claims || !isComplete(claims, methods)) refuse(Reason.INVALID_TOKEN)
-    if (!isInOrder(claims, ownTtl ? ttl : key.tokenTtl)) refuse(Reason.INVALID_TOKEN)
+    if (!claims || !isComplete(claims)) refuse(Reason.INVALID_TOKEN)
+    if (!isInOrder(claims, key.tokenTtl)) refuse(Reason.INVALID_TOKEN)
     return { ...claims, kid: header.kid }
   }
 
@@ -173,7 +164,7 @@ export function createTokens(deps: {
      */
     async issue(holder: Passed<Holder>, session: Session | Method): Promise<string> {
       const start: Session = typeof session === 'string' ? begin(holder, session) : session
-      const { id = randomUUID(), method, second, startedAt } = start
+      const { id = randomUUID(), method, startedAt } = start
       // In the second of a change of the address, a recovery begins with the next one.
       const iat = Math.max(seconds(), startedAt)
       const length = sessionLength[method]
@@ -189,7 +180,7 @@ export function createTokens(deps: {
         exp,
         jti: newTokenId(id),
         auth_time: startedAt,
-        amr: second ? [method, second] : [method],
+        amr: [method],
         roles: holder.active ? [holder.role] : [],
         username: holder.username,
         active: holder.active,
@@ -218,12 +209,12 @@ export function createTokens(deps: {
 }
 
 /** Whether the claims that this service reads are present and well formed; jsonwebtoken doesn't check them. */
-function isComplete(claims: Partial<Claims>, methods: readonly Method[]): boolean {
+function isComplete(claims: Partial<Claims>): boolean {
   const numbers = [claims.iat, claims.exp, claims.auth_time, claims.ver]
   return (
     numbers.every(Number.isInteger) &&
     typeof claims.jti === 'string' &&
     /^[1-9]\d{0,9}$/.test(String(claims.sub)) &&
-    methods.includes(claims.amr?.[0] as Method)
+    everyMethod.includes(claims.amr?.[0] as Method)
   )
 }

@@ -2,6 +2,7 @@
 
 import type { AdministrationRpcs } from '../calls/context.js'
 import type { Models } from '../models/define-models.js'
+import type { Passwords } from '../passwords/hash.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { formatIds } from '../rules/id-ranges.js'
 
@@ -9,7 +10,10 @@ import { formatIds } from '../rules/id-ranges.js'
 const maxIds = 1_000
 
 /** The RPCs that export secrets. */
-export function secretRpcs({ userBatches, organizations }: Pick<Models, 'userBatches' | 'organizations'>) {
+export function secretRpcs(
+  deps: Pick<Models, 'userBatches' | 'organizations'> & { passwords: Pick<Passwords, 'opened'> },
+) {
+  const { userBatches, organizations, passwords } = deps
   return {
     /** Returns password hashes and provider keys. */
     async getUserSecrets({ ids }, { transact }) {
@@ -21,7 +25,7 @@ export function secretRpcs({ userBatches, organizations }: Pick<Models, 'userBat
       return {
         secrets: secrets.map(({ id, passwordHash, providerKey }) => ({
           id,
-          passwordHash: passwordHash || undefined,
+          passwordHash: passwords.opened(passwordHash) || undefined,
           providerKey: providerKey || undefined,
         })),
       }

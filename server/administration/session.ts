@@ -1,13 +1,12 @@
 import { timestampFromMs } from '@bufbuild/protobuf/wkt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../access/administrator.js'
+import type { AdministratorSessions } from '../access/administrator-session.js'
 import { provesFrom } from '../access/password-age.js'
 import type { SignIns } from '../access/sign-in.js'
-import type { Tokens } from '../access/tokens.js'
 import { newTotpSecret, type OneTimeCodes, secondsToNextCode, totpStep, totpUri } from '../access/totp.js'
 import type { AdministrationRpcs } from '../calls/context.js'
 import type { Models } from '../models/define-models.js'
-import { adminTokenTtl } from '../models/signing-key.js'
 import type { TotpSecrets } from '../models/totp-secret.js'
 import type { User } from '../models/user.js'
 import { refuse } from '../requests/refusal.js'
@@ -26,7 +25,7 @@ export function sessionRpcs(
   deps: Pick<Models, 'totpSecrets' | 'users' | 'administeredUsers' | 'masterKey'> & {
     signIns: SignIns
     oneTimeCodes: OneTimeCodes
-    adminTokens: Tokens
+    sessions: AdministratorSessions
     notifyAdministrators: NotifyAdministrators
     issuer: string
     now: () => number
@@ -35,7 +34,7 @@ export function sessionRpcs(
   const {
     signIns,
     oneTimeCodes,
-    adminTokens,
+    sessions,
     totpSecrets,
     users,
     administeredUsers,
@@ -65,21 +64,20 @@ export function sessionRpcs(
         refuse(Reason.SIGN_IN_AGAIN, { text: passwordTooNew(provedFrom) })
       }
       await attempt.succeed()
-      const startedAt = Math.floor(now() / 1000)
-      const token = await adminTokens.issue(account, { method: 'pwd', second: enrolled ? 'otp' : undefined, startedAt })
-      return { token, expireTime: timestampFromMs((startedAt + adminTokenTtl) * 1000) }
+      const { token, expiresAt } = await sessions.begin(account, enrolled)
+      return { token, expireTime: timestampFromMs(expiresAt * 1000) }
     },
 
     /** Returns who calls. */
     async getSession(_request, { administrator }) {
-      const { user, claims, auditContext, service } = administrator
-      if (!user || !claims) return { actor: auditContext.actor, scopes: service?.scopes.map(scopeOf) ?? [] }
+      const { user, session, auditContext, service } = administrator
+      if (!user || !session) return { actor: auditContext.actor, scopes: service?.scopes.map(scopeOf) ?? [] }
       const row = (await administeredUsers.find({ id: user.id })) ?? refuse(Reason.INVALID_TOKEN)
       return {
         user: toAdministeredUser(row, masterKey),
         actor: auditContext.actor,
-        signInTime: timestampFromMs(claims.auth_time * 1000),
-        expireTime: timestampFromMs(claims.exp * 1000),
+        signInTime: timestampFromMs(session.startedAt * 1000),
+        expireTime: timestampFromMs(session.expiresAt * 1000),
         totp: (await totpSecrets.find(user.id)).secret !== undefined,
       }
     },

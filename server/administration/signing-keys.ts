@@ -13,16 +13,19 @@ import { reservedNames } from './services.js'
 
 /** The RPCs of signing keys, and of issuer and audience of tokens. */
 export function signingKeyRpcs(
-  deps: Pick<Models, 'signingKeys' | 'questions' | 'tokenIssuers' | 'services'> & {
+  deps: Pick<Models, 'signingKeys' | 'sealingKeys' | 'questions' | 'tokenIssuers' | 'services'> & {
     settings: Pick<Settings, 'tokenTtl'>
   },
 ) {
-  const { signingKeys, questions, tokenIssuers, services, settings } = deps
+  const { signingKeys, sealingKeys, questions, tokenIssuers, services, settings } = deps
   return {
-    /** Lists the keys that sign and verify tokens, the newest first. */
+    /** Lists the keys that sign and verify tokens, and those that seal, the newest first. */
     async listSigningKeys(_request) {
-      const [keys, signer] = [await signingKeys.all(), await signingKeys.signer()]
-      return { keys: keys.map(key => toSigningKey(key, signer)) }
+      const [keys, signer, sealing] = [await signingKeys.all(), await signingKeys.signer(), await sealingKeys.list()]
+      return {
+        keys: keys.map(key => toSigningKey(key, signer)),
+        sealingKeys: sealing.map(({ id, createdAt }) => ({ kid: id, createTime: timestampFromDate(createdAt) })),
+      }
     },
 
     /** Returns one of these keys. */
@@ -43,16 +46,17 @@ export function signingKeyRpcs(
       })
     },
 
-    /** Drops a signing key at once, with every token that it signed, and the answers that such a session may have saved. */
+    /** Drops a key at once, with every token that it signed or sealed, and the answers that such a session may have saved. */
     async retireSigningKey(request, { transact }) {
       const kid = readKid(request.kid)
-      if (!(await signingKeys.all()).some(key => key.kid === kid)) missing(kid)
+      const seals = (await sealingKeys.list()).some(({ id }) => id === kid)
+      if (!seals && !(await signingKeys.all()).some(key => key.kid === kid)) missing(kid)
       requireConfirmation(kid, request.confirm)
       return transact(async ({ t, record }) => {
-        const retired = (await signingKeys.retire(kid, t)) || missing(kid)
+        const retired = seals ? (await sealingKeys.retire(kid, t)) && {} : await signingKeys.retire(kid, t)
         await questions.endWaiting(t)
-        await record({ action: 'signing-key.retire', object: `signing-key:${kid}` })
-        return retired
+        await record({ action: 'signing-key.retire', object: `${seals ? 'sealing' : 'signing'}-key:${kid}` })
+        return retired || missing(kid)
       })
     },
 

@@ -13,12 +13,13 @@ import { keepCurrent, partialPath, removeAbandoned } from './folder.js'
 import { type TableHeader, type TableRead, writeBackup } from './format.js'
 
 /**
- * Tables that a backup excludes: signing keys, sessions by their tokens, keys of services, mailed keys, queued e-mails, and running
+ * Tables that a backup excludes: signing and sealing keys, sessions by their tokens, keys of services, mailed keys, queued e-mails, and running
  * processes with their clock. So a stolen backup can't sign tokens, and a restore doesn't revive revoked tokens or used or
  * removed keys.
  */
 const excludedTables: readonly string[] = [
   'signing_keys',
+  'sealing_keys',
   'refreshed_sessions',
   'service_keys',
   'mailed_keys',

@@ -10,7 +10,7 @@ import { startJob } from './job.js'
 /** Delays in ms: before the first round, between two rounds, and after a failed one. A round ends when no answer is left. */
 const times = { first: 5_000, interval: 10 * 60_000, afterFailure: 10_000 }
 
-/** Answers that a round reads at once. */
+/** Answers, or hashes of passwords, that a round reads at once. */
 const batch = 20
 
 /** Hashes in flight: one thread stays free for sign-ins, where there is more than one. */
@@ -23,12 +23,13 @@ const atOnce = Math.max(1, availableParallelism() - 1)
 const busy = { share: 0.25, pause: 4 }
 
 /**
- * Hashes answers that were imported from the older implementation, which are stored as keyed digests until then. Every replica
- * runs it; two that take the same answer store one hash. Returns a function that stops, and waits for the hashes in progress.
+ * Hashes answers that were imported from the older implementation, which are stored as keyed digests until then, and seals hashes
+ * of passwords that version 1.0.0 imported. Every replica runs it; two that take the same store one. Returns a function that
+ * stops, and waits for the hashes in progress.
  */
 export function startWrapping(
-  { questions }: Pick<Models, 'questions'>,
-  passwords: Pick<Passwords, 'wrap'>,
+  { questions, users }: Pick<Models, 'questions' | 'users'>,
+  passwords: Pick<Passwords, 'wrap' | 'seal'>,
   log: Pick<Log, 'warn'>,
   { first, interval, afterFailure }: typeof times = times,
 ) {
@@ -47,8 +48,19 @@ export function startWrapping(
     return taken
   }
 
-  /** Hashes answers until none is left, and returns the delay of the next round. */
+  /** Seals hashes until none is bare. */
+  async function sealAll(signal: AbortSignal): Promise<void> {
+    for (
+      let bare = await users.bareHashes(batch);
+      bare.length > 0 && !signal.aborted;
+      bare = await users.bareHashes(batch)
+    )
+      for (const { id, hash } of bare) await users.renewPassword(id, hash, passwords.seal(hash))
+  }
+
+  /** Seals hashes, hashes answers until none is left, and returns the delay of the next round. */
   async function round(signal: AbortSignal): Promise<number> {
+    await sealAll(signal)
     for (;;) {
       const last = signal.aborted ? 0 : await questions.lastKeyed()
       if (last === 0) return interval
@@ -60,6 +72,6 @@ export function startWrapping(
     }
   }
 
-  const message = 'imported answers can’t be hashed; the next round goes on'
+  const message = 'imported hashes can’t be sealed, or answers hashed; the next round goes on'
   return startJob(first, round, { log, message, delay: afterFailure })
 }

@@ -25,6 +25,7 @@ import { createOrganizations } from './organization.js'
 import { createProcesses } from './process.js'
 import { createQuestions } from './question.js'
 import { createRefreshedSessions } from './refreshed-session.js'
+import { createSealingKeys } from './sealing-key.js'
 import { createServices } from './service.js'
 import { createSigningKeys } from './signing-key.js'
 import { createTokenIssuers } from './token-issuer.js'
@@ -66,6 +67,7 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     emailQuotas: createEmailQuotas(database),
     services: createServices(database, masterKey),
     signingKeys: createSigningKeys(database, masterKey),
+    sealingKeys: createSealingKeys(database, masterKey),
     refreshedSessions: createRefreshedSessions(database),
     tokenIssuers: createTokenIssuers(database),
     attempts,

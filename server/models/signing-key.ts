@@ -50,11 +50,8 @@ export interface SigningKey extends Row<typeof shown> {
 /** Seconds between publication and first use of a key: longer than verifiers cache a key set. */
 export const publishLead = 600
 
-/** Lifetime of tokens of administrators, in seconds. */
-export const adminTokenTtl = 12 * 3600
-
 /** The longest time from now for which a key with a successor verifies, in seconds as SQL: see `add`. */
-export const longestVerification = `${publishLead} + greatest(token_ttl, ${adminTokenTtl}) + 60`
+export const longestVerification = `${publishLead} + token_ttl + 60`
 
 /** Seconds after which a key is rotated. */
 export const rotateAfter = 90 * 86_400
@@ -123,8 +120,8 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
     // The first key needs no lead: no verifier has cached a key set.
     const wait = before ? lead : 0
     const tokenTtl = before?.tokenTtl ?? ttl
-    // Adds a minute for clock skew. Tokens of administrators have a fixed lifetime, which can be longer.
-    const verifiesUntil = fromNow(wait + Math.max(tokenTtl, adminTokenTtl) + 60)
+    // Adds a minute for clock skew.
+    const verifiesUntil = fromNow(wait + tokenTtl + 60)
     await supersede(wait, transaction)
     await table.update({ verifiesUntil }, { where: { verifiesUntil: null }, transaction })
     const privateSealed = masterKey.seal(signingKeyUse(kid), pem)
@@ -163,8 +160,8 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
     /** Extends all keys to verify tokens of this lifetime. Call it before issuing such tokens. */
     async raiseTtl(tokenTtl: number) {
       await database.run(sql('signing-keys-raise-ttl')`
-        UPDATE signing_keys SET token_ttl = ${tokenTtl}, verifies_until = verifies_until
-          + make_interval(secs => ${Math.max(tokenTtl, adminTokenTtl)} - greatest(token_ttl, ${adminTokenTtl}))
+        UPDATE signing_keys SET token_ttl = ${tokenTtl},
+          verifies_until = verifies_until + make_interval(secs => ${tokenTtl} - token_ttl)
         WHERE token_ttl < ${tokenTtl} AND ${verifies}`)
     },
     /** Returns the kid of the key that signs now. */

@@ -161,6 +161,9 @@ interface Token {
   readonly kid: string
 }
 
+/** Whether no process of 1.0.0 runs any more, which can't read sealed hashes. */
+const sealsHashes = sql`EXISTS (SELECT FROM migrations WHERE name = '0009-moved-in-hashes.sql')`
+
 /** The recipient of e-mails about an account. */
 type Owner = Pick<User, 'id' | 'username' | 'email'>
 
@@ -264,6 +267,12 @@ export function createUsers(
       table.count({ where: { organizationId }, transaction }),
     /** Returns the user of a token signed with this key; undefined when the key is retired or the user doesn't exist. */
     findTokenHolder: (id: number, kid: string) => tokenHolders.load({ id, kid }),
+    /** Returns the user of a token that this key sealed; undefined when the key is retired or the user doesn't exist. */
+    findSessionHolder: (id: number, keyId: string) =>
+      first(
+        database.read<CallerRow>(sql('user-session-holder')`
+          ${callers} WHERE u.id = ${id} AND EXISTS (SELECT FROM sealing_keys s WHERE s.id = ${keyId})`),
+      ),
     /** Returns the user of a token as above and, in the same statement, the user with the username. */
     async findTokenHolderAndUser(id: number, kid: string, usernameKey: string) {
       const rows = await database.read<CallerRow>(sql('user-caller-with')`
@@ -331,6 +340,18 @@ export function createUsers(
     async renewPassword(id: number, before: string, after: string) {
       await table.update({ passwordHash: after }, { where: { id, passwordHash: before } })
     },
+    /**
+     * Returns whether hashes of other systems are to be sealed: not before `migrate up --contract`.
+     */
+    async sealsHashes(t: Transaction) {
+      const read = sql`SELECT ${sealsHashes} AS seals`
+      const [row] = await database.run<{ seals: boolean }>(read, t)
+      return row!.seals
+    },
+    /** Returns at most `limit` hashes of other systems that aren't sealed, though they are to be. */
+    bareHashes: (limit: number) =>
+      database.run<{ id: number; hash: string }>(sql`SELECT id, password_hash AS hash FROM users
+        WHERE password_hash LIKE '$2%' AND ${sealsHashes} LIMIT ${limit}`),
     /** Blocks the sign-in of a user, revokes every token and voids mailed activation keys. */
     async suspend(id: number, transaction: Transaction) {
       await revoke(id, { suspended: true }, allPurposes, transaction)

@@ -2,6 +2,7 @@
 // This folder owns the password policy (policy.ts), the stored form (here), and the threads that compute it
 // (pool.ts, threads.ts). limits/ orders their queue and counts failures.
 import { createHmac, timingSafeEqual } from 'node:crypto'
+import type { MasterKey } from '../models/master-key.js'
 import { answerKey } from '../rules/names.js'
 import { preparePassword } from './policy.js'
 import type { Pool, Waiter } from './pool.js'
@@ -35,14 +36,31 @@ const scheme = 'hmac1:'
 /** Scheme of a keyed digest that isn't wrapped in bcrypt yet. The indexes of unwrapped answers have it, too. */
 const keyedScheme = 'keyed1:'
 
+/** Scheme of a sealed bcrypt hash of another system. */
+const sealedScheme = 'sealed1:'
+
+/** The use under which such a hash is sealed. */
+const sealedUse = 'moved-in hash'
+
 /**
  * Creates the hashing of passwords. A hash is `hmac1:` and the bcrypt hash of the base64 HMAC-SHA-384 of context and
  * text, keyed with the pepper: so all characters of a text count, and the database alone allows no offline guesses.
- * Bare bcrypt hashes (`$2a$`, `$2b$`, `$2y$`), which imports from other systems bring, compare by the first 72 bytes of
- * the text.
+ * Bcrypt hashes of other systems (`$2a$`, `$2b$`, `$2y$`), which imports bring, compare by the first 72 bytes of the text. They
+ * are stored sealed, because the database alone would allow guesses.
  */
-export function createPasswords(deps: { pepper: () => Buffer; cost: number; pool: Pool }) {
-  const { pepper, cost, pool } = deps
+export function createPasswords(deps: {
+  masterKey: Pick<MasterKey, 'pepper' | 'seal' | 'open'>
+  cost: number
+  pool: Pool
+}) {
+  const { masterKey, cost, pool } = deps
+  const { pepper } = masterKey
+
+  /** Returns a stored hash, opened if it is sealed. Throws when a sealed one was altered. */
+  function opened(stored: string): string {
+    if (!stored.startsWith(sealedScheme)) return stored
+    return masterKey.open(sealedUse, Buffer.from(stored.slice(sealedScheme.length), 'base64'))
+  }
 
   /** Returns 64 ASCII characters: bcrypt reads at most 72 bytes, and stops at NUL. */
   function digest(prepared: string, context: HashContext): string {
@@ -57,7 +75,7 @@ export function createPasswords(deps: { pepper: () => Buffer; cost: number; pool
 
   function compareJob({ text, context, stored }: Claim) {
     const keyed = hasDigest(stored)
-    const hash = readBcrypt(stored)
+    const hash = stored === undefined ? undefined : readBcrypt(opened(stored))
     const prepared = prepare(text, context)
     // Truncated here: some bcrypt versions compute the length of longer texts modulo 256.
     const data = keyed ? digest(prepared ?? '', context) : Buffer.from(text).subarray(0, 72)
@@ -103,6 +121,9 @@ export function createPasswords(deps: { pepper: () => Buffer; cost: number; pool
       const prepared = prepare(answer, 'answer')
       return prepared === undefined ? undefined : keyedScheme + digest(prepared, 'answer')
     },
+    /** Seals a bcrypt hash of another system, to store. It compares like the hash itself. */
+    seal: (hash: string) => sealedScheme + masterKey.seal(sealedUse, hash).toString('base64'),
+    opened,
     /** Returns the hash of a keyed digest, computed like that of `renew`. */
     async wrap(keyed: string): Promise<string | undefined> {
       const hash = await pool.whenIdle({ kind: 'hash', text: keyed.slice(keyedScheme.length), cost })

@@ -128,9 +128,9 @@ export function checkForm(
     const value = given[field] ?? ''
     const row = isProfileField(field) ? profile[field] : undefined
     const { required = field === 'username', kind, check } = row ?? {}
-    const size = field === 'email' ? 'email' : 'text'
+    const longest = row?.longest ?? maxLengths[field === 'email' ? 'email' : 'text']
     // First, as the further checks are slow for long texts.
-    if (tooLong(value, size)) return refused(field, `Use at most ${maxLengths[size]} characters.`)
+    if (tooLong(value, longest)) return refused(field, `Use at most ${longest} characters.`)
     if (!isOneLine(value)) return refused(field, 'Leave out line breaks and other control characters.')
     if (nicknameKey(value) === '') return required ? refused(field, 'Fill in this field.') : undefined
     const text = value.trim()

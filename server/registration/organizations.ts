@@ -16,30 +16,32 @@ export function readOrganization(
   timeZone: string,
 ): { wrong: FieldViolation[]; details: Partial<OrganizationValues> } {
   const wrong: FieldViolation[] = []
-  const details = fields.map(({ field, attribute, required, imported, kind, check, normalize = String }) => {
-    const given: string | number = form[attribute] ?? ''
-    if (typeof given === 'number') {
-      if (given < 0) wrong.push({ field, message: 'Use a number above 0, or 0 for none.' })
-      return [attribute, given || null]
-    }
-    const lines = kind === 'lines'
-    const written = (lines ? given.replace(/\r\n?/g, '\n') : given).trim()
-    const day = kind === 'day' ? readDay(written, timeZone) : undefined
-    const text = day ?? written
-    const problem = tooLong(text, 'text')
-      ? `Use at most ${maxLengths.text} characters.`
-      : !isOneLine(lines ? text.replaceAll('\n', ' ') : text)
-        ? 'Leave out line breaks and other control characters.'
-        : (required || imported) && nicknameKey(text) === ''
-          ? 'Required.'
-          : text === ''
-            ? undefined
-            : kind === 'day' && day === undefined
-              ? noDay
-              : check?.(text)
-    if (problem) wrong.push({ field, message: problem })
-    return [attribute, (problem ? text : normalize(text)) || null]
-  })
+  const details = fields.map(
+    ({ field, attribute, required, imported, kind, longest = maxLengths.text, check, normalize = String }) => {
+      const given: string | number = form[attribute] ?? ''
+      if (typeof given === 'number') {
+        if (given < 0) wrong.push({ field, message: 'Use a number above 0, or 0 for none.' })
+        return [attribute, given || null]
+      }
+      const lines = kind === 'lines'
+      const written = (lines ? given.replace(/\r\n?/g, '\n') : given).trim()
+      const day = kind === 'day' ? readDay(written, timeZone) : undefined
+      const text = day ?? written
+      const problem = tooLong(text, longest)
+        ? `Use at most ${longest} characters.`
+        : !isOneLine(lines ? text.replaceAll('\n', ' ') : text)
+          ? 'Leave out line breaks and other control characters.'
+          : (required || imported) && nicknameKey(text) === ''
+            ? 'Required.'
+            : text === ''
+              ? undefined
+              : kind === 'day' && day === undefined
+                ? noDay
+                : check?.(text)
+      if (problem) wrong.push({ field, message: problem })
+      return [attribute, (problem ? text : normalize(text)) || null]
+    },
+  )
   return { wrong, details: Object.fromEntries(details) }
 }
 

@@ -6,7 +6,7 @@ import { isEmailAddress } from './names.js'
 /** First year of registration that is accepted; an earlier one is a typing error. */
 const firstYear = 1500
 
-/** A field of an organization: a text as long as sizes.ts allows, a number above 0, or a day. */
+/** A field of an organization: a text, a number above 0, or a day. */
 interface FieldRule {
   /** Its name in JSON, masks and files; by default that of its attribute. */
   readonly field?: string
@@ -16,6 +16,8 @@ interface FieldRule {
   readonly required?: true
   /** Whether it is a text that can have lines, a number, or a day (dates.ts); absent, a text of one line. */
   readonly kind?: 'lines' | 'number' | 'day'
+  /** Maximum number of characters; absent, that of sizes.ts for texts. */
+  readonly longest?: number
   /** Whether only imports set it, beside the form; an organization always has one. */
   readonly imported?: true
   /** Whether it is in no record that others see than administrators, but beside it. */

@@ -7,7 +7,7 @@ import type { Profile, SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js
 /** First year of birth that is accepted; an earlier one is a typing error. */
 const firstYearOfBirth = 1850
 
-/** A field of a profile: a text of one line, as long as sizes.ts allows, or a day. */
+/** A field of a profile: a text of one line, or a day. */
 interface FieldRule<A extends string> {
   /** The name of its attribute; the column has the same name in snake case. */
   readonly attribute: A
@@ -17,6 +17,8 @@ interface FieldRule<A extends string> {
   readonly required?: true
   /** Whether it is a day (dates.ts); absent, a text. */
   readonly kind?: 'day'
+  /** Maximum number of characters; absent, that of sizes.ts for texts. */
+  readonly longest?: number
   /** Returns what is wrong with a text that isn't blank, or with a day as yyyy-MM-dd, as a sentence. */
   readonly check?: (text: string, today: string) => string | undefined
 }
@@ -75,7 +77,7 @@ export type ProfileValues = {
 }
 
 /** A row, with the name of its field in protocol buffers, masks, refusals and files, as of `preferred_language`. */
-interface ProfileRow extends FieldRule<keyof ProfileValues> {
+export interface ProfileRow extends FieldRule<keyof ProfileValues> {
   readonly field: string
 }
 

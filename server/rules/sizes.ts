@@ -15,9 +15,9 @@ export const maxLengths = {
   token: 4096,
 } as const
 
-/** Whether a text is longer than the limit of its kind. Takes constant time, however long the text is. */
-export function tooLong(text: string, kind: keyof typeof maxLengths): boolean {
-  const limit = maxLengths[kind]
+/** Whether a text is longer than the limit of its kind, or than a number of characters. Takes constant time, however long the text is. */
+export function tooLong(text: string, kind: keyof typeof maxLengths | number): boolean {
+  const limit = typeof kind === 'number' ? kind : maxLengths[kind]
   // A code point is one or two code units.
   if (text.length <= limit) return false
   return text.length > 2 * limit || [...text].length > limit

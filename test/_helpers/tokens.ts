@@ -1,6 +1,7 @@
 /** Decoded and forged tokens, signed with the service's key where a test needs one with a single fault. */
 import { randomUUID } from 'node:crypto'
 import jwt from 'jsonwebtoken'
+import { createSeals } from '../../server/access/seals.js'
 import type { TestService } from './service.js'
 
 /** Claims of a token, unchecked. */
@@ -43,6 +44,17 @@ export async function createForger(
     const all = { alg: 'ES256' as const, typ: 'at+jwt', kid, ...header }
     return jwt.sign(payload, key!.privateKey, { algorithm: 'ES256', header: all })
   }
+}
+
+/** The token of a session of Administration that differs from a genuine one as given, sealed with the key of the service. */
+export async function forgeSession(
+  { registry }: TestService,
+  genuine: string,
+  change: (session: { readonly generation: number }) => Record<string, unknown>,
+): Promise<string> {
+  const { seal, open } = createSeals(registry.sealingKeys, Date.now)
+  const session = JSON.parse((await open('administration', genuine))!.payload)
+  return seal('administration', JSON.stringify({ ...session, ...change(session) }))
 }
 
 /** Seconds since 1970. */

@@ -1,5 +1,6 @@
 /** Other versions of the programs: copies of the build whose migrations differ. */
 import { execFile } from 'node:child_process'
+import { readdirSync } from 'node:fs'
 import { cp, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -10,14 +11,17 @@ import { temporaryFolder } from './temporary-folder.js'
 /** The folder of this version. */
 export const root = fileURLToPath(new URL('../../..', import.meta.url))
 
+/** The migrations of this version, in order. */
+export const migrations = readdirSync(join(root, 'dist/server/database/migrations')).sort()
+
 /** A folder with the next version: this one, and a migration `9999-next.sql`, or migrations by their names. */
 export async function nextVersion(t: Teardown, given: string | Readonly<Record<string, string>>): Promise<string> {
-  const migrations = typeof given === 'string' ? { '9999-next.sql': given } : given
+  const more = typeof given === 'string' ? { '9999-next.sql': given } : given
   const folder = await temporaryFolder(t)
   for (const part of ['package.json', 'dist/cli', 'dist/gateway', 'dist/proto', 'dist/server'])
     await cp(join(root, part), join(folder, part), { recursive: true })
   await symlink(join(root, 'node_modules'), join(folder, 'node_modules'))
-  for (const [name, text] of Object.entries(migrations))
+  for (const [name, text] of Object.entries(more))
     await writeFile(join(folder, 'dist/server/database/migrations', name), text)
   return folder
 }

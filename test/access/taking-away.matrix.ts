@@ -153,7 +153,8 @@ codes removed                                       stays    stays   (a)     end
 service deleted                                     stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays  stays
 scope of the service removed                        stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays  stays
 key of the service deleted                          stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays  stays
-signing key retired                                 stays    stays   ends    stays    stays ends  ends  ends  ends   stays    stays        stays  stays   ends    stays  ends
+signing key retired                                 stays    stays   ends    stays    stays ends  ends  ends  ends   stays    stays        stays  stays   stays   stays  ends
+sealing key retired                                 stays    stays   ends    stays    stays stays stays stays stays  stays    stays        stays  stays   ends    stays  stays
 registry restored from a backup                     stays    stays   ends    ends     ends  ends  ends  ends  ends   stays    stays        ends   ends    ends    stays  ends
 `
 

@@ -600,7 +600,7 @@ const events: Readonly<Record<string, Event>> = {
     kind: 'administrator',
     async each(at, person) {
       const token = await signIn(at, person).catch(error => reasonOf(Promise.reject(error)))
-      if (!token.includes('.')) return token
+      if (!token.startsWith('sealed_')) return token
       await enroll(at, token)
       return undefined
     },
@@ -624,6 +624,13 @@ const events: Readonly<Record<string, Event>> = {
     ...administerOnce(async api => {
       const { keys } = await api.listSigningKeys({})
       for (const { kid } of keys.filter(({ signs }) => signs)) await api.retireSigningKey({ kid, confirm: kid })
+    }),
+  },
+  'sealing key retired': {
+    alone: true,
+    ...administerOnce(async api => {
+      for (const { kid } of (await api.listSigningKeys({})).sealingKeys)
+        await api.retireSigningKey({ kid, confirm: kid })
     }),
   },
   'registry restored from a backup': { alone: true, replace: restore },

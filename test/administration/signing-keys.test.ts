@@ -1,13 +1,17 @@
 /** What signs and what signs in: signing keys and issuer of administrators, and their sessions. */
 import test from 'ava'
 import fc from 'fast-check'
+import { decodeJwt, decodeProtectedHeader } from 'jose'
+import jwt from 'jsonwebtoken'
 import { TOTP } from 'otpauth'
 import { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
+import { createSeals } from '../../server/access/seals.js'
 import { newKeyPair } from '../../server/models/signing-key.js'
 import { openAdministration, openLocal, openSignedIn, reasonOf, wrongFieldsOf } from '../_helpers/administration.js'
 import { anyAddress, login } from '../_helpers/crowd.js'
 import { password, serviceWithClock, startTestService } from '../_helpers/service.js'
-import { headerOf, idOf } from '../_helpers/tokens.js'
+import { serviceKey } from '../_helpers/service-key.js'
+import { forge, headerOf, idOf } from '../_helpers/tokens.js'
 import { waitForValue } from '../_helpers/wait.js'
 
 const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
@@ -76,7 +80,7 @@ test('an expired token makes a device known while its key is published; then mai
     await signingKeys.prune()
     return (await signingKeys.all()).some(({ kid }) => kid === headerOf(token).kid)
   }
-  await service.clock.pass(12 * hour)
+  await service.clock.pass(hour + 1)
   for (let n = 0; n < 10; n++) await login(service, username, anyAddress(), 'not the password')
   t.is((await login(service, username)).status, 429)
   t.is(await byDevice(), 200)
@@ -95,19 +99,19 @@ test('in any order of rotations and retirements, one key has no expiry, and the 
     fc.constant({ what: 'rotate' as const }),
     fc.constant({ what: 'rotate now' as const }),
     fc.nat(4).map(index => ({ what: 'retire' as const, index })),
-    fc.constantFrom(1, 300, 601, hour, 11 * hour, 13 * hour).map(seconds => ({ what: 'pass' as const, seconds })),
+    fc.constantFrom(1, 300, 601, hour, 2 * hour).map(seconds => ({ what: 'pass' as const, seconds })),
   )
   const [rotation, retirement] = [{ what: 'rotate' } as const, (index: number) => ({ what: 'retire', index }) as const]
   const pass = (seconds: number) => ({ what: 'pass', seconds }) as const
   const examples = [
     // The signing key is retired while two are published: the newer one signs at once, and the other one never.
     [rotation, rotation, retirement(2), pass(601)],
-    // The new key is retired hours after an immediate rotation, and the first one expires.
-    [{ what: 'rotate now' } as const, pass(3 * hour), retirement(0), pass(10 * hour)],
+    // The new key is retired after an immediate rotation, and the first one expires.
+    [{ what: 'rotate now' } as const, pass(0.3 * hour), retirement(0), pass(hour)],
     // The signing key is retired while its successor is published: the successor signs at once.
     [rotation, retirement(1)],
     // The next key is retired.
-    [rotation, retirement(0), pass(13 * hour)],
+    [rotation, retirement(0), pass(2 * hour)],
   ]
   await fc.assert(
     fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 8 }), async steps => {
@@ -127,9 +131,8 @@ test('in any order of rotations and retirements, one key has no expiry, and the 
         if (newest!.signsAt.getTime() <= clock.now()) t.is(signs, newest!.kid)
         const signer = keys.find(({ kid }) => kid === signs)
         t.is(keys.filter(({ verifiesUntil }) => verifiesUntil === null).length, 1)
-        // Tokens of administrators last 12 hours.
         const end = signer?.verifiesUntil === null ? Number.POSITIVE_INFINITY : Number(signer?.verifiesUntil)
-        t.true(end >= clock.now() + 12 * hour * 1000, `${end}`)
+        t.true(end >= clock.now() + hour * 1000, `${end}`)
         if (retired) {
           t.is(signer?.verifiesUntil, null)
           t.is(retired.successor, signs === signedBefore ? undefined : signs)
@@ -188,6 +191,94 @@ test('only administrators sign in, and all other users get the same refusal', as
   t.is(user?.record?.username, 'admin')
   t.is(actor, 'user')
   t.false(totp)
+})
+
+test('the token of a session is opaque: no verifier of JWTs reads it, and it is good at no public endpoint, nor a public token here', async t => {
+  const service = await startTestService(t, settings)
+  const { token } = await openAdministration(t, service).signIn({ username: 'admin', password })
+  t.regex(token, /^sealed_[\da-f]{12}[\w-]{100,}$/)
+  t.notRegex(Buffer.from(token.slice(19), 'base64url').toString('latin1'), /userId|admin/)
+  t.is(jwt.decode(token), null)
+  t.throws(() => decodeJwt(token))
+  t.throws(() => decodeProtectedHeader(token))
+  const { json } = await service.request('GET', '/.well-known/jwks.json')
+  t.false(JSON.stringify(json).includes(token.slice(7, 19)))
+  t.is((await service.request('GET', '/users/me', { token })).status, 500)
+  const key = await serviceKey(service, ['tokens.verify'])
+  const verified = await service.request('POST', '/auth.v1.Users/VerifyToken', { token: key, body: { token } })
+  t.deepEqual([verified.status, verified.json.active], [200, undefined])
+  const ofBefore = await forge(service, await service.adminToken(), { aud: 'auth-admin' })
+  for (const other of [await service.adminToken(), ofBefore]) {
+    const error = await t.throwsAsync(openAdministration(t, service, other).getSession({}))
+    t.is(await reasonOf(Promise.reject(error)), 'INVALID_TOKEN')
+    t.regex(error!.message, /Sign in again/)
+  }
+})
+
+test('a session lasts 12 hours, and its token is refused if a character differs or it was sealed for another use', async t => {
+  const service = await serviceWithClock(t, settings)
+  const { token } = await openAdministration(t, service).signIn({ username: 'admin', password })
+  const outcome = (given: string) => reasonOf(openAdministration(t, service, given).getSession({}))
+  t.is(await outcome(token), 'none')
+  const altered = [...token].map((each, at) => token.slice(0, at) + (each === '0' ? '1' : '0') + token.slice(at + 1))
+  for (const other of [...altered, `${token}A`, token.slice(0, -1), token.slice(0, 30)])
+    t.is(await outcome(other), 'INVALID_TOKEN', other)
+  const { seal, open } = createSeals(service.registry.sealingKeys, Date.now)
+  const { payload } = (await open('administration', token))!
+  t.is(await outcome(await seal('administration', payload)), 'none')
+  t.is(await outcome(await seal('codes', payload)), 'INVALID_TOKEN')
+  await service.clock.pass(12 * hour - 60)
+  t.is(await outcome(token), 'none')
+  await service.clock.pass(61)
+  t.is(await outcome(token), 'INVALID_TOKEN')
+})
+
+test('retiring a sealing key ends the sessions that it sealed in every process at once, and the next is sealed by a new key', async t => {
+  const service = await startTestService(t, settings)
+  const other = await startTestService(t, { ...settings, DATABASE_URL: service.env.DATABASE_URL! })
+  const [api, there] = [await openSignedIn(t, service), await openSignedIn(t, other)]
+  const { keys, sealingKeys } = await there.listSigningKeys({})
+  t.is(sealingKeys.length, 1)
+  const { kid, createTime } = sealingKeys[0]!
+  t.true(Math.abs(Number(createTime!.seconds) - Date.now() / 1000) < 60)
+  const { token } = await service.signUp('ROLE_CLIENT')
+  t.is(await reasonOf(api.retireSigningKey({ kid })), 'CONFIRMATION_NEEDED')
+  t.deepEqual((await api.retireSigningKey({ kid, confirm: kid })).successor, undefined)
+  for (const each of [api, there]) t.is(await reasonOf(each.getSession({})), 'INVALID_TOKEN')
+  const again = await openSignedIn(t, other)
+  const { keys: after, sealingKeys: next } = await again.listSigningKeys({})
+  t.deepEqual(after, keys)
+  t.is(next.length, 1)
+  t.not(next[0]!.kid, kid)
+  t.is((await service.request('GET', '/users/me', { token })).status, 200)
+  const [event] = await service.registry.audit.list({ action: 'signing-key.retire', limit: 9 })
+  t.is(event!.object, `sealing-key:${kid}`)
+})
+
+test('after 90 days a new key seals; the former one opens what it sealed, for longer than any token lives', async t => {
+  const { registry, clock } = await serviceWithClock(t)
+  const { sealingKeys } = registry
+  const { seal, open } = createSeals(sealingKeys, Date.now)
+  const day = 86_400
+  // Of two processes at once, one creates the key.
+  const [first, same] = await Promise.all([seal('a', 'x'), createSeals(sealingKeys, Date.now).seal('a', 'x')])
+  t.is(first.slice(0, 19), same.slice(0, 19))
+  t.not(first, same)
+  await clock.pass(89 * day)
+  t.is((await seal('a', 'x')).slice(0, 19), first.slice(0, 19))
+  await clock.pass(2 * day)
+  t.not((await seal('a', 'x')).slice(0, 19), first.slice(0, 19))
+  await clock.pass(400 * day)
+  await sealingKeys.prune()
+  t.is((await createSeals(sealingKeys, Date.now).open('a', first))?.payload, 'x')
+  await clock.pass(2 * day)
+  await sealingKeys.prune()
+  t.is(await createSeals(sealingKeys, Date.now).open('a', first), undefined)
+  t.is(
+    (await open('a', same))?.payload,
+    'x',
+    'An opened token isn’t accepted yet: the statement of its user asks for the key.',
+  )
 })
 
 test('after enrolment a sign-in needs a one-time code in addition to the password, and each code is valid once', async t => {

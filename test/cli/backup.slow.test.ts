@@ -29,7 +29,16 @@ const tables = {
     former_usernames import_batches import_records imports known_addresses organizations provider_keys question_aliases
     questions reserved_ids services spent_ids token_issuer totp_secrets unmatched_answers users`.split(/\s+/),
   // A stolen backup must contain no usable credentials, and a restore must not bring back used ones.
-  excluded: ['clock', 'emails', 'mailed_keys', 'processes', 'refreshed_sessions', 'service_keys', 'signing_keys'],
+  excluded: [
+    'clock',
+    'emails',
+    'mailed_keys',
+    'processes',
+    'refreshed_sessions',
+    'service_keys',
+    'sealing_keys',
+    'signing_keys',
+  ],
   // The header of a backup contains it.
   ledger: ['migrations'],
 }
@@ -110,7 +119,10 @@ test('after a restore into another database with another master key all users ca
     t.deepEqual(after[table], before[table], table)
   for (const table of ['token_issuer', 'totp_secrets']) t.deepEqual(after[table], before[table], table)
   t.is(before.totp_secrets!.length, 1)
-  t.deepEqual([after.mailed_keys, after.emails, after.processes, after.signing_keys!.length], [[], [], [], 1])
+  t.deepEqual(
+    [after.mailed_keys, after.emails, after.processes, after.sealing_keys, after.signing_keys!.length],
+    [[], [], [], [], 1],
+  )
   t.true(before.mailed_keys!.length > 0)
 
   const again = await startTestService(t, there)

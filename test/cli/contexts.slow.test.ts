@@ -11,7 +11,7 @@ import { formatAddress } from '../../server/process/settings.js'
 import { assertRefusals, documentsOf, keys, openTerminal, remoteUser, runCli, spawnCli } from '../_helpers/cli.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
-import { forge, nowInSeconds } from '../_helpers/tokens.js'
+import { forgeSession, nowInSeconds } from '../_helpers/tokens.js'
 
 const test = ava.serial
 
@@ -37,8 +37,8 @@ async function isolatedUser(t: ExecutionContext, { signedIn = '', start = runCli
     /** Makes the session this old. */
     async age(seconds: number) {
       const then = nowInSeconds() - seconds
-      const claims = { auth_time: then, iat: then, exp: then + 12 * 3600 }
-      await writeFile(session, await forge(service, (await readFile(session, 'utf8')).trim(), claims))
+      const times = { startedAt: then, expiresAt: then + 12 * 3600 }
+      await writeFile(session, await forgeSession(service, (await readFile(session, 'utf8')).trim(), () => times))
     },
     terminal: (...args: string[]) => openTerminal(user.env, args),
   }

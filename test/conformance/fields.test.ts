@@ -1,9 +1,10 @@
 /** Every field of every published resource: present with its type and value, or omitted. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
+import { openSignedIn } from '../_helpers/administration.js'
 import { profileValues } from '../_helpers/fields.js'
 import { suspend } from '../_helpers/models.js'
-import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { password, type SignedUp, serviceForFile, startTestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
 
 const service = serviceForFile()
@@ -212,4 +213,43 @@ test('a user who signed up through one revision exists in the other, with the sa
     t.is((await service.request('GET', `${base}/users/me`, { token })).json.username, username)
     t.is((await service.request('POST', `${base}/users/login`, { query: { username, password } })).status, 200)
   }
+})
+
+test('a text that a user or an organization has is as long as its `maxLength`, in records and columns, and no longer', async t => {
+  const service = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
+  const api = await openSignedIn(t, service)
+  const { User, SignUpRequest, Profile, PartnerOrganization } = (await service.request('GET', '/openapi/1.0.0.json'))
+    .json.components.schemas
+  const longest = ({ properties }: { properties: Record<string, { maxLength?: number }> }) =>
+    Object.entries(properties).flatMap(([name, { maxLength }]) => (maxLength ? [[name, maxLength] as const] : []))
+  const { token } = await service.signUp('ROLE_CLIENT')
+  const taken = async (name: string, text: string) => {
+    const { status, json } = await service.request('PATCH', '/users/me', { token, body: { record: { [name]: text } } })
+    return status === 200 && json[name] === text
+  }
+  t.deepEqual(longest(User), longest(Profile))
+  t.deepEqual(longest(SignUpRequest), longest(Profile))
+  // Characters of 4 bytes.
+  for (const [name, length] of longest(Profile))
+    t.deepEqual(
+      [await taken(name, '🐢'.repeat(length)), await taken(name, '🐢'.repeat(length + 1))],
+      [true, false],
+      name,
+    )
+  const { id } = await service.organization()
+  const changed = async (name: string, text: string) => {
+    const inForm = name.replace(/_(\w)/g, (_, letter) => letter.toUpperCase())
+    const change = { organization: `#${id}`, form: { [inForm]: text }, updateMask: { paths: [name] } }
+    const { organization } = await api.updateOrganization(change).catch(() => ({ organization: undefined }))
+    return (organization?.record as Record<string, unknown> | undefined)?.[inForm] === text
+  }
+  for (const [name, length] of longest(PartnerOrganization)) {
+    const one = name === 'inep_code' ? '1' : '🐢'
+    t.deepEqual(
+      [await changed(name, one.repeat(length)), await changed(name, one.repeat(length + 1))],
+      [true, false],
+      name,
+    )
+  }
+  t.true(longest(Profile).length > 2 && longest(PartnerOrganization).length > 5)
 })

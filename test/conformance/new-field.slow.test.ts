@@ -45,7 +45,7 @@ function build(copy: string): void {
   const row = `\n  preferredLanguage: { attribute: 'preferredLanguage', about: 'language (RFC 5646)', check: ${check} },`
   add(join(copy, 'server/rules/profile.ts'), 'const rows = {', row)
   const migration = '-- expand\nALTER TABLE users ADD preferred_language text;\n'
-  writeFileSync(join(copy, 'server/database/migrations/0002-preferred-language.sql'), migration)
+  writeFileSync(join(copy, 'server/database/migrations/9999-preferred-language.sql'), migration)
   const env = { ...process.env, PATH: `${bin}${delimiter}${process.env.PATH}` }
   const run = (command: string, ...options: string[]) => execFileSync(command, options, { cwd: copy, env })
   run('buf', 'generate', '--template', 'proto/buf.gen.yaml')

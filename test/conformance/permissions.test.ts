@@ -17,7 +17,7 @@ import { type AdministrationClient, openAdministration, openSignedIn } from '../
 import { type GrpcClient, openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
 import { serviceKey } from '../_helpers/service-key.js'
-import { claimsOf, forge, idOf, nowInSeconds } from '../_helpers/tokens.js'
+import { claimsOf, forge, forgeSession, idOf, nowInSeconds } from '../_helpers/tokens.js'
 import {
   administrationColumns,
   administrationMatrix,
@@ -253,15 +253,16 @@ test('every Administration RPC permits the callers that the matrix lists, and re
   const coded = await administrator()
   const recent = await enroll(coded.username)
   const then = nowInSeconds() - 15 * 60 - 5
-  const old = await forge(service, recent, { auth_time: then, iat: then, exp: then + 12 * 3600 })
-  const codeless = await forge(service, recent, { amr: ['pwd'] })
+  const old = await forgeSession(service, recent, () => ({ startedAt: then, expiresAt: then + 12 * 3600 }))
+  const codeless = await forgeSession(service, recent, () => ({ withCode: false }))
   const gone = await session()
   await api.suspendUser({ user: gone.username })
+  const asOfNow = await forgeSession(service, gone.token, ({ generation }) => ({ generation: generation + 1 }))
   const publicSessions = { password: byPassword, key: byKey, answers: byAnswers, enrolled, suspended }
   const tokens = { institution, client, inactive, ...publicSessions }
   const given = Object.entries(tokens).map(([column, { token }]) => [column, [token, other] as const])
   const keys = services.map(([scope, key]) => [scope, [key, other] as const])
-  const sessions = Object.entries({ recent, old, codeless, 'suspended session': await asNow(gone.token) }).flatMap(
+  const sessions = Object.entries({ recent, old, codeless, 'suspended session': asOfNow }).flatMap(
     ([column, token]) => [
       [`${column}, user`, [token, other] as const] as const,
       [`${column}, ROLE_ADMIN`, [token, byPassword.target] as const] as const,
@@ -275,17 +276,14 @@ test('every Administration RPC permits the callers that the matrix lists, and re
 test('Administration refuses a token that is valid except for one property', async t => {
   const { token: genuine } = await session()
   const inactive = await service.signUp('ROLE_ADMIN')
-  const holder = { sub: String(idOf(inactive.token)), username: inactive.username, ver: 0 }
+  const holder = { userId: idOf(inactive.token), generation: 0 }
+  const sessionWith = (change: Parameters<typeof forgeSession>[2]) => forgeSession(service, genuine, change)
   const sent: Record<string, string> = {
-    'of an inactive ROLE_ADMIN': await forge(service, genuine, holder),
-    'of another generation': await forge(service, genuine, { ver: claimsOf(genuine).ver + 1 }),
-    'for longer than 12 hours': await forge(service, genuine, { exp: nowInSeconds() + 12 * 3600 + 300 }),
-    'of a session by answers': await forge(service, genuine, { amr: ['kba', 'pwd'] }),
-    'for the registry alone': await forge(service, genuine, { aud: claimsOf(genuine).iss }),
-    'for other services': await forge(service, genuine, { aud: 'work-packages' }),
-    'of a session by mailed key': await forge(service, genuine, { amr: ['otp', 'otp'] }),
+    'of an inactive ROLE_ADMIN': await sessionWith(() => holder),
+    'of another generation': await sessionWith(({ generation }) => ({ generation: generation + 1 })),
+    'that has expired': await sessionWith(() => ({ expiresAt: nowInSeconds() - 1 })),
+    'of a public session': await service.adminToken(),
     'that is none': 'nonsense',
-    'that has expired': await forge(service, genuine, expiredNow()),
   }
   for (const [what, token] of Object.entries(sent)) {
     for (const rpc of Administration.methods as readonly DescMethodUnary[]) {

@@ -1,18 +1,14 @@
 /** Migrations: of an empty database, repeated, by concurrent processes, and beside other versions. */
-import { readdirSync } from 'node:fs'
-import { readFile, writeFile } from 'node:fs/promises'
+import { spawnSync } from 'node:child_process'
+import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { pathToFileURL } from 'node:url'
+import { fileURLToPath, pathToFileURL } from 'node:url'
 import test, { type ExecutionContext } from 'ava'
 import { type Database, openDatabase } from '../../server/database/database.js'
 import { migrate, readMigrations } from '../../server/database/migrate.js'
 import { freshDatabase } from '../_helpers/database.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
-
-const own = new URL('../../server/database/migrations/', import.meta.url)
-const names = readdirSync(own)
-  .filter(name => name.endsWith('.sql'))
-  .sort()
+import { migrations as names, root } from '../_helpers/versions.js'
 
 async function empty(t: ExecutionContext): Promise<Database> {
   const database = openDatabase(await freshDatabase(t, { from: 'template0' }), 10)
@@ -38,15 +34,23 @@ const first = { '0001-first.sql': '-- expand\nCREATE TABLE fruits (name text);' 
 const second = { ...first, '0002-second.sql': '-- expand\nALTER TABLE fruits ADD COLUMN color text;' }
 const third = { ...second, '0003-third.sql': '-- contract\nALTER TABLE fruits DROP COLUMN name;' }
 
-test('migrations are numbered from 1 without a gap, and their first line says whether the version before still works', async t => {
-  t.deepEqual(
-    names.map(name => Number(name.slice(0, 4))),
-    names.map((_, index) => index + 1),
-  )
-  for (const name of names) {
-    t.regex(name, /^\d{4}-[a-z-]+\.sql$/)
-    t.regex(await readFile(new URL(name, own), 'utf8'), /^-- (expand|contract)\n/, name)
+test('a build refuses two migrations of one number, one without a number, and one whose first line doesn’t say whether the version before still works', async t => {
+  const build = async (files: Record<string, string>) => {
+    const program = join(root, 'deploy/build/migrations.mjs')
+    const folders = [fileURLToPath(await folderOf(t, files)), join(await temporaryFolder(t), 'built')]
+    const { status, stderr } = spawnSync(process.execPath, [program, ...folders], { encoding: 'utf8' })
+    return status === 0 ? 'built' : /Error: (.*)/.exec(stderr)?.[1]
   }
+  t.is(await build({ ...third, '0009-ninth.sql': '-- contract\n' }), 'built')
+  t.regex(
+    String(await build({ ...second, '0002-other.sql': '-- expand\n' })),
+    /^0002-other\.sql and 0002-second\.sql have the same number/,
+  )
+  t.regex(
+    String(await build({ ...second, 'third.sql': '-- expand\n' })),
+    /^third\.sql: name a migration NNNN-name\.sql/,
+  )
+  t.regex(String(await build({ ...second, '0003-third.sql': 'SELECT 1;' })), /^0003-third\.sql: begin it with the line/)
 })
 
 test('an empty database gets the newest schema, and migrating again changes nothing', async t => {

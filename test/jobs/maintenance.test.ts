@@ -3,6 +3,8 @@ import { randomUUID } from 'node:crypto'
 import { readdir, readFile, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
+import bcrypt from 'bcrypt'
+import { ImportKind } from '../../proto/gen/auth/v1/administration_pb.js'
 import { createHashing } from '../../server/application.js'
 import { sql } from '../../server/database/sql.js'
 import { startMaintenance } from '../../server/jobs/maintenance.js'
@@ -10,6 +12,10 @@ import { startWrapping } from '../../server/jobs/wrapping.js'
 import type { Models } from '../../server/models/define-models.js'
 import { createLog } from '../../server/observability/log.js'
 import { startMail } from '../../server/outbox/compose.js'
+import { openLocal } from '../_helpers/administration.js'
+import { done } from '../_helpers/backups.js'
+import { runCli } from '../_helpers/cli.js'
+import { ask } from '../_helpers/database.js'
 import { addUser, changeTokens, endsOrWaits, openModels, waits } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
 import { startTestService } from '../_helpers/service.js'
@@ -87,6 +93,8 @@ test('a maintenance run deletes expired rows, and nothing else', async t => {
       ('good', '', '', '', '', '', now() - interval '59 minutes');
     UPDATE signing_keys SET verifies_until = now() - interval '1 second' WHERE kid = '${old}';
     UPDATE signing_keys SET verifies_until = now() + interval '1 minute' WHERE kid = '${kept}';
+    INSERT INTO sealing_keys VALUES ('lapsed', '', now() - interval '492 days'), ('good', '', now() - interval '402 days'),
+      ('next', '', now() - interval '312 days');
     INSERT INTO refreshed_sessions VALUES (${user}, 'lapsed', 1, false, now() - interval '25 hours'),
       (${user}, 'good', 1, false, now() - interval '23 hours');
     INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at) VALUES
@@ -106,13 +114,15 @@ test('a maintenance run deletes expired rows, and nothing else', async t => {
   const keys = await texts(models, 'SELECT kid AS text FROM signing_keys ORDER BY signs_at')
   t.deepEqual(keys, [kept, newer])
   t.deepEqual(await texts(models, 'SELECT id AS text FROM refreshed_sessions'), ['good'])
+  const sealing = await texts(models, 'SELECT id AS text FROM sealing_keys ORDER BY created_at')
+  t.deepEqual(sealing, ['good', 'next'])
   t.deepEqual(await texts(models, 'SELECT kind AS text FROM emails ORDER BY id'), ['good', 'waiting'])
   t.deepEqual(await texts(models, 'SELECT source_digest AS text FROM imports'), ['good'])
   // Another one gets its rows above.
   const pruned = Object.keys(models).filter(name => 'prune' in models[name as keyof Models])
   t.deepEqual(pruned.sort(), [
     ...['attempts', 'buckets', 'emailQuotas', 'emails', 'formerUsernames', 'imports', 'mailedKeys', 'processes'],
-    ...['refreshedSessions', 'signingKeys'],
+    ...['refreshedSessions', 'sealingKeys', 'signingKeys'],
   ])
 })
 
@@ -329,6 +339,44 @@ test('imported answers work before and after idle threads of two replicas have h
   t.deepEqual([await recover(users[1]!, answer(1), answer(2)), await recover(users[1]!, answer(1), wrong)], [200, 422])
 })
 
+test('hashes that version 1.0.0 imported sign in before and after they are sealed, which begins with `migrate up --contract`', async t => {
+  const service = await startTestService(t)
+  const { registry, settings, env } = service
+  const { passwords, pool } = createHashing(registry, settings, { now: Date.now })
+  t.teardown(() => pool.close())
+  // As in a database of 1.0.0.
+  await ask(env.DATABASE_URL!, `DROP INDEX users_bare_hash; DELETE FROM migrations WHERE name LIKE '0009-%'`)
+  const bare = [await bcrypt.hash('senha de antes', 4), await bcrypt.hash('outra de antes', 4)]
+  const users = await Promise.all(bare.map(() => service.signUp('ROLE_CLIENT')))
+  for (const [at, { token }] of users.entries())
+    await ask(env.DATABASE_URL!, `UPDATE users SET password_hash = '${bare[at]}' WHERE id = ${idOf(token)}`)
+  const api = await openLocal(t, service, { reason: 'teste' })
+  const form = { username: randomUUID(), state: 'SP', city: 'Bauru', role: 'ROLE_CLIENT' }
+  const { import: begun } = await api.startImport({ kind: ImportKind.USERS, sourceDigest: 'ab'.repeat(32) })
+  await api.importBatch({ id: begun!.id, users: [{ form, passwordHash: bare[0]! }] })
+  const round = async () => {
+    const stop = startWrapping(registry, passwords, log, { first: 0, interval: 1e9, afterFailure: 10 })
+    await waitForValue(async () => (await registry.users.bareHashes(1)).length, 0)
+    await stop()
+  }
+  const dump = () => ask(env.DATABASE_URL!, 'SELECT * FROM users ORDER BY id')
+  const login = async (username: string, password: string) =>
+    (await service.request('POST', '/users/login', { query: { username, password } })).status
+  await round()
+  const isBare = async () => (await dump()).filter(({ password_hash: hash }) => String(hash).startsWith('$2')).length
+  t.is(await isBare(), 3)
+
+  done(await runCli(env, ['migrate', 'up', '--contract']))
+  await round()
+  t.notRegex(JSON.stringify(await dump()), /"\$2/)
+  t.is(await login(users[1]!.username, 'senha de antes'), 404)
+  t.is(await login(users[1]!.username, 'outra de antes'), 200)
+  t.is(await login(form.username, 'senha de antes'), 200)
+  // Another system reads the hash of an export.
+  const { secrets } = await api.getUserSecrets({ ids: [idOf(users[0]!.token)] })
+  t.is(secrets[0]!.passwordHash, bare[0])
+})
+
 test('the hashing of imported answers goes on soon after an error, and after all threads were busy', async t => {
   const models = await openModels(t)
   const [user, { id }] = [await addUser(models, 'ana'), await models.questions.add({ question: '?', questionKey: '?' })]
@@ -337,7 +385,7 @@ test('the hashing of imported answers goes on soon after an error, and after all
   )
   const outcomes = [() => Promise.reject(new Error('a fault')), async () => undefined, async () => 'hashed']
   const times = { first: 0, interval: 1e9, afterFailure: 10 }
-  t.teardown(startWrapping(models, { wrap: () => outcomes.shift()!() }, log, times))
+  t.teardown(startWrapping(models, { wrap: () => outcomes.shift()!(), seal: String }, log, times))
   await waitForValue(() => texts(models, 'SELECT answer_hash AS text FROM answers'), ['hashed'])
   t.is(outcomes.length, 0)
 })
@@ -356,7 +404,7 @@ test('while the main thread is busy, the hashing of answers rests four times as 
     for (const end = performance.now() + work; performance.now() < end; );
     return 'hashed'
   }
-  t.teardown(startWrapping({ questions }, { wrap }, log, { first: 0, interval: 1e9, afterFailure: 1e9 }))
+  t.teardown(startWrapping({ ...models, questions }, { wrap, seal: String }, log, { first: 0, interval: 1e9, afterFailure: 1e9 }))
   await waitForValue(() => begun.length, 2)
   t.true(begun[1]! - begun[0]! >= 5 * work - 1, String(begun))
 })
@@ -373,7 +421,7 @@ test('a sign-in doesn’t wait behind answers that are to be hashed, and a stop 
     keyed: async () => Array.from({ length: 20 }, () => answer),
     wrap: async () => void hashed++,
   }
-  const stop = startWrapping({ questions }, passwords, createLog('silent'), {
+  const stop = startWrapping({ ...registry, questions }, passwords, createLog('silent'), {
     first: 0,
     interval: 1e9,
     afterFailure: 1e9,

@@ -49,7 +49,7 @@ import {
 
 interface Deps extends FormRules {
   readonly registrar: Registrar
-  readonly users: Pick<Users, 'nameProblems'>
+  readonly users: Pick<Users, 'nameProblems' | 'sealsHashes'>
   readonly userBatches: UserBatches
   readonly organizations: Pick<Organizations, 'findMany' | 'keyHolders'>
   readonly questions: Pick<Questions, 'idsByKey'>
@@ -268,7 +268,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
       if (changes && !changeAccounts.includes(column)) problems.push(withheld(field, column, 'user', value))
     if (problems.length > 0) return rejected('INVALID_SIGN_UP', ...problems)
 
-    const passwordHash = typeof hash === 'string' && hash !== user.passwordHash ? hash : undefined
+    const passwordHash = typeof hash === 'string' && hash !== passwords.opened(user.passwordHash) ? hash : undefined
     const fields = [
       ...(username === undefined ? [] : ['username']),
       ...changed,
@@ -369,7 +369,12 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
 
   /** Applies entries, in order, and returns their ids, or why one is refused. */
   async function apply(entries: readonly PlannedUser[], { of, t, record, by: notice, administratorId: id }: Batch) {
-    const applied = await registrar.apply(entries, { notice, id, continued: of.keepIds }, t)
+    const isBare = ({ passwordHash = '' }: PlannedUser) => isImportableHash(passwordHash)
+    const seals = entries.some(isBare) && (await users.sealsHashes(t))
+    const stored = entries.map(each =>
+      seals && isBare(each) ? { ...each, passwordHash: passwords.seal(each.passwordHash!) } : each,
+    )
+    const applied = await registrar.apply(stored, { notice, id, continued: of.keepIds }, t)
     for (const [index, result] of applied.entries()) {
       const entry = entries[index]!
       const nickname = 'user' in entry ? entry.details?.nickname : entry.nickname

@@ -468,8 +468,8 @@ export type UpdateMeRequest = Message<"auth.v1.UpdateMeRequest"> & {
   record?: Profile | undefined;
 
   /**
-   * Fields of `record` to change. An optional field without a value is cleared: date of birth, gender, institution and its
-   * type. Absent or empty: the fields that are present in `record`.
+   * Fields of `record` to change. Without a value, a field that sign-up doesn't require is cleared. Absent or empty: the
+   * fields that are present in `record`.
    *
    * @generated from field: google.protobuf.FieldMask update_mask = 2;
    */
