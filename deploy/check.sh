@@ -72,15 +72,6 @@ check_nginx() {
   [ $code -eq 0 ] && ! grep -qF '[warn]' "$work/nginx.said"
 }
 
-check_envoy() {
-  certificate public && certificate gateway && cp "$work/gateway.crt" "$work/ca.crt" || return 1
-  sed "s#/etc/envoy/tls/#$work/#" envoy/envoy.yaml >"$work/envoy.yaml"
-  envoy --mode validate --log-level warn -c "$work/envoy.yaml" >"$work/envoy" 2>&1
-  local code=$?
-  cat "$work/envoy"
-  [ $code -eq 0 ] && ! grep -qE '\[(warning|error|critical)\]' "$work/envoy"
-}
-
 check_haproxy() {
   haproxy -c -q -f patroni/haproxy.cfg
 }
@@ -124,16 +115,14 @@ check 'Dockerfile (hadolint)' hadolint hadolint Dockerfile
 compose=(docker-compose)
 if docker compose version >"$work/where" 2>&1; then compose=(docker compose); fi
 check 'compose.yaml (docker compose config)' "${compose[0]}" check_compose
-check 'compose.yaml, prometheus.yaml, prometheus-adapter.yaml, envoy.yaml, patroni.yaml (yamllint)' yamllint \
+check 'compose.yaml, prometheus.yaml, prometheus-adapter.yaml, patroni.yaml (yamllint)' yamllint \
   yamllint --strict -d '{extends: default, rules: {line-length: {max: 140}, document-start: disable, comments: disable, braces: {max-spaces-inside: 1}}}' \
-  compose.yaml prometheus.yaml helm/prometheus-adapter.yaml envoy/envoy.yaml patroni/patroni.yaml helm/auth-registry/Chart.yaml helm/auth-registry/values.yaml
+  compose.yaml prometheus.yaml helm/prometheus-adapter.yaml patroni/patroni.yaml helm/auth-registry/Chart.yaml helm/auth-registry/values.yaml
 check 'systemd units (systemd-analyze verify)' systemd-analyze check_systemd
 check 'systemd units (systemd-analyze security)' systemd-analyze check_exposure
 check 'nginx example (nginx -t)' nginx check_nginx
-check 'Envoy example (envoy --mode validate)' envoy check_envoy
 check 'HAProxy example (haproxy -c)' haproxy check_haproxy
 check 'nginx example before a service (test/deploy)' nginx check_proxied nginx
-check 'Envoy example before a service (test/deploy)' envoy check_proxied envoy
 check 'Envoy example of docs/verifying.md (test/deploy)' envoy check_proxied jwt-authn
 check 'alerts and their tests (promtool)' promtool ./check-alerts.sh
 check 'Prometheus example (promtool)' promtool promtool check config --syntax-only prometheus.yaml

@@ -44,37 +44,24 @@ export function refusedPause(): number {
 
 /**
  * A client connection, with or without TLS, with one request in progress. Requests find it as `request.socket`. Times are
- * those of `performance.now()`.
+ * those of `performance.now()`. node:http enforces its timeouts: it parses, and so times, no request that waits.
  */
 export class Connection extends Duplex {
   readonly remoteAddress: string | undefined
   /** The response to the request in progress, until it is sent. */
   response: Response | undefined
-  /** The newest request with complete headers. */
-  newest: Request | undefined
   /** Whether no byte has arrived yet. */
   silent = true
-  /** When the first byte of an arriving request arrived; for a new connection, when it opened. */
-  arrivingSince: number | undefined = performance.now()
-  /** When the newest request that has begun began to arrive. */
-  requestedAt: number | undefined
   /** Time of the last activity. */
   activeAt = performance.now()
   /** Received bytes that aren't parsed yet. */
   private buffered: Buffer | undefined
-  /** Responses to requests whose headers came in one slice with the end of the request before. */
-  private readonly parsed: Response[] = []
-  /** Called when all requests are answered, instead of parsing further ones. */
-  private last: (() => void) | undefined
+  /** The response to a request whose headers came in one slice with the end of the request in progress. */
+  private next: Response | undefined
   /** Whether node:http wants no more bytes for now, because it has more of a body than is read. */
   private paused = false
   /** When the socket got the first of the bytes that it hasn't sent yet. */
   private writingSince = 0
-  /**
-   * Called when everything is sent. node:http passes it with an empty chunk at the end of a response, which would make two
-   * chunks of one.
-   */
-  private flushed: Callback | undefined
   private socketPaused = false
   private stopped = false
   private held = false
@@ -90,8 +77,6 @@ export class Connection extends Duplex {
     socket.on('data', (bytes: Buffer) => {
       this.silent = false
       this.activeAt = performance.now()
-      // Otherwise the bytes belong to the body of the newest request, or wait.
-      if (!this.response && this.newest?.complete !== false) this.arrivingSince ??= this.activeAt
       if (this.stopped) return
       this.buffered = this.buffered ? Buffer.concat([this.buffered, bytes]) : bytes
       this.feed()
@@ -103,7 +88,7 @@ export class Connection extends Duplex {
       if (this.response?.req.complete && !this.response.headersSent) this.destroy()
       else this.emit('end')
     })
-    socket.on('drain', () => this.emit('drain'))
+    socket.on('timeout', () => this.emit('timeout'))
     socket.on('error', error => this.destroy(error))
     socket.on('close', () => this.destroy())
   }
@@ -119,55 +104,42 @@ export class Connection extends Duplex {
     return this.aborter.signal
   }
 
-  /** Since when there are bytes that the client doesn't read. */
-  get unreadSince(): number | undefined {
-    return this.socket.writableLength > 0 ? this.writingSince : undefined
+  /** For how many milliseconds there have been bytes that the client doesn't read. */
+  get unreadFor(): number {
+    return this.socket.writableLength > 0 ? performance.now() - this.writingSince : 0
   }
 
-  /** Begins a parsed request, or keeps it until those before it are answered. */
+  /** Begins a parsed request, or keeps it until the one in progress is answered. */
   arrive(response: Response): void {
-    this.newest = response.req
-    if (this.response || this.held || this.parsed.length > 0) this.parsed.push(response)
+    if (this.isWaiting) this.next = response
     else this.begin(response)
   }
 
   /** Whether received bytes wait: for the response to a request that has arrived, or for the end of a pause. */
-  get isWaiting(): boolean {
+  private get isWaiting(): boolean {
     return this.held || this.response?.req.complete === true
   }
 
-  /** Begins the next request, unless one is in progress, or lets node:http parse further bytes. */
+  private begin(response: Response): void {
+    this.response = response
+    response.req.begunAt = performance.now()
+    response.once('close', () => {
+      this.onEnd(response)
+      this.response = undefined
+      this.activeAt = performance.now()
+      this.proceed()
+    })
+    this.onRequest(response.req, response)
+  }
+
+  /** Begins the next request, unless one is in progress, or has node:http parse further bytes. */
   private proceed(): void {
     // A connection whose last response is sent has ended.
     if (this.response || this.held || this.writableEnded || this.destroyed) return
-    const next = this.parsed.shift()
+    const { next } = this
+    this.next = undefined
     if (next) this.begin(next)
-    else if (this.last) this.last()
     this.feed()
-  }
-
-  private begin(response: Response): void {
-    const request = response.req
-    this.response = response
-    request.begunAt = performance.now()
-    this.requestedAt = this.arrivingSince ?? request.begunAt
-    this.arrivingSince = undefined
-    response.once('close', () => this.endRequest(response))
-    this.onRequest(request, response)
-  }
-
-  /** Ends the request in progress: its response is sent, or its client has disconnected. */
-  private endRequest(response: Response): void {
-    this.onEnd(response)
-    this.response = undefined
-    this.activeAt = performance.now()
-    this.restart()
-    this.proceed()
-  }
-
-  /** The time limit of bytes that waited begins now. */
-  private restart(): void {
-    if (this.buffered) this.arrivingSince = performance.now()
   }
 
   /**
@@ -194,21 +166,18 @@ export class Connection extends Duplex {
     this.held = true
     setTimeout(() => {
       this.held = false
-      this.restart()
       this.proceed()
     }, refusedPause()).unref()
   }
 
   /**
-   * Parses nothing more, and calls `respond` when the requests so far are answered. A request with an incomplete body gets
-   * only that response; if its own has begun, the connection closes.
+   * Parses nothing more, and calls `respond` when the request in progress is answered. One with an incomplete body gets only
+   * that response; if its own has begun, the connection closes.
    */
   refuse(respond: () => void): void {
     this.stop()
-    this.arrivingSince = undefined
-    this.last = respond
-    if (this.parsed.at(-1)?.req.complete === false) this.parsed.pop()
-    if (!this.response || this.response.req.complete) this.proceed()
+    if (!this.response) respond()
+    else if (this.response.req.complete) this.response.once('close', respond)
     else if (this.response.headersSent) this.destroy()
     else respond()
   }
@@ -217,6 +186,7 @@ export class Connection extends Duplex {
   private stop(): void {
     this.stopped = true
     this.buffered = undefined
+    this.next = undefined
     if (this.socketPaused) this.socket.resume()
     this.socketPaused = false
   }
@@ -236,31 +206,23 @@ export class Connection extends Duplex {
 
   override _read(): void {}
 
-  /** Passes responses to the socket at once: the buffer of another stream would only take time. */
-  override write(chunk: Buffer | string, encoding?: unknown, callback?: Callback): boolean {
-    if (chunk.length === 0 && callback) {
-      this.flushed = callback
-      return true
-    }
-    if (this.socket.writableLength === 0) this.writingSince = performance.now()
-    return this.socket.write(chunk, encoding as BufferEncoding, callback)
-  }
-
-  override cork(): void {
-    this.socket.cork()
-  }
-
-  override uncork(): void {
-    this.socket.uncork()
-    const { flushed } = this
-    if (!flushed) return
-    this.flushed = undefined
-    if (this.socket.writableLength === 0) process.nextTick(flushed)
-    else this.socket.write('', flushed)
+  /** node:http calls it for the timeout of idle connections. */
+  setTimeout(ms: number): this {
+    this.socket.setTimeout(ms)
+    return this
   }
 
   override _write(chunk: Buffer | string, encoding: BufferEncoding, callback: Callback): void {
+    if (this.socket.writableLength === 0) this.writingSince = performance.now()
     this.socket.write(chunk, encoding, callback)
+  }
+
+  override _writev(chunks: { chunk: Buffer | string; encoding: BufferEncoding }[], callback: Callback): void {
+    this.socket.cork()
+    const last = chunks.length - 1
+    for (const [index, { chunk, encoding }] of chunks.entries())
+      this._write(chunk, encoding, index === last ? callback : () => {})
+    this.socket.uncork()
   }
 
   override _final(callback: () => void): void {

@@ -1,12 +1,11 @@
 /**
- * A port for HTTP/1.1, with or without TLS, with limits for each client. It passes each connection to node:http as a Duplex
- * (`connection.ts`), as the documentation of the event `connection` allows. It also enforces timeouts, which node:http
- * enforces only on its own ports.
+ * A port for HTTP/1.1, with or without TLS, with limits for each client. node:http serves each connection as a Duplex
+ * (`connection.ts`), as the documentation of the event `connection` allows, and enforces the timeouts of requests.
  */
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { createServer, STATUS_CODES } from 'node:http'
-import { type AddressInfo, createServer as createPort, type Socket } from 'node:net'
+import type { AddressInfo, Socket } from 'node:net'
 import { LRUCache } from 'lru-cache'
 import { type Bucket, createBucket } from '../server/limits/bucket.js'
 import { maxEntries } from '../server/limits/cache-size.js'
@@ -53,7 +52,7 @@ export const listenerLimits = {
 const trackedAddresses = 50_000
 
 /** Milliseconds between two checks of the timeouts. */
-const sweepInterval = 500
+const checkInterval = 500
 
 /** Length of the accept queue. A starting proxy opens many connections at once. The system may set a lower limit. */
 const backlog = 4_096
@@ -97,14 +96,16 @@ export function createListener(
   const connections = new Set<Connection>()
   const openedBy = new LRUCache<string, Bucket>(maxEntries(trackedAddresses))
   const connectionsOf = new Map<string, Set<Connection>>()
-  let draining = false
+  let [draining, closing] = [false, false]
 
   const http = createServer<typeof Request>(
     {
       IncomingMessage: Request,
       maxHeaderSize: headerBytes,
-      // Only sets the response header: `sweep` enforces the timeout.
+      headersTimeout: limits.headersTimeout,
+      requestTimeout: limits.requestTimeout,
       keepAliveTimeout: limits.keepAliveTimeout,
+      connectionsCheckingInterval: checkInterval,
       // The gateway responds to a missing Host with a problem document.
       requireHostHeader: false,
     },
@@ -128,6 +129,12 @@ export function createListener(
     if (draining) response.shouldKeepAlive = false
     if (expectsContinue(request) && !announcesTooMuch(request)) response.writeContinue()
     onRequest(request, response)
+  }
+
+  function end(response: Response): void {
+    onEnd(response)
+    // Its headers, sent before, kept the connection open.
+    if (closing) response.req.from.end()
   }
 
   /** Responds to an unreadable or incomplete request, and closes the connection. */
@@ -181,7 +188,9 @@ export function createListener(
     evicted.destroy()
   }
 
-  const listener = createPort({ noDelay: true, allowHalfOpen: true }, socket => {
+  // node:http serves sockets by its listener of this event, and times requests on a port of its own alone.
+  const [serve] = http.listeners('connection')
+  http.removeAllListeners('connection').on('connection', (socket: Socket) => {
     const networks = countedNetworks(socket.remoteAddress)
     // Before any other work, including TLS.
     if (!mayOpen(networks)) {
@@ -189,30 +198,19 @@ export function createListener(
       socket.destroy()
       return
     }
-    const connection = new Connection(secure ? secure(socket) : socket, begin, onEnd)
+    const connection = new Connection(secure ? secure(socket) : socket, begin, end)
     count(connection, networks)
-    http.emit('connection', connection)
+    serve!.call(http, connection)
   })
-  listener.maxConnections = limits.maxConnections
-  listener.on('drop', () => onCut('connections'))
+  http.maxConnections = limits.maxConnections
+  http.on('drop', () => onCut('connections'))
 
-  /** Closes connections that exceed a timeout. */
-  function sweep(): void {
-    const now = performance.now()
-    const hasExceeded = (since: number | undefined, time: number) => since !== undefined && now - since > time
+  /** Closes connections whose clients don't read. */
+  function cutUnread(): void {
     for (const connection of connections) {
-      const { response, newest, isWaiting, requestedAt, arrivingSince, unreadSince, activeAt } = connection
-      if (hasExceeded(unreadSince, limits.unreadTimeout)) {
-        onCut('unread')
-        connection.destroy()
-      } else if (isWaiting) {
-        // Nothing is parsed meanwhile.
-      } else if (newest?.complete === false) {
-        if (hasExceeded(requestedAt, limits.requestTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
-      } else if (!response) {
-        if (hasExceeded(arrivingSince, limits.headersTimeout)) refuse(connection, 'ERR_HTTP_REQUEST_TIMEOUT')
-        else if (arrivingSince === undefined && hasExceeded(activeAt, limits.keepAliveTimeout)) connection.destroy()
-      }
+      if (connection.unreadFor <= limits.unreadTimeout) continue
+      onCut('unread')
+      connection.destroy()
     }
   }
 
@@ -225,34 +223,27 @@ export function createListener(
   /** Stops accepting connections, waits at most `graceMs` for requests in progress, then closes all connections. */
   async function close(graceMs: number): Promise<void> {
     drain()
-    const closed = new Promise<void>(resolve => listener.close(() => resolve()))
-    const closeIdle = () => {
-      for (const connection of connections) {
-        const { silent, response, arrivingSince } = connection
-        if (silent || (!response && arrivingSince === undefined)) connection.destroy()
-      }
-    }
-    closeIdle()
-    // A busy connection becomes idle when its response is sent.
-    const closing = setInterval(closeIdle, 50)
+    closing = true
+    // It closes idle connections. From silent ones it expects a request.
+    const closed = new Promise<void>(resolve => http.close(() => resolve()))
+    for (const connection of connections) if (connection.silent) connection.destroy()
     const cut = setTimeout(() => {
       for (const connection of connections) connection.destroy()
     }, graceMs)
     await closed
-    clearInterval(closing)
-    clearInterval(sweeping)
+    clearInterval(checking)
     clearTimeout(cut)
   }
 
-  let sweeping: NodeJS.Timeout | undefined
+  let checking: NodeJS.Timeout | undefined
   return {
     /** Number of open connections. */
     connections: () => connections.size,
     /** Opens the port; resolves to its actual address. */
     async listen(): Promise<Address> {
-      await once(listener.listen({ host, port, backlog }), 'listening')
-      sweeping = setInterval(sweep, sweepInterval).unref()
-      return { host, port: (listener.address() as AddressInfo).port }
+      await once(http.listen({ host, port, backlog }), 'listening')
+      checking = setInterval(cutUnread, checkInterval).unref()
+      return { host, port: (http.address() as AddressInfo).port }
     },
     drain,
     close,

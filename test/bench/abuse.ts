@@ -2,7 +2,6 @@
  * How a flood affects other clients: each flood of floods.ts compared with a quiet window of the same round, on a separate
  * service. The scenarios don't depend on how the service defends itself.
  */
-import { freePort } from '../_helpers/relay.js'
 import type { FloodReport } from './flood.js'
 import { type FloodName, floodNames, floodOf, type Origin } from './floods.js'
 import type { Goal, Prepared, Row, Segment } from './measure.js'
@@ -46,12 +45,11 @@ const firstNetwork = 100
 async function beside(name: FloodName, origin: Origin, bench: Bench): Promise<Prepared> {
   const { lasts = 0 } = floodOf(name)
   const forwarded = origin === '48'
-  const admin = await freePort()
   const { world, again, ...first } = await serviceOn(bench, 2000, bench.cost, {
-    AUTH_ADMIN_ADDRESS: `127.0.0.1:${admin}`,
+    AUTH_ADMIN_ADDRESS: '127.0.0.1:0',
     ...(forwarded && { AUTH_TRUSTED_PROXIES: '127.0.0.0/8' }),
   })
-  const others = createOthers({ ...world, forwarded }, admin)
+  const others = createOthers({ ...world, forwarded })
   let { service } = first
   await others.warmUp(service)
 

@@ -29,16 +29,14 @@ interface ClientOptions {
   readonly port: number
   /** Bounds the connections of each address (gRPC: its calls at a time). */
   readonly connections: number
-  /** Deadline of each gRPC call in ms. */
-  readonly timeout?: number | undefined
 }
 
 /** Creates a client that sends requests from the addresses in them, or from the proxy that forwards the address. */
-export function createClient({ endpoint, port, connections, timeout }: ClientOptions): Client {
+export function createClient({ endpoint, port, connections }: ClientOptions): Client {
   const clients = new Map<string, Client>()
   const clientAt = (localAddress: string) => {
     const dial = () => connect({ port, host: '127.0.0.1', localAddress, noDelay: true })
-    return endpoint === 'grpc' ? createGrpcClient(dial, connections, timeout) : createHttpClient(dial, connections)
+    return endpoint === 'grpc' ? createGrpcClient(dial, connections) : createHttpClient(dial, connections)
   }
   return {
     send(wire) {
@@ -145,7 +143,7 @@ export function readAnswer(received: Buffer): { answer: Answer; length: number; 
 /** Calls that share an HTTP/2 connection. */
 const callsAConnection = 100
 
-function createGrpcClient(dial: () => Socket, calls: number, timeout: number | undefined): Client {
+function createGrpcClient(dial: () => Socket, calls: number): Client {
   const open = () => connectHttp2('http://127.0.0.1', { createConnection: dial }).on('error', () => {})
   const sessions: ClientHttp2Session[] = Array.from({ length: Math.ceil(calls / callsAConnection) }, open)
   let next = 0
@@ -161,7 +159,6 @@ function createGrpcClient(dial: () => Socket, calls: number, timeout: number | u
         'content-type': 'application/grpc',
         ...(token && { authorization: `Bearer ${token}` }),
         ...(forwardedFor && { 'x-forwarded-for': forwardedFor }),
-        ...(timeout && { 'grpc-timeout': `${timeout}m` }),
       })
       const chunks: Buffer[] = []
       let last: Record<string, unknown> = {}

@@ -239,24 +239,17 @@ async function flood({ plan, attackers }: Prepared): Promise<FloodReport> {
   }
 
   /** Sends one request over a separate connection. */
-  function visit({ leavesAfter }: Paced, place: number, source: Source): void {
+  function visit(place: number, source: Source): void {
     const socket = dial(place)
-    let leaves: NodeJS.Timeout | undefined
     let answered = false
     const read = createReader(socket)
-    socket.on('connect', () => {
-      socket.write(outgoing(source.next()!))
-      if (leavesAfter !== undefined) leaves = setTimeout(leave, leavesAfter)
-    })
-    const leave = () => {
+    socket.on('connect', () => socket.write(outgoing(source.next()!)))
+    socket.on('data', chunk => {
+      if (read(chunk).count === 0) return
       answered = true
       socket.destroy()
-    }
-    socket.on('data', chunk => {
-      if (read(chunk).count > 0) leave()
     })
     socket.on('close', () => {
-      clearTimeout(leaves)
       if (!answered) cut++
     })
   }
@@ -288,7 +281,7 @@ async function flood({ plan, attackers }: Prepared): Promise<FloodReport> {
     const send = () => {
       for (; sent < ((performance.now() - begun) / 1000) * flood.perSecond; sent++) {
         const place = sent % attackers.length
-        visit(flood, place, sources[place]!)
+        visit(place, sources[place]!)
       }
     }
     const timer = setInterval(send, 5)

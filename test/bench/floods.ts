@@ -59,8 +59,6 @@ export interface Kept extends Common {
 /** A flood of so many requests a second, each on a separate connection, independent of earlier responses. */
 export interface Paced extends Common {
   readonly perSecond: number
-  /** Milliseconds after which its client disconnects without a response; otherwise it waits. */
-  readonly leavesAfter?: number
 }
 
 export type Flood = Kept | Paced
@@ -92,7 +90,6 @@ export const floods = {
     about: 'OPTIONS *',
     source: () => inTurn([Buffer.from('OPTIONS * HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n')]),
   },
-  keys: { ...pipelined, about: 'the public keys (jwks.json)', source: () => inTurn([get('/.well-known/jwks.json')]) },
   me: {
     ...pipelined,
     about: 'its own me',
@@ -116,13 +113,6 @@ export const floods = {
     origins: ['48'],
     perSecond: 60,
     source: wrongLogins,
-  },
-  'mailed-keys': {
-    about: '200 wrong mailed keys a second of clients that leave after 100 ms',
-    origins: ['48'],
-    perSecond: 200,
-    leavesAfter: 100,
-    source: wrongMailedKeys,
   },
   /** Only peers: the connections of a trusted proxy count separately, and are never closed for a limit. */
   idle: {
@@ -167,13 +157,6 @@ function wrongLogins({ victims, serial }: Attacker): Source {
     const number = serial()
     const username = number % 3 === 0 ? `ninguém ${number}` : usernameOf(victims[number % victims.length]!)
     return post('/users/login', { username, password: `palpite ${number}` })
-  })
-}
-
-function wrongMailedKeys({ victims, serial }: Attacker): Source {
-  return always(() => {
-    const username = usernameOf(victims[serial() % victims.length]!)
-    return post('/forgotpasswords/loginbyusernameandkey', { username, key: 'ABCDEFGH' })
   })
 }
 

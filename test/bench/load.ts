@@ -23,8 +23,6 @@ export interface Job {
   readonly seconds: number
   /** Closed loop: seconds before these in which responses don't count, until as many calls end as start. */
   readonly lead?: number
-  /** Milliseconds after which the client no longer waits for a response (gRPC). */
-  readonly deadline?: number
 }
 
 /** A user who arrives after some seconds and takes one step after the other. */
@@ -45,8 +43,6 @@ export interface Report {
    * to the end. A closed loop has none: it sends less when answers are slow, so its percentiles are too low.
    */
   readonly latencies: number[]
-  /** The same for each refusal for lack of capacity in an open loop, in ms. */
-  readonly refusals: number[]
   /** Requests (visits) that were neither answered (done) in time nor refused. */
   readonly late: number
   /** Requests without an answer, by outcome. */
@@ -66,7 +62,7 @@ process.on('message', async (job: Job) => {
 process.once('disconnect', () => process.exit())
 
 async function run(job: Job): Promise<Report> {
-  const client = createClient({ ...job, timeout: job.deadline })
+  const client = createClient(job)
   try {
     if (job.visits) return await visit(job, job.visits, client)
     return await (job.rate === undefined ? closed(job, client) : open(job, job.rate, client))
@@ -173,9 +169,8 @@ function createRequests({ mix = {}, world, endpoint }: Job, first: number, step:
   }
 }
 
-function createTally({ endpoint, seconds, deadline = Number.POSITIVE_INFINITY }: Job, start: number) {
+function createTally({ endpoint, seconds }: Job, start: number) {
   const latencies: number[] = []
-  const refusals: number[] = []
   const lost: Record<string, number> = {}
   const errors: Record<string, number> = {}
   const end = start + seconds * 1000
@@ -191,12 +186,10 @@ function createTally({ endpoint, seconds, deadline = Number.POSITIVE_INFINITY }:
         lost[answer.message] = (lost[answer.message] ?? 0) + 1
         return 'lost'
       }
-      const judged = judge(endpoint, wire, answer)
-      const kind = judged === 'right' && took > deadline ? 'late' : judged
+      const kind = judge(endpoint, wire, answer)
       if (kind === 'late') late++
-      else if (kind === 'refused') from !== undefined && refusals.push(took)
-      else if (kind !== 'right') errors[kind] = (errors[kind] ?? 0) + 1
-      else {
+      else if (kind !== 'right' && kind !== 'refused') errors[kind] = (errors[kind] ?? 0) + 1
+      else if (kind === 'right') {
         answers++
         if (from !== undefined) latencies.push(took)
         if (now >= start && now <= end) count++
@@ -213,7 +206,6 @@ function createTally({ endpoint, seconds, deadline = Number.POSITIVE_INFINITY }:
       perSecond: count / seconds,
       answers,
       latencies,
-      refusals,
       late,
       lost,
       errors,

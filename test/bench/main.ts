@@ -2,7 +2,7 @@
  * The benchmark: runs scenarios, prints their tables, keeps everything in a file. measurements.md explains it.
  *
  * Every figure is compared with a baseline of the same run and build, and the result is their
- * ratio. scenarios.ts, logins.ts, costs.ts, scale.ts and abuse.ts define what is measured, measure.ts how; load.ts and flood.ts are the clients,
+ * ratio. scenarios.ts, logins.ts, scale.ts and abuse.ts define what is measured, measure.ts how; load.ts and flood.ts are the clients,
  * each in a separate process.
  */
 import { createHash } from 'node:crypto'
@@ -13,14 +13,11 @@ import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { startEmbedded } from '../../server/embedded/start.js'
 import { abuse } from './abuse.js'
-import { costs } from './costs.js'
 import { floodNames, floodOf } from './floods.js'
 import { errorsIn, evaluate, goalText, measure, type Result, type Samples, summarize } from './measure.js'
 import { root, stopAll } from './processes.js'
-import { scenarios as steady } from './scenarios.js'
+import { scenarios as fixed } from './scenarios.js'
 import type { Scenarios } from './segments.js'
-
-const fixed: Scenarios = { ...steady, ...costs }
 
 const usage = `npm run bench -- [--scenario name]… [options]
 
@@ -148,21 +145,15 @@ async function digestOfBuild(): Promise<string> {
 
 const units: Record<string, string> = {
   perSecond: '/s',
-  logins: 'logins/s',
   processor: 'µs CPU',
   sessions: 'µs CPU of PostgreSQL',
   busy: 's CPU',
-  least: 'logins/s',
-  core: 'cores',
-  cost: 'ms',
-  off: '',
   time: 'µs',
   seconds: 's',
   memory: 'MB',
   'me p99': 'ms p99',
   'slowest me': 'ms',
   newcomer: 's',
-  left: '',
   'newcomers left out': '',
   'owners left out': '',
   'administrators left out': '',
@@ -173,7 +164,6 @@ const units: Record<string, string> = {
   late: '',
   p50: 'ms p50',
   p99: 'ms p99',
-  'refusal p99': 'ms p99',
 }
 
 function print(title: string, results: readonly Result[], samples: Samples): void {

@@ -5,8 +5,6 @@ export interface Sample {
   readonly figures: Readonly<Record<string, number>>
   /** ms of every right answer of an open loop. */
   readonly latencies?: readonly number[]
-  /** ms of every refusal there. */
-  readonly refusals?: readonly number[]
   readonly errors?: Readonly<Record<string, number>>
   /** Further remarks. */
   readonly note?: string
@@ -21,7 +19,7 @@ export interface Row {
   readonly subject: string
   /** Segment to divide by; without one the figure is absolute. */
   readonly baseline?: string
-  /** Name of a figure, or a percentile of all rounds together: `p99` of latencies, `refusal p99` of refusals. */
+  /** Name of a figure, or a percentile of all rounds together. */
   readonly figure: string
   readonly goal?: Goal
   /** The round that counts, if no other may compensate for it; by default the median of all. */
@@ -90,7 +88,7 @@ export function evaluate(row: Row, samples: Samples): Result {
     value,
     ...(baselineValue !== undefined && { baselineValue, ratio: ratio! }),
     spread: [Math.min(...each), Math.max(...each)],
-    ...(percent !== undefined && { requests: timesIn(row.figure, subject).length }),
+    ...(percent !== undefined && { requests: latenciesOf(subject).length }),
     // 0 / 0 isn't a success.
     ...(row.goal && { met: Number.isFinite(judged) && reaches(row.goal, judged, added) }),
   }
@@ -113,16 +111,13 @@ const least = (values: readonly number[]) => Math.min(...values)
 /** A figure of several samples: a percentile of all their values, or the figure of the only one. */
 function figureOf(figure: string, samples: readonly Sample[]): number {
   const percent = percentIn(figure)
-  return percent === undefined ? samples[0]!.figures[figure]! : percentile(timesIn(figure, samples), percent)
+  return percent === undefined ? samples[0]!.figures[figure]! : percentile(latenciesOf(samples), percent)
 }
 
-function timesIn(figure: string, samples: readonly Sample[]): number[] {
-  const kind = figure.startsWith('refusal') ? 'refusals' : 'latencies'
-  return samples.flatMap(sample => sample[kind] ?? [])
-}
+const latenciesOf = (samples: readonly Sample[]) => samples.flatMap(({ latencies = [] }) => latencies)
 
 function percentIn(figure: string): number | undefined {
-  const digits = /^(?:refusal )?p(\d+)$/.exec(figure)?.[1]
+  const digits = /^p(\d+)$/.exec(figure)?.[1]
   return digits === undefined ? undefined : Number(digits)
 }
 
@@ -151,17 +146,10 @@ export function errorsIn(samples: Samples): Record<string, number> {
 
 /** Samples to keep: percentiles instead of every latency. */
 export function summarize(samples: Samples) {
-  const of = (values: readonly number[] = []) =>
-    values.length === 0
-      ? undefined
-      : {
-          count: values.length,
-          p50: percentile(values, 50),
-          p99: percentile(values, 99),
-          most: percentile(values, 100),
-        }
-  const brief = ({ figures, latencies, refusals, note }: Sample) => {
-    return { ...figures, latency: of(latencies), refusal: of(refusals), note }
-  }
+  const brief = ({ figures, latencies, note }: Sample) => ({
+    ...figures,
+    ...(latencies?.length && { p50: percentile(latencies, 50), p99: percentile(latencies, 99) }),
+    note,
+  })
   return Object.fromEntries(Object.entries(samples).map(([name, rounds]) => [name, rounds.map(brief)]))
 }

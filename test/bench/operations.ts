@@ -1,7 +1,6 @@
 /** The requests of the load: each operation of the service as bytes for each endpoint, and its expected response. */
 import { create, type DescMethodUnary, toBinary, toJson } from '@bufbuild/protobuf'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
-import { ChangeKind, Changes } from '../../proto/gen/auth/v1/changes_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 
 /** The endpoints of the service. */
@@ -12,7 +11,6 @@ export type Operation =
   | ('me' | 'look-up' | 'verify' | 'login' | 'sign-up' | 'first login')
   | 'administrator sign-in'
   | ('user list' | 'second page' | 'recent users' | 'search' | 'name search')
-  | ('members' | 'member search' | 'changes' | 'snapshot')
 
 /** The users in the service that receives the load. */
 export interface World {
@@ -36,10 +34,6 @@ export interface World {
   readonly pageToken?: string
   /** The first name to search for, by its place in `firstNames`. */
   readonly name?: number
-  /** Token of an institution, which lists its members. */
-  readonly institution?: string
-  /** Key of a service that reads the feed, and the place in it before the changes to read. */
-  readonly feed?: { readonly key: string; readonly cursor: string }
 }
 
 /** A request as it is sent. */
@@ -190,10 +184,6 @@ const rules: Record<Operation, (index: number, world: World) => Rule> = {
     token,
     expected: usernameOf(2 ** name),
   }),
-  members: (_index, world) => members(world),
-  'member search': (_index, world) => members(world, firstNames[world.name ?? 0]),
-  changes: (_index, { feed }) => ({ ...poll(feed!.cursor), token: feed!.key, expected: 'userIds' }),
-  snapshot: (_index, { feed }) => ({ ...poll(''), token: feed!.key, expected: 'cursor' }),
   'administrator sign-in': (index, world) => ({
     rpc: Administration.method.signIn,
     fields: { username: 'admin', password },
@@ -204,16 +194,6 @@ const rules: Record<Operation, (index: number, world: World) => Rule> = {
 }
 
 const list = { rpc: Administration.method.listUsers }
-
-function members({ institution: token }: World, text?: string): Rule {
-  const path = `/users/me/members${text === undefined ? '' : `?text=${text}`}`
-  return { rpc: Users.method.listMembers, http: { method: 'GET', path }, token: token!, expected: 'members' }
-}
-
-const poll = (cursor: string) => ({
-  rpc: Changes.method.poll,
-  fields: { cursor, kinds: [ChangeKind.REVOCATIONS, ChangeKind.USERS] },
-})
 
 function login(username: string, place: number, world: World): Rule {
   const form = { username, password }

@@ -25,9 +25,9 @@ export interface Window {
 
 /**
  * Prepares all of them. The first 1,000 accounts of the world are known to attackers, and of these the first eight log in
- * all the time; `admin` is the port of Administration.
+ * all the time.
  */
-export function createOthers(given: World, admin: number) {
+export function createOthers(given: World) {
   const world = { ...given, meFrom: addressIn(networks.me, 0) }
   const known = { ...world, accounts: world.accounts.slice(0, 8), addresses: 8, network: networks.known }
   const { token } = world.holders[0]!
@@ -71,7 +71,7 @@ export function createOthers(given: World, admin: number) {
       const series = windows
       const firstOwner = 1000 + 3 * turn
       const http = at(service)
-      const grpc = { endpoint: 'grpc', port: admin } as const
+      const grpc = { endpoint: 'grpc', port: service.admin } as const
       const accounts = world.accounts.slice(firstOwner, firstOwner + 3)
       const newcoming = { ...world, network: networks.newcomers + turn, series }
       const returning = { ...world, network: networks.owners + turn, accounts }

@@ -1,4 +1,5 @@
 /** Makes large registries: users like one that signed up, with all that belongs to users. */
+import { randomUUID } from 'node:crypto'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import pg from 'pg'
@@ -13,9 +14,6 @@ import { firstNames } from './operations.js'
 
 /** The key of all registries: it opens those that are kept. */
 export const masterKey = Buffer.alloc(32, 7)
-
-/** The activation key of an organization. */
-export const organizationKey = (id: number) => `00000000-0000-4000-8000-${String(id).padStart(12, '0')}`
 
 /** Organizations: a tenth of all users is in the first one, and 45 in each of the others. */
 const organizationsOf = (population: number) => 1 + Math.ceil(population / 50)
@@ -42,9 +40,7 @@ export async function fill(url: string, model: string, population: number): Prom
   const { text, values } = keysOf(tables)
   const { rows: indexes } = await client.query<{ drop: string; make: string }>(text, [...values])
   for (const { drop } of indexes.toReversed()) await client.query(drop)
-  const stored = Array.from({ length: organizationsOf(population) }, (_, index) =>
-    newActivationKey(keys, organizationKey(index + 1)),
-  )
+  const stored = Array.from({ length: organizationsOf(population) }, () => newActivationKey(keys, randomUUID()))
   await client.query(
     `INSERT INTO organizations (id, name, name_key, email, activation_key_digest, activation_key_sealed)
       SELECT id, 'Escola ' || id, 'escola ' || id, 'escola' || id || '@example.org', digest, sealed

@@ -24,6 +24,8 @@ export interface ServiceProcess extends Process {
   readonly http: number
   readonly grpc: number
   readonly metrics: number
+  /** NaN if it has none. */
+  readonly admin: number
   /** Whether it still runs. */
   alive(): boolean
 }
@@ -57,9 +59,16 @@ const flags = (() => {
  */
 export async function startService(env: Record<string, string>, folder = root): Promise<ServiceProcess> {
   const child = startProgram(join(folder, 'dist/server/main.js'), env, 'ignore')
-  const said = await say(child, /gRPC +\S+:(\d+)\nHTTP +https?:\/\/\S+:(\d+)\nmetrics +https?:\/\/\S+:(\d+)/)
-  const [grpc, http, metrics] = said.slice(1).map(Number) as [number, number, number]
-  return { ...handle(child), grpc, http, metrics, alive: () => child.exitCode === null && child.signalCode === null }
+  const said = await say(child, /gRPC .*:(\d+)\nHTTP .*:(\d+)\nmetrics .*:(\d+).*\n(?:issuer .*\n)?(?:login .*:(\d+))?/)
+  const [grpc, http, metrics, admin] = said.slice(1).map(Number) as [number, number, number, number]
+  return {
+    ...handle(child),
+    grpc,
+    http,
+    metrics,
+    admin,
+    alive: () => child.exitCode === null && child.signalCode === null,
+  }
 }
 
 /** Starts a gateway in front of the server at this gRPC port. */
@@ -134,33 +143,6 @@ export function memory(pid: number, which: 'VmRSS' | 'VmHWM' = 'VmRSS'): number 
   if (process.platform !== 'linux') return Number.NaN
   const status = readFileSync(`/proc/${pid}/status`, 'latin1')
   return (Number(new RegExp(`${which}:\\s+(\\d+)`).exec(status)?.[1]) * 1024) / 1e6
-}
-
-/** Runs `auth-admin`, built in `folder`, to its end. Returns its seconds, most memory in MB, and seconds of processor time. */
-export async function runAdmin(args: readonly string[], env: Record<string, string>, folder = root) {
-  const program = [join(folder, 'dist/cli/main.js'), ...args]
-  const begun = performance.now()
-  const stdio = ['ignore', 'pipe', 'inherit'] as const
-  const child = track(spawn(process.execPath, program, { env: { ...common, ...env }, stdio: [...stdio] }))
-  const figures = { seconds: 0, memory: 0, busy: 0 }
-  let stdout = ''
-  child.stdout!.on('data', chunk => {
-    stdout += chunk
-  })
-  const timer = setInterval(() => {
-    try {
-      figures.busy = processorSeconds([child.pid!])
-      // It is NaN between the end of the process and its collection.
-      figures.memory = memory(child.pid!, 'VmHWM') || figures.memory
-    } catch {
-      // It has ended.
-    }
-  }, 100)
-  const [code] = await once(child, 'close')
-  clearInterval(timer)
-  figures.seconds = (performance.now() - begun) / 1000
-  if (code !== 0) throw new Error(`auth-admin ${args[0]} ended with ${code}: ${stdout.slice(-2000)}`)
-  return { stdout, figures }
 }
 
 function forkModule(name: string, args: string[] = [], env = {}, execArgv: string[] = []): ChildProcess {

@@ -5,7 +5,7 @@ import { logins } from './logins.js'
 import type { Prepared, Row, Segment } from './measure.js'
 import type { Endpoint, Operation } from './operations.js'
 import { startBaseline, startGateway, startLoad } from './processes.js'
-import { scale, upkeep } from './scale.js'
+import { scale } from './scale.js'
 import { portOf, type Scenarios, underLoad } from './segments.js'
 import { type Bench, serviceOn } from './world.js'
 
@@ -18,8 +18,7 @@ export const scenarios: Scenarios = {
   },
   gateway: { about: 'me through a gateway in a separate process', prepare: gateway },
   scale: { about: 'a registry of --users (10,000,000) beside one of 1,000', byDefault: false, prepare: scale },
-  upkeep: { about: 'backup, restore, verification and migration of that registry', byDefault: false, prepare: upkeep },
-  logins: { about: 'logins, me beside logins, five times the capacity', prepare: logins },
+  logins: { about: 'logins, and me beside 64 and 200 of them', prepare: logins },
 }
 
 async function light(bench: Bench): Promise<Prepared> {
@@ -51,10 +50,6 @@ async function light(bench: Bench): Promise<Prepared> {
   }
   add('me over connect', 'me', 'connect', closed, [rate, processor])
   add('VerifyToken over grpc', 'verify', 'grpc', closed, [rate, processor])
-  add('me, 1 connection', 'me', 'http', { ...closed, connections: 1 }, [rate])
-  add('me, 128 connections', 'me', 'http', { ...closed, connections: 128 }, [rate])
-  const steady = { connections: 64, seconds: 2, rate: 500 }
-  add('me, 500 a second', 'me', 'http', steady, [{ figure: 'p50' }, { figure: 'p99' }])
   return { segments, rows }
 }
 

@@ -36,10 +36,10 @@ export function underLoad(load: Load, on: readonly Process[], job: Job, url?: st
     const report = await load.ask({ ...job, seconds: job.seconds * scale, lead: (job.lead ?? 0) * scale })
     const used = processorSeconds(pids) - before
     const usedBySessions = sessions() - sessionsBefore
-    const { perSecond, answers, late, latencies, refusals, lost, errors } = report
+    const { perSecond, answers, late, latencies, lost, errors } = report
     const each = (seconds: number) => (seconds * 1e6) / answers
     const figures = { perSecond, late, time: 1e6 / perSecond, processor: each(used), sessions: each(usedBySessions) }
-    return { figures, latencies, refusals, errors: { ...lost, ...errors } }
+    return { figures, latencies, errors: { ...lost, ...errors } }
   }
 }
 

@@ -4,9 +4,6 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import test from 'ava'
 import { gatewayLimits } from '../../gateway/http.js'
-import { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
-import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
-import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { readSettings, settingNames } from '../../server/process/settings.js'
 import { grace } from '../../server/process/stopping.js'
 
@@ -137,32 +134,25 @@ test('every supervisor in deploy/ waits longer for a process than it takes to st
   t.true(numberIn(file, /terminationGracePeriodSeconds: (\d+)/) >= Math.max(least, drain + grace / 1000 + 10))
 })
 
-test('proxies wait longer than a call may take, accept bodies as large as the service does, and reuse no closed connection', t => {
+test('nginx waits longer than a call may take, accepts bodies as large as the service does, and reuses no closed connection', t => {
   const nginx = 'deploy/nginx/auth-registry.conf'
-  const envoy = 'deploy/envoy/envoy.yaml'
   t.true(numberIn(nginx, /proxy_read_timeout (\d+)s/) * 1000 > gatewayLimits.callTimeout)
   t.true(numberIn(nginx, /^ {2}keepalive_timeout (\d+)s/m) * 1000 < gatewayLimits.keepAliveTimeout)
   // The service itself answers bodies of more than 64 KiB.
   t.true(numberIn(nginx, /client_max_body_size (\d+)k/) > 64)
   t.true(numberIn(nginx, /large_client_header_buffers \d+ (\d+)k/) >= 16)
-  t.is(numberIn(envoy, /max_request_headers_kb: (\d+)/), 16)
-  for (const [, seconds] of read(envoy).matchAll(/^ +timeout: (\d+)s\n +retry_policy/gm))
-    t.true(Number(seconds) * 1000 > gatewayLimits.callTimeout)
 })
 
-test('both proxies limit the requests of a network in the same way, as deploy/README.md says', t => {
+test('nginx limits the requests of a network as deploy/README.md says', t => {
+  const nginx = read('deploy/nginx/auth-registry.conf')
   const readme = read('deploy/README.md').replaceAll(',', '')
-  for (const [rows, zone, entry] of [
-    ['an address or /64', 'auth_sent_by_address', 'address'],
-    ['a /24 or /48', 'auth_sent_by_network', 'network'],
-  ] as const) {
+  for (const [rows, zone] of [
+    ['an address or /64', 'auth_sent_by_address'],
+    ['a /24 or /48', 'auth_sent_by_network'],
+  ]) {
     const [, rate, burst] = new RegExp(`\\| requests of ${rows} \\| (\\d+) a second (\\d+) at once \\|`).exec(readme)!
-    const nginx = read('deploy/nginx/auth-registry.conf')
     t.true(nginx.includes(`zone=${zone}:10m rate=${rate}r/s;`), rows)
     t.true(nginx.includes(`limit_req zone=${zone} burst=${burst} nodelay;`), rows)
-    const bucket = `{ max_tokens: ${burst}, tokens_per_fill: ${Number(rate) / 10}, fill_interval: 0.1s }`
-    const [, given] = new RegExp(`value: ${entry} \\}\n.*\n +token_bucket: (.*)`).exec(read('deploy/envoy/envoy.yaml'))!
-    t.is(given, bucket, rows)
   }
 })
 
@@ -183,24 +173,6 @@ test('nginx logs no query and no address that a client claims', t => {
   for (const [line] of text.matchAll(/^ *error_log .*;$/gm)) t.regex(line, / (crit|alert|emerg);$/)
   t.is(text.match(/^ *error_log /gm)?.length, text.match(/^server \{/gm)?.length)
   t.deepEqual(new Set(text.match(/X-Forwarded-For [^;]+/g)), new Set(['X-Forwarded-For $remote_addr']))
-})
-
-test('Envoy retries after a response only for RPCs that read', t => {
-  const [again = '', once = ''] = [
-    ...read('deploy/envoy/envoy.yaml').matchAll(/regex: (\/?\S+?\w\+?\)?(?:\/\\w\+)?)(?= |$)/gm),
-  ].map(([, pattern = '']) => pattern)
-  const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods].map(
-    ({ parent, name }) => `/${parent.typeName}/${name}`,
-  )
-  t.deepEqual(
-    rpcs.filter(path => new RegExp(`^(?:${again})$`).test(path)).map(path => path.replace(/.*\//, '')),
-    [
-      ...['GetMe', 'GetUser', 'ListUsers', 'ListMyEvents', 'ListMembers', 'ExistsByUsername'],
-      ...['ExistsByNickname', 'VerifyToken', 'Introspect', 'GetServerMetadata', 'GetKeys'],
-      ...['FindAllForgotPasswordQuestions'],
-    ],
-  )
-  for (const path of rpcs) t.regex(path, new RegExp(`^(?:${once})$`))
 })
 
 test('the autoscaler uses a metric that the adapter derives from one of the service', t => {

@@ -266,7 +266,7 @@ test('a client that keeps a connection open after its bytes were refused is disc
 })
 
 test('a silent connection is closed without a response, one with a partial request with 408', async t => {
-  const { port } = await open(t, answer, { headersTimeout: 3_000 })
+  const { port } = await open(t, answer, { headersTimeout: 6_000 })
   const statuses = ['', 'P', 'GET / HTTP/1.1\r\nHost'].map(async start => {
     const connection = await connect(t, port)
     connection.write(start)
@@ -350,6 +350,22 @@ test('closing lets the requests in progress end, and ends their connections with
   // It tells the client that the others weren't processed (RFC 9112, 9.6).
   for (const connection of [one, two])
     t.regex(connection.text(), /^HTTP\/1\.1 200 OK\r\n(.*\r\n)*connection: close\r\n(.*\r\n)*\r\nok$/i)
+})
+
+test('closing ends a connection whose response has begun, once it is sent', async t => {
+  const held: Response[] = []
+  const { listener, port } = await open(t, (_, response) => {
+    response.writeHead(200, { 'content-length': '2' }).write('o')
+    held.push(response)
+  })
+  const connection = await connect(t, port)
+  connection.write(get('/'))
+  await connection.until(/o$/)
+  const closed = listener.close(60_000)
+  held[0]!.end('k')
+  t.true(await within(10_000, closed), 'it did not close')
+  await connection.end()
+  t.regex(connection.text(), /ok$/)
 })
 
 test('closing cuts off requests that aren’t finished within the time limit', async t => {

@@ -404,7 +404,13 @@ test('while the main thread is busy, the hashing of answers rests four times as 
     for (const end = performance.now() + work; performance.now() < end; );
     return 'hashed'
   }
-  t.teardown(startWrapping({ ...models, questions }, { wrap, seal: String }, log, { first: 0, interval: 1e9, afterFailure: 1e9 }))
+  t.teardown(
+    startWrapping({ ...models, questions }, { wrap, seal: String }, log, {
+      first: 0,
+      interval: 1e9,
+      afterFailure: 1e9,
+    }),
+  )
   await waitForValue(() => begun.length, 2)
   t.true(begun[1]! - begun[0]! >= 5 * work - 1, String(begun))
 })
