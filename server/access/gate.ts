@@ -26,7 +26,7 @@ export const ways = {
 export type Way = keyof typeof ways
 
 /** The attributes of a user that its state consists of. */
-type Standing = Pick<User, 'active' | 'suspended'> & {
+export type Standing = Pick<User, 'active' | 'suspended'> & {
   /** Absent where the statement reads no deleted users. */
   readonly deletedAt?: Date | null
 }

@@ -1,6 +1,6 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { auditContext } from '../access/caller.js'
-import { pass } from '../access/gate.js'
+import { pass, type Standing } from '../access/gate.js'
 import type { UsersRpcs } from '../calls/context.js'
 import type { Transaction } from '../database/database.js'
 import { failuresThatLock, type RateLimits, tooManyAttempts } from '../limits/rate-limits.js'
@@ -84,7 +84,7 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
   }
 }
 
-function canBeActivated(user: Pick<User, 'active' | 'suspended' | 'role'>): boolean {
+function canBeActivated(user: Standing & Pick<User, 'role'>): boolean {
   return pass(user, 'activate') !== undefined && !user.active && user.role !== 'ROLE_ADMIN'
 }
 

@@ -205,8 +205,6 @@ async function beginHolding(at: Installation, kind: Kind) {
     questions,
     /** The recovery address of the account. */
     email: newAddress(),
-    /** A token of an earlier session. */
-    device: await must(enter(at, account)),
     secrets: {} as Partial<Record<Credential, string>>,
     /** Why a credential can't be held. */
     missing: {} as Partial<Record<Credential, string>>,
@@ -215,7 +213,7 @@ async function beginHolding(at: Installation, kind: Kind) {
 
 /** A day later: a session of each kind. */
 async function openSessions(at: Installation, holding: Holding): Promise<void> {
-  const { account, enrolled, questions, email, missing, isStranger } = holding
+  const { account, enrolled, questions, email, secrets, missing, isStranger } = holding
   const { service } = at
   enrolled.totp = await enroll(at, await signIn(at, enrolled))
   for (const person of peopleOf(holding)) {
@@ -226,6 +224,7 @@ async function openSessions(at: Installation, holding: Holding): Promise<void> {
     person.kba = await forge(service, person.pwd, { amr: ['kba'] })
     person.otp = await forge(service, person.pwd, { amr: ['otp'] })
   }
+  secrets.device = account.saver
   const counting = { questions: questions.slice(0, 2) }
   account.kba = await must(enterByAnswers(service, account.username, answers.first, counting))
   for (const question of questions) {
@@ -294,6 +293,8 @@ async function useAll(at: Installation, holding: Holding): Promise<Partial<Recor
   }
   const activates = async (person: Person, key?: string) => opens(activate(at, person, key, await sessionOf(person)))
   const session = openAdministration(hooks, service, secrets.session)
+  // Only an event is to prove the address: a use of the held key would end the credentials of a twin.
+  if (holding.isStranger) await prove(at, account)
   const found: Partial<Record<Credential, boolean>> = {
     pwd: await me(account.pwd),
     kba: await me(account.kba),
@@ -322,11 +323,11 @@ async function needsCode(at: Installation, { username, password, totp }: Person)
 }
 
 /** Whether the device of an account may try a password while strangers have locked the account. */
-async function passesLock(at: Installation, { account, device }: Holding): Promise<boolean> {
+async function passesLock(at: Installation, { account, secrets }: Holding): Promise<boolean> {
   for (let failures = 0; failures < 10; failures++) await enter(at, account, 'not the password')
   const locked = await enter(at, account)
   if (locked.status !== 429) throw new Error(`The account isn’t locked: ${locked.status}`)
-  const tried = await login(at.service, account.username, anyAddress(), account.password, { token: device })
+  const tried = await login(at.service, account.username, anyAddress(), account.password, { token: secrets.device! })
   return tried.status !== 429
 }
 

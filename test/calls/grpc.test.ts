@@ -73,8 +73,8 @@ test.serial('a login that can’t be hashed before its deadline runs no statemen
   t.regex(await answer.text(), /deadline_exceeded/i)
   const ofLogins = () => statements.names.filter(name => /^(attempt|bucket|user)(?!.*prune)/.test(name))
   t.deepEqual(ofLogins(), [])
-  // One that can be hashed does.
-  t.is((await refusal(own.call(users.login, body))).info?.reason, 'INVALID_CREDENTIALS')
+  // One that can be hashed does, at a service whose hashes take no time.
+  t.is((await refusal(client.call(users.login, body))).info?.reason, 'INVALID_CREDENTIALS')
   t.not(ofLogins().length, 0)
 })
 
