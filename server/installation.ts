@@ -10,7 +10,6 @@ import type { Registry } from './models/define-models.js'
 import { registryTag } from './models/master-key.js'
 import { publishLead, rotateAfter } from './models/signing-key.js'
 import { issuerObject, type TokenIssuer } from './models/token-issuer.js'
-import { emptyUser } from './models/user.js'
 import type { Registration } from './models/user-batch.js'
 import type { Passwords } from './passwords/hash.js'
 import { checkPassword, createPasswordPolicy, preparePassword } from './passwords/policy.js'
@@ -19,8 +18,9 @@ import { adminPasswordFiles, openDataFolder } from './process/data-folder.js'
 import { ignoreMissing } from './process/errno.js'
 import { readPrivateFile, writePrivateFile } from './process/private-file.js'
 import { firstAudience, firstIssuer, isAdministrationAudience, isForIssuer, type Settings } from './process/settings.js'
+import { attributesOfForm } from './registration/form.js'
 import { createRegistrar } from './registration/registrar.js'
-import { nicknameKey, questionKey, usernameKey } from './rules/names.js'
+import { questionKey, usernameKey } from './rules/names.js'
 import { named } from './rules/remedies.js'
 
 /** Security questions of a new installation. */
@@ -122,7 +122,7 @@ export async function install(
     let made = false
     // `migrate` may have run without an installation, and users may exist.
     if (issuerMade && hash && !(await users.taken(key, '')).username) {
-      const id = await createRegistrar(registry).add({ ...administrator(username, key), passwordHash: hash }, t)
+      const id = await createRegistrar(registry).add({ ...administrator(username), passwordHash: hash }, t)
       events.push({ ...event('user.add', 'default-administrator'), subject_id: id })
       made = true
       // Once, even if the transaction is repeated.
@@ -207,15 +207,10 @@ async function hashFor(
   return { hash: hash!, weakness: checkPassword(password, { username }, policy) }
 }
 
-function administrator(username: string, key: string): Omit<Registration, 'passwordHash'> {
+function administrator(username: string): Omit<Registration, 'passwordHash'> {
   return {
-    ...emptyUser,
-    username,
-    usernameKey: key,
-    nickname: username,
-    nicknameKey: nicknameKey(username),
-    state: 'DF',
-    city: 'Brasília',
+    ...attributesOfForm({ username, nickname: username, state: 'DF', city: 'Brasília' }),
+    securityQuestion: null,
     termsOfUsage: true,
     role: 'ROLE_ADMIN',
     active: true,

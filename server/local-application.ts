@@ -1,11 +1,12 @@
 // The application as the command line has it on the database itself: to install, in emergencies, and for what is done while
 // no service runs. A caller who holds the database's password and the master key needs no sign-in.
-import { createApplication, createHashing } from './application.js'
+import { createApplication } from './application.js'
 import { createInProcessTransport } from './calls/in-process.js'
 import type { Transaction } from './database/database.js'
 import type { AuditEvent } from './models/audit.js'
 import { openRegistry } from './models/define-models.js'
 import type { Log } from './observability/log.js'
+import { createHashing } from './passwords/index.js'
 import { firstIssuer, type Settings } from './process/settings.js'
 
 /** An event without the fields that all events of a command share. */

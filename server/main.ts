@@ -1,6 +1,8 @@
 #!/usr/bin/env -S node --max-semi-space-size=8 --max-old-space-size=512
-import { resolveDatabase } from './database/database-choice.js'
-import { createLog } from './observability/log.js'
+/** `auth-server`: the service as a process. `npm start` runs it, too. */
+
+import { resolveDatabase, type Source } from './database/database-choice.js'
+import { createLog, type Log } from './observability/log.js'
 import { checkPorts } from './process/check-ports.js'
 import { checkDataFolder, openDataFolder } from './process/data-folder.js'
 import { warnOfRisks } from './process/risky-settings.js'
@@ -8,7 +10,6 @@ import { formatAddress, httpUrl, isLocalUrl, metricsUrl, readSettings, type Sett
 import { grace, pause, stopOnSignals } from './process/stopping.js'
 import { answerArguments } from './process/usage.js'
 import { warnOfNode } from './process/version.js'
-/** `auth-server`: the service as a process. `npm start` runs it, too. */
 import { commandOf, named } from './rules/remedies.js'
 import type { Service } from './service.js'
 
@@ -43,18 +44,14 @@ async function main(): Promise<void> {
   })
   await checkFolder(settings)
   const stopping = new AbortController()
+  const { signal } = stopping
+  let database!: Promise<Source>
   // An embedded database starts while the rest is loaded. Loading blocks this thread, so the launch goes first.
-  let launched = () => {}
-  const launch = new Promise<void>(resolve => {
-    launched = resolve
+  const launched = new Promise<unknown>(resolve => {
+    database = resolveDatabase(settings, log, { onLaunch: () => resolve(undefined), signal })
+    database.then(resolve, resolve)
   })
-  const at = resolveDatabase(settings, log, { onLaunch: launched, signal: stopping.signal })
-  at.then(launched, launched)
-  const starting = launch
-    .then(() => Promise.all([import('./service.js'), import('../gateway/http.js')]))
-    .then(([{ startService }, { createGateway }]) =>
-      startService(settings, log, createGateway, { at, signal: stopping.signal }),
-    )
+  const starting = launched.then(() => start(settings, log, { at: database, signal }))
   stopOnSignals(log, settings.drain ?? (settings.databaseUrl ? 5 : 0), async ({ drain, hurry }) => {
     stopping.abort()
     const service = await Promise.race([
@@ -63,10 +60,7 @@ async function main(): Promise<void> {
     ])
     if (service === 'late') {
       // A database that this process launched must not outlive it. A start that was given up has ended its own.
-      await at.then(
-        ({ stop }) => stop(),
-        () => {},
-      )
+      await (await database.catch(() => undefined))?.stop()
       return ['the start']
     }
     if (drain > 0 && service) {
@@ -78,7 +72,7 @@ async function main(): Promise<void> {
 
   const service = await starting.catch(error => {
     // A stop during the start makes it fail: that is no error.
-    if (stopping.signal.aborted) return undefined
+    if (signal.aborted) return undefined
     throw error
   })
   if (service && !httpAddress && !settings.issuer && isLocalUrl(service.installation.tokens.issuer))
@@ -86,7 +80,16 @@ async function main(): Promise<void> {
       { issuer: service.installation.tokens.issuer },
       `AUTH_ISSUER is not set, and the issuer of tokens is an address of this machine: unless the gateway listens there, run ${named('set issuer')} with the URL of the gateway`,
     )
-  if (service && !stopping.signal.aborted) process.stderr.write(await greeting(service, settings))
+  if (service && !signal.aborted) process.stderr.write(await greeting(service, settings))
+}
+
+/** Loads the service, and starts it. */
+async function start(settings: Settings, log: Log, options: { at: Promise<Source>; signal: AbortSignal }) {
+  const [{ startService }, { createGateway }] = await Promise.all([
+    import('./service.js'),
+    import('../gateway/http.js'),
+  ])
+  return startService(settings, log, createGateway, options)
 }
 
 /**

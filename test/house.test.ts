@@ -242,7 +242,7 @@ test('every file of the server belongs to a layer, and no import leads up or to 
     const [from, to] = [placeOf(file)!, placeOf(target)!]
     return to.floor > from.floor || (to.floor === from.floor && to.room !== from.room)
   })
-  holds(t, wrong, 'Move what both need to a lower layer, or pass it as an argument from server/application.ts.')
+  holds(t, wrong, 'Move what both need to a lower layer, or pass it as an argument from the folder’s index.ts.')
 })
 
 test('the client package imports the generated code, its dependencies and Node.js, and has the versions of this project', async t => {
@@ -320,26 +320,26 @@ test('each folder has a header that says what it owns', async t => {
     cli: 'program.ts',
     'cli/terminal': 'output.ts',
     gateway: 'http.ts',
-    'server/access': 'sign-in.ts',
-    'server/administration': 'change-record.ts',
+    'server/access': 'index.ts',
+    'server/administration': 'index.ts',
     'server/backup': 'format.ts',
     'server/calls': 'run.ts',
-    'server/changes': 'feed-reader.ts',
+    'server/changes': 'index.ts',
     'server/database': 'database.ts',
     'server/embedded': 'start.ts',
-    'server/forgotpasswords': 'answers.ts',
+    'server/forgotpasswords': 'index.ts',
     'server/jobs': 'maintenance.ts',
-    'server/limits': 'scheduler.ts',
+    'server/limits': 'index.ts',
     'server/models': 'define-models.ts',
     'server/observability': 'metrics.ts',
-    'server/outbox': 'compose.ts',
-    'server/passwords': 'hash.ts',
+    'server/outbox': 'index.ts',
+    'server/passwords': 'index.ts',
     'server/policy': 'row.ts',
     'server/process': 'settings.ts',
-    'server/registration': 'registrar.ts',
+    'server/registration': 'index.ts',
     'server/requests': 'call.ts',
     'server/rules': 'names.ts',
-    'server/users': 'login.ts',
+    'server/users': 'index.ts',
   }
   const rooms = (await readdir(join(root, 'server'), { withFileTypes: true })).filter(each => each.isDirectory())
   agree(

@@ -1,9 +1,4 @@
 // Attempts to sign in. An attempt is admitted and counted as in flight; it then succeeds, fails, or is undone.
-//
-// This folder owns authentication and authorization: sign-ins, tokens and their keys (tokens.ts, keyring.ts), callers
-// (caller.ts, service-keys.ts) and permissions (permissions.ts). limits/ counts failures, models/ stores counters and keys,
-// passwords/ computes hashes.
-
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Database, Transaction } from '../database/database.js'

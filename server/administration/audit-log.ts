@@ -6,18 +6,11 @@ import type { References } from '../calls/pipeline.js'
 import type { Audit } from '../models/audit.js'
 import type { VerifiedLink } from '../models/audit-chain.js'
 import type { AuditFilter, RecordedEvent } from '../models/audit-list.js'
-import type { Users } from '../models/user.js'
+import type { Models } from '../models/define-models.js'
 import type { OpenPage } from '../requests/paging.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import { checkText } from '../requests/texts.js'
 import { wrongFields } from '../requests/wrong-fields.js'
-
-interface Deps {
-  references: References
-  audit: Audit
-  users: Pick<Users, 'usernames'>
-  openPage: OpenPage
-}
 
 /** Where a list continues. */
 interface EventCursor {
@@ -36,13 +29,12 @@ export const stretch = 100_000
 export const disorder = 3_600_000
 
 /** The RPCs of the audit log. */
-export function auditLogRpcs(deps: Deps) {
-  const { audit, users, openPage } = deps
+export function auditLogRpcs({ audit, users }: Models, references: References, openPage: OpenPage) {
   return {
     /** Lists events of the audit log. A page may hold fewer than asked for, or none, before the end. */
     async listAuditEvents(request) {
       const page = openPage<EventCursor>(Administration.method.listAuditEvents, request)
-      const filter = await readFilter(deps, request, page.size)
+      const filter = await readFilter(references, request, page.size)
       const { events, next } = request.follow
         ? await follow(audit, filter, page.after)
         : await listNewest(audit, filter, page.after ?? {})
@@ -77,7 +69,7 @@ export function auditLogRpcs(deps: Deps) {
 }
 
 /** The usernames of actors and subjects, by id. */
-function namesIn(users: Deps['users'], events: readonly RecordedEvent[]) {
+function namesIn(users: Models['users'], events: readonly RecordedEvent[]) {
   const ids = events.flatMap(({ actor_id, subject_id }) => [actor_id, subject_id].filter(id => id !== null))
   return users.usernames([...new Set(ids)])
 }
@@ -131,7 +123,7 @@ async function userIdOf(references: References, reference: string, field: string
 }
 
 async function readFilter(
-  { references }: Pick<Deps, 'references'>,
+  references: References,
   request: ListAuditEventsRequest,
   limit: number,
 ): Promise<AuditFilter> {

@@ -1,14 +1,13 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs } from '../calls/context.js'
-import type { Database } from '../database/database.js'
 import { describeDifference, type Migration, readMigrations } from '../database/migrate.js'
+import type { Models } from '../models/define-models.js'
 import type { Settings } from '../process/settings.js'
 import { refuse } from '../requests/refusal.js'
 
 /** The RPCs of what is deployed: the migrations of the database, and the settings of this process. */
-export function deploymentRpcs(deps: { database: Database; settings: Pick<Settings, 'origins'> }) {
-  const { database, settings } = deps
+export function deploymentRpcs({ database }: Models, settings: Pick<Settings, 'origins'>) {
   return {
     /** Lists the migrations that the database has, and those that are pending. */
     async getMigrations() {

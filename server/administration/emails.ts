@@ -21,12 +21,10 @@ const timeout = 10
 
 /** The RPCs of queued e-mails. */
 export function emailRpcs(
-  deps: Pick<Models, 'emails'> & {
-    openPage: OpenPage
-    settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'issuer' | 'dataDir'>
-  },
+  { emails }: Models,
+  openPage: OpenPage,
+  settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'issuer' | 'dataDir'>,
 ) {
-  const { emails, openPage, settings } = deps
   const find = async (id: string, t?: Transaction) => (await emails.find(id, t)) ?? missing(id)
 
   return {

@@ -6,35 +6,33 @@ import {
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../access/administrator.js'
-import type { AdministrationRpcs, Checked } from '../calls/context.js'
+import type { AdministrationContext, AdministrationRpcs, Checked } from '../calls/context.js'
 import type { References } from '../calls/pipeline.js'
 import type { Transaction } from '../database/database.js'
-import type { OrganizationDetails, OrganizationRow, Organizations } from '../models/organization.js'
-import type { Users } from '../models/user.js'
+import type { Models } from '../models/define-models.js'
+import type { OrganizationDetails, OrganizationRow } from '../models/organization.js'
 import type { Settings } from '../process/settings.js'
-import { changedDetails, type OrganizationRegistrar, readOrganization } from '../registration/organizations.js'
+import type { Registration } from '../registration/index.js'
+import { changedDetails, readOrganization } from '../registration/organizations.js'
 import type { OpenPage } from '../requests/paging.js'
 import { refuse } from '../requests/refusal.js'
 import { checkText } from '../requests/texts.js'
 import { readMask } from '../requests/update-mask.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { formFields, type OrganizationField, organizationFields } from '../rules/organization.js'
-import { changing, type Done, setActive } from './change-record.js'
+import { type Done, setActive } from './change-record.js'
 import { requireConfirmation } from './confirmation.js'
 import { checkEtag, withEtag } from './etag.js'
 import { changeBy } from './security-notices.js'
 
 /** The RPCs of organizations. */
-export function organizationRpcs(deps: {
-  organizations: Organizations
-  users: Pick<Users, 'members'>
-  references: Pick<References, 'organization'>
-  organizationRegistrar: OrganizationRegistrar
-  settings: Pick<Settings, 'mailLocale' | 'timeZone'>
-  openPage: OpenPage
-}) {
-  const { organizations, users, references, organizationRegistrar: registrar, settings, openPage } = deps
-
+export function organizationRpcs(
+  { organizations, users }: Models,
+  { organizationRegistrar: registrar }: Registration,
+  references: References,
+  openPage: OpenPage,
+  settings: Pick<Settings, 'mailLocale' | 'timeZone'>,
+) {
   /** An organization with the number of its members. The etag doesn't cover the key, so a list shows the same one. */
   async function show(row: OrganizationRow, { t, key = false }: { t?: Transaction; key?: boolean } = {}) {
     const shown = toOrganization(row)
@@ -49,12 +47,19 @@ export function organizationRpcs(deps: {
     if (problem) refuse(Reason.NAME_TAKEN, { text: problem.message })
   }
 
-  const change = changing({
-    lock: references.organization.lock,
-    show: toOrganization,
-    record: ({ record }, done: Done, { id }) => record({ ...done, object: `organization:${id}` }),
-    answer: async (row, t, { seesKeys }) => ({ organization: await show(row, { t, key: seesKeys }) }),
-  })
+  /** Changes an organization under its etag. `work` returns the event, or undefined where there is nothing to change. */
+  const change = (
+    request: { readonly etag?: string },
+    { administrator, transact }: AdministrationContext<OrganizationRow>,
+    work: (row: OrganizationRow, t: Transaction) => Promise<Done | undefined>,
+  ) =>
+    transact(async ({ t, record, target: before }) => {
+      checkEtag(request.etag, toOrganization(before))
+      const done = await work(before, t)
+      const after = done ? await references.organization.lock(before.id, t) : before
+      if (done) await record({ ...done, object: `organization:${after.id}` })
+      return { organization: await show(after, { t, key: administrator.seesKeys }), changed: done !== undefined }
+    })
 
   return {
     async listOrganizations(request) {

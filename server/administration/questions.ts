@@ -4,17 +4,19 @@ import {
   Administration,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { AdministrationRpcs, Checked } from '../calls/context.js'
+import type { AdministrationContext, AdministrationRpcs, Checked } from '../calls/context.js'
 import type { References } from '../calls/pipeline.js'
+import type { Transaction } from '../database/database.js'
 import { brokenConstraint } from '../database/failures.js'
-import type { QuestionPlace, QuestionRow, Questions, UnmatchedRow } from '../models/question.js'
+import type { Models } from '../models/define-models.js'
+import type { QuestionPlace, QuestionRow, UnmatchedRow } from '../models/question.js'
 import type { OpenPage } from '../requests/paging.js'
 import { refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { isOneLine, questionKey } from '../rules/names.js'
 import { maxLengths, tooLong } from '../rules/sizes.js'
-import { changing, type Done, setActive } from './change-record.js'
-import { withEtag } from './etag.js'
+import { type Done, setActive } from './change-record.js'
+import { checkEtag, withEtag } from './etag.js'
 
 /** Most questions that one call puts first. */
 const maxOrdered = 100
@@ -26,19 +28,20 @@ interface QuestionText {
 }
 
 /** The RPCs of security questions. */
-export function questionRpcs(deps: {
-  questions: Questions
-  references: Pick<References, 'question'>
-  openPage: OpenPage
-}) {
-  const { questions, references, openPage } = deps
-
-  const change = changing({
-    lock: references.question.lock,
-    show: toQuestion,
-    record: ({ record }, done: Done, { id }) => record({ ...done, object: `question:${id}` }),
-    answer: row => ({ question: toQuestion(row) }),
-  })
+export function questionRpcs({ questions }: Models, references: References, openPage: OpenPage) {
+  /** Changes a question under its etag. `work` returns the event, or undefined where there is nothing to change. */
+  const change = (
+    request: { readonly etag?: string },
+    { transact }: AdministrationContext<QuestionRow>,
+    work: (row: QuestionRow, t: Transaction) => Promise<Done | undefined>,
+  ) =>
+    transact(async ({ t, record, target: before }) => {
+      checkEtag(request.etag, toQuestion(before))
+      const done = await work(before, t)
+      const after = done ? await references.question.lock(before.id, t) : before
+      if (done) await record({ ...done, object: `question:${after.id}` })
+      return { question: toQuestion(after), changed: done !== undefined }
+    })
 
   /** Refuses with NAME_TAKEN, and names the question that has the text already. */
   async function unique<T>({ questionKey }: QuestionText, work: Promise<T>): Promise<T> {

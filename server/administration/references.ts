@@ -13,10 +13,7 @@ import { maxLengths, tooLong } from '../rules/sizes.js'
  * are another record's name, whether they are an id or not, or `#id` where a record has that name. Refuses with INVALID_ARGUMENT
  * a missing or ambiguous reference, with USER_NOT_FOUND or RECORD_NOT_FOUND one to no record.
  */
-export function createReferences(
-  deps: Pick<Models, 'administeredUsers' | 'formerUsernames' | 'organizations' | 'questions'>,
-): References {
-  const { administeredUsers, formerUsernames, organizations, questions } = deps
+export function createReferences({ administeredUsers, formerUsernames, organizations, questions }: Models): References {
   /** The record that a reference names, among those with the id and with the name. */
   async function find<T extends { readonly id: number }>(
     reference: string | undefined,

@@ -2,7 +2,7 @@
 
 import type { AdministrationRpcs } from '../calls/context.js'
 import type { Models } from '../models/define-models.js'
-import type { Passwords } from '../passwords/hash.js'
+import type { Hashing } from '../passwords/index.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { formatIds } from '../rules/id-ranges.js'
 
@@ -10,10 +10,7 @@ import { formatIds } from '../rules/id-ranges.js'
 const maxIds = 1_000
 
 /** The RPCs that export secrets. */
-export function secretRpcs(
-  deps: Pick<Models, 'userBatches' | 'organizations'> & { passwords: Pick<Passwords, 'opened'> },
-) {
-  const { userBatches, organizations, passwords } = deps
+export function secretRpcs({ userBatches, organizations }: Models, { passwords }: Hashing) {
   return {
     /** Returns password hashes and provider keys. */
     async getUserSecrets({ ids }, { transact }) {

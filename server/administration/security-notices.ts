@@ -3,11 +3,7 @@ import type { CallersDeps } from '../calls/pipeline.js'
 import type { Transaction } from '../database/database.js'
 import type { Models } from '../models/define-models.js'
 import type { Administered, NotifiedChange } from '../models/email.js'
-import type { Locale } from '../requests/locale.js'
-
-interface Deps extends Pick<Models, 'administeredUsers' | 'emails'> {
-  readonly settings: { readonly mailLocale: Locale }
-}
+import type { Settings } from '../process/settings.js'
 
 /** What was done to a user. */
 interface Deed {
@@ -23,7 +19,10 @@ export type NotifyAdministrators = ReturnType<typeof createNotifyAdministrators>
  * Notifies all active administrators, except the one concerned, by e-mail of a change of an administrator or of a password
  * on the database itself, which needs no sign-in. Refuses with JUSTIFICATION_NEEDED without a reason.
  */
-export function createNotifyAdministrators({ administeredUsers, emails, settings }: Deps) {
+export function createNotifyAdministrators(
+  { administeredUsers, emails }: Models,
+  settings: Pick<Settings, 'mailLocale'>,
+) {
   return async (administrator: Administrator, deed: Deed, t: Transaction): Promise<void> => {
     administrator.justify()
     if (administrator.user) return
@@ -42,8 +41,10 @@ export function createNotifyAdministrators({ administeredUsers, emails, settings
  * Notifies a user who is, or was `before`, a ROLE_ADMIN by e-mail of a change of its account, at its former address. A change
  * of the address has its own notice, and an erased user gets none, because its address is erased, too.
  */
-export function createNotifyConcerned(deps: Pick<Deps, 'emails' | 'settings'>): CallersDeps['notifyConcerned'] {
-  const { emails, settings } = deps
+export function createNotifyConcerned(
+  { emails }: Models,
+  settings: Pick<Settings, 'mailLocale'>,
+): CallersDeps['notifyConcerned'] {
   return async (administrator, { action, subjectId }, { before, after }, t) => {
     if (!after || ![before?.role, after.role].includes('ROLE_ADMIN')) return
     const to = before?.email ?? after.email
@@ -55,7 +56,7 @@ export function createNotifyConcerned(deps: Pick<Deps, 'emails' | 'settings'>): 
 }
 
 /** What notices to owners say about a change by an administrator: from where, in the language of the service. */
-export function changeBy({ auditContext }: Administrator, settings: { readonly mailLocale: Locale }): NotifiedChange {
+export function changeBy({ auditContext }: Administrator, settings: Pick<Settings, 'mailLocale'>): NotifiedChange {
   return { address: auditContext.address ?? 'auth-admin', locale: settings.mailLocale }
 }
 

@@ -9,11 +9,13 @@ import {
   ServiceSchema,
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Access } from '../access/index.js'
 import { ownClient } from '../access/tokens.js'
 import type { AdministrationRpcs, Checked } from '../calls/context.js'
 import type { Transaction } from '../database/database.js'
-import { newServiceKey, type ServiceKeyRow, type ServiceRow, type Services } from '../models/service.js'
-import type { TokenIssuer, TokenIssuers } from '../models/token-issuer.js'
+import type { Models } from '../models/define-models.js'
+import { newServiceKey, type ServiceKeyRow, type ServiceRow } from '../models/service.js'
+import type { TokenIssuer } from '../models/token-issuer.js'
 import type { OpenPage } from '../requests/paging.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { readMask } from '../requests/update-mask.js'
@@ -32,14 +34,7 @@ interface Update {
 }
 
 /** The RPCs of services and their keys. */
-export function serviceRpcs(deps: {
-  services: Services
-  tokenIssuers: TokenIssuers
-  openPage: OpenPage
-  now: () => number
-}) {
-  const { services, tokenIssuers, openPage, now } = deps
-
+export function serviceRpcs({ services, tokenIssuers }: Models, { now }: Access, openPage: OpenPage) {
   const show = async (row: ServiceRow, t?: Transaction) => toService(row, await services.keys([row.id], t))
 
   /** Refuses a name that the registry itself has in tokens. */

@@ -1,10 +1,9 @@
 import { timestampFromMs } from '@bufbuild/protobuf/wkt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../access/administrator.js'
-import type { AdministratorSessions } from '../access/administrator-session.js'
+import type { Access } from '../access/index.js'
 import { provesFrom } from '../access/password-age.js'
-import type { SignIns } from '../access/sign-in.js'
-import { newTotpSecret, type OneTimeCodes, secondsToNextCode, totpStep, totpUri } from '../access/totp.js'
+import { newTotpSecret, secondsToNextCode, totpStep, totpUri } from '../access/totp.js'
 import type { AdministrationRpcs } from '../calls/context.js'
 import type { Models } from '../models/define-models.js'
 import type { TotpSecrets } from '../models/totp-secret.js'
@@ -22,27 +21,10 @@ import { toAdministeredUser } from './users/record.js'
 
 /** The RPCs of the session of an administrator, and of its one-time codes. */
 export function sessionRpcs(
-  deps: Pick<Models, 'totpSecrets' | 'users' | 'administeredUsers' | 'masterKey'> & {
-    signIns: SignIns
-    oneTimeCodes: OneTimeCodes
-    sessions: AdministratorSessions
-    notifyAdministrators: NotifyAdministrators
-    issuer: string
-    now: () => number
-  },
+  { totpSecrets, users, administeredUsers, masterKey }: Models,
+  { signIns, oneTimeCodes, administratorSessions: sessions, tokenIssuer: { issuer }, now }: Access,
+  notifyAdministrators: NotifyAdministrators,
 ) {
-  const {
-    signIns,
-    oneTimeCodes,
-    sessions,
-    totpSecrets,
-    users,
-    administeredUsers,
-    notifyAdministrators,
-    masterKey,
-    issuer,
-    now,
-  } = deps
   return {
     /**
      * Exchanges username, password and, once enrolled, a one-time code for a token of Administration. For a day after a public

@@ -13,11 +13,9 @@ import { reservedNames } from './services.js'
 
 /** The RPCs of signing keys, and of issuer and audience of tokens. */
 export function signingKeyRpcs(
-  deps: Pick<Models, 'signingKeys' | 'sealingKeys' | 'questions' | 'tokenIssuers' | 'services'> & {
-    settings: Pick<Settings, 'tokenTtl'>
-  },
+  { signingKeys, sealingKeys, questions, tokenIssuers, services }: Models,
+  settings: Pick<Settings, 'tokenTtl'>,
 ) {
-  const { signingKeys, sealingKeys, questions, tokenIssuers, services, settings } = deps
   return {
     /** Lists the keys that sign and verify tokens, and those that seal, the newest first. */
     async listSigningKeys(_request) {

@@ -4,27 +4,24 @@
 // permission learns nothing else about its request.
 import { type DescMethodUnary, isMessage, type Message } from '@bufbuild/protobuf'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Administrator, Administrators } from '../access/administrator.js'
-import { auditContext, type Callers } from '../access/caller.js'
+import type { Administrator } from '../access/administrator.js'
+import { auditContext } from '../access/caller.js'
 import { isAdministrator, pass } from '../access/gate.js'
 import { isVisible, permit, permitAdministeringService } from '../access/permissions.js'
 import { type Claims, endedWithAddress } from '../access/tokens.js'
 import type { Transaction } from '../database/database.js'
-import type { RateLimits } from '../limits/rate-limits.js'
-import type { AdministeredUserRow, AdministeredUsers } from '../models/administered-user.js'
+import type { AdministeredUserRow } from '../models/administered-user.js'
 import type { Administered } from '../models/email.js'
-import type { Services } from '../models/service.js'
-import type { Users } from '../models/user.js'
 import type { AdministrationPolicy, Policy, PublicPolicies, ServicePolicy, UserRights } from '../policy/row.js'
-import type { Settings } from '../process/settings.js'
 import { type Call, type CallingService, checkShape, type IncomingCall } from '../requests/call.js'
 import { checkPresence } from '../requests/deadline.js'
 import { refuse } from '../requests/refusal.js'
 import { isBlank } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
 import type { AdministrationContext, AdministrationContexts, PublicContexts, Records, Rpc, Steps } from './context.js'
+import type { Parts } from './parts.js'
 import type { BoundRpc } from './run.js'
-import { type Changes, type TransactionDeps, transactFor } from './transaction.js'
+import { type Changes, transactFor } from './transaction.js'
 
 /** An RPC and its row, for `createCalls`. */
 type Bound = readonly [DescMethodUnary, BoundRpc]
@@ -120,15 +117,8 @@ export type References = {
 }
 
 /** What callers are identified and permitted by, and what their changes are made of. */
-export interface CallersDeps extends TransactionDeps {
-  readonly callers: Callers
-  readonly administrators: Administrators
-  readonly users: Pick<Users, 'byId' | 'findMany'>
-  readonly administeredUsers: Pick<AdministeredUsers, 'lock' | 'lockPair'>
-  readonly services: Pick<Services, 'find'>
+export interface CallersDeps extends Pick<Parts, 'registry' | 'access' | 'limits' | 'settings'> {
   readonly references: References
-  readonly rateLimits: Pick<RateLimits, 'takeServiceReads'>
-  readonly settings: Pick<Settings, 'strict'>
   /**
    * Notifies a user who is, or was `before`, a ROLE_ADMIN of a change by an administrator; `before` is undefined for other
    * users than the target.
@@ -168,7 +158,8 @@ type Entrance<P, Contexts extends [unknown, unknown]> = (policy: P, arrival: Arr
 type PublicEntrances = { readonly [K in keyof PublicPolicies]: Entrance<PublicPolicies[K], PublicContexts[K]> }
 
 function publicEntrances(deps: CallersDeps): PublicEntrances {
-  const { callers, users, rateLimits } = deps
+  const { callers } = deps.access
+  const { users } = deps.registry
   return {
     async anyone({ device: takesDevice }, { call }) {
       const device = takesDevice && (await callers.deviceOf(call))
@@ -185,7 +176,7 @@ function publicEntrances(deps: CallersDeps): PublicEntrances {
       const { call } = arrival
       const { caller, named, find, lock } = await identifyUser(deps, policy, arrival)
       const changes = () => ({ auditContext: auditContext(call, caller.user), lock })
-      const transact = transactFor(deps, policy, arrival, changes)
+      const transact = transactFor(deps.registry, policy, arrival, changes)
       return { checking: { call, caller, target: named }, find: () => ({ call, caller, target: find(), transact }) }
     },
 
@@ -200,7 +191,7 @@ function publicEntrances(deps: CallersDeps): PublicEntrances {
       return {
         checking: { call },
         async find() {
-          rateLimits.takeServiceReads(name, 1)
+          deps.limits.rateLimits.takeServiceReads(name, 1)
           const named = await users.findMany(
             id === undefined ? [] : [id],
             username === undefined ? [] : [usernameKey(username)],
@@ -214,7 +205,8 @@ function publicEntrances(deps: CallersDeps): PublicEntrances {
 
 /** Identifies a user that calls, and the user that it names. */
 async function identifyUser(deps: CallersDeps, policy: UserRights, { request, call, admits }: Arrival) {
-  const { callers, users, administeredUsers } = deps
+  const { callers } = deps.access
+  const { users, administeredUsers } = deps.registry
   const claims = await callers.claimsOf(call)
   if (admits) await admits(claims)
   checkPresence(call)
@@ -268,7 +260,7 @@ function administrationEntrances(deps: CallersDeps): AdministrationEntrances {
     registry: enterAsAdministrator(deps, { find: async () => undefined, lock: async () => undefined }),
     user: enterAsAdministrator(deps, {
       async find(request, { service }) {
-        if (service) deps.rateLimits.takeServiceReads(service.name, 1)
+        if (service) deps.limits.rateLimits.takeServiceReads(service.name, 1)
         return user.find(request.user)
       },
       lock: async ({ id }, locked, t) => locked ?? user.lock(id, t),
@@ -292,10 +284,11 @@ function enterAsAdministrator<Target>(
   AdministrationPolicy,
   [AdministrationContext<Target>, Pick<AdministrationContext, 'call' | 'administrator'>]
 > {
-  const { administrators, administeredUsers, services, notifyConcerned } = deps
+  const { access, registry, notifyConcerned } = deps
+  const { administeredUsers, services } = registry
   return async (policy, arrival) => {
     const { call } = arrival
-    const administrator = await administrators.identify(policy, call)
+    const administrator = await access.administrators.identify(policy, call)
     administrator.permitSignIn()
 
     /** The role of a user who is the target may require a more recent sign-in. */
@@ -333,7 +326,7 @@ function enterAsAdministrator<Target>(
           call,
           administrator,
           target,
-          transact: transactFor(deps, policy, arrival, () => changesOf(target)),
+          transact: transactFor(registry, policy, arrival, () => changesOf(target)),
         }
       },
     }

@@ -1,9 +1,5 @@
 // Follows the end of the feed for all calls that wait in this process: while there are such calls, one statement reads what
 // was sealed since the last one.
-//
-// This folder owns the feed of changes (auth.v1.Changes): the RPC (poll.ts) and what it shares (here). The audit log seals
-// the events that the feed consists of, models/change-feed.ts reads them, and policy/audit-actions.ts says which they are.
-// Only application.ts imports this folder.
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ChangeFeed, FeedChange, FeedEnd, Link } from '../models/change-feed.js'
 import type { Call } from '../requests/call.js'

@@ -1,17 +1,14 @@
-// This folder owns the RPCs of the service `auth.v1.ForgotPasswords`: recovery by answers (here), recovery by a mailed
-// key (recovery-key.ts), and the new password (password.ts). outbox/ composes and sends e-mails, access/ limits attempts.
-
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Answer } from '../../proto/gen/auth/v1/records_pb.js'
 import type { Caller } from '../access/caller.js'
+import type { Access } from '../access/index.js'
 import { checkPasswordAge } from '../access/password-age.js'
-import type { SignIns } from '../access/sign-in.js'
-import type { Tokens } from '../access/tokens.js'
 import type { ForgotPasswordsRpcs } from '../calls/context.js'
 import type { Models } from '../models/define-models.js'
 import type { StoredAnswer } from '../models/question.js'
-import type { NotifyOwner } from '../outbox/notice.js'
-import type { Claim, Passwords } from '../passwords/hash.js'
+import type { Outbox } from '../outbox/index.js'
+import type { Claim } from '../passwords/hash.js'
+import type { Hashing } from '../passwords/index.js'
 import { waiterOf } from '../passwords/pool.js'
 import type { Call } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
@@ -24,16 +21,11 @@ export const answersNeeded = 2
 
 /** The RPCs of questions and their answers. */
 export function answerRpcs(
-  deps: Pick<Models, 'questions'> & {
-    readonly signIns: SignIns
-    readonly tokens: Tokens
-    readonly passwords: Passwords
-    readonly notifyOwner: NotifyOwner
-    readonly now: () => number
-  },
+  { questions }: Models,
+  { passwords }: Hashing,
+  { signIns, tokens, now }: Access,
+  { notifyOwner }: Outbox,
 ) {
-  const { questions, signIns, tokens, passwords, notifyOwner, now } = deps
-
   /** Compares the password of the caller, as an attempt. Refuses while it proves too little. */
   async function prove(password: string, { user }: Caller, call: Call): Promise<void> {
     checkPasswordAge(user, now(), 'An answer can replace the former one at once', Reason.ACCESS_DENIED)

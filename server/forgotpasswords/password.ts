@@ -1,13 +1,14 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Access } from '../access/index.js'
 import { isFreshByKey, isRecent } from '../access/password-age.js'
-import type { SignIns } from '../access/sign-in.js'
 import type { ForgotPasswordsRpcs } from '../calls/context.js'
-import type { Users } from '../models/user.js'
-import type { NotifyOwner } from '../outbox/notice.js'
-import type { Passwords } from '../passwords/hash.js'
-import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
+import type { Models } from '../models/define-models.js'
+import type { Outbox } from '../outbox/index.js'
+import type { Hashing } from '../passwords/index.js'
+import { checkPassword } from '../passwords/policy.js'
 import { waiterOf } from '../passwords/pool.js'
 import type { Settings } from '../process/settings.js'
+import type { Registration } from '../registration/index.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 
@@ -15,22 +16,20 @@ import { required } from '../requests/required-fields.js'
  * Sets a new password and revokes all tokens of the user, so that only one of two updates with the same token succeeds. Of the
  * waiting answers of the user, those stay that the session itself saved.
  */
-export function passwordUpdateByUsername(deps: {
-  users: Users
-  passwords: Passwords
-  policy: PasswordPolicy
-  signIns: SignIns
-  notifyOwner: NotifyOwner
-  settings: Pick<Settings, 'strict'>
-  now: () => number
-}): ForgotPasswordsRpcs['passwordUpdateByUsername'] {
-  const { users, passwords, policy, signIns, notifyOwner, settings, now } = deps
+export function passwordUpdateByUsername(
+  { users }: Models,
+  { passwords }: Hashing,
+  { signIns, now }: Access,
+  { notifyOwner }: Outbox,
+  { rules }: Registration,
+  settings: Pick<Settings, 'strict'>,
+): ForgotPasswordsRpcs['passwordUpdateByUsername'] {
   return {
     check(request, { caller, target }) {
       const { newPassword } = required({ newPassword: request.newPassword })
       // A stolen token is enough to set a password elsewhere.
       if (settings.strict === 'on' && !isRecent(caller.session, now())) required({ password: request.password })
-      const problem = checkPassword(newPassword, target ?? {}, policy)
+      const problem = checkPassword(newPassword, target ?? {}, rules.policy)
       if (!problem) return
       refuse(Reason.INVALID_PASSWORD, { text: problem, fields: [{ field: 'newPassword', message: problem }] })
     },

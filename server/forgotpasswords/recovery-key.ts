@@ -1,50 +1,27 @@
 import { timingSafeEqual } from 'node:crypto'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { auditContext } from '../access/caller.js'
-import type { SignIns } from '../access/sign-in.js'
-import type { Tokens } from '../access/tokens.js'
+import type { Access } from '../access/index.js'
 import type { ForgotPasswordsRpcs } from '../calls/context.js'
-import type { EmailRequests } from '../limits/email-requests.js'
-import type { KnownAccounts } from '../limits/known-accounts.js'
-import { type RateLimits, tooManyAttempts } from '../limits/rate-limits.js'
+import type { Limits } from '../limits/index.js'
+import { tooManyAttempts } from '../limits/rate-limits.js'
 import type { Models } from '../models/define-models.js'
 import type { RecoveryRequest } from '../models/email.js'
-import type { NotifyOwner } from '../outbox/notice.js'
+import type { Outbox } from '../outbox/index.js'
 import type { Settings } from '../process/settings.js'
 import { network } from '../requests/client-address.js'
-import type { ChooseLocale } from '../requests/locale.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import { emailKey, isEmailAddress, typedKey, usernameKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 
 /** The RPCs of recovery by a mailed key. */
 export function recoveryKeyRpcs(
-  deps: Pick<Models, 'mailedKeys' | 'users' | 'administeredUsers' | 'emails' | 'audit'> & {
-    readonly signIns: SignIns
-    readonly tokens: Tokens
-    readonly notifyOwner: NotifyOwner
-    readonly rateLimits: RateLimits
-    readonly knownAccounts: KnownAccounts
-    readonly emailRequests: EmailRequests
-    readonly chooseLocale: ChooseLocale
-    readonly settings: Pick<Settings, 'recoveryEmail'>
-  },
+  { mailedKeys, users, administeredUsers, emails, audit }: Models,
+  { rateLimits, knownAccounts, emailRequests }: Limits,
+  { signIns, tokens }: Access,
+  { notifyOwner, chooseLocale }: Outbox,
+  settings: Pick<Settings, 'recoveryEmail'>,
 ) {
-  const {
-    mailedKeys,
-    signIns,
-    tokens,
-    notifyOwner,
-    rateLimits,
-    knownAccounts,
-    emailRequests,
-    users,
-    administeredUsers,
-    emails,
-    audit,
-    settings,
-  } = deps
-
   /**
    * Whether the bucket refuses the request and the account is exempt from it. Rethrows the refusal for other accounts.
    */
@@ -86,7 +63,7 @@ export function recoveryKeyRpcs(
       // The outbox decides whether an e-mail goes out, so that response times don't show which users exist.
       const actor = call.service && auditContext(call).actor
       const parameters = { usernameKey: key, email, address, requestId, actor }
-      const locale = deps.chooseLocale(call.acceptLanguage)
+      const locale = chooseLocale(call.acceptLanguage)
       if (exempt) await addExempt(parameters, locale)
       else await emails.add({ kind: 'recovery-key', stage: 'requested', parameters }, locale)
       return {}

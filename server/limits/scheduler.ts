@@ -1,7 +1,4 @@
-// Schedules requests. This folder owns how much each client may use. Of the main thread and the database: every request passes
-// the scheduler once, at the listener (HTTP) or in calls/run.ts (gRPC), and the row of its RPC in the access policy sets its
-// cost. Of attempts and other limited actions: rate-limits.ts has the buckets of client addresses, wrong-activation-keys.ts the
-// failures of users in a window, which models/ stores. passwords/ runs the hash threads behind the same fair queue.
+// Schedules requests: each passes once, at the listener (HTTP) or in calls/run.ts (gRPC).
 import { availableParallelism } from 'node:os'
 import { createContextKey } from '@connectrpc/connect'
 import { LRUCache } from 'lru-cache'

@@ -194,11 +194,12 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
     return [counterKeys.knownNetwork(inner), counterKeys.knownNetwork(outer)] as const
   }
 
-  /** The counters of an attempt by where it comes from: a known device, address, or outer network, or elsewhere. */
-  function counters({ proof, usernameKey, address, device }: Beginning): readonly (Buffer | null)[] {
-    if (!proof) return []
-    const ofNetworks = networkKeys(address).map(network => counterKeys.known(proof, usernameKey, network))
-    return [device ? counterKeys.device(proof, device) : null, ...ofNetworks, counterKeys.account(proof, usernameKey)]
+  /** The counters of an attempt by where it comes from: a known device, the inner or outer known network, or elsewhere. */
+  function counters({ proof, usernameKey, address, device }: Beginning) {
+    if (!proof) return {}
+    const [inner, outer] = networkKeys(address).map(network => counterKeys.known(proof, usernameKey, network))
+    const ofDevice = device && counterKeys.device(proof, device)
+    return { device: ofDevice, inner, outer, elsewhere: counterKeys.account(proof, usernameKey) }
   }
 
   /** The networks that a user knows, as digests. */
@@ -233,22 +234,27 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       const ofBucket = counterKeys.address('failures', address)
       const id = sql`id`
       const full = sql`CASE WHEN ${failed} >= ${max}::int THEN 'failures' WHEN ${failed} + ${inFlight} >= ${max} THEN 'attempts' END`
-      type Row = Account & Omit<AttemptStart, 'account' | 'counter'> & { id: number | null; place: number | null }
+      type Row = Account &
+        Omit<AttemptStart, 'account' | 'counter'> & { id: number | null; place: keyof typeof subjects }
       const [row] = await database.run<Row>(sql('attempt-begin')`WITH ${relaxed}, account AS (
           SELECT * FROM users u WHERE username_key = ${usernameKey} AND ${presentUser.sql}
         ), origin AS (
+          -- Where the attempt comes from, for the account.
           SELECT CASE WHEN id = ${device?.userId}::int AND token_generation = ${device?.generation}::int
-              AND EXISTS (SELECT FROM signing_keys WHERE kid = ${device?.kid} AND ${verifies}) THEN 1
-            WHEN ${knows(id, inner)} THEN 2 WHEN ${knows(id, outer)} THEN 3 END AS place
+              AND EXISTS (SELECT FROM signing_keys WHERE kid = ${device?.kid} AND ${verifies}) THEN 'device'
+            WHEN ${knows(id, inner)} THEN 'inner' WHEN ${knows(id, outer)} THEN 'outer' ELSE 'elsewhere' END AS place
           FROM relaxed LEFT JOIN account ON true
         ), found AS (
-          SELECT place, place IS NOT NULL AS known, (${subjects}::bytea[])[coalesce(place, 4)] AS subject,
-            ${subjects.at(-1)}::bytea AS of_account,
+          -- Its counter, NULL for an attempt without a proof, and the level of the bucket of the address.
+          SELECT place, place <> 'elsewhere' AS known, ${subjects.elsewhere}::bytea AS of_account,
+            CASE place WHEN 'device' THEN ${subjects.device}::bytea WHEN 'inner' THEN ${subjects.inner}
+              WHEN 'outer' THEN ${subjects.outer} ELSE ${subjects.elsewhere} END AS subject,
             coalesce((SELECT ${bucketLevel(bucket)} FROM buckets b WHERE subject = ${ofBucket}), 0) AS level
           FROM origin
         ), allowed AS (
           SELECT *, known OR level + 1 <= ${bucket.capacity}::float8 AS allowed FROM found
         ), begun AS (
+          -- No row if the counter has reached its limit.
           INSERT INTO attempts AS a (subject, account, count, window_ends, in_flight, in_flight_until)
           SELECT subject, CASE WHEN known THEN of_account END, 0, clock_timestamp(), 1,
             clock_timestamp() + make_interval(secs => ${inFlightSeconds})
@@ -265,8 +271,8 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
           greatest(0, coalesce(extract(epoch FROM a.window_ends - clock_timestamp()), 0))::float8 AS seconds
         FROM allowed f LEFT JOIN account u ON true LEFT JOIN attempts a ON a.subject = f.subject`)
       const { place, known } = row!
-      const subject = subjects[(place ?? 4) - 1]
-      const counter = subject ? { subject, account: known ? subjects.at(-1)! : null } : undefined
+      const subject = subjects[place]
+      const counter = subject && { subject, account: known ? subjects.elsewhere! : null }
       return { ...row!, counter, account: row!.id === null ? undefined : row }
     },
     /** Removes an attempt that neither failed nor succeeded. */

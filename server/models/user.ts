@@ -117,19 +117,6 @@ export interface User
 /** A user to register. Nullable attributes are required, so that a caller can't omit one by mistake. */
 export type NewUser = Omit<NewRow<typeof userAttributes>, 'usernameSkeleton' | 'nicknameSkeleton'>
 
-/** All nullable attributes of a user set to null, for a user without a form. */
-export const emptyUser = Object.fromEntries(
-  Object.entries(userAttributes).flatMap(([name, { allowNull, hasDefault }]) =>
-    allowNull && !hasDefault ? [[name, null]] : [],
-  ),
-) as {
-  readonly [K in keyof NewUser as Record<never, never> extends Pick<NewUser, K>
-    ? never
-    : null extends NewUser[K]
-      ? K
-      : never]: null
-}
-
 const columns = sql.text(
   [
     selectList(shown, 'u'),

@@ -1,9 +1,4 @@
-/**
- * The outbox owns the composition and delivery of queued e-mails: it composes them (here) within quotas (quotas.ts),
- * from texts (write-email.ts), and sends them (sender.ts) by a mail server or to files (transport.ts). models/ stores the
- * queue. No request waits for the outbox.
- */
-
+// Composes queued e-mails, within quotas.
 import { randomUUID } from 'node:crypto'
 import { pass } from '../access/gate.js'
 import type { Transaction } from '../database/database.js'

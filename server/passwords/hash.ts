@@ -1,6 +1,4 @@
 // Passwords and answers are stored as bcrypt hashes of keyed digests (OWASP Password Storage Cheat Sheet: peppering).
-// This folder owns the password policy (policy.ts), the stored form (here), and the threads that compute it
-// (pool.ts, threads.ts). limits/ orders their queue and counts failures.
 import { createHmac, timingSafeEqual } from 'node:crypto'
 import type { MasterKey } from '../models/master-key.js'
 import { answerKey } from '../rules/names.js'

@@ -1,9 +1,4 @@
-/**
- * The registrar. This folder owns how users and organizations are added and changed, one or many: their forms (form.ts), their
- * names (names.ts), their accounts (here and in organizations.ts), and who becomes a member (membership.ts). Sign-up, own
- * changes, administration, imports and the installation use it. They know who may change what, and record
- * the events; the models store.
- */
+// Adds and changes users, one or many.
 import type { Transaction } from '../database/database.js'
 import type { AdministeredUserRow } from '../models/administered-user.js'
 import type { Emails, NotifiedChange } from '../models/email.js'

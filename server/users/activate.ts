@@ -3,14 +3,12 @@ import { auditContext } from '../access/caller.js'
 import { pass, type Standing } from '../access/gate.js'
 import type { UsersRpcs } from '../calls/context.js'
 import type { Transaction } from '../database/database.js'
-import { failuresThatLock, type RateLimits, tooManyAttempts } from '../limits/rate-limits.js'
-import { createWrongActivationKeys } from '../limits/wrong-activation-keys.js'
-import type { Attempts, CounterKeys } from '../models/attempt.js'
-import type { Audit } from '../models/audit.js'
-import type { MailedKeys } from '../models/mailed-key.js'
-import type { HeldOrganization, Organizations } from '../models/organization.js'
-import type { User, Users } from '../models/user.js'
-import { lockout } from '../policy/limits.js'
+import type { Limits } from '../limits/index.js'
+import { failuresThatLock, tooManyAttempts } from '../limits/rate-limits.js'
+import type { Models } from '../models/define-models.js'
+import type { HeldOrganization } from '../models/organization.js'
+import type { User } from '../models/user.js'
+import type { Settings } from '../process/settings.js'
 import { takePlace } from '../registration/membership.js'
 import type { Call } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
@@ -18,31 +16,17 @@ import { required } from '../requests/required-fields.js'
 import { isUuid, typedUuid } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 
-/** Dependencies of `activate`. */
-interface ActivateDeps {
-  readonly users: Pick<Users, 'activate'>
-  readonly organizations: Organizations
-  readonly mailedKeys: MailedKeys
-  readonly attempts: Pick<Attempts, 'count' | 'readAll'>
-  readonly counterKeys: CounterKeys
-  readonly rateLimits: RateLimits
-  readonly audit: Audit
-  /** Multiplies the limit of wrong keys. */
-  readonly factor: number
-  /** A clock in ms. */
-  readonly processNow: () => number
-}
-
 /**
  * Activates a user with an activation key. The key is looked up without locks first, so that wrong keys lock no row. At most 10
  * keys in 15 minutes may be wrong for the user of the token; they also count as failures of the client address.
  */
-export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
-  const { users, attempts, counterKeys, rateLimits, audit, factor, processNow: now } = deps
-  const max = failuresThatLock(factor)
-  const count = (userId: number) => attempts.count(counterKeys.activation(userId), lockout.seconds)
-  const read = async (userId: number) => (await attempts.readAll(counterKeys.activation(userId)))[0]?.count ?? 0
-  const wrongKeys = createWrongActivationKeys({ max, count, read, now })
+export function activate(
+  registry: Models,
+  { rateLimits, wrongActivationKeys: wrongKeys }: Limits,
+  { limitFactor }: Pick<Settings, 'limitFactor'>,
+): UsersRpcs['activate'] {
+  const { users, audit } = registry
+  const max = failuresThatLock(limitFactor)
 
   /** Counts a wrong key. */
   async function addFailure(call: Call, user: Pick<User, 'id'>): Promise<void> {
@@ -69,12 +53,12 @@ export function activate(deps: ActivateDeps): UsersRpcs['activate'] {
       using _ofUser = wrongKeys.begin(caller.user.id)
       using _ofAddress = rateLimits.begin(call.address)
       if (!canBeActivated(target)) refuse(Reason.ACTIVATION_REFUSED)
-      if (!isUuid(activationkey) || !(await findOrganization(deps, target, activationkey))) {
+      if (!isUuid(activationkey) || !(await findOrganization(registry, target, activationkey))) {
         await addFailure(call, caller.user)
         refuse(Reason.ACTIVATION_REFUSED)
       }
       return transact(async ({ t, record, target: user }) => {
-        const found = canBeActivated(user) && (await findOrganization(deps, user, activationkey, t))
+        const found = canBeActivated(user) && (await findOrganization(registry, user, activationkey, t))
         if (!found) return refuse(Reason.ACTIVATION_REFUSED)
         await users.activate(user, takePlace(found, user), t, found.providerId)
         await record({ action: 'user.activate', subject_id: user.id, object: `organization:${found.id}` })
@@ -94,7 +78,7 @@ function canBeActivated(user: Standing & Pick<User, 'role'>): boolean {
  * a mailed key.
  */
 async function findOrganization(
-  { organizations, mailedKeys }: ActivateDeps,
+  { organizations, mailedKeys }: Models,
   user: Pick<User, 'id' | 'role'>,
   key: string,
   t?: Transaction,

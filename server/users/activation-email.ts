@@ -3,12 +3,10 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { SendAdminKeyByEmailPartnerRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import type { UsersRpcs } from '../calls/context.js'
 import type { Transaction } from '../database/database.js'
-import type { EmailRequests } from '../limits/email-requests.js'
+import type { Limits } from '../limits/index.js'
 import { tooManyAttempts } from '../limits/rate-limits.js'
-import type { Emails } from '../models/email.js'
-import type { Organizations } from '../models/organization.js'
-import type { Quotas } from '../outbox/quotas.js'
-import type { ChooseLocale } from '../requests/locale.js'
+import type { Models } from '../models/define-models.js'
+import type { Outbox } from '../outbox/index.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { isEmailAddress, nicknameKey } from '../rules/names.js'
@@ -24,14 +22,11 @@ class Found extends Error {
  * Queues an e-mail with a one-time activation key to the organization of a ROLE_INSTITUTION user. Refuses with
  * TOO_MANY_ATTEMPTS beyond 10 a day for the user, 60 an hour to the organization, or 10 wrong addresses an hour of the caller.
  */
-export function sendAdminKeyByEmailPartner(deps: {
-  organizations: Organizations
-  emails: Emails
-  quotas: Quotas
-  emailRequests: EmailRequests
-  chooseLocale: ChooseLocale
-}): UsersRpcs['sendAdminKeyByEmailPartner'] {
-  const { organizations, emails, quotas, emailRequests, chooseLocale } = deps
+export function sendAdminKeyByEmailPartner(
+  { organizations, emails }: Models,
+  { emailRequests }: Limits,
+  { quotas, chooseLocale }: Outbox,
+): UsersRpcs['sendAdminKeyByEmailPartner'] {
   /** Users and organizations of recent requests, by caller and request. */
   const recent = new LRUCache<string, { userId: number; organizationId: number }>({ max: 1_000, ttl: 60_000 })
   const keyOf = (sub: string, { username, emailpartner }: SendAdminKeyByEmailPartnerRequest) =>

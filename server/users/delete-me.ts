@@ -1,9 +1,9 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Access } from '../access/index.js'
 import { checkPasswordAge } from '../access/password-age.js'
-import type { SignIns } from '../access/sign-in.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { Users } from '../models/user.js'
-import type { NotifyOwner } from '../outbox/notice.js'
+import type { Models } from '../models/define-models.js'
+import type { Outbox } from '../outbox/index.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { advise } from '../rules/remedies.js'
@@ -13,13 +13,7 @@ import { tooLong } from '../rules/sizes.js'
  * Deletes the caller as administrators delete users, if the password is right: hidden at once, erased by maintenance 30 days
  * later. An e-mail notifies the owner. Of two calls with the same token only one succeeds.
  */
-export function deleteMe(deps: {
-  users: Pick<Users, 'delete'>
-  signIns: SignIns
-  notifyOwner: NotifyOwner
-  now: () => number
-}): UsersRpcs['deleteMe'] {
-  const { users, signIns, notifyOwner, now } = deps
+export function deleteMe({ users }: Models, { signIns, now }: Access, { notifyOwner }: Outbox): UsersRpcs['deleteMe'] {
   return async (request, { call, caller: { user }, transact }) => {
     const { password } = required({ password: request.password })
     if (user.role === 'ROLE_ADMIN') refuse(Reason.WRONG_STATE, { text: advise('delete administrator') })

@@ -1,21 +1,19 @@
+import type { Access } from '../access/index.js'
 import { checkPasswordAge } from '../access/password-age.js'
-import type { SignIns } from '../access/sign-in.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { Questions } from '../models/question.js'
-import type { NotifyOwner } from '../outbox/notice.js'
+import type { Models } from '../models/define-models.js'
+import type { Outbox } from '../outbox/index.js'
 import { required } from '../requests/required-fields.js'
 
 /**
  * Deletes all answers of the caller, if the password is right: those to questions, waiting ones included, and the text of its
  * sign-up. An e-mail notifies the owner, unless there were none. Refuses with WRONG_STATE for a day after a password update.
  */
-export function deleteMyAnswers(deps: {
-  questions: Pick<Questions, 'clear'>
-  signIns: SignIns
-  notifyOwner: NotifyOwner
-  now: () => number
-}): UsersRpcs['deleteMyAnswers'] {
-  const { questions, signIns, notifyOwner, now } = deps
+export function deleteMyAnswers(
+  { questions }: Models,
+  { signIns, now }: Access,
+  { notifyOwner }: Outbox,
+): UsersRpcs['deleteMyAnswers'] {
   return async (request, { call, caller: { user }, transact }) => {
     const { password } = required({ password: request.password })
     checkPasswordAge(user, now(), 'The answers can be deleted')

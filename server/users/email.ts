@@ -2,31 +2,24 @@
 
 import { timingSafeEqual } from 'node:crypto'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Access } from '../access/index.js'
 import { checkPasswordAge } from '../access/password-age.js'
-import type { SignIns } from '../access/sign-in.js'
 import type { UsersRpcs } from '../calls/context.js'
 import { tooManyAttempts } from '../limits/rate-limits.js'
-import type { Emails } from '../models/email.js'
-import { emailCode, type MailedKeys } from '../models/mailed-key.js'
-import type { Users } from '../models/user.js'
-import type { Quotas } from '../outbox/quotas.js'
-import type { ChooseLocale } from '../requests/locale.js'
+import type { Models } from '../models/define-models.js'
+import { emailCode } from '../models/mailed-key.js'
+import type { Outbox } from '../outbox/index.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { isEmailAddress, typedKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 
 /** The RPCs that change the e-mail address of the caller. */
-export function emailRpcs(deps: {
-  readonly users: Pick<Users, 'setEmail' | 'proveEmail'>
-  readonly emails: Emails
-  readonly mailedKeys: MailedKeys
-  readonly quotas: Quotas
-  readonly signIns: SignIns
-  readonly chooseLocale: ChooseLocale
-  readonly now: () => number
-}) {
-  const { users, emails, mailedKeys, quotas, signIns, chooseLocale, now } = deps
+export function emailRpcs(
+  { users, emails, mailedKeys }: Models,
+  { signIns, now }: Access,
+  { quotas, chooseLocale }: Outbox,
+) {
   return {
     /**
      * Queues an e-mail with a code to a new e-mail address, if the password is right. Refuses with WRONG_STATE for a day

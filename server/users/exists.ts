@@ -1,13 +1,13 @@
 import type { UsersRpcs } from '../calls/context.js'
-import { type RateLimits, tooManyAttempts } from '../limits/rate-limits.js'
-import type { Users } from '../models/user.js'
+import type { Limits } from '../limits/index.js'
+import { tooManyAttempts } from '../limits/rate-limits.js'
+import type { Models } from '../models/define-models.js'
 import type { Call } from '../requests/call.js'
 import { required } from '../requests/required-fields.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'
 
 /** The RPCs that say whether a name is taken, without regard to look-alikes. */
-export function existsRpcs(deps: { users: Pick<Users, 'taken'>; rateLimits: Pick<RateLimits, 'takeLookUp'> }) {
-  const { users, rateLimits } = deps
+export function existsRpcs({ users }: Models, { rateLimits }: Limits) {
   const count = ({ address }: Call) => {
     if (!rateLimits.takeLookUp(address)) throw tooManyAttempts(1, 'lookUps')
   }

@@ -4,12 +4,9 @@ import { type UserReference, Users as UsersService } from '../../proto/gen/auth/
 import type { Caller } from '../access/caller.js'
 import { restrictionsOf } from '../access/permissions.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { RateLimits } from '../limits/rate-limits.js'
-import type { AdministeredUsers } from '../models/administered-user.js'
-import type { MasterKey } from '../models/master-key.js'
-import type { Questions } from '../models/question.js'
-import type { User, Users } from '../models/user.js'
-import type { UserData } from '../models/user-data.js'
+import type { Limits } from '../limits/index.js'
+import type { Models } from '../models/define-models.js'
+import type { User } from '../models/user.js'
 import { network } from '../requests/client-address.js'
 import type { OpenPage } from '../requests/paging.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
@@ -23,17 +20,11 @@ import { toUserRecord } from './user-record.js'
 const sizes = { usual: 500, max: 500 }
 
 /** The RPCs that look up users and return their records. */
-export function lookUpRpcs(deps: {
-  readonly users: Pick<Users, 'findMany'>
-  readonly administeredUsers: Pick<AdministeredUsers, 'list'>
-  readonly userData: Pick<UserData, 'previousSignIn' | 'answersSince'>
-  readonly questions: Pick<Questions, 'answers'>
-  readonly rateLimits: Pick<RateLimits, 'takeServiceReads' | 'refundServiceReads'>
-  readonly masterKey: MasterKey
-  readonly openPage: OpenPage
-}) {
-  const { users, administeredUsers, userData, questions, rateLimits, masterKey, openPage } = deps
-
+export function lookUpRpcs(
+  { users, administeredUsers, userData, questions, masterKey }: Models,
+  { rateLimits }: Limits,
+  openPage: OpenPage,
+) {
   async function previousSignIn({ user, session }: Caller) {
     const signIn = await userData.previousSignIn(user.id, session.startedAt)
     if (!signIn) return undefined

@@ -1,11 +1,10 @@
 // What an active ROLE_INSTITUTION sees and changes of the members of its organization.
+
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { AdministeredUsers } from '../models/administered-user.js'
-import type { MasterKey } from '../models/master-key.js'
-import type { Users } from '../models/user.js'
-import type { NotifyOwner } from '../outbox/notice.js'
+import type { Models } from '../models/define-models.js'
+import type { Outbox } from '../outbox/index.js'
 import type { OpenPage } from '../requests/paging.js'
 import { required } from '../requests/required-fields.js'
 import { checkText } from '../requests/texts.js'
@@ -15,15 +14,11 @@ import { toUserRecord } from './user-record.js'
 const sizes = { usual: 50, max: 500 }
 
 /** The RPCs of members. */
-export function memberRpcs(deps: {
-  readonly administeredUsers: Pick<AdministeredUsers, 'list'>
-  readonly users: Pick<Users, 'findMany' | 'deactivate'>
-  readonly notifyOwner: NotifyOwner
-  readonly masterKey: MasterKey
-  readonly openPage: OpenPage
-}) {
-  const { administeredUsers, users, notifyOwner, masterKey, openPage } = deps
-
+export function memberRpcs(
+  { administeredUsers, users, masterKey }: Models,
+  { notifyOwner }: Outbox,
+  openPage: OpenPage,
+) {
   /** Usernames by id of those users that are members of the organization. */
   async function usernames(ids: readonly (number | null)[], organizationId: number) {
     const known = await users.findMany([...new Set(ids.filter(id => id !== null))], [])

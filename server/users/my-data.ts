@@ -1,10 +1,12 @@
 // What users read of the data stored about them (LGPD, article 18): an export, and their events of the audit log.
+
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { UsersRpcs } from '../calls/context.js'
 import { tooManyAttempts } from '../limits/rate-limits.js'
-import type { EventPlace, UserData } from '../models/user-data.js'
-import type { Quotas } from '../outbox/quotas.js'
+import type { Models } from '../models/define-models.js'
+import type { EventPlace } from '../models/user-data.js'
+import type { Outbox } from '../outbox/index.js'
 import type { OpenPage } from '../requests/paging.js'
 
 /** Default and maximum number of events of a page. */
@@ -14,12 +16,7 @@ const sizes = { usual: 50, max: 500 }
 const maxExportedEvents = 1_000
 
 /** The RPCs of the data stored about the caller. */
-export function myDataRpcs(deps: {
-  readonly userData: Pick<UserData, 'export' | 'ownEvents'>
-  readonly quotas: Pick<Quotas, 'exports'>
-  readonly openPage: OpenPage
-}) {
-  const { userData, quotas, openPage } = deps
+export function myDataRpcs({ userData }: Models, { quotas }: Outbox, openPage: OpenPage) {
   return {
     /** Returns the data of the caller. It is read in the transaction that counts and records the export. */
     async exportMe(_request, { caller, transact }) {

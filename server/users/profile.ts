@@ -1,14 +1,14 @@
 // Changes of profiles by the users themselves, under the rules of sign-up.
+
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { RateLimits } from '../limits/rate-limits.js'
-import type { AdministeredUsers } from '../models/administered-user.js'
-import type { MasterKey } from '../models/master-key.js'
-import type { Users } from '../models/user.js'
-import { checkForm, type FormRules, nameOf } from '../registration/form.js'
+import type { Limits } from '../limits/index.js'
+import type { Models } from '../models/define-models.js'
+import type { Outbox } from '../outbox/index.js'
+import { checkForm, nameOf } from '../registration/form.js'
+import type { Registration } from '../registration/index.js'
 import { isTaken, revealTaken } from '../registration/names.js'
-import { profileChange, type Registrar } from '../registration/registrar.js'
-import type { ChooseLocale } from '../requests/locale.js'
+import { profileChange } from '../registration/registrar.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { readMask } from '../requests/update-mask.js'
 import { wrongFields } from '../requests/wrong-fields.js'
@@ -20,23 +20,18 @@ import { toUserRecord } from './user-record.js'
  * fields.
  */
 export function updateMe(
-  deps: FormRules & {
-    readonly users: Users
-    readonly registrar: Registrar
-    readonly administeredUsers: Pick<AdministeredUsers, 'lock'>
-    readonly rateLimits: Pick<RateLimits, 'check' | 'takeLookUp'>
-    readonly masterKey: MasterKey
-    readonly chooseLocale: ChooseLocale
-  },
+  { users, administeredUsers, masterKey }: Models,
+  { rateLimits }: Limits,
+  { chooseLocale }: Outbox,
+  { registrar, rules }: Registration,
 ): UsersRpcs['updateMe'] {
-  const { registrar, administeredUsers, rateLimits, masterKey, chooseLocale } = deps
   return async ({ record, updateMask }, { call, caller, transact }) => {
     const { id } = caller.user
     const isGiven = (field: ProfileField) => record?.[field] !== undefined
     const mask = updateMask?.paths.length ? readMask(updateMask, profileFields, nameOf) : profileFields.filter(isGiven)
     if (mask.length === 0)
       wrongFields([{ field: 'record', message: `Name one or more of ${profileFields.map(nameOf).join(', ')}.` }])
-    const { wrong, texts } = checkForm(record ?? {}, mask, deps)
+    const { wrong, texts } = checkForm(record ?? {}, mask, rules)
     if (wrong.length > 0) refuseFields(wrong)
 
     const names = { nickname: mask.includes('nickname') ? texts.nickname : undefined }
@@ -52,7 +47,7 @@ export function updateMe(
       await append({ action: 'user.edit-own', subject_id: id, object: `fields:${changed.map(nameOf).join(',')}` })
       return (await administeredUsers.lock(id, t))!
     }).catch(async error => {
-      if (isTaken(error)) refuseFields(await revealTaken(deps, call.address, names, id))
+      if (isTaken(error)) refuseFields(await revealTaken({ users, rateLimits }, call.address, names, id))
       throw error
     })
     return { user: toUserRecord(user, { user, admin: caller.admin }, masterKey) }

@@ -1,20 +1,15 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { AdministeredUsers } from '../models/administered-user.js'
-import type { MasterKey } from '../models/master-key.js'
-import type { Users } from '../models/user.js'
-import type { ChooseLocale } from '../requests/locale.js'
+import type { Models } from '../models/define-models.js'
+import type { Outbox } from '../outbox/index.js'
 import { refuse } from '../requests/refusal.js'
 import { toUserRecord } from './user-record.js'
 
 /** Replaces the provider key of the caller, who is notified by e-mail, and returns the record with the new key. */
-export function rotateProviderKey(deps: {
-  users: Pick<Users, 'rotateProviderKey'>
-  administeredUsers: Pick<AdministeredUsers, 'lock'>
-  masterKey: MasterKey
-  chooseLocale: ChooseLocale
-}): UsersRpcs['rotateProviderKey'] {
-  const { users, administeredUsers, masterKey, chooseLocale } = deps
+export function rotateProviderKey(
+  { users, administeredUsers, masterKey }: Models,
+  { chooseLocale }: Outbox,
+): UsersRpcs['rotateProviderKey'] {
   return async (_request, { call, transact }) =>
     transact(async ({ t, record, target }) => {
       const { id } = target

@@ -1,16 +1,16 @@
 // How users change their own username: with the password again.
+
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Access } from '../access/index.js'
 import { checkPasswordAge } from '../access/password-age.js'
-import type { SignIns } from '../access/sign-in.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { RateLimits } from '../limits/rate-limits.js'
-import type { FormerUsernames } from '../models/former-username.js'
-import type { Users } from '../models/user.js'
+import type { Limits } from '../limits/index.js'
+import type { Models } from '../models/define-models.js'
+import type { Outbox } from '../outbox/index.js'
 import { checkPassword } from '../passwords/policy.js'
-import { checkForm, type FormRules } from '../registration/form.js'
+import { checkForm } from '../registration/form.js'
+import type { Registration } from '../registration/index.js'
 import { isTaken, revealTaken } from '../registration/names.js'
-import type { Registrar } from '../registration/registrar.js'
-import type { ChooseLocale } from '../requests/locale.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { usernameKey } from '../rules/names.js'
@@ -27,19 +27,15 @@ const maxReserved = 10
  * day after a password update.
  */
 export function setUsername(
-  deps: FormRules & {
-    readonly users: Users
-    readonly registrar: Registrar
-    readonly formerUsernames: Pick<FormerUsernames, 'reserved'>
-    readonly signIns: SignIns
-    readonly rateLimits: Pick<RateLimits, 'check' | 'takeLookUp'>
-    readonly chooseLocale: ChooseLocale
-  },
+  { users, formerUsernames }: Models,
+  { rateLimits }: Limits,
+  { signIns, now }: Access,
+  { chooseLocale }: Outbox,
+  { registrar, rules }: Registration,
 ): UsersRpcs['setUsername'] {
-  const { registrar, formerUsernames, signIns, rateLimits, policy, chooseLocale, now } = deps
   return async (request, { call, caller: { user }, transact }) => {
     const { password } = required({ username: request.username, password: request.password })
-    const { wrong, texts } = checkForm({ username: request.username! }, ['username'], deps)
+    const { wrong, texts } = checkForm({ username: request.username! }, ['username'], rules)
     refuseUsername(wrong)
     const username = texts.username!
     if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
@@ -50,7 +46,7 @@ export function setUsername(
     const { correct } = await attempt.comparePassword(password)
     await attempt.pass(correct && attempt.account?.id === user.id)
     // Others see the username, and a password that was set under an earlier policy stays valid.
-    if (checkPassword(password, { username }, policy) !== checkPassword(password, {}, policy)) {
+    if (checkPassword(password, { username }, rules.policy) !== checkPassword(password, {}, rules.policy)) {
       refuseUsername([{ field: 'username', message: 'Choose another username: this one reveals your password.' }])
     }
     const notice = { address: call.address, locale: chooseLocale(call.acceptLanguage) }
@@ -62,7 +58,9 @@ export function setUsername(
       await record({ action: 'user.set-own-username', subject_id: user.id })
     }).catch(async error => {
       if (isTaken(error))
-        refuse(Reason.INVALID_SIGN_UP, { fields: await revealTaken(deps, call.address, { username }, user.id) })
+        refuse(Reason.INVALID_SIGN_UP, {
+          fields: await revealTaken({ users, rateLimits }, call.address, { username }, user.id),
+        })
       throw error
     })
     return {}

@@ -1,10 +1,11 @@
 // A sign-up that repeats an earlier one, whose answer was lost, is answered as that one was.
+
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { SignIns } from '../access/sign-in.js'
-import type { Tokens } from '../access/tokens.js'
-import type { AdministeredUserRow, AdministeredUsers } from '../models/administered-user.js'
-import type { Questions } from '../models/question.js'
-import type { Claim, Passwords } from '../passwords/hash.js'
+import type { Access } from '../access/index.js'
+import type { AdministeredUserRow } from '../models/administered-user.js'
+import type { Models } from '../models/define-models.js'
+import type { Claim } from '../passwords/hash.js'
+import type { Hashing } from '../passwords/index.js'
 import type { SignUpForm } from '../registration/form.js'
 import { profileChange } from '../registration/registrar.js'
 import type { Call } from '../requests/call.js'
@@ -13,17 +14,6 @@ import { profileFields } from '../rules/profile.js'
 
 /** Milliseconds after a sign-up in which it can be repeated. */
 const repeatable = 15 * 60_000
-
-/** Dependencies of `repeatSignUp`. */
-export interface RepeatSignUpDeps {
-  readonly administeredUsers: Pick<AdministeredUsers, 'find'>
-  readonly questions: Pick<Questions, 'answers' | 'unmatchedAnswer'>
-  readonly signIns: SignIns
-  readonly passwords: Passwords
-  readonly tokens: Tokens
-  /** The clock of the database, in ms since 1970. */
-  readonly now: () => number
-}
 
 /** A valid sign-up with its question. */
 export interface PreparedSignUp {
@@ -42,9 +32,11 @@ export interface PreparedSignUp {
  * user who may be the one, passwords and answers are compared before it refuses for anything else, so that its time says nothing
  * of the other fields.
  */
-export function repeatSignUp(deps: RepeatSignUpDeps) {
-  const { administeredUsers, questions, signIns, passwords, tokens, now } = deps
-
+export function repeatSignUp(
+  { administeredUsers, questions }: Models,
+  { passwords }: Hashing,
+  { signIns, tokens, now }: Access,
+) {
   async function storedAnswer(userId: number, question: PreparedSignUp['question']): Promise<string | undefined> {
     if (question === undefined) return undefined
     if ('key' in question) return questions.unmatchedAnswer(userId, question.key)

@@ -3,49 +3,33 @@ import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import { auditContext } from '../access/caller.js'
 import { pass } from '../access/gate.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { Database } from '../database/database.js'
-import type { RateLimits } from '../limits/rate-limits.js'
-import type { Audit } from '../models/audit.js'
+import type { Parts } from '../calls/parts.js'
 import type { Questions } from '../models/question.js'
-import type { Users } from '../models/user.js'
 import { now as atOnce } from '../models/user-batch.js'
 import type { Secret } from '../passwords/hash.js'
-import { type Pool, waiterOf } from '../passwords/pool.js'
-import type { Settings } from '../process/settings.js'
-import { attributesOfForm, checkSignUp, type FormRules, type SignUpForm } from '../registration/form.js'
+import { waiterOf } from '../passwords/pool.js'
+import { attributesOfForm, checkSignUp, type SignUpForm } from '../registration/form.js'
 import { isTaken, takenNames } from '../registration/names.js'
-import type { Registrar } from '../registration/registrar.js'
 import type { Call } from '../requests/call.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import { questionKey } from '../rules/names.js'
-import { type PreparedSignUp, type RepeatSignUpDeps, repeatSignUp } from './repeated-sign-up.js'
-
-/** Dependencies of `signUp`. */
-export interface SignUpDeps extends FormRules, RepeatSignUpDeps {
-  readonly database: Database
-  readonly users: Users
-  readonly registrar: Registrar
-  readonly questions: Questions
-  readonly audit: Audit
-  readonly rateLimits: RateLimits
-  readonly pool: Pick<Pool, 'check'>
-  readonly settings: Pick<Settings, 'strict'>
-}
+import { type PreparedSignUp, repeatSignUp } from './repeated-sign-up.js'
 
 /**
  * Registers an inactive user and returns a token for it; a sign-up that repeats one of the last 15 minutes gets a token for the
  * same user. Refuses with INVALID_SIGN_UP and all invalid fields, with TOO_MANY_ATTEMPTS for the client address and the user, and
  * with OVERLOADED when the hash queue is full.
  */
-export function signUp(deps: SignUpDeps): UsersRpcs['signUp'] {
-  const { users, rateLimits, tokens } = deps
-  const repeat = repeatSignUp(deps)
+export function signUp(parts: Parts): UsersRpcs['signUp'] {
+  const { registry, limits, hashing, access } = parts
+  const [{ users }, { rateLimits }, { tokens }] = [registry, limits, access]
+  const repeat = repeatSignUp(registry, hashing, access)
 
   async function tokenOf(request: SignUpRequest, given: PreparedSignUp, call: Call): Promise<string> {
     const { form } = given
     const taken = await takenNames(users, request)
     if (taken.length > 0) return repeat(given, taken, call)
-    const id = await register(deps, given, call)
+    const id = await register(parts, given, call)
     // A parallel sign-up took one of the names.
     if (id === undefined) return repeat(given, await takenNames(users, request), call)
     const state = { active: false, suspended: false, organizationId: null, tokenGeneration: 0 }
@@ -54,7 +38,7 @@ export function signUp(deps: SignUpDeps): UsersRpcs['signUp'] {
   }
 
   return async (request, { call }) => {
-    const given = await prepare(deps, request, call)
+    const given = await prepare(parts, request, call)
     try {
       return { token: await tokenOf(request, given, call) }
     } catch (error) {
@@ -66,13 +50,16 @@ export function signUp(deps: SignUpDeps): UsersRpcs['signUp'] {
 }
 
 /** Registers a user, and returns its id; undefined when others have one of its names. */
-async function register(deps: SignUpDeps, given: PreparedSignUp, call: Call): Promise<number | undefined> {
-  const { database, registrar, audit, rateLimits, passwords } = deps
+async function register(
+  { registry, limits, hashing, registration }: Parts,
+  given: PreparedSignUp,
+  call: Call,
+): Promise<number | undefined> {
   const { form, question, questionText, answer } = given
   const secrets: Secret[] = [{ context: 'password', text: form.password }]
   if (answer !== undefined) secrets.push({ context: 'answer', text: answer })
-  const [passwordHash, answerHash] = await passwords.hash(secrets, waiterOf(call, form.usernameKey))
-  rateLimits.countSignUp(call.address)
+  const [passwordHash, answerHash] = await hashing.passwords.hash(secrets, waiterOf(call, form.usernameKey))
+  limits.rateLimits.countSignUp(call.address)
   const user = {
     ...attributesOfForm(form),
     passwordHash: passwordHash!,
@@ -83,9 +70,12 @@ async function register(deps: SignUpDeps, given: PreparedSignUp, call: Call): Pr
     ...(answerHash && question && answersOf(question, questionText!, answerHash)),
   }
   try {
-    return await database.transact(async t => {
-      const userId = await registrar.add(user, t)
-      await audit.append({ ...auditContext(call), action: 'user.sign-up', outcome: 'ok', subject_id: userId }, t)
+    return await registry.database.transact(async t => {
+      const userId = await registration.registrar.add(user, t)
+      await registry.audit.append(
+        { ...auditContext(call), action: 'user.sign-up', outcome: 'ok', subject_id: userId },
+        t,
+      )
       return userId
     })
   } catch (error) {
@@ -105,14 +95,15 @@ function isOverload(error: unknown): boolean {
 }
 
 /** Returns the valid form with its question. Makes all checks that need neither a hash nor the names. */
-async function prepare(deps: SignUpDeps, request: SignUpRequest, call: Call): Promise<PreparedSignUp> {
-  const { questions, rateLimits, pool, settings } = deps
+async function prepare(parts: Parts, request: SignUpRequest, call: Call): Promise<PreparedSignUp> {
+  const { registry, hashing, limits, settings } = parts
+  const { rateLimits } = limits
   // These checks come first, because it takes time to validate the form.
   rateLimits.check('signUps', call.address)
-  pool.check(waiterOf(call, ''))
-  const form = await readForm(deps, request, call)
+  hashing.pool.check(waiterOf(call, ''))
+  const form = await readForm(parts, request, call)
   await rateLimits.take('signUps', call.address)
-  const offered = await chosenQuestion(questions, form)
+  const offered = await chosenQuestion(registry.questions, form)
   const key = questionKey(form.securityquestion ?? '')
   const question = offered ? { id: offered.id } : key === '' ? undefined : { key }
   const isKept = question !== undefined && settings.strict !== 'on'
@@ -128,14 +119,13 @@ async function prepare(deps: SignUpDeps, request: SignUpRequest, call: Call): Pr
  * Returns the valid form, or refuses with all invalid fields. The fields include taken names, unless the limit of look-ups
  * is reached.
  */
-async function readForm(deps: SignUpDeps, request: SignUpRequest, call: Call) {
-  const { users, rateLimits } = deps
-  const { fields, form } = checkSignUp(request, deps)
+async function readForm({ registry, limits, registration }: Parts, request: SignUpRequest, call: Call) {
+  const { fields, form } = checkSignUp(request, registration.rules)
   if (form && call.malformedFields.length === 0) return form
   const malformed = new Set(call.malformedFields.map(({ field }) => field))
   const invalid = [...fields.filter(({ field }) => !malformed.has(field)), ...call.malformedFields]
   const known = new Set(invalid.map(({ field }) => field))
-  const taken = rateLimits.takeLookUp(call.address) ? await takenNames(users, request) : []
+  const taken = limits.rateLimits.takeLookUp(call.address) ? await takenNames(registry.users, request) : []
   return refuse(Reason.INVALID_SIGN_UP, { fields: [...invalid, ...taken.filter(({ field }) => !known.has(field))] })
 }
 

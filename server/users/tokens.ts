@@ -1,18 +1,10 @@
-import type { Callers } from '../access/caller.js'
-import type { Keyring } from '../access/keyring.js'
+import type { Access } from '../access/index.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { Users } from '../models/user.js'
+import type { Models } from '../models/define-models.js'
 import { required } from '../requests/required-fields.js'
 
 /** The RPCs that check and revoke tokens, and publish what verifies them. */
-export function tokenRpcs(deps: {
-  readonly callers: Pick<Callers, 'introspect'>
-  readonly keyring: Keyring
-  readonly users: Pick<Users, 'revokeTokens'>
-  readonly issuer: string
-  readonly audience: string
-}) {
-  const { callers, keyring, users, issuer, audience } = deps
+export function tokenRpcs({ users }: Models, { callers, keyring, tokenIssuer: { issuer, audience } }: Access) {
   const metadata = JSON.stringify(metadataOf(issuer))
 
   /**

@@ -3,7 +3,7 @@ import { type Database, openDatabase, type Transaction } from '../../server/data
 import type { AuditEvent } from '../../server/models/audit.js'
 import { createStoredKeys } from '../../server/models/data-key.js'
 import { defineModels, type Models } from '../../server/models/define-models.js'
-import { emptyUser } from '../../server/models/user.js'
+import { attributesOfForm } from '../../server/registration/form.js'
 import type { Role } from '../../server/rules/roles.js'
 import { freshDatabase, type Teardown } from './database.js'
 import { waitFor } from './wait.js'
@@ -65,9 +65,9 @@ export async function addUser(
   role: Role = 'ROLE_CLIENT',
   email?: string,
 ) {
-  const names = { username: name, usernameKey: name, nickname: name, nicknameKey: name }
-  const rest = { passwordHash: '', state: 'SP', city: 'Bauru', termsOfUsage: true, role, email: email ?? null }
-  const [id] = await database.transact(t => userBatches.add([{ ...emptyUser, ...names, ...rest }], t))
+  const form = attributesOfForm({ username: name, nickname: name, state: 'SP', city: 'Bauru', email })
+  const rest = { passwordHash: '', securityQuestion: null, termsOfUsage: true, role }
+  const [id] = await database.transact(t => userBatches.add([{ ...form, ...rest }], t))
   return id!
 }
 

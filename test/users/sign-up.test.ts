@@ -2,11 +2,12 @@
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Parts } from '../../server/calls/parts.js'
 import { createRateLimits } from '../../server/limits/rate-limits.js'
 import { createPasswordPolicy } from '../../server/passwords/policy.js'
 import { createRegistrar } from '../../server/registration/registrar.js'
 import { Refusal } from '../../server/requests/refusal.js'
-import { signUp as register, type SignUpDeps } from '../../server/users/sign-up.js'
+import { signUp as register } from '../../server/users/sign-up.js'
 import { profileNames, requiredNames, wrongValues } from '../_helpers/fields.js'
 import { openModels } from '../_helpers/models.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
@@ -245,20 +246,18 @@ test('a sign-up without time to hash is refunded to the bucket of its address, a
   const models = await openModels(t)
   const address = '198.51.100.9'
   let hash: () => Promise<string[]> = async () => ['hash']
-  const deps = {
-    ...models,
-    registrar: createRegistrar(models),
-    rateLimits: createRateLimits({ ...models, factor: 1, now: Date.now }),
-    turns: { begin: async () => ({ [Symbol.dispose]() {} }) },
-    pool: { check() {} },
+  const parts = {
+    registry: models,
+    limits: { rateLimits: createRateLimits({ ...models, factor: 1, now: Date.now }) },
+    hashing: { pool: { check() {} }, passwords: { hash: () => hash() } },
+    access: { tokens: { issue: async () => 'token' } },
+    registration: {
+      registrar: createRegistrar(models),
+      rules: { policy: createPasswordPolicy({ minLength: 8 }), timeZone: 'America/Sao_Paulo', now: Date.now },
+    },
     settings: { strict: 'off' },
-    passwords: { hash: () => hash() },
-    policy: createPasswordPolicy({ minLength: 8 }),
-    tokens: { issue: async () => 'token' },
-    timeZone: 'America/Sao_Paulo',
-    now: Date.now,
-  } as unknown as SignUpDeps
-  const run = register(deps) as (request: object, context: object) => Promise<object>
+  } as unknown as Parts
+  const run = register(parts) as (request: object, context: object) => Promise<object>
   const call = { address, requestId: 'x', deadline: Date.now() + 60_000, malformedFields: [] }
   const level = async () => {
     const [[bucket]] = await models.database.sequelize.query('SELECT ceil(level) AS level FROM buckets')

@@ -1,4 +1,5 @@
 // Imports as resources: their start and end. batch.ts judges their rows.
+
 import { create } from '@bufbuild/protobuf'
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import {
@@ -11,9 +12,9 @@ import {
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../../access/administrator.js'
 import type { AdministrationRpcs } from '../../calls/context.js'
-import type { ImportRow, Imports, ImportKind as KindName } from '../../models/import.js'
-import type { Users } from '../../models/user.js'
-import type { Pool } from '../../passwords/pool.js'
+import type { Models } from '../../models/define-models.js'
+import type { ImportRow, ImportKind as KindName } from '../../models/import.js'
+import type { Hashing } from '../../passwords/index.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { refuse } from '../../requests/refusal.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
@@ -30,15 +31,8 @@ const states: Readonly<Record<ImportRow['state'], ImportState>> = {
   aborted: ImportState.ABORTED,
 }
 
-interface Deps {
-  readonly imports: Imports
-  readonly users: Pick<Users, 'usernames'>
-  readonly pool: Pick<Pool, 'stats'>
-  readonly openPage: OpenPage
-}
-
 /** The RPCs of imports, but for their rows. */
-export function importRpcs({ imports, users, pool, openPage }: Deps) {
+export function importRpcs({ imports, users }: Models, { pool }: Hashing, openPage: OpenPage) {
   /** Imports with the usernames of who started them. */
   async function withNames(rows: readonly ImportRow[]): Promise<Import[]> {
     const names = await users.usernames([...new Set(rows.flatMap(({ actorId }) => actorId ?? []))])

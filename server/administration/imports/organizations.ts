@@ -1,15 +1,13 @@
 // The rows of a file of organizations.
+
 import type { ImportedOrganization } from '../../../proto/gen/auth/v1/administration_pb.js'
 import type { Transaction } from '../../database/database.js'
+import type { Models } from '../../models/define-models.js'
 import type { NotifiedChange } from '../../models/email.js'
-import type { NewOrganization, OrganizationDetails, OrganizationRow, Organizations } from '../../models/organization.js'
+import type { NewOrganization, OrganizationDetails, OrganizationRow } from '../../models/organization.js'
 import type { Settings } from '../../process/settings.js'
-import {
-  changedDetails,
-  detailsOf,
-  type OrganizationRegistrar,
-  readOrganization,
-} from '../../registration/organizations.js'
+import type { Registration } from '../../registration/index.js'
+import { changedDetails, detailsOf, readOrganization } from '../../registration/organizations.js'
 import { nicknameKey, typedUuid } from '../../rules/names.js'
 import { type OrganizationField, organizationFields } from '../../rules/organization.js'
 import { isDamagedNumber } from '../../rules/telephone.js'
@@ -52,15 +50,11 @@ interface PlannedOrganization {
 }
 
 /** Creates the rows of organizations. */
-export function createOrganizationRows({
-  organizations,
-  organizationRegistrar: registrar,
-  settings,
-}: {
-  organizations: Organizations
-  organizationRegistrar: OrganizationRegistrar
-  settings: Pick<Settings, 'timeZone'>
-}): Rows<ImportedOrganization> {
+export function createOrganizationRows(
+  { organizations }: Models,
+  { organizationRegistrar: registrar }: Registration,
+  settings: Pick<Settings, 'timeZone'>,
+): Rows<ImportedOrganization> {
   async function decide(
     { row, wrong, details, key }: Read,
     found: OrganizationRow | undefined,

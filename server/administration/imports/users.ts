@@ -3,24 +3,23 @@
 import type { ImportedUser, UserForm } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import { closing, states, undo } from '../../access/gate.js'
+import type { Models } from '../../models/define-models.js'
 import type { ImportRow } from '../../models/import.js'
-import type { Organizations } from '../../models/organization.js'
-import type { Questions } from '../../models/question.js'
-import type { Users } from '../../models/user.js'
-import type { BatchedUser, Registration, UserBatches } from '../../models/user-batch.js'
+import type { BatchedUser, Registration as NewAccount } from '../../models/user-batch.js'
 import { activeUser } from '../../models/user-state.js'
-import { isImportableHash, type Passwords } from '../../passwords/hash.js'
+import { isImportableHash } from '../../passwords/hash.js'
+import type { Hashing } from '../../passwords/index.js'
 import {
   accountFields,
   attributesOfForm,
   type CompleteTexts,
   checkForm,
-  type FormRules,
   type FormTexts,
   nameOf,
 } from '../../registration/form.js'
+import type { Registration } from '../../registration/index.js'
 import { freeNickname, suggest, Taken } from '../../registration/names.js'
-import { moveObject, moves, profileChange, type Registrar, type UserChange } from '../../registration/registrar.js'
+import { moveObject, moves, profileChange, type UserChange } from '../../registration/registrar.js'
 import { refuse } from '../../requests/refusal.js'
 import { nicknameSkeleton, usernameSkeleton } from '../../rules/look-alikes.js'
 import { isOneLine, nicknameKey, questionKey, typedUuid, usernameKey } from '../../rules/names.js'
@@ -47,15 +46,6 @@ import {
   withheld,
 } from './rows.js'
 
-interface Deps extends FormRules {
-  readonly registrar: Registrar
-  readonly users: Pick<Users, 'nameProblems' | 'sealsHashes'>
-  readonly userBatches: UserBatches
-  readonly organizations: Pick<Organizations, 'findMany' | 'keyHolders'>
-  readonly questions: Pick<Questions, 'idsByKey'>
-  readonly passwords: Passwords
-}
-
 /** A row, read by the rules of sign-up. */
 interface Read {
   readonly index: number
@@ -72,10 +62,10 @@ interface Read {
 }
 
 /** A row to apply. */
-type PlannedUser = Registration<number> | UserChange
+type PlannedUser = NewAccount<number> | UserChange
 
 /** The answers that a row brings. */
-type Answers = Pick<Registration, 'securityQuestion' | 'answers' | 'unmatched'>
+type Answers = Pick<NewAccount, 'securityQuestion' | 'answers' | 'unmatched'>
 
 /** What a row brings from another system: its answers, and whether its provider key is another one than the user's. */
 interface Moved {
@@ -88,9 +78,11 @@ interface Moved {
 type Wanted = number | null | undefined | RowProblem
 
 /** Creates the rows of users. */
-export function createUserRows(deps: Deps): Rows<ImportedUser> {
-  const { registrar, users, userBatches, organizations, questions, passwords } = deps
-
+export function createUserRows(
+  { users, userBatches, organizations, questions }: Models,
+  { passwords }: Hashing,
+  { registrar, rules }: Registration,
+): Rows<ImportedUser> {
   /** Reads the organizations that rows name, and returns what gives the one of a row. */
   async function findOrganizations(reads: readonly Read[], { t }: Batch) {
     const ids = reads.flatMap(({ row }) => row.organizationId || [])
@@ -184,7 +176,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     return { field: 'password', message: 'The user has changed meanwhile: import the row again.' }
   }
 
-  function create(read: Read, wanted: WantedBy, moved: Moved, batch: Batch): Decision<Registration<number>> {
+  function create(read: Read, wanted: WantedBy, moved: Moved, batch: Batch): Decision<NewAccount<number>> {
     const { row, form, texts, wrong } = read
     const hasPassword = Boolean(form.password) && !batch.hashes.has(read.index)
     const problems: RowProblem[] = wrong.filter(({ field }) => field !== 'password' || hasPassword)
@@ -295,7 +287,7 @@ export function createUserRows(deps: Deps): Rows<ImportedUser> {
     const { wrong: all, texts } = checkForm(
       { ...given, nickname, roles: role === undefined ? [] : [role] },
       fields,
-      deps,
+      rules,
     )
     const wrong = all.map(each =>
       each.field === 'roles' ? { field: 'role', message: 'Use ROLE_INSTITUTION or ROLE_CLIENT.' } : each,

@@ -3,7 +3,9 @@
 import type { UserForm } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs, Checked } from '../../calls/context.js'
-import type { Passwords } from '../../passwords/hash.js'
+import type { References } from '../../calls/pipeline.js'
+import type { Models } from '../../models/define-models.js'
+import type { Hashing } from '../../passwords/index.js'
 import { waiterOf } from '../../passwords/pool.js'
 import type { Settings } from '../../process/settings.js'
 import {
@@ -12,10 +14,10 @@ import {
   attributesOfForm,
   type CompleteTexts,
   checkForm,
-  type FormRules,
   type FormTexts,
   nameOf,
 } from '../../registration/form.js'
+import type { Registration } from '../../registration/index.js'
 import { isTaken, takenNames } from '../../registration/names.js'
 import { profileChange } from '../../registration/registrar.js'
 import { type FieldViolation, refuse } from '../../requests/refusal.js'
@@ -25,14 +27,9 @@ import { wrongFields } from '../../requests/wrong-fields.js'
 import { usernameKey } from '../../rules/names.js'
 import { profileFields } from '../../rules/profile.js'
 import { requireConfirmation } from '../confirmation.js'
-import { changeBy } from '../security-notices.js'
+import { changeBy, type NotifyAdministrators } from '../security-notices.js'
 import { toAdministeredUser } from './record.js'
-import { changingUser, type UserChangeDeps } from './state.js'
-
-interface Deps extends UserChangeDeps, FormRules {
-  passwords: Passwords
-  settings: Pick<Settings, 'mailLocale'>
-}
+import type { ChangeUser } from './state.js'
 
 /** The fields that a request changes, and their new values. */
 interface Update {
@@ -41,14 +38,19 @@ interface Update {
 }
 
 /** The RPCs that take the form of a user. */
-export function userCreateUpdateRpcs(deps: Deps) {
-  const { references, users, registrar, notifyAdministrators, passwords, masterKey } = deps
-  const change = changingUser(deps)
-
+export function userCreateUpdateRpcs(
+  { users, masterKey }: Models,
+  { passwords }: Hashing,
+  { registrar, rules }: Registration,
+  references: References,
+  notifyAdministrators: NotifyAdministrators,
+  change: ChangeUser,
+  settings: Pick<Settings, 'mailLocale'>,
+) {
   async function checkNew(form: Partial<UserForm>): Promise<CompleteTexts> {
     const { password, role = '', nickname = form.username } = form
     const fields = [...accountFields, ...(password === undefined ? [] : ['password' as const]), 'roles' as const]
-    const { wrong, texts } = checkForm({ ...form, nickname, roles: role === '' ? [] : [role] }, fields, deps)
+    const { wrong, texts } = checkForm({ ...form, nickname, roles: role === '' ? [] : [role] }, fields, rules)
     if (wrong.length > 0) {
       // Report taken names with all other wrong fields; otherwise they show when the user is added.
       const taken = await takenNames(users, texts)
@@ -99,7 +101,7 @@ export function userCreateUpdateRpcs(deps: Deps) {
     updateUser: {
       check({ updateMask, form }) {
         const mask = readMask(updateMask, accountFields, nameOf)
-        const { wrong, texts } = checkForm(form ?? {}, mask, deps)
+        const { wrong, texts } = checkForm(form ?? {}, mask, rules)
         refuseForm(wrong)
         return { mask, texts }
       },
@@ -116,11 +118,7 @@ export function userCreateUpdateRpcs(deps: Deps) {
             mask.includes('email') && (texts.email ?? null) !== user.email ? (texts.email ?? null) : undefined
           const fields = [...(username ? ['username'] : []), ...changed, ...(email === undefined ? [] : ['email'])]
           if (fields.length === 0) return undefined
-          await registrar.change(
-            { user, username, details, email },
-            { notice: changeBy(administrator, deps.settings) },
-            t,
-          )
+          await registrar.change({ user, username, details, email }, { notice: changeBy(administrator, settings) }, t)
           const names = mask
             .filter(field => fields.includes(field))
             .map(nameOf)

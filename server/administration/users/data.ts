@@ -9,14 +9,15 @@ import type { EventPlace } from '../../models/user-data.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { refuse } from '../../requests/refusal.js'
 import { requireConfirmation } from '../confirmation.js'
-import { keepAnAdministrator, type UserChangeDeps } from './state.js'
+import type { NotifyAdministrators } from '../security-notices.js'
+import { keepAnAdministrator } from './state.js'
 
 /** The RPCs of the data stored about a user. */
 export function userDataRpcs(
-  deps: Pick<UserChangeDeps, 'notifyAdministrators'> &
-    Pick<Models, 'administeredUsers' | 'userData' | 'erasure'> & { openPage: OpenPage },
+  { administeredUsers, userData, erasure }: Models,
+  notifyAdministrators: NotifyAdministrators,
+  openPage: OpenPage,
 ) {
-  const { administeredUsers, notifyAdministrators, userData, erasure, openPage } = deps
   return {
     /** Returns a page of all data stored about a user, without secrets. The first page records the event. */
     async exportUser(request, { transact, target: { id } }) {

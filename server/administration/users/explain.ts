@@ -1,4 +1,5 @@
 // Why a user can't sign in, activate or recover: every obstacle, with the command that fixes it.
+
 import type { MessageInitShape } from '@bufbuild/protobuf'
 import type { FailureCountSchema } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { closing } from '../../access/gate.js'
@@ -11,7 +12,8 @@ import type { Models } from '../../models/define-models.js'
 import { mostAttempts } from '../../models/mailed-key.js'
 import { type CodeFailures, codeLimits } from '../../models/totp-secret.js'
 import type { Standing } from '../../models/user-data.js'
-import type { Quotas } from '../../outbox/quotas.js'
+import type { Outbox } from '../../outbox/index.js'
+import type { Settings } from '../../process/settings.js'
 import { network } from '../../requests/client-address.js'
 import { commandOf, type RemedyCode, remedies, type Values } from '../../rules/remedies.js'
 import { toAdministeredUser } from './record.js'
@@ -65,16 +67,18 @@ const limited = {
 
 /** Returns what keeps a user from signing in, activating and recovering. */
 export function explainUser(
-  deps: FailureDeps & Pick<Models, 'userData' | 'masterKey'> & { quotas: Quotas },
+  registry: Models,
+  { quotas }: Outbox,
+  settings: Pick<Settings, 'limitFactor'>,
 ): Checked<'explainUser', string | undefined> {
-  const { userData, quotas, masterKey } = deps
+  const { attempts, counterKeys, userData, masterKey } = registry
   return {
     check: request => checkAddress(request.address),
     async handle(_request, { target: row, administrator: { user, service } }, address) {
       const standing = (await userData.standing(row.id))!
-      const failures = await readFailures(deps, row, address)
-      const [asked] = await deps.attempts.readAll(deps.counterKeys.otherAddress(row.id))
-      const held = await quotas.held(row, await deps.attempts.networksOf(row.id))
+      const failures = await readFailures(registry, settings, row, address)
+      const [asked] = await attempts.readAll(counterKeys.otherAddress(row.id))
+      const held = await quotas.held(row, await attempts.networksOf(row.id))
       const obstacles = [
         ...stateObstacles(row),
         ...lockObstacles(failures, address),
@@ -226,22 +230,17 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, otherAd
   return found
 }
 
-/** What `readFailures` reads from. */
-export interface FailureDeps
-  extends Pick<Models, 'attempts' | 'buckets' | 'counterKeys' | 'totpSecrets' | 'mailedKeys'> {
-  readonly settings: { readonly limitFactor: number }
-}
-
 /**
  * The counts that sign-ins ask for: of networks and devices that the account doesn't know, of the network of the address that
  * it knows, and, where there are failures, the highest of its other networks and devices.
  */
 export async function readFailures(
-  deps: FailureDeps,
+  registry: Models,
+  settings: Pick<Settings, 'limitFactor'>,
   { id, usernameKey, role }: AdministeredUserRow,
   address: string | undefined,
 ): Promise<Count[]> {
-  const { attempts, counterKeys, totpSecrets, mailedKeys, settings } = deps
+  const { attempts, counterKeys, totpSecrets, mailedKeys } = registry
   const most = failuresThatLock(settings.limitFactor)
   const here = address === undefined ? undefined : await attempts.knownNetwork(id, address)
   const account: Count[] = []
@@ -280,11 +279,15 @@ export async function readFailures(
     if (worst) account.push(toCount('one address', worst))
   }
   account.push(...codeCounts(await totpSecrets.failures(id)))
-  return [...account, ...known, ...(address === undefined ? [] : await countsOfAddress(deps, address))]
+  return [...account, ...known, ...(address === undefined ? [] : await countsOfAddress(registry, settings, address))]
 }
 
 /** The failures of an address, and the requests for recovery keys from there, on any account. */
-function countsOfAddress({ buckets, counterKeys, settings }: FailureDeps, address: string): Promise<Count[]> {
+function countsOfAddress(
+  { buckets, counterKeys }: Models,
+  settings: Pick<Settings, 'limitFactor'>,
+  address: string,
+): Promise<Count[]> {
   const limits = limitsOf(settings.limitFactor)
   const kinds = [['failures'], ['recoveryRequests', 'recovery request']] as const
   const counts = kinds.map(async ([kind, proof]): Promise<Count> => {

@@ -2,7 +2,7 @@ import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { Administration, UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
 import type { AdministrationRpcs } from '../../calls/context.js'
 import type { References } from '../../calls/pipeline.js'
-import type { RateLimits } from '../../limits/rate-limits.js'
+import type { Limits } from '../../limits/index.js'
 import type { UserFilter } from '../../models/administered-user.js'
 import type { Models } from '../../models/define-models.js'
 import type { OpenPage } from '../../requests/paging.js'
@@ -19,13 +19,11 @@ const states: Record<UserState, UserFilter['state']> = {
 
 /** The RPCs that read users. */
 export function userReadRpcs(
-  deps: Pick<Models, 'administeredUsers' | 'masterKey'> & {
-    references: Pick<References, 'organization'>
-    openPage: OpenPage
-    rateLimits: Pick<RateLimits, 'takeServiceReads' | 'refundServiceReads'>
-  },
+  { administeredUsers, masterKey }: Models,
+  { rateLimits }: Limits,
+  references: References,
+  openPage: OpenPage,
 ) {
-  const { administeredUsers, references, masterKey, openPage, rateLimits } = deps
   return {
     /** Lists users by id. Those that a service gets count as read. */
     async listUsers(request, { administrator: { service } }) {

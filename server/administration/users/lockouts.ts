@@ -1,22 +1,28 @@
 // Which users are locked now. A counter's name is a keyed digest, which names no user: the audit log has an event for each
 // lock, and the counters then tell whether it still holds.
+
 import { Administration as AdministrationService } from '../../../proto/gen/auth/v1/administration_pb.js'
+import type { Access } from '../../access/index.js'
 import type { AdministrationRpcs } from '../../calls/context.js'
 import type { Audit } from '../../models/audit.js'
 import type { Models } from '../../models/define-models.js'
 import { lockout } from '../../policy/limits.js'
+import type { Settings } from '../../process/settings.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { disorder, stretch } from '../audit-log.js'
-import { type FailureDeps, readFailures } from './explain.js'
+import { readFailures } from './explain.js'
 
 /** Default and maximum number of users of a page: each takes several queries. */
 const sizes = { usual: 50, max: 100 }
 
 /** Lists the users that are locked now because of failures, by id. */
 export function listLockouts(
-  deps: FailureDeps & Pick<Models, 'administeredUsers' | 'audit'> & { openPage: OpenPage; now: () => number },
+  registry: Models,
+  { now }: Access,
+  settings: Pick<Settings, 'limitFactor'>,
+  openPage: OpenPage,
 ): AdministrationRpcs['listLockouts'] {
-  const { administeredUsers, audit, openPage, now, totpSecrets } = deps
+  const { administeredUsers, audit, totpSecrets } = registry
   return async request => {
     const page = openPage<number>(AdministrationService.method.listLockouts, request, { sizes })
     const { after = 0 } = page
@@ -29,7 +35,7 @@ export function listLockouts(
       if (locked.length === page.limit) break
       const user = await administeredUsers.find({ id })
       if (!user || user.deletedAt) continue
-      const counts = await readFailures(deps, user, undefined)
+      const counts = await readFailures(registry, settings, user, undefined)
       const failures = counts.filter(({ locked, scope }) => locked && scope !== 'account, in a day')
       if (failures.length > 0) locked.push({ user: id, username: user.username, failures })
     }

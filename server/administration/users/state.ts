@@ -11,36 +11,31 @@ import type { AdministeredUserRow, AdministeredUsers } from '../../models/admini
 import type { Models } from '../../models/define-models.js'
 import type { Administered } from '../../models/email.js'
 import type { Settings } from '../../process/settings.js'
-import { moveObject, type Registrar } from '../../registration/registrar.js'
+import type { Registration } from '../../registration/index.js'
+import { moveObject } from '../../registration/registrar.js'
 import { refuse } from '../../requests/refusal.js'
 import { checkRole } from '../../requests/texts.js'
 import type { Role } from '../../rules/roles.js'
-import { changing, type Done } from '../change-record.js'
+import type { Done } from '../change-record.js'
 import { requireConfirmation } from '../confirmation.js'
+import { checkEtag } from '../etag.js'
 import { changeBy, type NotifyAdministrators } from '../security-notices.js'
 import { toAdministeredUser } from './record.js'
-
-/** What changes of users are made of. */
-export interface UserChangeDeps extends Pick<Models, 'users' | 'administeredUsers' | 'masterKey'> {
-  references: References
-  registrar: Registrar
-  notifyAdministrators: NotifyAdministrators
-}
 
 type UserDone = Done & { readonly action: Administered }
 
 /** The RPCs that change the state of a user. */
 export function userStateRpcs(
-  deps: UserChangeDeps & {
-    settings: Pick<Settings, 'mailLocale'>
-  },
+  { users, administeredUsers }: Models,
+  { registrar }: Registration,
+  references: References,
+  change: ChangeUser,
+  settings: Pick<Settings, 'mailLocale'>,
 ) {
-  const { references, users, registrar, administeredUsers, settings } = deps
   const byOf = (administrator: Administrator) => ({
     notice: changeBy(administrator, settings),
     id: administrator.user?.id,
   })
-  const change = changingUser(deps)
   return {
     /** Makes a user active without a key, and a member of an organization. */
     async activateUser(request, context) {
@@ -141,36 +136,34 @@ export function userStateRpcs(
   } satisfies Partial<AdministrationRpcs>
 }
 
+/** Changes the user that a request refers to. */
+export type ChangeUser = ReturnType<typeof createChangeUser>
+
 /**
- * Returns a function that changes the user that a request refers to. A change of an administrator or of a password needs a
- * reason on the database itself, and other administrators are notified. Refuses with WRONG_STATE to change a deleted user,
- * unless `deleted`; with `keys` the answer has the user's keys.
+ * Creates the change of a user under its etag. `work` returns the event, or undefined where there is nothing to change. A change
+ * of an administrator or of a password needs a reason on the database itself, and other administrators are notified. Refuses
+ * with WRONG_STATE to change a deleted user, unless `deleted`; with `keys` the answer has the user's keys.
  */
-export function changingUser(deps: Pick<UserChangeDeps, 'references' | 'notifyAdministrators' | 'masterKey'>) {
-  const { references, notifyAdministrators, masterKey } = deps
-  const kind = (keys: boolean) =>
-    changing({
-      lock: references.user.lock,
-      show: (row: AdministeredUserRow) => toAdministeredUser(row, masterKey),
-      async record({ t, record }, done: UserDone, before, after, administrator) {
-        const [{ action }, { id, role }] = [done, after]
-        if ([before.role, role].includes('ROLE_ADMIN') || action === 'user.set-password') {
-          const given = action === 'user.set-role' ? role : undefined
-          await notifyAdministrators(administrator, { action, subjectId: id, role: given }, t)
-        }
-        await record({ ...done, subject_id: id }, after)
-      },
-      answer: row => ({ user: toAdministeredUser(row, masterKey, { keys }) }),
-    })
+export function createChangeUser({ masterKey }: Models, references: References, notify: NotifyAdministrators) {
   return (
     request: Message & { readonly etag?: string },
-    context: AdministrationContext<AdministeredUserRow>,
+    { administrator, transact }: AdministrationContext<AdministeredUserRow>,
     { keys = false, deleted = false }: { readonly keys?: boolean; readonly deleted?: boolean },
     work: (row: AdministeredUserRow, t: Transaction) => Promise<UserDone | undefined>,
   ) =>
-    kind(keys)(request, context, async (row, t) => {
-      if (!deleted) checkPresent(row)
-      return work(row, t)
+    transact(async ({ t, record, target: before }) => {
+      checkEtag(request.etag, toAdministeredUser(before, masterKey))
+      if (!deleted) checkPresent(before)
+      const done = await work(before, t)
+      if (!done) return { user: toAdministeredUser(before, masterKey, { keys }), changed: false }
+      const after = await references.user.lock(before.id, t)
+      const { id, role } = after
+      if ([before.role, role].includes('ROLE_ADMIN') || done.action === 'user.set-password') {
+        const given = done.action === 'user.set-role' ? role : undefined
+        await notify(administrator, { action: done.action, subjectId: id, role: given }, t)
+      }
+      await record({ ...done, subject_id: id }, after)
+      return { user: toAdministeredUser(after, masterKey, { keys }), changed: true }
     })
 }
 

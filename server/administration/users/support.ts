@@ -1,38 +1,33 @@
 // Help for a user who can't sign in, or whom others could sign in as: a new password, a recovery key by e-mail, an unlock,
 // answers deleted.
+
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs, Checked } from '../../calls/context.js'
 import { tooManyAttempts } from '../../limits/rate-limits.js'
 import { proofs } from '../../models/attempt.js'
 import type { Models } from '../../models/define-models.js'
-import type { Quotas } from '../../outbox/quotas.js'
-import type { Passwords } from '../../passwords/hash.js'
-import { checkPassword, type PasswordPolicy } from '../../passwords/policy.js'
+import type { Outbox } from '../../outbox/index.js'
+import type { Hashing } from '../../passwords/index.js'
+import { checkPassword } from '../../passwords/policy.js'
 import { waiterOf } from '../../passwords/pool.js'
 import type { Settings } from '../../process/settings.js'
+import type { Registration } from '../../registration/index.js'
 import { canonicalAddress } from '../../requests/client-address.js'
 import { refuse } from '../../requests/refusal.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
 import { changeBy } from '../security-notices.js'
 import { checkOwnCodes } from '../session.js'
-import { changingUser, checkOpen, type UserChangeDeps } from './state.js'
+import { type ChangeUser, checkOpen } from './state.js'
 
 /** The RPCs that help a user. */
 export function userSupportRpcs(
-  deps: UserChangeDeps &
-    Pick<
-      Models,
-      'attempts' | 'buckets' | 'counterKeys' | 'totpSecrets' | 'questions' | 'emails' | 'mailedKeys' | 'emailQuotas'
-    > & {
-      quotas: Quotas
-      passwords: Passwords
-      policy: PasswordPolicy
-      settings: Pick<Settings, 'mailLocale'>
-    },
+  { attempts, buckets, counterKeys, totpSecrets, questions, emails, emailQuotas, mailedKeys }: Models,
+  { passwords }: Hashing,
+  { quotas }: Outbox,
+  { registrar, rules }: Registration,
+  change: ChangeUser,
+  settings: Pick<Settings, 'mailLocale'>,
 ) {
-  const { registrar, attempts, buckets, counterKeys, totpSecrets, questions, emails, mailedKeys } = deps
-  const { emailQuotas, quotas, passwords, policy, settings } = deps
-  const change = changingUser(deps)
   return {
     /** Clears the failures that count against a user, but for the caller's own one-time codes, and ends limits that hold it. */
     unlockUser: {
@@ -82,7 +77,7 @@ export function userSupportRpcs(
         const { call, administrator, target: user } = context
         const { password = '' } = request
         administrator.justify()
-        const problem = checkPassword(password, user, policy)
+        const problem = checkPassword(password, user, rules.policy)
         if (problem)
           refuse(Reason.INVALID_PASSWORD, { text: problem, fields: [{ field: 'password', message: problem }] })
         const secret = { context: 'password', text: password } as const

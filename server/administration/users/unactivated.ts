@@ -15,9 +15,9 @@ const mostErased = 100
 
 /** Erases accounts that were never activated, or counts them. */
 export function eraseUnactivatedUsers(
-  deps: Pick<Models, 'administeredUsers' | 'erasure'> & { openPage: OpenPage },
+  { administeredUsers, erasure }: Models,
+  openPage: OpenPage,
 ): AdministrationRpcs['eraseUnactivatedUsers'] {
-  const { administeredUsers, erasure, openPage } = deps
   return async (request, { transact }) => {
     const { network: given = '', createTimeFrom, createTimeTo, confirm, validateOnly } = request
     const network = canonicalBlock(given.trim())
