@@ -12,6 +12,8 @@ export class Request extends IncomingMessage {
   declare begunAt: number
   /** For the metrics: its path in the table of routes, or `RPC`. */
   declare route: string | undefined
+  /** Whether a page of a client sent it; absent where these pages may not read the answer. */
+  declare isOfClient: boolean | undefined
 }
 
 /** The response to a request. */

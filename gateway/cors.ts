@@ -20,13 +20,16 @@ export function isForeign({ headers }: Request, origins: readonly string[]): boo
   return headers['sec-fetch-site'] === 'cross-site' && !origins.includes(headers.origin ?? '')
 }
 
-/** Creates the function that returns the headers of every answer to a request. Pages of `origins` may read answers. */
+/**
+ * Creates the function that returns the headers of every answer to a request. Pages of `origins` may read answers; those of
+ * clients may read what clients call, which takes no cookies.
+ */
 export function createCorsHeaders(origins: readonly string[]) {
   const trusted = new Set(origins)
-  return ({ headers }: Request): Record<string, string> => {
-    if (trusted.size === 0) return {}
+  return ({ headers, isOfClient }: Request): Record<string, string> => {
+    if (trusted.size === 0 && isOfClient === undefined) return {}
     const { origin } = headers
-    if (origin === undefined || !trusted.has(origin)) return { vary: 'origin' }
+    if (origin === undefined || !(isOfClient || trusted.has(origin))) return { vary: 'origin' }
     const exposed: Record<string, string> = {
       vary: 'origin',
       'access-control-allow-origin': origin,

@@ -6,12 +6,13 @@
  */
 
 import { randomUUID } from 'node:crypto'
-import type { IncomingHttpHeaders } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { create, type Message } from '@bufbuild/protobuf'
 import { Code, createContextValues, type Transport } from '@connectrpc/connect'
 import type { Registry } from 'prom-client'
+import { OpenId } from '../proto/gen/auth/v1/openid_pb.js'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
+import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { type Scheduler, turnKey } from '../server/limits/scheduler.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../server/observability/tracing.js'
 import { createSenderOf, network, type Sender } from '../server/requests/client-address.js'
@@ -25,6 +26,7 @@ import { isForeign, isPreflight } from './cors.js'
 import { type Answer, createSend, type Exchange, type Log, type Outcome, textAnswer } from './exchange.js'
 import { type Address, createListener, expectsContinue, listenerLimits, type Secure } from './listener.js'
 import { createGatewayMetrics } from './metrics.js'
+import { moveCredentials, oauthError } from './oauth.js'
 import { inPortuguese } from './portuguese.js'
 import {
   HttpError,
@@ -36,8 +38,9 @@ import {
   problemOfCode,
 } from './problem.js'
 import { createLookup, type Resource } from './router.js'
-import { needsOfRpc, type Revision, type Route, routes, tellsNames } from './routes.js'
+import { needsOfRpc, type Revision, type Route, routes, tellsNames, undocumented } from './routes.js'
 import { createRpcs, forwardedHeaders, needsAt, timeoutOf } from './rpcs.js'
+import { createSignIn, refusedPage } from './sign-in/sign-in.js'
 import { createFileAnswer } from './static-file.js'
 import { type Compatibility, createRead, createWrite, type Translated } from './translate.js'
 
@@ -93,6 +96,8 @@ interface Action {
   /** See `Route`. */
   readonly challenges?: boolean | undefined
   act(exchange: Exchange): Outcome | Promise<Outcome>
+  /** Words a refusal; absent: as a problem document. */
+  refuse?(problem: Problem, request: Request, query: string): Answer
 }
 
 /** What an answer of the gateway itself needs, including refusals. */
@@ -107,7 +112,10 @@ export function createGateway(options: GatewayOptions) {
   const senderOf = createSenderOf(settings.trustedProxies)
   const { knownAs } = options
   const isOwnHost = knownAs ? createIsOwnHost([...knownAs, ...settings.corsOrigins]) : () => true
-  const served = settings.docs === 'on' ? routes : routes.filter(({ file }) => file === undefined)
+  const served = [
+    ...(settings.docs === 'on' ? routes : routes.filter(({ file }) => file === undefined)),
+    ...undocumented,
+  ]
   const lookup = createLookup(served, settings.defaultRevision, (route, revision) =>
     createAction(route, revision, { ...options, callTimeout }),
   )
@@ -162,6 +170,7 @@ export function createGateway(options: GatewayOptions) {
       if ((action ?? ofCall)?.tells && !proxied && !isOwnHost(headers.host))
         throw new HttpError('MISDIRECTED_REQUEST', 'The Host header names another host.')
       const exchange = { request, response, path, query, deadline: claim.deadline, turn }
+      if (resource?.isShared) request.isOfClient = await isOfClient(exchange)
       finish(await (action && !draining ? action.act(exchange) : respond(exchange, resource, action)))
     } catch (error) {
       const problem = action?.challenges ? challenged(problemOf(error), authorization) : problemOf(error)
@@ -169,7 +178,8 @@ export function createGateway(options: GatewayOptions) {
       if (isUnreported(error)) log.error({ requestId, err: error }, 'request failed')
       // The scheduler refused it.
       if (error instanceof Refusal) await slowDown(request, error, proxied)
-      finish({ answer: answerProblem(problem, headers), reason: problem.reason, isLogged: isAnswer(error) })
+      const answer = (action?.refuse ?? answerProblem)(problem, request, query)
+      finish({ answer, reason: problem.reason, isLogged: isAnswer(error) })
     }
   }
 
@@ -192,6 +202,18 @@ export function createGateway(options: GatewayOptions) {
     return sender
   }
 
+  /** Whether a page of a client sent a request. Without an answer, none did. */
+  async function isOfClient({ request: { headers, from }, deadline, turn }: Exchange): Promise<boolean> {
+    const { origin } = headers
+    if (origin === undefined) return false
+    const left = Math.max(1, Math.min(callTimeout, deadline - Date.now()))
+    const values = createContextValues().set(turnKey, turn)
+    const { authorization: _, ...passedOn } = forwardedHeaders(headers)
+    const { checkOrigin } = OpenId.method
+    const asked = transport.unary(checkOrigin, from.signal, left, passedOn, { origin }, values)
+    return asked.then(({ message }) => message.known).catch(() => false)
+  }
+
   /** The answer to a request without an action, or while the gateway stops. */
   function respond(
     exchange: Exchange,
@@ -199,14 +221,14 @@ export function createGateway(options: GatewayOptions) {
     action: Action | undefined,
   ): Outcome | Promise<Outcome> {
     const { request, path } = exchange
-    const { method, headers } = request
+    const { method } = request
     if (isPreflight(request)) return { answer: options204() }
     if (path === '*' && method === 'OPTIONS') return { answer: options204('GET, HEAD, POST, OPTIONS') }
     if (!resource) return respondRpc(exchange)
     if (method === 'OPTIONS') return { answer: options204(resource.allow) }
     if (!action)
       throw new HttpError('METHOD_NOT_ALLOWED', `Allowed methods: ${resource.allow}.`, { allow: resource.allow })
-    if (path === '/readyz') return { answer: answerProblem(problemOfCode(Code.Unavailable), headers) }
+    if (path === '/readyz') return { answer: answerProblem(problemOfCode(Code.Unavailable), request) }
     return action.act(exchange)
   }
 
@@ -242,8 +264,14 @@ function createAction(route: Route, revision: Revision, options: GatewayOptions 
     const answer = createFileAnswer(file.replace('{revision}', revision), route.mediaType!, route.cache!)
     return { ...trivial, act: ({ request }) => ({ answer: answer(request.headers) }) }
   }
+  if (route.browser) {
+    const { cost } = needsOfRpc(Users.method.login)
+    const act = createSignIn(transport, timeout)[route.browser]
+    const hashes = route.method === 'POST' && ['login', 'recover'].includes(route.browser)
+    return { cost: cost + 2, hashes, act, refuse: refusedPage }
+  }
   if (!rpc) return { ...trivial, act: () => ({ answer: textAnswer(route.text ?? '') }) }
-  const read = createRead(route, rpc, compatibility)
+  const read = createRead(route, rpc.input, compatibility)
   const write = createWrite(route, rpc, revision, compatibility)
   const isVariable = route.path.endsWith('}')
 
@@ -252,6 +280,7 @@ function createAction(route: Route, revision: Revision, options: GatewayOptions 
     // The deadline counts from the arrival. For a Transport, 0 means no deadline.
     const left = Math.max(1, Math.min(timeout, deadline - Date.now()))
     const passedOn = Object.assign(forwardedHeaders(headers), more)
+    if (route.credentials) delete passedOn.authorization
     return transport.unary(rpc!, from.signal, left, passedOn, message, createContextValues().set(turnKey, turn))
   }
 
@@ -276,6 +305,7 @@ function createAction(route: Route, revision: Revision, options: GatewayOptions 
       if (route.protected && isUnread) await checkCaller(exchange)
       throw error
     }
+    if (route.credentials) moveCredentials(route.credentials, request.headers, input.message)
     const { message } = await call(exchange, input.message, input.headers)
     if (route.holds?.(message) === false) {
       const { detail, headers } = problemOfCode(Code.Unavailable)
@@ -283,7 +313,9 @@ function createAction(route: Route, revision: Revision, options: GatewayOptions 
     }
     return { answer: write(message, request.headers.accept), isLogged: true }
   }
-  return { ...needsOfRpc(rpc), tells: tellsNames(rpc), challenges: route.challenges, act }
+  const { credentials, challenges } = route
+  const refuse = credentials && ((problem: Problem, request: Request) => oauthError(credentials, problem, request))
+  return { ...needsOfRpc(rpc), tells: tellsNames(rpc), challenges, act, ...(refuse && { refuse }) }
 }
 
 /** Logs a request that no service has logged: with no input of the client, and its path only if it is a known one. */
@@ -357,7 +389,7 @@ function describeServed(request: Request, route: string | undefined, { status }:
 }
 
 /** A problem document in the language that the client prefers. */
-function answerProblem(given: Problem, headers: IncomingHttpHeaders): Answer {
+function answerProblem(given: Problem, { headers }: Pick<Request, 'headers'>): Answer {
   const locale = chooseLocale(headers['accept-language'], 'en')
   const problem = locale === 'pt-BR' ? inPortuguese(given) : given
   return {

@@ -22,6 +22,7 @@ import { Code, ConnectError, type ContextValues, type Transport, type UnaryRespo
 import { Client, type ClientUnaryCall, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
 import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { OpenId } from '../proto/gen/auth/v1/openid_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { StatusSchema } from '../proto/gen/google/rpc/status_pb.js'
 import { Health } from '../proto/gen/grpc/health/v1/health_pb.js'
@@ -65,7 +66,7 @@ const endedWait = 1_000
 
 const { poll } = Changes.method
 const { IDEMPOTENT } = MethodOptions_IdempotencyLevel
-const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods] as DescMethodUnary[]
+const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods, ...OpenId.methods] as DescMethodUnary[]
 
 /** RPCs that wait at the server, for a change or for a hash thread. */
 const waiting: ReadonlySet<DescMethodUnary> = new Set([

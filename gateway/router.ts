@@ -9,6 +9,8 @@ export interface Resource<Action> {
   readonly allow: string
   /** Whether the last segment of the path is a variable. */
   readonly variable: boolean
+  /** Whether pages of clients may read its answers. */
+  readonly isShared: boolean
 }
 
 /** Finds the resource of a path without its query; undefined if there is none. */
@@ -27,12 +29,12 @@ export function createLookup<Action>(
   const variable = new Map<string, Resource<Action>>()
   const reserved = new Set<string>()
 
-  function add(method: string, path: string, value: Action) {
+  function add({ method, isShared = false }: Route, path: string, value: Action) {
     const open = path.indexOf('{')
     const [map, key] = open < 0 ? [fixed, path] : [variable, path.slice(0, open)]
     const actions = new Map(map.get(key)?.actions).set(method, value)
     if (method === 'GET') actions.set('HEAD', value)
-    map.set(key, { actions, path, allow: [...actions.keys(), 'OPTIONS'].join(', '), variable: open >= 0 })
+    map.set(key, { actions, path, allow: [...actions.keys(), 'OPTIONS'].join(', '), variable: open >= 0, isShared })
   }
 
   const bases = [['', defaultRevision] as const, ...revisions.map(revision => [`/${revision}`, revision] as const)]
@@ -42,7 +44,7 @@ export function createLookup<Action>(
       const path = base + route.path
       // Clients may send the literal `{username}` as the value.
       if (!path.includes('{')) reserved.add(path)
-      if (rootOnly || (route.revisions?.includes(revision) ?? true)) add(route.method, path, action(route, revision))
+      if (rootOnly || (route.revisions?.includes(revision) ?? true)) add(route, path, action(route, revision))
     }
   }
 

@@ -6,6 +6,7 @@
 import type { DescMessage, DescMethodUnary, Message } from '@bufbuild/protobuf'
 import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { OpenId } from '../proto/gen/auth/v1/openid_pb.js'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { Users, VerifyTokenResponseSchema } from '../proto/gen/auth/v1/users_pb.js'
 import {
@@ -15,9 +16,11 @@ import {
 } from '../proto/gen/grpc/health/v1/health_pb.js'
 import { changesPolicies } from '../server/policy/changes.js'
 import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
+import { openIdPolicies } from '../server/policy/openid.js'
 import { type HttpPath, needsOf, type Policy, type ReasonName, type Revision, reasonsOf } from '../server/policy/row.js'
 import { usersPolicies } from '../server/policy/users.js'
 import { statusOf } from '../server/requests/reasons.js'
+import type { Credentials } from './oauth.js'
 import { gatewayReasons } from './problem.js'
 
 export type { Revision }
@@ -70,6 +73,12 @@ export interface Route extends HttpPath {
   readonly ownPagesOnly?: boolean
   /** Whether clients authenticate and are refused as in OAuth 2.0 (client-authentication.ts). */
   readonly challenges?: boolean
+  /** Whose credentials of OAuth 2.0 the RPC gets in its message, and whose errors its clients get (oauth.ts). */
+  readonly credentials?: Credentials
+  /** What answers browsers (sign-in/sign-in.ts). */
+  readonly browser?: 'authorize' | 'login' | 'recover' | 'logout'
+  /** Whether pages of clients may read the answers (cors.ts). */
+  readonly isShared?: boolean
   /** Reasons for which the RPC refuses. */
   readonly refusals: readonly ReasonName[]
 }
@@ -118,12 +127,13 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
   },
   {
     rpc: Users.method.login,
-    parameters: { username: 'required', password: 'required' },
+    parameters: { username: 'required', password: 'required', stay: 'optional' },
     result: 'token',
   },
   { rpc: Users.method.getMe, result: 'user' },
   { rpc: Users.method.updateMe, body: { field: '*', required: true }, result: 'user' },
-  { rpc: Users.method.refresh, result: 'token' },
+  { rpc: Users.method.refresh, parameters: { stay: 'optional' }, result: 'token' },
+  { rpc: Users.method.createRefreshToken, result: '*' },
   {
     rpc: Users.method.getUser,
     parameters: { username: 'required' },
@@ -209,6 +219,40 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
     mediaType: 'application/jwk-set+json',
     cache: 'public, max-age=300',
   },
+  {
+    rpc: OpenId.method.exchangeToken,
+    body: { field: '*', required: true },
+    result: '*',
+    credentials: 'client',
+    isShared: true,
+  },
+  {
+    rpc: OpenId.method.revokeToken,
+    body: { field: '*', required: true },
+    credentials: 'client',
+    isShared: true,
+  },
+  {
+    rpc: OpenId.method.getUserInfo,
+    result: 'json',
+    mediaType: 'application/json',
+    credentials: 'access token',
+    isShared: true,
+  },
+  {
+    rpc: OpenId.method.getProviderMetadata,
+    result: 'json',
+    mediaType: 'application/json',
+    cache: 'public, max-age=300',
+    isShared: true,
+  },
+  {
+    rpc: OpenId.method.getIdTokenKeys,
+    result: 'json',
+    mediaType: 'application/jwk-set+json',
+    cache: 'public, max-age=300',
+    isShared: true,
+  },
 ]
 
 /** Readiness of the services. A separate gateway uses the same check on its metrics port. */
@@ -239,6 +283,7 @@ const page = { ...file, mediaType: 'text/html; charset=utf-8', cache: 'no-cache'
 export const definitions: readonly string[] = [
   'users',
   'forgotpasswords',
+  'openid',
   'changes',
   'records',
   'reason',
@@ -277,7 +322,31 @@ const rows: ReadonlyMap<unknown, Readonly<Record<string, Policy>>> = new Map<unk
   [Users, usersPolicies],
   [ForgotPasswords, forgotPasswordsPolicies],
   [Changes, changesPolicies],
+  [OpenId, openIdPolicies],
 ])
+
+const browser = (browser: Route['browser'], ...methods: ('GET' | 'POST')[]): readonly Route[] =>
+  methods.map(method => ({ method, path: `/oauth/${browser}`, browser, revisions: [], refusals: [] }))
+
+/** What the documents leave out: where clients send browsers, and a second method for a token in a form (RFC 6750, 2.2). */
+export const undocumented: readonly Route[] = [
+  {
+    method: 'POST',
+    path: '/oauth/userinfo',
+    rpc: OpenId.method.getUserInfo,
+    body: { field: '*', required: false },
+    result: 'json',
+    mediaType: 'application/json',
+    credentials: 'access token',
+    isShared: true,
+    revisions: [],
+    refusals: [],
+  },
+  ...browser('authorize', 'GET', 'POST'),
+  ...browser('login', 'POST'),
+  ...browser('recover', 'GET', 'POST'),
+  ...browser('logout', 'GET', 'POST'),
+]
 
 /** Every operation of both revisions, then those that exist only at `/`. */
 export const routes: readonly Route[] = [
@@ -285,7 +354,8 @@ export const routes: readonly Route[] = [
     const row = rowOf(operation.rpc)
     const { caller, http } = row
     if (!http) throw new Error(`The row of ${operation.rpc.name} has no path.`)
-    const ownPagesOnly = http.method !== 'GET'
+    // A client of OAuth 2.0 is itself a page of another site, and what it sends has its credentials.
+    const ownPagesOnly = http.method !== 'GET' && !operation.credentials
     return { ...http, protected: caller !== 'anyone', ownPagesOnly, refusals: reasonsOf(row), ...operation }
   }),
   ...probes,

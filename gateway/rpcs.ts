@@ -18,6 +18,7 @@ import type { UniversalServerResponse } from '@connectrpc/connect/protocol'
 import { compressionGzip, universalRequestFromNodeRequest } from '@connectrpc/connect-node'
 import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { OpenId } from '../proto/gen/auth/v1/openid_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { turnKey } from '../server/limits/scheduler.js'
 import { traceHeaders, tracing } from '../server/observability/tracing.js'
@@ -56,7 +57,7 @@ export function forwardedHeaders(given: IncomingHttpHeaders): Record<string, str
   return tracing ? Object.assign(headers, traceHeaders()) : headers
 }
 
-const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods] as DescMethodUnary[]
+const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods, ...OpenId.methods] as DescMethodUnary[]
 
 const needs = new Map(
   rpcs.map(rpc => {

@@ -14,7 +14,7 @@ import {
 } from '@bufbuild/protobuf'
 import { FieldMaskSchema } from '@bufbuild/protobuf/wkt'
 import { UserSchema } from '../proto/gen/auth/v1/records_pb.js'
-import { Users } from '../proto/gen/auth/v1/users_pb.js'
+import { SignUpRequestSchema } from '../proto/gen/auth/v1/users_pb.js'
 import type { Turn } from '../server/requests/call.js'
 import { faultOfList, maxValues, maxWrongFields } from '../server/requests/input.js'
 import { type Body, parseJson } from './body.js'
@@ -65,10 +65,9 @@ export type Compatibility = 'predecessor' | undefined
 /** Creates the reader of a route, with everything that doesn't depend on the request. */
 export function createRead(
   { path, parameters = {}, body: bodyRule }: Route,
-  rpc: DescMethodUnary,
+  input: DescMessage,
   compatibility?: Compatibility,
 ): Read {
-  const { input } = rpc
   // As in protobuf's JSON, a parameter has either name of its field.
   const fields = new Map(
     Object.keys(parameters).flatMap(name => {
@@ -100,7 +99,8 @@ export function createRead(
         throw new HttpError('MALFORMED_REQUEST', `The parameter ${name} is given twice, with different values.`)
       }
       values[localName] = value
-      if (!setField(message, field, value)) malformed.set(name, 'Must be an integer of at most 9 digits.')
+      const fault = setField(message, field, value)
+      if (fault) malformed.set(name, fault)
     }
 
     if (query)
@@ -117,7 +117,7 @@ export function createRead(
       // Clients that are generated from the interface may send the template itself, and the value in the query.
       if (name !== `{${variable}}` || values[variable] === undefined) setParameter(variable, name)
     }
-    if (compatibility && rpc === Users.method.signUp) adaptSignUp(message)
+    if (compatibility && input === SignUpRequestSchema) adaptSignUp(message)
     const headers: Record<string, string> = {}
     const wrong = encodeMalformed(malformed)
     if (wrong) headers['x-malformed-fields'] = wrong
@@ -131,12 +131,20 @@ export function isSecret({ proto }: DescField): boolean {
   return proto.options?.debugRedact === true
 }
 
-/** Sets a string field, or an int32 field from at most 9 digits. Returns false for any other value. */
-function setField(message: Message, { fieldKind, scalar, localName }: DescField, value: string): boolean {
-  const isText = fieldKind === 'scalar' && scalar === ScalarType.STRING
-  if (!isText && !/^-?\d{1,9}$/.test(value)) return false
-  Object.assign(message, { [localName]: isText ? value : Number(value) })
-  return true
+/** What a parameter must be if its field is no string, and how it is read. */
+const parameterTypes: Partial<
+  Record<ScalarType, readonly [pattern: RegExp, read: (text: string) => unknown, fault: string]>
+> = {
+  [ScalarType.INT32]: [/^-?\d{1,9}$/, Number, 'Must be an integer of at most 9 digits.'],
+  [ScalarType.BOOL]: [/^(true|false)$/, text => text === 'true', 'Must be true or false.'],
+}
+
+/** Sets a field from a parameter. Returns what is wrong with its value, if anything. */
+function setField(message: Message, { scalar, localName }: DescField, value: string): string | undefined {
+  const [pattern, read = String, fault] = (scalar !== undefined && parameterTypes[scalar]) || []
+  if (pattern && !pattern.test(value)) return fault
+  Object.assign(message, { [localName]: read(value) })
+  return undefined
 }
 
 /** Returns the JSON object that a form stands for: a list has a pair for each item, an object is JSON in its pair. */
@@ -171,7 +179,7 @@ function readParameters(
   if (!isObject(body.json)) throw new HttpError('MALFORMED_REQUEST', 'The body must be a JSON object.')
   for (const [name, value] of Object.entries(body.json)) {
     if (!known.has(name) || value === null) continue
-    if (typeof value === 'string') setParameter(name, value)
+    if (typeof value === 'string' || typeof value === 'boolean') setParameter(name, String(value))
     else throw new HttpError('MALFORMED_REQUEST', 'The parameters in the body must be strings.')
   }
 }

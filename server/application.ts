@@ -4,6 +4,7 @@
 import { Administration } from '../proto/gen/auth/v1/administration_pb.js'
 import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { OpenId } from '../proto/gen/auth/v1/openid_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { createAccess } from './access/index.js'
 import { createAdministration } from './administration/index.js'
@@ -15,11 +16,13 @@ import { createForgotPasswordsRpcs } from './forgotpasswords/index.js'
 import type { Registry } from './models/define-models.js'
 import type { TokenIssuer } from './models/token-issuer.js'
 import type { UndeclaredProxies } from './observability/undeclared-proxy.js'
+import { createOpenId } from './openid/index.js'
 import { createOutbox } from './outbox/index.js'
 import type { Hashing } from './passwords/index.js'
 import { administrationPolicies } from './policy/administration.js'
 import { changesPolicies } from './policy/changes.js'
 import { forgotPasswordsPolicies } from './policy/forgotpasswords.js'
+import { openIdPolicies } from './policy/openid.js'
 import { usersPolicies } from './policy/users.js'
 import type { Settings } from './process/settings.js'
 import { createRegistration } from './registration/index.js'
@@ -49,6 +52,7 @@ export function createApplication(deps: ApplicationDeps) {
   const registration = createRegistration(registry, settings, now)
   const parts = { registry, limits, hashing, access, outbox, registration, settings, log: deps.log }
   const { rpcs, references, notifyConcerned } = createAdministration(parts, undeclaredProxies)
+  const openId = createOpenId(parts)
   const feedReader = createFeedReader(registry.changeFeed)
 
   const rows = { ...parts, references, notifyConcerned }
@@ -58,14 +62,15 @@ export function createApplication(deps: ApplicationDeps) {
     ...bindAdministration(rows, Administration, byAdministrators, rpcs),
   ]
   const forClients: CallsDeps['services'] = [
-    [Users, bindRpcs(rows, Users, usersPolicies, createUsersRpcs(parts))],
+    [Users, bindRpcs(rows, Users, usersPolicies, { ...createUsersRpcs(parts), ...openId.ofUsers })],
     [ForgotPasswords, bindRpcs(rows, ForgotPasswords, forgotPasswordsPolicies, createForgotPasswordsRpcs(parts))],
+    [OpenId, bindRpcs(rows, OpenId, openIdPolicies, openId.rpcs)],
     [Changes, bindRpcs(rows, Changes, changesPolicies, createChangesRpcs(registry, feedReader))],
   ]
   const { serviceKeys, keyring } = access
   const administration: CallsDeps['services'] = [[Administration, ofAdministration]]
   return {
-    /** `Users`, `ForgotPasswords` and `Changes`, for clients. */
+    /** `Users`, `ForgotPasswords`, `OpenId` and `Changes`, for clients. */
     calls: createCalls({ ...common, services: forClients, serviceKeys }),
     /** `Administration`, for administrators. */
     administration: createCalls({ ...common, services: administration, serviceKeys, group: 'administration' }),

@@ -2,6 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Transport } from '@connectrpc/connect'
 import type { Registry } from 'prom-client'
+import { isProvider, noProvider } from './access/provider.js'
 import { createApplication } from './application.js'
 import { type GrpcDeps, type GrpcServer, startGrpcServer } from './calls/grpc.js'
 import { createInProcessTransport } from './calls/in-process.js'
@@ -150,6 +151,8 @@ async function openDatabase(
   if (installation.weakness) log.warn(`AUTH_ADMIN_PASSWORD is weak: ${installation.weakness}`)
   const { administrators } = await registry.totpSecrets.coverage()
   if (administrators === 0) log.warn(`there is no active administrator: run ${named('create administrator')}`)
+  if (!isProvider(installation.tokens.issuer) && (await registry.services.countClients()) > 0)
+    log.warn({ issuer: installation.tokens.issuer }, noProvider)
   return { registry, hashing, installation }
 }
 

@@ -10,6 +10,17 @@ import { askChoices, canAsk, given, readTime } from '../terminal/ask.js'
 import { printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../terminal/pages.js'
 
+interface CreateOptions {
+  readonly may?: Scope[]
+  readonly expires?: Date
+  readonly redirectUri: string[]
+  readonly postLogoutUri: string[]
+  readonly public?: boolean
+  readonly title?: string
+}
+
+const collect = (value: string, former: string[]) => [...former, value]
+
 /** Adds `auth-admin services`. */
 export function addServices(program: Command): void {
   const services = program
@@ -28,12 +39,34 @@ export function addServices(program: Command): void {
       readExpiry,
     )
     .option('--may <scopes>', `scopes, separated by commas: ${scopeNames.join(', ')}`, readScopes)
-    .examples('services create grades --may users.read --expires 90d')
-    .administers(async (api, given: string | undefined, options: Options & { may?: Scope[]; expires?: Date }) => {
+    .option(
+      '--redirect-uri <uri>',
+      'where browsers go on after a sign-in: makes it a client of OpenID Connect; repeatable',
+      collect,
+      [],
+    )
+    .option('--post-logout-uri <uri>', 'where browsers go on after signing out; repeatable', collect, [])
+    .option('--public', 'a client without a secret: an app on devices, or in browsers')
+    .option('--title <text>', 'how the page where people sign in calls it; by default its name')
+    .examples(
+      'services create grades --may users.read --expires 90d',
+      'services create wiki --redirect-uri https://wiki.example.org/cb',
+    )
+    .administers(async (api, given: string | undefined, options: Options & CreateOptions) => {
       const name = await nameOf(given, options)
-      const { may: scopes = await askScopes(options), expires } = options
+      const { redirectUri: redirectUris, postLogoutUri: postLogoutUris, public: isPublic = false } = options
+      const { expires, title = '' } = options
+      const scopes = options.may ?? (redirectUris.length > 0 ? [] : await askScopes(options))
       const expireTime = expires && timestampFromDate(expires)
-      const { service, key } = await api.createService({ name, scopes, expireTime })
+      const { service, key } = await api.createService({
+        name,
+        scopes,
+        expireTime,
+        redirectUris,
+        postLogoutUris,
+        public: isPublic,
+        title,
+      })
       if (options.json) return printJson({ ...toOutput(service!), key })
       say(`Service ${service!.name} is registered.`)
       say('Its key, shown only once:')
@@ -83,10 +116,11 @@ function nameOf(name: string | undefined, options: Options): Promise<string> {
 }
 
 /** A service in plain words, without the keys themselves. */
-function toOutput({ name, scopes, keys, createTime }: Service) {
+function toOutput({ name, scopes, keys, createTime, redirectUris, postLogoutUris, public: isPublic, title }: Service) {
   return {
     name,
     scopes: scopes.map(scope => scopeName(scope) ?? String(scope)),
+    ...(redirectUris.length > 0 && { redirectUris, postLogoutUris, public: isPublic, title }),
     createTime: timestampDate(createTime!),
     keys: keys.map(({ id, beginning, createTime, expireTime, lastUsed }) => ({
       id,

@@ -6,8 +6,10 @@
 
 import { type DescField, type JsonValue, ScalarType } from '@bufbuild/protobuf'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { OpenId } from '../../proto/gen/auth/v1/openid_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Policy, Revision } from '../../server/policy/row.js'
+import { errorOf } from '../oauth.js'
 import { type Route, refusalsOf, routes, rowOf } from '../routes.js'
 import { hideFields, isSecret } from '../translate.js'
 import { type Comments, firstSentence } from './comments.js'
@@ -60,7 +62,7 @@ export function createDocument(revision: Revision, { introduction, examples, ver
     if (file || !(revisions === undefined || revisions.length === 0 || revisions.includes(revision))) continue
     paths[path] = { ...paths[path], [method.toLowerCase()]: operationOf(route, context) }
   }
-  const tags = [Users, ForgotPasswords].map(({ name, typeName }) => ({
+  const tags = [Users, ForgotPasswords, OpenId].map(({ name, typeName }) => ({
     name: name.toLowerCase(),
     description: firstSentence(comments.get(typeName) ?? ''),
   }))
@@ -82,11 +84,21 @@ export function createDocument(revision: Revision, { introduction, examples, ver
     components: {
       securitySchemes,
       headers,
-      schemas: { ...schemas.components, Problem: problemSchema, Reason: reasonSchema },
+      schemas: { ...schemas.components, Problem: problemSchema, Reason: reasonSchema, OAuthError: oauthErrorSchema },
       responses,
     },
     'x-reasons': describeReasons(comments),
   }
+}
+
+const oauthErrorSchema = {
+  type: 'object',
+  description: 'An error of OAuth 2.0 (RFC 6749, 5.2).',
+  required: ['error', 'error_description'],
+  properties: {
+    error: { type: 'string', description: 'The code of the error.' },
+    error_description: { type: 'string', description: 'Its cause, for developers.' },
+  },
 }
 
 const securitySchemes = {
@@ -106,6 +118,16 @@ const securitySchemes = {
     type: 'http',
     scheme: 'basic',
     description: 'The key of a service as client secret (RFC 6749, 2.3.1). The client id is ignored.',
+  },
+  oauthClient: {
+    type: 'http',
+    scheme: 'basic',
+    description: 'The name of a service and one of its keys (RFC 6749, 2.3.1). The body may have both instead.',
+  },
+  accessToken: {
+    type: 'http',
+    scheme: 'bearer',
+    description: 'An access token that a client got from `/oauth/token`.',
   },
 }
 
@@ -180,7 +202,8 @@ function callersOf(row: Policy): string {
   }
 }
 
-function securityOf(row: Policy, { challenges }: Route): Schema[] {
+function securityOf(row: Policy, { challenges, credentials }: Route): Schema[] {
+  if (credentials) return credentials === 'client' ? [{ oauthClient: [] }, {}] : [{ accessToken: [] }]
   // The earlier token that a login may carry is in its description: generators would require it.
   if (row.caller === 'anyone') return []
   const scopes = 'scope' in row ? [row.scope].flat() : []
@@ -265,7 +288,25 @@ function bodyOf(route: Route, { schemas, examples }: Context): Schema | undefine
   }
 }
 
+/** The errors of OAuth 2.0 with which an operation refuses, by status. */
+function oauthRefusalsOf(route: Route): Schema {
+  const errors: Record<number, Set<string>> = {}
+  for (const [usual, reasons] of refusalsOf(route))
+    for (const reason of reasons) {
+      const { error, status } = errorOf(route.credentials!, reason, usual)
+      errors[status] = (errors[status] ?? new Set()).add(error)
+    }
+  const content = { 'application/json': { schema: { $ref: '#/components/schemas/OAuthError' } } }
+  return Object.fromEntries(
+    Object.entries(errors).map(([status, names]) => {
+      const headers = headersOf('X-Request-Id', ...(status === '401' ? (['WWW-Authenticate'] as const) : []))
+      return [status, { description: [...names].join(', '), headers, content }]
+    }),
+  )
+}
+
 function responsesOf(route: Route, context: Context): Schema {
+  if (route.credentials) return { 200: resultOf(route, context), ...oauthRefusalsOf(route) }
   const refusals = [...refusalsOf(route)].map(([status, reasons]) => {
     const name = reasons.map(reason =>
       reason.toLowerCase().replace(/(^|_)(.)/g, (_, _mark, first) => first.toUpperCase()),

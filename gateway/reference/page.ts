@@ -3,9 +3,11 @@
  * (`introduction.en.md`, which the OpenAPI document has too, or `introduction.pt-BR.md`) and its OpenAPI document, and the start
  * page. The build makes them (deploy/build/pages.mjs). Without script the reference can be read; `script.ts` adds calls.
  */
+
+import { type Html, html } from '../html.js'
 import { definitions, type Revision, revisions } from '../routes.js'
 import { callOf, toCurl } from './call.js'
-import { type Html, html, inline, markdown, paragraphs } from './html.js'
+import { inline, markdown, paragraphs } from './markup.js'
 import { type Locale, localeNames, locales, type Texts, texts, translated } from './texts.js'
 
 /** A JSON Schema, as far as the pages show it. */

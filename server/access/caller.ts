@@ -13,7 +13,7 @@ import { endedWithAddress, type Session, sessionOf, type Tokens, type Verified }
 /** A user that calls, and the session of its token. */
 export interface Caller {
   readonly user: Passed<User>
-  readonly session: Session & { readonly id: string }
+  readonly session: Session & { readonly id: string; readonly stay: boolean }
   /** Whether the user is an active ROLE_ADMIN. */
   readonly admin: boolean
   /** Whether the user is a ROLE_ADMIN with one-time codes. */

@@ -1,5 +1,5 @@
 // This folder owns authentication and authorization: sign-ins (sign-in.ts), tokens and their keys (tokens.ts, keyring.ts),
-// sessions of Administration (seals.ts), callers (caller.ts, administrator.ts, service-keys.ts), what a state keeps from (gate.ts)
+// sealed tokens (seals.ts, administrator-session.ts), callers (caller.ts, administrator.ts, service-keys.ts), what a state keeps from (gate.ts)
 // and permissions (permissions.ts). limits/ counts failures, models/ stores counters and keys, passwords/ computes hashes.
 import type { Limits } from '../limits/index.js'
 import type { Models } from '../models/define-models.js'
@@ -41,11 +41,13 @@ export function createAccess(registry: Models, limits: Limits, hashing: Hashing,
   const { limitFactor: factor, trustedProxies } = settings
   const keyring = createKeyring(signingKeys, now, processNow)
   const tokens = createTokens({ ...tokenIssuer, keyring, ttl: settings.tokenTtl, now })
-  const administratorSessions = createAdministratorSessions({ seals: createSeals(sealingKeys, processNow), now })
+  const seals = createSeals(sealingKeys)
+  const administratorSessions = createAdministratorSessions({ seals, now })
   return {
     tokenIssuer,
     keyring,
     tokens,
+    seals,
     callers: createCallers(tokens, users),
     administratorSessions,
     administrators: createAdministrators({ sessions: administratorSessions, users, now }),

@@ -10,9 +10,6 @@ const pattern = new RegExp(`^${prefix}([\\da-f]{${sealingKeyIdLength}})([\\w-]+)
 /** Bytes of the salt of a token, and of the tag by which an alteration shows. */
 const [saltLength, tagLength] = [16, 16]
 
-/** Minimum milliseconds between two reads because of unknown key ids, which any caller can cause. */
-const minInterval = 1_000
-
 /** A sealed token that was opened. */
 export interface Opened {
   /** Id of its key. Who acts on the token also asks, in the statement that reads the user, whether the key still holds. */
@@ -24,25 +21,29 @@ export interface Opened {
 export type Seals = ReturnType<typeof createSeals>
 
 /**
- * Creates the seals. `now` is the clock of the cache of keys, in ms, which nobody sets.
+ * Creates the seals.
  *
  * Each token is encrypted (AES-256-GCM) with a key and a nonce that HKDF (RFC 5869) derives from the sealing key, the use and 128
  * random bits. No derived key encrypts twice, so the limit of 2^32 random nonces under one key (NIST SP 800-38D, 8.3) isn't
  * approached, however many tokens a sealing key seals. Two tokens of 2^48 have the same salt with a probability of 2^-33.
  */
-export function createSeals(keys: Pick<SealingKeys, 'current' | 'all'>, now: () => number) {
+export function createSeals(keys: Pick<SealingKeys, 'current' | 'all'>) {
   let known = new Map<string, Buffer>()
-  let read: Promise<void> | undefined
-  let readAt = Number.NEGATIVE_INFINITY
+  let last: Promise<void> = Promise.resolve()
+  let next: Promise<void> | undefined
 
+  /**
+   * Returns a key. Another process may have made it a moment ago: an unknown one isn't refused by a read from before. All that wait
+   * share the next read, and reads follow each other, so unknown ids, which any caller can send, use one connection at most.
+   */
   async function find(id: string): Promise<Buffer | undefined> {
-    if (!known.has(id) && now() - readAt >= minInterval) {
-      readAt = now()
-      read = keys.all().then(all => {
-        known = new Map(all.map(({ id, key }) => [id, key]))
-      })
-    }
-    if (!known.has(id)) await read
+    if (known.has(id)) return known.get(id)
+    next ??= last.then(async () => {
+      next = undefined
+      known = new Map((await keys.all()).map(({ id, key }) => [id, key]))
+    })
+    last = next.catch(() => {})
+    await next
     return known.get(id)
   }
 

@@ -88,6 +88,8 @@ export function createServiceKeys(deps: {
     authorization === undefined ? undefined : bearer.exec(authorization)?.[1]
 
   return {
+    /** The service that holds a key, as `authenticate` finds it; undefined for an unknown one. */
+    holderOf,
     /** The name of the service whose key an `authorization` header holds, from the cache alone; else undefined. */
     cachedName(authorization: string | undefined): string | undefined {
       const key = read(authorization)

@@ -36,6 +36,8 @@ const actions = {
     unknown: Reason.INVALID_CREDENTIALS,
   },
   'session.login-by-answers': { way: 'recover by answers', proof: 'answers', unknown: Reason.USER_NOT_FOUND },
+  // The one-time code of an administrator, at the pages of the registry.
+  'session.authorize': { way: 'use a token', proof: undefined, unknown: Reason.INVALID_TOKEN },
   'session.login-by-key': { way: 'recover by e-mail', proof: undefined, unknown: Reason.INVALID_KEY },
   // The password of a user whose sign-up is repeated.
   'user.sign-up': { way: 'sign up', proof: 'password', unknown: Reason.INVALID_SIGN_UP },

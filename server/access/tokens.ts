@@ -17,6 +17,9 @@ const sessionLength: Record<Method, number> = { pwd: 86_400, kba: 3600, otp: 360
 /** The client of OAuth 2.0 to which all tokens are issued: the registry itself, at whose endpoints users sign in. */
 export const ownClient = 'registry'
 
+/** Seconds of a session by password. */
+export const passwordSessionLength = sessionLength.pwd
+
 const everyMethod = Object.keys(sessionLength) as Method[]
 
 /** Claims of a token (RFC 9068). */
@@ -33,7 +36,7 @@ export interface Claims {
   readonly jti: string
   /** Start of the session, seconds since 1970. */
   readonly auth_time: number
-  readonly amr: readonly [Method]
+  readonly amr: readonly [Method, ...Method[]]
   /** The role of the user; none while it isn't activated. */
   readonly roles: readonly [string] | readonly []
   readonly username: string
@@ -41,6 +44,8 @@ export interface Claims {
   readonly org?: number
   /** Token generation of the user when it was issued. */
   readonly ver: number
+  /** Whether the token is for the registry alone, at which its session stays signed in. */
+  readonly stay?: true
 }
 
 /** Claims of a verified token, and the id of its signing key. */
@@ -65,8 +70,12 @@ export interface Session {
   /** Absent: a new session. */
   readonly id?: string
   readonly method: Method
+  /** The second factor of an administrator at the pages of the registry. */
+  readonly second?: Method | undefined
   /** Seconds since 1970. */
   readonly startedAt: number
+  /** When the session ends, in seconds since 1970; absent: by its method. */
+  readonly endsAt?: number
 }
 
 /** Length of the id of a session, a UUID. */
@@ -76,8 +85,14 @@ const sessionIdLength = 36
 const newTokenId = (sessionId: string) => `${sessionId}-t${randomBytes(9).toString('base64url')}`
 
 /** The session of a token. Its id is in the token's own: method and time don't suffice, as two can begin in the same second. */
-export function sessionOf({ jti, amr, auth_time }: Verified) {
-  return { id: jti.slice(0, sessionIdLength), method: amr[0], startedAt: auth_time }
+export function sessionOf({ jti, amr, auth_time, stay }: Verified) {
+  return {
+    id: jti.slice(0, sessionIdLength),
+    method: amr[0],
+    second: amr[1],
+    startedAt: auth_time,
+    stay: stay === true,
+  }
 }
 
 /** Whether a change of the e-mail address has ended a session: it is a recovery from before, and not the one that confirmed it. */
@@ -160,32 +175,33 @@ export function createTokens(deps: {
   return {
     /**
      * Issues a token for a holder that passed the gate, signed with ES256: for a session, or for a new one with the given
-     * method. It expires after `ttl`, or when the session ends. Refuses with INVALID_TOKEN when the session has ended.
+     * method. It expires after `ttl`, or when the session ends. With `stay` it is for the registry alone. Refuses with INVALID_TOKEN when the session has ended.
      */
-    async issue(holder: Passed<Holder>, session: Session | Method): Promise<string> {
+    async issue(holder: Passed<Holder>, session: Session | Method, { stay = false } = {}): Promise<string> {
       const start: Session = typeof session === 'string' ? begin(holder, session) : session
-      const { id = randomUUID(), method, startedAt } = start
+      const { id = randomUUID(), method, second, startedAt } = start
       // In the second of a change of the address, a recovery begins with the next one.
       const iat = Math.max(seconds(), startedAt)
-      const length = sessionLength[method]
-      if (iat >= startedAt + length) refuse(Reason.INVALID_TOKEN, { text: sessionEnded })
-      const exp = Math.min(iat + ttl, startedAt + (method === 'pwd' ? Math.max(length, ttl) : length))
+      const ends = start.endsAt ?? startedAt + sessionLength[method]
+      if (iat >= ends) refuse(Reason.INVALID_TOKEN, { text: sessionEnded })
+      const exp = Math.min(iat + ttl, method === 'pwd' ? Math.max(ends, startedAt + ttl) : ends)
       const { kid, privateKey } = await keyring.signer()
       const claims: Claims = {
         iss: issuer,
-        aud: holder.active ? audience : issuer,
+        aud: holder.active && !stay ? audience : issuer,
         client_id: ownClient,
         sub: String(holder.id),
         iat,
         exp,
         jti: newTokenId(id),
         auth_time: startedAt,
-        amr: [method],
+        amr: second ? [method, second] : [method],
         roles: holder.active ? [holder.role] : [],
         username: holder.username,
         active: holder.active,
         ...(holder.organizationId === null ? {} : { org: holder.organizationId }),
         ver: holder.tokenGeneration,
+        ...(stay && { stay }),
       }
       return jwt.sign(claims, privateKey, { algorithm: 'ES256', header: { alg: 'ES256', typ: 'at+jwt', kid } })
     },

@@ -1,6 +1,7 @@
 import { X509Certificate } from 'node:crypto'
 import { readdir, readFile } from 'node:fs/promises'
 import { basename } from 'node:path'
+import { isProvider, noProvider } from '../access/provider.js'
 import type { AdministrationRpcs } from '../calls/context.js'
 import { connectionsOfProcess, readCondition } from '../database/condition.js'
 import { adviceOn, causeOf } from '../database/failures.js'
@@ -177,6 +178,13 @@ const registry: Checks = {
     // Maintenance rotates it within an interval.
     if (rest < -1) return warning(`${detail} and has no successor.`, advise('rotate signing key'))
     return ok(`${detail}; its automatic rotation is ${rest > 0 ? `in ${many(Math.ceil(rest), 'day')}` : 'today'}.`)
+  },
+
+  async clients({ services, tokenIssuers }) {
+    const [clients, registry] = [await services.countClients(), await tokenIssuers.find()]
+    const detail = `Services at which users sign in: ${clients}.`
+    if (clients === 0 || !registry || isProvider(registry.issuer)) return ok(detail)
+    return warning(`${detail} ${noProvider}`, advise('set issuer'))
   },
 
   async 'audit log'({ audit }) {

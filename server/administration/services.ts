@@ -1,4 +1,5 @@
 import { create as createMessage } from '@bufbuild/protobuf'
+import { protoCamelCase } from '@bufbuild/protobuf/reflect'
 import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
 import {
   Administration,
@@ -14,13 +15,16 @@ import { ownClient } from '../access/tokens.js'
 import type { AdministrationRpcs, Checked } from '../calls/context.js'
 import type { Transaction } from '../database/database.js'
 import type { Models } from '../models/define-models.js'
-import { newServiceKey, type ServiceKeyRow, type ServiceRow } from '../models/service.js'
+import { type ServiceForm as Form, newServiceKey, type ServiceKeyRow, type ServiceRow } from '../models/service.js'
 import type { TokenIssuer } from '../models/token-issuer.js'
 import type { OpenPage } from '../requests/paging.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { readMask } from '../requests/update-mask.js'
 import { wrongFields } from '../requests/wrong-fields.js'
+import { isOneLine } from '../rules/names.js'
+import { isReturnUri } from '../rules/return-uri.js'
 import { type ScopeName, scopeName, scopeNames, scopeOf } from '../rules/scopes.js'
+import { maxLengths, tooLong } from '../rules/sizes.js'
 import { requireConfirmation } from './confirmation.js'
 import { checkEtag, withEtag } from './etag.js'
 
@@ -30,11 +34,11 @@ const usualLife = 365 * 86_400_000
 /** What a request changes of a service. */
 interface Update {
   readonly name: string
-  readonly changes: Partial<Pick<ServiceRow, 'name' | 'scopes'>>
+  readonly changes: Partial<Form>
 }
 
 /** The RPCs of services and their keys. */
-export function serviceRpcs({ services, tokenIssuers }: Models, { now }: Access, openPage: OpenPage) {
+export function serviceRpcs({ services, idTokenKeys, tokenIssuers }: Models, { now }: Access, openPage: OpenPage) {
   const show = async (row: ServiceRow, t?: Transaction) => toService(row, await services.keys([row.id], t))
 
   /** Refuses a name that the registry itself has in tokens. */
@@ -42,6 +46,11 @@ export function serviceRpcs({ services, tokenIssuers }: Models, { now }: Access,
     const issuer = await tokenIssuers.find(t)
     if (!reservedNames(issuer).includes(name)) return
     wrongFields([{ field, message: 'Use another name: the registry itself has this one in its tokens.' }])
+  }
+
+  /** Makes the keys of ID tokens with the first client, which can cache the key set from then on. */
+  async function makeKeysOf({ redirectUris = [] }: Partial<Form>): Promise<void> {
+    if (redirectUris.length > 0) await idTokenKeys.make()
   }
 
   async function lock(name: string, t: Transaction): Promise<ServiceRow> {
@@ -74,42 +83,57 @@ export function serviceRpcs({ services, tokenIssuers }: Models, { now }: Access,
 
     /** Registers a service with its first key. */
     async createService(request, { transact }) {
-      const { name, scopes, expiresAt } = checkForm(request, now())
-      return transact(async ({ t, record }) => {
+      const { expiresAt, ...form } = checkForm(request, now())
+      const { name, scopes } = form
+      const made = await transact(async ({ t, record }) => {
         await refuseReserved(name, 'name', t)
-        const row = await services.add({ name, scopes }, t)
+        const row = await services.add(form, t)
         if (!row) taken(name)
         await record({ action: 'service.add', object: `service:${name}`, reason: scopes.join(',') })
         return addKey(row, expiresAt, request, t)
       })
+      await makeKeysOf(form)
+      return made
     },
 
     /** Changes the name or the scopes of a service. */
     updateService: {
       check({ name, updateMask, form }) {
-        const fields = readMask(updateMask, ['name', 'scopes'] as const, String)
+        const fields = readMask(
+          updateMask,
+          ['name', 'scopes', 'redirect_uris', 'post_logout_uris', 'public', 'title'] as const,
+          String,
+        )
         const wrong: FieldViolation[] = []
-        const { name: to, scopes } = readForm(form ?? { scopes: [] }, wrong, 'form.')
+        const read = readForm({ ...emptyForm, ...form }, wrong, 'form.')
         const relevant = wrong.filter(({ field }) => fields.some(each => field === `form.${each}`))
         if (relevant.length > 0) wrongFields(relevant)
-        const changes = { ...(fields.includes('name') && { name: to }), ...(fields.includes('scopes') && { scopes }) }
+        const changes = Object.fromEntries(fields.map(protoCamelCase).map(name => [name, read[name as keyof Form]]))
         return { name: readName(name), changes }
       },
-      handle: (request, { transact }, { name, changes }) =>
-        transact(async ({ t, record }) => {
+      async handle(request, { transact }, { name, changes }) {
+        const made = await transact(async ({ t, record }) => {
           const before = await lock(name, t)
           checkEtag(request.etag, toService(before, []))
           const after = { ...before, ...changes }
           const renamed = after.name !== before.name
           const rescoped = after.scopes.join() !== before.scopes.join()
-          if (!renamed && !rescoped) return { service: await show(before, t), changed: false }
+          const moved = addresses.filter(field => `${after[field]}` !== `${before[field]}`)
+          if (!renamed && !rescoped && moved.length === 0) return { service: await show(before, t), changed: false }
           if (renamed) await refuseReserved(after.name, 'form.name', t)
           if (renamed && (await services.find(after.name, t))) taken(after.name)
           await services.edit(before.id, changes, t)
-          const reason = [renamed && `name ${after.name}`, rescoped && `scopes ${after.scopes.join(',')}`]
+          const reason = [
+            renamed && `name ${after.name}`,
+            rescoped && `scopes ${after.scopes.join(',')}`,
+            ...moved.map(field => `${field} ${after[field]}`),
+          ]
           await record({ action: 'service.edit', object: `service:${name}`, reason: reason.filter(Boolean).join('; ') })
           return { service: await show(after, t), changed: true }
-        }),
+        })
+        await makeKeysOf(changes)
+        return made
+      },
     } satisfies Checked<'updateService', Update>,
 
     /** Removes a service with all its keys. */
@@ -174,17 +198,33 @@ function checkForm(request: CreateServiceRequest, now: number) {
   return { ...form, expiresAt }
 }
 
-/** Reads name and scopes; `wrong` gets the wrong ones, with `prefix` before their names. */
-function readForm({ name = '', scopes }: Pick<ServiceForm, 'name' | 'scopes'>, wrong: FieldViolation[], prefix = '') {
+/** What a service has as a client of OpenID Connect. */
+const addresses = ['redirectUris', 'postLogoutUris', 'public', 'title'] as const
+
+const emptyForm = { scopes: [], redirectUris: [], postLogoutUris: [], public: false, title: '' }
+
+/** Reads what is said of a service; `wrong` gets the wrong fields, with `prefix` before their names. */
+function readForm(
+  { name = '', scopes, redirectUris, postLogoutUris, public: isPublic, title }: Omit<ServiceForm, '$typeName'>,
+  wrong: FieldViolation[],
+  prefix = '',
+): Form {
+  for (const [field, uris] of Object.entries({ redirect_uris: redirectUris, post_logout_uris: postLogoutUris }))
+    if (uris.length > 20 || !uris.every(isReturnUri)) wrong.push({ field: `${prefix}${field}`, message: wrongUri })
+  if (tooLong(title, 'text') || !isOneLine(title))
+    wrong.push({ field: `${prefix}title`, message: `Use one line of at most ${maxLengths.text} characters.` })
   if (!/^[a-z\d-]{1,63}$/.test(name)) {
     wrong.push({ field: `${prefix}name`, message: 'Use 1 to 63 lower-case letters, digits and hyphens.' })
   }
   const names = [...new Set(scopes)].map(scopeName)
-  if (names.length === 0 || names.includes(undefined)) {
+  if ((names.length === 0 && redirectUris.length === 0) || names.includes(undefined)) {
     wrong.push({ field: `${prefix}scopes`, message: `Use one or more of ${scopeNames.join(', ')}.` })
   }
-  return { name, scopes: names as ScopeName[] }
+  return { name, scopes: names as ScopeName[], redirectUris, postLogoutUris, public: isPublic, title: title.trim() }
 }
+
+const wrongUri =
+  'Use at most 20 URIs without fragment, wildcard and credentials: with https, with http for 127.0.0.1, [::1] or localhost, or with the scheme of an app, such as org.example.app:/.'
 
 /** When a key expires: in the future, in a year of four digits. */
 function readExpiry(
@@ -217,8 +257,9 @@ function missing(name: string | undefined): never {
 /** A service as administrators see it. */
 function toService(row: ServiceRow, keys: readonly ServiceKeyRow[]): Service {
   // The etag doesn't cover the keys: their day of last use changes by itself.
-  const { name, createdAt } = row
-  const shown = { name, scopes: row.scopes.map(scopeOf), createTime: timestampFromDate(createdAt) }
+  const { name, createdAt, redirectUris, postLogoutUris, public: isPublic, title } = row
+  const client = { redirectUris, postLogoutUris, public: isPublic, title }
+  const shown = { name, scopes: row.scopes.map(scopeOf), createTime: timestampFromDate(createdAt), ...client }
   return createMessage(ServiceSchema, {
     ...shown,
     etag: withEtag(ServiceSchema, shown).etag,

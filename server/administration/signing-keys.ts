@@ -1,6 +1,7 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs } from '../calls/context.js'
+import type { Transaction } from '../database/database.js'
 import type { Models } from '../models/define-models.js'
 import { publishLead, type SigningKey } from '../models/signing-key.js'
 import { issuerObject } from '../models/token-issuer.js'
@@ -13,16 +14,35 @@ import { reservedNames } from './services.js'
 
 /** The RPCs of signing keys, and of issuer and audience of tokens. */
 export function signingKeyRpcs(
-  { signingKeys, sealingKeys, questions, tokenIssuers, services }: Models,
+  { signingKeys, sealingKeys, idTokenKeys, questions, tokenIssuers, services }: Models,
   settings: Pick<Settings, 'tokenTtl'>,
 ) {
+  /** How a key of each kind is dropped; false if there is none. */
+  const retire = {
+    signing: signingKeys.retire,
+    sealing: async (id: string, t: Transaction) => (await sealingKeys.retire(id, t)) && {},
+    'id-token': async (kid: string, t: Transaction) => (await idTokenKeys.retire(kid, t)) && {},
+  }
+
+  async function kindOf(kid: string): Promise<keyof typeof retire | undefined> {
+    if ((await sealingKeys.list()).some(({ id }) => id === kid)) return 'sealing'
+    if ((await idTokenKeys.all()).some(key => key.kid === kid)) return 'id-token'
+    return (await signingKeys.all()).some(key => key.kid === kid) ? 'signing' : undefined
+  }
+
   return {
-    /** Lists the keys that sign and verify tokens, and those that seal, the newest first. */
+    /** Lists the keys that sign and verify tokens, those that seal, the newest first, and those of ID tokens. */
     async listSigningKeys(_request) {
       const [keys, signer, sealing] = [await signingKeys.all(), await signingKeys.signer(), await sealingKeys.list()]
+      const ofIdTokens = await idTokenKeys.all()
       return {
         keys: keys.map(key => toSigningKey(key, signer)),
         sealingKeys: sealing.map(({ id, createdAt }) => ({ kid: id, createTime: timestampFromDate(createdAt) })),
+        idTokenKeys: ofIdTokens.map(({ kid, signs, signsAt }) => ({
+          kid,
+          signs,
+          signTime: timestampFromDate(signsAt),
+        })),
       }
     },
 
@@ -47,15 +67,16 @@ export function signingKeyRpcs(
     /** Drops a key at once, with every token that it signed or sealed, and the answers that such a session may have saved. */
     async retireSigningKey(request, { transact }) {
       const kid = readKid(request.kid)
-      const seals = (await sealingKeys.list()).some(({ id }) => id === kid)
-      if (!seals && !(await signingKeys.all()).some(key => key.kid === kid)) missing(kid)
+      const kind = (await kindOf(kid)) ?? missing(kid)
       requireConfirmation(kid, request.confirm)
-      return transact(async ({ t, record }) => {
-        const retired = seals ? (await sealingKeys.retire(kid, t)) && {} : await signingKeys.retire(kid, t)
-        await questions.endWaiting(t)
-        await record({ action: 'signing-key.retire', object: `${seals ? 'sealing' : 'signing'}-key:${kid}` })
+      const retired = await transact(async ({ t, record }) => {
+        const retired = await retire[kind](kid, t)
+        if (kind !== 'id-token') await questions.endWaiting(t)
+        await record({ action: 'signing-key.retire', object: `${kind}-key:${kid}` })
         return retired || missing(kid)
       })
+      if (kind === 'id-token' && !request.validateOnly) await idTokenKeys.make()
+      return retired
     },
 
     /** Returns issuer and audience of tokens. */

@@ -19,6 +19,7 @@ import { type TableHeader, type TableRead, writeBackup } from './format.js'
  */
 const excludedTables: readonly string[] = [
   'signing_keys',
+  'id_token_keys',
   'sealing_keys',
   'refreshed_sessions',
   'service_keys',

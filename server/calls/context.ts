@@ -4,6 +4,7 @@ import type { DescMethodUnary, MessageInitShape, MessageShape } from '@bufbuild/
 import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
 import type { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
+import type { OpenId } from '../../proto/gen/auth/v1/openid_pb.js'
 import type { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Administrator } from '../access/administrator.js'
 import type { Caller } from '../access/caller.js'
@@ -18,6 +19,7 @@ import type { User } from '../models/user.js'
 import type { administrationPolicies } from '../policy/administration.js'
 import type { changesPolicies } from '../policy/changes.js'
 import type { forgotPasswordsPolicies } from '../policy/forgotpasswords.js'
+import type { openIdPolicies } from '../policy/openid.js'
 import type { AdministrationPolicy, Policy } from '../policy/row.js'
 import type { usersPolicies } from '../policy/users.js'
 import type { Call, CallingService } from '../requests/call.js'
@@ -152,6 +154,7 @@ type RpcsOf<S extends { readonly method: object }, Rows> = {
 
 export type UsersRpcs = RpcsOf<typeof Users, typeof usersPolicies>
 export type ForgotPasswordsRpcs = RpcsOf<typeof ForgotPasswords, typeof forgotPasswordsPolicies>
+export type OpenIdRpcs = RpcsOf<typeof OpenId, typeof openIdPolicies>
 export type ChangesRpcs = RpcsOf<typeof Changes, typeof changesPolicies>
 export type AdministrationRpcs = RpcsOf<typeof Administration, typeof administrationPolicies>
 

@@ -3,6 +3,7 @@
 import type { Database } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
 import { lockout } from '../policy/limits.js'
+import { rotateAfter } from './id-token-key.js'
 import { validity } from './mailed-key.js'
 import { longestVerification, publishLead } from './signing-key.js'
 import { codeLimits } from './totp-secret.js'
@@ -36,6 +37,8 @@ const longest: Readonly<Record<string, Readonly<Record<string, number | string>>
   attempts: { window_ends: lockout.seconds, in_flight_until: 30 },
   buckets: { updated_at: present },
   known_addresses: { seen_at: present },
+  refreshed_sessions: { issued_at: present },
+  id_token_keys: { signs_at: rotateAfter },
   signing_keys: { signs_at: publishLead, verifies_until: longestVerification },
   totp_secrets: { window_ends: codeLimits.window.seconds, day_ends: codeLimits.day.seconds, locked_at: present },
 }

@@ -19,6 +19,7 @@ import { createEmails } from './email.js'
 import { createEmailQuotas } from './email-quota.js'
 import { createErasure } from './erasure.js'
 import { createFormerUsernames } from './former-username.js'
+import { createIdTokenKeys } from './id-token-key.js'
 import { createImports } from './import.js'
 import { createMailedKeys } from './mailed-key.js'
 import { createOrganizations } from './organization.js'
@@ -67,6 +68,7 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     emailQuotas: createEmailQuotas(database),
     services: createServices(database, masterKey),
     signingKeys: createSigningKeys(database, masterKey),
+    idTokenKeys: createIdTokenKeys(database, masterKey),
     sealingKeys: createSealingKeys(database, masterKey),
     refreshedSessions: createRefreshedSessions(database),
     tokenIssuers: createTokenIssuers(database),

@@ -5,6 +5,7 @@ import {
   bytes,
   day,
   defineTable,
+  flag,
   hasDefault,
   integer,
   key,
@@ -22,6 +23,13 @@ const attributes = {
   id: hasDefault(key(integer)),
   name: text,
   scopes: attribute<ScopeName[]>('TEXT[]'),
+  /** Where browsers of its users may go on after a sign-in: a service with one is a client of OpenID Connect. */
+  redirectUris: hasDefault(attribute<string[]>('TEXT[]')),
+  postLogoutUris: hasDefault(attribute<string[]>('TEXT[]')),
+  /** Whether it has no secret. */
+  public: hasDefault(flag),
+  /** How people call it; empty: by its name. */
+  title: hasDefault(text),
   createdAt: hasDefault(time),
 }
 
@@ -44,6 +52,9 @@ export interface ServiceRow extends Row<typeof attributes> {}
 
 /** A key of a service, without its digest. */
 export interface ServiceKeyRow extends Row<typeof shownKey> {}
+
+/** What administrators say of a service. */
+export type ServiceForm = Pick<ServiceRow, 'name' | 'scopes' | 'redirectUris' | 'postLogoutUris' | 'public' | 'title'>
 
 /** The service that holds a key. */
 export interface KeyHolder extends Pick<ServiceRow, 'name' | 'scopes'> {
@@ -81,18 +92,47 @@ export function createServices(database: Database, masterKey: Pick<MasterKey, 'd
     },
     find: async (name: string, transaction?: Transaction) =>
       (await table.findOne({ where: { name }, transaction }))?.get(),
+    /** Returns the number of services that are clients of OpenID Connect. */
+    async countClients(): Promise<number> {
+      const count = sql`SELECT count(*)::int AS clients FROM services WHERE cardinality(redirect_uris) > 0`
+      return (await first(database.read<{ clients: number }>(count)))!.clients
+    },
+    /** Returns the redirect URIs of a service; undefined when it is gone, or its key. */
+    clientOf(id: number, keyId: number | undefined) {
+      const find = sql('service-client')`
+        SELECT redirect_uris AS "redirectUris" FROM services s WHERE id = ${id} AND (${keyId}::int IS NULL
+          OR EXISTS (SELECT FROM service_keys k WHERE k.id = ${keyId} AND k.service_id = s.id AND k.expires_at > now()))`
+      return first(database.read<Pick<ServiceRow, 'redirectUris'>>(find))
+    },
+    /** Returns the redirect URIs of all services. */
+    async redirectUris(): Promise<readonly string[]> {
+      const find = sql('redirect-uris')`SELECT DISTINCT unnest(redirect_uris) AS uri FROM services`
+      return (await database.read<{ uri: string }>(find)).map(({ uri }) => uri)
+    },
     /** Locks a service until the end of the transaction. */
     lock: async (name: string, transaction: Transaction) =>
       (await table.findOne({ where: { name }, transaction, lock: transaction.LOCK.UPDATE }))?.get(),
     /** Registers a service. Returns undefined when the name is taken. */
-    add({ name, scopes }: Pick<ServiceRow, 'name' | 'scopes'>, t: Transaction) {
+    add(
+      {
+        name,
+        scopes,
+        redirectUris = [],
+        postLogoutUris = [],
+        public: isPublic = false,
+        title = '',
+      }: Pick<ServiceForm, 'name' | 'scopes'> & Partial<ServiceForm>,
+      t: Transaction,
+    ) {
       const add = sql('service-add')`
-        INSERT INTO services (name, scopes) VALUES (${name}, ${scopes}) ON CONFLICT (name) DO NOTHING
-        RETURNING id, name, scopes, created_at AS "createdAt"`
+        INSERT INTO services (name, scopes, redirect_uris, post_logout_uris, public, title)
+        VALUES (${name}, ${scopes}, ${redirectUris}, ${postLogoutUris}, ${isPublic}, ${title}) ON CONFLICT (name) DO NOTHING
+        RETURNING id, name, scopes, redirect_uris AS "redirectUris", post_logout_uris AS "postLogoutUris", public, title,
+          created_at AS "createdAt"`
       return first(database.run<ServiceRow>(add, t))
     },
-    /** Changes the name or the scopes of a service. Throws a unique violation for a name that is taken. */
-    async edit(id: number, changes: Partial<Pick<ServiceRow, 'name' | 'scopes'>>, transaction: Transaction) {
+    /** Changes a service. Throws a unique violation for a name that is taken. */
+    async edit(id: number, changes: Partial<ServiceForm>, transaction: Transaction) {
       await table.update(changes, { where: { id }, transaction })
     },
     /** Deletes a service and its keys. */

@@ -63,6 +63,10 @@ interface OwnEvent {
   readonly by: string
   /** Null if another actor caused the event. */
   readonly address: string | null
+  /** Why refresh tokens ended. */
+  readonly reason?: string
+  /** The service at which the user signed in, or whose tokens ended. */
+  readonly service?: string
 }
 
 const rows = (columns: string, from: string, order: string) =>
@@ -81,13 +85,16 @@ const eventColumns: Record<Reader, (id: number) => Query> = {
       WHEN actor = 'service' THEN 'the system'
       WHEN actor LIKE 'service:%' THEN 'a service'
       ELSE 'an unknown client' END AS by,
+    CASE WHEN action = 'session.end' THEN reason END AS reason,
+    CASE WHEN action IN ('session.authorize', 'session.end') THEN substring(object FROM '^service:(.*)') END AS service,
     CASE WHEN actor_id = ${id} OR action = 'user.sign-up' THEN address END AS address`,
 }
 
 /** Members of an event that only hold its position, by reader. */
 const placeOnly: Record<Reader, Query> = {
   administrator: sql`CASE WHEN id IS NULL THEN ARRAY['id', 'seq'] ELSE ARRAY['seq'] END`,
-  owner: sql`ARRAY['id', 'seq']`,
+  owner: sql`(ARRAY['id', 'seq'] || CASE WHEN reason IS NULL THEN ARRAY['reason'] ELSE '{}' END
+    || CASE WHEN service IS NULL THEN ARRAY['service'] ELSE '{}' END)`,
 }
 
 /** The maximum of a bigint, as an upper bound of ids and sequence numbers. */
@@ -177,8 +184,8 @@ const exportedTables: Readonly<Record<string, ExportedTable>> = {
   unmatched_answers: { from: 'unmatched_answers WHERE user_id = u.id', columns: 'question', order: 't.question' },
   known_addresses: { from: 'known_addresses WHERE user_id = u.id', columns: 'seen_at', order: 't.seen_at' },
   refreshed_sessions: {
-    from: 'refreshed_sessions WHERE user_id = u.id',
-    columns: 'ends_at, ended',
+    from: 'refreshed_sessions l LEFT JOIN services s ON s.id = l.service_id WHERE l.user_id = u.id',
+    columns: 's.name AS service, l.issued_at, l.ends_at, l.ended',
     order: 't.ends_at',
   },
   mailed_keys: {

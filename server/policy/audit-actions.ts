@@ -32,6 +32,7 @@ export const auditActions = [
   'service.delete-key',
   'service.edit',
   'session.admin-login',
+  'session.authorize',
   'session.end',
   'session.login',
   'session.login-by-answers',

@@ -62,6 +62,14 @@ export const usersPolicies = {
     limits: [],
     http: { method: 'GET', path: '/users/refresh' },
   },
+  createRefreshToken: {
+    ...ownRecord,
+    cost: 1.5,
+    reasons: ['INVALID_GRANT'],
+    audit: ['session.end'],
+    limits: [],
+    http: { method: 'POST', path: '/users/me/refreshtoken', revisions: [] },
+  },
   getUser: {
     ...ownRecord,
     caller: 'user or service',

@@ -122,6 +122,10 @@ const table = {
    * long as this, and a copy of it as well. Of a session by recovery, an hour at most.
    */
   tokenTtl: setting('AUTH_TOKEN_TTL', duration(1, 30 * 86_400), '1h'),
+  /** Days that refresh tokens of a session last, from its sign-in. */
+  sessionDays: setting('AUTH_SESSION_DAYS', integer(1, 400), '30'),
+  /** How the registry's pages call it. Unset: the host of its issuer. */
+  name: optional('AUTH_NAME', text),
   /** `iss` of tokens, the registry's (`auth-admin api GetIssuer`). Unset at installation: `http://` and the HTTP address. */
   issuer: optional('AUTH_ISSUER', text),
   /** `aud` of tokens, the registry's: not `auth-admin`, and not the issuer. Unset at installation: `work-packages`. */

@@ -50,6 +50,12 @@ export const reasons: Record<Reason, readonly [code: Code, status: number, text:
     400,
     'On the database itself, changes to administrators and passwords require a reason.',
   ],
+  [Reason.INVALID_GRANT]: [
+    Code.Unauthenticated,
+    400,
+    'The code or the refresh token isn’t valid any more. Sign in again.',
+  ],
+  [Reason.INVALID_CLIENT]: [Code.Unauthenticated, 401, 'There is no such client, or its secret is wrong.'],
 }
 
 /** Returns the HTTP status of a reason. */

@@ -26,7 +26,7 @@ interface FieldRule<A extends string> {
 /** Fields of messages that aren't of the profile. */
 type OtherField =
   | ('$typeName' | '$unknown' | 'id' | 'username' | 'email' | 'password' | 'role' | 'roles' | 'active' | 'termsofusage')
-  | ('securityquestion' | 'securityanswer' | 'partnerOrganization' | 'providerActivationKey')
+  | ('securityquestion' | 'securityanswer' | 'partnerOrganization' | 'providerActivationKey' | 'stay')
 
 /** A field that at least one of the messages has: without a row it is a compile error. */
 type AnyField = Exclude<keyof User | keyof SignUpRequest | keyof Profile | keyof UserForm, OtherField>

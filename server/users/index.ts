@@ -21,14 +21,14 @@ import { setUsername } from './rename.js'
 import { signUp } from './sign-up.js'
 import { tokenRpcs } from './tokens.js'
 
-/** Makes the RPCs of `Users`. */
-export function createUsersRpcs(parts: Parts): UsersRpcs {
+/** Makes the RPCs of `Users` but for refresh tokens (openid/). */
+export function createUsersRpcs(parts: Parts): Omit<UsersRpcs, 'createRefreshToken'> {
   const { registry, limits, hashing, access, outbox, registration, settings, log } = parts
   const openPage = createPaging(registry.masterKey)
   return {
     signUp: signUp(parts),
     login: login(registry, hashing, access, log),
-    refresh: refresh(access),
+    refresh: refresh(registry, access),
     ...tokenRpcs(registry, access),
     ...lookUpRpcs(registry, limits, openPage),
     updateMe: updateMe(registry, limits, outbox, registration),

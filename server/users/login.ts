@@ -35,6 +35,6 @@ export function login(
     const warn = (err: unknown) => log.warn({ err }, 'a hash was not renewed')
     // After the response is written.
     if (renew) setImmediate(() => renewHash(account, password).catch(warn))
-    return { token: await tokens.issue(account, 'pwd') }
+    return { token: await tokens.issue(account, 'pwd', { stay: request.stay }) }
   }
 }

@@ -1,6 +1,7 @@
 // A sign-up that repeats an earlier one, whose answer was lost, is answered as that one was.
 
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Access } from '../access/index.js'
 import type { AdministeredUserRow } from '../models/administered-user.js'
 import type { Models } from '../models/define-models.js'
@@ -44,7 +45,12 @@ export function repeatSignUp(
     return stored.find(({ questionId }) => questionId === question.id)?.answerHash
   }
 
-  return async (given: PreparedSignUp, taken: readonly FieldViolation[], call: Call): Promise<string> => {
+  return async (
+    given: PreparedSignUp,
+    taken: readonly FieldViolation[],
+    call: Call,
+    { stay }: Pick<SignUpRequest, 'stay'>,
+  ): Promise<string> => {
     const { form, question, questionText, answer } = given
     const found = await administeredUsers.find({ usernameKey: form.usernameKey })
     if (!found || !isOpen(found, now())) return refuse(Reason.INVALID_SIGN_UP, { fields: taken })
@@ -63,7 +69,7 @@ export function repeatSignUp(
       form.role === found.role &&
       (form.email ?? null) === found.email &&
       profileChange(found, profileFields, form).changed.length === 0
-    return tokens.issue(await attempt.enter(isRepeated, { more: { fields: taken } }), 'pwd')
+    return tokens.issue(await attempt.enter(isRepeated, { more: { fields: taken } }), 'pwd', { stay })
   }
 }
 

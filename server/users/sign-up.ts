@@ -28,13 +28,13 @@ export function signUp(parts: Parts): UsersRpcs['signUp'] {
   async function tokenOf(request: SignUpRequest, given: PreparedSignUp, call: Call): Promise<string> {
     const { form } = given
     const taken = await takenNames(users, request)
-    if (taken.length > 0) return repeat(given, taken, call)
+    if (taken.length > 0) return repeat(given, taken, call, request)
     const id = await register(parts, given, call)
     // A parallel sign-up took one of the names.
-    if (id === undefined) return repeat(given, await takenNames(users, request), call)
+    if (id === undefined) return repeat(given, await takenNames(users, request), call, request)
     const state = { active: false, suspended: false, organizationId: null, tokenGeneration: 0 }
     const newcomer = pass({ id, username: form.username, role: form.role, ...state }, 'sign up')
-    return tokens.issue(newcomer ?? refuse(Reason.INVALID_SIGN_UP), 'pwd')
+    return tokens.issue(newcomer ?? refuse(Reason.INVALID_SIGN_UP), 'pwd', { stay: request.stay })
   }
 
   return async (request, { call }) => {

@@ -1,4 +1,5 @@
 import type { Access } from '../access/index.js'
+import { baseOf, endpointsOf } from '../access/provider.js'
 import type { UsersRpcs } from '../calls/context.js'
 import type { Models } from '../models/define-models.js'
 import { required } from '../requests/required-fields.js'
@@ -57,7 +58,7 @@ export function tokenRpcs({ users }: Models, { callers, keyring, tokenIssuer: { 
 
 /** Metadata of RFC 8414. */
 function metadataOf(issuer: string) {
-  const base = /^https?:/.test(issuer) && URL.canParse(issuer) ? issuer.replace(/\/$/, '') : undefined
+  const base = baseOf(issuer)
   return {
     issuer,
     ...(base !== undefined && {
@@ -67,6 +68,7 @@ function metadataOf(issuer: string) {
     introspection_endpoint_auth_methods_supported: ['Bearer', 'client_secret_basic'],
     // Required, even if empty.
     response_types_supported: [],
-    grant_types_supported: [],
+    grant_types_supported: ['refresh_token'],
+    ...endpointsOf(issuer),
   }
 }

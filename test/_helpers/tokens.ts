@@ -52,7 +52,7 @@ export async function forgeSession(
   genuine: string,
   change: (session: { readonly generation: number }) => Record<string, unknown>,
 ): Promise<string> {
-  const { seal, open } = createSeals(registry.sealingKeys, Date.now)
+  const { seal, open } = createSeals(registry.sealingKeys)
   const session = JSON.parse((await open('administration', genuine))!.payload)
   return seal('administration', JSON.stringify({ ...session, ...change(session) }))
 }

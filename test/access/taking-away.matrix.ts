@@ -41,7 +41,31 @@ export const credentials = {
   fresh: 'GetMe, with a token for the registry alone',
 } as const
 
-export type Credential = keyof typeof credentials
+/** Refresh tokens of the same account. Their cells are those of `pwd`, a session by password, unless `besides` has others. */
+const refreshTokens = {
+  app: 'ExchangeToken, with the refresh token of an app of the registry',
+  tool: 'ExchangeToken, with the refresh token of a tool (OpenID Connect)',
+} as const
+
+export type Credential = keyof typeof credentials | keyof typeof refreshTokens
+
+/** Where a refresh token isn't as a session by password, whose tokens are signed by another key. */
+const besides: Record<keyof typeof refreshTokens, Readonly<Record<string, Cell>>> = {
+  app: {
+    'signing key retired': 'stays',
+    'sealing key retired': 'ends',
+    'codes enrolled': 'l',
+    'codes removed': 'l',
+  },
+  tool: {
+    'signing key retired': 'stays',
+    'sealing key retired': 'ends',
+    'service deleted': 'ends',
+    'key of the service deleted': 'ends',
+    'redirect URI removed': 'ends',
+    'codes removed': 'n',
+  },
+}
 
 /** The way at the gate by which a credential comes in; none where the state of its user doesn't matter, or decides elsewhere. */
 export const waysOf: Partial<Record<Credential, string>> = {
@@ -53,6 +77,8 @@ export const waysOf: Partial<Record<Credential, string>> = {
   pwd: 'use a token',
   kba: 'use a token',
   otp: 'use a token',
+  app: 'use a token',
+  tool: 'use a token',
   mailed: 'activate',
   session: 'sign in to Administration',
   code: 'sign in to Administration',
@@ -78,6 +104,8 @@ export const notes: Readonly<Record<string, readonly [refusal: string, constrain
   h: ['INVALID_CREDENTIALS', 'only a ROLE_ADMIN signs in to Administration, where one-time codes are enrolled'],
   i: ['unchanged', 'there are no one-time codes to remove'],
   j: ['WRONG_STATE', 'only an active ROLE_INSTITUTION has a provider key'],
+  l: ['ACCESS_DENIED', 'no app of a ROLE_ADMIN has refresh tokens'],
+  n: ['CODE_NEEDED', 'a ROLE_ADMIN with one-time codes needs one at the page'],
   m: ['proved', 'a session by mailed key has proved the address'],
   k: ['INVALID_SIGN_UP', 'an import changes on existing users what opens access only as its permission lists'],
 }
@@ -153,6 +181,8 @@ codes removed                                       stays    stays   (a)     end
 service deleted                                     stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays  stays
 scope of the service removed                        stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays  stays
 key of the service deleted                          stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  ends    stays   stays  stays
+redirect URI removed                                stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays
+key of ID tokens retired                            stays    stays   stays   stays    stays stays stays stays stays  stays    stays        stays  stays   stays   stays  stays
 signing key retired                                 stays    stays   ends    stays    stays ends  ends  ends  ends   stays    stays        stays  stays   stays   stays  ends
 sealing key retired                                 stays    stays   ends    stays    stays stays stays stays stays  stays    stays        stays  stays   ends    stays  stays
 registry restored from a backup                     stays    stays   ends    ends     ends  ends  ends  ends  ends   stays    stays        ends   ends    ends    stays  ends
@@ -173,7 +203,9 @@ export function readTakingAway(text = takingAway): ReadonlyMap<string, ReadonlyM
     const cells = words.map(word => /^\((\w)\)$/.exec(word)?.[1] ?? word)
     const isCell = (cell: string) => cell === 'ends' || cell === 'stays' || notes[cell] !== undefined
     if (cells.length !== columns.length || !cells.every(isCell)) throw new Error(`not a row: ${event} ${words}`)
-    return [event, new Map(columns.map((credential, index) => [credential, cells[index]!]))] as const
+    const row = new Map<Credential, Cell>(columns.map((credential, index) => [credential, cells[index]!]))
+    for (const token of ['app', 'tool'] as const) row.set(token, besides[token][event] ?? row.get('pwd')!)
+    return [event, row] as const
   })
   if (new Set(rows.map(([event]) => event)).size !== rows.length) throw new Error('a row twice')
   return new Map(rows)

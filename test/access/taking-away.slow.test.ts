@@ -16,7 +16,6 @@ import { enterByAnswers, enterByKey, saveAnswer, sendKey, updatePassword } from 
 import {
   type Answer,
   password,
-  serviceWithClock,
   signUpForm,
   startTestService,
   type TestService,
@@ -37,7 +36,10 @@ interface Installation {
   administer(): Promise<AdministrationClient>
 }
 
-const settings = () => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url })
+const settings = () => ({ AUTH_ADMIN_ADDRESS: '127.0.0.1:0', SMTP_URL: mailbox.url, AUTH_ISSUER: 'http://localhost' })
+
+/** Where the tool gets its codes. */
+const redirectUri = 'https://tool.example.org/callback'
 
 function installation(service: Installation['service']): Installation {
   const open = openAdministration(hooks, service)
@@ -190,7 +192,9 @@ async function beginHolding(at: Installation, kind: Kind) {
   for (const question of questions.slice(0, 2)) await must(saveAnswer(service, account.pwd, question, answers.first))
   const newcomer = await signUp(at, 'ROLE_INSTITUTION')
   await api.setOrganization({ user: newcomer.username, organization: member })
-  const { service: made, key } = await api.createService({ name: randomUUID(), scopes: [Scope.USERS_READ] })
+  const { service: made, key } = await api.createService({
+    ...{ name: randomUUID(), scopes: [Scope.USERS_READ], redirectUris: [redirectUri] },
+  })
   return {
     isStranger: kind === 'in the name of somebody else',
     organization,
@@ -259,7 +263,29 @@ async function collectSecrets(at: Installation, holding: Holding): Promise<void>
   await must(send(at, '/1.0.0/users/sendadminkeybyemailpartner', partner, newcomer.pwd))
   secrets.mailed = await keyIn(organization.email)
   secrets.session = await signIn(at, administrator)
+  await beginRefreshTokens(at, holding)
 }
+
+/** The refresh tokens of an app and of a tool, by a session of the account at the registry. */
+async function beginRefreshTokens(at: Installation, { account, service, secrets, missing }: Holding): Promise<void> {
+  const { username, password } = account
+  const token = await must(send(at, '/users/login', { username, password, stay: true }))
+  const begun = await send(at, '/users/me/refreshtoken', {}, token)
+  const refused = refusalOf(begun)
+  if (refused === undefined) secrets.app = begun.json.refreshToken
+  else missing.app = refused
+  const asked = { clientId: service.name, redirectUri, responseType: 'code', scope: 'openid offline_access' }
+  const { json } = await send(at, '/auth.v1.OpenId/Authorize', { authorization: asked }, token)
+  const code = json.location && new URL(json.location).searchParams.get('code')
+  if (!code) missing.tool = json.details?.[0]?.debug?.reason ?? JSON.stringify(json)
+  else {
+    const grant = { grant_type: 'authorization_code', code, redirect_uri: redirectUri }
+    secrets.tool = JSON.parse(await must(exchange(at, { ...grant, ...clientOf(service) }))).refresh_token
+  }
+}
+
+const exchange = (at: Installation, form: object) => send(at, '/oauth/token', form)
+const clientOf = ({ name, key }: Holding['service']) => ({ client_id: name, client_secret: key })
 
 async function providerKeyOf({ service }: Installation, { pwd }: Person): Promise<string> {
   const me = await service.request('GET', '/users/me', { token: pwd })
@@ -286,6 +312,8 @@ async function useAll(at: Installation, holding: Holding): Promise<Partial<Recor
   const { username } = account
   const opens = async (answer: Promise<Answer>) => (await answer).status === 200
   const me = (token: string) => opens(service.request('GET', '/users/me', { token }))
+  const refreshes = (token = '', client: object) =>
+    opens(exchange(at, { grant_type: 'refresh_token', refresh_token: token, ...client }))
   /** A new session, if there can be one: an end of the old ones must not hide that a secret still works. */
   async function sessionOf(person: Person): Promise<string> {
     const { status, text } = await enter(at, person)
@@ -299,6 +327,8 @@ async function useAll(at: Installation, holding: Holding): Promise<Partial<Recor
     pwd: await me(account.pwd),
     kba: await me(account.kba),
     otp: await me(account.otp),
+    app: await refreshes(secrets.app, { client_id: 'registry' }),
+    tool: await refreshes(secrets.tool, clientOf(holding.service)),
     organization: await activates(third.institution, organization.activationkey),
     provider: await activates(third.client, secrets.provider),
     mailed: await activates(newcomer, secrets.mailed),
@@ -620,6 +650,16 @@ const events: Readonly<Record<string, Event>> = {
   'key of the service deleted': administerOnce((api, { service: { name, keyId } }) =>
     api.deleteServiceKey({ name, id: keyId }),
   ),
+  'redirect URI removed': administerOnce((api, { service: { name } }) =>
+    api.updateService({ name, form: { redirectUris: [`${redirectUri}2`] }, updateMask: { paths: ['redirect_uris'] } }),
+  ),
+  'key of ID tokens retired': {
+    alone: true,
+    ...administerOnce(async api => {
+      for (const { kid, signs } of (await api.listSigningKeys({})).idTokenKeys)
+        if (signs) await api.retireSigningKey({ kid, confirm: kid })
+    }),
+  },
   'signing key retired': {
     alone: true,
     ...administerOnce(async api => {
@@ -668,7 +708,11 @@ interface Trial {
 
 /** Runs events in an installation, side by side: the clock passes for all at once. */
 async function run(names: readonly string[]): Promise<ReadonlyMap<string, Trial>> {
-  const at = installation(await serviceWithClock(hooks, settings()))
+  const url = await freshDatabase(hooks, { from: 'template0' })
+  await stopClock(url)
+  const clock = await createStoppedClock(hooks, url)
+  const started = await startTestService(hooks, { ...settings(), DATABASE_URL: url }, { clock })
+  const at = installation({ ...started, clock })
   const trialOf = (name: string, kind: Kind, event: Event): Trial => {
     return { name, kind, event, at, refusals: new Map(), found: {} }
   }

@@ -223,7 +223,7 @@ test('a session lasts 12 hours, and its token is refused if a character differs 
   const altered = [...token].map((each, at) => token.slice(0, at) + (each === '0' ? '1' : '0') + token.slice(at + 1))
   for (const other of [...altered, `${token}A`, token.slice(0, -1), token.slice(0, 30)])
     t.is(await outcome(other), 'INVALID_TOKEN', other)
-  const { seal, open } = createSeals(service.registry.sealingKeys, Date.now)
+  const { seal, open } = createSeals(service.registry.sealingKeys)
   const { payload } = (await open('administration', token))!
   t.is(await outcome(await seal('administration', payload)), 'none')
   t.is(await outcome(await seal('codes', payload)), 'INVALID_TOKEN')
@@ -231,6 +231,16 @@ test('a session lasts 12 hours, and its token is refused if a character differs 
   t.is(await outcome(token), 'none')
   await service.clock.pass(61)
   t.is(await outcome(token), 'INVALID_TOKEN')
+})
+
+test('a password update and a revocation end the sessions of an administrator, and no key is retired', async t => {
+  const service = await startTestService(t, settings)
+  for (const path of ['/users/revokemytokens', '/forgotpasswords/passwordupdatebyusername']) {
+    const api = await openSignedIn(t, service)
+    const body = path.endsWith('username') ? { newPassword: 'tatu-canastra 12' } : undefined
+    t.is((await service.request('POST', path, { token: await service.adminToken(), body })).status, 200)
+    t.is(await reasonOf(api.getSession({})), 'INVALID_TOKEN', path)
+  }
 })
 
 test('retiring a sealing key ends the sessions that it sealed in every process at once, and the next is sealed by a new key', async t => {
@@ -258,10 +268,10 @@ test('retiring a sealing key ends the sessions that it sealed in every process a
 test('after 90 days a new key seals; the former one opens what it sealed, for longer than any token lives', async t => {
   const { registry, clock } = await serviceWithClock(t)
   const { sealingKeys } = registry
-  const { seal, open } = createSeals(sealingKeys, Date.now)
+  const { seal, open } = createSeals(sealingKeys)
   const day = 86_400
   // Of two processes at once, one creates the key.
-  const [first, same] = await Promise.all([seal('a', 'x'), createSeals(sealingKeys, Date.now).seal('a', 'x')])
+  const [first, same] = await Promise.all([seal('a', 'x'), createSeals(sealingKeys).seal('a', 'x')])
   t.is(first.slice(0, 19), same.slice(0, 19))
   t.not(first, same)
   await clock.pass(89 * day)
@@ -270,10 +280,10 @@ test('after 90 days a new key seals; the former one opens what it sealed, for lo
   t.not((await seal('a', 'x')).slice(0, 19), first.slice(0, 19))
   await clock.pass(400 * day)
   await sealingKeys.prune()
-  t.is((await createSeals(sealingKeys, Date.now).open('a', first))?.payload, 'x')
+  t.is((await createSeals(sealingKeys).open('a', first))?.payload, 'x')
   await clock.pass(2 * day)
   await sealingKeys.prune()
-  t.is(await createSeals(sealingKeys, Date.now).open('a', first), undefined)
+  t.is(await createSeals(sealingKeys).open('a', first), undefined)
   t.is(
     (await open('a', same))?.payload,
     'x',

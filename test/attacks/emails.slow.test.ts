@@ -241,6 +241,8 @@ test('codes, notices and keys of strangers’ accounts to an address keep no key
   }
   const [key = ''] = await asked(owners.proved)
   t.is((await enterByKey(service, owners.proved.username, key)).status, 200)
+  // The notice of it counts now, not an hour later.
+  await settled(on)
   await clock.pass(3600)
   const first = await count(on, email)
   const strangers = await Promise.all(Array.from({ length: 6 }, () => service.signUp('ROLE_CLIENT')))

@@ -243,9 +243,9 @@ async function createCast(service: TestService) {
   const email = `ana${randomInt(1e9)}@example.org`
   const member = await school.member({ email })
   const client = await service.signUp('ROLE_CLIENT')
-  // A request may have changed its password.
-  const { id, tokenGeneration } = (await service.registry.users.byUsername('admin'))!
-  const admin = { sub: String(id), roles: ['ROLE_ADMIN'], username: 'admin', active: true, ver: tokenGeneration }
+  // The administrator of the installation, whose name and password a request may have changed.
+  const { id, username, tokenGeneration } = (await service.registry.users.byId(1))!
+  const admin = { sub: String(id), roles: ['ROLE_ADMIN'], username, active: true, ver: tokenGeneration }
   const tokens: Partial<Record<Role, string>> = {
     forged: `${client.token.slice(0, -8)}AAAAAAAA`,
     client: client.token,
@@ -259,7 +259,7 @@ async function createCast(service: TestService) {
     client: client.username,
     member: member.username,
     institution: institution.username,
-    admin: 'admin',
+    admin: username,
     'organization key': school.activationkey,
     'provider key': institution.providerKey,
     'organization email': school.email,

@@ -247,7 +247,10 @@ test('a closing server cuts off calls that exceed its time limit', async t => {
 
 /** The public port and that of Administration, and the services of each. */
 const ports = {
-  public: { at: () => service.grpc, services: ['auth.v1.Changes', 'auth.v1.ForgotPasswords', 'auth.v1.Users'] },
+  public: {
+    at: () => service.grpc,
+    services: ['auth.v1.Changes', 'auth.v1.ForgotPasswords', 'auth.v1.OpenId', 'auth.v1.Users'],
+  },
   Administration: { at: () => formatAddress(service.service.addresses.admin!), services: ['auth.v1.Administration'] },
 }
 

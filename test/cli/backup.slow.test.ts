@@ -32,6 +32,7 @@ const tables = {
   excluded: [
     'clock',
     'emails',
+    'id_token_keys',
     'mailed_keys',
     'processes',
     'refreshed_sessions',

@@ -191,6 +191,14 @@ test('create prints the key once, and list prints its first characters', async t
   t.regex((await services('create', 'plain', '--may', 'USERS.READ')).stdout, /^authsvc_[\w-]{43}$/m)
 })
 
+test('create with redirect URIs registers a client of OpenID Connect, which needs no scope', async t => {
+  const [uri, out] = ['https://tool.example.org/callback', 'https://tool.example.org/']
+  const uris = ['--redirect-uri', uri, '--redirect-uri', `${uri}2`, '--post-logout-uri', out]
+  t.like(await serviceJson('create', 'tool', ...uris, '--public', '--title', 'The tool'), {
+    ...{ scopes: [], redirectUris: [uri, `${uri}2`], postLogoutUris: [out], public: true, title: 'The tool' },
+  })
+})
+
 test('every command of services reports an invalid or missing argument in one sentence, and changes nothing', async t => {
   await serviceJson('create', 'steady', '--may', 'users.read')
   const steady = async () =>
@@ -203,6 +211,7 @@ test('every command of services reports an invalid or missing argument in one se
     [/lower-case letters/, 2, 'create', 'Übel', '--may', 'users.read'],
     [/90d, 12h/, 2, 'create', 'x', '--may', 'users.read', '--expires', 'soon'],
     [/in the future/, 2, 'create', 'x', '--may', 'users.read', '--expires', '2001-01-01'],
+    [/at most 20 URIs/, 2, 'create', 'x', '--redirect-uri', 'http://tool.example.org/'],
     [/already/, 5, 'create', 'steady', '--may', 'users.read'],
   ])
   t.deepEqual(await steady(), before)

@@ -40,7 +40,7 @@ export const publicColumns = {
   administration: ['administration'],
 } as const
 
-/** `auth.v1.Users`, `auth.v1.ForgotPasswords` and `auth.v1.Changes`. */
+/** `auth.v1.Users`, `auth.v1.ForgotPasswords`, `auth.v1.OpenId` and `auth.v1.Changes`. */
 export const publicMatrix = `
                        none inactive client institution services password key answers enrolled suspended administration
 signUp                    + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
@@ -49,6 +49,7 @@ login                     + +..      +.     +..         +++++++  +..      +.  +.
 getMe                     - +..      +.     +..         -------  +..      +.  +.      +.       !.        !
 updateMe                  - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
 refresh                   - +..      +.     +..         -------  +..      +.  -.      +.       !.        !
+createRefreshToken        - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
 getUser                   - +--      +-     ++-         +------  +++      +-  +-      +-       !!        !
 batchGetUsers             - -..      -.     -..         +------  -..      -.  -.      -.       !.        !
 listUsers                 - -..      -.     -..         +------  -..      -.  -.      -.       !.        !
@@ -76,6 +77,16 @@ exportMe                  - +..      +.     +..         -------  +..      +.  -.
 listMyEvents              - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
 deactivateMember          - ---      --     +++         -------  ---      --  --      --       !!        !
 poll                      - -..      -.     -..         --+---+  -..      -.  -.      -.       !.        !
+checkOrigin               + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
+checkAuthorization        + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
+authorize                 - +..      +.     +..         -------  +..      +.  -.      +.       !.        !
+exchangeToken             + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
+revokeToken               + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
+getUserInfo               + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
+checkSignOut              + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
+signOut                   - +..      +.     +..         -------  +..      +.  +.      +.       !.        !
+getProviderMetadata       + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
+getIdTokenKeys            + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
 revokeMyTokens            - +..      +.     +..         -------  +..      +.  -.      +.       !.        !
 `
 

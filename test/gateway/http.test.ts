@@ -336,7 +336,9 @@ test('of what browsers send for pages of other sites, only that of allowed origi
     t.is((await signUp(site, 'https://attacker.example')).status, 200, site)
   // Before the caller is known, and whatever the method.
   const foreign = { 'sec-fetch-site': 'cross-site', origin: 'https://attacker.example' }
-  for (const { method, path, revisions, rpc } of routes.filter(({ rpc, challenges }) => rpc && !challenges)) {
+  for (const { method, path, revisions, rpc } of routes.filter(
+    each => each.rpc && !each.challenges && !each.credentials,
+  )) {
     const { status } = await other.request(method, `${revisions?.[0] ? `/${revisions[0]}` : ''}${path}`, {
       headers: { ...foreign, 'content-type': form, 'accept-language': 'pt-BR' },
       token: 'x',
@@ -451,11 +453,14 @@ test('a refusal names a missing required parameter, and asks for a missing requi
   const verifier = await serviceKey(service, ['tokens.verify'])
   const institution = await service.institution(await service.organization())
   let asked = 0
-  for (const { method, path, parameters = {}, body, revisions } of routes) {
+  // Clients of OAuth 2.0 get its errors.
+  for (const { method, path, parameters = {}, body, revisions } of routes.filter(each => !each.credentials)) {
     const token = path === '/introspect' ? verifier : path.startsWith('/users/me/members') ? institution.token : admin
     const target = `${revisions?.length ? `/${revisions[0]}` : ''}${path.replace('{username}', '%20')}`
     const { username } = await service.signUp('ROLE_INSTITUTION')
-    const all = Object.fromEntries(Object.keys(parameters).map(name => [name, name === 'username' ? username : 'x']))
+    const all = Object.fromEntries(
+      Object.keys(parameters).map(name => [name, name === 'username' ? username : name === 'stay' ? 'true' : 'x']),
+    )
     for (const [name, kind] of Object.entries(parameters)) {
       if (kind === 'optional') continue
       const { [name]: _, ...query } = all
@@ -469,7 +474,7 @@ test('a refusal names a missing required parameter, and asks for a missing requi
     t.is(answer.json.reason === 'MALFORMED_REQUEST', body.required, path)
     asked++
   }
-  t.is(asked, 19)
+  t.is(asked, 20)
 })
 
 test('while the database is unavailable answers are 503 with Retry-After, and afterwards calls succeed', async t => {

@@ -312,13 +312,13 @@ test('an operation has its parameters in query, form and JSON, its callers, limi
   const { paths, components } = await documentOf('1.0.2')
   const { post: login } = paths['/users/login']
   const names = ['username', 'password']
-  t.like(login.parameters, { length: 2, 0: { in: 'query', name: names[0] }, 1: { in: 'query', name: names[1] } })
+  t.like(login.parameters, { length: 3, 0: { in: 'query', name: names[0] }, 1: { in: 'query', name: names[1] } })
   t.true(login.requestBody.required)
   t.deepEqual(Object.keys(login.requestBody.content), ['application/json', 'application/x-www-form-urlencoded'])
   for (const { schema } of Object.values<{ schema: { properties: object; required: string[] } }>(
     login.requestBody.content,
   ))
-    t.deepEqual([Object.keys(schema.properties), schema.required], [names, names])
+    t.deepEqual([Object.keys(schema.properties), schema.required], [[...names, 'stay'], names])
   t.deepEqual(Object.keys(login.responses[200].content), ['text/plain', 'application/json'])
   t.deepEqual(login.security, [])
   const reasonsOf = ({ $ref }: { $ref: string }) => {
@@ -353,7 +353,8 @@ test('each reason has a status, a meaning, a remedy, and a gRPC code if services
   for (const [name, { status, code, meaning, remedy }] of Object.entries<Record<string, string>>(reasons)) {
     t.true(Number(status) >= 400, name)
     for (const text of [meaning, remedy]) t.regex(text!, /^[A-Z].*\.$/, name)
-    const ofGateway = 'NOT_FOUND|METHOD_NOT_ALLOWED|REQUEST_TIMEOUT|\\w+_TOO_L(ARGE|ONG)|UNSUPPORTED_MEDIA_TYPE|MISDIRECTED_REQUEST'
+    const ofGateway =
+      'NOT_FOUND|METHOD_NOT_ALLOWED|REQUEST_TIMEOUT|\\w+_TOO_L(ARGE|ONG)|UNSUPPORTED_MEDIA_TYPE|MISDIRECTED_REQUEST'
     t.is(code === undefined, new RegExp(`^(${ofGateway}|EXPECTATION_FAILED)$`).test(name), name)
   }
   t.like(reasons.INVALID_CREDENTIALS, { status: 404, code: 'UNAUTHENTICATED' })

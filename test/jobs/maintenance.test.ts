@@ -95,7 +95,9 @@ test('a maintenance run deletes expired rows, and nothing else', async t => {
     UPDATE signing_keys SET verifies_until = now() + interval '1 minute' WHERE kid = '${kept}';
     INSERT INTO sealing_keys VALUES ('lapsed', '', now() - interval '492 days'), ('good', '', now() - interval '402 days'),
       ('next', '', now() - interval '312 days');
-    INSERT INTO refreshed_sessions VALUES (${user}, 'lapsed', 1, false, now() - interval '25 hours'),
+    INSERT INTO id_token_keys VALUES ('lapsed', '{}', '', now() - interval '91 days'), ('good', '{}', '', now() - interval '23 hours');
+    INSERT INTO id_token_keys SELECT 'former', '{}', '', now() - interval '25 hours';
+    INSERT INTO refreshed_sessions (user_id, id, newest, ended, ends_at) VALUES (${user}, 'lapsed', 1, false, now() - interval '25 hours'),
       (${user}, 'good', 1, false, now() - interval '23 hours');
     INSERT INTO emails (kind, parameters, locale, created_at, next_attempt_at) VALUES
       ('lapsed', '{}', 'en', now() - interval '8 days', NULL), ('good', '{}', 'en', now() - interval '6 days', NULL),
@@ -114,6 +116,7 @@ test('a maintenance run deletes expired rows, and nothing else', async t => {
   const keys = await texts(models, 'SELECT kid AS text FROM signing_keys ORDER BY signs_at')
   t.deepEqual(keys, [kept, newer])
   t.deepEqual(await texts(models, 'SELECT id AS text FROM refreshed_sessions'), ['good'])
+  t.deepEqual(await texts(models, 'SELECT kid AS text FROM id_token_keys ORDER BY signs_at'), ['former', 'good'])
   const sealing = await texts(models, 'SELECT id AS text FROM sealing_keys ORDER BY created_at')
   t.deepEqual(sealing, ['good', 'next'])
   t.deepEqual(await texts(models, 'SELECT kind AS text FROM emails ORDER BY id'), ['good', 'waiting'])
@@ -121,7 +124,17 @@ test('a maintenance run deletes expired rows, and nothing else', async t => {
   // Another one gets its rows above.
   const pruned = Object.keys(models).filter(name => 'prune' in models[name as keyof Models])
   t.deepEqual(pruned.sort(), [
-    ...['attempts', 'buckets', 'emailQuotas', 'emails', 'formerUsernames', 'imports', 'mailedKeys', 'processes'],
+    ...[
+      'attempts',
+      'buckets',
+      'emailQuotas',
+      'emails',
+      'formerUsernames',
+      'idTokenKeys',
+      'imports',
+      'mailedKeys',
+      'processes',
+    ],
     ...['refreshedSessions', 'sealingKeys', 'signingKeys'],
   ])
 })

@@ -1,6 +1,6 @@
 /** Stops: first not ready, then no new connections, then calls in progress end, then the process, even if something hangs. */
 import { once } from 'node:events'
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { Agent, request as httpRequest } from 'node:http'
 import { connect, createServer } from 'node:net'
 import { availableParallelism, loadavg } from 'node:os'
@@ -249,6 +249,16 @@ test.serial('no signal leaves an embedded PostgreSQL running, whenever it comes,
     // PostgreSQL exits shortly after it has removed its postmaster.pid, for which the service waits.
     await waitFor(() => !lives(pid))
   }
+})
+
+test('a signal while the first start creates the embedded database gives it up, and leaves nothing', async t => {
+  const env = await serviceEnv(t, embedded)
+  const program = launch(t, env)
+  await waitFor(() => program.output().includes('Creating the embedded database'))
+  program.child.kill('SIGTERM')
+  t.true(await endsWell(program), program.output())
+  const left = readdirSync(env.AUTH_DATA_DIR!).filter(name => name.startsWith('postgres'))
+  t.deepEqual(left, [], program.output())
 })
 
 /** Milliseconds in which a second Ctrl-C ends a process with 24 logins in progress, and its PostgreSQL. */

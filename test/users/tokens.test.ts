@@ -335,7 +335,7 @@ test('a separate gateway also introspects tokens', async t => {
   t.is((await introspect(token, undefined, gateway.http)).status, 401)
 })
 
-test('the metadata names the issuer, its keys and the introspection endpoint', async t => {
+test('the metadata names the issuer, its keys and its endpoints', async t => {
   const response = await fetch(`${https.http}/.well-known/oauth-authorization-server`)
   t.is(response.headers.get('content-type'), 'application/json')
   t.is(response.headers.get('cache-control'), 'public, max-age=300')
@@ -344,7 +344,17 @@ test('the metadata names the issuer, its keys and the introspection endpoint', a
     jwks_uri: 'https://auth.example.org/.well-known/jwks.json',
     introspection_endpoint: 'https://auth.example.org/introspect',
     introspection_endpoint_auth_methods_supported: ['Bearer', 'client_secret_basic'],
-    response_types_supported: [],
-    grant_types_supported: [],
+    authorization_endpoint: 'https://auth.example.org/oauth/authorize',
+    authorization_response_iss_parameter_supported: true,
+    code_challenge_methods_supported: ['S256'],
+    end_session_endpoint: 'https://auth.example.org/oauth/logout',
+    grant_types_supported: ['authorization_code', 'refresh_token'],
+    response_modes_supported: ['query'],
+    response_types_supported: ['code'],
+    revocation_endpoint: 'https://auth.example.org/oauth/revoke',
+    revocation_endpoint_auth_methods_supported: ['client_secret_basic', 'client_secret_post', 'none'],
+    token_endpoint: 'https://auth.example.org/oauth/token',
+    token_endpoint_auth_methods_supported: ['client_secret_basic', 'client_secret_post', 'none'],
+    userinfo_endpoint: 'https://auth.example.org/oauth/userinfo',
   })
 })

@@ -14,7 +14,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file auth/v1/users.proto.
  */
 export const file_auth_v1_users: GenFile = /*@__PURE__*/
-  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIqAECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIaCghwYXNzd29yZBgDIAEoCUIDgAEBSAKIAQESFwoKZGF0ZW9mYm9ybhgEIAEoCUgDiAEBEhMKBmdlbmRlchgFIAEoCUgEiAEBEhIKBXN0YXRlGAYgASgJSAWIAQESEQoEY2l0eRgHIAEoCUgGiAEBEhwKD2luc3RpdHV0aW9udHlwZRgIIAEoCUgHiAEBEhgKC2luc3RpdHV0aW9uGAkgASgJSAiIAQESHQoQc2VjdXJpdHlxdWVzdGlvbhgKIAEoCUgJiAEBEiAKDnNlY3VyaXR5YW5zd2VyGAsgASgJQgOAAQFICogBARIZCgx0ZXJtc29mdXNhZ2UYDCABKAhIC4gBARINCgVyb2xlcxgNIAMoCRISCgVlbWFpbBgOIAEoCUgMiAEBQgsKCV91c2VybmFtZUILCglfbmlja25hbWVCCwoJX3Bhc3N3b3JkQg0KC19kYXRlb2Zib3JuQgkKB19nZW5kZXJCCAoGX3N0YXRlQgcKBV9jaXR5QhIKEF9pbnN0aXR1dGlvbnR5cGVCDgoMX2luc3RpdHV0aW9uQhMKEV9zZWN1cml0eXF1ZXN0aW9uQhEKD19zZWN1cml0eWFuc3dlckIPCg1fdGVybXNvZnVzYWdlQggKBl9lbWFpbCIfCg5TaWduVXBSZXNwb25zZRINCgV0b2tlbhgBIAEoCSJoCg9BY3RpdmF0ZVJlcXVlc3QSHwoNYWN0aXZhdGlvbmtleRgBIAEoCUIDgAEBSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIQCg5fYWN0aXZhdGlvbmtleUILCglfdXNlcm5hbWUiJAoQQWN0aXZhdGVSZXNwb25zZRIQCgh1c2VybmFtZRgBIAEoCSJbCgxMb2dpblJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIaCghwYXNzd29yZBgCIAEoCUIDgAEBSAGIAQFCCwoJX3VzZXJuYW1lQgsKCV9wYXNzd29yZCIeCg1Mb2dpblJlc3BvbnNlEg0KBXRva2VuGAEgASgJIkUKDEdldE1lUmVxdWVzdBIdChV3aXRoX3ByZXZpb3VzX3NpZ25faW4YASABKAgSFgoOd2l0aF93YXlzX2JhY2sYAiABKAgiqgEKDUdldE1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIuChBwcmV2aW91c19zaWduX2luGAIgASgLMg8uYXV0aC52MS5TaWduSW5IAIgBARIpCgl3YXlzX2JhY2sYAyABKAsyES5hdXRoLnYxLldheXNCYWNrSAGIAQFCEwoRX3ByZXZpb3VzX3NpZ25faW5CDAoKX3dheXNfYmFjayKZAQoIV2F5c0JhY2sSEgoFZW1haWwYASABKAlIAIgBARIUCgxlbWFpbF9wcm92ZWQYAiABKAgSDwoHYW5zd2VycxgDIAEoBRI2Cg1hbnN3ZXJzX3NpbmNlGAQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcEgBiAEBQggKBl9lbWFpbEIQCg5fYW5zd2Vyc19zaW5jZSJUCgZTaWduSW4SKAoEdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASFAoHbmV0d29yaxgCIAEoCUgAiAEBQgoKCF9uZXR3b3JrIosCCgdQcm9maWxlEhUKCG5pY2tuYW1lGAEgASgJSACIAQESFwoKZGF0ZW9mYm9ybhgCIAEoCUgBiAEBEhMKBmdlbmRlchgDIAEoCUgCiAEBEhIKBXN0YXRlGAQgASgJSAOIAQESEQoEY2l0eRgFIAEoCUgEiAEBEhwKD2luc3RpdHV0aW9udHlwZRgGIAEoCUgFiAEBEhgKC2luc3RpdHV0aW9uGAcgASgJSAaIAQFCCwoJX25pY2tuYW1lQg0KC19kYXRlb2Zib3JuQgkKB19nZW5kZXJCCAoGX3N0YXRlQgcKBV9jaXR5QhIKEF9pbnN0aXR1dGlvbnR5cGVCDgoMX2luc3RpdHV0aW9uImQKD1VwZGF0ZU1lUmVxdWVzdBIgCgZyZWNvcmQYASABKAsyEC5hdXRoLnYxLlByb2ZpbGUSLwoLdXBkYXRlX21hc2sYAiABKAsyGi5nb29nbGUucHJvdG9idWYuRmllbGRNYXNrIi8KEFVwZGF0ZU1lUmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciIQCg5SZWZyZXNoUmVxdWVzdCIgCg9SZWZyZXNoUmVzcG9uc2USDQoFdG9rZW4YASABKAkiTAoOR2V0VXNlclJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIPCgJpZBgCIAEoBUgBiAEBQgsKCV91c2VybmFtZUIFCgNfaWQiLgoPR2V0VXNlclJlc3BvbnNlEhsKBHVzZXIYASABKAsyDS5hdXRoLnYxLlVzZXIiOQoNVXNlclJlZmVyZW5jZRIMCgJpZBgBIAEoBUgAEhIKCHVzZXJuYW1lGAIgASgJSABCBgoEdXNlciJCChRCYXRjaEdldFVzZXJzUmVxdWVzdBIqCgpyZWZlcmVuY2VzGAEgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIl4KFUJhdGNoR2V0VXNlcnNSZXNwb25zZRIcCgV1c2VycxgBIAMoCzINLmF1dGgudjEuVXNlchInCgdtaXNzaW5nGAIgAygLMhYuYXV0aC52MS5Vc2VyUmVmZXJlbmNlIowBChVVc2Vyc0xpc3RVc2Vyc1JlcXVlc3QSHAoPb3JnYW5pemF0aW9uX2lkGAEgASgFSACIAQESEQoEcm9sZRgCIAEoCUgBiAEBEhEKCXBhZ2Vfc2l6ZRgDIAEoBRISCgpwYWdlX3Rva2VuGAQgASgJQhIKEF9vcmdhbml6YXRpb25faWRCBwoFX3JvbGUiTwoWVXNlcnNMaXN0VXNlcnNSZXNwb25zZRIcCgV1c2VycxgBIAMoCzINLmF1dGgudjEuVXNlchIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiWAoPU2V0RW1haWxSZXF1ZXN0EhIKBWVtYWlsGAEgASgJSACIAQESGgoIcGFzc3dvcmQYAiABKAlCA4ABAUgBiAEBQggKBl9lbWFpbEILCglfcGFzc3dvcmQiEgoQU2V0RW1haWxSZXNwb25zZSI2ChNDb25maXJtRW1haWxSZXF1ZXN0EhYKBGNvZGUYASABKAlCA4ABAUgAiAEBQgcKBV9jb2RlIhYKFENvbmZpcm1FbWFpbFJlc3BvbnNlImEKElNldFVzZXJuYW1lUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBEhoKCHBhc3N3b3JkGAIgASgJQgOAAQFIAYgBAUILCglfdXNlcm5hbWVCCwoJX3Bhc3N3b3JkIhUKE1NldFVzZXJuYW1lUmVzcG9uc2UiFwoVUmV2b2tlTXlUb2tlbnNSZXF1ZXN0IhgKFlJldm9rZU15VG9rZW5zUmVzcG9uc2UiOgoPRGVsZXRlTWVSZXF1ZXN0EhoKCHBhc3N3b3JkGAEgASgJQgOAAQFIAIgBAUILCglfcGFzc3dvcmQiEgoQRGVsZXRlTWVSZXNwb25zZSJBChZEZWxldGVNeUFuc3dlcnNSZXF1ZXN0EhoKCHBhc3N3b3JkGAEgASgJQgOAAQFIAIgBAUILCglfcGFzc3dvcmQiGQoXRGVsZXRlTXlBbnN3ZXJzUmVzcG9uc2UiEQoPRXhwb3J0TWVSZXF1ZXN0IiAKEEV4cG9ydE1lUmVzcG9uc2USDAoEanNvbhgBIAEoCSI8ChNMaXN0TXlFdmVudHNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoBRISCgpwYWdlX3Rva2VuGAIgASgJIlYKFExpc3RNeUV2ZW50c1Jlc3BvbnNlEiUKBmV2ZW50cxgBIAMoCzIVLmF1dGgudjEuQWNjb3VudEV2ZW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSKHAQoMQWNjb3VudEV2ZW50EigKBHRpbWUYASABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEg4KBmFjdGlvbhgCIAEoCRIPCgdyZWZ1c2VkGAMgASgIEgoKAmJ5GAQgASgJEhQKB2FkZHJlc3MYBSABKAlIAIgBAUIKCghfYWRkcmVzcyIaChhSb3RhdGVQcm92aWRlcktleVJlcXVlc3QiOAoZUm90YXRlUHJvdmlkZXJLZXlSZXNwb25zZRIbCgR1c2VyGAEgASgLMg0uYXV0aC52MS5Vc2VyIlcKEkxpc3RNZW1iZXJzUmVxdWVzdBIRCgR0ZXh0GAEgASgJSACIAQESEQoJcGFnZV9zaXplGAIgASgFEhIKCnBhZ2VfdG9rZW4YAyABKAlCBwoFX3RleHQiUAoTTGlzdE1lbWJlcnNSZXNwb25zZRIgCgdtZW1iZXJzGAEgAygLMg8uYXV0aC52MS5NZW1iZXISFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJItUBCgZNZW1iZXISGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlchIRCglzdXNwZW5kZWQYAiABKAgSMQoNYWN0aXZhdGVfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASGQoMYWN0aXZhdGVkX2J5GAQgASgFSACIAQESIgoVYWN0aXZhdGVkX2J5X3VzZXJuYW1lGAUgASgJSAGIAQFCDwoNX2FjdGl2YXRlZF9ieUIYChZfYWN0aXZhdGVkX2J5X3VzZXJuYW1lIj0KF0RlYWN0aXZhdGVNZW1iZXJSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQFCCwoJX3VzZXJuYW1lIhoKGERlYWN0aXZhdGVNZW1iZXJSZXNwb25zZSJzCiFTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QSGQoMZW1haWxwYXJ0bmVyGAEgASgJSACIAQESFQoIdXNlcm5hbWUYAiABKAlIAYgBAUIPCg1fZW1haWxwYXJ0bmVyQgsKCV91c2VybmFtZSIkCiJTZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlc3BvbnNlIj0KF0V4aXN0c0J5VXNlcm5hbWVSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQFCCwoJX3VzZXJuYW1lIioKGEV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZRIOCgZleGlzdHMYASABKAgiPQoXRXhpc3RzQnlOaWNrbmFtZVJlcXVlc3QSFQoIbmlja25hbWUYASABKAlIAIgBAUILCglfbmlja25hbWUiKgoYRXhpc3RzQnlOaWNrbmFtZVJlc3BvbnNlEg4KBmV4aXN0cxgBIAEoCCI3ChJWZXJpZnlUb2tlblJlcXVlc3QSFwoFdG9rZW4YASABKAlCA4ABAUgAiAEBQggKBl90b2tlbiK3AwoTVmVyaWZ5VG9rZW5SZXNwb25zZRIOCgZhY3RpdmUYASABKAgSEAoDc3ViGAIgASgJSACIAQESFQoIdXNlcm5hbWUYAyABKAlIAYgBARIjCgp0b2tlbl90eXBlGAQgASgJSAJSCnRva2VuX3R5cGWIAQESEAoDZXhwGAUgASgDSAOIAQESEAoDaWF0GAYgASgDSASIAQESEAoDaXNzGAcgASgJSAWIAQESEAoDYXVkGAggASgJSAaIAQESEAoDanRpGAkgASgJSAeIAQESIQoJYXV0aF90aW1lGAogASgDSAhSCWF1dGhfdGltZYgBARILCgNhbXIYCyADKAkSDQoFcm9sZXMYDCADKAkSEAoDb3JnGA0gASgFSAmIAQESJQoLdXNlcl9hY3RpdmUYDiABKAhIClILdXNlcl9hY3RpdmWIAQFCBgoEX3N1YkILCglfdXNlcm5hbWVCDQoLX3Rva2VuX3R5cGVCBgoEX2V4cEIGCgRfaWF0QgYKBF9pc3NCBgoEX2F1ZEIGCgRfanRpQgwKCl9hdXRoX3RpbWVCBgoEX29yZ0IOCgxfdXNlcl9hY3RpdmUiNgoRSW50cm9zcGVjdFJlcXVlc3QSFwoFdG9rZW4YASABKAlCA4ABAUgAiAEBQggKBl90b2tlbiIiChJJbnRyb3NwZWN0UmVzcG9uc2USDAoEanNvbhgBIAEoCSIaChhHZXRTZXJ2ZXJNZXRhZGF0YVJlcXVlc3QiKQoZR2V0U2VydmVyTWV0YWRhdGFSZXNwb25zZRIMCgRqc29uGAEgASgJIhAKDkdldEtleXNSZXF1ZXN0Ii0KD0dldEtleXNSZXNwb25zZRIaCgRrZXlzGAEgAygLMgwuYXV0aC52MS5LZXkiXAoDS2V5EgsKA2t0eRgBIAEoCRILCgNraWQYAiABKAkSCwoDdXNlGAMgASgJEgsKA2FsZxgEIAEoCRILCgNjcnYYBSABKAkSCQoBeBgGIAEoCRIJCgF5GAcgASgJMq0QCgVVc2VycxI5CgZTaWduVXASFi5hdXRoLnYxLlNpZ25VcFJlcXVlc3QaFy5hdXRoLnYxLlNpZ25VcFJlc3BvbnNlEj8KCEFjdGl2YXRlEhguYXV0aC52MS5BY3RpdmF0ZVJlcXVlc3QaGS5hdXRoLnYxLkFjdGl2YXRlUmVzcG9uc2USNgoFTG9naW4SFS5hdXRoLnYxLkxvZ2luUmVxdWVzdBoWLmF1dGgudjEuTG9naW5SZXNwb25zZRI7CgVHZXRNZRIVLmF1dGgudjEuR2V0TWVSZXF1ZXN0GhYuYXV0aC52MS5HZXRNZVJlc3BvbnNlIgOQAgISPwoIVXBkYXRlTWUSGC5hdXRoLnYxLlVwZGF0ZU1lUmVxdWVzdBoZLmF1dGgudjEuVXBkYXRlTWVSZXNwb25zZRI8CgdSZWZyZXNoEhcuYXV0aC52MS5SZWZyZXNoUmVxdWVzdBoYLmF1dGgudjEuUmVmcmVzaFJlc3BvbnNlEkEKB0dldFVzZXISFy5hdXRoLnYxLkdldFVzZXJSZXF1ZXN0GhguYXV0aC52MS5HZXRVc2VyUmVzcG9uc2UiA5ACAhJTCg1CYXRjaEdldFVzZXJzEh0uYXV0aC52MS5CYXRjaEdldFVzZXJzUmVxdWVzdBoeLmF1dGgudjEuQmF0Y2hHZXRVc2Vyc1Jlc3BvbnNlIgOQAgISUQoJTGlzdFVzZXJzEh4uYXV0aC52MS5Vc2Vyc0xpc3RVc2Vyc1JlcXVlc3QaHy5hdXRoLnYxLlVzZXJzTGlzdFVzZXJzUmVzcG9uc2UiA5ACAhI/CghTZXRFbWFpbBIYLmF1dGgudjEuU2V0RW1haWxSZXF1ZXN0GhkuYXV0aC52MS5TZXRFbWFpbFJlc3BvbnNlEksKDENvbmZpcm1FbWFpbBIcLmF1dGgudjEuQ29uZmlybUVtYWlsUmVxdWVzdBodLmF1dGgudjEuQ29uZmlybUVtYWlsUmVzcG9uc2USSAoLU2V0VXNlcm5hbWUSGy5hdXRoLnYxLlNldFVzZXJuYW1lUmVxdWVzdBocLmF1dGgudjEuU2V0VXNlcm5hbWVSZXNwb25zZRJRCg5SZXZva2VNeVRva2VucxIeLmF1dGgudjEuUmV2b2tlTXlUb2tlbnNSZXF1ZXN0Gh8uYXV0aC52MS5SZXZva2VNeVRva2Vuc1Jlc3BvbnNlEj8KCERlbGV0ZU1lEhguYXV0aC52MS5EZWxldGVNZVJlcXVlc3QaGS5hdXRoLnYxLkRlbGV0ZU1lUmVzcG9uc2USVAoPRGVsZXRlTXlBbnN3ZXJzEh8uYXV0aC52MS5EZWxldGVNeUFuc3dlcnNSZXF1ZXN0GiAuYXV0aC52MS5EZWxldGVNeUFuc3dlcnNSZXNwb25zZRI/CghFeHBvcnRNZRIYLmF1dGgudjEuRXhwb3J0TWVSZXF1ZXN0GhkuYXV0aC52MS5FeHBvcnRNZVJlc3BvbnNlElAKDExpc3RNeUV2ZW50cxIcLmF1dGgudjEuTGlzdE15RXZlbnRzUmVxdWVzdBodLmF1dGgudjEuTGlzdE15RXZlbnRzUmVzcG9uc2UiA5ACAhJaChFSb3RhdGVQcm92aWRlcktleRIhLmF1dGgudjEuUm90YXRlUHJvdmlkZXJLZXlSZXF1ZXN0GiIuYXV0aC52MS5Sb3RhdGVQcm92aWRlcktleVJlc3BvbnNlEk0KC0xpc3RNZW1iZXJzEhsuYXV0aC52MS5MaXN0TWVtYmVyc1JlcXVlc3QaHC5hdXRoLnYxLkxpc3RNZW1iZXJzUmVzcG9uc2UiA5ACAhJXChBEZWFjdGl2YXRlTWVtYmVyEiAuYXV0aC52MS5EZWFjdGl2YXRlTWVtYmVyUmVxdWVzdBohLmF1dGgudjEuRGVhY3RpdmF0ZU1lbWJlclJlc3BvbnNlEnUKGlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyEiouYXV0aC52MS5TZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QaKy5hdXRoLnYxLlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVzcG9uc2USXAoQRXhpc3RzQnlVc2VybmFtZRIgLmF1dGgudjEuRXhpc3RzQnlVc2VybmFtZVJlcXVlc3QaIS5hdXRoLnYxLkV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZSIDkAICElwKEEV4aXN0c0J5Tmlja25hbWUSIC5hdXRoLnYxLkV4aXN0c0J5Tmlja25hbWVSZXF1ZXN0GiEuYXV0aC52MS5FeGlzdHNCeU5pY2tuYW1lUmVzcG9uc2UiA5ACAhJNCgtWZXJpZnlUb2tlbhIbLmF1dGgudjEuVmVyaWZ5VG9rZW5SZXF1ZXN0GhwuYXV0aC52MS5WZXJpZnlUb2tlblJlc3BvbnNlIgOQAgISSgoKSW50cm9zcGVjdBIaLmF1dGgudjEuSW50cm9zcGVjdFJlcXVlc3QaGy5hdXRoLnYxLkludHJvc3BlY3RSZXNwb25zZSIDkAICEl8KEUdldFNlcnZlck1ldGFkYXRhEiEuYXV0aC52MS5HZXRTZXJ2ZXJNZXRhZGF0YVJlcXVlc3QaIi5hdXRoLnYxLkdldFNlcnZlck1ldGFkYXRhUmVzcG9uc2UiA5ACAhJBCgdHZXRLZXlzEhcuYXV0aC52MS5HZXRLZXlzUmVxdWVzdBoYLmF1dGgudjEuR2V0S2V5c1Jlc3BvbnNlIgOQAgJCOQoHYXV0aC52MVABWiJhdXRoLXJlZ2lzdHJ5L3Byb3RvL2F1dGgvdjE7YXV0aHYxqgIHQXV0aC5WMWIGcHJvdG8z", [file_auth_v1_records, file_google_protobuf_field_mask, file_google_protobuf_timestamp]);
+  fileDesc("ChNhdXRoL3YxL3VzZXJzLnByb3RvEgdhdXRoLnYxIq4ECg1TaWduVXBSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESFQoIbmlja25hbWUYAiABKAlIAYgBARIaCghwYXNzd29yZBgDIAEoCUIDgAEBSAKIAQESFwoKZGF0ZW9mYm9ybhgEIAEoCUgDiAEBEhMKBmdlbmRlchgFIAEoCUgEiAEBEhIKBXN0YXRlGAYgASgJSAWIAQESEQoEY2l0eRgHIAEoCUgGiAEBEhwKD2luc3RpdHV0aW9udHlwZRgIIAEoCUgHiAEBEhgKC2luc3RpdHV0aW9uGAkgASgJSAiIAQESHQoQc2VjdXJpdHlxdWVzdGlvbhgKIAEoCUgJiAEBEiAKDnNlY3VyaXR5YW5zd2VyGAsgASgJQgOAAQFICogBARIZCgx0ZXJtc29mdXNhZ2UYDCABKAhIC4gBARINCgVyb2xlcxgNIAMoCRISCgVlbWFpbBgOIAEoCUgMiAEBEgwKBHN0YXkYDyABKAhCCwoJX3VzZXJuYW1lQgsKCV9uaWNrbmFtZUILCglfcGFzc3dvcmRCDQoLX2RhdGVvZmJvcm5CCQoHX2dlbmRlckIICgZfc3RhdGVCBwoFX2NpdHlCEgoQX2luc3RpdHV0aW9udHlwZUIOCgxfaW5zdGl0dXRpb25CEwoRX3NlY3VyaXR5cXVlc3Rpb25CEQoPX3NlY3VyaXR5YW5zd2VyQg8KDV90ZXJtc29mdXNhZ2VCCAoGX2VtYWlsIh8KDlNpZ25VcFJlc3BvbnNlEg0KBXRva2VuGAEgASgJImgKD0FjdGl2YXRlUmVxdWVzdBIfCg1hY3RpdmF0aW9ua2V5GAEgASgJQgOAAQFIAIgBARIVCgh1c2VybmFtZRgCIAEoCUgBiAEBQhAKDl9hY3RpdmF0aW9ua2V5QgsKCV91c2VybmFtZSIkChBBY3RpdmF0ZVJlc3BvbnNlEhAKCHVzZXJuYW1lGAEgASgJImkKDExvZ2luUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBEhoKCHBhc3N3b3JkGAIgASgJQgOAAQFIAYgBARIMCgRzdGF5GAMgASgIQgsKCV91c2VybmFtZUILCglfcGFzc3dvcmQiHgoNTG9naW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCSJFCgxHZXRNZVJlcXVlc3QSHQoVd2l0aF9wcmV2aW91c19zaWduX2luGAEgASgIEhYKDndpdGhfd2F5c19iYWNrGAIgASgIIqoBCg1HZXRNZVJlc3BvbnNlEhsKBHVzZXIYASABKAsyDS5hdXRoLnYxLlVzZXISLgoQcHJldmlvdXNfc2lnbl9pbhgCIAEoCzIPLmF1dGgudjEuU2lnbkluSACIAQESKQoJd2F5c19iYWNrGAMgASgLMhEuYXV0aC52MS5XYXlzQmFja0gBiAEBQhMKEV9wcmV2aW91c19zaWduX2luQgwKCl93YXlzX2JhY2simQEKCFdheXNCYWNrEhIKBWVtYWlsGAEgASgJSACIAQESFAoMZW1haWxfcHJvdmVkGAIgASgIEg8KB2Fuc3dlcnMYAyABKAUSNgoNYW5zd2Vyc19zaW5jZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXBIAYgBAUIICgZfZW1haWxCEAoOX2Fuc3dlcnNfc2luY2UiVAoGU2lnbkluEigKBHRpbWUYASABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhQKB25ldHdvcmsYAiABKAlIAIgBAUIKCghfbmV0d29yayKLAgoHUHJvZmlsZRIVCghuaWNrbmFtZRgBIAEoCUgAiAEBEhcKCmRhdGVvZmJvcm4YAiABKAlIAYgBARITCgZnZW5kZXIYAyABKAlIAogBARISCgVzdGF0ZRgEIAEoCUgDiAEBEhEKBGNpdHkYBSABKAlIBIgBARIcCg9pbnN0aXR1dGlvbnR5cGUYBiABKAlIBYgBARIYCgtpbnN0aXR1dGlvbhgHIAEoCUgGiAEBQgsKCV9uaWNrbmFtZUINCgtfZGF0ZW9mYm9ybkIJCgdfZ2VuZGVyQggKBl9zdGF0ZUIHCgVfY2l0eUISChBfaW5zdGl0dXRpb250eXBlQg4KDF9pbnN0aXR1dGlvbiJkCg9VcGRhdGVNZVJlcXVlc3QSIAoGcmVjb3JkGAEgASgLMhAuYXV0aC52MS5Qcm9maWxlEi8KC3VwZGF0ZV9tYXNrGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLkZpZWxkTWFzayIvChBVcGRhdGVNZVJlc3BvbnNlEhsKBHVzZXIYASABKAsyDS5hdXRoLnYxLlVzZXIiHgoOUmVmcmVzaFJlcXVlc3QSDAoEc3RheRgBIAEoCCIgCg9SZWZyZXNoUmVzcG9uc2USDQoFdG9rZW4YASABKAkiGwoZQ3JlYXRlUmVmcmVzaFRva2VuUmVxdWVzdCJpChpDcmVhdGVSZWZyZXNoVG9rZW5SZXNwb25zZRIaCg1yZWZyZXNoX3Rva2VuGAEgASgJQgOAAQESLwoLZXhwaXJlX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIkwKDkdldFVzZXJSZXF1ZXN0EhUKCHVzZXJuYW1lGAEgASgJSACIAQESDwoCaWQYAiABKAVIAYgBAUILCglfdXNlcm5hbWVCBQoDX2lkIi4KD0dldFVzZXJSZXNwb25zZRIbCgR1c2VyGAEgASgLMg0uYXV0aC52MS5Vc2VyIjkKDVVzZXJSZWZlcmVuY2USDAoCaWQYASABKAVIABISCgh1c2VybmFtZRgCIAEoCUgAQgYKBHVzZXIiQgoUQmF0Y2hHZXRVc2Vyc1JlcXVlc3QSKgoKcmVmZXJlbmNlcxgBIAMoCzIWLmF1dGgudjEuVXNlclJlZmVyZW5jZSJeChVCYXRjaEdldFVzZXJzUmVzcG9uc2USHAoFdXNlcnMYASADKAsyDS5hdXRoLnYxLlVzZXISJwoHbWlzc2luZxgCIAMoCzIWLmF1dGgudjEuVXNlclJlZmVyZW5jZSKMAQoVVXNlcnNMaXN0VXNlcnNSZXF1ZXN0EhwKD29yZ2FuaXphdGlvbl9pZBgBIAEoBUgAiAEBEhEKBHJvbGUYAiABKAlIAYgBARIRCglwYWdlX3NpemUYAyABKAUSEgoKcGFnZV90b2tlbhgEIAEoCUISChBfb3JnYW5pemF0aW9uX2lkQgcKBV9yb2xlIk8KFlVzZXJzTGlzdFVzZXJzUmVzcG9uc2USHAoFdXNlcnMYASADKAsyDS5hdXRoLnYxLlVzZXISFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIlgKD1NldEVtYWlsUmVxdWVzdBISCgVlbWFpbBgBIAEoCUgAiAEBEhoKCHBhc3N3b3JkGAIgASgJQgOAAQFIAYgBAUIICgZfZW1haWxCCwoJX3Bhc3N3b3JkIhIKEFNldEVtYWlsUmVzcG9uc2UiNgoTQ29uZmlybUVtYWlsUmVxdWVzdBIWCgRjb2RlGAEgASgJQgOAAQFIAIgBAUIHCgVfY29kZSIWChRDb25maXJtRW1haWxSZXNwb25zZSJhChJTZXRVc2VybmFtZVJlcXVlc3QSFQoIdXNlcm5hbWUYASABKAlIAIgBARIaCghwYXNzd29yZBgCIAEoCUIDgAEBSAGIAQFCCwoJX3VzZXJuYW1lQgsKCV9wYXNzd29yZCIVChNTZXRVc2VybmFtZVJlc3BvbnNlIhcKFVJldm9rZU15VG9rZW5zUmVxdWVzdCIYChZSZXZva2VNeVRva2Vuc1Jlc3BvbnNlIjoKD0RlbGV0ZU1lUmVxdWVzdBIaCghwYXNzd29yZBgBIAEoCUIDgAEBSACIAQFCCwoJX3Bhc3N3b3JkIhIKEERlbGV0ZU1lUmVzcG9uc2UiQQoWRGVsZXRlTXlBbnN3ZXJzUmVxdWVzdBIaCghwYXNzd29yZBgBIAEoCUIDgAEBSACIAQFCCwoJX3Bhc3N3b3JkIhkKF0RlbGV0ZU15QW5zd2Vyc1Jlc3BvbnNlIhEKD0V4cG9ydE1lUmVxdWVzdCIgChBFeHBvcnRNZVJlc3BvbnNlEgwKBGpzb24YASABKAkiPAoTTGlzdE15RXZlbnRzUmVxdWVzdBIRCglwYWdlX3NpemUYASABKAUSEgoKcGFnZV90b2tlbhgCIAEoCSJWChRMaXN0TXlFdmVudHNSZXNwb25zZRIlCgZldmVudHMYASADKAsyFS5hdXRoLnYxLkFjY291bnRFdmVudBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiyQEKDEFjY291bnRFdmVudBIoCgR0aW1lGAEgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIOCgZhY3Rpb24YAiABKAkSDwoHcmVmdXNlZBgDIAEoCBIKCgJieRgEIAEoCRIUCgdhZGRyZXNzGAUgASgJSACIAQESEwoGcmVhc29uGAYgASgJSAGIAQESFAoHc2VydmljZRgHIAEoCUgCiAEBQgoKCF9hZGRyZXNzQgkKB19yZWFzb25CCgoIX3NlcnZpY2UiGgoYUm90YXRlUHJvdmlkZXJLZXlSZXF1ZXN0IjgKGVJvdGF0ZVByb3ZpZGVyS2V5UmVzcG9uc2USGwoEdXNlchgBIAEoCzINLmF1dGgudjEuVXNlciJXChJMaXN0TWVtYmVyc1JlcXVlc3QSEQoEdGV4dBgBIAEoCUgAiAEBEhEKCXBhZ2Vfc2l6ZRgCIAEoBRISCgpwYWdlX3Rva2VuGAMgASgJQgcKBV90ZXh0IlAKE0xpc3RNZW1iZXJzUmVzcG9uc2USIAoHbWVtYmVycxgBIAMoCzIPLmF1dGgudjEuTWVtYmVyEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLVAQoGTWVtYmVyEhsKBHVzZXIYASABKAsyDS5hdXRoLnYxLlVzZXISEQoJc3VzcGVuZGVkGAIgASgIEjEKDWFjdGl2YXRlX3RpbWUYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEhkKDGFjdGl2YXRlZF9ieRgEIAEoBUgAiAEBEiIKFWFjdGl2YXRlZF9ieV91c2VybmFtZRgFIAEoCUgBiAEBQg8KDV9hY3RpdmF0ZWRfYnlCGAoWX2FjdGl2YXRlZF9ieV91c2VybmFtZSI9ChdEZWFjdGl2YXRlTWVtYmVyUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBQgsKCV91c2VybmFtZSIaChhEZWFjdGl2YXRlTWVtYmVyUmVzcG9uc2UicwohU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXJSZXF1ZXN0EhkKDGVtYWlscGFydG5lchgBIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAIgASgJSAGIAQFCDwoNX2VtYWlscGFydG5lckILCglfdXNlcm5hbWUiJAoiU2VuZEFkbWluS2V5QnlFbWFpbFBhcnRuZXJSZXNwb25zZSI9ChdFeGlzdHNCeVVzZXJuYW1lUmVxdWVzdBIVCgh1c2VybmFtZRgBIAEoCUgAiAEBQgsKCV91c2VybmFtZSIqChhFeGlzdHNCeVVzZXJuYW1lUmVzcG9uc2USDgoGZXhpc3RzGAEgASgIIj0KF0V4aXN0c0J5Tmlja25hbWVSZXF1ZXN0EhUKCG5pY2tuYW1lGAEgASgJSACIAQFCCwoJX25pY2tuYW1lIioKGEV4aXN0c0J5Tmlja25hbWVSZXNwb25zZRIOCgZleGlzdHMYASABKAgiNwoSVmVyaWZ5VG9rZW5SZXF1ZXN0EhcKBXRva2VuGAEgASgJQgOAAQFIAIgBAUIICgZfdG9rZW4itwMKE1ZlcmlmeVRva2VuUmVzcG9uc2USDgoGYWN0aXZlGAEgASgIEhAKA3N1YhgCIAEoCUgAiAEBEhUKCHVzZXJuYW1lGAMgASgJSAGIAQESIwoKdG9rZW5fdHlwZRgEIAEoCUgCUgp0b2tlbl90eXBliAEBEhAKA2V4cBgFIAEoA0gDiAEBEhAKA2lhdBgGIAEoA0gEiAEBEhAKA2lzcxgHIAEoCUgFiAEBEhAKA2F1ZBgIIAEoCUgGiAEBEhAKA2p0aRgJIAEoCUgHiAEBEiEKCWF1dGhfdGltZRgKIAEoA0gIUglhdXRoX3RpbWWIAQESCwoDYW1yGAsgAygJEg0KBXJvbGVzGAwgAygJEhAKA29yZxgNIAEoBUgJiAEBEiUKC3VzZXJfYWN0aXZlGA4gASgISApSC3VzZXJfYWN0aXZliAEBQgYKBF9zdWJCCwoJX3VzZXJuYW1lQg0KC190b2tlbl90eXBlQgYKBF9leHBCBgoEX2lhdEIGCgRfaXNzQgYKBF9hdWRCBgoEX2p0aUIMCgpfYXV0aF90aW1lQgYKBF9vcmdCDgoMX3VzZXJfYWN0aXZlIjYKEUludHJvc3BlY3RSZXF1ZXN0EhcKBXRva2VuGAEgASgJQgOAAQFIAIgBAUIICgZfdG9rZW4iIgoSSW50cm9zcGVjdFJlc3BvbnNlEgwKBGpzb24YASABKAkiGgoYR2V0U2VydmVyTWV0YWRhdGFSZXF1ZXN0IikKGUdldFNlcnZlck1ldGFkYXRhUmVzcG9uc2USDAoEanNvbhgBIAEoCSIQCg5HZXRLZXlzUmVxdWVzdCItCg9HZXRLZXlzUmVzcG9uc2USGgoEa2V5cxgBIAMoCzIMLmF1dGgudjEuS2V5IlwKA0tleRILCgNrdHkYASABKAkSCwoDa2lkGAIgASgJEgsKA3VzZRgDIAEoCRILCgNhbGcYBCABKAkSCwoDY3J2GAUgASgJEgkKAXgYBiABKAkSCQoBeRgHIAEoCTKMEQoFVXNlcnMSOQoGU2lnblVwEhYuYXV0aC52MS5TaWduVXBSZXF1ZXN0GhcuYXV0aC52MS5TaWduVXBSZXNwb25zZRI/CghBY3RpdmF0ZRIYLmF1dGgudjEuQWN0aXZhdGVSZXF1ZXN0GhkuYXV0aC52MS5BY3RpdmF0ZVJlc3BvbnNlEjYKBUxvZ2luEhUuYXV0aC52MS5Mb2dpblJlcXVlc3QaFi5hdXRoLnYxLkxvZ2luUmVzcG9uc2USOwoFR2V0TWUSFS5hdXRoLnYxLkdldE1lUmVxdWVzdBoWLmF1dGgudjEuR2V0TWVSZXNwb25zZSIDkAICEj8KCFVwZGF0ZU1lEhguYXV0aC52MS5VcGRhdGVNZVJlcXVlc3QaGS5hdXRoLnYxLlVwZGF0ZU1lUmVzcG9uc2USPAoHUmVmcmVzaBIXLmF1dGgudjEuUmVmcmVzaFJlcXVlc3QaGC5hdXRoLnYxLlJlZnJlc2hSZXNwb25zZRJdChJDcmVhdGVSZWZyZXNoVG9rZW4SIi5hdXRoLnYxLkNyZWF0ZVJlZnJlc2hUb2tlblJlcXVlc3QaIy5hdXRoLnYxLkNyZWF0ZVJlZnJlc2hUb2tlblJlc3BvbnNlEkEKB0dldFVzZXISFy5hdXRoLnYxLkdldFVzZXJSZXF1ZXN0GhguYXV0aC52MS5HZXRVc2VyUmVzcG9uc2UiA5ACAhJTCg1CYXRjaEdldFVzZXJzEh0uYXV0aC52MS5CYXRjaEdldFVzZXJzUmVxdWVzdBoeLmF1dGgudjEuQmF0Y2hHZXRVc2Vyc1Jlc3BvbnNlIgOQAgISUQoJTGlzdFVzZXJzEh4uYXV0aC52MS5Vc2Vyc0xpc3RVc2Vyc1JlcXVlc3QaHy5hdXRoLnYxLlVzZXJzTGlzdFVzZXJzUmVzcG9uc2UiA5ACAhI/CghTZXRFbWFpbBIYLmF1dGgudjEuU2V0RW1haWxSZXF1ZXN0GhkuYXV0aC52MS5TZXRFbWFpbFJlc3BvbnNlEksKDENvbmZpcm1FbWFpbBIcLmF1dGgudjEuQ29uZmlybUVtYWlsUmVxdWVzdBodLmF1dGgudjEuQ29uZmlybUVtYWlsUmVzcG9uc2USSAoLU2V0VXNlcm5hbWUSGy5hdXRoLnYxLlNldFVzZXJuYW1lUmVxdWVzdBocLmF1dGgudjEuU2V0VXNlcm5hbWVSZXNwb25zZRJRCg5SZXZva2VNeVRva2VucxIeLmF1dGgudjEuUmV2b2tlTXlUb2tlbnNSZXF1ZXN0Gh8uYXV0aC52MS5SZXZva2VNeVRva2Vuc1Jlc3BvbnNlEj8KCERlbGV0ZU1lEhguYXV0aC52MS5EZWxldGVNZVJlcXVlc3QaGS5hdXRoLnYxLkRlbGV0ZU1lUmVzcG9uc2USVAoPRGVsZXRlTXlBbnN3ZXJzEh8uYXV0aC52MS5EZWxldGVNeUFuc3dlcnNSZXF1ZXN0GiAuYXV0aC52MS5EZWxldGVNeUFuc3dlcnNSZXNwb25zZRI/CghFeHBvcnRNZRIYLmF1dGgudjEuRXhwb3J0TWVSZXF1ZXN0GhkuYXV0aC52MS5FeHBvcnRNZVJlc3BvbnNlElAKDExpc3RNeUV2ZW50cxIcLmF1dGgudjEuTGlzdE15RXZlbnRzUmVxdWVzdBodLmF1dGgudjEuTGlzdE15RXZlbnRzUmVzcG9uc2UiA5ACAhJaChFSb3RhdGVQcm92aWRlcktleRIhLmF1dGgudjEuUm90YXRlUHJvdmlkZXJLZXlSZXF1ZXN0GiIuYXV0aC52MS5Sb3RhdGVQcm92aWRlcktleVJlc3BvbnNlEk0KC0xpc3RNZW1iZXJzEhsuYXV0aC52MS5MaXN0TWVtYmVyc1JlcXVlc3QaHC5hdXRoLnYxLkxpc3RNZW1iZXJzUmVzcG9uc2UiA5ACAhJXChBEZWFjdGl2YXRlTWVtYmVyEiAuYXV0aC52MS5EZWFjdGl2YXRlTWVtYmVyUmVxdWVzdBohLmF1dGgudjEuRGVhY3RpdmF0ZU1lbWJlclJlc3BvbnNlEnUKGlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyEiouYXV0aC52MS5TZW5kQWRtaW5LZXlCeUVtYWlsUGFydG5lclJlcXVlc3QaKy5hdXRoLnYxLlNlbmRBZG1pbktleUJ5RW1haWxQYXJ0bmVyUmVzcG9uc2USXAoQRXhpc3RzQnlVc2VybmFtZRIgLmF1dGgudjEuRXhpc3RzQnlVc2VybmFtZVJlcXVlc3QaIS5hdXRoLnYxLkV4aXN0c0J5VXNlcm5hbWVSZXNwb25zZSIDkAICElwKEEV4aXN0c0J5Tmlja25hbWUSIC5hdXRoLnYxLkV4aXN0c0J5Tmlja25hbWVSZXF1ZXN0GiEuYXV0aC52MS5FeGlzdHNCeU5pY2tuYW1lUmVzcG9uc2UiA5ACAhJNCgtWZXJpZnlUb2tlbhIbLmF1dGgudjEuVmVyaWZ5VG9rZW5SZXF1ZXN0GhwuYXV0aC52MS5WZXJpZnlUb2tlblJlc3BvbnNlIgOQAgISSgoKSW50cm9zcGVjdBIaLmF1dGgudjEuSW50cm9zcGVjdFJlcXVlc3QaGy5hdXRoLnYxLkludHJvc3BlY3RSZXNwb25zZSIDkAICEl8KEUdldFNlcnZlck1ldGFkYXRhEiEuYXV0aC52MS5HZXRTZXJ2ZXJNZXRhZGF0YVJlcXVlc3QaIi5hdXRoLnYxLkdldFNlcnZlck1ldGFkYXRhUmVzcG9uc2UiA5ACAhJBCgdHZXRLZXlzEhcuYXV0aC52MS5HZXRLZXlzUmVxdWVzdBoYLmF1dGgudjEuR2V0S2V5c1Jlc3BvbnNlIgOQAgJCOQoHYXV0aC52MVABWiJhdXRoLXJlZ2lzdHJ5L3Byb3RvL2F1dGgvdjE7YXV0aHYxqgIHQXV0aC5WMWIGcHJvdG8z", [file_auth_v1_records, file_google_protobuf_field_mask, file_google_protobuf_timestamp]);
 
 /**
  * The form of a new user. Text fields hold at most 255 characters and no control characters.
@@ -123,6 +123,13 @@ export type SignUpRequest = Message<"auth.v1.SignUpRequest"> & {
    * @generated from field: optional string email = 14;
    */
   email?: string | undefined;
+
+  /**
+   * As in LoginRequest.
+   *
+   * @generated from field: bool stay = 15;
+   */
+  stay: boolean;
 };
 
 /**
@@ -222,6 +229,14 @@ export type LoginRequest = Message<"auth.v1.LoginRequest"> & {
    * @generated from field: optional string password = 2;
    */
   password?: string | undefined;
+
+  /**
+   * Whether the token is for the registry alone: its audience is the issuer, so that no service takes it. An app exchanges it for
+   * a refresh token by CreateRefreshToken.
+   *
+   * @generated from field: bool stay = 3;
+   */
+  stay: boolean;
 };
 
 /**
@@ -505,11 +520,17 @@ export const UpdateMeResponseSchema: GenMessage<UpdateMeResponse> = /*@__PURE__*
   messageDesc(file_auth_v1_users, 12);
 
 /**
- * Empty: the metadata has the token.
+ * What the next token is for. The metadata has the token.
  *
  * @generated from message auth.v1.RefreshRequest
  */
 export type RefreshRequest = Message<"auth.v1.RefreshRequest"> & {
+  /**
+   * Whether the next token is for the registry alone, if the present one is.
+   *
+   * @generated from field: bool stay = 1;
+   */
+  stay: boolean;
 };
 
 /**
@@ -541,6 +562,49 @@ export const RefreshResponseSchema: GenMessage<RefreshResponse> = /*@__PURE__*/
   messageDesc(file_auth_v1_users, 14);
 
 /**
+ * Empty: the metadata has the token.
+ *
+ * @generated from message auth.v1.CreateRefreshTokenRequest
+ */
+export type CreateRefreshTokenRequest = Message<"auth.v1.CreateRefreshTokenRequest"> & {
+};
+
+/**
+ * Describes the message auth.v1.CreateRefreshTokenRequest.
+ * Use `create(CreateRefreshTokenRequestSchema)` to create a new message.
+ */
+export const CreateRefreshTokenRequestSchema: GenMessage<CreateRefreshTokenRequest> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 15);
+
+/**
+ * The first refresh token of a session.
+ *
+ * @generated from message auth.v1.CreateRefreshTokenResponse
+ */
+export type CreateRefreshTokenResponse = Message<"auth.v1.CreateRefreshTokenResponse"> & {
+  /**
+   * Opaque. Only the registry takes it.
+   *
+   * @generated from field: string refresh_token = 1;
+   */
+  refreshToken: string;
+
+  /**
+   * When it and its successors end.
+   *
+   * @generated from field: google.protobuf.Timestamp expire_time = 2;
+   */
+  expireTime?: Timestamp | undefined;
+};
+
+/**
+ * Describes the message auth.v1.CreateRefreshTokenResponse.
+ * Use `create(CreateRefreshTokenResponseSchema)` to create a new message.
+ */
+export const CreateRefreshTokenResponseSchema: GenMessage<CreateRefreshTokenResponse> = /*@__PURE__*/
+  messageDesc(file_auth_v1_users, 16);
+
+/**
  * The user to look up.
  *
  * @generated from message auth.v1.GetUserRequest
@@ -566,7 +630,7 @@ export type GetUserRequest = Message<"auth.v1.GetUserRequest"> & {
  * Use `create(GetUserRequestSchema)` to create a new message.
  */
 export const GetUserRequestSchema: GenMessage<GetUserRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 15);
+  messageDesc(file_auth_v1_users, 17);
 
 /**
  * The requested user.
@@ -587,7 +651,7 @@ export type GetUserResponse = Message<"auth.v1.GetUserResponse"> & {
  * Use `create(GetUserResponseSchema)` to create a new message.
  */
 export const GetUserResponseSchema: GenMessage<GetUserResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 16);
+  messageDesc(file_auth_v1_users, 18);
 
 /**
  * A reference to a user, by id or username.
@@ -624,7 +688,7 @@ export type UserReference = Message<"auth.v1.UserReference"> & {
  * Use `create(UserReferenceSchema)` to create a new message.
  */
 export const UserReferenceSchema: GenMessage<UserReference> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 17);
+  messageDesc(file_auth_v1_users, 19);
 
 /**
  * The users to look up.
@@ -645,7 +709,7 @@ export type BatchGetUsersRequest = Message<"auth.v1.BatchGetUsersRequest"> & {
  * Use `create(BatchGetUsersRequestSchema)` to create a new message.
  */
 export const BatchGetUsersRequestSchema: GenMessage<BatchGetUsersRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 18);
+  messageDesc(file_auth_v1_users, 20);
 
 /**
  * The users found.
@@ -673,7 +737,7 @@ export type BatchGetUsersResponse = Message<"auth.v1.BatchGetUsersResponse"> & {
  * Use `create(BatchGetUsersResponseSchema)` to create a new message.
  */
 export const BatchGetUsersResponseSchema: GenMessage<BatchGetUsersResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 19);
+  messageDesc(file_auth_v1_users, 21);
 
 /**
  * The users to list: at least one filter is required, and all given must match.
@@ -715,7 +779,7 @@ export type UsersListUsersRequest = Message<"auth.v1.UsersListUsersRequest"> & {
  * Use `create(UsersListUsersRequestSchema)` to create a new message.
  */
 export const UsersListUsersRequestSchema: GenMessage<UsersListUsersRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 20);
+  messageDesc(file_auth_v1_users, 22);
 
 /**
  * A page of users.
@@ -743,7 +807,7 @@ export type UsersListUsersResponse = Message<"auth.v1.UsersListUsersResponse"> &
  * Use `create(UsersListUsersResponseSchema)` to create a new message.
  */
 export const UsersListUsersResponseSchema: GenMessage<UsersListUsersResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 21);
+  messageDesc(file_auth_v1_users, 23);
 
 /**
  * The new address.
@@ -771,7 +835,7 @@ export type SetEmailRequest = Message<"auth.v1.SetEmailRequest"> & {
  * Use `create(SetEmailRequestSchema)` to create a new message.
  */
 export const SetEmailRequestSchema: GenMessage<SetEmailRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 22);
+  messageDesc(file_auth_v1_users, 24);
 
 /**
  * Empty: the code is queued, unless the address received too many e-mails recently.
@@ -786,7 +850,7 @@ export type SetEmailResponse = Message<"auth.v1.SetEmailResponse"> & {
  * Use `create(SetEmailResponseSchema)` to create a new message.
  */
 export const SetEmailResponseSchema: GenMessage<SetEmailResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 23);
+  messageDesc(file_auth_v1_users, 25);
 
 /**
  * The mailed code.
@@ -807,7 +871,7 @@ export type ConfirmEmailRequest = Message<"auth.v1.ConfirmEmailRequest"> & {
  * Use `create(ConfirmEmailRequestSchema)` to create a new message.
  */
 export const ConfirmEmailRequestSchema: GenMessage<ConfirmEmailRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 24);
+  messageDesc(file_auth_v1_users, 26);
 
 /**
  * Empty: the new address is in effect.
@@ -822,7 +886,7 @@ export type ConfirmEmailResponse = Message<"auth.v1.ConfirmEmailResponse"> & {
  * Use `create(ConfirmEmailResponseSchema)` to create a new message.
  */
 export const ConfirmEmailResponseSchema: GenMessage<ConfirmEmailResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 25);
+  messageDesc(file_auth_v1_users, 27);
 
 /**
  * The new username.
@@ -850,7 +914,7 @@ export type SetUsernameRequest = Message<"auth.v1.SetUsernameRequest"> & {
  * Use `create(SetUsernameRequestSchema)` to create a new message.
  */
 export const SetUsernameRequestSchema: GenMessage<SetUsernameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 26);
+  messageDesc(file_auth_v1_users, 28);
 
 /**
  * Empty: the new username is in effect.
@@ -865,7 +929,7 @@ export type SetUsernameResponse = Message<"auth.v1.SetUsernameResponse"> & {
  * Use `create(SetUsernameResponseSchema)` to create a new message.
  */
 export const SetUsernameResponseSchema: GenMessage<SetUsernameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 27);
+  messageDesc(file_auth_v1_users, 29);
 
 /**
  * Empty: the metadata has the token.
@@ -880,7 +944,7 @@ export type RevokeMyTokensRequest = Message<"auth.v1.RevokeMyTokensRequest"> & {
  * Use `create(RevokeMyTokensRequestSchema)` to create a new message.
  */
 export const RevokeMyTokensRequestSchema: GenMessage<RevokeMyTokensRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 28);
+  messageDesc(file_auth_v1_users, 30);
 
 /**
  * Empty: the tokens are void.
@@ -895,7 +959,7 @@ export type RevokeMyTokensResponse = Message<"auth.v1.RevokeMyTokensResponse"> &
  * Use `create(RevokeMyTokensResponseSchema)` to create a new message.
  */
 export const RevokeMyTokensResponseSchema: GenMessage<RevokeMyTokensResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 29);
+  messageDesc(file_auth_v1_users, 31);
 
 /**
  * Proof that the owner deletes the account.
@@ -916,7 +980,7 @@ export type DeleteMeRequest = Message<"auth.v1.DeleteMeRequest"> & {
  * Use `create(DeleteMeRequestSchema)` to create a new message.
  */
 export const DeleteMeRequestSchema: GenMessage<DeleteMeRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 30);
+  messageDesc(file_auth_v1_users, 32);
 
 /**
  * Empty: the account is deleted, and its tokens are void.
@@ -931,7 +995,7 @@ export type DeleteMeResponse = Message<"auth.v1.DeleteMeResponse"> & {
  * Use `create(DeleteMeResponseSchema)` to create a new message.
  */
 export const DeleteMeResponseSchema: GenMessage<DeleteMeResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 31);
+  messageDesc(file_auth_v1_users, 33);
 
 /**
  * Proof that the owner deletes the answers.
@@ -952,7 +1016,7 @@ export type DeleteMyAnswersRequest = Message<"auth.v1.DeleteMyAnswersRequest"> &
  * Use `create(DeleteMyAnswersRequestSchema)` to create a new message.
  */
 export const DeleteMyAnswersRequestSchema: GenMessage<DeleteMyAnswersRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 32);
+  messageDesc(file_auth_v1_users, 34);
 
 /**
  * Empty: the user has no answers.
@@ -967,7 +1031,7 @@ export type DeleteMyAnswersResponse = Message<"auth.v1.DeleteMyAnswersResponse">
  * Use `create(DeleteMyAnswersResponseSchema)` to create a new message.
  */
 export const DeleteMyAnswersResponseSchema: GenMessage<DeleteMyAnswersResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 33);
+  messageDesc(file_auth_v1_users, 35);
 
 /**
  * Empty: the metadata has the token.
@@ -982,7 +1046,7 @@ export type ExportMeRequest = Message<"auth.v1.ExportMeRequest"> & {
  * Use `create(ExportMeRequestSchema)` to create a new message.
  */
 export const ExportMeRequestSchema: GenMessage<ExportMeRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 34);
+  messageDesc(file_auth_v1_users, 36);
 
 /**
  * The stored data of the user.
@@ -1004,7 +1068,7 @@ export type ExportMeResponse = Message<"auth.v1.ExportMeResponse"> & {
  * Use `create(ExportMeResponseSchema)` to create a new message.
  */
 export const ExportMeResponseSchema: GenMessage<ExportMeResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 35);
+  messageDesc(file_auth_v1_users, 37);
 
 /**
  * The page of events to return.
@@ -1032,7 +1096,7 @@ export type ListMyEventsRequest = Message<"auth.v1.ListMyEventsRequest"> & {
  * Use `create(ListMyEventsRequestSchema)` to create a new message.
  */
 export const ListMyEventsRequestSchema: GenMessage<ListMyEventsRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 36);
+  messageDesc(file_auth_v1_users, 38);
 
 /**
  * A page of events.
@@ -1060,7 +1124,7 @@ export type ListMyEventsResponse = Message<"auth.v1.ListMyEventsResponse"> & {
  * Use `create(ListMyEventsResponseSchema)` to create a new message.
  */
 export const ListMyEventsResponseSchema: GenMessage<ListMyEventsResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 37);
+  messageDesc(file_auth_v1_users, 39);
 
 /**
  * An event of the audit log, as the user concerned sees it.
@@ -1103,6 +1167,21 @@ export type AccountEvent = Message<"auth.v1.AccountEvent"> & {
    * @generated from field: optional string address = 5;
    */
   address?: string | undefined;
+
+  /**
+   * Of `session.end`, which ends refresh tokens: `COPIED`, because somebody presented a copy of one, or `REVOKED`.
+   *
+   * @generated from field: optional string reason = 6;
+   */
+  reason?: string | undefined;
+
+  /**
+   * Of `session.authorize` and `session.end`: the service at which the user signed in, or whose tokens ended; absent for an app of
+   * the registry.
+   *
+   * @generated from field: optional string service = 7;
+   */
+  service?: string | undefined;
 };
 
 /**
@@ -1110,7 +1189,7 @@ export type AccountEvent = Message<"auth.v1.AccountEvent"> & {
  * Use `create(AccountEventSchema)` to create a new message.
  */
 export const AccountEventSchema: GenMessage<AccountEvent> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 38);
+  messageDesc(file_auth_v1_users, 40);
 
 /**
  * Empty: the metadata has the token.
@@ -1125,7 +1204,7 @@ export type RotateProviderKeyRequest = Message<"auth.v1.RotateProviderKeyRequest
  * Use `create(RotateProviderKeyRequestSchema)` to create a new message.
  */
 export const RotateProviderKeyRequestSchema: GenMessage<RotateProviderKeyRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 39);
+  messageDesc(file_auth_v1_users, 41);
 
 /**
  * The new key.
@@ -1146,7 +1225,7 @@ export type RotateProviderKeyResponse = Message<"auth.v1.RotateProviderKeyRespon
  * Use `create(RotateProviderKeyResponseSchema)` to create a new message.
  */
 export const RotateProviderKeyResponseSchema: GenMessage<RotateProviderKeyResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 40);
+  messageDesc(file_auth_v1_users, 42);
 
 /**
  * The members to list.
@@ -1182,7 +1261,7 @@ export type ListMembersRequest = Message<"auth.v1.ListMembersRequest"> & {
  * Use `create(ListMembersRequestSchema)` to create a new message.
  */
 export const ListMembersRequestSchema: GenMessage<ListMembersRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 41);
+  messageDesc(file_auth_v1_users, 43);
 
 /**
  * A page of members.
@@ -1210,7 +1289,7 @@ export type ListMembersResponse = Message<"auth.v1.ListMembersResponse"> & {
  * Use `create(ListMembersResponseSchema)` to create a new message.
  */
 export const ListMembersResponseSchema: GenMessage<ListMembersResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 42);
+  messageDesc(file_auth_v1_users, 44);
 
 /**
  * A member of an organization.
@@ -1260,7 +1339,7 @@ export type Member = Message<"auth.v1.Member"> & {
  * Use `create(MemberSchema)` to create a new message.
  */
 export const MemberSchema: GenMessage<Member> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 43);
+  messageDesc(file_auth_v1_users, 45);
 
 /**
  * The member to deactivate.
@@ -1281,7 +1360,7 @@ export type DeactivateMemberRequest = Message<"auth.v1.DeactivateMemberRequest">
  * Use `create(DeactivateMemberRequestSchema)` to create a new message.
  */
 export const DeactivateMemberRequestSchema: GenMessage<DeactivateMemberRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 44);
+  messageDesc(file_auth_v1_users, 46);
 
 /**
  * Empty: the member is inactive. It can activate again with each provider key of the organization that wasn't replaced.
@@ -1296,7 +1375,7 @@ export type DeactivateMemberResponse = Message<"auth.v1.DeactivateMemberResponse
  * Use `create(DeactivateMemberResponseSchema)` to create a new message.
  */
 export const DeactivateMemberResponseSchema: GenMessage<DeactivateMemberResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 45);
+  messageDesc(file_auth_v1_users, 47);
 
 /**
  * The user who needs a key, and its recipient.
@@ -1324,7 +1403,7 @@ export type SendAdminKeyByEmailPartnerRequest = Message<"auth.v1.SendAdminKeyByE
  * Use `create(SendAdminKeyByEmailPartnerRequestSchema)` to create a new message.
  */
 export const SendAdminKeyByEmailPartnerRequestSchema: GenMessage<SendAdminKeyByEmailPartnerRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 46);
+  messageDesc(file_auth_v1_users, 48);
 
 /**
  * Empty: the e-mail is queued.
@@ -1339,7 +1418,7 @@ export type SendAdminKeyByEmailPartnerResponse = Message<"auth.v1.SendAdminKeyBy
  * Use `create(SendAdminKeyByEmailPartnerResponseSchema)` to create a new message.
  */
 export const SendAdminKeyByEmailPartnerResponseSchema: GenMessage<SendAdminKeyByEmailPartnerResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 47);
+  messageDesc(file_auth_v1_users, 49);
 
 /**
  * The username to look up.
@@ -1360,7 +1439,7 @@ export type ExistsByUsernameRequest = Message<"auth.v1.ExistsByUsernameRequest">
  * Use `create(ExistsByUsernameRequestSchema)` to create a new message.
  */
 export const ExistsByUsernameRequestSchema: GenMessage<ExistsByUsernameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 48);
+  messageDesc(file_auth_v1_users, 50);
 
 /**
  * Whether it is taken.
@@ -1381,7 +1460,7 @@ export type ExistsByUsernameResponse = Message<"auth.v1.ExistsByUsernameResponse
  * Use `create(ExistsByUsernameResponseSchema)` to create a new message.
  */
 export const ExistsByUsernameResponseSchema: GenMessage<ExistsByUsernameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 49);
+  messageDesc(file_auth_v1_users, 51);
 
 /**
  * The nickname to look up.
@@ -1402,7 +1481,7 @@ export type ExistsByNicknameRequest = Message<"auth.v1.ExistsByNicknameRequest">
  * Use `create(ExistsByNicknameRequestSchema)` to create a new message.
  */
 export const ExistsByNicknameRequestSchema: GenMessage<ExistsByNicknameRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 50);
+  messageDesc(file_auth_v1_users, 52);
 
 /**
  * Whether it is taken.
@@ -1423,7 +1502,7 @@ export type ExistsByNicknameResponse = Message<"auth.v1.ExistsByNicknameResponse
  * Use `create(ExistsByNicknameResponseSchema)` to create a new message.
  */
 export const ExistsByNicknameResponseSchema: GenMessage<ExistsByNicknameResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 51);
+  messageDesc(file_auth_v1_users, 53);
 
 /**
  * The token to verify.
@@ -1444,7 +1523,7 @@ export type VerifyTokenRequest = Message<"auth.v1.VerifyTokenRequest"> & {
  * Use `create(VerifyTokenRequestSchema)` to create a new message.
  */
 export const VerifyTokenRequestSchema: GenMessage<VerifyTokenRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 52);
+  messageDesc(file_auth_v1_users, 54);
 
 /**
  * The introspection response of RFC 7662, with the claims of this service. An invalid token has only `active`.
@@ -1557,7 +1636,7 @@ export type VerifyTokenResponse = Message<"auth.v1.VerifyTokenResponse"> & {
  * Use `create(VerifyTokenResponseSchema)` to create a new message.
  */
 export const VerifyTokenResponseSchema: GenMessage<VerifyTokenResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 53);
+  messageDesc(file_auth_v1_users, 55);
 
 /**
  * The token to introspect.
@@ -1578,7 +1657,7 @@ export type IntrospectRequest = Message<"auth.v1.IntrospectRequest"> & {
  * Use `create(IntrospectRequestSchema)` to create a new message.
  */
 export const IntrospectRequestSchema: GenMessage<IntrospectRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 54);
+  messageDesc(file_auth_v1_users, 56);
 
 /**
  * The introspection response.
@@ -1600,7 +1679,7 @@ export type IntrospectResponse = Message<"auth.v1.IntrospectResponse"> & {
  * Use `create(IntrospectResponseSchema)` to create a new message.
  */
 export const IntrospectResponseSchema: GenMessage<IntrospectResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 55);
+  messageDesc(file_auth_v1_users, 57);
 
 /**
  * Empty.
@@ -1615,7 +1694,7 @@ export type GetServerMetadataRequest = Message<"auth.v1.GetServerMetadataRequest
  * Use `create(GetServerMetadataRequestSchema)` to create a new message.
  */
 export const GetServerMetadataRequestSchema: GenMessage<GetServerMetadataRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 56);
+  messageDesc(file_auth_v1_users, 58);
 
 /**
  * The metadata.
@@ -1637,7 +1716,7 @@ export type GetServerMetadataResponse = Message<"auth.v1.GetServerMetadataRespon
  * Use `create(GetServerMetadataResponseSchema)` to create a new message.
  */
 export const GetServerMetadataResponseSchema: GenMessage<GetServerMetadataResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 57);
+  messageDesc(file_auth_v1_users, 59);
 
 /**
  * Empty.
@@ -1652,7 +1731,7 @@ export type GetKeysRequest = Message<"auth.v1.GetKeysRequest"> & {
  * Use `create(GetKeysRequestSchema)` to create a new message.
  */
 export const GetKeysRequestSchema: GenMessage<GetKeysRequest> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 58);
+  messageDesc(file_auth_v1_users, 60);
 
 /**
  * The key set.
@@ -1673,7 +1752,7 @@ export type GetKeysResponse = Message<"auth.v1.GetKeysResponse"> & {
  * Use `create(GetKeysResponseSchema)` to create a new message.
  */
 export const GetKeysResponseSchema: GenMessage<GetKeysResponse> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 59);
+  messageDesc(file_auth_v1_users, 61);
 
 /**
  * One public key, in the fields of RFC 7517 and RFC 7518.
@@ -1736,7 +1815,7 @@ export type Key = Message<"auth.v1.Key"> & {
  * Use `create(KeySchema)` to create a new message.
  */
 export const KeySchema: GenMessage<Key> = /*@__PURE__*/
-  messageDesc(file_auth_v1_users, 60);
+  messageDesc(file_auth_v1_users, 62);
 
 /**
  * Sign-up, activation, sign-in and look-up of users, and changes of users to their own accounts.
@@ -1859,7 +1938,8 @@ export const Users: GenService<{
   /**
    * Exchanges a valid token for another one of its session, with a new `jti` and expiration time (`exp`). Protected. The former
    * token stays valid until it expires. A session is refreshed for 24 hours after a sign-in by password, for 1 hour after a
-   * sign-in by recovery, and no token of it outlasts this: then INVALID_TOKEN asks to log in again. Only the token of the sign-in
+   * sign-in by recovery, and no token of it outlasts this: then INVALID_TOKEN asks to log in again. A session that has refresh tokens is
+   * refused with INVALID_TOKEN. Only the token of the sign-in
    * itself lasts longer, where AUTH_TOKEN_TTL is longer, and so do those that it is exchanged for, until the same time.
    *
    * HTTP: GET /users/refresh
@@ -1871,6 +1951,24 @@ export const Users: GenService<{
     methodKind: "unary";
     input: typeof RefreshRequestSchema;
     output: typeof RefreshResponseSchema;
+  },
+  /**
+   * Begins the refresh tokens of a session, by which an app stays signed in: it exchanges each for an access token and the next one
+   * by OpenId.ExchangeToken. Protected: a token of Login or SignUp with `stay`, once a session. Within a minute, the same call gets
+   * the same refresh token again, because its answer may have been lost; later it ends the refresh tokens of the session, refuses
+   * with INVALID_GRANT, and the user is notified by e-mail. They end AUTH_SESSION_DAYS after the sign-in, and with whatever voids
+   * the tokens of the user. Refuses with ACCESS_DENIED other tokens, a ROLE_ADMIN, and all with AUTH_STRICT: their tokens are
+   * refreshed by Refresh alone.
+   *
+   * HTTP: POST /users/me/refreshtoken, at the base path only
+   * Errors: INVALID_GRANT (UNAUTHENTICATED), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
+   *
+   * @generated from rpc auth.v1.Users.CreateRefreshToken
+   */
+  createRefreshToken: {
+    methodKind: "unary";
+    input: typeof CreateRefreshTokenRequestSchema;
+    output: typeof CreateRefreshTokenResponseSchema;
   },
   /**
    * Returns a user. Protected: the user itself, an active ROLE_INSTITUTION for users of its active organization, an active

@@ -1,0 +1,104 @@
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Caller } from '../access/caller.js'
+import { isProvider, nameOf, noProvider } from '../access/provider.js'
+import type { SignIns } from '../access/sign-in.js'
+import { passwordSessionLength, type Tokens } from '../access/tokens.js'
+import type { OneTimeCodes } from '../access/totp.js'
+import type { OpenIdRpcs } from '../calls/context.js'
+import { clientLine, ownLine, type RefreshedSessions } from '../models/refreshed-session.js'
+import type { Services } from '../models/service.js'
+import type { Settings } from '../process/settings.js'
+import type { Call } from '../requests/call.js'
+import { refuse } from '../requests/refusal.js'
+import type { Grants } from './grants.js'
+import type { IdTokens } from './id-tokens.js'
+import { readRequest, refuseClient, withParameters } from './requests.js'
+
+/** Seconds for which a code is good. */
+const codeLife = 60
+
+const notActivated = 'Your account isn’t activated yet. Ask your organization for an activation key.'
+
+/** The RPCs of what a client asks for. */
+export function authorizeRpcs(deps: {
+  readonly services: Services
+  readonly grants: Grants
+  readonly idTokens: IdTokens
+  readonly refreshedSessions: RefreshedSessions
+  readonly signIns: SignIns
+  readonly oneTimeCodes: OneTimeCodes
+  readonly tokens: Tokens
+  readonly issuer: string
+  readonly settings: Pick<Settings, 'name' | 'sessionDays'>
+  readonly now: () => number
+}): Pick<OpenIdRpcs, 'checkAuthorization' | 'authorize'> {
+  const { services, grants, idTokens, refreshedSessions, signIns, oneTimeCodes, tokens, issuer: iss } = deps
+  const { settings, now } = deps
+
+  /** Checks the one-time code of an administrator who has enrolled, as an attempt. Returns whether the session has one now. */
+  async function proveSecond(
+    { user, session, enrolled }: Caller,
+    code: string | undefined,
+    call: Call,
+  ): Promise<boolean> {
+    if (!enrolled || session.second) return false
+    await using attempt = await signIns.begin('session.authorize', user.usernameKey, call)
+    const account = await attempt.pass(attempt.account?.id === user.id)
+    await oneTimeCodes.check(attempt, account, code, call)
+    await attempt.succeed()
+    return true
+  }
+
+  return {
+    async checkAuthorization({ authorization }) {
+      if (!isProvider(iss)) refuse(Reason.WRONG_STATE, { text: noProvider })
+      const request = authorization ?? refuseClient()
+      const { client, uri, error } = await readRequest(services, request)
+      const { state } = request
+      return {
+        issuer: iss,
+        registry: nameOf(iss, settings.name),
+        client: client.title || client.name,
+        errorLocation: error && withParameters(uri, { error, state, iss }),
+        loginRequiredLocation: withParameters(uri, { error: 'login_required', state, iss }),
+      }
+    },
+
+    async authorize({ authorization, oneTimeCode }, { caller, call }) {
+      if (!isProvider(iss)) refuse(Reason.WRONG_STATE, { text: noProvider })
+      const request = authorization ?? refuseClient()
+      const { client, uri, scope, error } = await readRequest(services, request)
+      const { state, nonce, codeChallenge: challenge, maxAge, idTokenHint } = request
+      if (error) return { location: withParameters(uri, { error, state, iss }) }
+      const { user, session } = caller
+      if ((await refreshedSessions.find(user.id, ownLine(session)))?.ended) refuse(Reason.INVALID_TOKEN)
+      if (!user.active) refuse(Reason.WRONG_STATE, { text: notActivated })
+      // A recovery ends in a new password before others learn of it.
+      if (session.method !== 'pwd') refuse(Reason.ACCESS_DENIED)
+      const hint = idTokenHint ? await idTokens.read(idTokenHint) : undefined
+      if (hint && hint.sub !== String(user.id)) refuse(Reason.SIGN_IN_AGAIN)
+      const length = scope.includes('offline_access') ? settings.sessionDays * 86_400 : passwordSessionLength
+      // With AUTH_TOKEN_TTL, the token of a sign-in can outlast what clients get of it.
+      if (now() / 1000 - session.startedAt >= Math.min(length, Number(maxAge || length))) refuse(Reason.SIGN_IN_AGAIN)
+      const proved = await proveSecond(caller, oneTimeCode, call)
+      const second = proved || session.second ? ['otp'] : []
+      const code = await grants.seal(
+        'code',
+        {
+          userId: user.id,
+          generation: user.tokenGeneration,
+          line: clientLine(session),
+          number: 0,
+          sid: session.id,
+          amr: [session.method, ...second],
+          authTime: session.startedAt,
+          ends: session.startedAt + length,
+          client: { service: client.id, uri, scope, nonce, challenge },
+        },
+        codeLife,
+      )
+      const token = proved ? await tokens.issue(user, { ...session, second: 'otp' }, { stay: true }) : undefined
+      return { location: withParameters(uri, { code, state, iss }), token }
+    },
+  }
+}
