@@ -1,5 +1,5 @@
 /**
- * The gateway owns the HTTP port of clients: JSON over HTTP for every row of `routes.ts`, and Connect and gRPC-Web for the
+ * The gateway owns the HTTP port of clients: JSON over HTTP for every row of `operations.ts`, and Connect and gRPC-Web for the
  * same services, all on one HTTP/1.1 port. It forwards every call to a Connect `Transport` and knows nothing else about the
  * services, which own permissions, validation and counts. Programs create it: `main.ts` as a separate process, and the
  * service for a gateway in its own process.
@@ -27,6 +27,7 @@ import { type Answer, createSend, type Exchange, type Log, type Outcome, textAns
 import { type Address, createListener, expectsContinue, listenerLimits, type Secure } from './listener.js'
 import { createGatewayMetrics } from './metrics.js'
 import { moveCredentials, oauthError } from './oauth.js'
+import { needsOfRpc, type Revision, type Route, routes, tellsNames, undocumented } from './operations.js'
 import { inPortuguese } from './portuguese.js'
 import {
   HttpError,
@@ -38,7 +39,6 @@ import {
   problemOfCode,
 } from './problem.js'
 import { createLookup, type Resource } from './router.js'
-import { needsOfRpc, type Revision, type Route, routes, tellsNames, undocumented } from './routes.js'
 import { createRpcs, forwardedHeaders, needsAt, timeoutOf } from './rpcs.js'
 import { createSignIn, refusedPage } from './sign-in/sign-in.js'
 import { createFileAnswer } from './static-file.js'

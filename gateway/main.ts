@@ -12,8 +12,8 @@ import { createStop, grace, pause, stopOnSignals } from '../server/process/stopp
 import { answerArguments } from '../server/process/usage.js'
 import { warnOfNode } from '../server/process/version.js'
 import { createGateway } from './http.js'
+import { readiness } from './operations.js'
 import { createRemoteTransport, maxStreams } from './remote.js'
-import { readiness } from './routes.js'
 
 const usage = `auth-gateway: HTTP without keys and database, in front of auth-server
 

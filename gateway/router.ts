@@ -1,4 +1,4 @@
-import { type Revision, type Route, revisions } from './routes.js'
+import { type Revision, type Route, revisions } from './operations.js'
 
 /** The resource of a path: an action for each method. */
 export interface Resource<Action> {

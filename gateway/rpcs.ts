@@ -25,8 +25,8 @@ import { traceHeaders, tracing } from '../server/observability/tracing.js'
 import { protocolCost } from '../server/policy/row.js'
 import { readTimeout } from '../server/requests/grpc-timeout.js'
 import type { Answer, Exchange, Log, Outcome } from './exchange.js'
+import { needsOfRpc, tellsNames } from './operations.js'
 import { HttpError, isAnswer, isUnreported } from './problem.js'
-import { needsOfRpc, tellsNames } from './routes.js'
 import { emptyBody, isGzip, readMessage } from './rpc-message.js'
 
 /** Options of the RPC handler. */

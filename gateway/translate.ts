@@ -19,9 +19,9 @@ import type { Turn } from '../server/requests/call.js'
 import { faultOfList, maxValues, maxWrongFields } from '../server/requests/input.js'
 import { type Body, parseJson } from './body.js'
 import { type Answer, textAnswer } from './exchange.js'
+import { organizationFields, type Revision, type Route } from './operations.js'
 import { adaptQuery, adaptSignUp, addRoles } from './predecessor-clients.js'
 import { HttpError } from './problem.js'
-import { organizationFields, type Revision, type Route } from './routes.js'
 
 /** The parts of a request that determine its message. */
 interface Input {

@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url'
 import { status } from '@grpc/grpc-js'
 import test, { type Assertions } from 'ava'
 import { definitions, withCode, withLastParagraphs } from '../gateway/openapi/rpc-comments.js'
-import { revisions, routes } from '../gateway/routes.js'
+import { revisions, routes } from '../gateway/operations.js'
 import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
@@ -330,7 +330,7 @@ test('each folder has a header that says what it owns', async t => {
     'server/forgotpasswords': 'index.ts',
     'server/jobs': 'maintenance.ts',
     'server/limits': 'index.ts',
-    'server/models': 'define-models.ts',
+    'server/models': 'index.ts',
     'server/observability': 'metrics.ts',
     'server/openid': 'index.ts',
     'server/outbox': 'index.ts',
@@ -368,7 +368,7 @@ test('every RPC has a row in the table of routes, except those that are gRPC onl
     t,
     rpcs.filter(name => !routed.includes(name)),
     ['auth.v1.Users.BatchGetUsers', 'auth.v1.Users.ListUsers', 'auth.v1.Users.VerifyToken', 'auth.v1.Changes.Poll'],
-    'Give the row of the RPC a path and gateway/routes.ts its parameters, or name the RPC here.',
+    'Give the row of the RPC a path and gateway/operations.ts its parameters, or name the RPC here.',
     'The RPC has a route: remove it here.',
   )
 })

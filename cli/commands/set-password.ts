@@ -1,7 +1,7 @@
 import type { Command } from '../command.js'
 import { explain, misuse } from '../exit-codes.js'
 import { askSecret, canAsk, readSecret } from '../terminal/ask.js'
-import { type Named, printUser, userName, withUser } from './users/name.js'
+import { type Named, printUser, userName, withUser } from './users/named-user.js'
 
 /** Adds `auth-admin users set-password`. */
 export function addSetPassword(users: Command): void {

@@ -7,7 +7,7 @@ import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { fileURLToPath } from 'node:url'
 import { readComments } from '../../dist/gateway/openapi/comments.js'
 import { createDocument } from '../../dist/gateway/openapi/document.js'
-import { revisions } from '../../dist/gateway/routes.js'
+import { revisions } from '../../dist/gateway/operations.js'
 import { version } from '../../dist/server/process/version.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))

@@ -5,9 +5,9 @@
 import { cp, mkdir, readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { definitions, revisions } from '../../dist/gateway/operations.js'
 import { renderReference, renderStart } from '../../dist/gateway/reference/page.js'
 import { locales } from '../../dist/gateway/reference/texts.js'
-import { definitions, revisions } from '../../dist/gateway/routes.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const pages = `${root}/dist/pages`

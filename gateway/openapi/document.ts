@@ -1,6 +1,6 @@
 /**
  * The OpenAPI 3.1 document of a revision. It owns nothing that it says: paths, parameters and results are those of
- * `routes.ts`, callers, reasons and limits those of the access policy, texts the comments in proto/ and an introduction. The
+ * `operations.ts`, callers, reasons and limits those of the access policy, texts the comments in proto/ and an introduction. The
  * build makes it (deploy/build/openapi.mjs).
  */
 
@@ -10,7 +10,7 @@ import { OpenId } from '../../proto/gen/auth/v1/openid_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Policy, Revision } from '../../server/policy/row.js'
 import { errorOf } from '../oauth.js'
-import { type Route, refusalsOf, routes, rowOf } from '../routes.js'
+import { type Route, refusalsOf, routes, rowOf } from '../operations.js'
 import { hideFields, isSecret } from '../translate.js'
 import { type Comments, firstSentence } from './comments.js'
 import { forHttp } from './http-texts.js'

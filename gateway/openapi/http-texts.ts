@@ -2,7 +2,7 @@
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { Health } from '../../proto/gen/grpc/health/v1/health_pb.js'
-import { routes } from '../routes.js'
+import { routes } from '../operations.js'
 import type { Comments } from './comments.js'
 
 /** RPCs by name, with method and path. */

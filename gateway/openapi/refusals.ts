@@ -2,8 +2,8 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { statusOf } from '../../server/requests/reasons.js'
 import { Refusal } from '../../server/requests/refusal.js'
+import { refusalsOf, routes } from '../operations.js'
 import { gatewayReasons, type Problem, problemDocument, problemOfReason } from '../problem.js'
-import { refusalsOf, routes } from '../routes.js'
 import { type Comments, firstSentence } from './comments.js'
 import type { Schema } from './schemas.js'
 

@@ -4,7 +4,7 @@ import { FeatureSet_FieldPresence } from '@bufbuild/protobuf/wkt'
 import { type OrganizationField, organizationFields as organization } from '../../server/rules/organization.js'
 import { type ProfileRow, profile } from '../../server/rules/profile.js'
 import { maxLengths } from '../../server/rules/sizes.js'
-import { organizationFields, type Revision } from '../routes.js'
+import { organizationFields, type Revision } from '../operations.js'
 import type { Comments } from './comments.js'
 
 /** A JSON Schema (2020-12). */

@@ -5,7 +5,7 @@
  */
 
 import { type Html, html } from '../html.js'
-import { definitions, type Revision, revisions } from '../routes.js'
+import { definitions, type Revision, revisions } from '../operations.js'
 import { callOf, toCurl } from './call.js'
 import { inline, markdown, paragraphs } from './markup.js'
 import { type Locale, localeNames, locales, type Texts, texts, translated } from './texts.js'

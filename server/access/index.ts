@@ -2,7 +2,7 @@
 // sealed tokens (seals.ts, administrator-session.ts), callers (caller.ts, administrator.ts, service-keys.ts), what a state keeps from (gate.ts)
 // and permissions (permissions.ts). limits/ counts failures, models/ stores counters and keys, passwords/ computes hashes.
 import type { Limits } from '../limits/index.js'
-import type { Models } from '../models/define-models.js'
+import type { Models } from '../models/index.js'
 import type { TokenIssuer } from '../models/token-issuer.js'
 import type { Log } from '../observability/log.js'
 import type { Hashing } from '../passwords/index.js'

@@ -13,6 +13,7 @@ import type { Call } from '../requests/call.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import { typedKey } from '../rules/names.js'
 import { advise } from '../rules/remedies.js'
+import type { Administrator } from './administrator.js'
 import type { Attempt } from './sign-in.js'
 
 /** Checks one-time codes. */
@@ -70,6 +71,23 @@ export function createOneTimeCodes(deps: {
       return true
     },
   }
+}
+
+/**
+ * Whether the codes are the administrator's own. If these are locked, refuses with ACCESS_DENIED: another administrator has
+ * to unlock them.
+ */
+export async function checkOwnCodes(
+  totpSecrets: Pick<TotpSecrets, 'failures'>,
+  administrator: Administrator,
+  userId: number,
+): Promise<boolean> {
+  if (administrator.user?.id !== userId) return false
+  if ((await totpSecrets.failures(userId))?.locked) {
+    const text = `Your one-time codes are locked. ${advise('unlock codes', { USER: userId })}`
+    refuse(Reason.ACCESS_DENIED, { text })
+  }
+  return true
 }
 
 // These texts reveal nothing new: CODE_NEEDED reveals a right password to a sign-in without a code, and a used code is of

@@ -2,7 +2,7 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs } from '../calls/context.js'
 import { describeDifference, type Migration, readMigrations } from '../database/migrate.js'
-import type { Models } from '../models/define-models.js'
+import type { Models } from '../models/index.js'
 import type { Settings } from '../process/settings.js'
 import { refuse } from '../requests/refusal.js'
 

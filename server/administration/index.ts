@@ -26,8 +26,8 @@ import { userDataRpcs } from './users/data.js'
 import { explainUser } from './users/explain.js'
 import { userReadRpcs } from './users/list.js'
 import { listLockouts } from './users/lockouts.js'
+import { userSupportRpcs } from './users/recovery.js'
 import { createChangeUser, userStateRpcs } from './users/state.js'
-import { userSupportRpcs } from './users/support.js'
 import { eraseUnactivatedUsers } from './users/unactivated.js'
 
 /**

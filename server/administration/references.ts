@@ -1,6 +1,6 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { References } from '../calls/pipeline.js'
-import type { Models } from '../models/define-models.js'
+import type { References } from '../calls/steps.js'
+import type { Models } from '../models/index.js'
 import { refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { nicknameKey, questionKey, usernameKey } from '../rules/names.js'

@@ -1,7 +1,7 @@
 // Secrets of users and organizations, for exports.
 
 import type { AdministrationRpcs } from '../calls/context.js'
-import type { Models } from '../models/define-models.js'
+import type { Models } from '../models/index.js'
 import type { Hashing } from '../passwords/index.js'
 import { wrongFields } from '../requests/wrong-fields.js'
 import { formatIds } from '../rules/id-ranges.js'

@@ -1,8 +1,8 @@
 import type { Administrator } from '../access/administrator.js'
-import type { CallersDeps } from '../calls/pipeline.js'
+import type { CallersDeps } from '../calls/steps.js'
 import type { Transaction } from '../database/database.js'
-import type { Models } from '../models/define-models.js'
 import type { Administered, NotifiedChange } from '../models/email.js'
+import type { Models } from '../models/index.js'
 import type { Settings } from '../process/settings.js'
 
 /** What was done to a user. */

@@ -3,10 +3,9 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../access/administrator.js'
 import type { Access } from '../access/index.js'
 import { provesFrom } from '../access/password-age.js'
-import { newTotpSecret, secondsToNextCode, totpStep, totpUri } from '../access/totp.js'
+import { checkOwnCodes, newTotpSecret, secondsToNextCode, totpStep, totpUri } from '../access/totp.js'
 import type { AdministrationRpcs } from '../calls/context.js'
-import type { Models } from '../models/define-models.js'
-import type { TotpSecrets } from '../models/totp-secret.js'
+import type { Models } from '../models/index.js'
 import type { User } from '../models/user.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
@@ -117,23 +116,6 @@ function passwordTooNew(time: string): string {
     `It signs in here with a one-time code, or from ${time} on.`,
     advise('set password here'),
   ].join(' ')
-}
-
-/**
- * Whether the codes are the administrator's own. If these are locked, refuses with ACCESS_DENIED: another administrator has
- * to unlock them.
- */
-export async function checkOwnCodes(
-  totpSecrets: Pick<TotpSecrets, 'failures'>,
-  administrator: Administrator,
-  userId: number,
-): Promise<boolean> {
-  if (administrator.user?.id !== userId) return false
-  if ((await totpSecrets.failures(userId))?.locked) {
-    const text = `Your one-time codes are locked. ${advise('unlock codes', { USER: userId })}`
-    refuse(Reason.ACCESS_DENIED, { text })
-  }
-  return true
 }
 
 /** The user of a session; on the database itself there is none. */

@@ -12,8 +12,8 @@ import {
 } from '../database/migrate.js'
 import { first, sql } from '../database/sql.js'
 import type { AuditEvent } from '../models/audit.js'
-import type { Registry } from '../models/define-models.js'
 import type { Receipt } from '../models/erasure.js'
+import type { Registry } from '../models/index.js'
 import { copied, describeTables, type Made } from './dump.js'
 import { decrypt, type Unlocked } from './envelope.js'
 import {

@@ -1,7 +1,7 @@
 // What the RPCs of a process are made of: what each folder below them offers.
 import type { Access } from '../access/index.js'
 import type { Limits } from '../limits/index.js'
-import type { Registry } from '../models/define-models.js'
+import type { Registry } from '../models/index.js'
 import type { Log } from '../observability/log.js'
 import type { Outbox } from '../outbox/index.js'
 import type { Hashing } from '../passwords/index.js'

@@ -2,7 +2,7 @@
 //
 // This folder owns calls: the transports, over gRPC (grpc.ts, peer.ts) and within the process for the gateway and the
 // command line (in-process.ts), the error details of a refusal (error-details.ts), the steps that apply the row of an RPC in
-// the access policy (pipeline.ts), and what an RPC gets of them (context.ts). The folders users/, forgotpasswords/, changes/
+// the access policy (steps.ts), and what an RPC gets of them (context.ts). The folders users/, forgotpasswords/, changes/
 // and administration/ implement the RPCs.
 
 import { create, type DescMethodUnary, type DescService, type Message, type MessageInitShape } from '@bufbuild/protobuf'

@@ -2,7 +2,7 @@
 // log seals the events that the feed consists of, models/change-feed.ts reads them, and policy/audit-actions.ts says which they
 // are.
 import type { ChangesRpcs } from '../calls/context.js'
-import type { Models } from '../models/define-models.js'
+import type { Models } from '../models/index.js'
 import type { FeedReader } from './feed-reader.js'
 import { poll } from './poll.js'
 

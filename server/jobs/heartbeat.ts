@@ -1,5 +1,5 @@
 import { performance } from 'node:perf_hooks'
-import type { Models } from '../models/define-models.js'
+import type { Models } from '../models/index.js'
 import type { Process } from '../models/process.js'
 import type { Log } from '../observability/log.js'
 import { startJob } from './job.js'

@@ -3,7 +3,7 @@
  * audit log (sealing.ts). Several replicas can run a step concurrently. Models own the statements of the steps.
  */
 import type { Transaction } from '../database/database.js'
-import type { Models } from '../models/define-models.js'
+import type { Models } from '../models/index.js'
 import { registryTag } from '../models/master-key.js'
 import { publishLead } from '../models/signing-key.js'
 import type { Log } from '../observability/log.js'

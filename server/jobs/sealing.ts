@@ -1,4 +1,4 @@
-import type { Models } from '../models/define-models.js'
+import type { Models } from '../models/index.js'
 import type { Log } from '../observability/log.js'
 import { startJob } from './job.js'
 

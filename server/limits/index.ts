@@ -2,7 +2,7 @@
 // (scheduler.ts) once, and the row of its RPC in the access policy sets its cost. Of attempts and other limited actions:
 // rate-limits.ts has the buckets of client addresses, wrong-activation-keys.ts the failures of users in a window, which models/
 // stores. passwords/ runs the hash threads behind the same fair queue.
-import type { Models } from '../models/define-models.js'
+import type { Models } from '../models/index.js'
 import { lockout } from '../policy/limits.js'
 import { createEmailRequests } from './email-requests.js'
 import { createKnownAccounts } from './known-accounts.js'

@@ -2,8 +2,8 @@
 // from texts (write-email.ts), and sends them (sender.ts) by a mail server or to files (transport.ts). models/ stores the
 // queue. No request waits for the outbox.
 import type { Transaction } from '../database/database.js'
-import type { Models } from '../models/define-models.js'
 import type { Notice, NotifiedUser } from '../models/email.js'
+import type { Models } from '../models/index.js'
 import type { Settings } from '../process/settings.js'
 import type { Call } from '../requests/call.js'
 import { chooseLocale as selectLocale } from '../requests/locale.js'

@@ -1,7 +1,7 @@
 // This folder owns the password policy (policy.ts), the stored form of passwords (hash.ts), and the threads that compute it
 // (pool.ts, threads.ts). limits/ orders their queue and counts failures.
 import { createLimits } from '../limits/index.js'
-import type { Models } from '../models/define-models.js'
+import type { Models } from '../models/index.js'
 import type { Settings } from '../process/settings.js'
 import { createPasswords } from './hash.js'
 import { createPool, type PoolOptions } from './pool.js'

@@ -1,7 +1,7 @@
 // This folder owns how users and organizations are added and changed, one or many: their forms (form.ts), their names
 // (names.ts), their accounts (registrar.ts, organizations.ts), and who becomes a member (membership.ts). Sign-up, own changes,
 // administration, imports and the installation use it. They know who may change what, and record the events; the models store.
-import type { Models } from '../models/define-models.js'
+import type { Models } from '../models/index.js'
 import { createPasswordPolicy } from '../passwords/policy.js'
 import type { Settings } from '../process/settings.js'
 import type { FormRules } from './form.js'

@@ -1,7 +1,7 @@
 import type { Access } from '../access/index.js'
 import { checkPasswordAge } from '../access/password-age.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { Models } from '../models/define-models.js'
+import type { Models } from '../models/index.js'
 import type { Outbox } from '../outbox/index.js'
 import { required } from '../requests/required-fields.js'
 

@@ -1,7 +1,7 @@
 import type { UsersRpcs } from '../calls/context.js'
 import type { Limits } from '../limits/index.js'
 import { tooManyAttempts } from '../limits/rate-limits.js'
-import type { Models } from '../models/define-models.js'
+import type { Models } from '../models/index.js'
 import type { Call } from '../requests/call.js'
 import { required } from '../requests/required-fields.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'

@@ -10,6 +10,7 @@ import { deleteMe } from './delete-me.js'
 import { deleteMyAnswers } from './delete-my-answers.js'
 import { emailRpcs } from './email.js'
 import { existsRpcs } from './exists.js'
+import { tokenRpcs } from './introspection.js'
 import { login } from './login.js'
 import { lookUpRpcs } from './look-ups.js'
 import { memberRpcs } from './members.js'
@@ -19,7 +20,6 @@ import { rotateProviderKey } from './provider-key.js'
 import { refresh } from './refresh.js'
 import { setUsername } from './rename.js'
 import { signUp } from './sign-up.js'
-import { tokenRpcs } from './tokens.js'
 
 /** Makes the RPCs of `Users` but for refresh tokens (openid/). */
 export function createUsersRpcs(parts: Parts): Omit<UsersRpcs, 'createRefreshToken'> {

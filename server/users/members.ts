@@ -3,7 +3,7 @@
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { Models } from '../models/define-models.js'
+import type { Models } from '../models/index.js'
 import type { Outbox } from '../outbox/index.js'
 import type { OpenPage } from '../requests/paging.js'
 import { required } from '../requests/required-fields.js'

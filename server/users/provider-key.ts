@@ -1,6 +1,6 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { Models } from '../models/define-models.js'
+import type { Models } from '../models/index.js'
 import type { Outbox } from '../outbox/index.js'
 import { refuse } from '../requests/refusal.js'
 import { toUserRecord } from './user-record.js'

@@ -1,7 +1,7 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Access } from '../access/index.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { Models } from '../models/define-models.js'
+import type { Models } from '../models/index.js'
 import { ownLine } from '../models/refreshed-session.js'
 import { refuse } from '../requests/refusal.js'
 

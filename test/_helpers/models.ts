@@ -2,7 +2,7 @@
 import { type Database, openDatabase, type Transaction } from '../../server/database/database.js'
 import type { AuditEvent } from '../../server/models/audit.js'
 import { createStoredKeys } from '../../server/models/data-key.js'
-import { defineModels, type Models } from '../../server/models/define-models.js'
+import { defineModels, type Models } from '../../server/models/index.js'
 import { attributesOfForm } from '../../server/registration/form.js'
 import type { Role } from '../../server/rules/roles.js'
 import { freshDatabase, type Teardown } from './database.js'

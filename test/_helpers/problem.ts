@@ -1,5 +1,5 @@
 import type { Assertions } from 'ava'
-import { type Route, refusalsOf } from '../../gateway/routes.js'
+import { type Route, refusalsOf } from '../../gateway/operations.js'
 import type { Answer } from './service.js'
 
 /** Every status that a request of a route may be answered with, as its row says. */

@@ -11,7 +11,7 @@ import {
 import { Client, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
 import test from 'ava'
 import fc from 'fast-check'
-import { type Route, routes } from '../../gateway/routes.js'
+import { type Route, routes } from '../../gateway/operations.js'
 import { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'

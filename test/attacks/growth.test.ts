@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { Agent, request } from 'node:http'
 import test from 'ava'
-import { routes } from '../../gateway/routes.js'
+import { routes } from '../../gateway/operations.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { createRequest, signUpForm } from '../_helpers/service.js'
 import { binaryShapes, jsonShapes, largestBody, pairShapes } from '../_helpers/shapes.js'

@@ -1,7 +1,7 @@
 /** Texts that are expensive to normalize, and malformed ones, in every text field of every RPC, over HTTP and gRPC. */
 import type { DescMessage, DescMethodUnary, MessageInitShape } from '@bufbuild/protobuf'
 import test, { type ExecutionContext } from 'ava'
-import { routes } from '../../gateway/routes.js'
+import { routes } from '../../gateway/operations.js'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { anyAddress, from } from '../_helpers/crowd.js'

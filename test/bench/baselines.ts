@@ -25,7 +25,7 @@ import bcrypt from 'bcrypt'
 import { UserSchema } from '../../proto/gen/auth/v1/records_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { openDatabase } from '../../server/database/database.js'
-import { defineModels } from '../../server/models/define-models.js'
+import { defineModels } from '../../server/models/index.js'
 import type { User } from '../../server/models/user.js'
 import { toUserRecord } from '../../server/users/user-record.js'
 

@@ -1,7 +1,7 @@
 /** Every operation of the published interface, in both revisions, with every status that it declares. */
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
-import { routes } from '../../gateway/routes.js'
+import { routes } from '../../gateway/operations.js'
 import { spawnGateway } from '../_helpers/apart.js'
 import { refused, statusesOf } from '../_helpers/problem.js'
 import {

@@ -5,7 +5,7 @@ import { request as open } from 'node:http'
 import { brotliCompressSync, deflateSync, gzipSync } from 'node:zlib'
 import test from 'ava'
 import pg from 'pg'
-import { routes } from '../../gateway/routes.js'
+import { routes } from '../../gateway/operations.js'
 import { toPortuguese } from '../../server/requests/portuguese.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import {

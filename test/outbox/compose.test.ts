@@ -1,8 +1,8 @@
 /** How queued e-mails are composed when they are due, because conditions may have changed. */
 import test, { type ExecutionContext } from 'ava'
 import { sql } from '../../server/database/sql.js'
-import type { Models } from '../../server/models/define-models.js'
 import type { EmailIntent } from '../../server/models/email.js'
+import type { Models } from '../../server/models/index.js'
 import { createComposer } from '../../server/outbox/compose.js'
 import { createQuotas } from '../../server/outbox/quotas.js'
 import { addUser, endsOrWaits, openModels, suspend } from '../_helpers/models.js'

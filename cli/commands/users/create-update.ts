@@ -18,7 +18,7 @@ import {
   readText,
 } from '../../terminal/ask.js'
 import { askEdits, askFields, checkOf, type Field, filled, type Values } from '../../terminal/form.js'
-import { type Named, printUser, readUser, userName, withUser } from './name.js'
+import { type Named, printUser, readUser, userName, withUser } from './named-user.js'
 import { askRole } from './state.js'
 
 function ofProfile(key: ProfileField): Field<ProfileField> {

@@ -8,7 +8,7 @@ import { confirmName } from '../../terminal/ask.js'
 import { camelCased, printFields, printJson, say } from '../../terminal/output.js'
 import { withProgress } from '../../terminal/progress.js'
 import { type ExportOptions, exportAll, withExport } from '../lists/export.js'
-import { type Named, readUser, userName, withUser } from './name.js'
+import { type Named, readUser, userName, withUser } from './named-user.js'
 
 /** Adds `auth-admin users export` and `erase`. */
 export function addUserData(users: Command): void {

@@ -6,7 +6,7 @@ import type { Command } from '../../command.js'
 import { readText, readTime } from '../../terminal/ask.js'
 import { printFields, printJson } from '../../terminal/output.js'
 import { type ListOptions, printPages } from '../../terminal/pages.js'
-import { type Named, userName, withUser } from './name.js'
+import { type Named, userName, withUser } from './named-user.js'
 import { statusOf, userList, userOutput } from './output.js'
 
 /** Adds `users list` and `users show`. */

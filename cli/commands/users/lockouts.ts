@@ -6,7 +6,7 @@ import type { Command } from '../../command.js'
 import { commandHere, type ServerOptions } from '../../contexts.js'
 import { inTerminalLanguage } from '../../terminal/language.js'
 import { printJson, printTable, say } from '../../terminal/output.js'
-import { type Named, readUser, userName, withUser } from './name.js'
+import { type Named, readUser, userName, withUser } from './named-user.js'
 import { userOutput } from './output.js'
 
 type Options = Named & ServerOptions & { readonly address?: string }

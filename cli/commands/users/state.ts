@@ -7,7 +7,7 @@ import type { Command } from '../../command.js'
 import { misuse } from '../../exit-codes.js'
 import { askChoice, askOrganization, canAsk, confirm, confirmName, readText } from '../../terminal/ask.js'
 import { printJson, say } from '../../terminal/output.js'
-import { changeConfirmed, type Named, printUser, readUser, withUser } from './name.js'
+import { changeConfirmed, type Named, printUser, readUser, withUser } from './named-user.js'
 
 type Confirmed = Named & { readonly confirm?: string }
 type Asked = Named & { readonly yes?: boolean }

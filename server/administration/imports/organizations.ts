@@ -2,8 +2,8 @@
 
 import type { ImportedOrganization } from '../../../proto/gen/auth/v1/administration_pb.js'
 import type { Transaction } from '../../database/database.js'
-import type { Models } from '../../models/define-models.js'
 import type { NotifiedChange } from '../../models/email.js'
+import type { Models } from '../../models/index.js'
 import type { NewOrganization, OrganizationDetails, OrganizationRow } from '../../models/organization.js'
 import type { Settings } from '../../process/settings.js'
 import type { Registration } from '../../registration/index.js'

@@ -5,7 +5,7 @@ import { Administration as AdministrationService } from '../../../proto/gen/auth
 import type { Access } from '../../access/index.js'
 import type { AdministrationRpcs } from '../../calls/context.js'
 import type { Audit } from '../../models/audit.js'
-import type { Models } from '../../models/define-models.js'
+import type { Models } from '../../models/index.js'
 import { lockout } from '../../policy/limits.js'
 import type { Settings } from '../../process/settings.js'
 import type { OpenPage } from '../../requests/paging.js'

@@ -3,7 +3,7 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { Administration as AdministrationService } from '../../../proto/gen/auth/v1/administration_pb.js'
 import type { AdministrationRpcs } from '../../calls/context.js'
-import type { Models } from '../../models/define-models.js'
+import type { Models } from '../../models/index.js'
 import { canonicalBlock } from '../../requests/client-address.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { wrongFields } from '../../requests/wrong-fields.js'

@@ -2,10 +2,11 @@
 // answers deleted.
 
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
+import { checkOwnCodes } from '../../access/totp.js'
 import type { AdministrationRpcs, Checked } from '../../calls/context.js'
 import { tooManyAttempts } from '../../limits/rate-limits.js'
 import { proofs } from '../../models/attempt.js'
-import type { Models } from '../../models/define-models.js'
+import type { Models } from '../../models/index.js'
 import type { Outbox } from '../../outbox/index.js'
 import type { Hashing } from '../../passwords/index.js'
 import { checkPassword } from '../../passwords/policy.js'
@@ -16,7 +17,6 @@ import { canonicalAddress } from '../../requests/client-address.js'
 import { refuse } from '../../requests/refusal.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
 import { changeBy } from '../security-notices.js'
-import { checkOwnCodes } from '../session.js'
 import { type ChangeUser, checkOpen } from './state.js'
 
 /** The RPCs that help a user. */

@@ -1,7 +1,7 @@
 import type { Access } from '../access/index.js'
 import { baseOf, endpointsOf } from '../access/provider.js'
 import type { UsersRpcs } from '../calls/context.js'
-import type { Models } from '../models/define-models.js'
+import type { Models } from '../models/index.js'
 import { required } from '../requests/required-fields.js'
 
 /** The RPCs that check and revoke tokens, and publish what verifies them. */
