@@ -36,9 +36,6 @@ export interface Standing {
 /** The reader of a user's data: administrators, or the user itself, who gets no data of other people. */
 type Reader = 'administrator' | 'owner'
 
-/** Reads the stored data of a user. */
-export type UserData = ReturnType<typeof createUserData>
-
 /** The position of an event in the audit log: its id if it is sealed, or its sequence number if it is staged. */
 export type EventPlace = { readonly id: string } | { readonly seq: string }
 

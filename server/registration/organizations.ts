@@ -45,9 +45,6 @@ export function readOrganization(
   return { wrong, details: Object.fromEntries(details) }
 }
 
-/** The registrar of organizations. */
-export type OrganizationRegistrar = ReturnType<typeof createOrganizationRegistrar>
-
 /** Creates the registrar of the organizations of a database. */
 export function createOrganizationRegistrar(deps: {
   readonly organizations: Organizations

@@ -44,9 +44,6 @@ function changedFields(user: User, fields: readonly ProfileField[], texts: FormT
   })
 }
 
-/** The registrar of users. */
-export type Registrar = ReturnType<typeof createRegistrar>
-
 /** Creates the registrar of the users of a database. */
 export function createRegistrar(deps: {
   readonly users: Users
