@@ -232,7 +232,8 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
       const subjects = counters(beginning)
       const [inner, outer] = networkKeys(address)
       const ofBucket = counterKeys.address('failures', address)
-      const id = sql`id`
+      // No user has the id 0: an unknown user's networks are looked up, too, so that the time is the same.
+      const id = sql`coalesce(id, 0)`
       const full = sql`CASE WHEN ${failed} >= ${max}::int THEN 'failures' WHEN ${failed} + ${inFlight} >= ${max} THEN 'attempts' END`
       type Row = Account &
         Omit<AttemptStart, 'account' | 'counter'> & { id: number | null; place: keyof typeof subjects }
@@ -283,14 +284,14 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
     /**
      * Counts a failed attempt, also in the bucket of its client address, and ends it if it is counted as in flight. Records
      * the events for the user, each once in a window. It records no event without `userId` or, like `succeed` and `record`,
-     * for a user that has been erased. Returns the level of the bucket.
+     * for a user that has been erased; the statement waits for the disk as if it did. Returns the level of the bucket.
      */
     async fail(
       { subject, account }: Counter,
       { max, seconds, first, last }: Failures,
       { userId, address, bucket }: { userId: number | undefined; address: string; bucket: BucketLimit },
     ): Promise<number> {
-      const [firstEvent, lastEvent] = userId === undefined ? [null, null] : [stamped(first), stamped(last)]
+      const [firstEvent, lastEvent] = [first, last].map(stamped)
       // The row may be missing: a row whose attempts were in flight for too long is pruned. As in the next two statements, each
       // part reads from the previous part, which fixes the order of locks: the count, the user, the rest. An erasure locks the
       // user first, but permits FOR KEY SHARE until it ends. Only an event waits for the disk.
@@ -301,7 +302,7 @@ export function createAttempts(database: Database, audit: Pick<Audit, 'stamp'>, 
         ), relaxed AS MATERIALIZED (
           SELECT set_config('synchronous_commit', 'off', true) FROM due WHERE event IS NULL
         ), present AS MATERIALIZED (
-          SELECT FROM users WHERE id = ${userId} AND (SELECT count(*) FROM relaxed) = 0 FOR KEY SHARE
+          SELECT FROM users WHERE id = ${userId ?? null} AND (SELECT count(*) FROM relaxed) = 0 FOR KEY SHARE
         ), recorded AS MATERIALIZED (
           SELECT audit_append(event)::text AS done FROM due WHERE EXISTS (SELECT FROM present)
         ), added AS (

@@ -16,7 +16,7 @@ export const withBalancer = testWith('haproxy', spawnSync('haproxy', ['-v']).sta
 export async function startHaproxy(t: Teardown, ports: readonly number[]): Promise<string> {
   const port = await freePort()
   const file = join(await temporaryFolder(t), 'haproxy.cfg')
-  const servers = ports.map(each => `  server s${each} 127.0.0.1:${each} check inter 1s fall 3 rise 1`)
+  const servers = ports.map(each => `  server s${each} 127.0.0.1:${each} check inter 1s fall 2 rise 1`)
   await writeFile(
     file,
     `defaults
