@@ -8,9 +8,9 @@ import { waitFor } from './wait.js'
 
 type Request = TestService['request']
 
-/** Logs the administrator in, and returns the token. */
-export async function login(request: Request): Promise<string> {
-  const { status, text } = await request('POST', '/users/login', { body: { username: 'admin', password } })
+/** Logs a user in, by default the administrator, and returns the token. */
+export async function login(request: Request, username = 'admin'): Promise<string> {
+  const { status, text } = await request('POST', '/users/login', { body: { username, password } })
   if (status !== 200) throw new Error(`${status} ${text}`)
   return text
 }
@@ -41,7 +41,7 @@ const pause = 100
  * Repeats a call in 16 loops, until `end` or the end of the test; `statuses` holds the status of each answer. A trusted proxy
  * would name a network for each loop in its headers.
  */
-function load(t: Teardown, call: (headers: Readonly<Record<string, string>>) => Promise<Answer>) {
+export function load(t: Teardown, call: (headers: Readonly<Record<string, string>>) => Promise<Answer>) {
   const statuses: number[] = []
   const reasons = new Set<string>()
   let slowest = 0
