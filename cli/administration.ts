@@ -1,7 +1,7 @@
 // The connection to Administration: remote, by a context that `auth-admin login` made, or local, on the database itself.
 import type { Client, Transport } from '@connectrpc/connect'
 import type { AdministeredUser, Administration } from '../proto/gen/auth/v1/administration_pb.js'
-import type { AdministrationPolicy } from '../server/policy/row.js'
+import type { AdministrationPolicy } from '../server/policy/policy.js'
 import type { NamedContext, ServerOptions } from './contexts.js'
 import { explain } from './exit-codes.js'
 import { type Opening, openSession } from './local.js'

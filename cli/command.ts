@@ -1,7 +1,7 @@
 /** A command of `auth-admin`: that of commander, with what many commands have in common as methods to chain. */
 import { Option, Command as Plain } from 'commander'
 import { administrationPolicies } from '../server/policy/administration.js'
-import type { AdministrationPolicy } from '../server/policy/row.js'
+import type { AdministrationPolicy } from '../server/policy/policy.js'
 import { type Api, administer, type GlobalOptions } from './administration.js'
 import { flagOf, readReference } from './arguments.js'
 import { misuse } from './exit-codes.js'

@@ -81,7 +81,7 @@ export async function openSession(opening: Opening = {}) {
       await local.close()
     })
   try {
-    if (installed) await explainingRights(local.registry.database, local.registry.masterKey.load)
+    if (installed) await explainingRights(local.registry.database, local.registry.dataKeys.load)
     // `actor` is for the audit log: `cli:<system user>@<host>`.
     return { ...local, settings, actor, seal, close }
   } catch (error) {

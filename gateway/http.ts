@@ -1,5 +1,5 @@
 /**
- * The gateway owns the HTTP port of clients: JSON over HTTP for every row of `operations.ts`, and Connect and gRPC-Web for the
+ * The gateway owns the HTTP port of clients: JSON over HTTP for every route of `operations.ts`, and Connect and gRPC-Web for the
  * same services, all on one HTTP/1.1 port. It forwards every call to a Connect `Transport` and knows nothing else about the
  * services, which own permissions, validation and counts. Programs create it: `main.ts` as a separate process, and the
  * service for a gateway in its own process.

@@ -1,5 +1,5 @@
 /**
- * The HTTP interface as one table: paths, callers and reasons are those of the access policy. `router.ts` finds the row of a
+ * The HTTP interface as one table: paths, callers and reasons are those of the access policy. `router.ts` finds the route of a
  * request, `translate.ts` converts the request to the RPC's message and the answer back.
  */
 
@@ -17,7 +17,14 @@ import {
 import { changesPolicies } from '../server/policy/changes.js'
 import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
 import { openIdPolicies } from '../server/policy/openid.js'
-import { type HttpPath, needsOf, type Policy, type ReasonName, type Revision, reasonsOf } from '../server/policy/row.js'
+import {
+  type HttpPath,
+  needsOf,
+  type Policy,
+  type ReasonName,
+  type Revision,
+  reasonsOf,
+} from '../server/policy/policy.js'
 import { usersPolicies } from '../server/policy/users.js'
 import { statusOf } from '../server/requests/reasons.js'
 import type { Credentials } from './oauth.js'
@@ -317,8 +324,8 @@ const files: readonly Route[] = [
   ...definitions.map(path => ({ ...file, path, file: `#pages${path}`, mediaType: 'text/plain; charset=utf-8' })),
 ]
 
-/** The rows of each service for clients. */
-const rows: ReadonlyMap<unknown, Readonly<Record<string, Policy>>> = new Map<unknown, Record<string, Policy>>([
+/** The policies of each service for clients. */
+const policies: ReadonlyMap<unknown, Readonly<Record<string, Policy>>> = new Map<unknown, Record<string, Policy>>([
   [Users, usersPolicies],
   [ForgotPasswords, forgotPasswordsPolicies],
   [Changes, changesPolicies],
@@ -351,31 +358,31 @@ export const undocumented: readonly Route[] = [
 /** Every operation of both revisions, then those that exist only at `/`. */
 export const routes: readonly Route[] = [
   ...operations.map(operation => {
-    const row = rowOf(operation.rpc)
-    const { caller, http } = row
-    if (!http) throw new Error(`The row of ${operation.rpc.name} has no path.`)
+    const policy = policyOf(operation.rpc)
+    const { caller, http } = policy
+    if (!http) throw new Error(`The policy of ${operation.rpc.name} has no path.`)
     // A client of OAuth 2.0 is itself a page of another site, and what it sends has its credentials.
     const ownPagesOnly = http.method !== 'GET' && !operation.credentials
-    return { ...http, protected: caller !== 'anyone', ownPagesOnly, refusals: reasonsOf(row), ...operation }
+    return { ...http, protected: caller !== 'anyone', ownPagesOnly, refusals: reasonsOf(policy), ...operation }
   }),
   ...probes,
   ...files,
 ]
 
-/** The row of an RPC for clients. */
-export function rowOf({ parent, localName }: DescMethodUnary): Policy {
-  return rows.get(parent)![localName]!
+/** The policy of an RPC for clients. */
+export function policyOf({ parent, localName }: DescMethodUnary): Policy {
+  return policies.get(parent)![localName]!
 }
 
-/** What an RPC needs of the scheduler; the health check has no row. */
+/** What an RPC needs of the scheduler; the health check has no policy. */
 export function needsOfRpc(rpc: DescMethodUnary): ReturnType<typeof needsOf> {
-  return needsOf(rpc === Health.method.check ? { limits: [] } : rowOf(rpc))
+  return needsOf(rpc === Health.method.check ? { limits: [] } : policyOf(rpc))
 }
 
 /** Whether an RPC tells everyone which names are taken. */
 export function tellsNames(rpc: DescMethodUnary): boolean {
   if (rpc === Health.method.check) return false
-  const { caller, limits } = rowOf(rpc)
+  const { caller, limits } = policyOf(rpc)
   return caller === 'anyone' && (limits as readonly string[]).includes('lookUps')
 }
 

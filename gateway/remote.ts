@@ -29,7 +29,7 @@ import { Health } from '../proto/gen/grpc/health/v1/health_pb.js'
 import { turnKey } from '../server/limits/scheduler.js'
 import { inSpan, SpanKind, traceHeaders, tracing } from '../server/observability/tracing.js'
 import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
-import type { Policy } from '../server/policy/row.js'
+import type { Policy } from '../server/policy/policy.js'
 import { usersPolicies } from '../server/policy/users.js'
 
 /** Options of the transport. */
@@ -75,8 +75,10 @@ const waiting: ReadonlySet<DescMethodUnary> = new Set([
   ...hashing(ForgotPasswords.method, forgotPasswordsPolicies),
 ])
 
-function hashing(methods: object, rows: Readonly<Record<string, Policy>>): DescMethodUnary[] {
-  return Object.entries(methods).flatMap(([name, method]) => (rows[name]?.limits.includes('hashing') ? [method] : []))
+function hashing(methods: object, policies: Readonly<Record<string, Policy>>): DescMethodUnary[] {
+  return Object.entries(methods).flatMap(([name, method]) =>
+    policies[name]?.limits.includes('hashing') ? [method] : [],
+  )
 }
 
 /** The service config (gRPC proposals A2 and A6). Half of 1,000 lost calls may be retried, and as many as are answered. */

@@ -1,4 +1,4 @@
-// What the service is made of: the parts of each folder, the RPCs behind their rows, and the calls of each endpoint. The service
+// What the service is made of: the parts of each folder, the RPCs behind their policies, and the calls of each endpoint. The service
 // (service.ts) and the command line on the database itself (local-application.ts) both make it here. It starts nothing and
 // listens nowhere.
 import { Administration } from '../proto/gen/auth/v1/administration_pb.js'
@@ -55,17 +55,17 @@ export function createApplication(deps: ApplicationDeps) {
   const openId = createOpenId(parts)
   const feedReader = createFeedReader(registry.changeFeed)
 
-  const rows = { ...parts, references, notifyConcerned }
+  const binding = { ...parts, references, notifyConcerned }
   const { signIn, ...byAdministrators } = administrationPolicies
   const ofAdministration = [
-    ...bindRpcs(rows, Administration, { signIn }, rpcs),
-    ...bindAdministration(rows, Administration, byAdministrators, rpcs),
+    ...bindRpcs(binding, Administration, { signIn }, rpcs),
+    ...bindAdministration(binding, Administration, byAdministrators, rpcs),
   ]
   const forClients: CallsDeps['services'] = [
-    [Users, bindRpcs(rows, Users, usersPolicies, { ...createUsersRpcs(parts), ...openId.ofUsers })],
-    [ForgotPasswords, bindRpcs(rows, ForgotPasswords, forgotPasswordsPolicies, createForgotPasswordsRpcs(parts))],
-    [OpenId, bindRpcs(rows, OpenId, openIdPolicies, openId.rpcs)],
-    [Changes, bindRpcs(rows, Changes, changesPolicies, createChangesRpcs(registry, feedReader))],
+    [Users, bindRpcs(binding, Users, usersPolicies, { ...createUsersRpcs(parts), ...openId.ofUsers })],
+    [ForgotPasswords, bindRpcs(binding, ForgotPasswords, forgotPasswordsPolicies, createForgotPasswordsRpcs(parts))],
+    [OpenId, bindRpcs(binding, OpenId, openIdPolicies, openId.rpcs)],
+    [Changes, bindRpcs(binding, Changes, changesPolicies, createChangesRpcs(registry, feedReader))],
   ]
   const { serviceKeys, keyring } = access
   const administration: CallsDeps['services'] = [[Administration, ofAdministration]]

@@ -6,8 +6,8 @@ import { randomInt } from 'node:crypto'
 import { lstat, rm } from 'node:fs/promises'
 import { checkMigrations, dueMigrations, migrate, readMigrations } from './database/migrate.js'
 import type { AuditEvent } from './models/audit.js'
+import { registryTag } from './models/data-key.js'
 import type { Registry } from './models/index.js'
-import { registryTag } from './models/master-key.js'
 import { publishLead, rotateAfter } from './models/signing-key.js'
 import { issuerObject, type TokenIssuer } from './models/token-issuer.js'
 import type { Registration } from './models/user-batch.js'
@@ -82,16 +82,16 @@ export async function install(
   actor: string,
   onLocked?: () => void,
 ): Promise<Installation> {
-  const { database, masterKey, users, questions, signingKeys, tokenIssuers, audit } = registry
+  const { database, dataKeys, users, questions, signingKeys, tokenIssuers, audit } = registry
   const migrations =
     settings.migrate === 'on' ? await migrate(database, onLocked && { onLocked }) : await refusePending(database)
   await database.prepareSessions()
   // Before any change: a process with other settings changes nothing.
   const before = await tokenIssuers.find()
   checkIssuer(before ?? firstIssuer(settings), settings)
-  if (!(await masterKey.find()))
+  if (!(await dataKeys.find()))
     await database.transact(async t => {
-      if (!(await masterKey.install(t))) return
+      if (!(await dataKeys.install(t))) return
       await audit.install(t)
       await audit.append({ action: 'data-keys.add', outcome: 'ok', actor }, t)
     })
@@ -126,7 +126,7 @@ export async function install(
       events.push({ ...event('user.add', 'default-administrator'), subject_id: id })
       made = true
       // Once, even if the transaction is repeated.
-      if (random) file ??= await keep(settings.dataDir, registryTag(masterKey), random)
+      if (random) file ??= await keep(settings.dataDir, registryTag(dataKeys), random)
     }
     for (const each of events) await audit.append(each, t)
     return { signingKey, questions: fresh.length, made, tokens }
@@ -238,11 +238,11 @@ async function keep(dataDir: string, registry: string, password: string): Promis
  * set since, or the file is of another registry.
  */
 export async function findKeptPassword(
-  { masterKey, users, userBatches }: Pick<Registry, 'masterKey' | 'users' | 'userBatches'>,
+  { dataKeys, users, userBatches }: Pick<Registry, 'dataKeys' | 'users' | 'userBatches'>,
   { dataDir, adminUsername }: Pick<Settings, 'dataDir' | 'adminUsername'>,
   passwords: Pick<Passwords, 'verify'>,
 ): Promise<string | undefined> {
-  for (const file of adminPasswordFiles(dataDir, registryTag(masterKey))) {
+  for (const file of adminPasswordFiles(dataDir, registryTag(dataKeys))) {
     const text = await readPrivateFile(file).catch(() => undefined)
     if (text === undefined) continue
     const user = await users.byUsername(usernameKey(adminUsername.trim()))

@@ -13,7 +13,7 @@ import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { administrationPolicies } from '../server/policy/administration.js'
 import { changesPolicies } from '../server/policy/changes.js'
 import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
-import { type Policy, reasonsOf, sharedReasons } from '../server/policy/row.js'
+import { type Policy, reasonsOf, sharedReasons } from '../server/policy/policy.js'
 import { usersPolicies } from '../server/policy/users.js'
 import { statusOf } from '../server/requests/reasons.js'
 import { Refusal } from '../server/requests/refusal.js'
@@ -335,7 +335,7 @@ test('each folder has a header that says what it owns', async t => {
     'server/openid': 'index.ts',
     'server/outbox': 'index.ts',
     'server/passwords': 'index.ts',
-    'server/policy': 'row.ts',
+    'server/policy': 'policy.ts',
     'server/process': 'settings.ts',
     'server/registration': 'index.ts',
     'server/requests': 'call.ts',
@@ -358,7 +358,7 @@ test('each folder has a header that says what it owns', async t => {
   }
 })
 
-test('every RPC has a row in the table of routes, except those that are gRPC only', t => {
+test('every RPC has a route, except those that are gRPC only', t => {
   const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods].map(
     ({ parent, name }) => `${parent.typeName}.${name}`,
   )
@@ -368,7 +368,7 @@ test('every RPC has a row in the table of routes, except those that are gRPC onl
     t,
     rpcs.filter(name => !routed.includes(name)),
     ['auth.v1.Users.BatchGetUsers', 'auth.v1.Users.ListUsers', 'auth.v1.Users.VerifyToken', 'auth.v1.Changes.Poll'],
-    'Give the row of the RPC a path and gateway/operations.ts its parameters, or name the RPC here.',
+    'Give the policy of the RPC a path and gateway/operations.ts its parameters, or name the RPC here.',
     'The RPC has a route: remove it here.',
   )
 })
@@ -388,23 +388,23 @@ test('every word of a path under /users is a reserved username, in any spelling,
   }
 })
 
-test('a row of the access policy lists each of its specific reasons once, and no shared one', t => {
-  for (const rows of [usersPolicies, forgotPasswordsPolicies, changesPolicies, administrationPolicies]) {
-    for (const [rpc, policy] of Object.entries<Policy>(rows)) {
+test('the policy of an RPC lists each of its specific reasons once, and no shared one', t => {
+  for (const policies of [usersPolicies, forgotPasswordsPolicies, changesPolicies, administrationPolicies]) {
+    for (const [rpc, policy] of Object.entries<Policy>(policies)) {
       const all = reasonsOf(policy)
-      t.is(new Set(all).size, all.length, `Leave out of the row of ${rpc} what reasonsOf adds by itself.`)
+      t.is(new Set(all).size, all.length, `Leave out of the policy of ${rpc} what reasonsOf adds by itself.`)
     }
   }
   for (const route of routes) t.true(statusesOf(route).size > 1)
 })
 
-test('the comment of an RPC names the scopes with which its row permits services', async t => {
-  for (const [name, service, rows] of definitions) {
+test('the comment of an RPC names the scopes with which its policy permits services', async t => {
+  for (const [name, service, policies] of definitions) {
     const text = await readFile(join(root, `proto/auth/v1/${name}.proto`), 'utf8')
     // Administration names its scopes once, for all RPCs.
     const head = /(?:^\/\/.*\n)*(?=^service )/m.exec(text)![0]
     for (const rpc of service.methods) {
-      const policy = rows[rpc.localName]!
+      const policy = policies[rpc.localName]!
       const scopes = 'scopes' in policy ? policy.scopes : 'scope' in policy ? [policy.scope].flat() : []
       const comment = new RegExp(`(?:  //.*\\n)*(?=  rpc ${rpc.name}\\()`).exec(text)![0]
       for (const scope of scopes ?? []) {
@@ -416,10 +416,10 @@ test('the comment of an RPC names the scopes with which its row permits services
 })
 
 test('the last paragraph of an RPC’s comment has its path and the codes of its reasons; `npm run docs` writes it', async t => {
-  for (const [name, service, rows] of definitions) {
+  for (const [name, service, policies] of definitions) {
     const text = await readFile(join(root, `proto/auth/v1/${name}.proto`), 'utf8')
     t.true(
-      withLastParagraphs(text, service, rows) === text,
+      withLastParagraphs(text, service, policies) === text,
       `Run \`npm run docs\`: proto/auth/v1/${name}.proto is behind.`,
     )
     if (/^(users|administration)$/.test(name))
@@ -445,7 +445,7 @@ test('only RPCs that begin a session look up their caller or open a change thems
     t,
     found,
     ['server/users/sign-up.ts'],
-    'Use `caller` and `transact` of the context: they apply the row of the RPC.',
+    'Use `caller` and `transact` of the context: they apply the policy of the RPC.',
     'The file no longer does so: remove it here.',
   )
 })

@@ -46,7 +46,7 @@ Examples:
         const key = await chooseKey(options.newKeyFile)
         const rotate = () =>
           change(async t => {
-            await registry.masterKey.rotate(key, t)
+            await registry.dataKeys.rotate(key, t)
             return { result: undefined, event: { action: 'master-key.rotate' } }
           })
         await withProgress('Wrapping the data keys', rotate)

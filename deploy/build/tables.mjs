@@ -3,7 +3,7 @@ import { readFile } from 'node:fs/promises'
 import { ScalarType } from '@bufbuild/protobuf'
 import { createGatewayMetrics } from '../../dist/gateway/metrics.js'
 import { firstSentence } from '../../dist/gateway/openapi/comments.js'
-import { routes, rowOf } from '../../dist/gateway/operations.js'
+import { policyOf, routes } from '../../dist/gateway/operations.js'
 import { gatewayReasons } from '../../dist/gateway/problem.js'
 import { Reason } from '../../dist/proto/gen/auth/v1/reason_pb.js'
 import { createMetrics } from '../../dist/server/observability/metrics.js'
@@ -50,7 +50,7 @@ export function endpoints(isExtension) {
     .map(route => {
       const { method, path, rpc, revisions } = route
       const only = revisions?.length === 1 ? `, ${revisions[0]} only` : ''
-      return [code(`${method} ${path}`) + only, rpc.name, callersOf(rowOf(rpc)), resultOf(route)]
+      return [code(`${method} ${path}`) + only, rpc.name, callersOf(policyOf(rpc)), resultOf(route)]
     })
   return table(['request', 'RPC', 'permitted callers', 'result'], rows)
 }

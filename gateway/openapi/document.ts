@@ -8,9 +8,9 @@ import { type DescField, type JsonValue, ScalarType } from '@bufbuild/protobuf'
 import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { OpenId } from '../../proto/gen/auth/v1/openid_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import type { Policy, Revision } from '../../server/policy/row.js'
+import type { Policy, Revision } from '../../server/policy/policy.js'
 import { errorOf } from '../oauth.js'
-import { type Route, refusalsOf, routes, rowOf } from '../operations.js'
+import { policyOf, type Route, refusalsOf, routes } from '../operations.js'
 import { hideFields, isSecret } from '../translate.js'
 import { type Comments, firstSentence } from './comments.js'
 import { forHttp } from './http-texts.js'
@@ -146,69 +146,70 @@ function operationOf(route: Route, context: Context): Schema {
   const isRpc = rpc !== undefined && given === undefined
   const comment = isRpc ? withoutLastParagraph(comments.get(`${rpc.parent.typeName}.${rpc.name}`)) : given
   if (!comment) throw new Error(`${method} ${path} has no description.`)
-  const row = isRpc ? rowOf(rpc) : undefined
+  const policy = isRpc ? policyOf(rpc) : undefined
   const parameters = parametersOf(route, context)
   const body = bodyOf(route, context)
   return {
     operationId: isRpc ? rpc.localName : path.replace(/\W/g, ''),
     tags: [isRpc ? rpc.parent.name.toLowerCase() : 'gateway'],
     summary: firstSentence(comment).replace(/\.$/, ''),
-    description: [comment, ...(row ? remarksOf(row, comment) : [])].join('\n\n'),
+    description: [comment, ...(policy ? remarksOf(policy, comment) : [])].join('\n\n'),
     ...(revisions?.length === 0 && { servers: [{ url: '/' }] }),
-    security: row ? securityOf(row, route) : [],
+    security: policy ? securityOf(policy, route) : [],
     ...(parameters.length > 0 && { parameters }),
     ...(body && { requestBody: body }),
     responses: responsesOf(route, context),
-    ...(row && { 'x-rpc': `${rpc!.parent.typeName}.${rpc!.name}`, 'x-limits': row.limits }),
+    ...(policy && { 'x-rpc': `${rpc!.parent.typeName}.${rpc!.name}`, 'x-limits': policy.limits }),
   }
 }
 
-/** Callers, unless the comment names them, and limits of a row, in Markdown. */
-function remarksOf(row: Policy, comment: string): string[] {
-  const counted = row.limits.map(describeLimit)
+/** Callers, unless the comment names them, and limits of a policy, in Markdown. */
+function remarksOf(policy: Policy, comment: string): string[] {
+  const counted = policy.limits.map(describeLimit)
   const isNamed = /\b(Protected:|Only for services|Open to all callers)/.test(comment)
   return [
-    ...(isNamed ? [] : [`Callers: ${callersOf(row)}.`]),
+    ...(isNamed ? [] : [`Callers: ${callersOf(policy)}.`]),
     ...(counted.length > 0 ? [`Limits: ${counted.join('; ')}.`] : []),
-    ...(row.strict ? [`With AUTH_STRICT, every permitted caller is refused with ${row.strict}.`] : []),
+    ...(policy.strict ? [`With AUTH_STRICT, every permitted caller is refused with ${policy.strict}.`] : []),
   ]
 }
 
 /** Who may call an RPC, in words. */
-function callersOf(row: Policy): string {
-  switch (row.caller) {
+function callersOf(policy: Policy): string {
+  switch (policy.caller) {
     case 'anyone':
       return 'everyone'
     case 'service':
-      return `a service with the scope ${[row.scope]
+      return `a service with the scope ${[policy.scope]
         .flat()
         .map(scope => `\`${scope}\``)
         .join(' or ')}`
     case 'administrator':
-      return ['an active ROLE_ADMIN', ...(row.scopes ?? []).map(scope => `a service with the scope \`${scope}\``)].join(
-        '; ',
-      )
+      return [
+        'an active ROLE_ADMIN',
+        ...(policy.scopes ?? []).map(scope => `a service with the scope \`${scope}\``),
+      ].join('; ')
     case 'user':
     case 'user or service':
       return [
-        row.own === 'every role' ? 'the user itself' : '',
-        row.own === 'ROLE_INSTITUTION' ? 'a ROLE_INSTITUTION for itself' : '',
-        row.institution ? `an active ROLE_INSTITUTION for ${row.institution}` : '',
-        row.administrator ? `an active ROLE_ADMIN for ${row.administrator}` : '',
-        'scope' in row ? `a service with the scope \`${row.scope}\` for any user` : '',
+        policy.own === 'every role' ? 'the user itself' : '',
+        policy.own === 'ROLE_INSTITUTION' ? 'a ROLE_INSTITUTION for itself' : '',
+        policy.institution ? `an active ROLE_INSTITUTION for ${policy.institution}` : '',
+        policy.administrator ? `an active ROLE_ADMIN for ${policy.administrator}` : '',
+        'scope' in policy ? `a service with the scope \`${policy.scope}\` for any user` : '',
       ]
         .filter(Boolean)
         .join('; ')
   }
 }
 
-function securityOf(row: Policy, { challenges, credentials }: Route): Schema[] {
+function securityOf(policy: Policy, { challenges, credentials }: Route): Schema[] {
   if (credentials) return credentials === 'client' ? [{ oauthClient: [] }, {}] : [{ accessToken: [] }]
   // The earlier token that a login may carry is in its description: generators would require it.
-  if (row.caller === 'anyone') return []
-  const scopes = 'scope' in row ? [row.scope].flat() : []
+  if (policy.caller === 'anyone') return []
+  const scopes = 'scope' in policy ? [policy.scope].flat() : []
   return [
-    ...(row.caller !== 'service' ? [{ token: [] }] : []),
+    ...(policy.caller !== 'service' ? [{ token: [] }] : []),
     ...scopes.map(scope => ({ serviceKey: [scope] })),
     ...(challenges ? scopes.map(scope => ({ clientSecret: [scope] })) : []),
   ]

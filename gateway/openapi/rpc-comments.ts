@@ -8,15 +8,15 @@ import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { administrationPolicies } from '../../server/policy/administration.js'
 import { changesPolicies } from '../../server/policy/changes.js'
 import { forgotPasswordsPolicies } from '../../server/policy/forgotpasswords.js'
-import { type Policy, type ReasonName, reasonsOf, sharedReasons } from '../../server/policy/row.js'
+import { type Policy, type ReasonName, reasonsOf, sharedReasons } from '../../server/policy/policy.js'
 import { usersPolicies } from '../../server/policy/users.js'
 import { Refusal } from '../../server/requests/refusal.js'
 
-/** The services, the files that define them, and their rows. */
+/** The services, the files that define them, and their policies. */
 export const definitions: readonly (readonly [
   file: string,
   service: DescService,
-  rows: Readonly<Record<string, Policy>>,
+  policies: Readonly<Record<string, Policy>>,
 ])[] = [
   ['users', Users, usersPolicies],
   ['forgotpasswords', ForgotPasswords, forgotPasswordsPolicies],
@@ -28,9 +28,13 @@ export const definitions: readonly (readonly [
 const width = 128
 
 /** Gives each RPC in the text of a definition its last paragraph, instead of the current one. */
-export function withLastParagraphs(text: string, service: DescService, rows: Readonly<Record<string, Policy>>): string {
+export function withLastParagraphs(
+  text: string,
+  service: DescService,
+  policies: Readonly<Record<string, Policy>>,
+): string {
   return service.methods.reduce((all, { name, localName }) => {
-    const paragraph = lastParagraph(rows[localName]!)
+    const paragraph = lastParagraph(policies[localName]!)
       .flatMap(line => wrap(line, width - '  // '.length))
       .map(line => `  // ${line}\n`)
       .join('')
@@ -42,10 +46,10 @@ export function withLastParagraphs(text: string, service: DescService, rows: Rea
 }
 
 /** The lines of the paragraph. */
-function lastParagraph(row: Policy): string[] {
-  const own = reasonsOf(row).filter(reason => !(sharedReasons as readonly string[]).includes(reason))
+function lastParagraph(policy: Policy): string[] {
+  const own = reasonsOf(policy).filter(reason => !(sharedReasons as readonly string[]).includes(reason))
   return [
-    ...(row.http ? [`HTTP: ${placeOf(row.http)}`] : []),
+    ...(policy.http ? [`HTTP: ${placeOf(policy.http)}`] : []),
     ...(own.length > 0 ? [`Errors: ${own.map(withCode).join(', ')}`] : []),
   ]
 }

@@ -2,7 +2,7 @@
 import { type DescField, type DescMessage, ScalarType } from '@bufbuild/protobuf'
 import { FeatureSet_FieldPresence } from '@bufbuild/protobuf/wkt'
 import { type OrganizationField, organizationFields as organization } from '../../server/rules/organization.js'
-import { type ProfileRow, profile } from '../../server/rules/profile.js'
+import { type ProfileRule, profile } from '../../server/rules/profile.js'
 import { maxLengths } from '../../server/rules/sizes.js'
 import { organizationFields, type Revision } from '../operations.js'
 import type { Comments } from './comments.js'
@@ -109,10 +109,10 @@ function isHidden({ parent, jsonName }: DescField, revision: Revision): boolean 
 function sizeOf({ parent, name }: DescField): Schema {
   const isOrganization = parent.name === 'PartnerOrganization'
   if (!isOrganization && !/^(User|SignUpRequest|Profile)$/.test(parent.name)) return {}
-  const of: readonly (ProfileRow | OrganizationField)[] = isOrganization ? organization : Object.values(profile)
-  const row = of.find(({ field }) => field === name)
-  if (!row || row.check || row.kind === 'day' || row.kind === 'number') return {}
-  return { maxLength: row.longest ?? maxLengths.text }
+  const of: readonly (ProfileRule | OrganizationField)[] = isOrganization ? organization : Object.values(profile)
+  const rule = of.find(({ field }) => field === name)
+  if (!rule || rule.check || rule.kind === 'day' || rule.kind === 'number') return {}
+  return { maxLength: rule.longest ?? maxLengths.text }
 }
 
 /** Whether the field is a key in an answer. */

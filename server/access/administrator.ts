@@ -4,12 +4,13 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { AuditEvent } from '../models/audit.js'
 import type { User, Users } from '../models/user.js'
 import { administratorUser } from '../models/user-state.js'
-import type { AdministrationPolicy } from '../policy/row.js'
+import type { AdministrationPolicy } from '../policy/policy.js'
 import type { CallingService, IncomingCall } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { type AdministratorSession, type AdministratorSessions, refuseSession } from './administrator-session.js'
 import { auditContext, presentedToken } from './caller.js'
-import { permitAdministeringService, permitSignIn } from './permissions.js'
+import { permitAdministeringService } from './permissions.js'
+import { permitSignIn } from './recent-sign-in.js'
 
 /** The caller of an RPC of Administration. */
 export interface Administrator {
@@ -26,7 +27,7 @@ export interface Administrator {
   /** The reason given on the database itself. */
   readonly reason?: string
   /**
-   * Refuses with SIGN_IN_AGAIN unless the sign-in meets the RPC's row. `concerned` lists the roles, before and after,
+   * Refuses with SIGN_IN_AGAIN unless the sign-in meets the RPC's policy. `concerned` lists the roles, before and after,
    * of the user that the RPC changes.
    */
   permitSignIn(concerned?: readonly string[]): void
@@ -46,7 +47,7 @@ export function createAdministrators(deps: {
   const { sessions, users, now } = deps
   return {
     /**
-     * Returns the caller of an RPC. Refuses with ACCESS_DENIED without a token and a service without a scope of the row,
+     * Returns the caller of an RPC. Refuses with ACCESS_DENIED without a token and a service without a scope of the policy,
      * and with INVALID_TOKEN unless the token is of a session of Administration and its user is an active ROLE_ADMIN.
      */
     async identify(policy: AdministrationPolicy, call: IncomingCall): Promise<Administrator> {

@@ -3,24 +3,9 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { User } from '../models/user.js'
 import { refuse } from '../requests/refusal.js'
-import { recentSignIn } from './permissions.js'
-import type { Session } from './tokens.js'
 
 /** Milliseconds after a password update by a session during which the password proves too little. */
 const waitAfterPassword = 24 * 3_600_000
-
-/**
- * Whether a session proves more than a token now: a mailed key began it at most 15 minutes ago. A password that it sets proves
- * as much as one of sign-up.
- */
-export function isFreshByKey(session: Session, now: number): boolean {
-  return session.method === 'otp' && isRecent(session, now)
-}
-
-/** Whether a session began at most 15 minutes ago. */
-export function isRecent({ startedAt }: Session, now: number): boolean {
-  return Math.floor(now / 1000) - startedAt <= recentSignIn
-}
 
 /** When a password proves enough, as ISO 8601; undefined if it does now, in ms since 1970. */
 export function provesFrom({ passwordUpdatedAt }: Pick<User, 'passwordUpdatedAt'>, now: number): string | undefined {

@@ -1,15 +1,12 @@
-// Permissions of callers, by the RPC's row of the access policy: checked before the RPC runs, and again in the
+// Permissions of callers, by the policy of the RPC: checked before the RPC runs, and again in the
 // transaction of a change.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { User } from '../models/user.js'
 import type { AuditAction } from '../policy/audit-actions.js'
-import type { AdministrationPolicy, Policy, UserRights } from '../policy/row.js'
+import type { AdministrationPolicy, Policy, UserRights } from '../policy/policy.js'
 import type { CallingService } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import type { Session } from './tokens.js'
-
-/** Maximum age in seconds of a recent sign-in. */
-export const recentSignIn = 15 * 60
 
 /** The attributes of a user that permissions depend on. */
 type UserAttributes = Pick<User, 'id' | 'role' | 'active' | 'organizationId'>
@@ -77,23 +74,6 @@ function isAdministered(
   return administrator === 'any user' || target?.role !== 'ROLE_ADMIN' || target.id === user.id
 }
 
-/**
- * Refuses with SIGN_IN_AGAIN unless a sign-in is recent enough for an RPC of Administration.
- *
- * @param secondsAgo age of the sign-in in seconds
- * @param withCode whether it had a one-time code; true for a caller without enrolled codes
- * @param concerned roles, before and after, of the user that the RPC changes, as far as they are known
- */
-export function permitSignIn(
-  { signIn }: AdministrationPolicy,
-  { secondsAgo, withCode }: { secondsAgo: number; withCode: boolean },
-  concerned: readonly string[],
-): void {
-  if (signIn === 'session') return
-  if (signIn === 'recent for administrators' && !concerned.includes('ROLE_ADMIN')) return
-  if (secondsAgo > recentSignIn || !withCode) refuse(Reason.SIGN_IN_AGAIN)
-}
-
 /** Refuses with ACCESS_DENIED a service that has none of the scopes that open an RPC of Administration. */
 export function permitAdministeringService(
   { scopes }: AdministrationPolicy,
@@ -106,7 +86,7 @@ export function permitAdministeringService(
   })
 }
 
-/** Throws an Error for an audit event that the RPC's row doesn't list: rows list every event that an RPC records. */
+/** Throws an Error for an audit event that the RPC's policy doesn't list: policies list every event that an RPC records. */
 export function checkAction({ audit }: Policy, action: AuditAction): void {
-  if (!audit.includes(action)) throw new Error(`The row of this RPC doesn’t list the event ${action}.`)
+  if (!audit.includes(action)) throw new Error(`The policy of this RPC doesn’t list the event ${action}.`)
 }

@@ -109,9 +109,9 @@ const foundations: Checks = {
     return ok('No migration is pending.')
   },
 
-  async 'data keys'({ masterKey }) {
+  async 'data keys'({ dataKeys }) {
     try {
-      await masterKey.load()
+      await dataKeys.load()
       return ok('The master key opens the data keys.')
     } catch (error) {
       if ((error as Error).name !== 'Error') throw error

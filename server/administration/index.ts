@@ -36,8 +36,8 @@ import { eraseUnactivatedUsers } from './users/unactivated.js'
  */
 export function createAdministration(parts: Parts, undeclaredProxies?: UndeclaredProxies['found']) {
   const { registry, limits, hashing, access, outbox, registration, settings } = parts
-  const { imports, masterKey } = registry
-  const openPage = createPaging(masterKey)
+  const { imports, dataKeys } = registry
+  const openPage = createPaging(dataKeys)
   const references = createReferences(registry)
   const notifyAdministrators = createNotifyAdministrators(registry, settings)
   const change = createChangeUser(registry, references, notifyAdministrators)
@@ -45,7 +45,7 @@ export function createAdministration(parts: Parts, undeclaredProxies?: Undeclare
     organizations: createOrganizationRows(registry, registration, settings),
     users: createUserRows(registry, hashing, registration),
   }
-  const importing = { imports, masterKey, pool: hashing.pool, settings, rowsOf }
+  const importing = { imports, dataKeys, pool: hashing.pool, settings, rowsOf }
   const rpcs = {
     ...sessionRpcs(registry, access, notifyAdministrators),
     ...userReadRpcs(registry, limits, references, openPage),

@@ -9,7 +9,8 @@ import type { References } from '../calls/steps.js'
 import type { Transaction } from '../database/database.js'
 import { brokenConstraint } from '../database/failures.js'
 import type { Models } from '../models/index.js'
-import type { QuestionPlace, QuestionRow, UnmatchedRow } from '../models/question.js'
+import type { QuestionPlace, QuestionRow } from '../models/question.js'
+import type { UnmatchedText } from '../models/unmatched-answer.js'
 import type { OpenPage } from '../requests/paging.js'
 import { refuse } from '../requests/refusal.js'
 import { wrongFields } from '../requests/wrong-fields.js'
@@ -28,7 +29,7 @@ interface QuestionText {
 }
 
 /** The RPCs of security questions. */
-export function questionRpcs({ questions }: Models, references: References, openPage: OpenPage) {
+export function questionRpcs({ questions, unmatchedAnswers }: Models, references: References, openPage: OpenPage) {
   /** Changes a question under its etag. `work` returns the event, or undefined where there is nothing to change. */
   const change = (
     request: { readonly etag?: string },
@@ -110,11 +111,11 @@ export function questionRpcs({ questions }: Models, references: References, open
 
     /** Lists texts of sign-ups that match no question of the registry, those with most users first. */
     async listUnmatchedQuestions(request) {
-      const page = openPage<Pick<UnmatchedRow, 'questionKey' | 'users'>>(
+      const page = openPage<Pick<UnmatchedText, 'questionKey' | 'users'>>(
         Administration.method.listUnmatchedQuestions,
         request,
       )
-      const rows = await questions.unmatched(page)
+      const rows = await unmatchedAnswers.list(page)
       const { shown, ...next } = page.cut(rows, ({ questionKey, users }) => ({ questionKey, users }))
       return { questions: shown.map(({ question, users }) => ({ question, users })), ...next }
     },
@@ -125,7 +126,7 @@ export function questionRpcs({ questions }: Models, references: References, open
       async handle(request, { transact }, text) {
         const linkSome = () =>
           transact(async ({ t, record, target: row }) => {
-            const { added, more, known } = await questions.link(text.questionKey, row.id, t)
+            const { added, more, known } = await unmatchedAnswers.link(text.questionKey, row.id, t)
             if (!known) refuse(Reason.RECORD_NOT_FOUND, { text: `No sign-up has the question ${text.question}.` })
             await record({ action: 'question.link', object: `question:${row.id}` })
             return { question: toQuestion(row), added, more }

@@ -20,7 +20,7 @@ import { toAdministeredUser } from './users/record.js'
 
 /** The RPCs of the session of an administrator, and of its one-time codes. */
 export function sessionRpcs(
-  { totpSecrets, users, administeredUsers, masterKey }: Models,
+  { totpSecrets, users, administeredUsers, dataKeys }: Models,
   { signIns, oneTimeCodes, administratorSessions: sessions, tokenIssuer: { issuer }, now }: Access,
   notifyAdministrators: NotifyAdministrators,
 ) {
@@ -55,7 +55,7 @@ export function sessionRpcs(
       if (!user || !session) return { actor: auditContext.actor, scopes: service?.scopes.map(scopeOf) ?? [] }
       const row = (await administeredUsers.find({ id: user.id })) ?? refuse(Reason.INVALID_TOKEN)
       return {
-        user: toAdministeredUser(row, masterKey),
+        user: toAdministeredUser(row, dataKeys),
         actor: auditContext.actor,
         signInTime: timestampFromMs(session.startedAt * 1000),
         expireTime: timestampFromMs(session.expiresAt * 1000),

@@ -14,7 +14,7 @@ import { reservedNames } from './services.js'
 
 /** The RPCs of signing keys, and of issuer and audience of tokens. */
 export function signingKeyRpcs(
-  { signingKeys, sealingKeys, idTokenKeys, questions, tokenIssuers, services }: Models,
+  { signingKeys, sealingKeys, idTokenKeys, answers, tokenIssuers, services }: Models,
   settings: Pick<Settings, 'tokenTtl'>,
 ) {
   /** How a key of each kind is dropped; false if there is none. */
@@ -71,7 +71,7 @@ export function signingKeyRpcs(
       requireConfirmation(kid, request.confirm)
       const retired = await transact(async ({ t, record }) => {
         const retired = await retire[kind](kid, t)
-        if (kind !== 'id-token') await questions.endWaiting(t)
+        if (kind !== 'id-token') await answers.endWaiting(t)
         await record({ action: 'signing-key.retire', object: `${kind}-key:${kid}` })
         return retired || missing(kid)
       })

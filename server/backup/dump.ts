@@ -77,7 +77,7 @@ export function copied({ table, columns }: Pick<TableHeader, 'table' | 'columns'
  * Throws an Error on failure.
  */
 export async function makeBackup(
-  { database, masterKey }: Pick<Registry, 'database' | 'masterKey'>,
+  { database, dataKeys }: Pick<Registry, 'database' | 'dataKeys'>,
   file: string,
   lock: Lock,
   record: (made: Made) => Promise<void>,
@@ -101,7 +101,7 @@ export async function makeBackup(
           throw new SchemaError(
             'The database is of a newer version, whose tables this one doesn’t know: use that version.',
           )
-        const key = await masterKey.reveal(t)
+        const key = await dataKeys.reveal(t)
         const headers = await describeTables(database, t)
         async function* tables(): AsyncGenerator<TableRead> {
           for (const each of headers) yield { ...each, rows: database.copyOut(`COPY ${copied(each)} TO STDOUT`, t) }

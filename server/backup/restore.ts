@@ -75,7 +75,7 @@ export async function restoreBackup(
   backup: Unlocked,
   options: { replace: boolean; erasures: readonly Erased[]; tokenTtl: number; actor: string },
 ): Promise<Restored> {
-  const { database, masterKey, audit, signingKeys, questions } = registry
+  const { database, dataKeys, audit, signingKeys, answers } = registry
   const { replace, erasures, tokenTtl, actor } = options
   const work = async (t: Transaction, { header, tables: given }: BackupRead): Promise<Restored> => {
     await checkHeader(header)
@@ -98,14 +98,14 @@ export async function restoreBackup(
     await migrateWithin(database, t, names)
     const rows = await fill(database, given, t)
     await migrateWithin(database, t)
-    await masterKey.adopt(Buffer.from(header.masterKey, 'base64'), t)
+    await dataKeys.adopt(Buffer.from(header.masterKey, 'base64'), t)
 
     const append = (event: Pick<AuditEvent, 'action' | 'object' | 'subject_id' | 'reason'>) =>
       audit.append({ ...event, outcome: 'ok', actor }, t)
     await append({ action: 'registry.restore', object: `backup:${header.madeAt}` })
     const signingKey = (await signingKeys.rotate({ force: true, lead: 0, tokenTtl }, t))!
     await append({ action: 'signing-key.add', object: `signing-key:${signingKey}` })
-    await questions.endWaiting(t, new Date(header.madeAt))
+    await answers.endWaiting(t, new Date(header.madeAt))
     const erased: Receipt[] = []
     for (const each of erasures) {
       const receipt = await eraseAgain(registry, each, t)

@@ -1,4 +1,4 @@
-// What the function of an RPC gets in addition to its request, by its row of the access policy: its caller, its target, and a
+// What the function of an RPC gets in addition to its request, by its policy: its caller, its target, and a
 // transaction that checks both again. It has no other access to them.
 import type { DescMethodUnary, MessageInitShape, MessageShape } from '@bufbuild/protobuf'
 import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
@@ -20,7 +20,7 @@ import type { administrationPolicies } from '../policy/administration.js'
 import type { changesPolicies } from '../policy/changes.js'
 import type { forgotPasswordsPolicies } from '../policy/forgotpasswords.js'
 import type { openIdPolicies } from '../policy/openid.js'
-import type { AdministrationPolicy, Policy } from '../policy/row.js'
+import type { AdministrationPolicy, Policy } from '../policy/policy.js'
 import type { usersPolicies } from '../policy/users.js'
 import type { Call, CallingService } from '../requests/call.js'
 
@@ -28,7 +28,7 @@ import type { Call, CallingService } from '../requests/call.js'
 export interface Change {
   readonly t: Transaction
   /**
-   * Appends an audit event of the caller in the transaction. The RPC's row must list its action. `after` is its subject as the
+   * Appends an audit event of the caller in the transaction. The RPC's policy must list its action. `after` is its subject as the
    * change leaves it, where the RPC has read it.
    */
   record(
@@ -55,7 +55,7 @@ interface CallContext {
 
 /** The context of an RPC that is the same for every caller. */
 interface OpenContext extends CallContext {
-  /** Where the call comes from, for a row with `device`. */
+  /** Where the call comes from, for a policy with `device`. */
   readonly device: Device | undefined
 }
 
@@ -81,7 +81,7 @@ interface UserContext extends CallContext {
   readonly transact: Transact<AdministeredUserRow>
 }
 
-/** What requests of Administration refer to, by the kinds that rows name. */
+/** What requests of Administration refer to, by the kinds that policies name. */
 export interface Records {
   readonly registry: undefined
   readonly user: AdministeredUserRow
@@ -103,7 +103,7 @@ interface UserCheck extends Pick<UserContext, 'call' | 'caller'> {
 }
 type AdministrationCheck = Pick<AdministrationContext, 'call' | 'administrator'>
 
-/** What RPCs of the public endpoints get, by the callers in their rows: first their function, then the check of their request. */
+/** What RPCs of the public endpoints get, by the callers in their policies: first their function, then the check of their request. */
 export interface PublicContexts {
   readonly anyone: [OpenContext, CallContext]
   readonly user: [UserContext, UserCheck]
@@ -143,11 +143,11 @@ export type Rpc<M extends DescMethodUnary, Contexts extends [unknown, unknown]> 
   | Handler<M, Contexts[0]>
   | Steps<M, Contexts>
 
-/** The RPCs of a service, by the rows of its policy. */
-type RpcsOf<S extends { readonly method: object }, Rows> = {
-  readonly [K in keyof S['method'] & keyof Rows]: S['method'][K] extends DescMethodUnary
-    ? Rows[K] extends Policy
-      ? Rpc<S['method'][K], ContextsOf<Rows[K]>>
+/** The RPCs of a service, by their policies. */
+type RpcsOf<S extends { readonly method: object }, Policies> = {
+  readonly [K in keyof S['method'] & keyof Policies]: S['method'][K] extends DescMethodUnary
+    ? Policies[K] extends Policy
+      ? Rpc<S['method'][K], ContextsOf<Policies[K]>>
       : never
     : never
 }

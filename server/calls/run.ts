@@ -1,7 +1,7 @@
 // Runs every call, at every endpoint, with a deadline, translated errors, the access log and metrics.
 //
 // This folder owns calls: the transports, over gRPC (grpc.ts, peer.ts) and within the process for the gateway and the
-// command line (in-process.ts), the error details of a refusal (error-details.ts), the steps that apply the row of an RPC in
+// command line (in-process.ts), the error details of a refusal (error-details.ts), the steps that apply the policy of an RPC in
 // the access policy (steps.ts), and what an RPC gets of them (context.ts). The folders users/, forgotpasswords/, changes/
 // and administration/ implement the RPCs.
 
@@ -13,7 +13,7 @@ import { isSchemaError, isUnreachable } from '../database/failures.js'
 import type { Scheduler } from '../limits/scheduler.js'
 import { flatLog, type Log } from '../observability/log.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../observability/tracing.js'
-import { needsOf, type Policy, protocolCost, reasonsOf } from '../policy/row.js'
+import { needsOf, type Policy, protocolCost, reasonsOf } from '../policy/policy.js'
 import { checkShape, type IncomingCall } from '../requests/call.js'
 import { checkPresence, deadlineOf, inTime } from '../requests/deadline.js'
 import { type Limit, Refusal } from '../requests/refusal.js'
@@ -27,11 +27,11 @@ export type Observe = (method: DescMethodUnary, outcome: string, seconds: number
 export interface Calls {
   /** The services whose RPCs it runs. */
   readonly services: readonly DescService[]
-  /** Runs an RPC until it ends, or until the caller's deadline or the time limit of its row. Throws only `Refusal`. */
+  /** Runs an RPC until it ends, or until the caller's deadline or the time limit of its policy. Throws only `Refusal`. */
   run(method: DescMethodUnary, request: Message, call: IncomingCall): Promise<Message>
 }
 
-/** An RPC behind its row of the access policy. */
+/** An RPC behind its policy. */
 export interface BoundRpc {
   readonly policy: Policy
   handle(request: Message, call: IncomingCall): Promise<MessageInitShape<DescMethodUnary['output']>>
@@ -107,7 +107,7 @@ export function createCalls(deps: CallsDeps): Calls {
       refusal = toRefusal(error, rpc.policy)
       const { reason, more } = refusal
       if (more.limit) deps.refused(more.limit)
-      // The documentation and the gateway rely on the reasons and limits of the rows.
+      // The documentation and the gateway rely on the reasons and limits of the policies.
       if (refusal === error && !listsRefusal(rpc.policy, refusal))
         deps.log.error({ rpc: method.name, reason: Reason[reason] }, unlistedRefusal)
       if (refusal !== error || reason === Reason.INTERNAL) {
@@ -128,10 +128,10 @@ export function createCalls(deps: CallsDeps): Calls {
   return { services: deps.services.map(([service]) => service), run: tracing ? inCallSpan(run) : run }
 }
 
-/** Log message for a refusal that the row of its RPC doesn't list. */
+/** Log message for a refusal that the policy of its RPC doesn't list. */
 const unlistedRefusal = 'the refusal has a reason or limit that the policy of the RPC does not list'
 
-/** Whether the row of an RPC lists the reason and the limit of a refusal. Keys of services come before every row. */
+/** Whether the policy of an RPC lists the reason and the limit of a refusal. Keys of services come before every policy. */
 function listsRefusal(policy: Policy, { reason, more }: Refusal): boolean {
   if (more.limit === 'serviceKeys') return true
   const reasons: readonly string[] = reasonsOf(policy)

@@ -1,5 +1,5 @@
 // The steps of a call to any RPC, in the order in which they refuse: limits kept in memory, identity and permission of the
-// caller, by the row of the RPC (anyone, a service, a user or an administrator), shape of the request, the check of the RPC,
+// caller, by the policy of the RPC (anyone, a service, a user or an administrator), shape of the request, the check of the RPC,
 // existence of the target, the RPC itself and, in its transaction, permission again (transaction.ts). A caller without
 // permission learns nothing else about its request.
 import { type DescMethodUnary, isMessage, type Message } from '@bufbuild/protobuf'
@@ -12,7 +12,7 @@ import { type Claims, endedWithAddress } from '../access/tokens.js'
 import type { Transaction } from '../database/database.js'
 import type { AdministeredUserRow } from '../models/administered-user.js'
 import type { Administered } from '../models/email.js'
-import type { AdministrationPolicy, Policy, PublicPolicies, ServicePolicy, UserRights } from '../policy/row.js'
+import type { AdministrationPolicy, Policy, PublicPolicies, ServicePolicy, UserRights } from '../policy/policy.js'
 import { type Call, type CallingService, checkShape, type IncomingCall } from '../requests/call.js'
 import { checkPresence } from '../requests/deadline.js'
 import { refuse } from '../requests/refusal.js'
@@ -23,47 +23,47 @@ import type { Parts } from './parts.js'
 import type { BoundRpc } from './run.js'
 import { type Changes, transactFor } from './transaction.js'
 
-/** An RPC and its row, for `createCalls`. */
+/** An RPC and its policy, for `createCalls`. */
 type Bound = readonly [DescMethodUnary, BoundRpc]
 
-/** The methods of a service that have rows. */
-type Methods<Rows> = { readonly method: { readonly [K in keyof Rows]: DescMethodUnary } }
+/** The methods of a service that have policies. */
+type Methods<Policies> = { readonly method: { readonly [K in keyof Policies]: DescMethodUnary } }
 
-/** Puts the RPCs of a public endpoint behind their rows. */
+/** Puts the RPCs of a public endpoint behind their policies. */
 export function bindRpcs<
-  Rows extends { readonly [K in keyof Rows]: { readonly caller: keyof PublicPolicies } },
-  S extends Methods<Rows>,
+  Policies extends { readonly [K in keyof Policies]: { readonly caller: keyof PublicPolicies } },
+  S extends Methods<Policies>,
 >(
   deps: CallersDeps,
   { method }: S,
-  rows: Rows & { readonly [K in keyof Rows]: PublicPolicies[Rows[K]['caller']] },
-  rpcs: { readonly [K in keyof Rows]: Rpc<S['method'][K], PublicContexts[Rows[K]['caller']]> },
+  given: Policies & { readonly [K in keyof Policies]: PublicPolicies[Policies[K]['caller']] },
+  rpcs: { readonly [K in keyof Policies]: Rpc<S['method'][K], PublicContexts[Policies[K]['caller']]> },
 ): readonly Bound[] {
   const entrances = publicEntrances(deps)
-  const policies: { readonly [K in keyof Rows]: PublicPolicies[Rows[K]['caller']] } = rows
+  const policies: { readonly [K in keyof Policies]: PublicPolicies[Policies[K]['caller']] } = given
   const bound: Bound[] = []
-  for (const name in rows) {
-    const caller: Rows[typeof name]['caller'] = rows[name].caller
+  for (const name in given) {
+    const caller: Policies[typeof name]['caller'] = given[name].caller
     bound.push(bind(deps, method[name], policies[name], rpcs[name], entrances[caller]))
   }
   return bound
 }
 
-/** Puts RPCs of Administration behind their rows. */
+/** Puts RPCs of Administration behind their policies. */
 export function bindAdministration<
-  Rows extends { readonly [K in keyof Rows]: { readonly target: keyof Records } },
-  S extends Methods<Rows>,
+  Policies extends { readonly [K in keyof Policies]: { readonly target: keyof Records } },
+  S extends Methods<Policies>,
 >(
   deps: CallersDeps,
   { method }: S,
-  rows: Rows & { readonly [K in keyof Rows]: AdministrationPolicy<Rows[K]['target']> },
-  rpcs: { readonly [K in keyof Rows]: Rpc<S['method'][K], AdministrationContexts[Rows[K]['target']]> },
+  policies: Policies & { readonly [K in keyof Policies]: AdministrationPolicy<Policies[K]['target']> },
+  rpcs: { readonly [K in keyof Policies]: Rpc<S['method'][K], AdministrationContexts[Policies[K]['target']]> },
 ): readonly Bound[] {
   const entrances = administrationEntrances(deps)
   const bound: Bound[] = []
-  for (const name in rows) {
-    const target: Rows[typeof name]['target'] = rows[name].target
-    bound.push(bind(deps, method[name], rows[name], rpcs[name], entrances[target]))
+  for (const name in policies) {
+    const target: Policies[typeof name]['target'] = policies[name].target
+    bound.push(bind(deps, method[name], policies[name], rpcs[name], entrances[target]))
   }
   return bound
 }
@@ -71,12 +71,12 @@ export function bindAdministration<
 function bind<M extends DescMethodUnary, P extends Policy, Contexts extends [unknown, unknown]>(
   deps: Pick<CallersDeps, 'settings'>,
   method: M,
-  policy: P,
+  given: P,
   rpc: Rpc<M, Contexts>,
   enter: Entrance<P, Contexts>,
 ): Bound {
   const { admit, check, handle }: Steps<M, Contexts> = typeof rpc === 'function' ? { handle: rpc } : rpc
-  const row: Policy = policy
+  const policy: Policy = given
   return [
     method,
     {
@@ -85,10 +85,10 @@ function bind<M extends DescMethodUnary, P extends Policy, Contexts extends [unk
         if (!isMessage<M['input']>(request, method.input))
           throw new TypeError(`This isn't a request of ${method.name}.`)
         const admits = admit && ((claims: Claims) => admit(request, { claims, call }))
-        const { checking, find } = await enter(policy, { request, call, admits })
+        const { checking, find } = await enter(given, { request, call, admits })
         if (deps.settings.strict === 'on') checkStrictly(policy, call)
         // A message that can't be decoded has no fields for the RPC to list.
-        if (call.undecodable || row.caller !== 'anyone' || !row.listsMalformed) checkShape(call)
+        if (call.undecodable || policy.caller !== 'anyone' || !policy.listsMalformed) checkShape(call)
         const read = check?.(request, checking)
         const context = await find()
         checkPresence(call)
@@ -98,7 +98,7 @@ function bind<M extends DescMethodUnary, P extends Policy, Contexts extends [unk
   ]
 }
 
-/** Refuses what `AUTH_STRICT` refuses: RPCs whose row says so, and secrets in the query of the URL. */
+/** Refuses what `AUTH_STRICT` refuses: RPCs whose policy says so, and secrets in the query of the URL. */
 function checkStrictly({ strict }: Policy, { secretsInQuery }: Call): void {
   if (strict)
     refuse(Reason[strict], { text: 'This registry doesn’t offer this operation: its setting AUTH_STRICT is on.' })
@@ -152,7 +152,7 @@ interface TargetFields extends Partial<Record<keyof References, string>> {
   readonly answer?: { readonly usersid?: number }
 }
 
-/** Identifies the caller of an RPC. Refuses a caller that its row doesn't permit. */
+/** Identifies the caller of an RPC. Refuses a caller that its policy doesn't permit. */
 type Entrance<P, Contexts extends [unknown, unknown]> = (policy: P, arrival: Arrival) => Promise<Entered<Contexts>>
 
 type PublicEntrances = { readonly [K in keyof PublicPolicies]: Entrance<PublicPolicies[K], PublicContexts[K]> }

@@ -4,8 +4,8 @@ import type { Caller } from '../access/caller.js'
 import type { Access } from '../access/index.js'
 import { checkPasswordAge } from '../access/password-age.js'
 import type { ForgotPasswordsRpcs } from '../calls/context.js'
+import type { StoredAnswer } from '../models/answer.js'
 import type { Models } from '../models/index.js'
-import type { StoredAnswer } from '../models/question.js'
 import type { Outbox } from '../outbox/index.js'
 import type { Claim } from '../passwords/hash.js'
 import type { Hashing } from '../passwords/index.js'
@@ -21,7 +21,7 @@ export const answersNeeded = 2
 
 /** The RPCs of questions and their answers. */
 export function answerRpcs(
-  { questions }: Models,
+  { questions, answers }: Models,
   { passwords }: Hashing,
   { signIns, tokens, now }: Access,
   { notifyOwner }: Outbox,
@@ -53,7 +53,7 @@ export function answerRpcs(
       await using attempt = await signIns.begin('session.login-by-answers', key, call)
       const { account, waiter } = attempt
       if (!account) return attempt.fail(Reason.USER_NOT_FOUND)
-      const claims = toClaims(given, await questions.answers(account.id))
+      const claims = toClaims(given, await answers.of(account.id))
       if (!claims) return attempt.fail(Reason.ANSWER_NOT_FOUND)
       const verdicts = await passwords.verify(claims, waiter)
       const correct = verdicts.filter(verdict => verdict.correct).length
@@ -90,7 +90,7 @@ export function answerRpcs(
         const by = { userId: caller.user.id, session: caller.session.id }
         await transact(async ({ t, record, target }) => {
           const saved = { userId: target.id, questionId: question.id, answerHash }
-          const counts = await questions.saveAnswer({ ...saved, by: password === undefined ? by : undefined }, t)
+          const counts = await answers.save({ ...saved, by: password === undefined ? by : undefined }, t)
           await notifyOwner(counts ? 'answer-saved' : 'answer-waits', target, call, t)
           await record({ action: 'user.save-answer', subject_id: target.id, object: `question:${question.id}` })
         })

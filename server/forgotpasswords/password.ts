@@ -1,6 +1,6 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Access } from '../access/index.js'
-import { isFreshByKey, isRecent } from '../access/password-age.js'
+import { isFreshByKey, isRecent } from '../access/recent-sign-in.js'
 import type { ForgotPasswordsRpcs } from '../calls/context.js'
 import type { Models } from '../models/index.js'
 import type { Outbox } from '../outbox/index.js'

@@ -3,8 +3,8 @@
  * audit log (sealing.ts). Several replicas can run a step concurrently. Models own the statements of the steps.
  */
 import type { Transaction } from '../database/database.js'
+import { registryTag } from '../models/data-key.js'
 import type { Models } from '../models/index.js'
-import { registryTag } from '../models/master-key.js'
 import { publishLead } from '../models/signing-key.js'
 import type { Log } from '../observability/log.js'
 import { pruneFiles } from '../outbox/transport.js'
@@ -70,7 +70,7 @@ export function startMaintenance(
       log.error({ at: broken }, 'the audit log is broken; what is older than that is not deleted')
     if (unactivatedRetention !== undefined) await eraseUnactivated(unactivatedRetention, signal)
     // Processes can have folders of their own, but another process, or a command on the database itself, can erase a user.
-    await pruneFiles({ dataDir, registry: registryTag(models.masterKey) }, erasure.erased)
+    await pruneFiles({ dataDir, registry: registryTag(models.dataKeys) }, erasure.erased)
   }
 
   const next = async (signal: AbortSignal) => {

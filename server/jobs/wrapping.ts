@@ -28,20 +28,20 @@ const busy = { share: 0.25, pause: 4 }
  * stops, and waits for the hashes in progress.
  */
 export function startWrapping(
-  { questions, users }: Pick<Models, 'questions' | 'users'>,
+  { answers, users }: Pick<Models, 'answers' | 'users'>,
   passwords: Pick<Passwords, 'wrap' | 'seal'>,
   log: Pick<Log, 'warn'>,
   { first, interval, afterFailure }: typeof times = times,
 ) {
   /** Hashes some answers of users from an id on. Returns whether the hash threads took them. */
   async function wrapFrom(userId: number, signal: AbortSignal): Promise<boolean> {
-    const waiting = await questions.keyed(userId, batch)
+    const waiting = await answers.keyed(userId, batch)
     let taken = true
     const work = async () => {
       for (let answer = waiting.shift(); answer && taken && !signal.aborted; answer = waiting.shift()) {
         const hash = await passwords.wrap(answer.keyed)
         if (hash === undefined) taken = false
-        else await questions.wrap(answer, hash)
+        else await answers.wrap(answer, hash)
       }
     }
     await Promise.all(Array.from({ length: atOnce }, work))
@@ -62,7 +62,7 @@ export function startWrapping(
   async function round(signal: AbortSignal): Promise<number> {
     await sealAll(signal)
     for (;;) {
-      const last = signal.aborted ? 0 : await questions.lastKeyed()
+      const last = signal.aborted ? 0 : await answers.lastKeyed()
       if (last === 0) return interval
       const [begun, usage] = [performance.now(), performance.eventLoopUtilization()]
       // Replicas begin anywhere, so that they seldom take the same answer.

@@ -1,5 +1,5 @@
 // This folder owns how much each client may use. Of the main thread and the database: every request passes the scheduler
-// (scheduler.ts) once, and the row of its RPC in the access policy sets its cost. Of attempts and other limited actions:
+// (scheduler.ts) once, and the policy of its RPC sets its cost. Of attempts and other limited actions:
 // rate-limits.ts has the buckets of client addresses, wrong-activation-keys.ts the failures of users in a window, which models/
 // stores. passwords/ runs the hash threads behind the same fair queue.
 import type { Models } from '../models/index.js'

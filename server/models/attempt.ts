@@ -9,8 +9,8 @@ import { network } from '../requests/client-address.js'
 import type { Role } from '../rules/roles.js'
 import type { Audit, AuditEvent } from './audit.js'
 import { addToBucket, type BucketLimit, bucketLevel, relaxed } from './bucket.js'
+import type { DataKeys } from './data-key.js'
 import { knowableNetworks, knows, pruneKnown, stillKnown } from './known-network.js'
-import type { MasterKey } from './master-key.js'
 import { verifies } from './signing-key.js'
 import { activeUser, presentUser } from './user-state.js'
 
@@ -45,8 +45,8 @@ export interface Device {
 export type CounterKeys = ReturnType<typeof createCounterKeys>
 
 /** Creates the names of counters. */
-export function createCounterKeys(masterKey: Pick<MasterKey, 'digest'>) {
-  const name = (...parts: string[]) => masterKey.digest('attempts', parts.join('\0')).subarray(0, 16)
+export function createCounterKeys(dataKeys: Pick<DataKeys, 'digest'>) {
+  const name = (...parts: string[]) => dataKeys.digest('attempts', parts.join('\0')).subarray(0, 16)
   const mailedKeys = (address: string) => name('mailed-key', network(address))
   return {
     /** Attempts of a proof on an account from networks and devices that it doesn't know; wrong mailed keys from any network. */

@@ -6,7 +6,7 @@ import { advisoryKeys } from '../database/advisory-keys.js'
 import { bigint, bytes, defineTable, flag, hasDefault, key, nullable, type Row } from '../database/attributes.js'
 import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
-import type { MasterKey } from './master-key.js'
+import type { DataKeys } from './data-key.js'
 
 /** The result of `verify`. */
 interface Verified {
@@ -39,11 +39,11 @@ const covered = ['action', 'outcome', 'reason', 'actor', 'actor_id', 'subject_id
 type Covered = { readonly [name in (typeof covered)[number]]?: unknown }
 
 /** Returns an event as JSON to stage, with its MAC and the salt of its address. */
-export function stampEvent(event: Covered & { readonly address?: string }, masterKey: Pick<MasterKey, 'mac'>): string {
+export function stampEvent(event: Covered & { readonly address?: string }, dataKeys: Pick<DataKeys, 'mac'>): string {
   const salt = event.address === undefined ? null : randomBytes(16)
   const digest = salt && personalDigest(salt, event.address!)
   const hex = (value: Buffer | null) => value && `\\x${value.toString('hex')}`
-  const mac = masterKey.mac(eventText(event, digest))
+  const mac = dataKeys.mac(eventText(event, digest))
   return JSON.stringify({ ...event, salt: hex(salt), address_digest: hex(digest), mac: hex(mac) })
 }
 
@@ -95,17 +95,17 @@ const stamped = sql`action, outcome, reason, actor, actor_id, subject_id, object
 const columns = sql`at, ${stamped}, address_digest`
 
 /** Creates the chain in a database. */
-export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 'mac'>) {
+export function createAuditChain(database: Database, dataKeys: Pick<DataKeys, 'mac'>) {
   const checkpoints = defineTable(database, 'audit_checkpoint', checkpointAttributes)
   /** Whether the MAC of an event is valid. The address may have been erased. */
   function isGenuine(event: Stamped): boolean {
     const { address, salt, digest, mac } = event
     if (address !== null && !(salt && digest?.equals(personalDigest(salt, address)))) return false
-    return mac?.equals(masterKey.mac(eventText(event, digest))) ?? false
+    return mac?.equals(dataKeys.mac(eventText(event, digest))) ?? false
   }
 
   function isSigned(checkpoint: Checkpoint): boolean {
-    return checkpoint.mac?.equals(masterKey.mac(checkpointText(checkpoint))) ?? false
+    return checkpoint.mac?.equals(dataKeys.mac(checkpointText(checkpoint))) ?? false
   }
 
   /** Verifies one step of the chain after a link, up to the first break or the first event younger than `seconds`. */
@@ -120,7 +120,7 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
     for (const row of rows) {
       if (row.young) return { id, hash, more: false }
       if (Number(row.id) !== id + 1) return { id, hash, more: false, broken: String(id + 1) }
-      const expected = row.mac && masterKey.mac(linkText(hash, id + 1, row.at, row.mac))
+      const expected = row.mac && dataKeys.mac(linkText(hash, id + 1, row.at, row.mac))
       if (!expected?.equals(row.hash) || !isGenuine(row)) return { id, hash, more: false, broken: String(id + 1) }
       id += 1
       hash = row.hash
@@ -155,7 +155,7 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
     const head = Number(rows[0]!.head)
     let { hash } = rows[0]!
     const hashes = rows.map(({ at, mac }, index) => {
-      hash = masterKey.mac(linkText(hash, head + index + 1, at, mac))
+      hash = dataKeys.mac(linkText(hash, head + index + 1, at, mac))
       return hash
     })
     const move = sql('audit-move-staged')`
@@ -189,7 +189,7 @@ export function createAuditChain(database: Database, masterKey: Pick<MasterKey, 
     (await checkpoints.findOne({ transaction, lock: transaction.LOCK.UPDATE, skipLocked: true }))?.get()
 
   async function setCheckpoint({ id, hash }: Pick<Checkpoint, 'id' | 'hash'>, transaction: Transaction): Promise<void> {
-    const mac = masterKey.mac(checkpointText({ id, hash }))
+    const mac = dataKeys.mac(checkpointText({ id, hash }))
     await checkpoints.update({ id, hash, mac }, { where: { single: true }, transaction })
   }
 

@@ -4,7 +4,7 @@ import { first, sql } from '../database/sql.js'
 import type { AuditAction } from '../policy/audit-actions.js'
 import { createAuditChain, stampEvent } from './audit-chain.js'
 import { createAuditList } from './audit-list.js'
-import type { MasterKey } from './master-key.js'
+import type { DataKeys } from './data-key.js'
 
 /** An event of the audit log. It contains no secret, and no text from an unauthenticated caller. */
 export interface AuditEvent {
@@ -37,10 +37,10 @@ export interface AuditEvent {
 export type Audit = ReturnType<typeof createAudit>
 
 /** Creates the audit log in a database. */
-export function createAudit(database: Database, masterKey: Pick<MasterKey, 'mac'>) {
-  const stamp = (event: AuditEvent) => stampEvent(event, masterKey)
+export function createAudit(database: Database, dataKeys: Pick<DataKeys, 'mac'>) {
+  const stamp = (event: AuditEvent) => stampEvent(event, dataKeys)
   return {
-    ...createAuditChain(database, masterKey),
+    ...createAuditChain(database, dataKeys),
     ...createAuditList(database),
     /** Returns an event as the argument of the SQL function `audit_append`, for statements that also append an event. */
     stamp,

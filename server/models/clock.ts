@@ -2,11 +2,10 @@
 // next record finds that it leapt, even between two runs.
 import type { Database } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
-import { lockout } from '../policy/limits.js'
+import { codeLimits, lockout } from '../policy/limits.js'
 import { rotateAfter } from './id-token-key.js'
 import { validity } from './mailed-key.js'
 import { longestVerification, publishLead } from './signing-key.js'
-import { codeLimits } from './totp-secret.js'
 
 /** Seconds of a leap from which on ages are in doubt, and seconds of running for which they stay so. */
 const [leap, doubt] = [3_600, 86_400]

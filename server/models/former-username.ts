@@ -1,4 +1,4 @@
-// Former usernames of users. For 30 days no other user can take one, or a look-alike of it: user-names.ts reads them with
+// Former usernames of users. For 30 days no other user can take one, or a look-alike of it: name-conflicts.ts reads them with
 // the names of users.
 import { Op } from 'sequelize'
 import { defineTable, fromNow, integer, key, text, time } from '../database/attributes.js'

@@ -1,10 +1,11 @@
-import { createHash, createPrivateKey, createPublicKey, generateKeyPair, type KeyObject } from 'node:crypto'
+import { createPrivateKey, createPublicKey, generateKeyPair, type KeyObject } from 'node:crypto'
 import { promisify } from 'node:util'
 import { LRUCache } from 'lru-cache'
 import { attribute, bytes, defineTable, key, type Row, text, time } from '../database/attributes.js'
 import type { Database, Transaction } from '../database/database.js'
 import { sql } from '../database/sql.js'
-import type { MasterKey } from './master-key.js'
+import type { DataKeys } from './data-key.js'
+import { thumbprint } from './thumbprint.js'
 
 /** A public key as a JSON Web Key (RFC 7518, 6.3). */
 interface RsaJwk {
@@ -46,14 +47,14 @@ export type IdTokenKeys = ReturnType<typeof createIdTokenKeys>
  * Creates the keys in a database. A registry without clients has none. One with clients has a key that signs, and its successor,
  * which signs at once when the key is retired.
  */
-export function createIdTokenKeys(database: Database, masterKey: Pick<MasterKey, 'seal' | 'open'>) {
+export function createIdTokenKeys(database: Database, dataKeys: Pick<DataKeys, 'seal' | 'open'>) {
   const table = defineTable(database, 'id_token_keys', attributes)
   const cache = new LRUCache<string, Pick<IdTokenKey, 'privateKey' | 'publicKey'>>({ max: 20 })
 
   function keysOf({ kid, privateSealed }: Pick<Row<typeof attributes>, 'kid' | 'privateSealed'>) {
     const cached = cache.get(kid)
     if (cached) return cached
-    const privateKey = createPrivateKey(masterKey.open(sealedFor(kid), privateSealed))
+    const privateKey = createPrivateKey(dataKeys.open(sealedFor(kid), privateSealed))
     const keys = { privateKey, publicKey: createPublicKey(privateKey) }
     cache.set(kid, keys)
     return keys
@@ -67,14 +68,14 @@ export function createIdTokenKeys(database: Database, masterKey: Pick<MasterKey,
       publicKeyEncoding: { format: 'pem', type: 'spki' },
     })
     const { kty, n, e } = createPublicKey(publicKey).export({ format: 'jwk' })
-    const kid = createHash('sha256').update(JSON.stringify({ e, kty, n })).digest('base64url')
+    const kid = thumbprint({ kty, n, e })
     // A command line would read a kid with a leading hyphen as an option.
     if (kid.startsWith('-')) return add(seconds)
     await database.transact(async t => {
       await database.run(sql`LOCK TABLE id_token_keys IN SHARE ROW EXCLUSIVE MODE`, t)
       await database.run(
         sql`INSERT INTO id_token_keys (kid, public_jwk, private_sealed, signs_at)
-          SELECT ${kid}, ${JSON.stringify({ kty, n, e })}::jsonb, ${masterKey.seal(sealedFor(kid), pem)},
+          SELECT ${kid}, ${JSON.stringify({ kty, n, e })}::jsonb, ${dataKeys.seal(sealedFor(kid), pem)},
             now() + make_interval(secs => ${seconds}::int)
           WHERE NOT EXISTS (SELECT FROM id_token_keys WHERE ${seconds}::int = 0 OR signs_at > now())`,
         t,

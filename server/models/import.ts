@@ -16,7 +16,7 @@ import {
 } from '../database/attributes.js'
 import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
-import type { MasterKey } from './master-key.js'
+import type { DataKeys } from './data-key.js'
 import { createReservedIds } from './reserved-ids.js'
 
 /** What an import reads. */
@@ -100,11 +100,11 @@ const slice = 10_000
 const columns = sql.text(selectList(attributes, 'i'))
 
 /** Creates the imports in a database. */
-export function createImports(database: Database, masterKey: Pick<MasterKey, 'digest'>) {
+export function createImports(database: Database, dataKeys: Pick<DataKeys, 'digest'>) {
   const table = defineTable(database, 'imports', attributes)
   const batches = defineTable(database, 'import_batches', batchAttributes)
   const digest = (importId: number, name: string) =>
-    masterKey.digest('import-record', `${importId}\0${name}`).subarray(0, 16)
+    dataKeys.digest('import-record', `${importId}\0${name}`).subarray(0, 16)
   async function change(id: number, changes: Partial<ImportRow>, transaction: Transaction): Promise<ImportRow> {
     const values = { ...changes, updatedAt: fromNow(0) }
     const [, rows] = await table.update(values, { where: { id }, returning: true, transaction })

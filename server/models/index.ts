@@ -8,7 +8,9 @@ import { type Database, openDatabase } from '../database/database.js'
 import { resolveDatabase, type Source } from '../database/database-choice.js'
 import type { Log } from '../observability/log.js'
 import type { Settings } from '../process/settings.js'
+import { createActivationKeys } from './activation-key.js'
 import { createAdministeredUsers } from './administered-user.js'
+import { createAnswers } from './answer.js'
 import { createAttempts, createCounterKeys } from './attempt.js'
 import { createAudit } from './audit.js'
 import { createBuckets } from './bucket.js'
@@ -31,6 +33,7 @@ import { createServices } from './service.js'
 import { createSigningKeys } from './signing-key.js'
 import { createTokenIssuers } from './token-issuer.js'
 import { createTotpSecrets } from './totp-secret.js'
+import { createUnmatchedAnswers } from './unmatched-answer.js'
 import { createUsers } from './user.js'
 import { createUserBatches } from './user-batch.js'
 import { createUserData } from './user-data.js'
@@ -42,34 +45,37 @@ export type Models = ReturnType<typeof defineModels>
 export type Registry = Awaited<ReturnType<typeof openRegistry>>
 
 /** Defines every table of an open database. Sends no query. */
-export function defineModels(database: Database, masterKey: StoredKeys) {
-  const counterKeys = createCounterKeys(masterKey)
-  const audit = createAudit(database, masterKey)
+export function defineModels(database: Database, dataKeys: StoredKeys) {
+  const counterKeys = createCounterKeys(dataKeys)
+  const audit = createAudit(database, dataKeys)
   const attempts = createAttempts(database, audit, counterKeys)
-  const organizations = createOrganizations(database, masterKey)
-  const mailedKeys = createMailedKeys(database, masterKey, counterKeys, organizations)
+  const activationKeys = createActivationKeys(database, dataKeys)
+  const mailedKeys = createMailedKeys(database, dataKeys, counterKeys, activationKeys)
   const emails = createEmails(database)
   const formerUsernames = createFormerUsernames(database)
-  const questions = createQuestions(database)
+  const answers = createAnswers(database)
   return {
     database,
-    masterKey,
+    dataKeys,
     counterKeys,
     formerUsernames,
-    users: createUsers(database, masterKey, mailedKeys, emails, attempts, counterKeys, formerUsernames, questions),
-    userBatches: createUserBatches(database, masterKey),
+    users: createUsers(database, dataKeys, mailedKeys, emails, attempts, counterKeys, formerUsernames, answers),
+    userBatches: createUserBatches(database, dataKeys),
     administeredUsers: createAdministeredUsers(database),
-    totpSecrets: createTotpSecrets(database, masterKey),
-    organizations,
-    imports: createImports(database, masterKey),
-    questions,
+    totpSecrets: createTotpSecrets(database, dataKeys),
+    organizations: createOrganizations(database, dataKeys, activationKeys),
+    activationKeys,
+    imports: createImports(database, dataKeys),
+    questions: createQuestions(database),
+    answers,
+    unmatchedAnswers: createUnmatchedAnswers(database),
     mailedKeys,
     emails,
     emailQuotas: createEmailQuotas(database),
-    services: createServices(database, masterKey),
-    signingKeys: createSigningKeys(database, masterKey),
-    idTokenKeys: createIdTokenKeys(database, masterKey),
-    sealingKeys: createSealingKeys(database, masterKey),
+    services: createServices(database, dataKeys),
+    signingKeys: createSigningKeys(database, dataKeys),
+    idTokenKeys: createIdTokenKeys(database, dataKeys),
+    sealingKeys: createSealingKeys(database, dataKeys),
     refreshedSessions: createRefreshedSessions(database),
     tokenIssuers: createTokenIssuers(database),
     attempts,
@@ -77,7 +83,7 @@ export function defineModels(database: Database, masterKey: StoredKeys) {
     clock: createClockRecord(database),
     processes: createProcesses(database),
     erasure: createErasure(database, counterKeys),
-    userData: createUserData(database, organizations),
+    userData: createUserData(database, activationKeys),
     changeFeed: createChangeFeed(database),
     audit,
   }

@@ -14,13 +14,11 @@ import {
 } from '../database/attributes.js'
 import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
+import { keyAttempts } from '../policy/limits.js'
+import { type ActivationKeys, type HeldOrganization, held, holdForMember } from './activation-key.js'
 import { type CounterKeys, countTry } from './attempt.js'
 import { relaxed } from './bucket.js'
-import type { MasterKey } from './master-key.js'
-import { type HeldOrganization, held, holdForMember, type Organizations } from './organization.js'
-
-/** Maximum attempts of a mailed key from each client address. */
-export const mostAttempts = 5
+import type { DataKeys } from './data-key.js'
 
 /** Validity in seconds. Activation keys are valid for longer, because an organization passes them on. */
 export const validity = { recovery: 15 * 60, activation: 72 * 3600, email: 15 * 60 } as const
@@ -57,15 +55,15 @@ export type MailedKeys = ReturnType<typeof createMailedKeys>
 /** Creates the mailed keys in a database. */
 export function createMailedKeys(
   database: Database,
-  masterKey: MasterKey,
+  dataKeys: DataKeys,
   counterKeys: CounterKeys,
-  { keysWork }: Pick<Organizations, 'keysWork'>,
+  { keysWork }: Pick<ActivationKeys, 'keysWork'>,
 ) {
   const table = defineTable(database, 'mailed_keys', attributes)
 
   /** Returns the keyed digest of a key, bound to user and purpose. */
   const digest = (userId: number, purpose: Purpose, key: string) =>
-    masterKey.digest(`mailed-key ${purpose} ${userId}`, key)
+    dataKeys.digest(`mailed-key ${purpose} ${userId}`, key)
 
   /** Whether a row has this key, and it is valid. */
   const valid = (userId: number, purpose: Purpose, key: string) => sql`m.user_id = ${userId}
@@ -110,7 +108,7 @@ export function createMailedKeys(
           WHERE user_id = ${userId} AND purpose = ${purpose} AND expires_at > now()
         ), tried AS (${countTry('current', counterKeys.mailedKeys(address), validity[purpose])})
         SELECT count, (SELECT key_digest FROM current) AS digest FROM tried`)
-      return row!.count <= mostAttempts ? (row!.digest ?? undefined) : undefined
+      return row!.count <= keyAttempts ? (row!.digest ?? undefined) : undefined
     },
     /** The keys of a user whose attempts count: the purpose of each, and the digest by which they do. */
     async current(userId: number, transaction?: Transaction) {

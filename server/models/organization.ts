@@ -1,4 +1,3 @@
-import { randomUUID } from 'node:crypto'
 import { Op, type Transaction } from 'sequelize'
 import { advisoryKeys } from '../database/advisory-keys.js'
 import {
@@ -18,7 +17,7 @@ import {
   text,
 } from '../database/attributes.js'
 import type { Database } from '../database/database.js'
-import { first, type Query, sql } from '../database/sql.js'
+import { first, sql } from '../database/sql.js'
 import { nicknameKey } from '../rules/names.js'
 import {
   inepCodeOf,
@@ -27,8 +26,14 @@ import {
   organizationFields,
   type RequiredAttribute,
 } from '../rules/organization.js'
-import type { MasterKey } from './master-key.js'
-import { providerUser } from './user-state.js'
+import {
+  type ActivationKeys,
+  activationKeyUse,
+  type HeldOrganization,
+  holdForMember,
+  newActivationKey,
+} from './activation-key.js'
+import type { DataKeys } from './data-key.js'
 
 /** Attributes of an organization that can be edited. */
 const details = Object.fromEntries(
@@ -69,24 +74,6 @@ export type Place = number & { readonly isPlace: true }
 /** The row of an organization. */
 export interface OrganizationRow extends Row<typeof attributes> {}
 
-/** The `use` under which activation keys and provider keys are sealed and digested. */
-export const activationKeyUse = 'activation-key'
-
-/** Returns an activation key, by default a new one, with the two forms that are stored. It is reusable until it is rotated. */
-export function newActivationKey(
-  masterKey: MasterKey,
-  key: string = randomUUID(),
-): { key: string; digest: Buffer; sealed: Buffer } {
-  return { key, digest: masterKey.digest(activationKeyUse, key), sealed: masterKey.seal(activationKeyUse, key) }
-}
-
-/** An organization `o` as `held` reads it, which stays as it is until the transaction ends. */
-export type HeldOrganization = Pick<OrganizationRow, 'id' | 'active'>
-
-/** What decides whether an organization takes a member, and the lock under which it is read, which other members share. */
-export const held = sql`o.id, o.active`
-export const holdForMember = sql`FOR SHARE OF o`
-
 /** A filter of organizations. All given conditions must hold. */
 interface OrganizationFilter {
   readonly afterId?: number
@@ -111,15 +98,13 @@ function withNameKey<D extends OrganizationDetails>(details: D): D & { nameKey?:
 }
 
 /** Creates the organizations in a database. */
-export function createOrganizations(database: Database, masterKey: MasterKey) {
+export function createOrganizations(
+  database: Database,
+  dataKeys: DataKeys,
+  { keysWork }: Pick<ActivationKeys, 'keysWork'>,
+) {
   const table = defineTable(database, 'organizations', attributes)
-  /** Whether the keys of an organization `o` work: its own, those that were mailed to it, and those of its providers. */
-  const keysWork = sql`o.active`
-  /** Runs a query; in a transaction, locks the rows of the result until its end. */
-  const findHeld = <Row>(name: string, query: Query, lock: Query, t?: Transaction) =>
-    first(t ? database.run<Row>(sql(`${name}-held`)`${query} ${lock}`, t) : database.read<Row>(sql(name)`${query}`))
   return {
-    keysWork,
     /** Returns the organizations that match the filter, by id. */
     list({ afterId = 0, active, type, text, limit }: OrganizationFilter) {
       const matching = sql.all(
@@ -173,7 +158,7 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
       (await table.findByPk(id, { transaction, lock: transaction.LOCK.UPDATE }))?.get(),
     /** Registers an organization, active and of today unless the details say otherwise, with a new activation key. */
     async add({ activationKey, active = true, ...details }: NewOrganization, transaction: Transaction) {
-      const { digest, sealed } = newActivationKey(masterKey, activationKey)
+      const { digest, sealed } = newActivationKey(dataKeys, activationKey)
       const key = { nameKey: nicknameKey(details.name), keyDigest: digest, keySealed: sealed }
       const row = { creationDate: expression<string>(database.today.text), ...details, ...key, active }
       return (await table.create(row, { transaction })).get()
@@ -188,23 +173,12 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
     },
     /** Replaces the activation key by a new one, and returns it. The former key is invalid at once. */
     async rotateKey(id: number, transaction: Transaction) {
-      const { key, digest, sealed } = newActivationKey(masterKey)
+      const { key, digest, sealed } = newActivationKey(dataKeys)
       await table.update({ keyDigest: digest, keySealed: sealed }, { where: { id }, transaction })
       return key
     },
-    /** Returns which records have these activation or provider keys, such as `organization:7` or `user:7`. */
-    async keyHolders(keys: readonly string[], t: Transaction): Promise<ReadonlyMap<string, string>> {
-      if (keys.length === 0) return new Map()
-      const digests = keys.map(key => masterKey.digest(activationKeyUse, key))
-      const query = sql('organizations-key-holders')`
-        SELECT key, holder FROM unnest(${keys}::text[], ${digests}::bytea[]) AS given (key, digest), LATERAL (
-          SELECT 'organization:' || id AS holder FROM organizations WHERE activation_key_digest = digest
-          UNION ALL SELECT 'user:' || user_id FROM provider_keys WHERE key_digest = digest) held`
-      const rows = await database.run<{ key: string; holder: string }>(query, t)
-      return new Map(rows.map(({ key, holder }) => [key, holder]))
-    },
     /** Decrypts the activation key. */
-    activationKey: (row: Pick<OrganizationRow, 'keySealed'>) => masterKey.open(activationKeyUse, row.keySealed),
+    activationKey: (row: Pick<OrganizationRow, 'keySealed'>) => dataKeys.open(activationKeyUse, row.keySealed),
     /**
      * Returns the organization with an e-mail address whose keys work. A user with an organization matches only that organization;
      * otherwise the organization with the name that the user gave at sign-up precedes others with the address.
@@ -226,26 +200,6 @@ export function createOrganizations(database: Database, masterKey: MasterKey) {
       const query = sql`SELECT o.email FROM organizations o WHERE o.id = ${id} AND ${keysWork} ${holdForMember}`
       return (await first(database.run<{ email: string | null }>(query, t)))?.email ?? null
     },
-    /** Returns the organization of an activation key that works. A transaction locks it, which prevents rotation until its end. */
-    byActivationKey(key: string, t?: Transaction) {
-      const query = sql`SELECT ${held} FROM organizations o
-        WHERE o.activation_key_digest = ${masterKey.digest(activationKeyUse, key)} AND ${keysWork}`
-      return findHeld<HeldOrganization>('organization-by-activation-key', query, holdForMember, t)
-    },
-    /**
-     * Returns the organization of a provider key that works, and the user of the key. Locks likewise: the user before the key, as a
-     * rotation does.
-     */
-    byProviderKey: (key: string, t?: Transaction) =>
-      findHeld<HeldOrganization & { providerId: number }>(
-        'organization-by-provider-key',
-        sql`SELECT ${held}, u.id AS "providerId"
-        FROM users u JOIN provider_keys k ON k.user_id = u.id JOIN organizations o ON o.id = u.organization_id
-        WHERE k.key_digest = ${masterKey.digest(activationKeyUse, key)}
-          AND ${providerUser.sql} AND ${keysWork}`,
-        sql`FOR SHARE OF u, k ${holdForMember}`,
-        t,
-      ),
     /** Returns those of the organizations that exist, which stay as they are until the transaction ends. */
     async hold(ids: readonly number[], transaction: Transaction): Promise<HeldOrganization[]> {
       // In the order of ids, so that two transactions can't deadlock.

@@ -3,7 +3,7 @@ import { Op, type Transaction } from 'sequelize'
 import { bytes, column, defineTable, fromNow, hasDefault, key, text, time } from '../database/attributes.js'
 import type { Database } from '../database/database.js'
 import { sql } from '../database/sql.js'
-import type { MasterKey } from './master-key.js'
+import type { DataKeys } from './data-key.js'
 
 const attributes = { id: key(text), sealed: column('key_sealed', bytes), createdAt: hasDefault(time) }
 
@@ -23,11 +23,11 @@ export type SealingKeys = ReturnType<typeof createSealingKeys>
 const useOf = (id: string) => `sealing-key ${id}`
 
 /** Creates the sealing keys in a database. */
-export function createSealingKeys(database: Database, masterKey: MasterKey) {
+export function createSealingKeys(database: Database, dataKeys: DataKeys) {
   const table = defineTable(database, 'sealing_keys', attributes)
 
   const open = ({ id, sealed }: { readonly id: string; readonly sealed: Buffer }) =>
-    ({ id, key: Buffer.from(masterKey.open(useOf(id), sealed), 'base64') }) as const
+    ({ id, key: Buffer.from(dataKeys.open(useOf(id), sealed), 'base64') }) as const
 
   const newest = (transaction?: Transaction) => {
     const recent = { createdAt: { [Op.gt]: fromNow(-sealsFor) } }
@@ -45,7 +45,7 @@ export function createSealingKeys(database: Database, masterKey: MasterKey) {
         const created = await newest(t)
         if (created) return open(created.get())
         const id = randomBytes(sealingKeyIdLength / 2).toString('hex')
-        const sealed = masterKey.seal(useOf(id), randomBytes(32).toString('base64'))
+        const sealed = dataKeys.seal(useOf(id), randomBytes(32).toString('base64'))
         await table.create({ id, sealed }, { transaction: t })
         return open({ id, sealed })
       })

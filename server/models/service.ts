@@ -17,7 +17,7 @@ import {
 import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 import type { ScopeName } from '../rules/scopes.js'
-import type { MasterKey } from './master-key.js'
+import type { DataKeys } from './data-key.js'
 
 const attributes = {
   id: hasDefault(key(integer)),
@@ -80,10 +80,10 @@ export type Services = ReturnType<typeof createServices>
 const today = sql`(now() AT TIME ZONE 'UTC')::date`
 
 /** Creates the services in a database. */
-export function createServices(database: Database, masterKey: Pick<MasterKey, 'digest'>) {
+export function createServices(database: Database, dataKeys: Pick<DataKeys, 'digest'>) {
   const table = defineTable(database, 'services', attributes)
   const keyTable = defineTable(database, 'service_keys', keyAttributes)
-  const digest = (key: string) => masterKey.digest('service-key', key)
+  const digest = (key: string) => dataKeys.digest('service-key', key)
   return {
     /** Returns services by name, after `afterName`. */
     async list({ afterName = '', limit }: { afterName?: string; limit: number }) {

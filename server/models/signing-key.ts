@@ -1,4 +1,4 @@
-import { createHash, createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject } from 'node:crypto'
+import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject } from 'node:crypto'
 import { Op, type Transaction } from 'sequelize'
 import {
   attribute,
@@ -15,7 +15,8 @@ import {
 } from '../database/attributes.js'
 import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
-import type { MasterKey } from './master-key.js'
+import type { DataKeys } from './data-key.js'
+import { thumbprint } from './thumbprint.js'
 
 /** A public key as a JSON Web Key (RFC 7517 and RFC 7518). */
 interface PublicJwk {
@@ -65,11 +66,6 @@ export type SigningKeys = ReturnType<typeof createSigningKeys>
 /** The `use` under which a private key is sealed. */
 const signingKeyUse = (kid: string) => `signing-key ${kid}`
 
-/** Returns the thumbprint of a public key (RFC 7638). */
-function thumbprint({ crv, kty, x, y }: PublicJwk): string {
-  return createHash('sha256').update(JSON.stringify({ crv, kty, x, y })).digest('base64url')
-}
-
 /** Generates a key pair: the private key in PEM, the public key as a JSON Web Key, and its kid. */
 export function newKeyPair(): { pem: string; publicJwk: PublicJwk; kid: string } {
   // Requests encoded keys: Node.js 20 can deadlock when it garbage-collects the generator of a key during the key's export.
@@ -86,7 +82,7 @@ export function newKeyPair(): { pem: string; publicJwk: PublicJwk; kid: string }
 }
 
 /** Creates the signing keys in a database. */
-export function createSigningKeys(database: Database, masterKey: MasterKey) {
+export function createSigningKeys(database: Database, dataKeys: DataKeys) {
   const table = defineTable(database, 'signing_keys', attributes)
 
   // The newest that signs by now. If all lie ahead, because the clock was set back, the first of them signs.
@@ -124,7 +120,7 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
     const verifiesUntil = fromNow(wait + tokenTtl + 60)
     await supersede(wait, transaction)
     await table.update({ verifiesUntil }, { where: { verifiesUntil: null }, transaction })
-    const privateSealed = masterKey.seal(signingKeyUse(kid), pem)
+    const privateSealed = dataKeys.seal(signingKeyUse(kid), pem)
     await table.create({ kid, publicJwk, privateSealed, signsAt: fromNow(wait), tokenTtl }, { transaction })
     return kid
   }
@@ -139,7 +135,7 @@ export function createSigningKeys(database: Database, masterKey: MasterKey) {
         .map(({ privateSealed, ...shown }) => ({
           ...shown,
           publicKey: createPublicKey({ key: { ...shown.publicJwk }, format: 'jwk' }),
-          privateKey: createPrivateKey(masterKey.open(signingKeyUse(shown.kid), privateSealed)),
+          privateKey: createPrivateKey(dataKeys.open(signingKeyUse(shown.kid), privateSealed)),
         }))
     },
     /**

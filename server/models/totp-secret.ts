@@ -12,7 +12,8 @@ import {
 } from '../database/attributes.js'
 import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
-import type { MasterKey } from './master-key.js'
+import { codeLimits } from '../policy/limits.js'
+import type { DataKeys } from './data-key.js'
 import { administratorUser } from './user-state.js'
 
 const attributes = {
@@ -31,12 +32,6 @@ const attributes = {
   lockedAt: hasDefault(nullable(time)),
 }
 
-/** Limits of wrong codes, in two windows of `seconds`. After `noticeAfter` wrong codes the owner is notified. */
-export const codeLimits = {
-  window: { failures: 10, seconds: 15 * 60, noticeAfter: 5 },
-  day: { failures: 30, seconds: 24 * 3600 },
-} as const
-
 /** The current counts of a user's wrong codes. */
 export interface CodeFailures {
   readonly locked: boolean
@@ -51,10 +46,10 @@ export interface CodeFailures {
 export type TotpSecrets = ReturnType<typeof createTotpSecrets>
 
 /** Creates the secrets in a database, which stores them sealed. */
-export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey, 'seal' | 'open'>) {
+export function createTotpSecrets(database: Database, dataKeys: Pick<DataKeys, 'seal' | 'open'>) {
   const table = defineTable(database, 'totp_secrets', attributes)
   const use = (userId: number) => `totp ${userId}`
-  const open = (userId: number, sealed: Buffer) => masterKey.open(use(userId), sealed)
+  const open = (userId: number, sealed: Buffer) => dataKeys.open(use(userId), sealed)
   return {
     /** Returns the active secret, and a pending one that no code has confirmed yet. */
     async find(userId: number) {
@@ -64,7 +59,7 @@ export function createTotpSecrets(database: Database, masterKey: Pick<MasterKey,
     },
     /** Stores a pending secret, and replaces an earlier pending one. */
     async enroll(userId: number, secret: string, transaction: Transaction) {
-      await table.upsert({ userId, pendingSealed: masterKey.seal(use(userId), secret) }, { transaction })
+      await table.upsert({ userId, pendingSealed: dataKeys.seal(use(userId), secret) }, { transaction })
     },
     /** Activates the pending secret for codes after time step `step`. Returns false when another secret is pending. */
     async confirm(userId: number, pending: string, step: number, transaction: Transaction) {

@@ -4,9 +4,10 @@ import type { Database, Transaction } from '../database/database.js'
 import { sql } from '../database/sql.js'
 import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { profile, profileFields } from '../rules/profile.js'
+import { activationKeyUse, newActivationKey } from './activation-key.js'
 import { type AdministeredUserRow, selectAdministered } from './administered-user.js'
-import type { MasterKey } from './master-key.js'
-import { activationKeyUse, newActivationKey, type Place } from './organization.js'
+import type { DataKeys } from './data-key.js'
+import type { Place } from './organization.js'
 import { type NewUser, userAttributes, withNicknameKeys } from './user.js'
 
 /** A user that exists, perhaps deleted. */
@@ -60,7 +61,7 @@ const [add, addWithIds, edit] = [addTo(added), addTo(['id', ...added]), editTo(e
 export type UserBatches = ReturnType<typeof createUserBatches>
 
 /** Creates the batches of users in a database. */
-export function createUserBatches(database: Database, masterKey: MasterKey) {
+export function createUserBatches(database: Database, dataKeys: DataKeys) {
   /** A user as its columns; one that becomes active does so now, unless its time says otherwise. */
   const toColumns = ({ providerKey: _, answers: __, unmatched: ___, ...row }: Registration) =>
     columnsOf({
@@ -77,7 +78,7 @@ export function createUserBatches(database: Database, masterKey: MasterKey) {
   async function addKeys(users: readonly Registered[], t: Transaction): Promise<void> {
     const owners = users.filter(({ role, active }) => role === 'ROLE_INSTITUTION' && active)
     if (owners.length === 0) return
-    const keys = owners.map(({ providerKey }) => newActivationKey(masterKey, providerKey))
+    const keys = owners.map(({ providerKey }) => newActivationKey(dataKeys, providerKey))
     const ids = owners.map(({ id }) => id)
     const [digests, sealed] = [keys.map(({ digest }) => digest), keys.map(({ sealed }) => sealed)]
     const add = sql('user-batch-add-keys')`INSERT INTO provider_keys (user_id, key_digest, key_sealed)
@@ -159,7 +160,7 @@ export function createUserBatches(database: Database, masterKey: MasterKey) {
       return rows.map(({ id, passwordHash, sealed }) => ({
         id,
         passwordHash,
-        providerKey: sealed === null ? undefined : masterKey.open(activationKeyUse, sealed),
+        providerKey: sealed === null ? undefined : dataKeys.open(activationKeyUse, sealed),
       }))
     },
   }

@@ -5,7 +5,7 @@ import { first, type Query, sql } from '../database/sql.js'
 import type { AuditAction } from '../policy/audit-actions.js'
 import { organizationFields } from '../rules/organization.js'
 import { profile, profileFields } from '../rules/profile.js'
-import type { Organizations } from './organization.js'
+import type { ActivationKeys } from './activation-key.js'
 import { providerUser } from './user-state.js'
 
 /** Metadata of a user's answer to a question. */
@@ -217,7 +217,7 @@ function exportFor(reader: Reader, id: number): Query {
 }
 
 /** Creates the methods that read the data of users in a database. */
-export function createUserData(database: Database, { keysWork }: Pick<Organizations, 'keysWork'>) {
+export function createUserData(database: Database, { keysWork }: Pick<ActivationKeys, 'keysWork'>) {
   const eventsOf = <Event>(reader: Reader, id: number, page: EventPage, t?: Transaction) =>
     database.run<Placed<Event>>(eventsFor(reader, id, page), t)
   return {

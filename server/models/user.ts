@@ -27,15 +27,16 @@ import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'
 import { profile as fields, type ProfileValues } from '../rules/profile.js'
 import type { Role } from '../rules/roles.js'
+import { newActivationKey } from './activation-key.js'
+import type { Answers } from './answer.js'
 import type { Attempts, CounterKeys } from './attempt.js'
+import type { DataKeys } from './data-key.js'
 import type { Emails, NotifiedChange } from './email.js'
 import type { FormerUsernames } from './former-username.js'
 import type { MailedKeys, Purpose } from './mailed-key.js'
-import type { MasterKey } from './master-key.js'
-import { newActivationKey, type Place, shownOfOrganization } from './organization.js'
-import type { Questions } from './question.js'
+import { createNameConflicts } from './name-conflicts.js'
+import { type Place, shownOfOrganization } from './organization.js'
 import { verifies } from './signing-key.js'
-import { createUserNames } from './user-names.js'
 import { presentUser } from './user-state.js'
 
 /** Attributes of a profile. A day is written as yyyy-MM-dd, and read as dd/MM/yyyy. */
@@ -177,13 +178,13 @@ const allPurposes: readonly Purpose[] = [...accessPurposes, 'activation']
 /** Creates the users in a database. */
 export function createUsers(
   database: Database,
-  masterKey: MasterKey,
+  dataKeys: DataKeys,
   mailedKeys: Pick<MailedKeys, 'void'>,
   emails: Pick<Emails, 'notify' | 'discard'>,
   attempts: Pick<Attempts, 'rename' | 'clear' | 'forgetNetworks'>,
   counterKeys: Pick<CounterKeys, 'account'>,
   formerUsernames: Pick<FormerUsernames, 'reserve'>,
-  questions: Pick<Questions, 'clear'>,
+  answers: Pick<Answers, 'clear'>,
 ) {
   const table = defineTable(database, 'users', userAttributes)
   const providerKeys = defineTable(database, 'provider_keys', keyAttributes)
@@ -225,13 +226,13 @@ export function createUsers(
   })
 
   async function addProviderKey(userId: number, transaction: Transaction): Promise<void> {
-    const { digest, sealed } = newActivationKey(masterKey)
+    const { digest, sealed } = newActivationKey(dataKeys)
     // An existing provider key doesn't change.
     await providerKeys.bulkCreate([{ userId, digest, sealed }], { ignoreDuplicates: true, transaction })
   }
 
   return {
-    ...createUserNames(database),
+    ...createNameConflicts(database),
     byId: (id: number) =>
       first(database.read<User>(sql('user-by-id')`${users} WHERE u.id = ${id} AND ${presentUser.sql}`)),
     byUsername: (usernameKey: string) =>
@@ -298,7 +299,7 @@ export function createUsers(
      * The former key doesn't work any more. False if the user has none. The caller must lock the user's row.
      */
     async rotateProviderKey(user: Pick<Owner, 'id' | 'email'>, change: NotifiedChange, transaction: Transaction) {
-      const { digest, sealed } = newActivationKey(masterKey)
+      const { digest, sealed } = newActivationKey(dataKeys)
       const [rotated] = await providerKeys.update({ digest, sealed }, { where: { userId: user.id }, transaction })
       if (rotated === 0) return false
       await emails.notify('provider-key-rotated', user, change, transaction)
@@ -379,7 +380,7 @@ export function createUsers(
     async proveByKey({ id, tokenGeneration }: Pick<User, 'id' | 'tokenGeneration'>, transaction: Transaction) {
       // First the rows that others may hold while they wait for the user's.
       await voidKeys(id, accessPurposes, transaction)
-      await questions.clear(id, transaction)
+      await answers.clear(id, transaction)
       // Not NO KEY UPDATE: a sign-in that has compared the former password or answers waits, and then finds the generation changed.
       await table.findByPk(id, { attributes: ['id'], transaction, lock: transaction.LOCK.UPDATE })
       await attempts.forgetNetworks(id, transaction)

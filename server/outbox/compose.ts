@@ -2,10 +2,10 @@
 import { randomUUID } from 'node:crypto'
 import { pass } from '../access/gate.js'
 import type { Transaction } from '../database/database.js'
+import { registryTag } from '../models/data-key.js'
 import type { Email, Notice, ReadyEmail, RequestedEmail } from '../models/email.js'
 import type { Models } from '../models/index.js'
 import { emailCode, newRecoveryKey } from '../models/mailed-key.js'
-import { registryTag } from '../models/master-key.js'
 import type { User } from '../models/user.js'
 import type { Log } from '../observability/log.js'
 import type { Settings } from '../process/settings.js'
@@ -29,7 +29,7 @@ export function startMail(
   onRefusal?: (limit: Limit) => void,
 ) {
   const compose = createComposer(models, settings, now, onRefusal)
-  const transport = createMailTransport(settings, log, registryTag(models.masterKey))
+  const transport = createMailTransport(settings, log, registryTag(models.dataKeys))
   return startSender({ queue: models.emails, compose, transport, log, factor: settings.limitFactor })
 }
 

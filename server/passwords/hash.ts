@@ -1,6 +1,6 @@
 // Passwords and answers are stored as bcrypt hashes of keyed digests (OWASP Password Storage Cheat Sheet: peppering).
 import { createHmac, timingSafeEqual } from 'node:crypto'
-import type { MasterKey } from '../models/master-key.js'
+import type { DataKeys } from '../models/data-key.js'
 import { answerKey } from '../rules/names.js'
 import { preparePassword } from './policy.js'
 import type { Pool, Waiter } from './pool.js'
@@ -47,17 +47,17 @@ const sealedUse = 'moved-in hash'
  * are stored sealed, because the database alone would allow guesses.
  */
 export function createPasswords(deps: {
-  masterKey: Pick<MasterKey, 'pepper' | 'seal' | 'open'>
+  dataKeys: Pick<DataKeys, 'pepper' | 'seal' | 'open'>
   cost: number
   pool: Pool
 }) {
-  const { masterKey, cost, pool } = deps
-  const { pepper } = masterKey
+  const { dataKeys, cost, pool } = deps
+  const { pepper } = dataKeys
 
   /** Returns a stored hash, opened if it is sealed. Throws when a sealed one was altered. */
   function opened(stored: string): string {
     if (!stored.startsWith(sealedScheme)) return stored
-    return masterKey.open(sealedUse, Buffer.from(stored.slice(sealedScheme.length), 'base64'))
+    return dataKeys.open(sealedUse, Buffer.from(stored.slice(sealedScheme.length), 'base64'))
   }
 
   /** Returns 64 ASCII characters: bcrypt reads at most 72 bytes, and stops at NUL. */
@@ -120,7 +120,7 @@ export function createPasswords(deps: {
       return prepared === undefined ? undefined : keyedScheme + digest(prepared, 'answer')
     },
     /** Seals a bcrypt hash of another system, to store. It compares like the hash itself. */
-    seal: (hash: string) => sealedScheme + masterKey.seal(sealedUse, hash).toString('base64'),
+    seal: (hash: string) => sealedScheme + dataKeys.seal(sealedUse, hash).toString('base64'),
     opened,
     /** Returns the hash of a keyed digest, computed like that of `renew`. */
     async wrap(keyed: string): Promise<string | undefined> {

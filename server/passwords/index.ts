@@ -18,5 +18,5 @@ export function createHashing(
   const limits = createLimits(registry, limitFactor, now)
   const { recentCount, countRefusal: onRefused } = limits.rateLimits
   const pool = createPool({ ...options, cost, recentCount, onRefused })
-  return { limits, pool, passwords: createPasswords({ masterKey: registry.masterKey, cost, pool }) }
+  return { limits, pool, passwords: createPasswords({ dataKeys: registry.dataKeys, cost, pool }) }
 }

@@ -1,7 +1,7 @@
 import type { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
-import type { Policy } from './row.js'
+import type { Policy } from './policy.js'
 
-/** What a row says unless it says otherwise. */
+/** What a policy says unless it says otherwise. */
 const byAdministrator = {
   caller: 'administrator',
   target: 'registry',
@@ -27,7 +27,7 @@ const readsUsers = { limits: ['serviceReads'] } as const
 /** Seconds for what reads, or goes through, much of the database. */
 const long = 600
 
-/** The rows of `auth.v1.Administration`. */
+/** The policies of `auth.v1.Administration`. */
 export const administrationPolicies = {
   signIn: {
     cost: 1.4,

@@ -1,7 +1,7 @@
 import type { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
-import type { Policy } from './row.js'
+import type { Policy } from './policy.js'
 
-/** The rows of `auth.v1.Changes`. */
+/** The policies of `auth.v1.Changes`. */
 export const changesPolicies = {
   poll: {
     cost: 0.3,

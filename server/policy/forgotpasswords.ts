@@ -1,7 +1,7 @@
 import type { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
-import type { Policy } from './row.js'
+import type { Policy } from './policy.js'
 
-/** The rows of `auth.v1.ForgotPasswords`. */
+/** The policies of `auth.v1.ForgotPasswords`. */
 export const forgotPasswordsPolicies = {
   findAllForgotPasswordQuestions: {
     caller: 'anyone',

@@ -25,6 +25,15 @@ export const addressLimits = {
  */
 export const lockout = { failures: 10, seconds: 900 } as const
 
+/** Maximum attempts of a mailed key from each client address. */
+export const keyAttempts = 5
+
+/** Wrong one-time codes that lock the secret, in two windows of `seconds`. After `noticeAfter` wrong codes the owner is notified. */
+export const codeLimits = {
+  window: { failures: 10, seconds: 15 * 60, noticeAfter: 5 },
+  day: { failures: 30, seconds: 24 * 3600 },
+} as const
+
 const [minute, hour, day] = [60, 3600, 86_400]
 
 /** Maximum numbers of e-mails, exports and wrong addresses, each in a sliding window of that length. */

@@ -1,11 +1,11 @@
 import type { OpenId } from '../../proto/gen/auth/v1/openid_pb.js'
-import type { Policy } from './row.js'
+import type { Policy } from './policy.js'
 
 const open = { caller: 'anyone', reasons: [], audit: [], limits: [] } as const
 const ownSession = { caller: 'user', target: 'caller', own: 'every role' } as const
 const client = { ...open, audit: ['session.authorize', 'session.end'], limits: ['serviceKeys'] } as const
 
-/** The rows of `auth.v1.OpenId`. */
+/** The policies of `auth.v1.OpenId`. */
 export const openIdPolicies = {
   checkAuthorization: { ...open, reasons: ['RECORD_NOT_FOUND', 'WRONG_STATE'] },
   authorize: {

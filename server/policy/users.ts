@@ -1,10 +1,10 @@
 import type { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import type { Policy } from './row.js'
+import type { Policy } from './policy.js'
 
 /** What users do with their own record alone. */
 const ownRecord = { caller: 'user', target: 'caller', own: 'every role', restricted: [] } as const
 
-/** The rows of `auth.v1.Users`. */
+/** The policies of `auth.v1.Users`. */
 export const usersPolicies = {
   signUp: {
     cost: 1.8,

@@ -126,9 +126,9 @@ export function checkForm(
   /** Returns the text of a field as it is stored; undefined when it is blank or wrong. */
   const read = (field: TextField): string | undefined => {
     const value = given[field] ?? ''
-    const row = isProfileField(field) ? profile[field] : undefined
-    const { required = field === 'username', kind, check } = row ?? {}
-    const longest = row?.longest ?? maxLengths[field === 'email' ? 'email' : 'text']
+    const rule = isProfileField(field) ? profile[field] : undefined
+    const { required = field === 'username', kind, check } = rule ?? {}
+    const longest = rule?.longest ?? maxLengths[field === 'email' ? 'email' : 'text']
     // First, as the further checks are slow for long texts.
     if (tooLong(value, longest)) return refused(field, `Use at most ${longest} characters.`)
     if (!isOneLine(value)) return refused(field, 'Leave out line breaks and other control characters.')

@@ -2,7 +2,8 @@
 // else, so a rule of membership is stated once.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Transaction } from '../database/database.js'
-import type { HeldOrganization, Organizations, Place } from '../models/organization.js'
+import type { HeldOrganization } from '../models/activation-key.js'
+import type { Organizations, Place } from '../models/organization.js'
 import type { User } from '../models/user.js'
 import { accepted, Refusal } from '../requests/refusal.js'
 

@@ -10,7 +10,7 @@ import { formatDay } from '../rules/dates.js'
 import { attributesOf, type ProfileField, type ProfileValues, profile } from '../rules/profile.js'
 import type { FormTexts } from './form.js'
 import { openPlaces, type Placed } from './membership.js'
-import { nameViolations, Taken } from './taken-names.js'
+import { nameViolations, Taken } from './name-refusals.js'
 
 /** A change of a user, whose row is locked. What is undefined stays. */
 export interface UserChange {

@@ -35,7 +35,7 @@ export interface Call {
   readonly signal: AbortSignal
   /** Whether the caller has disconnected: `signal.aborted`, at less cost. */
   readonly gone: boolean
-  /** The deadline of the response, in ms since 1970: that of the caller, at most the time in the RPC's row. */
+  /** The deadline of the response, in ms since 1970: that of the caller, at most the time in the RPC's policy. */
   readonly deadline: number
   /** Name in the certificate of a caller other than a gateway. */
   readonly certificate?: string | undefined
@@ -49,7 +49,7 @@ export interface Call {
 export interface Turn extends Disposable {
   /** Leaves it to others during `work`, which uses neither the main thread nor the database. */
   pause<T>(work: () => Promise<T>): Promise<T>
-  /** Charges its networks for more milliseconds than its row has: for the input that it turned out to have. */
+  /** Charges its networks for more milliseconds than its policy has: for the input that it turned out to have. */
   charge(cost: number): void
 }
 
@@ -61,9 +61,9 @@ export interface IncomingCall extends Call {
   turn?: Turn | undefined
   /** The networks that the scheduler counts it for; absent after the scheduler, and where there is none. */
   readonly networks?: readonly string[]
-  /** Milliseconds to read its message, in addition to the cost in its row; absent where the turn is charged for it. */
+  /** Milliseconds to read its message, in addition to the cost in its policy; absent where the turn is charged for it. */
   readonly inputCost?: number
-  /** Shortened to the time in the RPC's row. */
+  /** Shortened to the time in the RPC's policy. */
   deadline: number
   /** Value of the `authorization` header or metadata, as sent. */
   readonly authorization: string | undefined

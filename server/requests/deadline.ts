@@ -1,9 +1,9 @@
-// The deadline of a call: the caller's own, or that of the RPC's row if it is earlier.
+// The deadline of a call: the caller's own, or that of the RPC's policy if it is earlier.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Call } from './call.js'
 import { Refusal, refuse } from './refusal.js'
 
-/** The deadline in ms since 1970 of a call that begins. `seconds` is the time in the RPC's row. */
+/** The deadline in ms since 1970 of a call that begins. `seconds` is the time in the RPC's policy. */
 export function deadlineOf({ deadline }: Pick<Call, 'deadline'>, seconds = 15): number {
   return Math.min(deadline, Date.now() + seconds * 1000)
 }

@@ -21,13 +21,13 @@ export type OpenPage = ReturnType<typeof createPaging>
  * Page tokens are sealed, so that clients can't depend on their content, and bound to their RPC and filter; the token of a list
  * that depends on its caller is bound to `owner`, too. Others are refused with INVALID_ARGUMENT.
  */
-export function createPaging(masterKey: {
+export function createPaging(dataKeys: {
   seal(use: string, text: string): Buffer
   open(use: string, sealed: Buffer): string
 }) {
   function read(use: string, token: string) {
     try {
-      return JSON.parse(masterKey.open(use, Buffer.from(token, 'base64url')))
+      return JSON.parse(dataKeys.open(use, Buffer.from(token, 'base64url')))
     } catch {
       return wrongFields([
         { field: 'page_token', message: 'Not valid for this list and filter. Start without a page token.' },
@@ -47,7 +47,7 @@ export function createPaging(masterKey: {
     const use = `page-token ${rpc.name} ${digest}`
     const size = Math.min(pageSize || sizes.usual, sizes.max)
     /** The token with which the next page begins behind a row. */
-    const next = (after: After) => masterKey.seal(use, JSON.stringify(after)).toString('base64url')
+    const next = (after: After) => dataKeys.seal(use, JSON.stringify(after)).toString('base64url')
     return {
       /** Maximum number of rows of the page. */
       size,

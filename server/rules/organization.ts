@@ -1,4 +1,4 @@
-// The fields of an organization, a row for each. Its attributes, forms, records, changes, imports, exports, and the flags and
+// The fields of an organization, a rule for each. Its attributes, forms, records, changes, imports, exports, and the flags and
 // columns of files of the command line derive from it.
 import type { OrganizationForm } from '../../proto/gen/auth/v1/administration_pb.js'
 import { isEmailAddress } from './names.js'
@@ -43,8 +43,8 @@ export function inepCodeOf(text: string): string {
     .replace(/(?<=\d)(?:[\s\p{Pd}/_]|\.(?!0{1,2}$))+(?=\d)/gu, '')
 }
 
-/** By attribute, which a form has, too, unless it is `imported`: without a row, a field of the form is a compile error. */
-const rows = {
+/** By attribute, which a form has, too, unless it is `imported`: without a rule, a field of the form is a compile error. */
+const rules = {
   name: { about: 'name; need not be unique', required: true },
   email: {
     about: 'e-mail address that activation keys are sent to (RFC 5321)',
@@ -73,21 +73,21 @@ const rows = {
   },
 } as const satisfies Record<Exclude<keyof OrganizationForm, '$typeName' | '$unknown'> | 'creationDate', FieldRule>
 
-type Rows = typeof rows
+type Rules = typeof rules
 
 /** An attribute of an organization. */
-export type OrganizationAttribute = keyof Rows
+export type OrganizationAttribute = keyof Rules
 
 /** An attribute without which no organization is added. */
 export type RequiredAttribute = {
-  [A in OrganizationAttribute]: Rows[A] extends { required: true } ? A : never
+  [A in OrganizationAttribute]: Rules[A] extends { required: true } ? A : never
 }[OrganizationAttribute]
 
 /** The values of an organization by attribute: null where an optional field is empty. */
 export type OrganizationValues = {
-  readonly [A in OrganizationAttribute]: Rows[A] extends { required: true } | { imported: true }
+  readonly [A in OrganizationAttribute]: Rules[A] extends { required: true } | { imported: true }
     ? string
-    : (Rows[A] extends { kind: 'number' } ? number : string) | null
+    : (Rules[A] extends { kind: 'number' } ? number : string) | null
 }
 
 /** A field of a form. */
@@ -97,10 +97,10 @@ export interface OrganizationField extends FieldRule {
 }
 
 /** All fields. */
-export const organizationFields: readonly OrganizationField[] = Object.entries<FieldRule>(rows).map(
-  ([attribute, row]) => ({
-    ...row,
-    field: row.field ?? attribute,
+export const organizationFields: readonly OrganizationField[] = Object.entries<FieldRule>(rules).map(
+  ([attribute, rule]) => ({
+    ...rule,
+    field: rule.field ?? attribute,
     attribute: attribute as OrganizationAttribute,
   }),
 )

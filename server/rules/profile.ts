@@ -1,4 +1,4 @@
-// The profile of a user, a row for each field. Sign-up, records, changes, exports, imports, and the flags and columns of files of
+// The profile of a user, a rule for each field. Sign-up, records, changes, exports, imports, and the flags and columns of files of
 // the command line derive from it. Messages and attributes are checked against it.
 import { type UserForm, UserFormSchema } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { User } from '../../proto/gen/auth/v1/records_pb.js'
@@ -28,7 +28,7 @@ type OtherField =
   | ('$typeName' | '$unknown' | 'id' | 'username' | 'email' | 'password' | 'role' | 'roles' | 'active' | 'termsofusage')
   | ('securityquestion' | 'securityanswer' | 'partnerOrganization' | 'providerActivationKey' | 'stay')
 
-/** A field that at least one of the messages has: without a row it is a compile error. */
+/** A field that at least one of the messages has: without a rule it is a compile error. */
 type AnyField = Exclude<keyof User | keyof SignUpRequest | keyof Profile | keyof UserForm, OtherField>
 
 const oneOf =
@@ -36,7 +36,7 @@ const oneOf =
   (text: string) =>
     allowed.includes(text) ? undefined : `Leave it empty, or use ${allowed.join(', ').replace(/, (\S+)$/, ' or $1')}.`
 
-const rows = {
+const rules = {
   nickname: { attribute: 'nickname', about: 'display name; by default the username of a new user', required: true },
   dateofborn: {
     attribute: 'dateOfBirth',
@@ -63,31 +63,31 @@ const rows = {
   institution: { attribute: 'institution', about: 'name of the institution' },
 } as const satisfies Record<AnyField, FieldRule<string>>
 
-type Rows = typeof rows
+type Rules = typeof rules
 
 /** A field, by its name in messages of this language and in JSON. */
-export type ProfileField = keyof Rows
+export type ProfileField = keyof Rules
 
 /** A field that every user has. */
-export type RequiredField = { [F in ProfileField]: Rows[F] extends { required: true } ? F : never }[ProfileField]
+export type RequiredField = { [F in ProfileField]: Rules[F] extends { required: true } ? F : never }[ProfileField]
 
 /** The values of a profile by attribute: null where an optional field is empty. */
 export type ProfileValues = {
-  readonly [F in ProfileField as Rows[F]['attribute']]: F extends RequiredField ? string : string | null
+  readonly [F in ProfileField as Rules[F]['attribute']]: F extends RequiredField ? string : string | null
 }
 
-/** A row, with the name of its field in protocol buffers, masks, refusals and files, as of `preferred_language`. */
-export interface ProfileRow extends FieldRule<keyof ProfileValues> {
+/** A rule, with the name of its field in protocol buffers, masks, refusals and files, as of `preferred_language`. */
+export interface ProfileRule extends FieldRule<keyof ProfileValues> {
   readonly field: string
 }
 
-/** The rows by field. */
+/** The rules by field. */
 export const profile = Object.fromEntries(
-  Object.entries(rows).map(([key, row]) => [key, { ...row, field: UserFormSchema.field[key as ProfileField].name }]),
-) as unknown as Readonly<Record<ProfileField, ProfileRow>>
+  Object.entries(rules).map(([key, rule]) => [key, { ...rule, field: UserFormSchema.field[key as ProfileField].name }]),
+) as unknown as Readonly<Record<ProfileField, ProfileRule>>
 
 /** All fields. */
-export const profileFields = Object.keys(rows) as ProfileField[]
+export const profileFields = Object.keys(rules) as ProfileField[]
 
 /** The fields that every user has. */
 export const requiredFields = profileFields.filter(field => profile[field].required) as RequiredField[]

@@ -5,8 +5,8 @@ import type { UsersRpcs } from '../calls/context.js'
 import type { Transaction } from '../database/database.js'
 import type { Limits } from '../limits/index.js'
 import { failuresThatLock, tooManyAttempts } from '../limits/rate-limits.js'
+import type { HeldOrganization } from '../models/activation-key.js'
 import type { Models } from '../models/index.js'
-import type { HeldOrganization } from '../models/organization.js'
 import type { User } from '../models/user.js'
 import type { Settings } from '../process/settings.js'
 import { takePlace } from '../registration/membership.js'
@@ -78,11 +78,11 @@ function canBeActivated(user: Standing & Pick<User, 'role'>): boolean {
  * a mailed key.
  */
 async function findOrganization(
-  { organizations, mailedKeys }: Models,
+  { activationKeys, mailedKeys }: Models,
   user: Pick<User, 'id' | 'role'>,
   key: string,
   t?: Transaction,
 ): Promise<(HeldOrganization & { providerId?: number }) | undefined> {
-  if (user.role === 'ROLE_CLIENT') return organizations.byProviderKey(key, t)
-  return (await organizations.byActivationKey(key, t)) ?? mailedKeys.organizationOf(user.id, key, t)
+  if (user.role === 'ROLE_CLIENT') return activationKeys.providerOf(key, t)
+  return (await activationKeys.organizationOf(key, t)) ?? mailedKeys.organizationOf(user.id, key, t)
 }

@@ -10,7 +10,7 @@ import { required } from '../requests/required-fields.js'
  * sign-up. An e-mail notifies the owner, unless there were none. Refuses with WRONG_STATE for a day after a password update.
  */
 export function deleteMyAnswers(
-  { questions }: Models,
+  { answers }: Models,
   { signIns, now }: Access,
   { notifyOwner }: Outbox,
 ): UsersRpcs['deleteMyAnswers'] {
@@ -19,7 +19,7 @@ export function deleteMyAnswers(
     checkPasswordAge(user, now(), 'The answers can be deleted')
     await signIns.prove('user.delete-own-answers', password, user, call)
     await transact(async ({ t, record, target }) => {
-      if ((await questions.clear(user.id, t)) === 0) return
+      if ((await answers.clear(user.id, t)) === 0) return
       await notifyOwner('answers-deleted', target, call, t)
       await record({ action: 'user.delete-own-answers', subject_id: user.id })
     })

@@ -1,6 +1,6 @@
 // This folder owns the RPCs of the service `auth.v1.Users`: an object of RPCs for each noun, and a file for each long rule.
 // users.proto documents their meaning and refusals. access/ identifies callers and limits attempts, models/ stores, calls/
-// applies the rows.
+// applies the policies.
 import type { UsersRpcs } from '../calls/context.js'
 import type { Parts } from '../calls/parts.js'
 import { createPaging } from '../requests/paging.js'
@@ -24,7 +24,7 @@ import { signUp } from './sign-up.js'
 /** Makes the RPCs of `Users` but for refresh tokens (openid/). */
 export function createUsersRpcs(parts: Parts): Omit<UsersRpcs, 'createRefreshToken'> {
   const { registry, limits, hashing, access, outbox, registration, settings, log } = parts
-  const openPage = createPaging(registry.masterKey)
+  const openPage = createPaging(registry.dataKeys)
   return {
     signUp: signUp(parts),
     login: login(registry, hashing, access, log),

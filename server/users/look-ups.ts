@@ -21,7 +21,7 @@ const sizes = { usual: 500, max: 500 }
 
 /** The RPCs that look up users and return their records. */
 export function lookUpRpcs(
-  { users, administeredUsers, userData, questions, masterKey }: Models,
+  { users, administeredUsers, userData, answers, dataKeys }: Models,
   { rateLimits }: Limits,
   openPage: OpenPage,
 ) {
@@ -34,14 +34,14 @@ export function lookUpRpcs(
 
   async function waysBack({ user: { id, email, emailProved } }: Caller) {
     const since = await userData.answersSince(id)
-    const answers = (await questions.answers(id)).length
-    return { email: email ?? undefined, emailProved, answers, answersSince: since && timestampFromDate(since) }
+    const saved = (await answers.of(id)).length
+    return { email: email ?? undefined, emailProved, answers: saved, answersSince: since && timestampFromDate(since) }
   }
 
   return {
     /** Returns the record of the caller, and what else the request asks for. */
     async getMe({ withPreviousSignIn, withWaysBack }, { caller }) {
-      const user = toUserRecord(caller.user, caller, masterKey)
+      const user = toUserRecord(caller.user, caller, dataKeys)
       // Half a credential of an administrator reads its record, and nothing beyond.
       if (!(withPreviousSignIn || withWaysBack) || restrictionsOf(caller).length > 0) return { user }
       return {
@@ -59,7 +59,7 @@ export function lookUpRpcs(
           malformed([{ field: 'id', message: 'Give id or username, not both.' }])
         if (id === undefined) required({ username })
       },
-      handle: async (_request, { caller, target }) => ({ user: toUserRecord(target, caller, masterKey) }),
+      handle: async (_request, { caller, target }) => ({ user: toUserRecord(target, caller, dataKeys) }),
     },
 
     /**
@@ -78,7 +78,7 @@ export function lookUpRpcs(
       return {
         users: references.flatMap(reference => {
           const user = find(reference)
-          return user ? [toUserRecord(user, undefined, masterKey)] : []
+          return user ? [toUserRecord(user, undefined, dataKeys)] : []
         }),
         missing: references.filter(reference => !find(reference)),
       }
@@ -95,7 +95,7 @@ export function lookUpRpcs(
       const rows = await administeredUsers.list({ limit: page.limit, afterId: page.after, organizationId, role })
       const { shown, ...next } = page.cut(rows, ({ id }) => id)
       rateLimits.refundServiceReads(name, Math.max(0, counted - shown.length))
-      return { users: shown.map(user => toUserRecord(user, undefined, masterKey)), ...next }
+      return { users: shown.map(user => toUserRecord(user, undefined, dataKeys)), ...next }
     },
   } satisfies Partial<UsersRpcs>
 }

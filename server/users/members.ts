@@ -15,7 +15,7 @@ const sizes = { usual: 50, max: 500 }
 
 /** The RPCs of members. */
 export function memberRpcs(
-  { administeredUsers, users, masterKey }: Models,
+  { administeredUsers, users, dataKeys }: Models,
   { notifyOwner }: Outbox,
   openPage: OpenPage,
 ) {
@@ -28,7 +28,7 @@ export function memberRpcs(
   return {
     /** Lists the members of the caller's organization by id. */
     async listMembers(request, { caller }) {
-      // The row admits members of an organization only.
+      // The policy admits members of an organization only.
       const organizationId = caller.user.organizationId!
       const owner = `organization:${organizationId}`
       const page = openPage<number>(UsersService.method.listMembers, request, { sizes, owner })
@@ -50,7 +50,7 @@ export function memberRpcs(
         members: shown.map(row => {
           const { suspended, activatedAt, activatedBy } = row
           return {
-            user: toUserRecord(row, caller, masterKey),
+            user: toUserRecord(row, caller, dataKeys),
             suspended,
             activateTime: activatedAt ? timestampFromDate(activatedAt) : undefined,
             activatedBy: activatedBy ?? undefined,

@@ -7,8 +7,8 @@ import type { Models } from '../models/index.js'
 import type { Outbox } from '../outbox/index.js'
 import { checkForm, nameOf } from '../registration/form.js'
 import type { Registration } from '../registration/index.js'
+import { isTaken, revealTaken } from '../registration/name-refusals.js'
 import { profileChange } from '../registration/registrar.js'
-import { isTaken, revealTaken } from '../registration/taken-names.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { readMask } from '../requests/update-mask.js'
 import { wrongFields } from '../requests/wrong-fields.js'
@@ -20,7 +20,7 @@ import { toUserRecord } from './user-record.js'
  * fields.
  */
 export function updateMe(
-  { users, administeredUsers, masterKey }: Models,
+  { users, administeredUsers, dataKeys }: Models,
   { rateLimits }: Limits,
   { chooseLocale }: Outbox,
   { registrar, rules }: Registration,
@@ -50,7 +50,7 @@ export function updateMe(
       if (isTaken(error)) refuseFields(await revealTaken({ users, rateLimits }, call.address, names, id))
       throw error
     })
-    return { user: toUserRecord(user, { user, admin: caller.admin }, masterKey) }
+    return { user: toUserRecord(user, { user, admin: caller.admin }, dataKeys) }
   }
 }
 

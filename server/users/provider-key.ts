@@ -7,7 +7,7 @@ import { toUserRecord } from './user-record.js'
 
 /** Replaces the provider key of the caller, who is notified by e-mail, and returns the record with the new key. */
 export function rotateProviderKey(
-  { users, administeredUsers, masterKey }: Models,
+  { users, administeredUsers, dataKeys }: Models,
   { chooseLocale }: Outbox,
 ): UsersRpcs['rotateProviderKey'] {
   return async (_request, { call, transact }) =>
@@ -18,6 +18,6 @@ export function rotateProviderKey(
       if (!rotated) refuse(Reason.WRONG_STATE, { text: 'There is no provider key. An activation brings one.' })
       await record({ action: 'user.rotate-provider-key', subject_id: id })
       const user = (await administeredUsers.lock(id, t))!
-      return { user: toUserRecord(user, { user, admin: false }, masterKey) }
+      return { user: toUserRecord(user, { user, admin: false }, dataKeys) }
     })
 }

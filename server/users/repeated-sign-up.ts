@@ -34,14 +34,14 @@ export interface PreparedSignUp {
  * of the other fields.
  */
 export function repeatSignUp(
-  { administeredUsers, questions }: Models,
+  { administeredUsers, answers, unmatchedAnswers }: Models,
   { passwords }: Hashing,
   { signIns, tokens, now }: Access,
 ) {
   async function storedAnswer(userId: number, question: PreparedSignUp['question']): Promise<string | undefined> {
     if (question === undefined) return undefined
-    if ('key' in question) return questions.unmatchedAnswer(userId, question.key)
-    const stored = await questions.answers(userId)
+    if ('key' in question) return unmatchedAnswers.find(userId, question.key)
+    const stored = await answers.of(userId)
     return stored.find(({ questionId }) => questionId === question.id)?.answerHash
   }
 

@@ -1,7 +1,7 @@
 import type { MessageInitShape } from '@bufbuild/protobuf'
 import type { PartnerOrganizationSchema, UserSchema } from '../../proto/gen/auth/v1/records_pb.js'
-import type { MasterKey } from '../models/master-key.js'
-import { activationKeyUse } from '../models/organization.js'
+import { activationKeyUse } from '../models/activation-key.js'
+import type { DataKeys } from '../models/data-key.js'
 import type { User } from '../models/user.js'
 import { activeUser } from '../models/user-state.js'
 import { organizationFields } from '../rules/organization.js'
@@ -35,14 +35,14 @@ function organizationOf(user: User): MessageInitShape<typeof PartnerOrganization
 export function toUserRecord(
   user: User,
   caller: { readonly user: User; readonly admin: boolean } | undefined,
-  masterKey: MasterKey,
+  dataKeys: DataKeys,
 ): MessageInitShape<typeof UserSchema> {
   const { user: viewer, admin = false } = caller ?? {}
   const own = viewer?.id === user.id
   const colleague =
     viewer?.role === 'ROLE_INSTITUTION' && activeUser.of(viewer) && viewer.organizationId === user.organizationId
   const open = (sealed: Buffer | null, visible: boolean) =>
-    sealed && visible ? masterKey.open(activationKeyUse, sealed) : undefined
+    sealed && visible ? dataKeys.open(activationKeyUse, sealed) : undefined
   const record: MessageInitShape<typeof UserSchema> = {
     id: user.id,
     username: user.username,

@@ -95,7 +95,7 @@ export async function openLocal(
 ): Promise<AdministrationClient> {
   const local = await openLocalApplication(settings, { actor: 'cli:tester@here', log: createLog('silent') })
   t.teardown(local.close)
-  await local.registry.masterKey.load()
+  await local.registry.dataKeys.load()
   return createClient(Administration, await local.administer(reason))
 }
 

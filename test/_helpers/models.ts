@@ -15,7 +15,7 @@ export async function openModels(t: Teardown, url?: string): Promise<Models> {
   t.teardown(() => database.close())
   const models = defineModels(database, createStoredKeys(database, Buffer.alloc(32, 7)))
   await database.transact(async transaction => {
-    await models.masterKey.install(transaction)
+    await models.dataKeys.install(transaction)
     await models.audit.install(transaction)
   })
   return models

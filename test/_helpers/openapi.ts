@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { Ajv2020, type ValidateFunction } from 'ajv/dist/2020.js'
 import { routes } from '../../gateway/operations.js'
-import type { Revision } from '../../server/policy/row.js'
+import type { Revision } from '../../server/policy/policy.js'
 
 // biome-ignore lint/suspicious/noExplicitAny: a JSON document
 type Json = any

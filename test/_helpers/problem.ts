@@ -2,7 +2,7 @@ import type { Assertions } from 'ava'
 import { type Route, refusalsOf } from '../../gateway/operations.js'
 import type { Answer } from './service.js'
 
-/** Every status that a request of a route may be answered with, as its row says. */
+/** Every status that a request of a route may be answered with, as its policy says. */
 export function statusesOf(route: Route): Set<number> {
   return new Set([200, ...(route.file ? [304] : []), ...refusalsOf(route).keys()])
 }

@@ -8,7 +8,7 @@ import { createGateway } from '../../gateway/http.js'
 import { isUnreachable } from '../../server/database/failures.js'
 import { openRegistry, type Registry } from '../../server/models/index.js'
 import { createLog, type Log } from '../../server/observability/log.js'
-import type { Revision } from '../../server/policy/row.js'
+import type { Revision } from '../../server/policy/policy.js'
 import { readSettings, type Settings } from '../../server/process/settings.js'
 import { type Service, startService } from '../../server/service.js'
 import { type Clock, createStoppedClock } from './clock.js'
@@ -169,7 +169,7 @@ export async function startTestService(
   })
   const service = await startWithRetries(settings, log, clock)
   const registry = await openRegistry(settings, { log, connections: 2 })
-  await registry.masterKey.load()
+  await registry.dataKeys.load()
   t.teardown(async () => {
     await service.stop()
     await registry.close()

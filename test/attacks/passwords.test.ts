@@ -107,7 +107,7 @@ test('an unreadable hash, and the hash of an answer, match no password', async t
   }
   const answer = 'tartaruga de couro 7'
   await saveAnswer(service, token, 1, answer)
-  const [stored] = await service.registry.questions.answers(idOf(token))
+  const [stored] = await service.registry.answers.of(idOf(token))
   await storeHash(token, stored!.answerHash)
   t.is(await loginStatus(username, answer), 404)
 })
@@ -144,7 +144,7 @@ test('guessing at a stolen table of hashes needs the master key', async t => {
   for (const { token } of users) await saveAnswer(service, token, 1, 'azul')
   const hashes = await Promise.all(users.map(({ token }) => storedHash(token)))
   t.not(hashes[0], hashes[1])
-  const [answer] = await service.registry.questions.answers(idOf(users[0]!.token))
+  const [answer] = await service.registry.answers.of(idOf(users[0]!.token))
   const digest = (algorithm: string, text: string) => createHash(algorithm).update(text).digest('base64')
   const keyed = (key: string | Buffer, text: string) => createHmac('sha384', key).update(text).digest('base64')
   for (const [context, text, stored] of [
@@ -157,6 +157,6 @@ test('guessing at a stolen table of hashes needs the master key', async t => {
     for (const each of [`password\0${text}`, `answer\0${text}`]) guesses.push(digest('sha384', each), keyed('', each))
     for (const guess of guesses) t.false(await bcrypt.compare(guess, hash))
     // With the key, the same guess is right, which shows that the comparison works.
-    t.true(await bcrypt.compare(keyed(service.registry.masterKey.pepper(), `${context}\0${text}`), hash))
+    t.true(await bcrypt.compare(keyed(service.registry.dataKeys.pepper(), `${context}\0${text}`), hash))
   }
 })

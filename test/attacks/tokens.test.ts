@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import test from 'ava'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { createMasterKey, randomDataKeys } from '../../server/models/master-key.js'
+import { createDataKeys, randomDataKeys } from '../../server/models/data-key.js'
 import { createSigningKeys } from '../../server/models/signing-key.js'
 import { ask } from '../_helpers/database.js'
 import { assemble, constant, ecdsa, ecdsaDer, hmac, ownKeys, ownRsaKeys, rsa } from '../_helpers/forging.js'
@@ -217,7 +217,7 @@ test('signing keys are stored sealed: the database alone can’t sign, and anoth
     const dump = JSON.stringify(await sql(`SELECT row_to_json(x)::text AS row FROM "${name}" x`))
     for (const form of forms) t.false(dump.includes(form), String(name))
   }
-  const other = createSigningKeys(registry.database, createMasterKey(randomDataKeys))
+  const other = createSigningKeys(registry.database, createDataKeys(randomDataKeys))
   await t.throwsAsync(other.all(), { message: /authenticate/ })
   // A sealed key is bound to its id.
   await sql(`UPDATE signing_keys SET kid = 'other'`)

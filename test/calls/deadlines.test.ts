@@ -12,14 +12,14 @@ import { createScheduler, noHashing, type Scheduler, schedulerLimits } from '../
 import { createLog } from '../../server/observability/log.js'
 import { administrationPolicies } from '../../server/policy/administration.js'
 import { forgotPasswordsPolicies } from '../../server/policy/forgotpasswords.js'
-import type { Policy } from '../../server/policy/row.js'
+import type { Policy } from '../../server/policy/policy.js'
 import { usersPolicies } from '../../server/policy/users.js'
 import type { Call } from '../../server/requests/call.js'
 import { openGrpc, refusalOf } from '../_helpers/grpc.js'
 import { waitForValue } from '../_helpers/wait.js'
 
-/** The rows of the access policy. */
-const rows: Record<string, Record<string, Policy>> = {
+/** The policies of all RPCs. */
+const policies: Record<string, Record<string, Policy>> = {
   [Users.typeName]: usersPolicies,
   [ForgotPasswords.typeName]: forgotPasswordsPolicies,
   [Administration.typeName]: administrationPolicies,
@@ -38,7 +38,7 @@ async function serverOf(
   const rpcs = services.map(service => {
     const methods = service.methods as DescMethodUnary[]
     const runs = methods.map(method => {
-      const policy = rows[service.typeName]![method.localName]!
+      const policy = policies[service.typeName]![method.localName]!
       return [method, { policy, handle: (request: Message, call: Call) => handle(method, request, call) }] as const
     })
     return [service, runs] as const

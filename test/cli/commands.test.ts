@@ -59,10 +59,10 @@ async function installed(t: ExecutionContext) {
   const env = await installedRegistry(t)
   const sql = (text: string) => ask(env.DATABASE_URL, text)
   const database = openDatabase(env.DATABASE_URL, 1)
-  const masterKey = createStoredKeys(database, Buffer.from(env.AUTH_MASTER_KEY, 'base64'))
-  await masterKey.load()
+  const dataKeys = createStoredKeys(database, Buffer.from(env.AUTH_MASTER_KEY, 'base64'))
+  await dataKeys.load()
   await database.close()
-  const subject = createCounterKeys(masterKey).account('password', 'admin').toString('hex')
+  const subject = createCounterKeys(dataKeys).account('password', 'admin').toString('hex')
   await sql(`
     UPDATE users SET active = false, security_question = 'Pet?';
     INSERT INTO unmatched_answers SELECT id, security_question, 'pet?', 'hash' FROM users;

@@ -42,8 +42,8 @@ function build(copy: string): void {
   add(join(copy, 'proto/auth/v1/users.proto'), 'message Profile {', definition)
   add(join(copy, 'proto/auth/v1/administration.proto'), 'message UserForm {', definition)
   const check = `text => (text === 'xx' ? 'Give another language.' : undefined)`
-  const row = `\n  preferredLanguage: { attribute: 'preferredLanguage', about: 'language (RFC 5646)', check: ${check} },`
-  add(join(copy, 'server/rules/profile.ts'), 'const rows = {', row)
+  const rule = `\n  preferredLanguage: { attribute: 'preferredLanguage', about: 'language (RFC 5646)', check: ${check} },`
+  add(join(copy, 'server/rules/profile.ts'), 'const rules = {', rule)
   const migration = '-- expand\nALTER TABLE users ADD preferred_language text;\n'
   writeFileSync(join(copy, 'server/database/migrations/9999-preferred-language.sql'), migration)
   const env = { ...process.env, PATH: `${bin}${delimiter}${process.env.PATH}` }

@@ -12,7 +12,7 @@ import { administrationPolicies } from '../../server/policy/administration.js'
 import { changesPolicies } from '../../server/policy/changes.js'
 import { forgotPasswordsPolicies } from '../../server/policy/forgotpasswords.js'
 import { openIdPolicies } from '../../server/policy/openid.js'
-import type { Policy } from '../../server/policy/row.js'
+import type { Policy } from '../../server/policy/policy.js'
 import { usersPolicies } from '../../server/policy/users.js'
 import { formatAddress } from '../../server/process/settings.js'
 import { type AdministrationClient, openAdministration, openSignedIn } from '../_helpers/administration.js'
@@ -303,7 +303,7 @@ test('Administration refuses a token that is valid except for one property', asy
   }
 })
 
-/** The permissions in a row of the access policy, and those in a row of the matrix. */
+/** The permissions in the policy of an RPC, and those in a row of the matrix. */
 interface Rule {
   readonly caller: string
   readonly target?: boolean
@@ -365,7 +365,7 @@ function administrationRule(row: ReadonlyMap<string, Mark>): Rule {
   return { caller: 'administrator', signIn, ...(scopes.length > 0 && { scopes }) }
 }
 
-test('every row of the access policy has the permissions of the matrix, and there is no other row', t => {
+test('every policy has the permissions of the matrix, and there is no other policy', t => {
   const policies = { ...usersPolicies, ...forgotPasswordsPolicies, ...openIdPolicies, ...changesPolicies }
   const rules = (rows: Record<string, Policy>) =>
     Object.fromEntries(Object.entries(rows).map(([rpc, row]) => [rpc, ruleOf(row)]))

@@ -76,7 +76,7 @@ interface Plan {
 
 /** Nodes of the plans of PostgreSQL for the statements of a model, written by hand or by Sequelize. */
 async function plansOf(use: (models: Models) => Promise<unknown>, runs = false): Promise<Plan[]> {
-  const { database, masterKey } = service.registry
+  const { database, dataKeys } = service.registry
   const nodes: Plan[] = []
   const collect = (plan: Plan) => {
     nodes.push(plan)
@@ -103,7 +103,7 @@ async function plansOf(use: (models: Models) => Promise<unknown>, runs = false):
     return explain({ name: query, text: query, values: bind })
   }) as never
   const statements = { run: explain, read: explain, runUnlimited: explain }
-  const models = defineModels({ ...own, transact: work => work(none), ...statements }, masterKey)
+  const models = defineModels({ ...own, transact: work => work(none), ...statements }, dataKeys)
   // The result of a model without rows doesn't matter here.
   await use(models).catch(error => {
     if (nodes.length === 0) throw error
@@ -234,11 +234,11 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'a bucket': [['buckets_pkey'], m => m.buckets.take(key, { capacity: 3, perSecond: 1 })],
   'an organization by its key': [
     ['organizations_activation_key_digest_key'],
-    m => m.organizations.byActivationKey('', none),
+    m => m.activationKeys.organizationOf('', none),
   ],
   'an organization by the key of a provider': [
     ['provider_keys_key_digest_key', 'organizations_pkey'],
-    m => m.organizations.byProviderKey('', none),
+    m => m.activationKeys.providerOf('', none),
   ],
   'an organization by its e-mail address': [
     ['organizations_email'],
@@ -273,7 +273,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     ['spent_ids_pkey'],
     m => m.imports.ids.free('users', [9], { dryRun: false }, none),
   ],
-  'answers of a user': [['answers_pkey'], m => m.questions.answers(9)],
+  'answers of a user': [['answers_pkey'], m => m.answers.of(9)],
   'counts of an account': [['attempts_pkey', 'attempts_account'], m => m.attempts.readAll(key)],
   'counts that are forgotten': [['attempts_pkey', 'attempts_account'], m => m.attempts.clear([key])],
   'the audit log of a user': [
@@ -312,7 +312,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   'the links after another one': [['audit_events_pkey', 'users_pkey'], m => m.changeFeed.tail({ id: 990, hash: '' })],
   'answers that are linked': [
     ['unmatched_answers_key', 'question_aliases_pkey', 'answers_pkey'],
-    m => m.questions.link('q9', 1, none),
+    m => m.unmatchedAnswers.link('q9', 1, none),
   ],
 }
 
@@ -454,7 +454,7 @@ test.serial('every index serves an operation or a constraint', async t => {
 
   // Commands of administrators.
   const own = await openRegistry(service.settings, { log: createLog('silent'), connections: 1 })
-  await own.masterKey.load()
+  await own.dataKeys.load()
   const user = (await own.users.byUsername('u9'))!
   const filters = [
     { organizationId: user.organizationId! },
@@ -474,7 +474,7 @@ test.serial('every index serves an operation or a constraint', async t => {
   await own.audit.list({ limit: 10 })
   await own.audit.lastBackup()
   await own.changeFeed.start()
-  await own.database.transact(transaction => own.questions.link('q9', 1, transaction))
+  await own.database.transact(transaction => own.unmatchedAnswers.link('q9', 1, transaction))
   await own.questions.offered({ key: 'no such question' })
   const { id: serviceId } = (await own.services.find('s9'))!
   const [serviceKey] = await own.services.keys([serviceId])

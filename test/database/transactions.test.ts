@@ -128,7 +128,7 @@ type Transaction = Parameters<Models['organizations']['rotateKey']>[1]
 
 /** An organization, its key, and a provider of it with a provider key. */
 async function scene(models: Models) {
-  const { administeredUsers, database, masterKey, organizations, users } = models
+  const { administeredUsers, database, dataKeys, organizations, users } = models
   const organization = await database.transact(t => organizations.add({ name: 'Escola' }, t))
   const provider = await addUser(models, 'ana', 'ROLE_INSTITUTION')
   await database.transact(async t =>
@@ -139,7 +139,7 @@ async function scene(models: Models) {
     id: organization.id,
     key: organizations.activationKey(organization),
     provider,
-    providerKey: masterKey.open('activation-key', providerKeySealed!),
+    providerKey: dataKeys.open('activation-key', providerKeySealed!),
   }
 }
 
@@ -151,11 +151,11 @@ interface Use {
 }
 const uses: Record<string, Use> = {
   'an organization’s key isn’t rotated while it activates a user': {
-    find: ({ organizations }, { key }, t) => organizations.byActivationKey(key, t),
+    find: ({ activationKeys }, { key }, t) => activationKeys.organizationOf(key, t),
     change: ({ organizations }, { id }, t) => organizations.rotateKey(id, t),
   },
   'an organization isn’t deactivated while its key activates a user': {
-    find: ({ organizations }, { key }, t) => organizations.byActivationKey(key, t),
+    find: ({ activationKeys }, { key }, t) => activationKeys.organizationOf(key, t),
     change: ({ organizations }, { id }, t) => organizations.setActive(id, false, t),
   },
   'an organization isn’t deactivated while a key mailed to it activates a user': {
@@ -163,7 +163,7 @@ const uses: Record<string, Use> = {
     change: ({ organizations }, { id }, t) => organizations.setActive(id, false, t),
   },
   'a provider isn’t suspended while its key activates a user': {
-    find: ({ organizations }, { providerKey }, t) => organizations.byProviderKey(providerKey, t),
+    find: ({ activationKeys }, { providerKey }, t) => activationKeys.providerOf(providerKey, t),
     change: async ({ users, audit }, { provider }, t) => {
       await users.suspend(provider, t)
       await audit.append({ action: 'user.suspend', outcome: 'ok', actor: 'test', subject_id: provider }, t)
@@ -188,10 +188,10 @@ for (const [name, { find, change }] of Object.entries(uses)) {
 test('one key activates many users at the same time', async t => {
   const models = await openModels(t)
   const { key } = await scene(models)
-  const { database, organizations } = models
+  const { database, activationKeys } = models
   await database.transact(async transaction => {
-    await organizations.byActivationKey(key, transaction)
-    const other = database.transact(another => organizations.byActivationKey(key, another))
+    await activationKeys.organizationOf(key, transaction)
+    const other = database.transact(another => activationKeys.organizationOf(key, another))
     t.is(await endsOrWaits(database, other), 'ends')
   })
 })
@@ -264,7 +264,7 @@ const changes: Record<string, () => Promise<Change>> = {
     const body = { forgotpasswordquestionsid: 1, answer: 'azul' }
     return {
       request: ['/forgotpasswords/saveforgotpasswordquestionsusersanswers', { token, body }],
-      look: () => service.registry.questions.answers(idOf(token)),
+      look: () => service.registry.answers.of(idOf(token)),
     }
   },
   'a new password': async () => {

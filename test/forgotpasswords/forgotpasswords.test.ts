@@ -190,7 +190,7 @@ test('saving again replaces the answer', async t => {
   t.is(`${saved.status}${saved.text}`, '200')
   refused(t, await login(username, [answer(0, 'São João del-Rei'), answer(1, 'Água')]), 422, 'INVALID_ANSWERS')
   t.is((await login(username, [answer(0, 'ouro preto'), answer(1, 'Água')])).status, 200)
-  t.is((await service.registry.questions.answers(idOf(token))).length, 3)
+  t.is((await service.registry.answers.of(idOf(token))).length, 3)
 })
 
 test('an answer may have 255 characters, and each is significant', async t => {
@@ -279,7 +279,7 @@ test('an unknown user is answered with 404, another existing one with 403, for a
   refused(t, await save(token, { ...answer(0, 'a'), usersid: idOf(other.token) }), 403, 'ACCESS_DENIED')
   t.is((await save(token, { ...answer(0, 'a'), usersid: idOf(token) })).status, 200)
   t.is((await save(await service.adminToken(), { ...answer(0, 'a'), usersid: idOf(other.token) })).status, 200)
-  t.is((await service.registry.questions.answers(idOf(other.token))).length, 1)
+  t.is((await service.registry.answers.of(idOf(other.token))).length, 1)
 })
 
 // Mailed keys: request, e-mail, sign-in, and refusals.

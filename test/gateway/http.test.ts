@@ -663,7 +663,7 @@ for (const [header, locale] of [
 
 /** Sentences that problem documents don’t have, or not in this form. */
 const exempt = [
-  'The row of this RPC doesn’t list the event a or b.',
+  'The policy of this RPC doesn’t list the event a or b.',
   'Only an attempt that passed the gate can succeed.',
   'No signing key is active: run a or b.',
   // Of calls that only `auth-admin` makes.

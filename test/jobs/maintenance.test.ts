@@ -406,8 +406,8 @@ test('the hashing of imported answers goes on soon after an error, and after all
 test('while the main thread is busy, the hashing of answers rests four times as long as it worked', async t => {
   const models = await openModels(t)
   const begun: number[] = []
-  const questions = {
-    ...models.questions,
+  const answers = {
+    ...models.answers,
     lastKeyed: async () => (begun.push(performance.now()) > 1 ? 0 : 1),
     keyed: async () => [{ userId: 1, questionId: 1, keyed: 'x' }],
     wrap: async () => {},
@@ -418,7 +418,7 @@ test('while the main thread is busy, the hashing of answers rests four times as 
     return 'hashed'
   }
   t.teardown(
-    startWrapping({ ...models, questions }, { wrap, seal: String }, log, {
+    startWrapping({ ...models, answers }, { wrap, seal: String }, log, {
       first: 0,
       interval: 1e9,
       afterFailure: 1e9,
@@ -434,13 +434,13 @@ test('a sign-in doesn’t wait behind answers that are to be hashed, and a stop 
   t.teardown(() => pool.close())
   const answer = { userId: 1, questionId: 1, keyed: passwords.key('x')! }
   let hashed = 0
-  const questions = {
-    ...registry.questions,
+  const answers = {
+    ...registry.answers,
     lastKeyed: async () => 1,
     keyed: async () => Array.from({ length: 20 }, () => answer),
     wrap: async () => void hashed++,
   }
-  const stop = startWrapping({ ...registry, questions }, passwords, createLog('silent'), {
+  const stop = startWrapping({ ...registry, answers }, passwords, createLog('silent'), {
     first: 0,
     interval: 1e9,
     afterFailure: 1e9,

@@ -104,7 +104,7 @@ test('a wrong master key is reported as such, and any other error as itself', as
 test('after a change of the master key running processes continue, and the next start needs the new key', async t => {
   const service = await startTestService(t)
   const { username, token } = await service.signUp('ROLE_CLIENT')
-  const { database, masterKey: keys } = service.registry
+  const { database, dataKeys: keys } = service.registry
   await database.transact(t => keys.rotate(Buffer.alloc(32, 8), t))
   t.is((await service.request('GET', '/users/me', { token })).status, 200)
   t.truthy(await service.login(username))

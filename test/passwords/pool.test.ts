@@ -1,7 +1,7 @@
 import ava from 'ava'
 import bcrypt from 'bcrypt'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { createMasterKey } from '../../server/models/master-key.js'
+import { createDataKeys } from '../../server/models/data-key.js'
 import { createPasswords } from '../../server/passwords/hash.js'
 import {
   createJobQueue,
@@ -468,8 +468,8 @@ test('the newest job of the longest line is evicted, or the new job itself if al
 const cost = 5
 const pool = createPool({ cost, count: 2 })
 const pepper = Buffer.alloc(32, 1)
-const masterKey = createMasterKey(() => ({ pepper, sealing: pepper, digesting: pepper, audit: pepper }))
-const passwords = createPasswords({ masterKey, cost, pool })
+const dataKeys = createDataKeys(() => ({ pepper, sealing: pepper, digesting: pepper, audit: pepper }))
+const passwords = createPasswords({ dataKeys, cost, pool })
 const waiter = { kind: 'other', networks: [], account: 'a', deadline: Number.POSITIVE_INFINITY } as const
 type Context = 'password' | 'answer'
 const hash = async (text: string, context: Context = 'password', by = passwords) =>
@@ -483,7 +483,7 @@ const no = { correct: false, renew: false }
 
 test('a hash of another cost is to be renewed once it matches, for the same text', async t => {
   for (const other of [4, 6]) {
-    const stored = await hash('abc', 'password', createPasswords({ masterKey, cost: other, pool }))
+    const stored = await hash('abc', 'password', createPasswords({ dataKeys, cost: other, pool }))
     t.deepEqual(await verify('abc', stored), { correct: true, renew: true })
     t.deepEqual(await verify('abd', stored), no)
   }

@@ -58,7 +58,7 @@ test('of 100 simultaneous activations of one user, one succeeds', async t => {
 test('100 simultaneous saves of one answer all succeed, and there is one row', async t => {
   const { token } = await service.signUp('ROLE_CLIENT')
   t.deepEqual(statuses(await atOnce(index => saveAnswer(service, token, 1, `resposta ${index}`))), { 200: many })
-  t.is((await service.registry.questions.answers(idOf(token))).length, 1)
+  t.is((await service.registry.answers.of(idOf(token))).length, 1)
 })
 
 test('of 100 simultaneous password updates with one token, one succeeds', async t => {

@@ -117,7 +117,7 @@ test('a custom security question is kept as text and stores no answer', async t 
   const username = `própria ${randomUUID()}`
   const { text: token } = await signUp({ username, securityquestion: 'A cor do céu?', securityanswer: 'azul' })
   t.is((await service.request('GET', '/users/me', { token })).json.securityquestion, 'A cor do céu?')
-  t.deepEqual(await service.registry.questions.answers(idOf(token)), [])
+  t.deepEqual(await service.registry.answers.of(idOf(token)), [])
 })
 
 for (const [path, field, value] of [

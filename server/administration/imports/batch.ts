@@ -13,8 +13,8 @@ import {
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../../access/administrator.js'
 import type { AdministrationRpcs, Change } from '../../calls/context.js'
+import type { DataKeys } from '../../models/data-key.js'
 import type { ImportRow, Imports, Outcomes } from '../../models/import.js'
-import type { MasterKey } from '../../models/master-key.js'
 import type { Pool } from '../../passwords/pool.js'
 import type { Locale } from '../../requests/locale.js'
 import { refuse } from '../../requests/refusal.js'
@@ -36,7 +36,7 @@ const yieldToSignIns = { max: 2_000, interval: 20 }
 interface Deps {
   readonly imports: Imports
   readonly pool: Pick<Pool, 'stats'>
-  readonly masterKey: Pick<MasterKey, 'seal' | 'open'>
+  readonly dataKeys: Pick<DataKeys, 'seal' | 'open'>
   readonly settings: { readonly mailLocale: Locale }
   readonly rowsOf: {
     readonly organizations: Rows<ImportedOrganization>
@@ -99,7 +99,7 @@ export function importBatch(deps: Deps): AdministrationRpcs['importBatch'] {
           rowCount: rows.count,
           answer: Buffer.from(toBinary(ImportBatchResponseSchema, answer)),
           seen: row.dryRun ? Buffer.concat(judged.map(({ seen }) => seen)) : null,
-          stagedSealed: row.allOrNothing ? deps.masterKey.seal(stagedUse, stage(request, hashes)) : null,
+          stagedSealed: row.allOrNothing ? deps.dataKeys.seal(stagedUse, stage(request, hashes)) : null,
         },
         t,
       )
@@ -144,7 +144,7 @@ export function finishImport(deps: Deps): AdministrationRpcs['finishImport'] {
 
 /** Applies all staged rows, or none if one is rejected. */
 async function applyStaged(deps: Deps, row: ImportRow, administrator: Administrator, change: Change) {
-  const { imports, masterKey } = deps
+  const { imports, dataKeys } = deps
   const { t } = change
   // The validation noted the same records.
   await imports.forget(row.id, t)
@@ -152,7 +152,7 @@ async function applyStaged(deps: Deps, row: ImportRow, administrator: Administra
     const judged: Judged[] = []
     for (const firstRow of await imports.stagedBatches(row.id, t)) {
       const { stagedSealed } = (await imports.findBatch(row.id, firstRow, t))!
-      const { request, hashes } = unstage(masterKey.open(stagedUse, stagedSealed!))
+      const { request, hashes } = unstage(dataKeys.open(stagedUse, stagedSealed!))
       const rows = rowsIn(row, request, deps)
       const batch = { row, firstRow, rowCount: rows.count, given: await rows.read(), hashes, keeps: true }
       judged.push(...(await judge(deps, batch, administrator, change)))

@@ -51,7 +51,7 @@ interface PlannedOrganization {
 
 /** Creates the rows of organizations. */
 export function createOrganizationRows(
-  { organizations }: Models,
+  { organizations, activationKeys }: Models,
   { organizationRegistrar: registrar }: Registration,
   settings: Pick<Settings, 'timeZone'>,
 ): Rows<ImportedOrganization> {
@@ -76,7 +76,7 @@ export function createOrganizationRows(
     const refused = of.keepIds
       ? []
       : held.map(({ field, attribute }) => withheld(field, field, 'organization', details[attribute]))
-    const holder = (await organizations.keyHolders(key === '' ? [] : [key], t)).get(key)
+    const holder = (await activationKeys.holders(key === '' ? [] : [key], t)).get(key)
     const isNewKey = key !== '' && holder !== `organization:${found?.id}`
     const wrongKey = isNewKey ? keyProblems('activation_key', key, of, holder) : []
     const all = [...(taken ? [taken] : []), ...refused, ...wrongKey]

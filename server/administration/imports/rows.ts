@@ -6,7 +6,7 @@ import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Change } from '../../calls/context.js'
 import type { NotifiedChange } from '../../models/email.js'
 import { type ImportRow, type Imports, seenBytes } from '../../models/import.js'
-import type { ReasonName } from '../../policy/row.js'
+import type { ReasonName } from '../../policy/policy.js'
 import { Refusal } from '../../requests/refusal.js'
 import { isUuid } from '../../rules/names.js'
 

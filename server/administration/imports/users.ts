@@ -18,8 +18,8 @@ import {
   nameOf,
 } from '../../registration/form.js'
 import type { Registration } from '../../registration/index.js'
+import { freeNickname, suggest, Taken } from '../../registration/name-refusals.js'
 import { moveObject, moves, profileChange, type UserChange } from '../../registration/registrar.js'
-import { freeNickname, suggest, Taken } from '../../registration/taken-names.js'
 import { refuse } from '../../requests/refusal.js'
 import { nicknameSkeleton, usernameSkeleton } from '../../rules/look-alikes.js'
 import { isOneLine, nicknameKey, questionKey, typedUuid, usernameKey } from '../../rules/names.js'
@@ -79,7 +79,7 @@ type Wanted = number | null | undefined | RowProblem
 
 /** Creates the rows of users. */
 export function createUserRows(
-  { users, userBatches, organizations, questions }: Models,
+  { users, userBatches, organizations, activationKeys, questions }: Models,
   { passwords }: Hashing,
   { registrar, rules }: Registration,
 ): Rows<ImportedUser> {
@@ -103,7 +103,7 @@ export function createUserRows(
   /** Reads the questions of rows and the holders of their keys, and returns what gives what a row brings from another system. */
   async function findMoved(reads: readonly Read[], { of, t }: Batch) {
     const keys = reads.flatMap(({ providerKey }) => providerKey || [])
-    const holders = await organizations.keyHolders(keys, t)
+    const holders = await activationKeys.holders(keys, t)
     const hasAnswers = reads.some(({ row }) => row.securityAnswers.length > 0)
     const questionIds = hasAnswers ? await questions.idsByKey(t) : new Map<string, number>()
     return ({ row, form, providerKey: key }: Read, user?: BatchedUser): Moved => {

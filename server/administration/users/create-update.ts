@@ -18,8 +18,8 @@ import {
   nameOf,
 } from '../../registration/form.js'
 import type { Registration } from '../../registration/index.js'
+import { isTaken, takenNames } from '../../registration/name-refusals.js'
 import { profileChange } from '../../registration/registrar.js'
-import { isTaken, takenNames } from '../../registration/taken-names.js'
 import { type FieldViolation, refuse } from '../../requests/refusal.js'
 import { checkRole } from '../../requests/texts.js'
 import { readMask } from '../../requests/update-mask.js'
@@ -39,7 +39,7 @@ interface Update {
 
 /** The RPCs that take the form of a user. */
 export function userCreateUpdateRpcs(
-  { users, masterKey }: Models,
+  { users, dataKeys }: Models,
   { passwords }: Hashing,
   { registrar, rules }: Registration,
   references: References,
@@ -93,7 +93,7 @@ export function userCreateUpdateRpcs(
         if (becomesAdministrator) await notifyAdministrators(administrator, { action: 'user.add', subjectId: id }, t)
         const added = await references.user.lock(id, t)
         await record({ action: 'user.add', subject_id: id, object: `role:${role}` }, added)
-        return { user: toAdministeredUser(added, masterKey, { keys: true }) }
+        return { user: toAdministeredUser(added, dataKeys, { keys: true }) }
       }).catch(error => refuseTaken(error, () => takenNames(users, complete)))
     },
 

@@ -9,10 +9,10 @@ import { failuresThatLock, limitsOf } from '../../limits/rate-limits.js'
 import type { AdministeredUserRow } from '../../models/administered-user.js'
 import { type Proof, proofs } from '../../models/attempt.js'
 import type { Models } from '../../models/index.js'
-import { mostAttempts } from '../../models/mailed-key.js'
-import { type CodeFailures, codeLimits } from '../../models/totp-secret.js'
+import type { CodeFailures } from '../../models/totp-secret.js'
 import type { Standing } from '../../models/user-data.js'
 import type { Outbox } from '../../outbox/index.js'
+import { codeLimits, keyAttempts } from '../../policy/limits.js'
 import type { Settings } from '../../process/settings.js'
 import { network } from '../../requests/client-address.js'
 import { commandOf, type RemedyCode, remedies, type Values } from '../../rules/remedies.js'
@@ -71,7 +71,7 @@ export function explainUser(
   { quotas }: Outbox,
   settings: Pick<Settings, 'limitFactor'>,
 ): Checked<'explainUser', string | undefined> {
-  const { attempts, counterKeys, userData, masterKey } = registry
+  const { attempts, counterKeys, userData, dataKeys } = registry
   return {
     check: request => checkAddress(request.address),
     async handle(_request, { target: row, administrator: { user, service } }, address) {
@@ -91,7 +91,7 @@ export function explainUser(
       ]
       const isLocal = !user && !service
       return {
-        user: toAdministeredUser(row, masterKey),
+        user: toAdministeredUser(row, dataKeys),
         obstacles: obstacles.map(obstacle => ({ ...obstacle, command: fixOf(obstacle, row, isLocal) })),
         failures,
       }
@@ -275,7 +275,7 @@ export async function readFailures(
     const tried = await attempts.readAll(counterKeys.mailedKey(keyDigest))
     const ofAddress = address === undefined ? undefined : counterKeys.mailedKey(keyDigest, address)
     const worst = tried.find(({ subject }) => !ofAddress || subject.equals(ofAddress))
-    const toCount = counter(purpose === 'recovery' ? 'mailed key' : 'mailed code', mostAttempts)
+    const toCount = counter(purpose === 'recovery' ? 'mailed key' : 'mailed code', keyAttempts)
     if (worst) account.push(toCount('one address', worst))
   }
   account.push(...codeCounts(await totpSecrets.failures(id)))

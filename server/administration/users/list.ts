@@ -19,7 +19,7 @@ const states: Record<UserState, UserFilter['state']> = {
 
 /** The RPCs that read users. */
 export function userReadRpcs(
-  { administeredUsers, masterKey }: Models,
+  { administeredUsers, dataKeys }: Models,
   { rateLimits }: Limits,
   references: References,
   openPage: OpenPage,
@@ -46,12 +46,12 @@ export function userReadRpcs(
       })
       const { shown, ...next } = page.cut(rows, ({ id }) => id)
       if (service) rateLimits.refundServiceReads(service.name, Math.max(0, counted - shown.length))
-      return { users: shown.map(row => toAdministeredUser(row, masterKey)), ...next }
+      return { users: shown.map(row => toAdministeredUser(row, dataKeys)), ...next }
     },
 
     /** Returns a user as administrators see it. */
     async getUser({ omitKeys }, { administrator, transact, target }) {
-      const shown = toAdministeredUser(target, masterKey, { keys: !omitKeys && administrator.seesKeys })
+      const shown = toAdministeredUser(target, dataKeys, { keys: !omitKeys && administrator.seesKeys })
       const { partnerOrganization, providerActivationKey } = shown.record!
       // Recorded, because others can activate users with a key.
       if (partnerOrganization?.activationkey || providerActivationKey)

@@ -3,8 +3,8 @@ import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { type AdministeredUser, AdministeredUserSchema } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { UserSchema } from '../../../proto/gen/auth/v1/records_pb.js'
 import type { AdministeredUserRow } from '../../models/administered-user.js'
+import type { DataKeys } from '../../models/data-key.js'
 import { daysUntilErasure } from '../../models/erasure.js'
-import type { MasterKey } from '../../models/master-key.js'
 import { toUserRecord } from '../../users/user-record.js'
 import { withEtag } from '../etag.js'
 
@@ -14,7 +14,7 @@ import { withEtag } from '../etag.js'
  */
 export function toAdministeredUser(
   row: AdministeredUserRow,
-  masterKey: MasterKey,
+  dataKeys: DataKeys,
   { keys = false }: { keys?: boolean } = {},
 ): AdministeredUser {
   // The etag doesn't cover keys, so a list shows the same one.
@@ -22,7 +22,7 @@ export function toAdministeredUser(
     record: toUserRecord(
       { ...row, organizationKeySealed: null, providerKeyId: null },
       { user: row, admin: true },
-      masterKey,
+      dataKeys,
     ),
     email: row.email ?? undefined,
     emailProved: row.emailProved,
@@ -37,7 +37,7 @@ export function toAdministeredUser(
   const organizationKeySealed = row.role === 'ROLE_INSTITUTION' ? row.organizationKeySealed : null
   const record = create(
     UserSchema,
-    toUserRecord({ ...row, organizationKeySealed }, { user: row, admin: true }, masterKey),
+    toUserRecord({ ...row, organizationKeySealed }, { user: row, admin: true }, dataKeys),
   )
   return { ...shown, record }
 }

@@ -21,7 +21,7 @@ import { type ChangeUser, checkOpen } from './state.js'
 
 /** The RPCs that help a user. */
 export function userSupportRpcs(
-  { attempts, buckets, counterKeys, totpSecrets, questions, emails, emailQuotas, mailedKeys }: Models,
+  { attempts, buckets, counterKeys, totpSecrets, answers, emails, emailQuotas, mailedKeys }: Models,
   { passwords }: Hashing,
   { quotas }: Outbox,
   { registrar, rules }: Registration,
@@ -58,7 +58,7 @@ export function userSupportRpcs(
     async clearAnswers(request, context) {
       let cleared = 0
       const { user } = await change(request, context, {}, async (row, t) => {
-        cleared = await questions.clear(row.id, t)
+        cleared = await answers.clear(row.id, t)
         if (cleared === 0) return undefined
         const by = changeBy(context.administrator, settings)
         // security-notices.ts notifies an administrator, without a quota.

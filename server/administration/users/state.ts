@@ -144,7 +144,7 @@ export type ChangeUser = ReturnType<typeof createChangeUser>
  * of an administrator or of a password needs a reason on the database itself, and other administrators are notified. Refuses
  * with WRONG_STATE to change a deleted user, unless `deleted`; with `keys` the answer has the user's keys.
  */
-export function createChangeUser({ masterKey }: Models, references: References, notify: NotifyAdministrators) {
+export function createChangeUser({ dataKeys }: Models, references: References, notify: NotifyAdministrators) {
   return (
     request: Message & { readonly etag?: string },
     { administrator, transact }: AdministrationContext<AdministeredUserRow>,
@@ -152,10 +152,10 @@ export function createChangeUser({ masterKey }: Models, references: References, 
     work: (row: AdministeredUserRow, t: Transaction) => Promise<UserDone | undefined>,
   ) =>
     transact(async ({ t, record, target: before }) => {
-      checkEtag(request.etag, toAdministeredUser(before, masterKey))
+      checkEtag(request.etag, toAdministeredUser(before, dataKeys))
       if (!deleted) checkPresent(before)
       const done = await work(before, t)
-      if (!done) return { user: toAdministeredUser(before, masterKey, { keys }), changed: false }
+      if (!done) return { user: toAdministeredUser(before, dataKeys, { keys }), changed: false }
       const after = await references.user.lock(before.id, t)
       const { id, role } = after
       if ([before.role, role].includes('ROLE_ADMIN') || done.action === 'user.set-password') {
@@ -163,7 +163,7 @@ export function createChangeUser({ masterKey }: Models, references: References, 
         await notify(administrator, { action: done.action, subjectId: id, role: given }, t)
       }
       await record({ ...done, subject_id: id }, after)
-      return { user: toAdministeredUser(after, masterKey, { keys }), changed: true }
+      return { user: toAdministeredUser(after, dataKeys, { keys }), changed: true }
     })
 }
 

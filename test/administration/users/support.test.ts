@@ -525,18 +525,18 @@ test('clearing answers removes those of questions and that of the sign-up, and n
 })
 
 test('an answer that a link moves while answers are cleared is cleared, too', async t => {
-  const { database, questions } = service.registry
+  const { database, answers, unmatchedAnswers } = service.registry
   const text = `Pipa ${randomInt(1e9)}?`
   const { token } = await service.signUp('ROLE_CLIENT', { securityquestion: text, securityanswer: 'azul' })
   const id = idOf(token)
   let clearing: Promise<{ cleared: number }> | undefined
   await database.transact(async transaction => {
-    t.is((await questions.link(text.toLowerCase(), 3, transaction)).added, 1)
+    t.is((await unmatchedAnswers.link(text.toLowerCase(), 3, transaction)).added, 1)
     clearing = admin.clearAnswers({ user: `#${id}` })
     await endsOrWaits(database, clearing)
   })
   t.is((await clearing)?.cleared, 1)
-  t.deepEqual(await questions.answers(id), [])
+  t.deepEqual(await answers.of(id), [])
 })
 
 test('a recovery key is sent to the registered address, in the language of the service, and signs in', async t => {

@@ -4,8 +4,8 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Transaction } from '../database/database.js'
 import { brokenConstraint } from '../database/failures.js'
 import { type RateLimits, tooManyAttempts } from '../limits/rate-limits.js'
+import type { NameProblems } from '../models/name-conflicts.js'
 import type { Users } from '../models/user.js'
-import type { NameProblems } from '../models/user-names.js'
 import { type FieldViolation, Refusal } from '../requests/refusal.js'
 
 /** Names that a form gives. */

@@ -1,9 +1,9 @@
-// The access policy: one row for each RPC, with everything that the service decides about a call except its request. The
-// tables are users.ts, forgotpasswords.ts, changes.ts and administration.ts; an RPC without a row does not compile. limits.ts
-// has the numbers of the limits that rows name.
+// The access policy: one for each RPC, with everything that the service decides about a call except its request. The
+// tables are users.ts, forgotpasswords.ts, changes.ts and administration.ts; an RPC without a policy does not compile. limits.ts
+// has the numbers of the limits that policies name.
 //
-// This room owns the rows, and what follows from a row alone. It imports no other code of ours but generated code and types,
-// and may be used everywhere. calls/ applies the rows, access/permissions.ts decides by them, the gateway takes its paths from
+// This room owns the policies, and what follows from a policy alone. It imports no other code of ours but generated code and types,
+// and may be used everywhere. calls/ applies the policies, access/permissions.ts decides by them, the gateway takes its paths from
 // them, documentation and tests read them.
 import type { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Limit } from '../requests/refusal.js'
@@ -25,7 +25,7 @@ export interface HttpPath {
   readonly revisions?: readonly Revision[]
 }
 
-/** What every row says. */
+/** What every policy says. */
 interface CommonPolicy {
   /** Reasons for which the RPC refuses, without those that `reasonsOf` adds for all RPCs, callers, targets and sign-ins. */
   readonly reasons: readonly ReasonName[]
@@ -77,7 +77,7 @@ export interface UserRights extends CommonPolicy {
   readonly target: 'caller' | 'username' | 'usersid'
   /** The reason to refuse with when there is no such user; USER_NOT_FOUND if absent. */
   readonly missing?: ReasonName
-  /** Whose tokens open their own record, active or not; absent: only other rights of the row open it. */
+  /** Whose tokens open their own record, active or not; absent: only other rights here open it. */
   readonly own?: 'every role' | 'ROLE_INSTITUTION'
   /**
    * Which users an active ROLE_INSTITUTION may name. It is itself a member of its organization. An RPC on clients treats all
@@ -120,7 +120,7 @@ export interface AdministrationPolicy<Target extends AdministeredKind = Administ
   readonly scopes?: readonly ScopeName[]
 }
 
-/** The rows of the public endpoints, by their callers. */
+/** The policies of the public endpoints, by their callers. */
 export interface PublicPolicies {
   readonly anyone: OpenPolicy
   readonly user: UserRights & { readonly caller: 'user' }
@@ -129,10 +129,10 @@ export interface PublicPolicies {
   readonly service: ServicePolicy
 }
 
-/** A row. */
+/** The policy of an RPC. */
 export type Policy = PublicPolicies[keyof PublicPolicies] | AdministrationPolicy
 
-/** Reasons of any RPC, independent of its row. */
+/** Reasons of any RPC, independent of its policy. */
 export const sharedReasons = [
   'MALFORMED_REQUEST',
   'OVERLOADED',
@@ -152,7 +152,7 @@ const withTarget = {
   question: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'],
 } as const satisfies Record<AdministeredKind, readonly ReasonName[]>
 
-/** Every reason for which an RPC may refuse: those of its row, and those that it shares with others. */
+/** Every reason for which an RPC may refuse: those of its policy, and those that it shares with others. */
 export function reasonsOf(policy: Policy): readonly ReasonName[] {
   const administration = policy.caller === 'administrator' ? policy : undefined
   return [

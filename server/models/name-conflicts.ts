@@ -17,9 +17,6 @@ type NameProblem = 'taken' | 'alike'
 /** Why a user can't have its names; undefined for one that it can have. */
 export type NameProblems = { readonly [N in 'username' | 'nickname']: NameProblem | undefined }
 
-/** Looks names up. */
-export type UserNames = ReturnType<typeof createUserNames>
-
 /** Maximum names with the same skeleton. With so many, a new name is refused without a comparison. */
 const maxAlike = 100
 
@@ -30,7 +27,7 @@ function problemOf(key: string, others: readonly string[]): NameProblem | undefi
 }
 
 /** Creates the look-up of names in a database. */
-export function createUserNames(database: Database) {
+export function createNameConflicts(database: Database) {
   return {
     /** Whether the names are taken by another user than `userId`; a former username is, while it is reserved. */
     async taken(usernameKey: string, nicknameKey: string, userId = 0) {
