@@ -73,7 +73,10 @@ check_nginx() {
 }
 
 check_haproxy() {
-  haproxy -c -q -f patroni/haproxy.cfg
+  certificate auth || return 1
+  cat "$work/auth.crt" "$work/auth.key" >"$work/auth.pem"
+  sed "s#/etc/haproxy/tls/#$work/#; s#auth[12]:#127.0.0.1:#" haproxy/auth-registry.cfg >"$work/haproxy.cfg"
+  haproxy -c -q -f patroni/haproxy.cfg && silent haproxy -c -q -f "$work/haproxy.cfg"
 }
 
 # The example with other paths and ports, in front of the built service.
@@ -85,7 +88,7 @@ check_proxied() {
 chart=helm/auth-registry
 forms=(
   'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8'
-  'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8,tls.server=one,server.autoscaling.enabled=true,secrets.migrate=three,migrate.contract=true'
+  'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8,tls.server=one,server.autoscaling.enabled=true,secrets.migrate=three,migrate.contract=1.0.0'
   'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8,networkPolicy.enabled=false,secrets.smtp=false'
   'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8,backup.enabled=true,backup.claim=backups,backup.recipients={age1one,age1two}'
 )
@@ -106,7 +109,7 @@ check_kubernetes() {
 
 check_compose() {
   mkdir -p "$work/compose/secrets" && cp compose.yaml "$work/compose/"
-  for secret in database-password database-url master-key admin-password; do : >"$work/compose/secrets/$secret"; done
+  for secret in database-password database-url master-key; do : >"$work/compose/secrets/$secret"; done
   "${compose[@]}" -f "$work/compose/compose.yaml" config --quiet
 }
 
@@ -121,7 +124,7 @@ check 'compose.yaml, prometheus.yaml, prometheus-adapter.yaml, patroni.yaml (yam
 check 'systemd units (systemd-analyze verify)' systemd-analyze check_systemd
 check 'systemd units (systemd-analyze security)' systemd-analyze check_exposure
 check 'nginx example (nginx -t)' nginx check_nginx
-check 'HAProxy example (haproxy -c)' haproxy check_haproxy
+check 'HAProxy examples (haproxy -c)' haproxy check_haproxy
 check 'nginx example before a service (test/deploy)' nginx check_proxied nginx
 check 'Envoy example of docs/verifying.md (test/deploy)' envoy check_proxied jwt-authn
 check 'alerts and their tests (promtool)' promtool ./check-alerts.sh

@@ -268,7 +268,7 @@ function createAction(route: Route, revision: Revision, options: GatewayOptions 
     const { cost } = needsOfRpc(Users.method.login)
     const act = createSignIn(transport, timeout)[route.browser]
     const hashes = route.method === 'POST' && ['login', 'recover'].includes(route.browser)
-    return { cost: cost + 2, hashes, act, refuse: refusedPage }
+    return { cost: (hashes ? cost : 0) + 2, hashes, act, refuse: refusedPage(route.browser) }
   }
   if (!rpc) return { ...trivial, act: () => ({ answer: textAnswer(route.text ?? '') }) }
   const read = createRead(route, rpc.input, compatibility)
@@ -314,7 +314,7 @@ function createAction(route: Route, revision: Revision, options: GatewayOptions 
     return { answer: write(message, request.headers.accept), isLogged: true }
   }
   const { credentials, challenges } = route
-  const refuse = credentials && ((problem: Problem, request: Request) => oauthError(credentials, problem, request))
+  const refuse = credentials && ((problem: Problem) => oauthError(credentials, problem))
   return { ...needsOfRpc(rpc), tells: tellsNames(rpc), challenges, act, ...(refuse && { refuse }) }
 }
 

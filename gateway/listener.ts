@@ -5,7 +5,8 @@
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { createServer, STATUS_CODES } from 'node:http'
-import type { AddressInfo, Socket } from 'node:net'
+import { type AddressInfo, Server, type Socket } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { LRUCache } from 'lru-cache'
 import { type Bucket, createBucket } from '../server/limits/bucket.js'
 import { maxEntries } from '../server/limits/cache-size.js'
@@ -42,7 +43,10 @@ export const listenerLimits = {
   keepAliveTimeout: 65_000,
   /** Time limit for the client to read a response. */
   unreadTimeout: 30_000,
-  /** How long to discard the bytes of a refused client before its connection closes. */
+  /**
+   * How long to discard the bytes of a refused client before its connection closes, and how long connections without a request
+   * outlast the port.
+   */
   lingerTimeout: 500,
   /** Maximum connections of all clients. */
   maxConnections: 10_000,
@@ -220,16 +224,22 @@ export function createListener(
     for (const { response } of connections) if (response && !response.headersSent) response.shouldKeepAlive = false
   }
 
-  /** Stops accepting connections, waits at most `graceMs` for requests in progress, then closes all connections. */
+  /**
+   * Stops accepting connections, closes those without a request after `lingerTimeout`, waits at most `graceMs` for requests in
+   * progress, then closes all connections.
+   */
   async function close(graceMs: number): Promise<void> {
     drain()
     closing = true
-    // It closes idle connections. From silent ones it expects a request.
-    const closed = new Promise<void>(resolve => http.close(() => resolve()))
-    for (const connection of connections) if (connection.silent) connection.destroy()
+    // `http.close` would also close idle connections, over which a proxy may just be sending a request that it can't repeat.
+    const closed = new Promise<void>(resolve => Server.prototype.close.call(http, () => resolve()))
     const cut = setTimeout(() => {
       for (const connection of connections) connection.destroy()
     }, graceMs)
+    await Promise.race([closed, sleep(Math.min(limits.lingerTimeout, graceMs))])
+    http.closeIdleConnections()
+    // node:http expects a request from them.
+    for (const connection of connections) if (connection.silent) connection.destroy()
     await closed
     clearInterval(checking)
     clearTimeout(cut)

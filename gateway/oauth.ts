@@ -3,7 +3,6 @@
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Message } from '@bufbuild/protobuf'
 import type { ExchangeTokenRequest, GetUserInfoRequest } from '../proto/gen/auth/v1/openid_pb.js'
-import type { Request } from './connection.js'
 import type { Answer } from './exchange.js'
 import { HttpError, type Problem } from './problem.js'
 
@@ -44,7 +43,9 @@ const errors: Readonly<Record<string, readonly [error: string, status: number]>>
 }
 
 /** The error of OAuth 2.0 for a reason, and its status; `usual` is the status of the reason elsewhere. */
-export function errorOf(kind: Credentials, reason: string, usual: number): { error: string; status: number } {
+export function errorOf(kind: Credentials, reason: string, usual: number): { error?: string; status: number } {
+  // A request without a token learns how to send one, and no error (RFC 6750, 3.1).
+  if (kind === 'access token' && reason === 'MISSING_PARAMETER') return { status: 401 }
   const known = errors[reason]
   if (known) return { error: known[0], status: known[1] }
   // The only field of clients with a fixed set of values.
@@ -54,17 +55,11 @@ export function errorOf(kind: Credentials, reason: string, usual: number): { err
 }
 
 /** The answer to a refused client. */
-export function oauthError(
-  kind: Credentials,
-  { reason, status: usual, detail, headers: more }: Problem,
-  { headers: { authorization }, method }: Request,
-): Answer {
+export function oauthError(kind: Credentials, { reason, status: usual, detail, headers: more }: Problem): Answer {
   const { error, status } = errorOf(kind, reason, usual)
-  const description = detail.replace(/’/g, "'").replace(/[^\x20\x21\x23-\x5b\x5d-\x7e]/g, '?')
+  const description = error && detail.replace(/’/g, "'").replace(/[^\x20\x21\x23-\x5b\x5d-\x7e]/g, '?')
   const headers: Record<string, string> = { 'content-type': 'application/json', 'cache-control': 'no-store', ...more }
-  // A caller that doesn't authenticate gets no error in the challenge (RFC 6750, 3.1).
-  const isAnonymous = authorization === undefined && method === 'GET'
-  const bearer = `Bearer${isAnonymous ? '' : ` error="${error}", error_description="${description}"`}`
+  const bearer = `Bearer${error ? ` error="${error}", error_description="${description}"` : ''}`
   if (kind === 'access token' && status < 402) headers['www-authenticate'] = bearer
   if (kind === 'client' && status === 401) headers['www-authenticate'] = 'Basic realm="clients"'
   return { status, headers, body: JSON.stringify({ error, error_description: description }) }

@@ -166,6 +166,7 @@ async function run(
   const clock = options.now ? { now: options.now, stop() {} } : await followClock(registry.database)
   onStop('the clock', async () => clock.stop())
   const { now } = clock
+  metrics.watchClock(now)
   await registry.signingKeys.raiseTtl(settings.tokenTtl)
   // Like the probe of the database, it doesn't wait for one that went silent.
   const canSign = () =>

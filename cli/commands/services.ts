@@ -32,7 +32,7 @@ export function addServices(program: Command): void {
     .signIn('createService')
     .reference('service', 'name: lower-case letters, digits and hyphens')
     .json()
-    .description('Register a service, and print its first key, which is shown only once.')
+    .description('Register a service, and print its first key, which is shown only once; a public client gets none.')
     .option(
       '--expires <time>',
       'expiry of the key: in days (90d) or hours (12h), or a time in ISO 8601; by default a year',
@@ -67,8 +67,9 @@ export function addServices(program: Command): void {
         public: isPublic,
         title,
       })
-      if (options.json) return printJson({ ...toOutput(service!), key })
+      if (options.json) return printJson({ ...toOutput(service!), key: key || undefined })
       say(`Service ${service!.name} is registered.`)
+      if (!key) return
       say('Its key, shown only once:')
       say(key)
     })

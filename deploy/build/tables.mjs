@@ -132,6 +132,7 @@ export async function metrics() {
   endpoint.watchScheduler(none)
   server.watchHashing(none)
   server.watchFeed(none)
+  server.watchClock(none)
   server.watchDatabase({}, none)
   server.watchVolume('.')
   gateway.watch(none)

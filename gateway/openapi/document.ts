@@ -295,7 +295,8 @@ function oauthRefusalsOf(route: Route): Schema {
   for (const [usual, reasons] of refusalsOf(route))
     for (const reason of reasons) {
       const { error, status } = errorOf(route.credentials!, reason, usual)
-      errors[status] = (errors[status] ?? new Set()).add(error)
+      errors[status] ??= new Set()
+      if (error) errors[status].add(error)
     }
   const content = { 'application/json': { schema: { $ref: '#/components/schemas/OAuthError' } } }
   return Object.fromEntries(

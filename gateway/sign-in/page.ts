@@ -4,7 +4,7 @@ import type { Question } from '../../proto/gen/auth/v1/records_pb.js'
 import type { Locale } from '../../server/requests/locale.js'
 import type { Answer } from '../exchange.js'
 import { Html, html } from '../html.js'
-import { texts } from './texts.js'
+import { type Texts, texts } from './texts.js'
 
 /** What a page shows besides its form. */
 export interface Frame {
@@ -13,7 +13,7 @@ export interface Frame {
   readonly registry?: string
   /** How the client is called; absent where none asks. */
   readonly client?: string
-  /** Where the form may end besides this origin: redirects count. */
+  /** Where the browser goes on after the form. */
   readonly to?: string | undefined
   /** The request of the client, which links and forms repeat. */
   readonly query: string
@@ -35,7 +35,7 @@ function page(frame: Frame, heading: string, ...content: (Html | false)[]): Answ
     "default-src 'none'",
     `style-src 'sha256-${styleHash}'`,
     'img-src data:',
-    `form-action 'self'${to ? ` ${originOf(to)}` : ''}`,
+    `form-action 'self'${to && !isWeb(to) ? ` ${new URL(to).protocol}` : ''}`,
     "base-uri 'none'",
     "frame-ancestors 'none'",
   ]
@@ -57,10 +57,19 @@ ${content}</main></body></html>
   return { status, headers, body: text }
 }
 
-/** The origin of a URI for a policy; its scheme for an app on a device. */
-function originOf(uri: string): string {
-  const { origin, protocol } = new URL(uri)
-  return origin === 'null' ? protocol : origin
+/** Whether an address is on the web; others are of apps on devices. */
+const isWeb = (uri: string) => /^https?:/i.test(uri)
+
+/**
+ * The answer to a form that sends its browser to an address: a page, because browsers apply `form-action` to each redirect after a
+ * form, and clients redirect to origins of their own. Devices open apps only by the redirect, which such a page permits.
+ */
+export function goingOnPage({ status, headers }: Answer, locale: Locale, query: string): Answer | undefined {
+  const { location = '', ...more } = headers
+  if (status !== 303 || !isWeb(location)) return undefined
+  const t = texts[locale]
+  const shown = page({ locale, query }, t.continuing, link(location, t.continue))
+  return { ...shown, headers: { ...more, ...shown.headers, refresh: `0; url=${location}` } }
 }
 
 /** A field of a form; the first one without a value gets the focus. */
@@ -94,41 +103,35 @@ function form({ query }: Frame, { action, step, fields = [], content, button }: 
 
 const link = (path: string, text: string) => html`<p><a href="${path}">${text}</a></p>`
 
+/** A page with a form, what is to know about it, and a link elsewhere. */
+const formPage = (frame: Frame, heading: string, about: string, asked: Form, path = '', text = '') =>
+  page(frame, heading, about !== '' && html`<p>${about}</p>`, form(frame, asked), path !== '' && link(path, text))
+
+const usernameField = ({ username: label }: Texts, value: string, readonly = false): Field => {
+  return { name: 'username', label, autocomplete: 'username', value, readonly }
+}
+
 /** Asks for username and password. */
 export function signInPage(frame: Frame, username = ''): Answer {
   const t = texts[frame.locale]
-  const fields: Field[] = [
-    { name: 'username', label: t.username, autocomplete: 'username', value: username },
-    { name: 'password', label: t.password, autocomplete: 'current-password', type: 'password' },
-  ]
-  return page(
-    frame,
-    t.signIn,
-    form(frame, { action: 'login', fields, button: t.signIn }),
-    link(`recover?${frame.query}`, t.forgotten),
-  )
+  const secret = { name: 'password', label: t.password, autocomplete: 'current-password', type: 'password' } as const
+  const asked = { action: 'login', fields: [usernameField(t, username), secret], button: t.signIn } as const
+  return formPage(frame, t.signIn, '', asked, `recover?${frame.query}`, t.forgotten)
 }
 
 /** Asks an administrator for a one-time code. */
 export function codePage(frame: Frame): Answer {
   const t = texts[frame.locale]
-  const fields: Field[] = [{ name: 'code', label: t.code, autocomplete: 'one-time-code' }]
-  return page(
-    frame,
-    t.code,
-    html`<p>${t.codeAbout}</p>`,
-    form(frame, { action: 'login', fields, button: t.continue }),
-    link(signInAgain(frame), t.asOther),
-  )
+  const fields = [{ name: 'code', label: t.code, autocomplete: 'one-time-code' }]
+  const asked = { action: 'login', fields, button: t.continue } as const
+  return formPage(frame, t.code, t.codeAbout, asked, signInAgain(frame), t.asOther)
 }
 
 /** Asks for the address to which a recovery key goes. */
 export function recoveryPage(frame: Frame, username = '', email = ''): Answer {
   const t = texts[frame.locale]
-  const fields: Field[] = [
-    { name: 'username', label: t.username, autocomplete: 'username', value: username },
-    { name: 'email', label: t.email, autocomplete: 'email', type: 'email', value: email },
-  ]
+  const address = { name: 'email', label: t.email, autocomplete: 'email', type: 'email', value: email } as const
+  const fields = [usernameField(t, username), address]
   return page(
     frame,
     t.recover,
@@ -143,17 +146,9 @@ export function recoveryPage(frame: Frame, username = '', email = ''): Answer {
 /** Asks for the key that was mailed. */
 export function keyPage(frame: Frame, username: string): Answer {
   const t = texts[frame.locale]
-  const fields: Field[] = [
-    { name: 'username', label: t.username, autocomplete: 'username', value: username, readonly: true },
-    { name: 'key', label: t.key, autocomplete: 'one-time-code' },
-  ]
-  return page(
-    frame,
-    t.enterKey,
-    html`<p>${t.keyAbout}</p>`,
-    form(frame, { action: 'recover', step: 'key', fields, button: t.continue }),
-    link(`recover?${frame.query}`, t.recover),
-  )
+  const fields = [usernameField(t, username, true), { name: 'key', label: t.key, autocomplete: 'one-time-code' }]
+  const asked = { action: 'recover', step: 'key', fields, button: t.continue } as const
+  return formPage(frame, t.enterKey, t.keyAbout, asked, `recover?${frame.query}`, t.recover)
 }
 
 /** Asks for answers to two questions. */
@@ -167,42 +162,35 @@ export function questionsPage(frame: Frame, questions: readonly Question[], user
     const field = { name: `answer${n}`, label: t.answer.replace('{0}', String(n)), autocomplete: 'off' }
     return html`<label for="question${n}">${label}</label><select id="question${n}" name="question${n}">${options}</select>${input(field, false)}`
   })
-  const fields: Field[] = [{ name: 'username', label: t.username, autocomplete: 'username', value: username }]
-  return page(
-    frame,
-    t.answerQuestions,
-    html`<p>${t.questionsAbout}</p>`,
-    form(frame, { action: 'recover', step: 'answers', fields, content: html`${answers}`, button: t.continue }),
-    link(`recover?${frame.query}`, t.recover),
-  )
+  const fields = [usernameField(t, username)]
+  const asked = { action: 'recover', step: 'answers', fields, content: html`${answers}`, button: t.continue } as const
+  return formPage(frame, t.answerQuestions, t.questionsAbout, asked, `recover?${frame.query}`, t.recover)
 }
 
 /** Asks for a new password. */
 export function newPasswordPage(frame: Frame, username: string): Answer {
   const t = texts[frame.locale]
-  const fields: Field[] = [
-    { name: 'username', label: t.username, autocomplete: 'username', value: username, readonly: true },
-    { name: 'password', label: t.password2, autocomplete: 'new-password', type: 'password' },
-  ]
-  return page(
-    frame,
-    t.newPassword,
-    html`<p>${t.newPasswordAbout}</p>`,
-    form(frame, { action: 'recover', step: 'password', fields, button: t.save }),
-  )
+  const secret = { name: 'password', label: t.password2, autocomplete: 'new-password', type: 'password' } as const
+  const fields = [usernameField(t, username, true), secret]
+  return formPage(frame, t.newPassword, t.newPasswordAbout, {
+    action: 'recover',
+    step: 'password',
+    fields,
+    button: t.save,
+  })
 }
 
-/** Says why a sign-in can't go on; `asOther` where another user can. */
-export function stoppedPage(frame: Frame, asOther = false): Answer {
+/** Says why a sign-in, or a sign-out, can't go on; `asOther` where another user can. */
+export function stoppedPage(frame: Frame, { asOther = false, signOut = false } = {}): Answer {
   const t = texts[frame.locale]
-  return page(frame, t.stopped, html`<p>${t.startAgain}</p>`, asOther && link(signInAgain(frame), t.asOther))
+  const again = asOther && link(signInAgain(frame), t.asOther)
+  return page(frame, signOut ? t.notSignedOut : t.stopped, html`<p>${t.startAgain}</p>`, again)
 }
 
 /** Asks whether to sign out. */
 export function signOutPage(frame: Frame): Answer {
   const t = texts[frame.locale]
-  const button = form(frame, { action: 'logout', step: 'confirmed', button: t.signOutYes })
-  return page(frame, t.signOut, html`<p>${t.signOutAbout}</p>`, button)
+  return formPage(frame, t.signOut, t.signOutAbout, { action: 'logout', step: 'confirmed', button: t.signOutYes })
 }
 
 /** Says that the user is signed out. */

@@ -10,10 +10,11 @@ import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { turnKey } from '../../server/limits/scheduler.js'
 import type { Request } from '../connection.js'
 import type { Answer, Exchange, Outcome } from '../exchange.js'
+import type { Route } from '../operations.js'
 import { isAnswer, type Problem, problemOf } from '../problem.js'
 import { forwardedHeaders } from '../rpcs.js'
 import { createRead } from '../translate.js'
-import { codePage, type Frame, signedOutPage, signInPage, signOutPage, stoppedPage } from './page.js'
+import { codePage, type Frame, goingOnPage, signedOutPage, signInPage, signOutPage, stoppedPage } from './page.js'
 import { createRecovery } from './recovery.js'
 import { texts } from './texts.js'
 import {
@@ -81,7 +82,8 @@ export function createSignIn(transport: Transport, timeout: number) {
       const { reason } = problem
       if (code && wrongCode.includes(reason)) return codePage({ ...frame, ...explain(problem, frame.locale) })
       if (reason === 'CODE_NEEDED') return withCookie(codePage(frame), token, issuer)
-      if (reason === 'WRONG_STATE') return stoppedPage({ ...frame, ...explain(problem, frame.locale) }, true)
+      if (reason === 'WRONG_STATE')
+        return stoppedPage({ ...frame, ...explain(problem, frame.locale) }, { asOther: true })
       if (endedSession.includes(reason)) return undefined
       throw error
     }
@@ -158,7 +160,12 @@ export function createSignIn(transport: Transport, timeout: number) {
   const recover = createRecovery(call, enter)
   const answering =
     (act: (exchange: Exchange) => Promise<Answer>) =>
-    async (exchange: Exchange): Promise<Outcome> => ({ answer: await act(exchange), isLogged: true })
+    async (exchange: Exchange): Promise<Outcome> => {
+      const answer = await act(exchange)
+      const { query, request } = exchange
+      const page = request.method === 'POST' && goingOnPage(answer, localeOf(request, query), query)
+      return { answer: page || answer, isLogged: true }
+    }
   return {
     authorize: answering(authorize),
     login: answering(login),
@@ -168,8 +175,11 @@ export function createSignIn(transport: Transport, timeout: number) {
 }
 
 /** The page that answers a refused request; one with 400 where no redirect may (RFC 6749, 4.1.2.1). */
-export function refusedPage(problem: Problem, request: Request, query: string): Answer {
-  const locale = localeOf(request, query)
-  const status = problem.reason === 'RECORD_NOT_FOUND' ? 400 : problem.status
-  return stoppedPage({ locale, query, error: explain(problem, locale).error, status })
-}
+export const refusedPage =
+  (path: Route['browser']) =>
+  (problem: Problem, request: Request, query: string): Answer => {
+    const locale = localeOf(request, query)
+    const status = problem.reason === 'RECORD_NOT_FOUND' ? 400 : problem.status
+    const frame = { locale, query, error: explain(problem, locale).error, status }
+    return stoppedPage(frame, { signOut: path === 'logout' })
+  }

@@ -1,4 +1,6 @@
 // What the issuer of the registry lets it be: an authorization server of its apps, and a provider of OpenID Connect.
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { refuse } from '../requests/refusal.js'
 
 /** Returns an issuer without its last slash if it is a URL, under which its endpoints are. */
 export function baseOf(issuer: string): string | undefined {
@@ -20,6 +22,11 @@ export function isProvider(issuer: string): boolean {
 /** Why the registry is no provider of OpenID Connect. */
 export const noProvider =
   'The issuer of this registry is no URL with https, so other programs can’t sign users in here.'
+
+/** Refuses with WRONG_STATE where the registry is no provider. */
+export function requireProvider(issuer: string): void {
+  if (!isProvider(issuer)) refuse(Reason.WRONG_STATE, { text: noProvider })
+}
 
 /** How people call the registry: by its setting, else by the host of its issuer. */
 export function nameOf(issuer: string, name: string | undefined): string {

@@ -126,12 +126,6 @@ const foundations: Checks = {
 /** Checks of the data. */
 const registry: Checks = {
   async clocks({ database, clock }) {
-    const hours = Math.ceil((await clock.doubt()) / 3600)
-    if (hours > 0)
-      return warning(
-        `The clock of the database leapt, or no process ran for more than an hour: nothing is deleted by age until processes have run for ${many(hours, 'more hour', 'more hours')}.`,
-        'If the clock is right, do nothing. Else correct it: see “Clocks that leap” in docs/operations.md.',
-      )
     const before = Date.now()
     const { now } = await readCondition(database)
     const after = Date.now()
@@ -139,7 +133,14 @@ const registry: Checks = {
     const difference = Math.max(0, before - now, now - after) / 1000
     const detail = `The clocks of this machine and of the database differ by ${difference.toFixed(1)} s.`
     const fix = 'Synchronize both clocks by NTP.'
+    // A leap of one of them is its cause.
     if (difference > 60) return failed(detail, fix)
+    const hours = Math.ceil((await clock.doubt()) / 3600)
+    if (hours > 0)
+      return warning(
+        `The clock of the database leapt, or no process ran for more than an hour: nothing is deleted by age until processes have run for ${many(hours, 'more hour', 'more hours')}.`,
+        'If the clock is right, do nothing. Else correct it: see “Clocks that leap” in docs/operations.md.',
+      )
     return difference > 2 ? warning(detail, fix) : ok(detail)
   },
 

@@ -53,7 +53,7 @@ export function createAdministration(parts: Parts, undeclaredProxies?: Undeclare
     ...userStateRpcs(registry, registration, references, change, settings),
     ...userSupportRpcs(registry, hashing, outbox, registration, change, settings),
     ...userDataRpcs(registry, notifyAdministrators, openPage),
-    explainUser: explainUser(registry, outbox, settings),
+    explainUser: explainUser(registry, access, outbox, settings),
     listLockouts: listLockouts(registry, access, settings, openPage),
     eraseUnactivatedUsers: eraseUnactivatedUsers(registry, openPage),
     ...organizationRpcs(registry, registration, references, openPage, settings),

@@ -81,7 +81,7 @@ export function serviceRpcs({ services, idTokenKeys, tokenIssuers }: Models, { n
       return { service: await show(row) }
     },
 
-    /** Registers a service with its first key. */
+    /** Registers a service with its first key; a client without a secret gets none. */
     async createService(request, { transact }) {
       const { expiresAt, ...form } = checkForm(request, now())
       const { name, scopes } = form
@@ -90,7 +90,7 @@ export function serviceRpcs({ services, idTokenKeys, tokenIssuers }: Models, { n
         const row = await services.add(form, t)
         if (!row) taken(name)
         await record({ action: 'service.add', object: `service:${name}`, reason: scopes.join(',') })
-        return addKey(row, expiresAt, request, t)
+        return form.public ? { service: await show(row, t), key: '' } : addKey(row, expiresAt, request, t)
       })
       await makeKeysOf(form)
       return made

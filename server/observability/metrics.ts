@@ -104,6 +104,15 @@ export function createMetrics(endpoint: Pick<MetricsEndpoint, 'registry' | 'befo
     /** Exports the number of calls that wait for changes. */
     watchFeed: (waiting: () => number) =>
       expose(Gauge, 'auth_feed_waiting', 'Calls of services that wait for changes.', undefined, waiting),
+    /** Exports by how much the clock of this machine differs from that of the database, whose time `now` returns. */
+    watchClock: (now: () => number) =>
+      expose(
+        Gauge,
+        'auth_clock_difference_seconds',
+        'Difference between the clocks of this machine and of the database, in seconds.',
+        undefined,
+        () => Math.abs(now() - Date.now()) / 1000,
+      ),
     /** Exports the state of the database and of its queues, and whether the process is ready. */
     watchDatabase({ database, emails, audit, signingKeys, waysBack, clock }: Watched, isReady: () => Promise<boolean>) {
       const connections = 'Connections of the pool: in use, idle, and maximum.'

@@ -1,6 +1,6 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Caller } from '../access/caller.js'
-import { isProvider, nameOf, noProvider } from '../access/provider.js'
+import { nameOf } from '../access/provider.js'
 import type { SignIns } from '../access/sign-in.js'
 import { passwordSessionLength, type Tokens } from '../access/tokens.js'
 import type { OneTimeCodes } from '../access/totp.js'
@@ -12,7 +12,7 @@ import type { Call } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import type { Grants } from './grants.js'
 import type { IdTokens } from './id-tokens.js'
-import { readRequest, refuseClient, withParameters } from './requests.js'
+import { readRequest } from './requests.js'
 
 /** Seconds for which a code is good. */
 const codeLife = 60
@@ -32,8 +32,7 @@ export function authorizeRpcs(deps: {
   readonly settings: Pick<Settings, 'name' | 'sessionDays'>
   readonly now: () => number
 }): Pick<OpenIdRpcs, 'checkAuthorization' | 'authorize'> {
-  const { services, grants, idTokens, refreshedSessions, signIns, oneTimeCodes, tokens, issuer: iss } = deps
-  const { settings, now } = deps
+  const { grants, idTokens, refreshedSessions, signIns, oneTimeCodes, tokens, issuer, settings, now } = deps
 
   /** Checks the one-time code of an administrator who has enrolled, as an attempt. Returns whether the session has one now. */
   async function proveSecond(
@@ -51,25 +50,15 @@ export function authorizeRpcs(deps: {
 
   return {
     async checkAuthorization({ authorization }) {
-      if (!isProvider(iss)) refuse(Reason.WRONG_STATE, { text: noProvider })
-      const request = authorization ?? refuseClient()
-      const { client, uri, error } = await readRequest(services, request)
-      const { state } = request
-      return {
-        issuer: iss,
-        registry: nameOf(iss, settings.name),
-        client: client.title || client.name,
-        errorLocation: error && withParameters(uri, { error, state, iss }),
-        loginRequiredLocation: withParameters(uri, { error: 'login_required', state, iss }),
-      }
+      const { client, locationOf, errorLocation } = await readRequest(deps, authorization)
+      const called = { registry: nameOf(issuer, settings.name), client: client.title || client.name }
+      return { issuer, ...called, errorLocation, loginRequiredLocation: locationOf({ error: 'login_required' }) }
     },
 
     async authorize({ authorization, oneTimeCode }, { caller, call }) {
-      if (!isProvider(iss)) refuse(Reason.WRONG_STATE, { text: noProvider })
-      const request = authorization ?? refuseClient()
-      const { client, uri, scope, error } = await readRequest(services, request)
-      const { state, nonce, codeChallenge: challenge, maxAge, idTokenHint } = request
-      if (error) return { location: withParameters(uri, { error, state, iss }) }
+      const { request, client, uri, scope, locationOf, errorLocation } = await readRequest(deps, authorization)
+      const { nonce, codeChallenge: challenge, maxAge, idTokenHint } = request
+      if (errorLocation) return { location: errorLocation }
       const { user, session } = caller
       if ((await refreshedSessions.find(user.id, ownLine(session)))?.ended) refuse(Reason.INVALID_TOKEN)
       if (!user.active) refuse(Reason.WRONG_STATE, { text: notActivated })
@@ -98,7 +87,7 @@ export function authorizeRpcs(deps: {
         codeLife,
       )
       const token = proved ? await tokens.issue(user, { ...session, second: 'otp' }, { stay: true }) : undefined
-      return { location: withParameters(uri, { code, state, iss }), token }
+      return { location: locationOf({ code }), token }
     },
   }
 }

@@ -133,8 +133,9 @@ export function createGrants(
       return user.active && registered && isRegistered(registered.redirectUris, client.uri) ? user : undefined
     },
     /**
-     * Exchanges a token of a line, of the named service if it is a client’s. Returns the grant of the token that its bearer gets. Refuses with INVALID_GRANT a token that was
-     * exchanged before, unless its answer can have been lost: the line ends, because somebody has a copy.
+     * Exchanges a token of a line, of the named service if it is a client’s. Returns the grant of the token that its bearer gets.
+     * Refuses with INVALID_GRANT a token that was exchanged before, unless its answer can have been lost: the line ends, because
+     * somebody has a copy.
      */
     async exchange<G extends Grant>(grant: G, bearer: Bearer, call: Call, service?: string): Promise<G> {
       const number = await refreshedSessions.exchange(lineOf(grant), grant.number, bearer)

@@ -1,8 +1,6 @@
-import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { baseOf, endpointsOf, isProvider, noProvider } from '../access/provider.js'
+import { baseOf, endpointsOf, requireProvider } from '../access/provider.js'
 import type { OpenIdRpcs } from '../calls/context.js'
 import type { Services } from '../models/service.js'
-import { refuse } from '../requests/refusal.js'
 import { isOrigin } from '../rules/return-uri.js'
 import type { IdTokens } from './id-tokens.js'
 import { clientScopes } from './requests.js'
@@ -35,7 +33,10 @@ export function metadataRpcs({
     ui_locales_supported: ['pt-BR', 'en'],
   })
   return {
-    getProviderMetadata: async () => (isProvider(issuer) ? { json } : refuse(Reason.WRONG_STATE, { text: noProvider })),
+    async getProviderMetadata() {
+      requireProvider(issuer)
+      return { json }
+    },
     checkOrigin: async ({ origin = '' }) => ({ known: isOrigin(await services.redirectUris(), origin) }),
     getIdTokenKeys: async () => ({ json: await idTokens.keySet() }),
   }

@@ -1,5 +1,6 @@
 import type { AuthorizationRequest } from '../../proto/gen/auth/v1/openid_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { requireProvider } from '../access/provider.js'
 import type { ServiceRow, Services } from '../models/service.js'
 import { refuse } from '../requests/refusal.js'
 import { isRegistered } from '../rules/return-uri.js'
@@ -9,23 +10,25 @@ export const clientScopes = ['openid', 'profile', 'email', 'roles', 'groups', 'o
 
 export type ClientScope = (typeof clientScopes)[number]
 
-/** A request of a client that is registered with its redirect URI. */
-interface Asked {
-  readonly client: ServiceRow
-  readonly uri: string
-  readonly scope: readonly ClientScope[]
-  /** The error of OAuth 2.0 that the request has. */
-  readonly error: string | undefined
-}
-
-/** Reads an authentication request. Refuses with RECORD_NOT_FOUND when the client or its redirect URI is unknown. */
-export async function readRequest(services: Pick<Services, 'find'>, request: AuthorizationRequest): Promise<Asked> {
+/**
+ * Reads an authentication request, and returns the addresses that answer it. Refuses with RECORD_NOT_FOUND when the client or its
+ * redirect URI is unknown.
+ */
+export async function readRequest(
+  { services, issuer: iss }: { readonly services: Pick<Services, 'find'>; readonly issuer: string },
+  given: AuthorizationRequest | undefined,
+) {
+  requireProvider(iss)
+  const request = given ?? refuseClient()
+  const { redirectUri: uri = '', scope: asked = '', state } = request
   const client = await findClient(services, request.clientId)
-  const uri = request.redirectUri ?? ''
   if (!client || !isRegistered(client.redirectUris, uri)) return refuseClient()
-  const named = (request.scope ?? '').split(' ')
+  const named = asked.split(' ')
   const scope = clientScopes.filter(each => named.includes(each))
-  return { client, uri, scope, error: errorOf(request, client, scope) }
+  const locationOf = (answer: { readonly code: string } | { readonly error: string }) =>
+    withParameters(uri, { ...answer, state, iss })
+  const error = errorOf(request, client, scope)
+  return { request, client, uri, scope, locationOf, errorLocation: error && locationOf({ error }) }
 }
 
 /** Refuses a request that no redirect may answer. */

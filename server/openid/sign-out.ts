@@ -1,11 +1,9 @@
-import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { isProvider, nameOf, noProvider } from '../access/provider.js'
+import { nameOf, requireProvider } from '../access/provider.js'
 import { passwordSessionLength } from '../access/tokens.js'
 import type { OpenIdRpcs } from '../calls/context.js'
 import { ownLine, type RefreshedSessions } from '../models/refreshed-session.js'
 import type { Services } from '../models/service.js'
 import type { Settings } from '../process/settings.js'
-import { refuse } from '../requests/refusal.js'
 import type { IdTokens } from './id-tokens.js'
 import { findClient, refuseClient, withParameters } from './requests.js'
 
@@ -20,7 +18,7 @@ export function signOutRpcs(deps: {
   const { services, refreshedSessions, idTokens, issuer, settings } = deps
   return {
     async checkSignOut({ idTokenHint, clientId, postLogoutRedirectUri: uri, state }) {
-      if (!isProvider(issuer)) refuse(Reason.WRONG_STATE, { text: noProvider })
+      requireProvider(issuer)
       const hint = idTokenHint ? await idTokens.read(idTokenHint) : undefined
       if (hint && clientId && clientId !== hint.aud) refuseClient()
       const client = uri ? await findClient(services, hint?.aud ?? clientId) : undefined

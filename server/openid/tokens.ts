@@ -17,6 +17,9 @@ import { findClient } from './requests.js'
 
 const invalid = (): never => refuse(Reason.INVALID_GRANT)
 
+/** Whether a text has the length and the characters of a verifier (RFC 7636, 4.1): a shorter one can be guessed. */
+const isVerifier = (text: string) => /^[\w.~-]{43,128}$/.test(text)
+
 const isOfClient = (grant: Grant): grant is OfClient => grant.client !== undefined
 
 /** A client that has authenticated itself, and the id of its key; none for a client without a secret. */
@@ -57,8 +60,9 @@ export function tokenRpcs(
   ) {
     const code = await grants.open('code', required({ code: text }).code)
     if (!code || !by || code.client.service !== by.service.id || code.client.uri !== redirectUri) return undefined
-    const verifier = codeVerifier ? createHash('sha256').update(codeVerifier).digest('base64url') : undefined
-    return verifier === code.client.challenge ? code : undefined
+    if (!codeVerifier) return code.client.challenge ? undefined : code
+    const hash = createHash('sha256').update(codeVerifier).digest('base64url')
+    return isVerifier(codeVerifier) && hash === code.client.challenge ? code : undefined
   }
 
   /** The grant of a refresh token that this client, or app, may exchange. */
@@ -128,7 +132,7 @@ export function tokenRpcs(
     },
 
     async getUserInfo({ accessToken }) {
-      const grant = await grants.open('access', accessToken)
+      const grant = await grants.open('access', required({ accessToken }).accessToken)
       const user = grant && (await grants.holderOf(grant))
       if (!user) return refuse(Reason.INVALID_TOKEN)
       return { json: JSON.stringify(claimsOf(user, grant.client.scope)) }

@@ -39,7 +39,7 @@ export const openIdPolicies = {
   getUserInfo: {
     ...open,
     cost: 0.4,
-    reasons: ['INVALID_TOKEN'],
+    reasons: ['INVALID_TOKEN', 'MISSING_PARAMETER'],
     http: { method: 'GET', path: '/oauth/userinfo', revisions: [] },
   },
   checkSignOut: { ...open, reasons: ['RECORD_NOT_FOUND', 'WRONG_STATE'] },

@@ -22,12 +22,7 @@ export function isReturnUri(text: string): boolean {
  * which apps on a device can't choose ahead (RFC 8252, 7.3).
  */
 export function isRegistered(registered: readonly string[], uri: string): boolean {
-  if (registered.includes(uri)) return true
-  return (
-    isLoopback(uri) &&
-    URL.canParse(uri) &&
-    registered.some(each => isLoopback(each) && portless(each) === portless(uri))
-  )
+  return URL.canParse(uri) && registered.some(each => portless(each) === portless(uri))
 }
 
 /** Whether a page of an origin may be at one of the registered URIs; apps on a device have no pages. */
@@ -39,8 +34,5 @@ export function isOrigin(registered: readonly string[], origin: string): boolean
   )
 }
 
-const loopback = /^(http:\/\/(?:127\.0\.0\.1|\[::1\]))(?::\d{1,5})?(?=[/?]|$)/
-
-const isLoopback = (uri: string) => loopback.test(uri)
-
-const portless = (uri: string) => uri.replace(loopback, '$1')
+/** A URI without the port of a loopback address. */
+const portless = (uri: string) => uri.replace(/^(http:\/\/(?:127\.0\.0\.1|\[::1\])):\d{1,5}/, '$1')

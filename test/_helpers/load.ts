@@ -1,8 +1,10 @@
 /** Clients that call a gateway continuously, and their results. */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { ServerProcess } from './apart.js'
 import type { Teardown } from './database.js'
+import type { GrpcClient } from './grpc.js'
 import { type Answer, password, type TestService } from './service.js'
 import { waitFor } from './wait.js'
 
@@ -41,7 +43,10 @@ const pause = 100
  * Repeats a call in 16 loops, until `end` or the end of the test; `statuses` holds the status of each answer. A trusted proxy
  * would name a network for each loop in its headers.
  */
-export function load(t: Teardown, call: (headers: Readonly<Record<string, string>>) => Promise<Answer>) {
+export function load(
+  t: Teardown,
+  call: (headers: Readonly<Record<string, string>>) => Promise<Pick<Answer, 'status' | 'json'>>,
+) {
   const statuses: number[] = []
   const reasons = new Set<string>()
   let slowest = 0
@@ -88,6 +93,12 @@ export function load(t: Teardown, call: (headers: Readonly<Record<string, string
 /** Reads. */
 export const readsOf = (t: Teardown, request: Request, token: string) =>
   load(t, headers => request('GET', '/users/me', { token, headers, once: true }))
+/** Reads over gRPC; the status of those that are answered is 200, too. */
+export const grpcReadsOf = (t: Teardown, client: GrpcClient, token: string) =>
+  load(t, async metadata => {
+    await client.call(Users.method.getMe, {}, { token, metadata, once: true })
+    return { status: 200, json: undefined }
+  })
 /** Sign-ups: independent writes. */
 export function writesOf(t: Teardown, request: Request) {
   const fields = { password, state: 'CE', city: 'Crato', termsofusage: true, roles: ['ROLE_CLIENT'] }

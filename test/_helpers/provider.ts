@@ -97,6 +97,7 @@ export interface Seen {
   readonly status: number
   readonly headers: Headers
   readonly text: string
+  /** Where it sends the browser. */
   readonly location: URL
 }
 
@@ -110,7 +111,8 @@ export function createBrowser({ issuer }: Provider, headers: Record<string, stri
     if (set) cookies = /Max-Age=0/.test(set) ? '' : set.split(';')[0]!
     if (cookies) plantSecret(cookies.slice(cookies.indexOf('=') + 1))
     const text = await response.text()
-    const location = new URL(response.headers.get('location') ?? 'about:blank', url)
+    const [, refreshed] = /^0; url=(.*)/.exec(response.headers.get('refresh') ?? '') ?? []
+    const location = new URL(response.headers.get('location') ?? refreshed ?? 'about:blank', url)
     const code = location.searchParams.get('code')
     if (code) plantSecret(code)
     return { url: new URL(url), status: response.status, headers: response.headers, text, location }

@@ -12,6 +12,7 @@ import { ask } from '../_helpers/database.js'
 import { scrape } from '../_helpers/metrics.js'
 import { startTestService } from '../_helpers/service.js'
 import { idOf } from '../_helpers/tokens.js'
+import { withClocks } from '../_helpers/verifiers.js'
 import { waitFor } from '../_helpers/wait.js'
 
 const settings = { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }
@@ -107,6 +108,22 @@ test('diagnosis reports each fault', async t => {
   t.is(worse['signing key'], undefined)
   t.regex(worse['recovery e-mails']!, /^warning /)
 })
+
+test.serial(
+  'a clock of two hours ago is a failure of diagnosis, also while ages are in doubt, and so says a metric',
+  async t => {
+    const service = await startTestService(t, { ...settings, AUTH_METRICS_ADDRESS: '127.0.0.1:0' })
+    const api = await openSignedIn(t, service)
+    await ask(service.env.DATABASE_URL!, 'UPDATE clock SET doubted_for = 7200')
+    t.regex((await examine(api)).clocks!, /^warning The clock of the database leapt/)
+    const difference = async () => (await scrape(service)).value('auth_clock_difference_seconds')!
+    t.true((await difference()) < 2)
+    await withClocks({ wall: -7_200_000 }, async () => {
+      t.regex((await examine(api)).clocks!, /^failed The clocks .* differ by 7200\.\d s/)
+      t.true(Math.abs((await difference()) - 7200) < 2)
+    })
+  },
+)
 
 for (const [AUTH_STRICT, says] of [
   ['off', 'neither an e-mail address nor answers to two questions: 2'],

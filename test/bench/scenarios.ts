@@ -3,6 +3,7 @@ import { front } from './front.js'
 import type { Job } from './load.js'
 import { logins } from './logins.js'
 import type { Prepared, Row, Segment } from './measure.js'
+import { openid } from './openid.js'
 import type { Endpoint, Operation } from './operations.js'
 import { startBaseline, startGateway, startLoad } from './processes.js'
 import { scale } from './scale.js'
@@ -18,6 +19,7 @@ export const scenarios: Scenarios = {
   },
   gateway: { about: 'me through a gateway in a separate process', prepare: gateway },
   scale: { about: 'a registry of --users (10,000,000) beside one of 1,000', byDefault: false, prepare: scale },
+  openid: { about: 'requests of OpenID Connect, one after the other', prepare: openid },
   logins: { about: 'logins, and me beside 64 and 200 of them', prepare: logins },
 }
 

@@ -2,8 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Verifier } from '../../proto/client/verify.js'
 import { spawnServer } from '../_helpers/apart.js'
-import { startHaproxy, withBalancer } from '../_helpers/haproxy.js'
-import { freePort } from '../_helpers/relay.js'
+import { freePorts, startHaproxy, withBalancer } from '../_helpers/haproxy.js'
 import { startTestService } from '../_helpers/service.js'
 import { outcome, revoke, verifierOf } from '../_helpers/verifiers.js'
 import { waitForValue } from '../_helpers/wait.js'
@@ -11,11 +10,10 @@ import { waitForValue } from '../_helpers/wait.js'
 withBalancer('when a server is killed no valid token is refused, and later revocations arrive', async t => {
   const service = await startTestService(t, { AUTH_LIMIT_FACTOR: '1000' })
   const { DATABASE_URL = '' } = service.env
-  const ports = [await freePort(), await freePort()]
-  const start = (port: number) =>
-    spawnServer(t, { DATABASE_URL, AUTH_HTTP_ADDRESS: `127.0.0.1:${port}`, AUTH_TRUSTED_PROXIES: '127.0.0.1' })
-  const servers = [await start(ports[0]!), await start(ports[1]!)]
-  const url = await startHaproxy(t, ports)
+  const ports = [await freePorts(), await freePorts()] as const
+  const start = ({ env }: (typeof ports)[number]) => spawnServer(t, { DATABASE_URL, ...env })
+  const servers = [await start(ports[0]), await start(ports[1])]
+  const { http: url } = await startHaproxy(t, ports)
   // Their polls wait at both servers.
   const verifiers: Verifier[] = []
   for (let number = 0; number < 4; number++) verifiers.push(await verifierOf(t, service, { url }))
@@ -29,7 +27,7 @@ withBalancer('when a server is killed no valid token is refused, and later revoc
   t.deepEqual(await outcomes(valid.token), all('signature'))
   for (const [index, server] of servers.entries()) {
     // A killed server is replaced before the other one is killed.
-    if (index === 1) await start(ports[0]!)
+    if (index === 1) await start(ports[0])
     server.child.kill('SIGKILL')
     const { token } = revoked[index]!
     t.deepEqual(await outcomes(token), all('signature'))

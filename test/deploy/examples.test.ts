@@ -75,7 +75,9 @@ test('images run one version of Node.js, which the package supports', t => {
 })
 
 test('chart and image have the version of the package, and the build makes every program that deploy/ starts', t => {
-  const versions = findAll(/(?:^version: |^appVersion: "|auth-registry:|image\.version=")(\d+\.\d+\.\d+(?:-[\w.]+)?)/gm)
+  const versions = findAll(
+    /(?:^version: |^appVersion: "|auth-registry:|image\.version=|migrate\.contract=")(\d+\.\d+\.\d+(?:-[\w.]+)?)/gm,
+  )
   t.true(versions.length >= 5)
   for (const [file, version] of versions) t.is(version, manifest.version, file)
   const programs = findAll(/\b(dist\/[\w/]+\.js)\b/g)
@@ -132,6 +134,26 @@ test('every supervisor in deploy/ waits longer for a process than it takes to st
   t.is(probe('failureThreshold'), 3)
   t.true(drain > probe('failureThreshold') * probe('periodSeconds'))
   t.true(numberIn(file, /terminationGracePeriodSeconds: (\d+)/) >= Math.max(least, drain + grace / 1000 + 10))
+})
+
+test('HAProxy notices within AUTH_DRAIN that a process isn’t ready, and sends no request again that a server may have', t => {
+  const file = 'deploy/haproxy/auth-registry.cfg'
+  const seconds = (pattern: RegExp) => numberIn(file, pattern)
+  const [inter, check] = [seconds(/\binter (\d+)s/), seconds(/^ +timeout check (\d+)s$/m)]
+  t.true(check <= inter)
+  t.true(inter * seconds(/\bfall (\d+)/) + check < 5)
+  t.true(seconds(/^ +timeout server (\d+)s$/m) * 1000 > gatewayLimits.callTimeout)
+  t.notRegex(read(file), /^ +retry-on /m)
+  t.is(read(file).match(/^ +server .* check port 9090/gm)?.length, 4)
+})
+
+test('the password of the first administrator may be deleted once the registry is installed', t => {
+  // systemd skips a missing credential if its path is relative.
+  t.regex(read('deploy/systemd/auth-server.service'), /^LoadCredential=admin-password:[^/]+$/m)
+  // A folder may be empty, and compose needs the file of each secret.
+  const compose = read('deploy/compose.yaml')
+  const [, folder = ''] = /AUTH_ADMIN_PASSWORD_FILE: (.*)\/admin-password$/m.exec(compose)!
+  t.regex(compose, new RegExp(`^ +- \\./secrets/[\\w-]+:${folder}:ro$`, 'm'))
 })
 
 test('nginx waits longer than a call may take, accepts bodies as large as the service does, and reuses no closed connection', t => {
@@ -216,7 +238,7 @@ test('every alert has a section that says what to do', t => {
     sections.map(name => [name, name.toLowerCase()]),
   )
   const alerts = [...read('deploy/alerts.yaml').matchAll(/^ *- alert: (\w+)$[\s\S]*?runbook_url: (\S+)/gm)]
-  t.is(alerts.length, 17)
+  t.is(alerts.length, 20)
   for (const [, name = '', url] of alerts) {
     t.true(sections.includes(name), name)
     t.is(url, `https://docs.example.org/operations.md#${name.toLowerCase()}`)

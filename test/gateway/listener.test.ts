@@ -324,14 +324,29 @@ test('bytes after a CONNECT request cause no internal error', async t => {
   t.true(await isServed(t, port))
 })
 
-test('closing ends idle and silent connections at once', async t => {
-  const { listener, port } = await open(t, answer, patient)
+test('closing ends idle and silent connections, without waiting for their time limits', async t => {
+  const { listener, port } = await open(t, answer, { ...patient, lingerTimeout: 50 })
   const [idle, silent] = [await connect(t, port), await connect(t, port)]
   idle.write(get('/'))
   await idle.until(/ok$/)
   await closes(t, listener)
   await Promise.all([idle.end(), silent.end()])
   t.is(silent.text(), '')
+})
+
+test('a request that is on its way over an idle or new connection when the port closes is answered, as the last one', async t => {
+  const { listener, port } = await open(t, answer, { ...patient, lingerTimeout: 60_000 })
+  const [idle, silent] = [await connect(t, port), await connect(t, port)]
+  idle.write(get('/'))
+  await idle.until(/ok$/)
+  await waitForValue(listener.connections, 2)
+  const closed = listener.close(60_000)
+  t.false(await isServed(t, port).catch(() => false))
+  for (const connection of [idle, silent]) connection.write(get('/'))
+  t.true(await within(10_000, closed), 'it did not close')
+  await Promise.all([idle.end(), silent.end()])
+  t.deepEqual([statusesOf(idle), statusesOf(silent)], [['200', '200'], ['200']])
+  for (const connection of [idle, silent]) t.regex(connection.text(), /\r\nconnection: close\r\n(.*\r\n)*\r\nok$/i)
 })
 
 test('closing lets the requests in progress end, and ends their connections without those behind them', async t => {

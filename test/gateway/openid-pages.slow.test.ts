@@ -11,15 +11,19 @@ const provider = {} as Provider
 const hooks = teardownOfFile()
 test.before(async () => {
   Object.assign(provider, await startProvider(hooks))
-  // The client.
-  const server = createServer((_, response) =>
-    response.writeHead(200, { 'content-type': 'text/html' }).end('<title>in'),
+  // The client, which redirects further to an origin of its own.
+  const server = createServer(({ headers, url }, response) =>
+    headers.host === client
+      ? response.writeHead(302, { location: `${further}${url}` }).end()
+      : response.writeHead(200, { 'content-type': 'text/html' }).end('<title>in'),
   )
   await once(server.listen(26_469, '127.0.0.1'), 'listening')
   hooks.teardown(async () => void server.close())
 })
 
-const origins = () => [provider.issuer, 'http://127.0.0.1:26469']
+const client = '127.0.0.1:26469'
+const further = 'http://localhost:26469'
+const origins = () => [provider.issuer, `http://${client}`, further]
 
 /** Checks that a page is readable, by axe and without scrolling sideways. */
 async function check(t: ExecutionContext, page: Page, heading: string): Promise<void> {
@@ -105,10 +109,8 @@ for (const javaScriptEnabled of [true, false])
 browserTest('a page of another site can neither sign its visitor in nor frame the page', async t => {
   const tool = await registerClient(provider)
   const { username } = await provider.institution(await provider.organization())
-  // Another site than 127.0.0.1.
-  const foreign = 'http://localhost:26469'
-  const { page } = await openPage(t, [...origins(), foreign])
-  await page.goto(foreign)
+  const { page } = await openPage(t, origins())
+  await page.goto(further)
   const { url } = await askFor(tool)
   const answered = page.waitForResponse(answer => answer.url().includes('/oauth/login'))
   await page.evaluate(
@@ -126,7 +128,7 @@ browserTest('a page of another site can neither sign its visitor in nor frame th
   await page.waitForURL(/\/oauth\/login/)
   t.deepEqual(await page.context().cookies(provider.issuer), [])
 
-  await page.goto(foreign)
+  await page.goto(further)
   await page.setContent(`<iframe src="${url.href.replaceAll('&', '&amp;')}"></iframe>`)
   const frame = page.frames()[1]
   t.notRegex((await frame?.textContent('body').catch(() => '')) ?? '', /Sign in|Entrar/)

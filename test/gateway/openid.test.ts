@@ -38,7 +38,7 @@ async function enter(method: Method, parameters: Record<string, string> = {}, on
   const browser = createBrowser(on)
   const { url, checks } = await askFor(tool, parameters)
   const seen = await signIn(browser, url, user.username)
-  if (seen.status !== 303) throw new Error(seen.text)
+  if (!seen.location.search) throw new Error(seen.text)
   const tokens = await client.authorizationCodeGrant(tool.config, seen.location, checks)
   return { tool, user, browser, seen, checks, tokens, claims: tokens.claims()! }
 }
@@ -177,12 +177,37 @@ test('a form of another site is refused, and signs nobody in or out', async t =>
   t.is((await browser.submit(asked, {}, 'confirmed', 'https://evil.example')).status, 403)
   t.is((await browser.get((await askFor(tool, { prompt: 'none' })).url)).location.searchParams.get('error'), null)
   const policy = page.headers.get('content-security-policy')!
-  t.regex(
-    policy,
-    /^default-src 'none'; style-src 'sha256-[^']+'; img-src data:; form-action 'self' http:\/\/127\.0\.0\.1:26469;/,
-  )
+  t.regex(policy, /^default-src 'none'; style-src 'sha256-[^']+'; img-src data:; form-action 'self'; base-uri 'none';/)
   t.regex(policy, /frame-ancestors 'none'$/)
   t.is(page.headers.get('referrer-policy'), 'same-origin')
+})
+
+test('a form goes on to the web by a page, so that clients may redirect further, and to an app by a redirect', async t => {
+  const { name } = await registerService(provider)
+  const { username } = await activeUser()
+  const app = 'org.example.app:/callback'
+  const { services, database } = provider.registry
+  await database.transact(async transaction => {
+    const { id, redirectUris } = (await services.lock(name, transaction))!
+    await services.edit(id, { redirectUris: [...redirectUris, app] }, transaction)
+  })
+  for (const [uri, status, policy] of [
+    ['http://127.0.0.1:26469/callback', 200, "form-action 'self';"],
+    [app, 303, "form-action 'self' org.example.app:;"],
+  ] as const) {
+    const url = new URL(`${provider.issuer}/oauth/authorize`)
+    const asked = { client_id: name, redirect_uri: uri, response_type: 'code', scope: 'openid', state: 's' }
+    url.search = new URLSearchParams(asked).toString()
+    const browser = createBrowser(provider)
+    const page = await browser.get(url)
+    t.true(page.headers.get('content-security-policy')!.includes(policy))
+    const seen = await browser.submit(page, { username, password })
+    t.is(seen.status, status)
+    t.is(seen.headers.has('location'), status === 303)
+    t.is(`${seen.location}`.split('?')[0], uri)
+    t.is(status === 200, seen.text.includes('Going on to the application'))
+    t.regex((await browser.get(url)).headers.get('location')!, /[?&]code=/, 'what no form has sent is a redirect')
+  }
 })
 
 test('a client signs its user out, with confirmation unless it names the user', async t => {
@@ -202,7 +227,9 @@ test('a client signs its user out, with confirmation unless it names the user', 
   await signIn(browser, (await askFor(tool)).url, user.username)
   t.is((await browser.get(out({ id_token_hint: tokens.id_token! }))).location.href, `${tool.uri}?out&state=s`)
   t.is(browser.cookie(), '')
-  t.is((await browser.get(out({ post_logout_redirect_uri: 'https://evil.example' }))).status, 400)
+  const refused = await browser.get(out({ post_logout_redirect_uri: 'https://evil.example' }))
+  t.is(refused.status, 400)
+  t.regex(refused.text, /<h1>You aren’t signed out<\/h1>/)
 })
 
 test('clients are refused as in the RFCs of OAuth', async t => {
@@ -255,7 +282,8 @@ test('userinfo takes the token in a header or a form, and challenges as RFC 6750
   for (const init of [{ headers: header }, { method: 'POST', headers: header }, { method: 'POST', body: form }])
     t.is((await ask(init)).json.sub, claims.sub)
   t.is((await ask({ method: 'POST', headers: header, body: empty })).json.sub, claims.sub)
-  t.like(await ask({}), { status: 401, challenge: 'Bearer' })
+  for (const init of [{}, { method: 'POST' }, { method: 'POST', body: empty }])
+    t.deepEqual(await ask(init), { status: 401, json: {}, challenge: 'Bearer' })
   const wrong = await ask({ headers: { authorization: 'Bearer x' } })
   t.is(wrong.status, 401)
   t.regex(wrong.challenge!, /^Bearer error="invalid_token", error_description="[ -~]+"$/)

@@ -49,7 +49,7 @@ interface Tool {
 async function register({ isPublic = false, ...more } = {}): Promise<Tool> {
   const name = `tool-${randomUUID()}`
   const { key } = await admin.createService({ name, redirectUris: [uri], public: isPublic, ...more })
-  return { name, secret: isPublic ? undefined : key }
+  return { name, secret: key || undefined }
 }
 
 const logIn = async ({ username }: { username: string } = user) =>
@@ -129,6 +129,40 @@ test.serial('a code is good for a minute, for its client, redirect URI and verif
   t.is((await trade(tool, late)).status, 400)
 })
 
+test.serial('a code, an access token and a refresh token are each good at their own place alone', async t => {
+  const tool = await register()
+  const { access_token, refresh_token } = await enter(tool)
+  const { code } = await authorize(tool, await logIn())
+  for (const other of [code, refresh_token]) t.is(await userInfo(other), 401)
+  for (const other of [code, access_token]) t.is((await refresh(tool, other)).error, 'invalid_grant')
+  for (const other of [access_token, refresh_token]) t.is((await trade(tool, other)).error, 'invalid_grant')
+  const statuses = [await userInfo(access_token), (await refresh(tool, refresh_token)).status]
+  t.deepEqual([...statuses, (await trade(tool, code)).status], [200, 200, 200])
+})
+
+test.serial(
+  'a verifier has 43 to 128 unreserved characters, and is given if and only if there is a challenge',
+  async t => {
+    const tool = await register()
+    const challenged = async (text: string) => {
+      const codeChallenge = createHash('sha256').update(text).digest('base64url')
+      const { code } = await authorize(tool, await logIn(), { codeChallenge })
+      return (await trade(tool, code, { code_verifier: text })).error
+    }
+    for (const right of ['aZ09-._~'.repeat(6), 'v'.repeat(43), 'v'.repeat(128)])
+      t.is(await challenged(right), undefined)
+    for (const wrong of ['v'.repeat(42), 'v'.repeat(129), 'é'.repeat(43), `${verifier} `])
+      t.is(await challenged(wrong), 'invalid_grant', wrong)
+    const plain = { codeChallenge: undefined, codeChallengeMethod: undefined }
+    for (const [code_verifier, status] of [
+      [verifier, 400],
+      ['v', 400],
+      ['', 200],
+    ] as const)
+      t.is((await trade(tool, (await authorize(tool, await logIn(), plain)).code, { code_verifier })).status, status)
+  },
+)
+
 test.serial(
   'a client with a secret may present its former refresh token again; one without loses its line by any reuse',
   async t => {
@@ -154,6 +188,12 @@ test.serial(
     t.like(
       events.find(({ action }: { action: string }) => action === 'session.end'),
       { reason: 'COPIED', service: open.name },
+    )
+    const { obstacles } = await admin.explainUser({ user: user.username })
+    const ended = obstacles.find(({ prevents }) => prevents === 'stay signed in')!.reason
+    t.regex(
+      ended,
+      new RegExp(`^The refresh tokens of the tool ${open.name} ended at 2\\S+Z: a copy of one was presented.$`),
     )
   },
 )
@@ -284,6 +324,7 @@ test.serial(
     const { id_token, access_token } = await enter(tool)
     const keys = await keySet()
     t.is(keys.length, 2)
+    for (const key of keys) t.deepEqual(Object.keys(key).sort(), ['alg', 'e', 'kid', 'kty', 'n', 'use'])
     const { header, payload } = jwt.decode(id_token, { complete: true })!
     t.is(header.kid, keys[0]!.kid)
     const key = createPublicKey({ key: keys[0] as never, format: 'jwk' })
@@ -296,6 +337,14 @@ test.serial(
     // Neither is taken for the other.
     t.is((await at.request('GET', '/users/me', { token: id_token })).status, 500)
     t.is(await userInfo(await at.login(user.username)), 401)
+    const subOf = async (idTokenHint: string) =>
+      (await at.request('POST', '/auth.v1.OpenId/CheckSignOut', { body: { idTokenHint } })).json.sub
+    const [head, body, signature] = id_token.split('.')
+    t.is(await subOf(id_token), (payload as jwt.JwtPayload).sub)
+    const encode = (part: object) => Buffer.from(JSON.stringify(part)).toString('base64url')
+    const altered = encode({ ...(payload as jwt.JwtPayload), sub: '1' })
+    for (const forged of [`${head}.${altered}.${signature}`, `${encode({ ...header, alg: 'none' })}.${body}.`])
+      t.is(await subOf(forged), undefined)
     const { idTokenKeys } = await admin.listSigningKeys({})
     t.deepEqual(
       idTokenKeys.map(({ kid, signs }) => [kid, signs]),
@@ -313,11 +362,15 @@ test.serial(
     const next = await enter(tool)
     t.is(jwt.decode(next.id_token, { complete: true })!.header.kid, keys[1]!.kid)
     // A rotation is published long before, and the former key a day longer.
-    await at.clock.pass(90 * 86_400)
+    await at.clock.pass(90 * 86_400 + 3_600)
     await at.registry.idTokenKeys.prune()
     t.is((await keySet()).length, 3)
-    t.is(jwt.decode((await enter(tool)).id_token, { complete: true })!.header.kid, after[1]!.kid)
-    await at.clock.pass(86_401)
+    const rotated = await enter(tool)
+    t.is(jwt.decode(rotated.id_token, { complete: true })!.header.kid, after[1]!.kid)
+    const other = await logIn(await at.institution(await at.organization()))
+    for (const { id_token } of [next, rotated])
+      t.is((await authorize(tool, other, { idTokenHint: id_token })).reason, 'SIGN_IN_AGAIN')
+    await at.clock.pass(86_400 - 3_599)
     await at.registry.idTokenKeys.prune()
     t.deepEqual((await keySet()).map(({ kid }) => kid).slice(0, 1), [after[1]!.kid])
   },
@@ -382,49 +435,38 @@ test.serial('administrators register exact addresses alone', async t => {
 })
 
 test('no text but a registered URI is one, whatever stands in it, except for the port of a loopback address', t => {
-  const registered = ['https://tool.example.org/cb', 'http://127.0.0.1/cb?x=1', 'org.example.app:/cb']
-  const piece = fc.constantFrom(
-    'http://',
-    'https://',
-    '127.0.0.1',
-    '[::1]',
-    ':80',
-    ':999999',
-    '/cb',
-    '?x=1',
-    '#',
-    '@',
-    '.',
-    '\\',
-    '%2f',
-    'tool.example.org',
-    '//',
-    'evil.test',
-    'org.example.app:',
-    ' ',
-    '\n',
-    '\0',
-    '..',
-    'localhost',
-  )
+  const registered = [
+    'https://tool.example.org/cb',
+    'http://127.0.0.1/cb?x=1',
+    'http://localhost/cb',
+    'org.example.app:/cb',
+  ]
+  const pieces =
+    '/ /cb ? ?x=1 # @ . .. : :80 :99999 :999999 \\ %2f // * evil.test 127.0.0.1 [::1] localhost a@ \n \0'.split(' ')
+  const piece = fc.constantFrom(...pieces, ' ', '')
+  // What somebody has inserted in a registered one, or put in the place of a part.
+  const edited = fc
+    .tuple(fc.constantFrom(...registered), fc.nat(27), fc.array(piece, { maxLength: 2 }), fc.nat(3))
+    .map(([uri, at, inserted, cut]) => uri.slice(0, at) + inserted.join('') + uri.slice(at + cut))
   fc.assert(
-    fc.property(
-      fc.oneof(
-        fc.array(piece, { maxLength: 6 }).map(all => all.join('')),
-        fc.webUrl(),
-        fc.string(),
-      ),
-      text => {
-        const exact = registered.includes(text)
-        const loopback = URL.canParse(text) && /^http:\/\/127\.0\.0\.1(:\d{1,5})?\/cb\?x=1$/.test(text)
-        t.is(isRegistered(registered, text), exact || loopback, text)
-        if (!isReturnUri(text)) return
-        const { protocol, username, password, hash } = new URL(text)
-        t.deepEqual([username, password, hash], ['', '', ''], text)
-        t.regex(protocol, /^https?:$|\./, text)
-      },
-    ),
-    { numRuns: 3_000 },
+    fc.property(fc.oneof({ arbitrary: edited, weight: 8 }, fc.webUrl(), fc.string()), text => {
+      const exact = registered.includes(text)
+      const loopback = URL.canParse(text) && /^http:\/\/127\.0\.0\.1(:\d{1,5})?\/cb\?x=1$/.test(text)
+      t.is(isRegistered(registered, text), exact || loopback, text)
+      if (!isReturnUri(text)) return
+      const { protocol, username, password, hash } = new URL(text)
+      t.deepEqual([username, password, hash], ['', '', ''], text)
+      t.regex(protocol, /^https?:$|\./, text)
+    }),
+    {
+      numRuns: 5_000,
+      examples: [
+        ['http://127.0.0.1:80/cb?x=1'],
+        ['http://127.0.0.1:99999/cb?x=1'],
+        ['http://localhost:80/cb'],
+        ['https://tool.example.org:80/cb'],
+      ],
+    },
   )
 })
 

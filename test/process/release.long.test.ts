@@ -9,9 +9,8 @@ import test from 'ava'
 import { type ServerProcess, spawnServer } from '../_helpers/apart.js'
 import { done } from '../_helpers/backups.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
-import { startHaproxy } from '../_helpers/haproxy.js'
+import { freePorts, startHaproxy } from '../_helpers/haproxy.js'
 import { type Load, load, login, readsOf, usesAll, writesOf } from '../_helpers/load.js'
-import { freePort } from '../_helpers/relay.js'
 import { createRequest, password, type TestService } from '../_helpers/service.js'
 import { launch, serviceEnv } from '../_helpers/spawned.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
@@ -61,15 +60,11 @@ async function manyLoads(t: Parameters<typeof load>[0], request: TestService['re
 ;(release ? test : test.skip)('an upgrade from a release under load fails no call and loses no write', async t => {
   const DATABASE_URL = await freshDatabase(t, { from: 'template0' })
   const env = await serviceEnv(t, { DATABASE_URL })
-  const ports = [await freePort(), await freePort()] as const
-  const start = (folder: string, port: number) =>
-    spawnServer(
-      t,
-      { DATABASE_URL, AUTH_DRAIN: '', AUTH_HTTP_ADDRESS: `127.0.0.1:${port}`, AUTH_TRUSTED_PROXIES: '127.0.0.1' },
-      join(folder, 'dist/server/main.js'),
-    )
+  const ports = [await freePorts(), await freePorts()] as const
+  const start = (folder: string, { env }: (typeof ports)[number]) =>
+    spawnServer(t, { DATABASE_URL, AUTH_DRAIN: '', ...env }, join(folder, 'dist/server/main.js'))
   const servers: ServerProcess[] = [await start(release!, ports[0]), await start(release!, ports[1])]
-  const request = createRequest(await startHaproxy(t, ports))
+  const request = createRequest((await startHaproxy(t, ports)).http)
   const token = await login(request)
   const { people, cities, again, loads } = await manyLoads(t, request)
   const all: Record<string, Load> = { ...loads, reads: readsOf(t, request, token), 'sign-ups': writesOf(t, request) }

@@ -5,9 +5,9 @@ import test from 'ava'
 import { spawnServer } from '../_helpers/apart.js'
 import { done } from '../_helpers/backups.js'
 import { ask, freshDatabase, hold } from '../_helpers/database.js'
-import { startHaproxy, withBalancer } from '../_helpers/haproxy.js'
-import { login, readsOf, usesAll, writesOf } from '../_helpers/load.js'
-import { freePort } from '../_helpers/relay.js'
+import { grpcOf } from '../_helpers/grpc.js'
+import { freePorts, startHaproxy, withBalancer } from '../_helpers/haproxy.js'
+import { grpcReadsOf, login, readsOf, usesAll, writesOf } from '../_helpers/load.js'
 import { createRequest } from '../_helpers/service.js'
 import { launch, serviceEnv } from '../_helpers/spawned.js'
 import { migrations, nextVersion, root, runVersion } from '../_helpers/versions.js'
@@ -17,20 +17,17 @@ const version = { '9998-next.sql': '-- expand\nALTER TABLE users ADD COLUMN extr
 const contract = { '9999-last.sql': '-- contract\nALTER TABLE users DROP COLUMN extra;' }
 
 withBalancer(
-  'an upgrade under load, behind a load balancer that asks `/readyz`, fails no call: `expand` before the rollout, `contract` after it, and not before',
+  'an upgrade under load, behind deploy/haproxy, fails no call over HTTP or gRPC: `expand` before the rollout, `contract` after it, and not before',
   async t => {
     const DATABASE_URL = await freshDatabase(t)
     const next = await nextVersion(t, { ...version, ...contract })
     const env = await serviceEnv(t, { DATABASE_URL })
-    const ports = [await freePort(), await freePort()]
-    const start = (folder: string, port: number) =>
-      spawnServer(
-        t,
-        { DATABASE_URL, AUTH_DRAIN: '', AUTH_HTTP_ADDRESS: `127.0.0.1:${port}`, AUTH_TRUSTED_PROXIES: '127.0.0.1' },
-        join(folder, 'dist/server/main.js'),
-      )
-    const servers = [await start(root, ports[0]!), await start(root, ports[1]!)]
-    const request = createRequest(await startHaproxy(t, ports))
+    const ports = [await freePorts(), await freePorts()] as const
+    const start = (folder: string, { env: own }: (typeof ports)[number]) =>
+      spawnServer(t, { DATABASE_URL, AUTH_DRAIN: '', ...own }, join(folder, 'dist/server/main.js'))
+    const servers = [await start(root, ports[0]), await start(root, ports[1])]
+    const balancer = await startHaproxy(t, ports)
+    const request = createRequest(balancer.http)
     const token = await login(request)
     await usesAll(request, token, servers)
     const known = async () =>
@@ -40,8 +37,12 @@ withBalancer(
     const newest = `all-in-one ${migrations.at(-1)}`
     t.deepEqual(await known(), [newest, newest])
 
-    const [reads, writes] = [readsOf(t, request, token), writesOf(t, request)]
-    const more = () => Promise.all([reads.more(50), writes.more(20)])
+    const loads = [
+      readsOf(t, request, token),
+      writesOf(t, request),
+      grpcReadsOf(t, grpcOf(t, balancer.grpc), token),
+    ] as const
+    const more = () => Promise.all(loads.map((load, index) => load.more(index === 1 ? 20 : 50)))
     const up = (...args: string[]) => runVersion(next, env, ['migrate', 'up', '--json', ...args])
     const refused = async (older: readonly { pid: number }[]) => {
       const { code, stderr } = await up('--contract')
@@ -66,9 +67,10 @@ withBalancer(
     await more()
     t.deepEqual(JSON.parse(done(await up('--contract'))).migrations, ['9999-last.sql'])
     await more()
-    await Promise.all([reads.end(), writes.end()])
-    t.log(`reads: ${reads.summary()}; sign-ups: ${writes.summary()}`)
-    t.deepEqual([...new Set([...reads.statuses, ...writes.statuses])], [200])
+    await Promise.all(loads.map(load => load.end()))
+    const [reads, writes, calls] = loads.map(load => load.summary())
+    t.log(`reads: ${reads}; sign-ups: ${writes}; reads over gRPC: ${calls}`)
+    t.deepEqual([...new Set(loads.flatMap(({ statuses }) => statuses))], [200])
 
     const late = launch(t, env)
     t.is(await late.ended, 1)

@@ -161,6 +161,17 @@ test.serial(
     t.deepEqual([await revoke(other), await revoke(other), await revoke('nonsense')], [200, 200, 200])
     t.is((await exchange(other)).status, 400)
     t.deepEqual(await reasonsOf(await at.login(username)), ['REVOKED', 'COPIED'])
+    const why = async () => {
+      const { obstacles } = await (await openSignedIn(t, at)).explainUser({ user: username })
+      const ended = obstacles.filter(({ prevents }) => prevents === 'stay signed in')
+      return ended.map(({ reason }) => reason.replace(/\d{4}-\S+Z/, 'TIME'))
+    }
+    t.deepEqual(await why(), [
+      'The refresh tokens of an app ended at TIME: they were revoked.',
+      'The refresh tokens of an app ended at TIME: a copy of one was presented.',
+    ])
+    await at.clock.pass(31 * day)
+    t.deepEqual(await why(), [])
   },
 )
 

@@ -16,7 +16,8 @@ export function addLockouts(users: Command): void {
   withAddress(withUser(users.command('why')))
     .description('Show what keeps a user from signing in, activating or recovering, and which command fixes it.')
     .remarks(`
-It also shows the failures that count against the user, and for how long.
+It also shows when and why an app, or a tool, of the user lost its refresh
+tokens, and the failures that count against the user, and for how long.
 Passwords, answers to security questions, passwords at Administration,
 activation keys and one-time codes are counted separately. An address from
 which the user signed in within 30 days has its own counts. The other addresses

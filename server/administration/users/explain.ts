@@ -3,6 +3,7 @@
 import type { MessageInitShape } from '@bufbuild/protobuf'
 import type { FailureCountSchema } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { closing } from '../../access/gate.js'
+import type { Access } from '../../access/index.js'
 import type { Checked } from '../../calls/context.js'
 import { answersNeeded } from '../../forgotpasswords/answers.js'
 import { failuresThatLock, limitsOf } from '../../limits/rate-limits.js'
@@ -31,6 +32,7 @@ type Prevented =
   | 'sign in to Administration'
   | 'change the e-mail address'
   | 'export its data'
+  | 'stay signed in'
 
 interface Obstacle {
   readonly prevents: Prevented
@@ -68,10 +70,11 @@ const limited = {
 /** Returns what keeps a user from signing in, activating and recovering. */
 export function explainUser(
   registry: Models,
+  { now }: Pick<Access, 'now'>,
   { quotas }: Outbox,
-  settings: Pick<Settings, 'limitFactor'>,
+  settings: Pick<Settings, 'limitFactor' | 'sessionDays'>,
 ): Checked<'explainUser', string | undefined> {
-  const { attempts, counterKeys, userData, dataKeys } = registry
+  const { attempts, audit, counterKeys, userData, dataKeys } = registry
   return {
     check: request => checkAddress(request.address),
     async handle(_request, { target: row, administrator: { user, service } }, address) {
@@ -79,6 +82,8 @@ export function explainUser(
       const failures = await readFailures(registry, settings, row, address)
       const [asked] = await attempts.readAll(counterKeys.otherAddress(row.id))
       const held = await quotas.held(row, await attempts.networksOf(row.id))
+      const since = new Date(now() - settings.sessionDays * 86_400_000)
+      const ended = await audit.list({ subjectId: row.id, action: 'session.end', since, limit: 3 })
       const obstacles = [
         ...stateObstacles(row),
         ...lockObstacles(failures, address),
@@ -87,6 +92,11 @@ export function explainUser(
         ...held.flatMap(({ limit, seconds }) => {
           const { prevents, used } = limited[limit]
           return inTheWay([prevents], `${used} is used up.`, 'unlock user', { seconds })
+        }),
+        ...ended.reverse().flatMap(({ at, reason, object }) => {
+          const tokens = `The refresh tokens of ${object?.replace('service:', 'the tool ') ?? 'an app'}`
+          const why = reason === 'COPIED' ? 'a copy of one was presented' : 'they were revoked'
+          return inTheWay(['stay signed in'], `${tokens} ended at ${at.toISOString()}: ${why}.`)
         }),
       ]
       const isLocal = !user && !service

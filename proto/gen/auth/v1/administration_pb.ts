@@ -1772,7 +1772,7 @@ export const ExplainUserResponseSchema: GenMessage<ExplainUserResponse> = /*@__P
 export type Obstacle = Message<"auth.v1.Obstacle"> & {
   /**
    * The prevented operation: `sign in`, `sign in to Administration`, `activate`, `recover by answers`, `recover by e-mail`,
-   * `change the e-mail address`, `export its data`.
+   * `change the e-mail address`, `export its data`, `stay signed in` (refresh tokens that ended within `AUTH_SESSION_DAYS`).
    *
    * @generated from field: string prevents = 1;
    */
@@ -3573,8 +3573,8 @@ export type CreateServiceResponse = Message<"auth.v1.CreateServiceResponse"> & {
   service?: Service | undefined;
 
   /**
-   * Its key of 256 bits, shown once; empty with `validate_only` and in the answer to a repeated request: if the key is lost,
-   * delete it and create another.
+   * Its key of 256 bits, shown once; empty for a public client, with `validate_only` and in the answer to a repeated request: if
+   * the key is lost, delete it and create another.
    *
    * @generated from field: string key = 2;
    */
@@ -6980,7 +6980,8 @@ export const Administration: GenService<{
     output: typeof GetServiceResponseSchema;
   },
   /**
-   * Registers a service with its first key, which is shown once: a repeated request returns no key. Refuses with NAME_TAKEN.
+   * Registers a service with its first key, which is shown once: a repeated request returns no key. A public client gets none.
+   * Refuses with NAME_TAKEN.
    *
    * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), NAME_TAKEN (ALREADY_EXISTS), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN
    * (UNAUTHENTICATED), SIGN_IN_AGAIN (UNAUTHENTICATED)

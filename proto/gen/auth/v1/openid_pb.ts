@@ -286,7 +286,7 @@ export type ExchangeTokenRequest = Message<"auth.v1.ExchangeTokenRequest"> & {
   redirectUri?: string | undefined;
 
   /**
-   * Required with `authorization_code` where the authentication request had a challenge.
+   * Required with `authorization_code` where the authentication request had a challenge: 43 to 128 characters (RFC 7636, 4.1).
    *
    * @generated from field: optional string code_verifier = 6;
    */
@@ -761,7 +761,7 @@ export const OpenId: GenService<{
    * Returns the claims of the user of an access token, by the scopes of its client (OpenID Connect Core, 5.3).
    *
    * HTTP: GET and POST /oauth/userinfo, at the base path only
-   * Errors: INVALID_TOKEN (UNAUTHENTICATED)
+   * Errors: INVALID_TOKEN (UNAUTHENTICATED), MISSING_PARAMETER (INVALID_ARGUMENT)
    *
    * @generated from rpc auth.v1.OpenId.GetUserInfo
    */
