@@ -45,7 +45,7 @@ interface Explanation {
   /** A name of auth.v1.Reason, where the service refused. */
   readonly reason?: string
   /** Every wrong field. */
-  readonly fields?: readonly { readonly field: string; readonly message: string }[]
+  readonly fields?: readonly { readonly field: string; readonly reason: string | undefined; readonly message: string }[]
   /** Seconds after which another attempt can succeed. */
   readonly retryAfter?: number
 }
@@ -171,7 +171,11 @@ async function explainRefusal(error: RemoteRefusal): Promise<Explanation> {
   }
   const [wrong] = error.findDetails(BadRequestSchema) as BadRequest[]
   const [retry] = error.findDetails(RetryInfoSchema) as RetryInfo[]
-  const fields = wrong?.fieldViolations.map(({ field, description }) => ({ field, message: description }))
+  const fields = wrong?.fieldViolations.map(({ field, reason, description }) => ({
+    field,
+    reason: reason || undefined,
+    message: description,
+  }))
   const retryAfter = Number(retry?.retryDelay?.seconds ?? 0)
   return {
     message:

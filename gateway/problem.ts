@@ -4,7 +4,7 @@ import { Code, ConnectError } from '@connectrpc/connect'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from '../proto/gen/google/rpc/error_details_pb.js'
 import { statusOf } from '../server/requests/reasons.js'
-import { Refusal } from '../server/requests/refusal.js'
+import { Refusal, suggestionKey } from '../server/requests/refusal.js'
 
 /** HTTP status of each reason of the gateway itself, with its meaning and what to do. */
 export const gatewayReasons = {
@@ -47,7 +47,12 @@ export interface Problem {
   /** Cause and suggested action. */
   readonly detail: string
   /** Every invalid field. */
-  readonly errors?: readonly { readonly field: string; readonly message: string }[]
+  readonly errors?: readonly {
+    readonly field: string
+    readonly reason?: string
+    readonly message: string
+    readonly suggestion?: string
+  }[]
   /** Headers that the status calls for. */
   readonly headers: Readonly<Record<string, string>>
 }
@@ -100,17 +105,30 @@ export function isAnswer(error: unknown): boolean {
   return error instanceof ConnectError && reasonOf(error) !== undefined
 }
 
+function infoOf(error: ConnectError) {
+  return error.findDetails(ErrorInfoSchema).find(({ domain }) => domain === 'auth.v1')
+}
+
 function reasonOf(error: ConnectError): Reason | undefined {
-  const info = error.findDetails(ErrorInfoSchema).find(({ domain }) => domain === 'auth.v1')
-  return info && Reason[info.reason as keyof typeof Reason]
+  return Reason[infoOf(error)?.reason as keyof typeof Reason]
 }
 
 function problemOfRefusal(error: ConnectError): Problem | undefined {
   const reason = reasonOf(error)
   if (reason === undefined) return undefined
+  const { metadata } = infoOf(error)!
   const violations = error.findDetails(BadRequestSchema).flatMap(({ fieldViolations }) => fieldViolations)
   // Clients of the paths send the names of JSON: `pageSize` for `page_size`.
-  const errors = violations.map(({ field, description }) => ({ field: protoCamelCase(field), message: description }))
+  const errors = violations.map(({ field, description, reason }) => {
+    const suggestion = metadata[suggestionKey(field)]
+    return {
+      field: protoCamelCase(field),
+      // A server of version 1.0 gives none.
+      ...(reason && { reason }),
+      message: description,
+      ...(suggestion && { suggestion }),
+    }
+  })
   const delay = error.findDetails(RetryInfoSchema)[0]?.retryDelay
   return {
     status: statusOf(reason),

@@ -24,6 +24,8 @@ import { turnKey } from '../server/limits/scheduler.js'
 import { traceHeaders, tracing } from '../server/observability/tracing.js'
 import { protocolCost } from '../server/policy/policy.js'
 import { readTimeout } from '../server/requests/grpc-timeout.js'
+import { chooseLocale } from '../server/requests/locale.js'
+import { toPortuguese } from '../server/requests/portuguese.js'
 import type { Answer, Exchange, Log, Outcome } from './exchange.js'
 import { needsOfRpc, tellsNames } from './operations.js'
 import { HttpError, isAnswer, isUnreported } from './problem.js'
@@ -113,7 +115,7 @@ export function createRpcs({ transport, log, callTimeout }: RpcOptions) {
     try {
       return await next(request)
     } catch (error) {
-      if (error instanceof HttpError) throw toConnectError(error)
+      if (error instanceof HttpError) throw toConnectError(error, request.header.get('accept-language'))
       const requestId = request.header.get('x-request-id')
       if (isUnreported(error)) log.error({ rpc: request.method.name, requestId, err: error }, 'call failed')
       throw error
@@ -176,6 +178,7 @@ function adaptHeaders(header: Headers, timeout: number, callTimeout: number): vo
   for (const name of ['connect-timeout-ms', 'grpc-timeout']) header.delete(name)
 }
 
-function toConnectError({ reason, message }: HttpError): ConnectError {
-  return new ConnectError(message, reason === 'PAYLOAD_TOO_LARGE' ? Code.ResourceExhausted : Code.InvalidArgument)
+function toConnectError({ reason, message }: HttpError, acceptLanguage: string | null): ConnectError {
+  const text = chooseLocale(acceptLanguage ?? undefined, 'en') === 'en' ? message : toPortuguese(message)
+  return new ConnectError(text, reason === 'PAYLOAD_TOO_LARGE' ? Code.ResourceExhausted : Code.InvalidArgument)
 }

@@ -204,7 +204,7 @@ async function hashFor(
   if (preparePassword(password) === undefined) throw new Error('AUTH_ADMIN_PASSWORD: leave out control characters.')
   const waiter = { kind: 'other', networks: [], account: username, deadline: Number.POSITIVE_INFINITY } as const
   const [hash] = await passwords.hash([{ context: 'password', text: password }], waiter)
-  return { hash: hash!, weakness: checkPassword(password, { username }, policy) }
+  return { hash: hash!, weakness: checkPassword(password, { username }, policy)?.message }
 }
 
 function administrator(username: string): Omit<Registration, 'passwordHash'> {

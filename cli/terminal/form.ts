@@ -1,12 +1,13 @@
 // Forms: fields that flags set or, at a terminal, prompts.
 import { dayIn, noDay, readDay } from '../../server/rules/dates.js'
+import type { Fault } from '../../server/rules/fault.js'
 import { flagOf } from '../arguments.js'
 import { misuse } from '../exit-codes.js'
 import { askText, canAsk, readText, textProblem } from './ask.js'
 import { say } from './output.js'
 import type { Check } from './prompt.js'
 
-type Rule = (text: string, today: string) => string | undefined
+type Rule = (text: string, today: string) => Fault | undefined
 
 /** A field of a form. */
 export interface Field<K extends string> {
@@ -34,7 +35,7 @@ export function checkOf({
   const { timeZone } = Intl.DateTimeFormat().resolvedOptions()
   return text => {
     const read = kind === 'day' ? readDay(text, timeZone) : text
-    return read === undefined ? noDay : check?.(read, dayIn(timeZone, new Date()))
+    return (read === undefined ? noDay : check?.(read, dayIn(timeZone, new Date())))?.message
   }
 }
 

@@ -6,14 +6,14 @@ import { readFile, writeFile } from 'node:fs/promises'
 import { createProgram } from '../../dist/cli/program.js'
 import { toMarkdown } from '../../dist/cli/reference.js'
 import { definitions, withLastParagraphs } from '../../dist/gateway/openapi/rpc-comments.js'
-import { actions, endpoints, limitTable, metrics, reasons, settings } from './tables.mjs'
+import { actions, endpoints, fieldReasons, limitTable, metrics, reasons, settings } from './tables.mjs'
 
 /** The generated sections of each file, by name. */
 const sections = {
   'docs/clients.md': { endpoints: endpoints(false), extensions: endpoints(true) },
   'docs/commands.md': { commands: toMarkdown(createProgram()).trim(), actions: actions() },
   'docs/metrics.md': { limits: limitTable(), metrics: await metrics() },
-  'docs/reasons.md': { reasons: await reasons() },
+  'docs/reasons.md': { reasons: await reasons(), fields: await fieldReasons() },
   'docs/settings.md': { settings: await settings() },
 }
 

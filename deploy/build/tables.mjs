@@ -104,6 +104,16 @@ export async function reasons() {
   return table(['reason', 'meaning', 'what to do', 'HTTP', 'gRPC'], [...ofServices, ...ofGateway])
 }
 
+/** What is wrong with a field, with its meaning. */
+export async function fieldReasons() {
+  const text = await read('proto/auth/v1/reason.proto')
+  const rows = [...text.matchAll(/((?: +\/\/.*\n)+) +FIELD_REASON_(\w+) = [1-9]/g)]
+  return table(
+    ['reason of a field', 'what is wrong'],
+    rows.map(([, about, name]) => [code(name), unwrap(about)]),
+  )
+}
+
 /** Every setting with its default and the comment in settings.ts. */
 export async function settings() {
   const text = await read('server/process/settings.ts')

@@ -15,7 +15,14 @@ import { hideFields, isSecret } from '../translate.js'
 import { type Comments, firstSentence } from './comments.js'
 import { forHttp } from './http-texts.js'
 import { describeLimit } from './limits.js'
-import { aboutReason, describeReasons, exampleOfProblem, problemSchema, reasonSchema } from './refusals.js'
+import {
+  aboutReason,
+  describeFieldReasons,
+  describeReasons,
+  exampleOfProblem,
+  problemSchema,
+  reasonSchema,
+} from './refusals.js'
 import { withoutLastParagraph } from './rpc-comments.js'
 import { createSchemas, type Schema, type Schemas } from './schemas.js'
 
@@ -84,7 +91,13 @@ export function createDocument(revision: Revision, { introduction, examples, ver
     components: {
       securitySchemes,
       headers,
-      schemas: { ...schemas.components, Problem: problemSchema, Reason: reasonSchema, OAuthError: oauthErrorSchema },
+      schemas: {
+        ...schemas.components,
+        Problem: problemSchema,
+        Reason: reasonSchema,
+        FieldReason: describeFieldReasons(comments),
+        OAuthError: oauthErrorSchema,
+      },
       responses,
     },
     'x-reasons': describeReasons(comments),

@@ -1,5 +1,5 @@
 /** What an OpenAPI document says about refusals: their schemas, reasons and examples. */
-import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { FieldReason, Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { statusOf } from '../../server/requests/reasons.js'
 import { Refusal } from '../../server/requests/refusal.js'
 import { refusalsOf, routes } from '../operations.js'
@@ -26,8 +26,13 @@ export const problemSchema: Schema = {
       description: 'Every invalid field.',
       items: {
         type: 'object',
-        properties: { field: { type: 'string' }, message: { type: 'string' } },
-        required: ['field', 'message'],
+        properties: {
+          field: { type: 'string', description: 'Name of the field.' },
+          reason: { $ref: '#/components/schemas/FieldReason' },
+          message: { type: 'string', description: 'How to correct it, in the language of `detail`.' },
+          suggestion: { type: 'string', description: 'A value that is accepted now, such as a free nickname.' },
+        },
+        required: ['field', 'reason', 'message'],
       },
     },
   },
@@ -44,6 +49,14 @@ export const reasonSchema: Schema = {
   type: 'string',
   description: 'Why a request is refused: `x-reasons` has the meaning of each reason, and what to do about it.',
   enum: reasonNames,
+}
+
+/** The schema of what is wrong with a field. */
+export function describeFieldReasons(comments: Comments): Schema {
+  const names = Object.keys(FieldReason).filter(name => Number.isNaN(Number(name)) && name !== 'UNSPECIFIED')
+  const meanings = names.map(name => `- \`${name}\`: ${comments.get(`auth.v1.FieldReason.FIELD_REASON_${name}`)}`)
+  const introduction = 'What is wrong with a field. More may follow: show the text of one that you don’t know.\n'
+  return { type: 'string', description: [introduction, ...meanings].join('\n'), enum: names }
 }
 
 /** Status, gRPC code, meaning and remedy of each reason. */

@@ -45,7 +45,8 @@ export function auditLogRpcs({ audit, users }: Models, references: References, o
     /** Returns a sealed event. */
     async getAuditEvent(request) {
       const id = Number(request.id ?? 0n)
-      if (!Number.isSafeInteger(id) || id < 1) wrongFields([{ field: 'id', message: 'Specify the id of an event.' }])
+      if (!Number.isSafeInteger(id) || id < 1)
+        wrongFields([{ field: 'id', reason: 'MISSING', message: 'Specify the id of an event.' }])
       const [event] = await audit.list({ limit: 1 }, { fromId: id, beforeId: id + 1 })
       if (!event) return refuse(Reason.RECORD_NOT_FOUND, { text: `There is no event ${id}.` })
       return { event: toEvent(event, await namesIn(users, [event])) }
@@ -55,7 +56,9 @@ export function auditLogRpcs({ audit, users }: Models, references: References, o
     async verifyAuditLog(request) {
       const { known } = request
       if (known !== undefined && !/^\d{1,15}:[\da-f]{64}$/.test(known))
-        wrongFields([{ field: 'known', message: 'Use a link, id:hash, that an earlier check returned.' }])
+        wrongFields([
+          { field: 'known', reason: 'MALFORMED', message: 'Use a link, id:hash, that an earlier check returned.' },
+        ])
       const page = openPage<VerifiedLink>(Administration.method.verifyAuditLog, { ...request, pageSize: 0 })
       const { events, staged, next, ...found } = await audit.verify(known, page.after)
       return {
@@ -131,7 +134,7 @@ async function readFilter(
   const action = checkText('action', request.action)
   const { outcome } = request
   if (outcome && outcome !== 'ok' && outcome !== 'refused')
-    wrongFields([{ field: 'outcome', message: 'Use ok or refused.' }])
+    wrongFields([{ field: 'outcome', reason: 'UNKNOWN_VALUE', message: 'Use ok or refused.' }])
   return {
     limit,
     subjectId: user ? await userIdOf(references, user, 'user') : undefined,

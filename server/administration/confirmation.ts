@@ -6,6 +6,6 @@ export function requireConfirmation(name: string, repeated: string | undefined):
   if (repeated?.trim() === name.trim()) return
   refuse(Reason.CONFIRMATION_NEEDED, {
     text: `This can’t be undone. To confirm, repeat the name: ${name}`,
-    fields: [{ field: 'confirm', message: `Type ${name} to confirm.` }],
+    fields: [{ field: 'confirm', reason: 'MISMATCH', message: `Type ${name} to confirm.` }],
   })
 }

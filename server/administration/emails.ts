@@ -82,7 +82,8 @@ export function emailRpcs(
     /** Sends a test e-mail at once, without the queue, and returns the answer of the mail server. */
     async sendTestEmail(request, { transact }) {
       const to = (request.email ?? '').trim()
-      if (!isEmailAddress(to)) wrongFields([{ field: 'email', message: 'Not a valid e-mail address.' }])
+      if (!isEmailAddress(to))
+        wrongFields([{ field: 'email', reason: 'MALFORMED', message: 'Not a valid e-mail address.' }])
       // Recorded first: nothing is sent without an event.
       await transact(({ record }) => record({ action: 'email.test' }))
       const transport = createMailTransport(settings, { error() {} })
@@ -101,7 +102,8 @@ export function emailRpcs(
 }
 
 function checkId(id: bigint | undefined): string {
-  if (id === undefined || id < 1n) wrongFields([{ field: 'id', message: 'Specify the id of an e-mail.' }])
+  if (id === undefined || id < 1n)
+    wrongFields([{ field: 'id', reason: 'MISSING', message: 'Specify the id of an e-mail.' }])
   return String(id)
 }
 

@@ -152,7 +152,7 @@ function checkForm(
   { timeZone }: Pick<Settings, 'timeZone'>,
 ): OrganizationDetails {
   const { wrong, details } = readOrganization(form, fields, timeZone)
-  if (wrong.length > 0) wrongFields(wrong.map(({ field, message }) => ({ field: `form.${field}`, message })))
+  if (wrong.length > 0) wrongFields(wrong.map(each => ({ ...each, field: `form.${each.field}` })))
   return details
 }
 

@@ -98,10 +98,17 @@ export function questionRpcs({ questions, unmatchedAnswers }: Models, references
     async orderQuestions(request, { transact }) {
       const { questions: named } = request
       if (named.length === 0 || named.length > maxOrdered)
-        wrongFields([{ field: 'questions', message: `Name 1 to ${maxOrdered} questions, in their new order.` }])
+        wrongFields([
+          {
+            field: 'questions',
+            reason: 'OUT_OF_RANGE',
+            message: `Name 1 to ${maxOrdered} questions, in their new order.`,
+          },
+        ])
       const first: number[] = []
       for (const reference of named) first.push((await references.question.find(reference, 'questions')).id)
-      if (new Set(first).size < first.length) wrongFields([{ field: 'questions', message: 'Name each question once.' }])
+      if (new Set(first).size < first.length)
+        wrongFields([{ field: 'questions', reason: 'CONFLICTING', message: 'Name each question once.' }])
       return transact(async ({ t, record }) => {
         const changed = await questions.order(first, t)
         if (changed) await record({ action: 'question.order', reason: first.join(',') })
@@ -150,7 +157,7 @@ function checkQuestion(field: string, given: string | undefined): QuestionText {
   const key = questionKey(question)
   if (key === '' || tooLong(question, 'text') || !isOneLine(question)) {
     const message = `Specify the text of a question: at most ${maxLengths.text} characters, no line breaks.`
-    wrongFields([{ field, message }])
+    wrongFields([{ field, reason: key === '' ? 'MISSING' : 'MALFORMED', message }])
   }
   return { question, questionKey: key }
 }

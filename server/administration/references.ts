@@ -24,7 +24,7 @@ export function createReferences({ administeredUsers, formerUsernames, organizat
     const text = tooLong(reference ?? '', 'text') ? '' : (reference ?? '').trim()
     if (text === '') {
       const message = `Name the ${what}, in at most ${maxLengths.text} characters.`
-      wrongFields([{ field, message }])
+      wrongFields([{ field, reason: 'MISSING', message }])
     }
     const { sign, digits } = /^(?<sign>#?)(?<digits>\d{1,9})$/.exec(text.normalize('NFKC'))?.groups ?? {}
     const withId = digits ? await by.id(Number(digits)) : undefined
@@ -38,7 +38,7 @@ export function createReferences({ administeredUsers, formerUsernames, organizat
     const message = sign
       ? `Ambiguous: both an id and a name (ids ${listed}). Use an id without #.`
       : `Ambiguous: matches ${listed}. Use #id.`
-    return wrongFields([{ field, message }])
+    return wrongFields([{ field, reason: 'AMBIGUOUS', message }])
   }
 
   const missing = (what: string, reference: string | undefined, hint = ''): never =>

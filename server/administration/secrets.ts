@@ -44,5 +44,6 @@ export function secretRpcs({ userBatches, organizations }: Models, { passwords }
 }
 
 function checkIds(ids: readonly number[]): void {
-  if (ids.length === 0 || ids.length > maxIds) wrongFields([{ field: 'ids', message: `Use 1 to ${maxIds} ids.` }])
+  if (ids.length === 0 || ids.length > maxIds)
+    wrongFields([{ field: 'ids', reason: 'OUT_OF_RANGE', message: `Use 1 to ${maxIds} ids.` }])
 }

@@ -45,7 +45,9 @@ export function serviceRpcs({ services, idTokenKeys, tokenIssuers }: Models, { n
   async function refuseReserved(name: string, field: string, t: Transaction): Promise<void> {
     const issuer = await tokenIssuers.find(t)
     if (!reservedNames(issuer).includes(name)) return
-    wrongFields([{ field, message: 'Use another name: the registry itself has this one in its tokens.' }])
+    wrongFields([
+      { field, reason: 'RESERVED', message: 'Use another name: the registry itself has this one in its tokens.' },
+    ])
   }
 
   /** Makes the keys of ID tokens with the first client, which can cache the key set from then on. */
@@ -170,7 +172,7 @@ export function serviceRpcs({ services, idTokenKeys, tokenIssuers }: Models, { n
     async deleteServiceKey(request, { transact }) {
       const name = readName(request.name)
       const { id } = request
-      if (id === undefined) wrongFields([{ field: 'id', message: 'Specify the number of the key.' }])
+      if (id === undefined) wrongFields([{ field: 'id', reason: 'MISSING', message: 'Specify the number of the key.' }])
       return transact(async ({ t, record }) => {
         const row = await lock(name, t)
         if (!(await services.removeKey(row.id, id, t))) {
@@ -210,15 +212,28 @@ function readForm(
   prefix = '',
 ): Form {
   for (const [field, uris] of Object.entries({ redirect_uris: redirectUris, post_logout_uris: postLogoutUris }))
-    if (uris.length > 20 || !uris.every(isReturnUri)) wrong.push({ field: `${prefix}${field}`, message: wrongUri })
+    if (uris.length > 20 || !uris.every(isReturnUri))
+      wrong.push({ field: `${prefix}${field}`, reason: 'MALFORMED', message: wrongUri })
   if (tooLong(title, 'text') || !isOneLine(title))
-    wrong.push({ field: `${prefix}title`, message: `Use one line of at most ${maxLengths.text} characters.` })
+    wrong.push({
+      field: `${prefix}title`,
+      reason: 'MALFORMED',
+      message: `Use one line of at most ${maxLengths.text} characters.`,
+    })
   if (!/^[a-z\d-]{1,63}$/.test(name)) {
-    wrong.push({ field: `${prefix}name`, message: 'Use 1 to 63 lower-case letters, digits and hyphens.' })
+    wrong.push({
+      field: `${prefix}name`,
+      reason: 'MALFORMED',
+      message: 'Use 1 to 63 lower-case letters, digits and hyphens.',
+    })
   }
   const names = [...new Set(scopes)].map(scopeName)
   if ((names.length === 0 && redirectUris.length === 0) || names.includes(undefined)) {
-    wrong.push({ field: `${prefix}scopes`, message: `Use one or more of ${scopeNames.join(', ')}.` })
+    wrong.push({
+      field: `${prefix}scopes`,
+      reason: 'UNKNOWN_VALUE',
+      message: `Use one or more of ${scopeNames.join(', ')}.`,
+    })
   }
   return { name, scopes: names as ScopeName[], redirectUris, postLogoutUris, public: isPublic, title: title.trim() }
 }
@@ -234,14 +249,14 @@ function readExpiry(
 ): Date {
   const at = expireTime ? timestampDate(expireTime) : new Date(now + usualLife)
   if (!(at.getTime() > now && at.getUTCFullYear() < 10_000)) {
-    wrong.push({ field: 'expire_time', message: 'Use in the future.' })
+    wrong.push({ field: 'expire_time', reason: 'OUT_OF_RANGE', message: 'Use in the future.' })
   }
   return at
 }
 
 function readName(name: string | undefined): string {
   const given = name?.trim() ?? ''
-  if (given === '') wrongFields([{ field: 'name', message: 'Specify the name of the service.' }])
+  if (given === '') wrongFields([{ field: 'name', reason: 'MISSING', message: 'Specify the name of the service.' }])
   // No service has a longer name, or one with other characters.
   return /^[a-z\d-]{1,63}$/.test(given) ? given : missing('of that name')
 }

@@ -78,7 +78,9 @@ export function sessionRpcs(
       if (!pending) refuse(Reason.WRONG_STATE, { text: 'No enrolment has begun. Call EnrollTotp first.' })
       const step = totpStep(pending, request.code ?? '', now())
       if (step === undefined) {
-        wrongFields([{ field: 'code', message: 'Not the present code of the new secret. Try the next one.' }])
+        wrongFields([
+          { field: 'code', reason: 'MISMATCH', message: 'Not the present code of the new secret. Try the next one.' },
+        ])
       }
       await transact(async ({ t, record }) => {
         if (!(await totpSecrets.confirm(id, pending, step, t))) refuse(Reason.STALE_ETAG)

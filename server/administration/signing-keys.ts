@@ -91,15 +91,15 @@ export function signingKeyRpcs(
       const asked = { issuer: request.issuer?.trim(), audience: request.audience?.trim() }
       const wrong: FieldViolation[] = Object.entries(asked).flatMap(([field, text]) =>
         text !== undefined && (text === '' || tooLong(text, 'text') || /\p{C}/u.test(text))
-          ? [{ field, message: `Use 1 to ${maxLengths.text} characters.` }]
+          ? [{ field, reason: 'MALFORMED', message: `Use 1 to ${maxLengths.text} characters.` }]
           : [],
       )
       if (asked.audience && isAdministrationAudience(asked.audience)) {
         const message = 'Use another audience: this one is reserved for tokens of administrators.'
-        wrong.push({ field: 'audience', message })
+        wrong.push({ field: 'audience', reason: 'RESERVED', message })
       }
       if (!asked.issuer && !asked.audience && wrong.length === 0)
-        wrong.push({ field: 'issuer', message: 'Specify issuer, audience, or both.' })
+        wrong.push({ field: 'issuer', reason: 'MISSING', message: 'Specify issuer, audience, or both.' })
       if (wrong.length > 0) wrongFields(wrong)
       return transact(async ({ t, record }) => {
         const from = await tokenIssuers.lock(t)
@@ -107,12 +107,12 @@ export function signingKeyRpcs(
         requireConfirmation(to.issuer, request.confirm)
         if (isForIssuer(to)) {
           const message = 'Use an audience that differs from the issuer.'
-          wrongFields([{ field: asked.audience === undefined ? 'issuer' : 'audience', message }])
+          wrongFields([{ field: asked.audience === undefined ? 'issuer' : 'audience', reason: 'CONFLICTING', message }])
         }
         for (const name of reservedNames(to)) {
           if (!(await services.find(name, t))) continue
           const message = `Use another: a service has the name ${name}.`
-          wrongFields([{ field: name === to.audience ? 'audience' : 'issuer', message }])
+          wrongFields([{ field: name === to.audience ? 'audience' : 'issuer', reason: 'TAKEN', message }])
         }
         const changed = to.issuer !== from.issuer || to.audience !== from.audience
         if (changed) {
@@ -127,7 +127,8 @@ export function signingKeyRpcs(
 
 function readKid(given: string | undefined): string {
   const kid = (given ?? '').trim()
-  if (kid === '' || tooLong(kid, 'key')) wrongFields([{ field: 'kid', message: 'Specify the id of a key.' }])
+  if (kid === '' || tooLong(kid, 'key'))
+    wrongFields([{ field: 'kid', reason: 'MISSING', message: 'Specify the id of a key.' }])
   return kid
 }
 

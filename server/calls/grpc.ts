@@ -37,7 +37,7 @@ import { type Address, formatAddress } from '../process/settings.js'
 import { type IncomingCall, readMalformedFields, readSecretsInQuery } from '../requests/call.js'
 import { costOfInput, readBinary } from '../requests/input.js'
 import { type FieldViolation, Refusal } from '../requests/refusal.js'
-import { detailsOf } from './error-details.js'
+import { describeRefusal } from './error-details.js'
 import { correctTimeouts, decompressLater } from './grpc-js.js'
 import { createHealth } from './health.js'
 import { createPeerOf, type Incoming, type Peer, type Trust, textOf } from './peer.js'
@@ -85,7 +85,7 @@ export async function startGrpcServer(address: Address, deps: GrpcDeps) {
     }
     deps.calls.run(method, request, call).then(
       response => answer(null, response),
-      refusal => answer(toStatus(refusal, call.requestId)),
+      refusal => answer(toStatus(refusal, call)),
     )
   }
 
@@ -172,7 +172,13 @@ function decode(schema: DescMessage, bytes: Buffer): Message {
 
 /** Ends a stream whose request can't be decoded. */
 function refuseMessage(stream: EventEmitter): void {
-  stream.emit('error', toStatus(new Refusal(Reason.MALFORMED_REQUEST, { text: 'The message can’t be decoded.' }), ''))
+  stream.emit(
+    'error',
+    toStatus(new Refusal(Reason.MALFORMED_REQUEST, { text: 'The message can’t be decoded.' }), {
+      requestId: '',
+      acceptLanguage: undefined,
+    }),
+  )
 }
 
 /** A call by its metadata. Few read the getters, which cost more than the rest of a call. */
@@ -249,10 +255,10 @@ const maxTrailers = 7 * 1024
 const cutText = 500
 
 /** The status of a refusal. Where it would be too large, its text is cut, and the last of its wrong fields are left out. */
-function toStatus(refusal: Refusal, requestId: string) {
-  const all = detailsOf(refusal, requestId)
+function toStatus(refusal: Refusal, call: Parameters<typeof describeRefusal>[1]) {
+  const { text: whole, details: all } = describeRefusal(refusal, call)
   const wrong = all.map(({ value }) => value).find(value => isMessage(value, BadRequestSchema))
-  for (let text = refusal.message; ; text = [...text].slice(0, cutText).join('')) {
+  for (let text = whole; ; text = [...text].slice(0, cutText).join('')) {
     const details = all.map(({ desc, value }) => anyPack(desc, value))
     const bytes = toBinary(StatusSchema, create(StatusSchema, { code: refusal.code, message: text, details }))
     const size = encodeURI(text).length + (bytes.length * 4) / 3

@@ -15,7 +15,7 @@ import {
   type Turn,
 } from '../requests/call.js'
 import type { FieldViolation, Refusal } from '../requests/refusal.js'
-import { detailsOf } from './error-details.js'
+import { describeRefusal } from './error-details.js'
 import type { Calls } from './run.js'
 
 const never = new AbortController().signal
@@ -43,8 +43,8 @@ export function createInProcessTransport(
       return new Response(method, response as MessageShape<O>)
     } catch (error) {
       const refusal = error as Refusal
-      const details = detailsOf(refusal, call.requestId)
-      throw new ConnectError(refusal.message, refusal.code, undefined, details, refusal.cause)
+      const { text, details } = describeRefusal(refusal, call)
+      throw new ConnectError(text, refusal.code, undefined, details, refusal.cause)
     }
   }
 

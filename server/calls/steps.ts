@@ -104,7 +104,9 @@ function checkStrictly({ strict }: Policy, { secretsInQuery }: Call): void {
     refuse(Reason[strict], { text: 'This registry doesn’t offer this operation: its setting AUTH_STRICT is on.' })
   if (secretsInQuery.length === 0) return
   const message = 'Send this in the body, because programs on the way store URLs.'
-  refuse(Reason.MALFORMED_REQUEST, { fields: secretsInQuery.map(field => ({ field, message })) })
+  refuse(Reason.MALFORMED_REQUEST, {
+    fields: secretsInQuery.map(field => ({ field, reason: 'NOT_PERMITTED', message })),
+  })
 }
 
 /** Finds what requests of Administration refer to, and locks it; both refuse when there is no such record. */

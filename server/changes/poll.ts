@@ -80,9 +80,14 @@ export function poll(deps: { changeFeed: ChangeFeed; feedReader: FeedReader }): 
     const given = cursor === '' ? undefined : readCursor(cursor)
     const wrong: FieldViolation[] = []
     if (asked.length === 0 || asked.some(kind => !scopes[kind as Kind]))
-      wrong.push({ field: 'kinds', message: 'Give one or more of CHANGE_KIND_REVOCATIONS and CHANGE_KIND_USERS.' })
-    if (wanted < 0) wrong.push({ field: 'wait', message: 'Must not be negative.' })
-    if (given === 'malformed') wrong.push({ field: 'cursor', message: 'Must be the cursor of a response, or empty.' })
+      wrong.push({
+        field: 'kinds',
+        reason: 'UNKNOWN_VALUE',
+        message: 'Give one or more of CHANGE_KIND_REVOCATIONS and CHANGE_KIND_USERS.',
+      })
+    if (wanted < 0) wrong.push({ field: 'wait', reason: 'OUT_OF_RANGE', message: 'Must not be negative.' })
+    if (given === 'malformed')
+      wrong.push({ field: 'cursor', reason: 'MALFORMED', message: 'Must be the cursor of a response, or empty.' })
     if (wrong.length > 0 || given === 'malformed') wrongFields(wrong)
 
     const wants = wantsOf(asked)

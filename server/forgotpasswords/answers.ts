@@ -13,6 +13,7 @@ import { waiterOf } from '../passwords/pool.js'
 import type { Call } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
+import { longerThan } from '../rules/fault.js'
 import { answerKey, usernameKey } from '../rules/names.js'
 import { maxLengths, tooLong } from '../rules/sizes.js'
 
@@ -78,7 +79,7 @@ export function answerRpcs(
         // An answer whose key is empty counts as missing: it would compare equal to any other such answer.
         required({ answer: long ? 'given' : answerKey(text), forgotpasswordquestionsid: questionId })
         if (!long) return
-        const fields = [{ field: 'answer', message: `Use at most ${maxLengths.text} characters.` }]
+        const fields = [{ field: 'answer', ...longerThan(maxLengths.text) }]
         refuse(Reason.MALFORMED_REQUEST, { fields })
       },
       async handle({ answer: given, password }, { call, caller, target, transact }) {

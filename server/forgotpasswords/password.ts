@@ -31,7 +31,7 @@ export function passwordUpdateByUsername(
       if (settings.strict === 'on' && !isRecent(caller.session, now())) required({ password: request.password })
       const problem = checkPassword(newPassword, target ?? {}, rules.policy)
       if (!problem) return
-      refuse(Reason.INVALID_PASSWORD, { text: problem, fields: [{ field: 'newPassword', message: problem }] })
+      refuse(Reason.INVALID_PASSWORD, { text: problem.message, fields: [{ field: 'newPassword', ...problem }] })
     },
     async handle({ newPassword = '', password }, { call, caller, target, transact }) {
       if (password !== undefined) await signIns.prove('user.change-password', password, caller.user, call)

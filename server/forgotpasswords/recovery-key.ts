@@ -1,4 +1,3 @@
-import { timingSafeEqual } from 'node:crypto'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { auditContext } from '../access/caller.js'
 import type { Access } from '../access/index.js'
@@ -82,9 +81,8 @@ export function recoveryKeyRpcs(
       await using attempt = await signIns.begin('session.login-by-key', usernameKey(username), call)
       // No user has the id 0: the steps for an unknown user are the same.
       const id = attempt.account?.id ?? 0
-      const digest = await mailedKeys.attempt(id, 'recovery', call.address)
-      const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'recovery', normalized))
-      const entered = await attempt.enter(digest !== undefined && equal, {
+      const right = await mailedKeys.attempt(id, 'recovery', normalized, call.address)
+      const entered = await attempt.enter(right, {
         async work(account, t) {
           // First the user, then its key: so does a change of the address, which ends the key.
           const user = await administeredUsers.lock(id, t)

@@ -168,19 +168,17 @@ const addOne = (subject: Query, account: Query, seconds: number, from = sql``) =
   ON CONFLICT (subject) DO UPDATE SET in_flight = greatest(a.in_flight - 1, 0),
     count = ${failed} + 1,
     window_ends = CASE WHEN a.window_ends <= clock_timestamp() THEN excluded.window_ends ELSE a.window_ends END
-  RETURNING count, window_ends`
+  RETURNING subject, count, window_ends`
 
 /**
- * A part of a statement that counts an attempt of the mailed key whose digest is in `key_digest` of a relation, if that has a
- * row, from a client address (`mailedKeys` of the counter keys).
+ * The parts of a statement that count an attempt of each mailed key in a relation, from a client address (`mailedKeys` of the counter
+ * keys). `tried` has the count by `digest`. The relation has one row with a null digest if there is no key.
  */
-export const countTry = (relation: string, address: Buffer, seconds: number) =>
-  addOne(
-    sql`substring(sha256(coalesce((SELECT key_digest FROM ${sql.text(relation)}), '') || ${address}::bytea) FOR 16)`,
-    sql`(SELECT substring(sha256(key_digest) FOR 16) FROM ${sql.text(relation)})`,
-    seconds,
-    sql`FROM relaxed`,
-  )
+export const countTries = (relation: string, address: Buffer, seconds: number) => sql`
+  keys AS MATERIALIZED (SELECT digest, substring(sha256(coalesce(digest, '') || ${address}::bytea) FOR 16) AS counter,
+    substring(sha256(digest) FOR 16) AS key FROM ${sql.text(relation)}),
+  counted AS (${addOne(sql`counter`, sql`key`, seconds, sql`FROM keys, relaxed`)}),
+  tried AS (SELECT digest, count FROM keys JOIN counted ON subject = counter)`
 
 const columns = sql.text(selectList(accountAttributes, 'u'))
 

@@ -32,6 +32,7 @@ const longest: Readonly<Record<string, Readonly<Record<string, number | string>>
   emails: { created_at: present, next_attempt_at: 90 },
   mailed_keys: {
     expires_at: `CASE purpose WHEN 'activation' THEN ${validity.activation} ELSE ${validity.recovery} END`,
+    former_expires_at: validity.recovery,
   },
   attempts: { window_ends: lockout.seconds, in_flight_until: 30 },
   buckets: { updated_at: present },

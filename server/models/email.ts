@@ -19,7 +19,10 @@ import { first, sql } from '../database/sql.js'
 import type { administrationPolicies } from '../policy/administration.js'
 import type { Purpose } from './mailed-key.js'
 
-/** A request for a recovery key: the account, the e-mail address, and the origin of the request. */
+/**
+ * A request for a recovery key: the account, the e-mail address, and the origin of the request. Without an account, that is with an
+ * empty key, it asks for the usernames that the address belongs to.
+ */
 export interface RecoveryRequest {
   readonly usernameKey: string
   readonly email: string
@@ -122,7 +125,7 @@ type Request = { stage: 'requested' | 'held' } & (
 
 /** An e-mail to be sent. Its key is created when it is sent. */
 type Ready = { stage: 'ready' } & (
-  | { kind: 'recovery-key'; parameters: { userId: number; to: string } }
+  | { kind: 'recovery-key'; parameters: { userId: number; to: string } | { usernamesOf: string } }
   | { kind: 'activation-key'; parameters: { userId: number; organizationId: number } }
   | { kind: 'email-code'; parameters: EmailChange }
   | { kind: Notice; parameters: Happened }

@@ -56,7 +56,8 @@ export function createErasure(database: Database, counterKeys: CounterKeys) {
 
   /** Returns the keys of the user's counters, as far as they can be derived: others expire within three days. */
   async function counterKeysOf(id: number, usernameKey: string, email: string | null, t: Transaction) {
-    const digests = sql`SELECT key_digest AS digest FROM mailed_keys WHERE user_id = ${id}`
+    const digests = sql`SELECT digest FROM mailed_keys, unnest(ARRAY[key_digest, former_digest]) AS digest
+      WHERE user_id = ${id} AND digest IS NOT NULL`
     const keys = await database.run<{ digest: Buffer }>(digests, t)
     const addresses = sql`SELECT address FROM audit_staged WHERE ${holdsAddressOf(id)}
       UNION SELECT address FROM audit_events WHERE ${holdsAddressOf(id)}`

@@ -1,4 +1,4 @@
-import { randomInt } from 'node:crypto'
+import { randomInt, timingSafeEqual } from 'node:crypto'
 import { Op, type Transaction } from 'sequelize'
 import {
   attribute,
@@ -16,7 +16,7 @@ import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 import { keyAttempts } from '../policy/limits.js'
 import { type ActivationKeys, type HeldOrganization, held, holdForMember } from './activation-key.js'
-import { type CounterKeys, countTry } from './attempt.js'
+import { type CounterKeys, countTries } from './attempt.js'
 import { relaxed } from './bucket.js'
 import type { DataKeys } from './data-key.js'
 
@@ -28,6 +28,10 @@ export type Purpose = keyof typeof validity
 
 /** 32 characters without look-alikes (0 and O, 1 and I): 8 characters have 40 bits of entropy. */
 const alphabet = '23456789ABCDEFGHJKLMNPQRSTUVWXYZ'
+
+/** The digests of the valid keys in the row `m`, the newest first. */
+const validDigests = sql`SELECT digest FROM (VALUES (m.key_digest, m.expires_at), (m.former_digest, m.former_expires_at))
+  AS k (digest, expires_at) WHERE k.expires_at > now() AND digest IS NOT NULL`
 
 /** Generates a recovery key, or a code for an e-mail address: 8 characters from a cryptographic random source. */
 export function newRecoveryKey(): string {
@@ -47,9 +51,15 @@ const attributes = {
   /** The address that a key of the purpose `email` confirms. */
   email: hasDefault(nullable(text)),
   expiresAt: time,
+  /** The recovery key before, and its end. */
+  formerDigest: hasDefault(nullable(bytes)),
+  formerExpiresAt: hasDefault(nullable(time)),
 }
 
-/** Keys sent by e-mail. Of each purpose, only the newest key of a user is valid, and only once. */
+/**
+ * Keys sent by e-mail. Of each purpose, only the newest key of a user is valid, and for recovery also the one before, as e-mails
+ * arrive in any order. When one is used, both end.
+ */
 export type MailedKeys = ReturnType<typeof createMailedKeys>
 
 /** Creates the mailed keys in a database. */
@@ -67,7 +77,7 @@ export function createMailedKeys(
 
   /** Whether a row has this key, and it is valid. */
   const valid = (userId: number, purpose: Purpose, key: string) => sql`m.user_id = ${userId}
-    AND m.purpose = ${purpose} AND m.key_digest = ${digest(userId, purpose, key)} AND m.expires_at > now()`
+    AND m.purpose = ${purpose} AND EXISTS (SELECT FROM (${validDigests}) d WHERE d.digest = ${digest(userId, purpose, key)})`
 
   async function replace(
     userId: number,
@@ -77,13 +87,18 @@ export function createMailedKeys(
     email: string | null,
     transaction?: Transaction,
   ): Promise<void> {
-    const keyDigest = digest(userId, purpose, key)
-    const expiresAt = fromNow(validity[purpose])
-    await table.upsert({ userId, purpose, keyDigest, organizationId, email, expiresAt }, { transaction })
+    const replace = sql('mailed-key-replace')`
+      INSERT INTO mailed_keys AS m (user_id, purpose, key_digest, organization_id, email, expires_at)
+      VALUES (${userId}, ${purpose}, ${digest(userId, purpose, key)}, ${organizationId}, ${email},
+        now() + make_interval(secs => ${validity[purpose]}))
+      ON CONFLICT (user_id, purpose) DO UPDATE SET key_digest = excluded.key_digest, email = excluded.email,
+        organization_id = excluded.organization_id, expires_at = excluded.expires_at,
+        former_digest = CASE m.purpose WHEN 'recovery' THEN m.key_digest END, former_expires_at = m.expires_at`
+    await database.run(replace, transaction)
   }
   return {
     digest,
-    /** Stores a key, and replaces an earlier one. */
+    /** Stores a key, and replaces an earlier one: of recovery keys the one before the last. */
     replace: (
       userId: number,
       purpose: Exclude<Purpose, 'email'>,
@@ -95,26 +110,28 @@ export function createMailedKeys(
     replaceEmail: (userId: number, code: string, email: string, t: Transaction) =>
       replace(userId, 'email', code, null, email, t),
     /**
-     * Counts an attempt from a client address, and returns the digest to compare with; undefined when no valid key exists, or
-     * the address has no attempts left. Counts every attempt, including successful ones, before the comparison.
+     * Counts an attempt from a client address, and returns whether the key is a valid one with attempts left. Every attempt counts,
+     * a successful one too, before the comparison, and against each valid key.
      */
-    async attempt(userId: number, purpose: Purpose, address: string) {
-      // Without a key, the same work is done, so that the response time doesn't reveal it.
-      const [row] = await database.run<{ digest: Buffer | null; count: number }>(sql(
-        'mailed-key-attempt',
-      )`WITH ${relaxed},
+    async attempt(userId: number, purpose: Purpose, key: string, address: string): Promise<boolean> {
+      // Without a key, the same work is done, so that the response time doesn't reveal it. Parallel attempts lock the counter of
+      // the newest key first.
+      const tried = await database.run<{ digest: Buffer | null; count: number }>(sql('mailed-key-attempt')`
+        WITH ${relaxed},
         current AS MATERIALIZED (
-          SELECT key_digest FROM mailed_keys
-          WHERE user_id = ${userId} AND purpose = ${purpose} AND expires_at > now()
-        ), tried AS (${countTry('current', counterKeys.mailedKeys(address), validity[purpose])})
-        SELECT count, (SELECT key_digest FROM current) AS digest FROM tried`)
-      return row!.count <= keyAttempts ? (row!.digest ?? undefined) : undefined
+          SELECT d.digest FROM (SELECT) one
+          LEFT JOIN mailed_keys m ON m.user_id = ${userId} AND m.purpose = ${purpose}
+          LEFT JOIN LATERAL (${validDigests}) d ON true
+        ), ${countTries('current', counterKeys.mailedKeys(address), validity[purpose])}
+        SELECT digest, count FROM tried`)
+      const given = digest(userId, purpose, key)
+      return tried.some(row => timingSafeEqual(row.digest ?? Buffer.alloc(32), given) && row.count <= keyAttempts)
     },
     /** The keys of a user whose attempts count: the purpose of each, and the digest by which they do. */
-    async current(userId: number, transaction?: Transaction) {
-      const where = { userId, purpose: ['recovery', 'email'] as Purpose[], expiresAt: { [Op.gt]: fromNow(0) } }
-      const rows = await table.findAll({ attributes: ['purpose', 'keyDigest'], where, transaction })
-      return rows.map(row => row.get())
+    current(userId: number, transaction?: Transaction) {
+      const current = sql`SELECT m.purpose, d.digest AS "keyDigest" FROM mailed_keys m, LATERAL (${validDigests}) d
+        WHERE m.user_id = ${userId} AND m.purpose IN ('recovery', 'email')`
+      return database.run<{ purpose: Purpose; keyDigest: Buffer }>(current, transaction)
     },
     /** Spends a recovery key. Of parallel calls, only one returns true. */
     async spend(userId: number, key: string, t: Transaction) {

@@ -24,7 +24,7 @@ import {
 import type { Database } from '../database/database.js'
 import { first, sql } from '../database/sql.js'
 import { nicknameSkeleton, usernameSkeleton } from '../rules/look-alikes.js'
-import { nicknameKey, usernameKey } from '../rules/names.js'
+import { emailKey, nicknameKey, usernameKey } from '../rules/names.js'
 import { profile as fields, type ProfileValues } from '../rules/profile.js'
 import type { Role } from '../rules/roles.js'
 import { newActivationKey } from './activation-key.js'
@@ -240,6 +240,13 @@ export function createUsers(
         database.read<User>(sql('user-by-username')`
           ${users} WHERE u.username_key = ${usernameKey} AND ${presentUser.sql}`),
       ),
+    /** Returns the users that a proved address belongs to, by id, at most 20. */
+    async byProvedAddress(email: string) {
+      const found = await database.run<User>(sql('users-by-proved-address')`
+        ${users} WHERE lower(u.email) IN (lower(${email}), ${emailKey(email)}) AND u.email_proved AND ${presentUser.sql}
+        ORDER BY u.id LIMIT 20`)
+      return found.filter(user => emailKey(user.email!) === emailKey(email))
+    },
     /** Returns the users that exist, in no order. A user whose id and key are both given is returned twice. */
     findMany: (ids: readonly number[], usernameKeys: readonly string[]) =>
       database.run<User>(sql('users-find-many')`

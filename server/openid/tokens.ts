@@ -91,7 +91,9 @@ export function tokenRpcs(
       const by = await authenticate(request, call)
       const read =
         grantTypes[grantType] ??
-        wrongFields([{ field: 'grant_type', message: 'Use authorization_code or refresh_token.' }])
+        wrongFields([
+          { field: 'grant_type', reason: 'UNKNOWN_VALUE', message: 'Use authorization_code or refresh_token.' },
+        ])
       const presented = (await read(request, by)) ?? invalid()
       const user = (await grants.holderOf(presented)) ?? invalid()
       const first = await isFirst(presented)

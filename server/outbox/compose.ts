@@ -72,16 +72,18 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
 
   /**
    * Decides on a request for a recovery key: the user must exist, the address must be the registered one, otherwise an event
-   * says so, and the quotas must not be exceeded. A network that the account knows has a separate quota, so that other clients can't
+   * says so, and the quotas must not be exceeded. A request for usernames counts against the first of the users. A network that the account knows has a separate quota, so that other clients can't
    * exhaust the owner's quota. Of the quotas of the recipient, an account that has the address by right has its own, and needs none from
    * such a network; the others share one.
    */
   async function decideRecoveryKey(request: RequestedEmail<'recovery-key'>) {
     const { usernameKey, email, address, requestId, actor = 'anonymous' } = request.parameters
-    const user = await users.byUsername(usernameKey)
+    const asksForNames = usernameKey === ''
+    const user = asksForNames ? (await users.byProvedAddress(email))[0] : await users.byUsername(usernameKey)
     if (!user || !pass(user, 'recover by e-mail')) return 'unwanted'
     const registered = user.email !== null && emailKey(user.email) === emailKey(email)
-    const event = { action: 'recovery.send-key', actor, subject_id: user.id, address, request_id: requestId } as const
+    const action = asksForNames ? 'recovery.send-usernames' : 'recovery.send-key'
+    const event = { action, actor, subject_id: user.id, address, request_id: requestId } as const
     if (!registered && settings.recoveryEmail !== 'any') {
       // Strangers can cause it: the first in an hour leaves an event, the count tells administrators of the others.
       const { count } = await attempts.count(counterKeys.otherAddress(user.id), recoveryMaxAge)
@@ -102,7 +104,7 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
       // The rollback also reverts the count of the first of two quotas.
       if ((await wait(t)) > 0) throw refused
       await audit.append({ ...event, outcome: 'ok' }, t)
-      return admit(request, user, t, { userId: user.id, to })
+      return admit(request, user, t, asksForNames ? { usernamesOf: to } : { userId: user.id, to })
     })
     return decided.catch(error => {
       if (error !== refused) throw error
@@ -153,8 +155,10 @@ function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | '
     to: string,
     kind: K,
     content: Contents[K],
+    recipient?: Pick<User, 'email' | 'emailProved'>,
   ): Composed {
-    const written = writeEmail(kind, locale as Locale, content, settings.timeZone)
+    const proved = recipient?.emailProved === true && emailKey(recipient.email ?? '') === emailKey(to)
+    const written = writeEmail(kind, locale as Locale, content, settings.timeZone, proved)
     return { to, ...written, name: `auth.${id}.${createdAt.getTime()}`, users }
   }
 
@@ -171,7 +175,22 @@ function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | '
     })
   }
 
+  async function makeUsernames(entry: Email, to: string): Promise<Composed> {
+    const owners = (await users.byProvedAddress(to)).filter(user => pass(user, 'recover by e-mail'))
+    if (owners.length === 0) return 'unwanted'
+    const content = { usernames: owners.map(({ username }) => username) }
+    return write(
+      entry,
+      owners.map(({ id }) => id),
+      to,
+      'usernames',
+      content,
+      owners[0],
+    )
+  }
+
   async function makeRecoveryKey(entry: ReadyEmail<'recovery-key'>): Promise<Composed> {
+    if ('usernamesOf' in entry.parameters) return makeUsernames(entry, entry.parameters.usernamesOf)
     const { userId, to } = entry.parameters
     const user = await users.byId(userId)
     if (!user || !pass(user, 'recover by e-mail')) return 'unwanted'
@@ -180,7 +199,7 @@ function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | '
     const answersSince = (await userData.answersSince(userId))?.toISOString()
     const key = newRecoveryKey()
     if (!(await storeKey(entry, t => mailedKeys.replace(userId, 'recovery', key, undefined, t)))) return 'unwanted'
-    return write(entry, [userId], to, 'recovery-key', { username: user.username, key, answersSince })
+    return write(entry, [userId], to, 'recovery-key', { username: user.username, key, answersSince }, user)
   }
 
   async function makeCode(entry: ReadyEmail<'email-code'>): Promise<Composed> {
@@ -191,7 +210,7 @@ function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | '
     const key = newRecoveryKey()
     const code = emailCode(key, generation)
     if (!(await storeKey(entry, t => mailedKeys.replaceEmail(userId, code, to, t)))) return 'unwanted'
-    return write(entry, [userId], to, 'email-code', { username: user.username, key })
+    return write(entry, [userId], to, 'email-code', { username: user.username, key }, user)
   }
 
   async function makeActivationKey(entry: ReadyEmail<'activation-key'>): Promise<Composed> {
@@ -214,19 +233,20 @@ function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | '
     const user = await ownerOf(models, entry)
     const email = to ?? user?.email
     if (!user || !email) return 'unwanted'
-    return write(entry, [userId], email, entry.kind, { username: user.username, ...content })
+    return write(entry, [userId], email, entry.kind, { username: user.username, ...content }, user)
   }
 
   async function makeAdministrationNotice(entry: ReadyEmail<'administration' | 'administered'>): Promise<Composed> {
     const { kind, parameters } = entry
     const { userId, subjectId, actor, actorId, ...content } = parameters
-    const to = 'to' in parameters ? parameters.to : (await users.byId(userId))?.email
+    const recipient = await users.byId(userId)
+    const to = 'to' in parameters ? parameters.to : recipient?.email
     if (!to) return 'unwanted'
     // A deleted user still has a name; an erased one has none.
     const nameOf = async (id: number) => (await administeredUsers.find({ id }))?.username ?? ''
     const by = actorId === undefined ? { actor } : { actor: await nameOf(actorId), actorId }
     const change = { username: await nameOf(subjectId), id: subjectId, ...by, ...content }
-    return write(entry, [userId, subjectId], to, kind, change)
+    return write(entry, [userId, subjectId], to, kind, change, recipient)
   }
 
   async function makeOrganizationNotice(entry: ReadyEmail<'organization-email-changed'>): Promise<Composed> {

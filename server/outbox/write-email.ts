@@ -13,6 +13,8 @@ import portuguese from './portuguese.json' with { type: 'json' }
 /** What e-mails say. */
 interface Content {
   readonly username: string
+  /** The usernames of the owner of an address. */
+  readonly usernames: readonly string[]
   readonly organization: string
   readonly key: string
   /** When the earliest answer to a security question was saved (ISO 8601); absent if there are none. */
@@ -32,7 +34,8 @@ interface Content {
 }
 
 /** The content of each kind of e-mail. */
-export type Contents = Record<'email-code' | 'activation-key', Pick<Content, 'username' | 'key'>> &
+export type Contents = Record<'usernames', Pick<Content, 'usernames'>> &
+  Record<'email-code' | 'activation-key', Pick<Content, 'username' | 'key'>> &
   Record<'recovery-key', Pick<Content, 'username' | 'key' | 'answersSince'>> &
   Record<Notice, Pick<Content, 'username' | 'times' | 'at' | 'address'>> &
   Record<'organization-email-changed', Pick<Content, 'organization' | 'at' | 'address'>> &
@@ -45,6 +48,8 @@ export type Contents = Record<'email-code' | 'activation-key', Pick<Content, 'us
 interface Texts {
   /** A line of a reason or a time of answers that isn't given is left out. */
   readonly emails: Record<keyof Contents, { readonly subject: string; readonly text: readonly string[] }>
+  /** Stands behind a username of which characters were replaced. */
+  readonly masked: string
   /** Stands before the time of the last of several events. */
   readonly times: string
   /** Predicates of a sentence that begins with the user. */
@@ -53,17 +58,22 @@ interface Texts {
 
 const texts: Record<Locale, Texts> = { 'pt-BR': portuguese, en: english }
 
-/** Returns the subject and body of an e-mail, with times in a time zone. User input appears only in the body, without links and addresses. */
+/**
+ * Returns the subject and body of an e-mail, with times in a time zone. User input appears only in the body: without links and
+ * addresses, but for usernames in an e-mail to a `proved` address, where they can be copied.
+ */
 export function writeEmail<K extends keyof Contents>(
   kind: K,
   locale: Locale,
   content: Contents[K],
   timeZone: string,
+  proved = false,
 ): { subject: string; text: string } {
-  const { emails, times, changes } = texts[locale]
+  const { emails, masked, times, changes } = texts[locale]
   const given: Partial<Content> = content
   const { organization, action, role, actor = '', actorId, reason } = given
-  const username = shownUsername(given.username ?? '')
+  const shown = (name: string) => shownUsername(name, proved)
+  const username = shown(given.username ?? '')
   const format = new Intl.DateTimeFormat(locale, { dateStyle: 'long', timeStyle: 'short', timeZone })
   const named = new Intl.DateTimeFormat(locale, { timeZone, timeZoneName: 'long' })
   /** The time of the last event, or days after it. */
@@ -75,6 +85,8 @@ export function writeEmail<K extends keyof Contents>(
   }
   const values: Readonly<Record<string, string | undefined>> = {
     username,
+    usernames: given.usernames?.map(shown).join('\n'),
+    masked: username === given.username ? '' : masked,
     user: given.id === undefined ? undefined : withId(username, given.id),
     organization: organization && shownUsername(organization),
     key: given.key,
@@ -85,8 +97,7 @@ export function writeEmail<K extends keyof Contents>(
     erasedAt: when(daysUntilErasure),
     address: given.address,
     change: action && `${changes[action]}${role ? `: ${role}` : ''}`,
-    actor:
-      actorId === undefined ? plain(actor.replace(/^cli:(.*)@/, '$1, '), ',') : withId(shownUsername(actor), actorId),
+    actor: actorId === undefined ? plain(actor.replace(/^cli:(.*)@/, '$1, '), ',') : withId(shown(actor), actorId),
     reason: reason && plain(reason, ',;:!?'),
   }
   const optional = ['reason', 'answersSince']
@@ -104,12 +115,13 @@ const withId = (username: string, id: number) => (username === '' ? `(id ${id})`
 const maxShown = 40
 
 /**
- * Returns a username as e-mails show it, at most 40 characters long. Anyone can choose a username, so `·` replaces
+ * Returns a username as e-mails show it, at most 40 characters long: as it is to a proved address, which has the account by right. Anyone
+ * can choose a username, so to other addresses `·` replaces
  * characters other than letters, digits, spaces and the punctuation of names and telephone numbers: without them there
  * are no links or addresses.
  */
-export function shownUsername(username: string): string {
-  const shown = plain(username)
+export function shownUsername(username: string, proved = false): string {
+  const shown = proved ? username : plain(username)
   const characters = [...shown]
   return characters.length <= maxShown ? shown : `${characters.slice(0, maxShown - 1).join('')}…`
 }

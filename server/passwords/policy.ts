@@ -1,6 +1,7 @@
 // The policy for new passwords. hash.ts stores them.
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
+import { type Fault, fault, longerThan } from '../rules/fault.js'
 import { nicknameKey, usernameKey } from '../rules/names.js'
 import { maxLengths, tooLong } from '../rules/sizes.js'
 
@@ -58,16 +59,18 @@ interface KnownWords {
   readonly email?: string | null | undefined
 }
 
-/** Returns a sentence that says how to correct a new password; undefined when the policy accepts it. */
-export function checkPassword(password: string, user: KnownWords, policy: PasswordPolicy): string | undefined {
-  if (tooLong(password, 'password')) return `Use at most ${maxLengths.password} characters.`
-  if (password.trim() === '') return 'Give a password.'
+/** Returns what is wrong with a new password; undefined when the policy accepts it. */
+export function checkPassword(password: string, user: KnownWords, policy: PasswordPolicy): Fault | undefined {
+  if (tooLong(password, 'password')) return longerThan(maxLengths.password)
+  if (password.trim() === '') return fault('MISSING', 'Give a password.')
   const prepared = preparePassword(password)
-  if (prepared === undefined) return 'Leave out control characters.'
+  if (prepared === undefined) return fault('FORBIDDEN_CHARACTERS', 'Leave out control characters.')
   const length = [...prepared].length
-  if (length < policy.minLength) return `Use at least ${policy.minLength} characters.`
-  if (policy.isCommon(prepared)) return 'Choose another password: this one is among the most common.'
-  if (isKnownWord(prepared, user)) return 'Choose a password that isn’t part of your own data.'
+  if (length < policy.minLength) return fault('TOO_SHORT', `Use at least ${policy.minLength} characters.`)
+  if (policy.isCommon(prepared))
+    return fault('TOO_COMMON', 'Choose another password: this one is among the most common.')
+  if (isKnownWord(prepared, user))
+    return fault('REPEATS_OWN_DATA', 'Choose a password that isn’t part of your own data.')
   return undefined
 }
 

@@ -23,6 +23,7 @@ export const auditActions = [
   'question.restore',
   'question.retire',
   'recovery.send-key',
+  'recovery.send-usernames',
   'registry.backup',
   'registry.restore',
   'registry.set-issuer',

@@ -108,7 +108,7 @@ export function list<T>(expected: string, read: (entry: string) => T, separator:
 
 /** Origins (RFC 6454) with scheme and host, also of apps in a web view (`capacitor://localhost`), separated by commas. */
 export const origins = list('origins separated by commas, such as https://app.example.org', value => {
-  if (value === '*' || value === 'null') throw new SettingError('is no origin: list each origin')
+  if (value === 'null' || value.includes('*')) throw new SettingError('is no origin: list each origin')
   const withScheme = /^[a-z][a-z\d+.-]*:\/\//i.test(value) ? value : `https://${value}`
   if (!URL.canParse(withScheme)) throw new SettingError('is no URL')
   const { protocol, host } = new URL(withScheme)

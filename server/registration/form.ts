@@ -3,10 +3,11 @@ import type { SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
 import { checkPassword, type PasswordPolicy } from '../passwords/policy.js'
 import type { FieldViolation } from '../requests/refusal.js'
 import { dayIn, noDay, readDay } from '../rules/dates.js'
+import { type Fault, fault, longerThan, severalLines } from '../rules/fault.js'
 import {
   answerKey,
   emailKey,
-  isEmailAddress,
+  isNewAddress,
   isOneLine,
   isReservedUsername,
   nicknameKey,
@@ -120,7 +121,7 @@ export function checkForm(
   { policy, timeZone, now }: FormRules,
 ): { wrong: FieldViolation[]; texts: FormTexts & Pick<SignUpForm, 'securityquestion' | 'securityanswer'> } {
   const wrong: FieldViolation[] = []
-  const refused = (field: FormField, message: string) => void wrong.push({ field: nameOf(field), message })
+  const refused = (field: FormField, fault: Fault) => void wrong.push({ field: nameOf(field), ...fault })
   const texts: { [F in TextField]?: string | undefined } = {}
 
   /** Returns the text of a field as it is stored; undefined when it is blank or wrong. */
@@ -130,20 +131,21 @@ export function checkForm(
     const { required = field === 'username', kind, check } = rule ?? {}
     const longest = rule?.longest ?? maxLengths[field === 'email' ? 'email' : 'text']
     // First, as the further checks are slow for long texts.
-    if (tooLong(value, longest)) return refused(field, `Use at most ${longest} characters.`)
-    if (!isOneLine(value)) return refused(field, 'Leave out line breaks and other control characters.')
-    if (nicknameKey(value) === '') return required ? refused(field, 'Fill in this field.') : undefined
+    if (tooLong(value, longest)) return refused(field, longerThan(longest))
+    if (!isOneLine(value)) return refused(field, severalLines)
+    if (nicknameKey(value) === '') return required ? refused(field, fault('MISSING', 'Fill in this field.')) : undefined
     const text = value.trim()
     // Normalization expands some characters, and keys of names must fit an index entry.
-    if (tooLong(nicknameKey(text), 'text')) return refused(field, 'Use fewer of these characters.')
+    if (tooLong(nicknameKey(text), 'text')) return refused(field, fault('TOO_LONG', 'Use fewer of these characters.'))
     // Other users see names.
     if ((field === 'username' || field === 'nickname') && invisible.test(withoutEmoji(value)))
-      return refused(field, 'Leave out invisible, blank and private-use characters.')
+      return refused(field, fault('FORBIDDEN_CHARACTERS', 'Leave out invisible, blank and private-use characters.'))
     if (field === 'username' && isReservedUsername(text))
-      refused(field, 'Choose another username: this one is reserved.')
-    if (field === 'email' && !isEmailAddress(text))
-      return refused(field, 'Give an e-mail address such as name@example.org.')
-    if (field === 'securityanswer' && answerKey(text) === '') return refused(field, 'Use letters or digits.')
+      refused(field, fault('RESERVED', 'Choose another username: this one is reserved.'))
+    if (field === 'email' && !isNewAddress(text))
+      return refused(field, fault('MALFORMED', 'Give an e-mail address such as name@example.org.'))
+    if (field === 'securityanswer' && answerKey(text) === '')
+      return refused(field, fault('MALFORMED', 'Use letters or digits.'))
     const read = kind === 'day' ? readDay(text, timeZone) : text
     if (read === undefined) return refused(field, noDay)
     const problem = check?.(read, dayIn(timeZone, new Date(now())))
@@ -155,10 +157,11 @@ export function checkForm(
       const problem = checkPassword(given.password ?? '', texts, policy)
       if (problem) refused(field, problem)
     } else if (field === 'termsofusage') {
-      if (!given.termsofusage) refused(field, 'Accept the terms of usage: this must be true.')
+      if (!given.termsofusage) refused(field, fault('NOT_ACCEPTED', 'Accept the terms of usage: this must be true.'))
     } else if (field === 'roles') {
       const [role, ...others] = given.roles ?? []
-      if (others.length > 0 || !roles.includes(role as Role)) refused(field, `Give exactly one of ${roles.join(', ')}.`)
+      if (others.length > 0 || !roles.includes(role as Role))
+        refused(field, fault(role ? 'UNKNOWN_VALUE' : 'MISSING', `Give exactly one of ${roles.join(', ')}.`))
     } else texts[field] = read(field)
   }
   return { wrong, texts }

@@ -26,12 +26,18 @@ export function isTaken(error: unknown): boolean {
   return error instanceof Taken || brokenConstraint(error)?.startsWith('users_') === true
 }
 
+const faults = {
+  taken: ['TAKEN', 'is taken'],
+  alike: ['LOOKS_LIKE_ANOTHER', 'looks like one that is taken'],
+} as const
+
 /** Returns problems of names as wrong fields. */
 export function nameViolations(problems: NameProblems): FieldViolation[] {
   return (['username', 'nickname'] as const).flatMap(field => {
     const problem = problems[field]
-    const why = problem && { taken: 'is taken', alike: 'looks like one that is taken' }[problem]
-    return why ? [{ field, message: `Choose another ${field}: this one ${why}.` }] : []
+    if (!problem) return []
+    const [reason, why] = faults[problem]
+    return [{ field, reason, message: `Choose another ${field}: this one ${why}.` }]
   })
 }
 
@@ -55,7 +61,9 @@ export async function suggest(
   if (fields.every(({ field }) => field !== 'nickname')) return [...fields]
   const free = await freeNickname(users, nickname.trim(), t)
   return fields.map(each =>
-    each.field === 'nickname' ? { ...each, message: each.message.replace(/\.$/, `, ${free} is free.`) } : each,
+    each.field === 'nickname'
+      ? { ...each, message: each.message.replace(/\.$/, `, ${free} is free.`), suggestion: free }
+      : each,
   )
 }
 

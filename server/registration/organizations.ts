@@ -5,6 +5,7 @@ import type { Emails, NotifiedChange } from '../models/email.js'
 import type { OrganizationDetails, OrganizationRow, Organizations } from '../models/organization.js'
 import type { FieldViolation } from '../requests/refusal.js'
 import { noDay, readDay } from '../rules/dates.js'
+import { fault, longerThan, severalLines } from '../rules/fault.js'
 import { isOneLine, nicknameKey } from '../rules/names.js'
 import { type OrganizationField, type OrganizationValues, organizationFields } from '../rules/organization.js'
 import { maxLengths, tooLong } from '../rules/sizes.js'
@@ -20,7 +21,7 @@ export function readOrganization(
     ({ field, attribute, required, imported, kind, longest = maxLengths.text, check, normalize = String }) => {
       const given: string | number = form[attribute] ?? ''
       if (typeof given === 'number') {
-        if (given < 0) wrong.push({ field, message: 'Use a number above 0, or 0 for none.' })
+        if (given < 0) wrong.push({ field, reason: 'OUT_OF_RANGE', message: 'Use a number above 0, or 0 for none.' })
         return [attribute, given || null]
       }
       const lines = kind === 'lines'
@@ -28,17 +29,17 @@ export function readOrganization(
       const day = kind === 'day' ? readDay(written, timeZone) : undefined
       const text = day ?? written
       const problem = tooLong(text, longest)
-        ? `Use at most ${longest} characters.`
+        ? longerThan(longest)
         : !isOneLine(lines ? text.replaceAll('\n', ' ') : text)
-          ? 'Leave out line breaks and other control characters.'
+          ? severalLines
           : (required || imported) && nicknameKey(text) === ''
-            ? 'Required.'
+            ? fault('MISSING', 'Required.')
             : text === ''
               ? undefined
               : kind === 'day' && day === undefined
                 ? noDay
                 : check?.(text)
-      if (problem) wrong.push({ field, message: problem })
+      if (problem) wrong.push({ field, ...problem })
       return [attribute, (problem ? text : normalize(text)) || null]
     },
   )
@@ -74,7 +75,7 @@ export function createOrganizationRegistrar(deps: {
       const other = inepCode ? await organizations.withInepCode(inepCode, id, t) : undefined
       return other === undefined
         ? undefined
-        : { field: 'inep_code', message: `Organization #${other} already has this INEP code.` }
+        : { field: 'inep_code', reason: 'TAKEN', message: `Organization #${other} already has this INEP code.` }
     },
   }
 }

@@ -96,7 +96,7 @@ export interface LocalAdministrator {
  */
 export function readMalformedFields(header: string | undefined): FieldViolation[] {
   if (!header) return []
-  return Array.from(new URLSearchParams(header), ([field, message]) => ({ field, message }))
+  return Array.from(new URLSearchParams(header), ([field, message]) => ({ field, reason: 'MALFORMED', message }))
 }
 
 /** Reads the header in which a gateway names the secrets that were in the query of the URL. Returns at most 100. */

@@ -65,7 +65,7 @@ function countFields(
       const length = (items.get(field) ?? 0) + 1
       items.set(field, length)
       const message = faultOfList(field, length)
-      if (message) count.malformed.push({ field: field.jsonName, message })
+      if (message) count.malformed.push({ field: field.jsonName, reason: 'MALFORMED', message })
     }
     if (field?.message && wireType === WireType.LengthDelimited) {
       const length = reader.uint32()

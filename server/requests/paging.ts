@@ -30,7 +30,11 @@ export function createPaging(dataKeys: {
       return JSON.parse(dataKeys.open(use, Buffer.from(token, 'base64url')))
     } catch {
       return wrongFields([
-        { field: 'page_token', message: 'Not valid for this list and filter. Start without a page token.' },
+        {
+          field: 'page_token',
+          reason: 'MISMATCH',
+          message: 'Not valid for this list and filter. Start without a page token.',
+        },
       ])
     }
   }
@@ -41,7 +45,7 @@ export function createPaging(dataKeys: {
     { sizes = { usual: 50, max: 1_000 }, owner = '' }: { readonly sizes?: Sizes; readonly owner?: string } = {},
   ) => {
     const { pageSize, pageToken } = request
-    if (pageSize < 0) wrongFields([{ field: 'page_size', message: 'Use 0 or more.' }])
+    if (pageSize < 0) wrongFields([{ field: 'page_size', reason: 'OUT_OF_RANGE', message: 'Use 0 or more.' }])
     const filter = toBinary(rpc.input, Object.assign({}, request, { pageSize: 0, pageToken: '' }))
     const digest = createHash('sha256').update(`${owner}\0`).update(filter).digest('base64url')
     const use = `page-token ${rpc.name} ${digest}`

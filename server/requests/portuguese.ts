@@ -1,4 +1,4 @@
-// What the service says in Portuguese, in problem documents and at the terminal. The code has its sentences in English, which are the keys of portuguese.json, as in GNU
+// What the service says in Portuguese, in refusals and at the terminal. The code has its sentences in English, which are the keys of portuguese.json, as in GNU
 // gettext: `{0}` stands for a value, which is itself translated if it is in the catalogue. A sentence that isn't stays in
 // English; test/gateway/http.test.ts finds those that the code can say.
 import texts from './portuguese.json' with { type: 'json' }
@@ -23,4 +23,15 @@ export function toPortuguese(english: string): string {
     if (values) return portuguese.replace(/\{(\d)\}/g, (_, index) => toPortuguese(values[Number(index) + 1]!))
   }
   return english
+}
+
+/** What a refusal says, in Portuguese: its text, which may repeat all wrong fields, and what is wrong with each of them. */
+export function refusalInPortuguese<F extends { readonly field: string; readonly message: string }>(
+  text: string,
+  fields: readonly F[],
+): { text: string; fields: F[] } {
+  const repeat = (all: readonly F[]) => all.map(({ field, message }) => `${field}: ${message}`).join(' ')
+  const translated = fields.map(each => ({ ...each, message: toPortuguese(each.message) }))
+  const repeats = fields.length > 0 && text === repeat(fields)
+  return { text: repeats ? repeat(translated) : toPortuguese(text), fields: translated }
 }

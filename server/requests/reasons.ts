@@ -5,7 +5,11 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 export const reasons: Record<Reason, readonly [code: Code, status: number, text: string]> = {
   [Reason.UNSPECIFIED]: [Code.Unknown, 400, 'Something went wrong.'],
   [Reason.ACCESS_DENIED]: [Code.PermissionDenied, 403, 'Access denied.'],
-  [Reason.INVALID_TOKEN]: [Code.Unauthenticated, 500, 'The token is expired or invalid. Log in again.'],
+  [Reason.INVALID_TOKEN]: [
+    Code.Unauthenticated,
+    500,
+    'The token is expired or invalid. Get a new one with the refresh token, or sign in again.',
+  ],
   [Reason.MISSING_PARAMETER]: [Code.InvalidArgument, 400, 'A required parameter is missing.'],
   [Reason.MALFORMED_REQUEST]: [Code.InvalidArgument, 400, 'The request is malformed.'],
   [Reason.INVALID_SIGN_UP]: [Code.InvalidArgument, 422, 'Some fields are missing or invalid.'],

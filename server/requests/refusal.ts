@@ -1,12 +1,16 @@
+import { protoCamelCase } from '@bufbuild/protobuf/reflect'
 import { Code } from '@connectrpc/connect'
 import type { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { Fault } from '../rules/fault.js'
 import { reasons } from './reasons.js'
 
-/** An invalid field of a request, by its JSON name, and a sentence that says how to correct it. */
-export interface FieldViolation {
+/** An invalid field of a request, by its JSON name, and what is wrong with it. */
+export interface FieldViolation extends Fault {
   readonly field: string
-  readonly message: string
 }
+
+/** The key of a suggestion for a field in `metadata` of `google.rpc.ErrorInfo`: `suggestedNickname` for `record.nickname`. */
+export const suggestionKey = (field: string) => protoCamelCase(`suggested_${field.replace(/^.*\./, '')}`)
 
 /** The limits, as metrics name them, and what each of them counts. */
 export const limitMeanings = {

@@ -12,7 +12,7 @@ export function required<K extends string>(parameters: Record<K, string | undefi
   if (missing.length > 0) {
     refuse(Reason.MISSING_PARAMETER, {
       text: `Give ${missing.join(' and ')}.`,
-      fields: missing.map(field => ({ field, message: 'This parameter is required.' })),
+      fields: missing.map(field => ({ field, reason: 'MISSING', message: 'This parameter is required.' })),
     })
   }
   return parameters as Record<K, string>

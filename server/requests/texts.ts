@@ -1,3 +1,4 @@
+import { longerThan } from '../rules/fault.js'
 import { type Role, roles } from '../rules/roles.js'
 import { maxLengths, tooLong } from '../rules/sizes.js'
 import { wrongFields } from './wrong-fields.js'
@@ -5,7 +6,7 @@ import { wrongFields } from './wrong-fields.js'
 /** A text to search for, trimmed; undefined when it is empty. Refuses a text that is too long with INVALID_ARGUMENT. */
 export function checkText(field: string, text: string | undefined): string | undefined {
   if (tooLong(text ?? '', 'text') || /\0|\p{Cs}/u.test(text ?? '')) {
-    wrongFields([{ field, message: `Use at most ${maxLengths.text} characters.` }])
+    wrongFields([{ field, ...longerThan(maxLengths.text) }])
   }
   return text?.trim() || undefined
 }
@@ -13,5 +14,5 @@ export function checkText(field: string, text: string | undefined): string | und
 /** Reads a role. Refuses any other text with INVALID_ARGUMENT. */
 export function checkRole(field: string, role: string | undefined): Role {
   const known = roles.find(each => each === role)
-  return known ?? wrongFields([{ field, message: `Use one of ${roles.join(', ')}.` }])
+  return known ?? wrongFields([{ field, reason: 'UNKNOWN_VALUE', message: `Use one of ${roles.join(', ')}.` }])
 }

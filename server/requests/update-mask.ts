@@ -7,7 +7,7 @@ export function readMask<F>(mask: FieldMask | undefined, fields: readonly F[], n
   const named = [...new Set(mask?.paths)].map(path => byName.get(path))
   if (named.length === 0 || named.includes(undefined)) {
     const message = `Name one or more of ${[...byName.keys()].join(', ')}.`
-    wrongFields([{ field: 'update_mask', message }])
+    wrongFields([{ field: 'update_mask', reason: 'UNKNOWN_VALUE', message }])
   }
   return named as F[]
 }

@@ -1,7 +1,8 @@
 // Dates as texts, and the day of an instant.
+import { fault } from './fault.js'
 
 /** What is wrong with a text that is no day. */
-export const noDay = 'Give a day of the calendar as dd/MM/yyyy.'
+export const noDay = fault('MALFORMED', 'Give a day of the calendar as dd/MM/yyyy.')
 
 /**
  * Parses a day, `dd/MM/yyyy` or a date or date-time of ISO 8601, and returns it as `yyyy-MM-dd`. A date-time

@@ -75,6 +75,14 @@ export function isEmailAddress(text: string): boolean {
   )
 }
 
+/**
+ * Whether an address can be set: one whose domain has a dot, or is an address literal. Others have a typing error, such as `ana@gmail`.
+ * Where an address is only compared, `isEmailAddress` holds: records of former versions have such addresses.
+ */
+export function isNewAddress(text: string): boolean {
+  return isEmailAddress(text) && /[.[]/.test(splitAddress(text).domain)
+}
+
 /** Returns the key of an e-mail address. It ignores case and white space around it; a domain equals its ASCII form. */
 export function emailKey(text: string): string {
   if (!isStorable(text, 'email')) return ''

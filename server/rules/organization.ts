@@ -1,7 +1,8 @@
 // The fields of an organization, a rule for each. Its attributes, forms, records, changes, imports, exports, and the flags and
 // columns of files of the command line derive from it.
 import type { OrganizationForm } from '../../proto/gen/auth/v1/administration_pb.js'
-import { isEmailAddress } from './names.js'
+import { type Fault, fault } from './fault.js'
+import { isNewAddress } from './names.js'
 
 /** First year of registration that is accepted; an earlier one is a typing error. */
 const firstYear = 1500
@@ -26,8 +27,8 @@ interface FieldRule {
   readonly personal?: true
   /** What it is called, if others join the organization by it: then only administrators change it. */
   readonly opens?: string
-  /** Returns what is wrong with a text that isn't blank, or with a day as yyyy-MM-dd, as a sentence. */
-  readonly check?: (text: string) => string | undefined
+  /** Returns what is wrong with a text that isn't blank, or with a day as yyyy-MM-dd, at most. */
+  readonly check?: (text: string) => Fault | undefined
   /** The form in which a text is stored and compared. */
   readonly normalize?: (text: string) => string
 }
@@ -50,7 +51,7 @@ const rules = {
     about: 'e-mail address that activation keys are sent to (RFC 5321)',
     personal: true,
     opens: 'e-mail address',
-    check: text => (isEmailAddress(text) ? undefined : 'Not a valid e-mail address.'),
+    check: text => (isNewAddress(text) ? undefined : fault('MALFORMED', 'Not a valid e-mail address.')),
   },
   address: { about: 'postal address', kind: 'lines' },
   inepCode: {
@@ -69,7 +70,7 @@ const rules = {
     about: 'day of registration',
     kind: 'day',
     imported: true,
-    check: day => (day < `${firstYear}` ? `Give a day after ${firstYear - 1}.` : undefined),
+    check: day => (day < `${firstYear}` ? fault('OUT_OF_RANGE', `Give a day after ${firstYear - 1}.`) : undefined),
   },
 } as const satisfies Record<Exclude<keyof OrganizationForm, '$typeName' | '$unknown'> | 'creationDate', FieldRule>
 

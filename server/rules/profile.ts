@@ -3,6 +3,7 @@
 import { type UserForm, UserFormSchema } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { User } from '../../proto/gen/auth/v1/records_pb.js'
 import type { Profile, SignUpRequest } from '../../proto/gen/auth/v1/users_pb.js'
+import { type Fault, fault } from './fault.js'
 
 /** First year of birth that is accepted; an earlier one is a typing error. */
 const firstYearOfBirth = 1850
@@ -19,8 +20,8 @@ interface FieldRule<A extends string> {
   readonly kind?: 'day'
   /** Maximum number of characters; absent, that of sizes.ts for texts. */
   readonly longest?: number
-  /** Returns what is wrong with a text that isn't blank, or with a day as yyyy-MM-dd, as a sentence. */
-  readonly check?: (text: string, today: string) => string | undefined
+  /** Returns what is wrong with a text that isn't blank, or with a day as yyyy-MM-dd, at most. */
+  readonly check?: (text: string, today: string) => Fault | undefined
 }
 
 /** Fields of messages that aren't of the profile. */
@@ -34,7 +35,9 @@ type AnyField = Exclude<keyof User | keyof SignUpRequest | keyof Profile | keyof
 const oneOf =
   (...allowed: readonly string[]) =>
   (text: string) =>
-    allowed.includes(text) ? undefined : `Leave it empty, or use ${allowed.join(', ').replace(/, (\S+)$/, ' or $1')}.`
+    allowed.includes(text)
+      ? undefined
+      : fault('UNKNOWN_VALUE', `Leave it empty, or use ${allowed.join(', ').replace(/, (\S+)$/, ' or $1')}.`)
 
 const rules = {
   nickname: { attribute: 'nickname', about: 'display name; by default the username of a new user', required: true },
@@ -43,8 +46,10 @@ const rules = {
     about: 'date of birth, dd/MM/yyyy',
     kind: 'day',
     check(day, today) {
-      if (day > today) return 'Give a day that isn’t in the future.'
-      return day < `${firstYearOfBirth}` ? `Give a day after ${firstYearOfBirth - 1}.` : undefined
+      if (day > today) return fault('OUT_OF_RANGE', 'Give a day that isn’t in the future.')
+      return day < `${firstYearOfBirth}`
+        ? fault('OUT_OF_RANGE', `Give a day after ${firstYearOfBirth - 1}.`)
+        : undefined
     },
   },
   gender: { attribute: 'gender', about: 'gender: M, F or N (not informed)', check: oneOf('M', 'F', 'N') },
@@ -52,7 +57,8 @@ const rules = {
     attribute: 'state',
     about: 'code of the federative unit, such as SP',
     required: true,
-    check: text => ([...text].length === 2 ? undefined : 'Give the code of the state, exactly 2 characters.'),
+    check: text =>
+      [...text].length === 2 ? undefined : fault('MALFORMED', 'Give the code of the state, exactly 2 characters.'),
   },
   city: { attribute: 'city', about: 'city or town', required: true },
   institutiontype: {

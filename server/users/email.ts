@@ -1,6 +1,5 @@
 // How users change their own e-mail address, in two steps: the password again, then a code mailed to the new address.
 
-import { timingSafeEqual } from 'node:crypto'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Access } from '../access/index.js'
 import { checkPasswordAge } from '../access/password-age.js'
@@ -11,7 +10,7 @@ import { emailCode } from '../models/mailed-key.js'
 import type { Outbox } from '../outbox/index.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
-import { isEmailAddress, typedKey } from '../rules/names.js'
+import { isNewAddress, typedKey } from '../rules/names.js'
 import { tooLong } from '../rules/sizes.js'
 
 /** The RPCs that change the e-mail address of the caller. */
@@ -28,8 +27,10 @@ export function emailRpcs(
     async setEmail(request, { call, caller: { user }, transact }) {
       const { email, password } = required({ email: request.email, password: request.password })
       const to = tooLong(email, 'email') ? '' : email.trim()
-      if (!isEmailAddress(to))
-        refuse(Reason.INVALID_EMAIL, { fields: [{ field: 'email', message: 'Not a valid e-mail address.' }] })
+      if (!isNewAddress(to))
+        refuse(Reason.INVALID_EMAIL, {
+          fields: [{ field: 'email', reason: 'MALFORMED', message: 'Not a valid e-mail address.' }],
+        })
       if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
       checkPasswordAge(user, now(), 'The e-mail address can be changed')
 
@@ -54,9 +55,8 @@ export function emailRpcs(
       const normalized = emailCode(typedKey(code), tokenGeneration)
 
       await using attempt = await signIns.begin('user.change-email', user.usernameKey, call)
-      const digest = await mailedKeys.attempt(id, 'email', call.address)
-      const equal = timingSafeEqual(digest ?? Buffer.alloc(32), mailedKeys.digest(id, 'email', normalized))
-      await attempt.pass(digest !== undefined && equal)
+      const right = await mailedKeys.attempt(id, 'email', normalized, call.address)
+      await attempt.pass(right)
       const changed = await transact(async ({ t, target }) => {
         const email = await mailedKeys.spendEmail(id, normalized, t)
         if (email === undefined) return false

@@ -54,9 +54,10 @@ export function lookUpRpcs(
     /** Returns the record of a user, for services without activation keys. Only services may use the id. */
     getUser: {
       check({ id, username }, { call }) {
-        if (id !== undefined && !call.service) malformed([{ field: 'id', message: 'Only services may use id.' }])
+        if (id !== undefined && !call.service)
+          malformed([{ field: 'id', reason: 'NOT_PERMITTED', message: 'Only services may use id.' }])
         if (id !== undefined && username !== undefined)
-          malformed([{ field: 'id', message: 'Give id or username, not both.' }])
+          malformed([{ field: 'id', reason: 'CONFLICTING', message: 'Give id or username, not both.' }])
         if (id === undefined) required({ username })
       },
       handle: async (_request, { caller, target }) => ({ user: toUserRecord(target, caller, dataKeys) }),
@@ -88,7 +89,7 @@ export function lookUpRpcs(
     async listUsers(request, { service: { name } }) {
       const { organizationId } = request
       if (organizationId === undefined && !request.role)
-        wrongFields([{ field: 'organization_id', message: 'Give an organization, a role or both.' }])
+        wrongFields([{ field: 'organization_id', reason: 'MISSING', message: 'Give an organization, a role or both.' }])
       const role = request.role ? checkRole('role', request.role) : undefined
       const page = openPage<number>(UsersService.method.listUsers, request, { sizes, owner: `service:${name}` })
       const counted = rateLimits.takeServiceReads(name, page.size)
@@ -101,8 +102,10 @@ export function lookUpRpcs(
 }
 
 function checkReferences(references: readonly UserReference[]): void {
-  const wrong = references.flatMap(({ user }, index) =>
-    user.case === undefined ? [{ field: `references[${index}]`, message: 'Give an id or a username.' }] : [],
+  const wrong = references.flatMap(({ user }, index): FieldViolation[] =>
+    user.case === undefined
+      ? [{ field: `references[${index}]`, reason: 'MISSING', message: 'Give an id or a username.' }]
+      : [],
   )
   if (wrong.length > 0) malformed(wrong)
 }

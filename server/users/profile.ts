@@ -30,7 +30,9 @@ export function updateMe(
     const isGiven = (field: ProfileField) => record?.[field] !== undefined
     const mask = updateMask?.paths.length ? readMask(updateMask, profileFields, nameOf) : profileFields.filter(isGiven)
     if (mask.length === 0)
-      wrongFields([{ field: 'record', message: `Name one or more of ${profileFields.map(nameOf).join(', ')}.` }])
+      wrongFields([
+        { field: 'record', reason: 'MISSING', message: `Name one or more of ${profileFields.map(nameOf).join(', ')}.` },
+      ])
     const { wrong, texts } = checkForm(record ?? {}, mask, rules)
     if (wrong.length > 0) refuseFields(wrong)
 
@@ -56,6 +58,6 @@ export function updateMe(
 
 /** Refuses with INVALID_SIGN_UP and these fields of the record. */
 function refuseFields(wrong: readonly FieldViolation[]): never {
-  const fields = wrong.map(({ field, message }) => ({ field: `record.${field}`, message }))
+  const fields = wrong.map(each => ({ ...each, field: `record.${each.field}` }))
   refuse(Reason.INVALID_SIGN_UP, { fields })
 }

@@ -46,8 +46,16 @@ export function setUsername(
     const { correct } = await attempt.comparePassword(password)
     await attempt.pass(correct && attempt.account?.id === user.id)
     // Others see the username, and a password that was set under an earlier policy stays valid.
-    if (checkPassword(password, { username }, rules.policy) !== checkPassword(password, {}, rules.policy)) {
-      refuseUsername([{ field: 'username', message: 'Choose another username: this one reveals your password.' }])
+    if (
+      checkPassword(password, { username }, rules.policy)?.reason !== checkPassword(password, {}, rules.policy)?.reason
+    ) {
+      refuseUsername([
+        {
+          field: 'username',
+          reason: 'REPEATS_OWN_DATA',
+          message: 'Choose another username: this one reveals your password.',
+        },
+      ])
     }
     const notice = { address: call.address, locale: chooseLocale(call.acceptLanguage) }
     // The attempt doesn't end with a success, which would remember the network in this transaction: a sign-in from there that

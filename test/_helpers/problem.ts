@@ -20,8 +20,9 @@ export function refused(t: Assertions, answer: Answer, status: number, reason?: 
   for (const text of [type, title, detail]) t.true(typeof text === 'string' && text.length > 0, answer.text)
   t.true(URL.canParse(type))
   t.is(requestId, answer.headers.get('x-request-id'))
-  for (const { field, message, ...more } of errors ?? []) {
-    t.true(typeof field === 'string' && field !== '' && typeof message === 'string' && message !== '', answer.text)
+  for (const { field, reason, message, suggestion = message, ...more } of errors ?? []) {
+    for (const text of [field, message, suggestion]) t.true(typeof text === 'string' && text !== '', answer.text)
+    t.regex(reason, /^[A-Z]+(_[A-Z]+)*$/)
     t.deepEqual(more, {})
   }
   // Neither a stack trace nor SQL.

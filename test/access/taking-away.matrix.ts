@@ -20,7 +20,7 @@ export const credentials = {
   answers: 'LoginByUsernameAndAnswers, with answers that count',
   waiting:
     'LoginByUsernameAndAnswers a day later, with answers that waited: the first ones, and ones that replace others',
-  recovery: 'LoginByUsernameAndKey, with a mailed key',
+  recovery: 'LoginByUsernameAndKey, with the mailed key before the newest, and then with the newest',
   email: 'ConfirmEmail, with a mailed code and a new session',
   pwd: 'GetMe, with a public session by password',
   kba: 'GetMe, with a public session by answers',

@@ -114,6 +114,9 @@ async function keyIn(address: string): Promise<string> {
   }
 }
 
+/** The recovery key before the one that is mailed. */
+const former = 'FGHJ2345'
+
 /** A mailed recovery key. */
 async function recoveryKey({ service }: Installation, { username }: Person, email: string): Promise<string> {
   await must(sendKey(service, username, email))
@@ -252,6 +255,7 @@ const prove = ({ service }: Installation, { id }: Person) =>
 async function collectSecrets(at: Installation, holding: Holding): Promise<void> {
   const { account, newcomer, administrator, organization, email, secrets, missing } = holding
   account.pwd = await must(enter(at, account))
+  await at.service.registry.mailedKeys.replace(account.id, 'recovery', former)
   secrets.recovery = await recoveryKey(at, account, email)
   const { refused, code } = await emailCode(at, account)
   secrets.email = code
@@ -337,7 +341,7 @@ async function useAll(at: Installation, holding: Holding): Promise<Partial<Recor
     code: await needsCode(at, enrolled),
     password: await opens(enter(at, account, password)),
     answers: await opens(enterByAnswers(service, username, answers.first, { questions: questions.slice(0, 2) })),
-    recovery: await opens(enterByKey(service, username, secrets.recovery ?? '')),
+    recovery: await recovers(at, holding),
   }
   found.fresh = await me(newcomer.fresh)
   found.email = (await confirmEmail(at, await sessionOf(account), secrets.email || 'none')) === undefined
@@ -350,6 +354,14 @@ async function needsCode(at: Installation, { username, password, totp }: Person)
   const open = openAdministration(hooks, at.service)
   if ((await reasonOf(open.signIn({ username, password }))) !== 'CODE_NEEDED') return false
   return (await reasonOf(open.signIn({ username, password, code: codeOf(at, totp!) }))) === 'none'
+}
+
+/** Whether the mailed key before the newest one works. Its use ends the newest, and what ends one ends both. */
+async function recovers({ service }: Installation, { account, secrets }: Holding): Promise<boolean> {
+  const works = async (key: string) => (await enterByKey(service, account.username, key)).status === 200
+  const found = await works(former)
+  if (await works(secrets.recovery!)) throw new Error(`The newest mailed key works; the one before worked: ${found}`)
+  return found
 }
 
 /** Whether the device of an account may try a password while strangers have locked the account. */

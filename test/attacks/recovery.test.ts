@@ -93,12 +93,15 @@ test.serial('parallel attempts are counted before they are compared', async t =>
   t.is(await useKey(user, key, address), 422)
 })
 
-test('only the newest key is valid, for 15 minutes', async t => {
+test('the newest two keys are valid until one is used, each for 15 minutes', async t => {
   const user = await withEmail()
-  const old = await mailedKey(user)
-  const fresh = await mailedKey(user, await knownAddress(user))
-  t.is(await useKey(user, old), 422)
-  t.is(await useKey(user, fresh), 200)
+  const keys = [await mailedKey(user)]
+  for (let index = 0; index < 2; index++) keys.push(await mailedKey(user, await knownAddress(user)))
+  const [oldest, former, newest] = keys as [string, string, string]
+  t.is(await useKey(user, oldest), 422)
+  t.is(await useKey(user, former), 200)
+  t.is(await useKey(user, newest), 422)
+  t.is(await useKey(user, former), 422)
   const later = await serviceWithClock(t)
   const users = [await later.signUp('ROLE_CLIENT'), await later.signUp('ROLE_CLIENT')]
   for (const { token } of users) await later.registry.mailedKeys.replace(idOf(token), 'recovery', 'ABCD2345')
@@ -106,6 +109,62 @@ test('only the newest key is valid, for 15 minutes', async t => {
     await later.clock.pass(seconds)
     t.is((await enterByKey(later, users[index]!.username, 'ABCD2345')).status, index === 0 ? 200 : 422)
   }
+  const [one, two] = [await later.signUp('ROLE_CLIENT'), await later.signUp('ROLE_CLIENT')]
+  const mail = async (key: string) => {
+    for (const { token } of [one, two]) await later.registry.mailedKeys.replace(idOf(token), 'recovery', key)
+  }
+  await mail('ABCD2345')
+  await later.clock.pass(10 * 60)
+  await mail('WXYZ6789')
+  await later.clock.pass(5 * 60)
+  t.is((await enterByKey(later, one.username, 'ABCD2345')).status, 422, 'the key before ends at its own time')
+  t.is((await enterByKey(later, one.username, 'WXYZ6789')).status, 200)
+})
+
+test('a try counts against both keys: each has 5 from an address', async t => {
+  const { token, username } = await service.signUp('ROLE_CLIENT')
+  const user = { username }
+  const mail = (key: string) => service.registry.mailedKeys.replace(idOf(token), 'recovery', key)
+  const address = anyAddress()
+  const fail = async (times: number) => {
+    for (let index = 0; index < times; index++) t.is(await useKey(user, 'MMMM2222', address), 422)
+  }
+  await mail('ABCD2345')
+  await fail(3)
+  await mail('WXYZ6789')
+  await fail(2)
+  t.is(await useKey(user, 'ABCD2345', address), 422, '5 tries before')
+  await fail(2)
+  t.is(await useKey(user, 'WXYZ6789', address), 422, '5 tries before')
+  t.is(await useKey(user, 'ABCD2345'), 200, 'from elsewhere')
+})
+
+test('of keys that two replicas mail at once, the last two are valid, and one of many simultaneous uses succeeds', async t => {
+  const { token, username } = await service.signUp('ROLE_CLIENT')
+  const mail = (key: string) => service.registry.mailedKeys.replace(idOf(token), 'recovery', key)
+  const keys = ['ABCD2345', 'WXYZ6789', 'FGHJ4567', 'PQRS8888']
+  await Promise.all(keys.map(mail))
+  await Promise.all(keys.map(mail))
+  const all = await Promise.all([...keys, ...keys].map(key => useKey({ username }, key, anyAddress())))
+  t.is(all.filter(status => status === 200).length, 1)
+})
+
+test('a server of version 1.0.0 beside this one replaces and spends keys as it always did', async t => {
+  const { token, username } = await service.signUp('ROLE_CLIENT')
+  const id = idOf(token)
+  const mail = (key: string) => service.registry.mailedKeys.replace(id, 'recovery', key)
+  const digest = (key: string) => service.registry.mailedKeys.digest(id, 'recovery', key).toString('hex')
+  await mail('ABCD2345')
+  await mail('WXYZ6789')
+  await sql(`INSERT INTO mailed_keys (user_id, purpose, key_digest, expires_at)
+    VALUES (${id}, 'recovery', '\\x${digest('FGHJ4567')}', now() + interval '15 minutes')
+    ON CONFLICT (user_id, purpose) DO UPDATE SET key_digest = excluded.key_digest, expires_at = excluded.expires_at`)
+  t.is(await useKey({ username }, 'WXYZ6789', anyAddress()), 422)
+  t.is(await useKey({ username }, 'FGHJ4567', anyAddress()), 200)
+  await mail('ABCD2345')
+  await mail('WXYZ6789')
+  await sql(`DELETE FROM mailed_keys WHERE user_id = ${id} AND key_digest = '\\x${digest('WXYZ6789')}'`)
+  t.is(await useKey({ username }, 'ABCD2345', anyAddress()), 422)
 })
 
 test('a key belongs to one user and one purpose, also when an insider copies it or changes its purpose', async t => {

@@ -115,6 +115,14 @@ test('every operation leaves an event of its action, marked with what it changes
       await must('/forgotpasswords/sendkeybyemail', { query: { username: user, email } })
       tokens.push(await keyTo(email))
     },
+    async 'recovery.send-usernames'() {
+      await ask(url, `UPDATE users SET email_proved = true WHERE email = '${email}'`)
+      // The quota is that of keys.
+      await ask(url, 'DELETE FROM email_quotas')
+      await must('/forgotpasswords/sendkeybyemail', { query: { email } })
+      await mailbox.nextEmail(email)
+      await ask(url, `UPDATE users SET email_proved = false WHERE email = '${email}'`)
+    },
     async 'session.login-by-key'() {
       // The first key would end the tokens, with an event of its own.
       await ask(url, `UPDATE users SET email_proved = true WHERE email = '${email}'`)

@@ -41,7 +41,7 @@ function build(copy: string): void {
   add(join(copy, 'proto/auth/v1/users.proto'), 'message SignUpRequest {', definition)
   add(join(copy, 'proto/auth/v1/users.proto'), 'message Profile {', definition)
   add(join(copy, 'proto/auth/v1/administration.proto'), 'message UserForm {', definition)
-  const check = `text => (text === 'xx' ? 'Give another language.' : undefined)`
+  const check = `text => (text === 'xx' ? fault('UNKNOWN_VALUE', 'Give another language.') : undefined)`
   const rule = `\n  preferredLanguage: { attribute: 'preferredLanguage', about: 'language (RFC 5646)', check: ${check} },`
   add(join(copy, 'server/rules/profile.ts'), 'const rules = {', rule)
   const migration = '-- expand\nALTER TABLE users ADD preferred_language text;\n'
@@ -68,7 +68,8 @@ test('a field of two words is accepted, shown, changed, refused and exported und
     request('POST', '/users/signup', { body: { ...form, roles: ['ROLE_CLIENT'], preferredLanguage } })
   const refused = await signUp('xx')
   t.is(refused.status, 422)
-  t.deepEqual(refused.json.errors, [{ field: 'preferredLanguage', message: 'Give another language.' }])
+  const wrong = { reason: 'UNKNOWN_VALUE', message: 'Give another language.' }
+  t.deepEqual(refused.json.errors, [{ field: 'preferredLanguage', ...wrong }])
   const signedUp = await signUp('pt-BR')
   t.is(signedUp.status, 200)
   const token = signedUp.text
@@ -79,7 +80,7 @@ test('a field of two words is accepted, shown, changed, refused and exported und
   t.is((await patch({ record: { preferredLanguage: 'en' }, updateMask: 'preferredLanguage' })).status, 200)
   t.is(await shown(), 'en')
   const { json } = await patch({ record: { preferredLanguage: 'xx' } })
-  t.deepEqual(json.errors, [{ field: 'record.preferredLanguage', message: 'Give another language.' }])
+  t.deepEqual(json.errors, [{ field: 'record.preferredLanguage', ...wrong }])
 
   admin('users', 'edit', 'ana', '--preferred-language', 'de')
   t.is(await shown(), 'de')

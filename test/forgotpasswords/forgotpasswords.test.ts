@@ -6,6 +6,7 @@ import { mailboxForFile } from '../_helpers/mailbox.js'
 import { refused, wrongFields } from '../_helpers/problem.js'
 import { password, type SignedUp, serviceForFile, startTestService, type TestService } from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
+import { waitForValue } from '../_helpers/wait.js'
 
 const mailbox = mailboxForFile()
 const service = serviceForFile(() => ({ SMTP_URL: mailbox.url }))
@@ -415,6 +416,56 @@ test('a new key has 5 new attempts', async t => {
   for (let i = 0; i < 5; i++) refused(t, await enter(username, 'ABCD2345', address), 422, 'INVALID_KEY')
   await service.registry.mailedKeys.replace(idOf(token), 'recovery', 'WXYZ6789')
   t.is((await enter(username, 'WXYZ6789', address)).status, 200)
+})
+
+test('a proved address without a username gets the usernames that it belongs to, and no key', async t => {
+  const email = newEmail()
+  const names = ['ana.souza', 'ana_souza@escola.example', 'www.ana.souza'].map(
+    name => `${randomUUID().slice(0, 4)}${name}`,
+  )
+  const users = []
+  for (const username of [...names, 'suspensa', 'outra', 'sem prova'])
+    users.push(await service.signUp('ROLE_CLIENT', { username, email: username === 'outra' ? newEmail() : email }))
+  const { database } = service.registry
+  const ids = users.map(({ token }) => idOf(token))
+  const without = ids.at(-1)!
+  await database.sequelize.query(`UPDATE users SET email_proved = true WHERE id IN (${ids}) AND id <> ${without}`)
+  await database.sequelize.query(`UPDATE users SET suspended = true WHERE id = ${ids[3]}`)
+  const { status, text } = await requestKey({ email: email.toUpperCase(), userName: 'ana.souza' })
+  t.is(`${status}${text}`, '200')
+  const entry = await mailbox.nextEmail(email)
+  const lines = (entry.text ?? '').split('\n')
+  t.deepEqual(
+    lines.filter(line => names.includes(line)),
+    names,
+  )
+  t.notRegex(entry.text ?? '', /suspensa|outra|sem prova|: [2-9A-HJ-NP-Z]{8}$/m)
+  const rows = await database.sequelize.query(`SELECT FROM mailed_keys WHERE user_id IN (${ids})`)
+  t.deepEqual(rows[0], [])
+  // The quota of keys: one a minute.
+  for (let times = 0; times < 3; times++) t.is((await requestKey({ email })).status, 200)
+  const unproved = newEmail()
+  await service.signUp('ROLE_CLIENT', { email: unproved })
+  const asked = await requestKey({ email: unproved })
+  t.is(`${asked.status}${asked.text}`, '200')
+  const asks = `SELECT FROM emails WHERE parameters ->> 'email' IN ('${email}', '${unproved}')`
+  await waitForValue(async () => (await database.sequelize.query(asks))[0].length, 0)
+  const sent = (to: string) => mailbox.emails.filter(({ to: all }) => all?.[0]?.address === to).length
+  t.deepEqual([sent(email), sent(unproved)], [1, 0])
+  const events = await service.registry.audit.list({ subjectId: ids[0]!, action: 'recovery.send-usernames', limit: 9 })
+  t.is(events.length, 1)
+})
+
+test('an e-mail to a proved address shows a username as it is typed, one to another address shows no link', async t => {
+  const email = newEmail()
+  const username = `ana.souza${randomUUID().slice(0, 8)}`
+  const { token } = await service.signUp('ROLE_CLIENT', { username, email })
+  await requestKey({ username, email })
+  const shown = async () => (await mailbox.nextEmail(email)).text ?? ''
+  t.true((await shown()).includes(username.replace('.', '·')))
+  await service.registry.database.sequelize.query(`UPDATE users SET email_proved = true WHERE id = ${idOf(token)}`)
+  t.is((await update(token, { newPassword: next })).status, 200)
+  t.true((await shown()).includes(username))
 })
 
 test('an address that is missing, or that mail can’t be sent to, is answered with 422', async t => {

@@ -231,7 +231,7 @@ test('the in-process transport accepts headers in any form', async t => {
       address: '192.0.2.1',
       acceptLanguage: 'en',
       requestId: 'id-1',
-      malformedFields: [{ field: 'a', message: 'b c' }],
+      malformedFields: [{ field: 'a', reason: 'MALFORMED', message: 'b c' }],
     })
 })
 

@@ -431,6 +431,15 @@ test('pages of allowed origins can read responses, and others can’t', async t 
     ])
       t.true(listOf(headers, 'access-control-allow-headers').includes(name), `${path} ${name}`)
   }
+  const asking = async (names: string) => {
+    const preflight = { 'access-control-request-method': 'GET', 'access-control-request-headers': names }
+    const headers = { origin: 'https://app.example.org', ...preflight }
+    return (await other.request('OPTIONS', '/users/me', { headers })).headers.get('access-control-allow-headers')
+  }
+  // Tracing and caching add headers to the calls of an app.
+  for (const names of ['authorization,baggage,sentry-trace', 'x-datadog-trace-id, cache-control', "x-!#$%&'*+.^`|~"])
+    t.is(await asking(names), names)
+  for (const names of ['a;b', 'a\u00e9', `a${',b'.repeat(500)}`]) t.regex((await asking(names))!, /^authorization, /)
 })
 
 const listOf = (headers: Headers, name: string) => headers.get(name)?.toLowerCase().split(', ') ?? []

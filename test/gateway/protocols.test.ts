@@ -27,7 +27,7 @@ async function refusal(call: Promise<unknown>) {
   const [info] = error.findDetails(ErrorInfoSchema)
   const fields = error.findDetails(BadRequestSchema).flatMap(({ fieldViolations }) => fieldViolations)
   const [retry] = error.findDetails(RetryInfoSchema)
-  return { code: error.code, info, fields, retry }
+  return { code: error.code, text: error.rawMessage, info, fields, retry }
 }
 
 for (const [name, open] of Object.entries(transports)) {
@@ -46,13 +46,41 @@ for (const [name, open] of Object.entries(transports)) {
     t.true((await createClient(ForgotPasswords, open()).findAllForgotPasswordQuestions({})).questions.length > 0)
   })
 
+  test(`${name}: the language of the call chooses the texts of a refusal, and a free nickname has a place of its own`, async t => {
+    const users = createClient(Users, open())
+    const { nickname } = signUpForm()
+    await users.signUp(signUpForm({ nickname }))
+    const texts = async (language: string | undefined) => {
+      const headers: HeadersInit = language === undefined ? {} : { 'accept-language': language }
+      const { text, info, fields } = await refusal(users.signUp(signUpForm({ nickname }), { headers }))
+      const [{ description, localizedMessage }] = fields as [(typeof fields)[0]]
+      t.is(localizedMessage?.message, description)
+      const free = info?.metadata.suggestedNickname
+      t.truthy(free)
+      t.not(free, nickname)
+      return [localizedMessage?.locale, description.replace(`${free}`, '…'), text]
+    }
+    const portuguese = 'Escolha outro apelido: este já está em uso; … está livre.'
+    t.deepEqual(await texts('pt'), ['pt-BR', portuguese, 'Alguns campos faltam ou são inválidos.'])
+    const english = [
+      'en',
+      'Choose another nickname: this one is taken, … is free.',
+      'Some fields are missing or invalid.',
+    ]
+    t.deepEqual(await texts('en-US, pt;q=0.5'), english)
+    t.deepEqual(await texts(undefined), english)
+  })
+
   test(`${name}: a refusal carries reason, wrong fields and the time to wait`, async t => {
     const users = createClient(Users, open())
     const signUp = await refusal(users.signUp(signUpForm({ city: '', state: 'AMZ' })))
     t.is(signUp.code, Code.InvalidArgument)
     t.is(`${signUp.info?.domain} ${signUp.info?.reason}`, 'auth.v1 INVALID_SIGN_UP')
     t.truthy(signUp.info?.metadata.requestId)
-    t.deepEqual(signUp.fields.map(({ field }) => field).sort(), ['city', 'state'])
+    t.deepEqual(signUp.fields.map(({ field, reason }) => `${field} ${reason}`).sort(), [
+      'city MISSING',
+      'state MALFORMED',
+    ])
 
     const denied = await refusal(users.getMe({}))
     t.deepEqual([denied.code, denied.info?.reason], [Code.PermissionDenied, 'ACCESS_DENIED'])

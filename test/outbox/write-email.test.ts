@@ -47,7 +47,7 @@ test('every e-mail states its purpose in both languages, and how many events it 
   }
 })
 
-test('the notices about answers and passwords say what counts, from when, and what ends it', t => {
+test('the notices about answers, passwords and copied sessions say what counts, from when, and what ends it', t => {
   const says: Record<string, readonly [en: RegExp, pt: RegExp]> = {
     'answer-saved': [
       /counts at once, and the former answer no longer does/,
@@ -58,6 +58,10 @@ test('the notices about answers and passwords say what counts, from when, and wh
       /vale a partir de 22 de novembro de 2026 às 06:10 \(Horário Universal Coordenado\)\. Até lá vale a anterior.*saia de todos os aparelhos/s,
     ],
     'answers-cleared': [/administrator removed all answers/, /administrador removeu todas as respostas/],
+    'session-ended': [
+      /If that was you, log in again; no other action is\nneeded\.\nIf it wasn't you,.*log out everywhere/s,
+      /Se foi você,\nentre de novo; não é preciso fazer mais nada\.\nSe não foi você,.*saia agora de todos os aparelhos/s,
+    ],
     'password-changed': [
       /didn't count yet were discarded, except those\nsaved in the same session: these end when you log out everywhere/,
       /ainda não valiam foram\ndescartadas, exceto as gravadas no mesmo acesso: estas terminam quando você sai de todos/,

@@ -149,6 +149,13 @@ const refused: [name: string, says: RegExp, ...values: string[]][] = [
   ['AUTH_CORS_ORIGINS', /write https:\/\/localhost:3000/, 'localhost:3000'],
   ['AUTH_CORS_ORIGINS', /"https:\/\/a\.example\/app".*write https:\/\/a\.example$/, 'https://a.example/app'],
   ['AUTH_CORS_ORIGINS', /"\*".*list each/, 'https://a.example, *'],
+  [
+    'AUTH_CORS_ORIGINS',
+    /"https:\/\/\*\.a\.example".*list each/,
+    'https://*.a.example',
+    'https://b.example,https://*.a.example',
+  ],
+  ['AUTH_SESSION_DAYS', /expected .*1.*400/, '0', '401', '1.5', '30d'],
   ['AUTH_CORS_ORIGINS', /"null".*list each/, 'null'],
   ['AUTH_CORS_ORIGINS', /"file:\/\/.*is a file/, 'file://', 'file:///a.html', 'file://host'],
   ['AUTH_CORS_ORIGINS', /has no host/, 'capacitor://', 'tauri:///x'],

@@ -5,6 +5,7 @@ import {
   answerKey,
   emailKey,
   isEmailAddress,
+  isNewAddress,
   isReservedUsername,
   nicknameKey,
   questionKey,
@@ -110,6 +111,13 @@ test('addresses of RFC 5321 are accepted', t => {
     ...['a@2x.1and1.com', 'a@0xabc.g'],
   ])
     t.true(isEmailAddress(address), address)
+})
+
+test('an address is set only if its domain has a dot, or is an address literal', t => {
+  for (const address of ['ana@gmail.com', 'ana@[192.0.2.1]', 'ana@[IPv6:2001:db8::1]', 'a@bücher.example'])
+    t.true(isNewAddress(address), address)
+  for (const address of ['ana@gmail', 'ana.silva@localhost', 'a@bücher', 'ana@', 'a@example..org'])
+    t.false(isNewAddress(address), address)
 })
 
 test('a text that is not an address by RFC 5321 is refused', t => {

@@ -365,7 +365,14 @@ test('a missing or invalid address is refused, and every wrong field is named', 
   const missing = await post('/users/setemail', token, {})
   refused(t, missing, 400, 'MISSING_PARAMETER')
   t.deepEqual(wrongFields(missing), ['email', 'password'])
-  for (const email of ['ana', 'ana@', 'ana@exa mple.org', '"a b"@example.org', `${'a'.repeat(65)}@b.org`]) {
+  for (const email of [
+    'ana',
+    'ana@',
+    'ana@gmail',
+    'ana@exa mple.org',
+    '"a b"@example.org',
+    `${'a'.repeat(65)}@b.org`,
+  ]) {
     refused(t, await setEmail(token, email), 422, 'INVALID_EMAIL')
   }
   refused(t, await setEmail(token, 7), 400, 'MALFORMED_REQUEST')

@@ -104,7 +104,7 @@ test('a value outside of its list, and a reserved username, are refused', t => {
   for (const [field, values] of Object.entries({
     gender: ['m', 'X'],
     institutiontype: ['S', 'Z'],
-    email: ['not an address'],
+    email: ['not an address', 'ana@gmail'],
     password: ['seven77', 'PASSWORD123'],
     username: ['me', ' Login ', '{username}', 'ｓｉｇｎｕｐ', ' ＃１ '],
     termsofusage: [false],

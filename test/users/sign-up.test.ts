@@ -62,18 +62,51 @@ test('a Brazilian telephone number is one account in every spelling, and is show
 test('a nickname that is taken, or looks like one, is refused with a free suggestion', async t => {
   t.is((await signUp({ nickname: 'Castanheira' })).status, 200)
   for (const nickname of ['Castanheira', 'Cаstanheira']) {
-    const [{ message }] = (await signUp({ nickname })).json.errors
-    const free = /taken, (.+) is free/.exec(message)?.[1]
-    t.is((await signUp({ nickname: free })).status, 200, message)
+    const [{ reason, message, suggestion }] = (await signUp({ nickname })).json.errors
+    t.is(reason, nickname === 'Castanheira' ? 'TAKEN' : 'LOOKS_LIKE_ANOTHER')
+    t.true(message.endsWith(` is taken, ${suggestion} is free.`) || message.endsWith(` taken, ${suggestion} is free.`))
+    t.is((await signUp({ nickname: suggestion })).status, 200, message)
   }
 })
 
 test('the suggested nickname looks like none that is taken', async t => {
   const latin = ['Amora', ...Array.from({ length: 90 }, (_, index) => `Amora${10 + index}`)]
   for (const { status } of await Promise.all(latin.map(nickname => signUp({ nickname })))) t.is(status, 200)
-  const [{ message }] = (await signUp({ nickname: 'Amorа' })).json.errors
-  const free = /taken, (.+) is free/.exec(message)?.[1]
-  t.is((await signUp({ nickname: free })).status, 200, message)
+  const [{ suggestion }] = (await signUp({ nickname: 'Amorа' })).json.errors
+  t.is((await signUp({ nickname: suggestion })).status, 200, suggestion)
+})
+
+test('each wrong field has a code', async t => {
+  t.is((await signUp({ username: 'codificada' })).status, 200)
+  const wrong = {
+    ...{ username: 'Codificada', state: 'SPO', city: '', institution: 'x'.repeat(256), gender: 'X' },
+    ...{ dateofborn: '01/01/3000', email: 'ana@', password: 'short', termsofusage: false, roles: [] },
+  }
+  const { username, ...form } = wrong
+  const codes = (json: { errors: { field: string; reason: string }[] }) =>
+    Object.fromEntries(json.errors.map(({ field, reason }) => [field, reason]))
+  t.deepEqual(codes((await signUp(form)).json), {
+    state: 'MALFORMED',
+    city: 'MISSING',
+    institution: 'TOO_LONG',
+    gender: 'UNKNOWN_VALUE',
+    dateofborn: 'OUT_OF_RANGE',
+    email: 'MALFORMED',
+    password: 'TOO_SHORT',
+    termsofusage: 'NOT_ACCEPTED',
+    roles: 'MISSING',
+  })
+  t.deepEqual(codes((await signUp({ username })).json), { username: 'TAKEN' })
+  const more = { username: 'me', nickname: 'a\u200bb', password: 'password1', roles: ['ROLE_KING'], city: 'a\nb' }
+  t.deepEqual(codes((await signUp(more)).json), {
+    username: 'RESERVED',
+    nickname: 'FORBIDDEN_CHARACTERS',
+    password: 'TOO_COMMON',
+    roles: 'UNKNOWN_VALUE',
+    city: 'FORBIDDEN_CHARACTERS',
+  })
+  const own = { username: 'jacaranda do norte', password: 'jacaranda do norte' }
+  t.deepEqual(codes((await signUp(own)).json), { password: 'REPEATS_OWN_DATA' })
 })
 
 test('a username may equal another user’s nickname', async t => {

@@ -77,6 +77,7 @@ export function importBatch(deps: Deps): AdministrationRpcs['importBatch'] {
         wrongFields([
           {
             field: 'first_row',
+            reason: 'OUT_OF_RANGE',
             message: `An all-or-nothing import has at most ${maxAtOnce} rows: split the file, or start it without all_or_nothing.`,
           },
         ])
@@ -224,7 +225,7 @@ function rowsIn(of: ImportRow, { organizations, users }: ImportBatchRequest, { r
   const [rows, others] = of.kind === 'organizations' ? [organizations, users] : [users, organizations]
   if (others.length > 0) refuse(Reason.WRONG_STATE, { text: `Import ${of.id} accepts only ${of.kind}.` })
   if (rows.length === 0 || rows.length > maxBatch)
-    wrongFields([{ field: of.kind, message: `Send 1 to ${maxBatch} rows.` }])
+    wrongFields([{ field: of.kind, reason: 'OUT_OF_RANGE', message: `Send 1 to ${maxBatch} rows.` }])
   const own = rowsOf[of.kind] as Rows<ImportedOrganization | ImportedUser>
   return { count: rows.length, read: () => own(rows) }
 }

@@ -47,14 +47,28 @@ export function importRpcs({ imports, users }: Models, { pool }: Hashing, openPa
       const { dryRun, allOrNothing, afterDryRun = null, keepIds, highestId } = request
       // With the ids of a file, no existing record changes.
       const changeAccounts = keepIds ? [] : [...new Set(request.changeAccounts)].sort()
-      if (!kind) wrongFields([{ field: 'kind', message: 'Specify what the import reads.' }])
+      if (!kind) wrongFields([{ field: 'kind', reason: 'MISSING', message: 'Specify what the import reads.' }])
       if (!/^[0-9a-f]{64}$/.test(sourceDigest))
-        wrongFields([{ field: 'source_digest', message: 'Use a SHA-256 digest, 64 lower-case hexadecimal digits.' }])
+        wrongFields([
+          {
+            field: 'source_digest',
+            reason: 'MALFORMED',
+            message: 'Use a SHA-256 digest, 64 lower-case hexadecimal digits.',
+          },
+        ])
       if (dryRun && (allOrNothing || afterDryRun !== null))
-        wrongFields([{ field: 'dry_run', message: 'A dry run applies nothing: leave out the other options.' }])
+        wrongFields([
+          {
+            field: 'dry_run',
+            reason: 'CONFLICTING',
+            message: 'A dry run applies nothing: leave out the other options.',
+          },
+        ])
       const changeable: readonly string[] = changeableAccounts[kind]
       if (!changeAccounts.every(column => changeable.includes(column))) {
-        wrongFields([{ field: 'change_accounts', message: `Use columns among ${changeable.join(', ')}.` }])
+        wrongFields([
+          { field: 'change_accounts', reason: 'UNKNOWN_VALUE', message: `Use columns among ${changeable.join(', ')}.` },
+        ])
       }
       if (changeAccounts.includes('password') && !dryRun) administrator.justify()
       if (afterDryRun !== null) {
@@ -109,7 +123,7 @@ export function importRpcs({ imports, users }: Models, { pool }: Hashing, openPa
 
 /** Returns the id that a request must have. */
 export function checkId(id: number | undefined): number {
-  return id ?? wrongFields([{ field: 'id', message: 'Specify the id of the import.' }])
+  return id ?? wrongFields([{ field: 'id', reason: 'MISSING', message: 'Specify the id of the import.' }])
 }
 
 /** Refuses with RECORD_NOT_FOUND. */

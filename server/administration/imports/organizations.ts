@@ -64,7 +64,8 @@ export function createOrganizationRows(
     const { inepCode } = details
     const isDamaged = inepCode && inepCode !== found?.inepCode && isDamagedNumber(nicknameKey(row.form?.inepCode ?? ''))
     const problems = [
-      ...wrong,
+      // The present address stays right, whatever a new one must be.
+      ...wrong.filter(({ field }) => field !== 'email' || details.email !== found?.email),
       ...(isMissing ? [{ field: 'name', message: 'Required.' }] : []),
       ...(isDamaged ? [damaged('inep_code', 'INEP code')] : []),
     ]

@@ -218,7 +218,9 @@ export function createUserRows(
     )
     // A row without an id means the user in any spelling of its username.
     const username = row.id === undefined || texts.username === user.username ? undefined : texts.username
-    const email = form.email === undefined || (texts.email ?? null) === user.email ? undefined : (texts.email ?? null)
+    // The present address stays right, whatever a new one must be.
+    const keepsEmail = form.email === undefined || (form.email.trim() || null) === user.email
+    const email = keepsEmail ? undefined : (texts.email ?? null)
     const shownActive = activeUser.of(user)
     const activate = row.active === true && !shownActive
     // Not asked for, the password of a row is for a new user only: a list can be imported again after users have changed theirs.
@@ -227,7 +229,7 @@ export function createUserRows(
 
     const problems: RowProblem[] = wrong.filter(
       ({ field }) =>
-        isGiven(read, field) ||
+        (isGiven(read, field) && !(field === 'email' && keepsEmail)) ||
         (field === 'password' && setsPassword && Boolean(form.password) && !batch.hashes.has(read.index)),
     )
     const hash = setsPassword && problems.length === 0 ? hashOf(read, batch) : undefined

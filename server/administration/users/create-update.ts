@@ -68,7 +68,13 @@ export function userCreateUpdateRpcs(
       const role = checkRole('form.role', form.role)
       administrator.permitSignIn([role])
       if (request.organization && !request.active) {
-        wrongFields([{ field: 'organization', message: 'Only a user that is created active can belong to one.' }])
+        wrongFields([
+          {
+            field: 'organization',
+            reason: 'CONFLICTING',
+            message: 'Only a user that is created active can belong to one.',
+          },
+        ])
       }
       const organizationId = request.organization ? (await references.organization.find(request.organization)).id : null
       const becomesAdministrator = role === 'ROLE_ADMIN'
@@ -142,6 +148,6 @@ async function refuseTaken(error: unknown, taken: () => Promise<FieldViolation[]
 /** Refuses with INVALID_SIGN_UP when there are wrong fields. */
 function refuseForm(wrong: readonly FieldViolation[]): void {
   if (wrong.length === 0) return
-  const fields = wrong.map(({ field, message }) => ({ field: `form.${field === 'roles' ? 'role' : field}`, message }))
+  const fields = wrong.map(each => ({ ...each, field: `form.${each.field === 'roles' ? 'role' : each.field}` }))
   refuse(Reason.INVALID_SIGN_UP, { text: fields.map(({ field, message }) => `${field}: ${message}`).join(' '), fields })
 }

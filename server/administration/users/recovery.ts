@@ -71,7 +71,8 @@ export function userSupportRpcs(
     /** Sets a password, revokes the tokens of the user, and notifies the user by e-mail. */
     setPassword: {
       check({ password }) {
-        if (password === undefined) wrongFields([{ field: 'password', message: 'Specify the new password.' }])
+        if (password === undefined)
+          wrongFields([{ field: 'password', reason: 'MISSING', message: 'Specify the new password.' }])
       },
       async handle(request, context) {
         const { call, administrator, target: user } = context
@@ -79,7 +80,7 @@ export function userSupportRpcs(
         administrator.justify()
         const problem = checkPassword(password, user, rules.policy)
         if (problem)
-          refuse(Reason.INVALID_PASSWORD, { text: problem, fields: [{ field: 'password', message: problem }] })
+          refuse(Reason.INVALID_PASSWORD, { text: problem.message, fields: [{ field: 'password', ...problem }] })
         const secret = { context: 'password', text: password } as const
         // With `validateOnly` nothing is stored.
         const [hash = ''] = request.validateOnly
@@ -112,5 +113,8 @@ export function userSupportRpcs(
 /** A client address in canonical form; undefined when none is given. Refuses anything else with INVALID_ARGUMENT. */
 export function checkAddress(text: string | undefined): string | undefined {
   if (text === undefined || text.trim() === '') return undefined
-  return canonicalAddress(text.trim()) ?? wrongFields([{ field: 'address', message: 'Use an IP address.' }])
+  return (
+    canonicalAddress(text.trim()) ??
+    wrongFields([{ field: 'address', reason: 'MALFORMED', message: 'Use an IP address.' }])
+  )
 }

@@ -22,7 +22,13 @@ export function eraseUnactivatedUsers(
     const { network: given = '', createTimeFrom, createTimeTo, confirm, validateOnly } = request
     const network = canonicalBlock(given.trim())
     if (network === undefined)
-      wrongFields([{ field: 'network', message: 'Use an IP address or a CIDR block, such as 2001:db8:1::/48.' }])
+      wrongFields([
+        {
+          field: 'network',
+          reason: 'MALFORMED',
+          message: 'Use an IP address or a CIDR block, such as 2001:db8:1::/48.',
+        },
+      ])
     if (!validateOnly) requireConfirmation(given, confirm)
     const rpc = AdministrationService.method.eraseUnactivatedUsers
     const page = openPage<number>(rpc, { ...request, pageSize: 0 })

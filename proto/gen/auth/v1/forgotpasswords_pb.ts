@@ -256,7 +256,7 @@ export type SendKeyByEmailRequest = Message<"auth.v1.SendKeyByEmailRequest"> & {
   email?: string | undefined;
 
   /**
-   * Username of the user.
+   * Username of the user; absent asks for the usernames.
    *
    * @generated from field: optional string username = 2;
    */
@@ -323,7 +323,7 @@ export const ForgotPasswords: GenService<{
     output: typeof LoginByUsernameAndAnswersResponseSchema;
   },
   /**
-   * Signs in with the key mailed by SendKeyByEmail. The key can be used once.
+   * Signs in with a key mailed by SendKeyByEmail, one of the newest two. It can be used once, and ends the other.
    * The first key that comes back from an address proves it, and ends whatever was set before, since somebody else may have signed
    * up in the owner’s name: the password, all answers, tokens, devices, known networks, and codes for another address. Until this
    * session sets a password, Login refuses every one; another key can be asked for. An address that ConfirmEmail set is proved.
@@ -384,7 +384,9 @@ export const ForgotPasswords: GenService<{
   },
   /**
    * Mails a key of 8 characters, valid for 15 minutes, one use and 5 attempts, if the address is the one registered for
-   * the user. The answer is the same whether or not an e-mail is sent; at most 1 a minute and 5 an hour are sent per user.
+   * the user. The newest two keys are valid, as e-mails arrive in any order: an attempt counts against both. Without a username,
+   * mails the usernames that the address belongs to, and no key, if it is proved: a code or a key that was mailed there came back.
+   * The answer is the same whether or not an e-mail is sent; at most 1 a minute and 5 an hour are sent per user.
    * Refuses with INVALID_EMAIL when the text is not a valid e-mail address, and TOO_MANY_ATTEMPTS after 60 requests an
    * hour from one client address.
    *

@@ -9,7 +9,7 @@ import { enumDesc, fileDesc } from "@bufbuild/protobuf/codegenv2";
  * Describes the file auth/v1/reason.proto.
  */
 export const file_auth_v1_reason: GenFile = /*@__PURE__*/
-  fileDesc("ChRhdXRoL3YxL3JlYXNvbi5wcm90bxIHYXV0aC52MSqdBwoGUmVhc29uEhYKElJFQVNPTl9VTlNQRUNJRklFRBAAEhgKFFJFQVNPTl9BQ0NFU1NfREVOSUVEEAESGAoUUkVBU09OX0lOVkFMSURfVE9LRU4QAhIcChhSRUFTT05fTUlTU0lOR19QQVJBTUVURVIQAxIcChhSRUFTT05fTUFMRk9STUVEX1JFUVVFU1QQBBIaChZSRUFTT05fSU5WQUxJRF9TSUdOX1VQEAUSHgoaUkVBU09OX0lOVkFMSURfQ1JFREVOVElBTFMQBhIdChlSRUFTT05fQUNUSVZBVElPTl9SRUZVU0VEEAcSGQoVUkVBU09OX1VTRVJfTk9UX0ZPVU5EEAgSHQoZUkVBU09OX1FVRVNUSU9OX05PVF9GT1VORBAJEhsKF1JFQVNPTl9BTlNXRVJfTk9UX0ZPVU5EEAoSGgoWUkVBU09OX0lOVkFMSURfQU5TV0VSUxALEhYKElJFQVNPTl9JTlZBTElEX0tFWRANEhgKFFJFQVNPTl9JTlZBTElEX0VNQUlMEA4SGwoXUkVBU09OX0lOVkFMSURfUEFTU1dPUkQQDxInCiNSRUFTT05fT1JHQU5JWkFUSU9OX0VNQUlMX05PVF9GT1VORBAQEhwKGFJFQVNPTl9UT09fTUFOWV9BVFRFTVBUUxAREhUKEVJFQVNPTl9PVkVSTE9BREVEEBISFgoSUkVBU09OX1VOQVZBSUxBQkxFEBMSHAoYUkVBU09OX0RFQURMSU5FX0VYQ0VFREVEEBQSEwoPUkVBU09OX0lOVEVSTkFMEBUSGwoXUkVBU09OX1JFQ09SRF9OT1RfRk9VTkQQFhIVChFSRUFTT05fTkFNRV9UQUtFThAXEhUKEVJFQVNPTl9TVEFMRV9FVEFHEBgSFgoSUkVBU09OX1dST05HX1NUQVRFEBkSGwoXUkVBU09OX0lOVkFMSURfQVJHVU1FTlQQGhIWChJSRUFTT05fQ09ERV9ORUVERUQQGxIYChRSRUFTT05fU0lHTl9JTl9BR0FJThAcEh4KGlJFQVNPTl9DT05GSVJNQVRJT05fTkVFREVEEB0SHQoZUkVBU09OX0xBU1RfQURNSU5JU1RSQVRPUhAeEh8KG1JFQVNPTl9KVVNUSUZJQ0FUSU9OX05FRURFRBAfEhgKFFJFQVNPTl9JTlZBTElEX0dSQU5UECASGQoVUkVBU09OX0lOVkFMSURfQ0xJRU5UECFCOQoHYXV0aC52MVABWiJhdXRoLXJlZ2lzdHJ5L3Byb3RvL2F1dGgvdjE7YXV0aHYxqgIHQXV0aC5WMWIGcHJvdG8z");
+  fileDesc("ChRhdXRoL3YxL3JlYXNvbi5wcm90bxIHYXV0aC52MSqdBwoGUmVhc29uEhYKElJFQVNPTl9VTlNQRUNJRklFRBAAEhgKFFJFQVNPTl9BQ0NFU1NfREVOSUVEEAESGAoUUkVBU09OX0lOVkFMSURfVE9LRU4QAhIcChhSRUFTT05fTUlTU0lOR19QQVJBTUVURVIQAxIcChhSRUFTT05fTUFMRk9STUVEX1JFUVVFU1QQBBIaChZSRUFTT05fSU5WQUxJRF9TSUdOX1VQEAUSHgoaUkVBU09OX0lOVkFMSURfQ1JFREVOVElBTFMQBhIdChlSRUFTT05fQUNUSVZBVElPTl9SRUZVU0VEEAcSGQoVUkVBU09OX1VTRVJfTk9UX0ZPVU5EEAgSHQoZUkVBU09OX1FVRVNUSU9OX05PVF9GT1VORBAJEhsKF1JFQVNPTl9BTlNXRVJfTk9UX0ZPVU5EEAoSGgoWUkVBU09OX0lOVkFMSURfQU5TV0VSUxALEhYKElJFQVNPTl9JTlZBTElEX0tFWRANEhgKFFJFQVNPTl9JTlZBTElEX0VNQUlMEA4SGwoXUkVBU09OX0lOVkFMSURfUEFTU1dPUkQQDxInCiNSRUFTT05fT1JHQU5JWkFUSU9OX0VNQUlMX05PVF9GT1VORBAQEhwKGFJFQVNPTl9UT09fTUFOWV9BVFRFTVBUUxAREhUKEVJFQVNPTl9PVkVSTE9BREVEEBISFgoSUkVBU09OX1VOQVZBSUxBQkxFEBMSHAoYUkVBU09OX0RFQURMSU5FX0VYQ0VFREVEEBQSEwoPUkVBU09OX0lOVEVSTkFMEBUSGwoXUkVBU09OX1JFQ09SRF9OT1RfRk9VTkQQFhIVChFSRUFTT05fTkFNRV9UQUtFThAXEhUKEVJFQVNPTl9TVEFMRV9FVEFHEBgSFgoSUkVBU09OX1dST05HX1NUQVRFEBkSGwoXUkVBU09OX0lOVkFMSURfQVJHVU1FTlQQGhIWChJSRUFTT05fQ09ERV9ORUVERUQQGxIYChRSRUFTT05fU0lHTl9JTl9BR0FJThAcEh4KGlJFQVNPTl9DT05GSVJNQVRJT05fTkVFREVEEB0SHQoZUkVBU09OX0xBU1RfQURNSU5JU1RSQVRPUhAeEh8KG1JFQVNPTl9KVVNUSUZJQ0FUSU9OX05FRURFRBAfEhgKFFJFQVNPTl9JTlZBTElEX0dSQU5UECASGQoVUkVBU09OX0lOVkFMSURfQ0xJRU5UECEqqgQKC0ZpZWxkUmVhc29uEhwKGEZJRUxEX1JFQVNPTl9VTlNQRUNJRklFRBAAEhgKFEZJRUxEX1JFQVNPTl9NSVNTSU5HEAESGgoWRklFTERfUkVBU09OX01BTEZPUk1FRBACEhkKFUZJRUxEX1JFQVNPTl9UT09fTE9ORxADEhoKFkZJRUxEX1JFQVNPTl9UT09fU0hPUlQQBBIlCiFGSUVMRF9SRUFTT05fRk9SQklEREVOX0NIQVJBQ1RFUlMQBRIdChlGSUVMRF9SRUFTT05fT1VUX09GX1JBTkdFEAYSHgoaRklFTERfUkVBU09OX1VOS05PV05fVkFMVUUQBxIWChJGSUVMRF9SRUFTT05fVEFLRU4QCBIjCh9GSUVMRF9SRUFTT05fTE9PS1NfTElLRV9BTk9USEVSEAkSGQoVRklFTERfUkVBU09OX1JFU0VSVkVEEAoSGwoXRklFTERfUkVBU09OX1RPT19DT01NT04QCxIhCh1GSUVMRF9SRUFTT05fUkVQRUFUU19PV05fREFUQRAMEh0KGUZJRUxEX1JFQVNPTl9OT1RfQUNDRVBURUQQDRIZChVGSUVMRF9SRUFTT05fTUlTTUFUQ0gQDhIcChhGSUVMRF9SRUFTT05fQ09ORkxJQ1RJTkcQDxIeChpGSUVMRF9SRUFTT05fTk9UX1BFUk1JVFRFRBAQEhoKFkZJRUxEX1JFQVNPTl9BTUJJR1VPVVMQEUI5CgdhdXRoLnYxUAFaImF1dGgtcmVnaXN0cnkvcHJvdG8vYXV0aC92MTthdXRodjGqAgdBdXRoLlYxYgZwcm90bzM");
 
 /**
  * Reason why a call is refused: the `reason` of `google.rpc.ErrorInfo` (without the prefix `REASON_`) and of the HTTP
@@ -35,8 +35,9 @@ export enum Reason {
   ACCESS_DENIED = 1,
 
   /**
-   * The token is malformed, wrongly signed, expired, revoked or too old to be refreshed, or its user is deleted or suspended. Sign
-   * in again. [500, UNAUTHENTICATED]
+   * The token is malformed, wrongly signed, expired, revoked or too old to be refreshed, or its user is deleted or suspended.
+   * Get a new one with the refresh token (`POST /oauth/token`), once; without one, or if it is refused, too, let the user sign in.
+   * [500, UNAUTHENTICATED]
    *
    * @generated from enum value: REASON_INVALID_TOKEN = 2;
    */
@@ -264,4 +265,146 @@ export enum Reason {
  */
 export const ReasonSchema: GenEnum<Reason> = /*@__PURE__*/
   enumDesc(file_auth_v1_reason, 0);
+
+/**
+ * What is wrong with a field: the `reason` of each `google.rpc.BadRequest.FieldViolation` (without the prefix `FIELD_REASON_`)
+ * and of each entry of `errors` in the HTTP problem documents. More may follow: show the text of one that you don't know.
+ * A value that is accepted instead stands in `suggestion` of the entry, and in `metadata` of `google.rpc.ErrorInfo`, as
+ * `suggestedNickname`.
+ *
+ * @generated from enum auth.v1.FieldReason
+ */
+export enum FieldReason {
+  /**
+   * Never sent.
+   *
+   * @generated from enum value: FIELD_REASON_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * The field is required, and absent, empty or blank.
+   *
+   * @generated from enum value: FIELD_REASON_MISSING = 1;
+   */
+  MISSING = 1,
+
+  /**
+   * The value doesn't have the form or the type of the field.
+   *
+   * @generated from enum value: FIELD_REASON_MALFORMED = 2;
+   */
+  MALFORMED = 2,
+
+  /**
+   * The text has more characters than the field can have.
+   *
+   * @generated from enum value: FIELD_REASON_TOO_LONG = 3;
+   */
+  TOO_LONG = 3,
+
+  /**
+   * The text has fewer characters than the field must have.
+   *
+   * @generated from enum value: FIELD_REASON_TOO_SHORT = 4;
+   */
+  TOO_SHORT = 4,
+
+  /**
+   * The text has control characters, or a name invisible, blank or private-use ones.
+   *
+   * @generated from enum value: FIELD_REASON_FORBIDDEN_CHARACTERS = 5;
+   */
+  FORBIDDEN_CHARACTERS = 5,
+
+  /**
+   * The number or the day is too low or too high, or there are too few or too many values.
+   *
+   * @generated from enum value: FIELD_REASON_OUT_OF_RANGE = 6;
+   */
+  OUT_OF_RANGE = 6,
+
+  /**
+   * The value is none of those that the field can have.
+   *
+   * @generated from enum value: FIELD_REASON_UNKNOWN_VALUE = 7;
+   */
+  UNKNOWN_VALUE = 7,
+
+  /**
+   * Another record has the name, the code or the key.
+   *
+   * @generated from enum value: FIELD_REASON_TAKEN = 8;
+   */
+  TAKEN = 8,
+
+  /**
+   * The name looks like that of another user.
+   *
+   * @generated from enum value: FIELD_REASON_LOOKS_LIKE_ANOTHER = 9;
+   */
+  LOOKS_LIKE_ANOTHER = 9,
+
+  /**
+   * The registry itself uses the name.
+   *
+   * @generated from enum value: FIELD_REASON_RESERVED = 10;
+   */
+  RESERVED = 10,
+
+  /**
+   * The password is among the most common ones.
+   *
+   * @generated from enum value: FIELD_REASON_TOO_COMMON = 11;
+   */
+  TOO_COMMON = 11,
+
+  /**
+   * The password is part of the user's own data, or the new username of the password.
+   *
+   * @generated from enum value: FIELD_REASON_REPEATS_OWN_DATA = 12;
+   */
+  REPEATS_OWN_DATA = 12,
+
+  /**
+   * The user must accept it.
+   *
+   * @generated from enum value: FIELD_REASON_NOT_ACCEPTED = 13;
+   */
+  NOT_ACCEPTED = 13,
+
+  /**
+   * The value isn't the one that it must repeat or prove, or belongs to another request.
+   *
+   * @generated from enum value: FIELD_REASON_MISMATCH = 14;
+   */
+  MISMATCH = 14,
+
+  /**
+   * The field excludes another one that is given, too, or needs one.
+   *
+   * @generated from enum value: FIELD_REASON_CONFLICTING = 15;
+   */
+  CONFLICTING = 15,
+
+  /**
+   * This caller can't use the field, or not for this record.
+   *
+   * @generated from enum value: FIELD_REASON_NOT_PERMITTED = 16;
+   */
+  NOT_PERMITTED = 16,
+
+  /**
+   * Several records have the name. Use an id.
+   *
+   * @generated from enum value: FIELD_REASON_AMBIGUOUS = 17;
+   */
+  AMBIGUOUS = 17,
+}
+
+/**
+ * Describes the enum auth.v1.FieldReason.
+ */
+export const FieldReasonSchema: GenEnum<FieldReason> = /*@__PURE__*/
+  enumDesc(file_auth_v1_reason, 1);
 

@@ -118,7 +118,7 @@ export type SignUpRequest = Message<"auth.v1.SignUpRequest"> & {
   roles: string[];
 
   /**
-   * E-mail address for password recovery.
+   * E-mail address for password recovery (RFC 5321), whose domain has a dot.
    *
    * @generated from field: optional string email = 14;
    */
@@ -816,7 +816,7 @@ export const UsersListUsersResponseSchema: GenMessage<UsersListUsersResponse> = 
  */
 export type SetEmailRequest = Message<"auth.v1.SetEmailRequest"> & {
   /**
-   * Required. At most 254 characters (RFC 5321).
+   * Required. At most 254 characters (RFC 5321); its domain has a dot.
    *
    * @generated from field: optional string email = 1;
    */
