@@ -197,6 +197,11 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
     parameters: { username: 'required' },
   },
   {
+    rpc: Users.method.issueMemberKey,
+    body: { field: '*', required: true },
+    result: '*',
+  },
+  {
     rpc: Users.method.existsByUsername,
     parameters: { username: 'required' },
     result: 'exists',

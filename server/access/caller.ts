@@ -16,7 +16,7 @@ export interface Caller {
   readonly session: Session & { readonly id: string; readonly stay: boolean }
   /** Whether the user is an active ROLE_ADMIN. */
   readonly admin: boolean
-  /** Whether the user is a ROLE_ADMIN with one-time codes. */
+  /** Whether the user is guarded, and has one-time codes. */
   readonly enrolled: boolean
 }
 

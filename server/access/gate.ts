@@ -4,6 +4,7 @@
 // What a user may do once it is in is decided by permissions.ts; failures and locks are counted by sign-in.ts.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { User } from '../models/user.js'
+import { guardedUser } from '../models/user-state.js'
 import { named, type RemedyCode } from '../rules/remedies.js'
 
 /** The ways in that a state can close, each with the reason of its refusal, which is that of a wrong proof. */
@@ -93,6 +94,10 @@ export const closing = (user: Standing, way: Way): readonly State[] =>
 export function pass<U extends Standing>(user: U | undefined, way: Way): Passed<U> | undefined {
   return user && closing(user, way).length === 0 ? (user as Passed<U>) : undefined
 }
+
+/** Whether Administration is open to a user: an administrator or, for rows that say so, a holder of desk. */
+export const isAdmitted = (user: Standing & Pick<User, 'role' | 'desk'>): boolean =>
+  guardedUser.of(user) && closing(user, 'sign in to Administration').length === 0
 
 /** Whether a user may administer the registry. */
 export const isAdministrator = (user: Standing & Pick<User, 'role'>): boolean =>

@@ -2,6 +2,7 @@
 // transaction of a change.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { User } from '../models/user.js'
+import { guardedUser } from '../models/user-state.js'
 import type { AuditAction } from '../policy/audit-actions.js'
 import type { AdministrationPolicy, Policy, UserRights } from '../policy/policy.js'
 import type { CallingService } from '../requests/call.js'
@@ -9,7 +10,7 @@ import { refuse } from '../requests/refusal.js'
 import type { Session } from './tokens.js'
 
 /** The attributes of a user that permissions depend on. */
-type UserAttributes = Pick<User, 'id' | 'role' | 'active' | 'organizationId'>
+type UserAttributes = Pick<User, 'id' | 'role' | 'desk' | 'active' | 'organizationId'>
 
 /** The same of a caller: the permissions of an institution also depend on the state of its organization. */
 type CallerAttributes = UserAttributes & Pick<User, 'organizationActive'>
@@ -40,9 +41,9 @@ export function permit(
   if (!isMember(policy, user, target) && !isAdministered(policy, user, target)) refuse(Reason.ACCESS_DENIED)
 }
 
-/** Why a session of a ROLE_ADMIN at the public endpoints opens little. */
+/** Why a session of a guarded user at the public endpoints opens little. */
 export function restrictionsOf({ user, session, enrolled }: Subject): UserRights['restricted'] {
-  if (user.role !== 'ROLE_ADMIN') return []
+  if (!guardedUser.of(user)) return []
   return [...(session.method === 'kba' ? ['answers' as const] : []), ...(enrolled ? ['one-time codes' as const] : [])]
 }
 
@@ -71,7 +72,14 @@ function isAdministered(
   target: UserAttributes | undefined,
 ): boolean {
   if (administrator === undefined || user.role !== 'ROLE_ADMIN') return false
-  return administrator === 'any user' || target?.role !== 'ROLE_ADMIN' || target.id === user.id
+  return administrator === 'any user' || !target || !guardedUser.of(target) || target.id === user.id
+}
+
+/** Refuses with ACCESS_DENIED a holder of desk whatever isn't open to it, and whatever is on a user who is guarded, too. */
+export function permitDesk({ desk }: AdministrationPolicy, target?: Pick<User, 'role' | 'desk'>): void {
+  if (!desk) refuse(Reason.ACCESS_DENIED, { text: 'Only an administrator may do this.' })
+  if (!target || !guardedUser.of(target)) return
+  refuse(Reason.ACCESS_DENIED, { text: 'Only an administrator may do this to an administrator or a holder of desk.' })
 }
 
 /** Refuses with ACCESS_DENIED a service that has none of the scopes that open an RPC of Administration. */

@@ -25,14 +25,14 @@ export function isRecent({ startedAt }: Session, now: number): boolean {
  *
  * @param secondsAgo age of the sign-in in seconds
  * @param withCode whether it had a one-time code; true for a caller without enrolled codes
- * @param concerned roles, before and after, of the user that the RPC changes, as far as they are known
+ * @param guarded whether the user that the RPC changes is guarded, before or after it, as far as that is known
  */
 export function permitSignIn(
   { signIn }: AdministrationPolicy,
   { secondsAgo, withCode }: { secondsAgo: number; withCode: boolean },
-  concerned: readonly string[],
+  guarded: boolean,
 ): void {
   if (signIn === 'session') return
-  if (signIn === 'recent for administrators' && !concerned.includes('ROLE_ADMIN')) return
+  if (signIn === 'recent for administrators' && !guarded) return
   if (secondsAgo > recent || !withCode) refuse(Reason.SIGN_IN_AGAIN)
 }

@@ -50,6 +50,7 @@ const actions = {
   // For an answer that counts at once.
   'user.save-answer': again,
   'user.change-password': again,
+  'user.issue-key': again,
 } as const satisfies Record<string, { readonly way: Way; readonly proof: Proof | undefined; readonly unknown: Reason }>
 
 /** What else the success of an attempt does, and what it changes of the account. */

@@ -198,7 +198,7 @@ const registry: Checks = {
   },
 
   async 'e-mails'({ emails }) {
-    const { failed, retried, uncomposed, oldestSeconds } = await emails.backlog()
+    const { failed, retried, uncomposed, held, oldestSeconds } = await emails.backlog()
     if (uncomposed > 0)
       return warning(
         `E-mails can’t be made: ${uncomposed} of those that wait failed before there was anything to send.`,
@@ -215,6 +215,7 @@ const registry: Checks = {
         `The last attempt of ${many(retried, 'waiting e-mail')} failed; the service tries again.`,
         advise('fix e-mails'),
       )
+    if (held > 0) return ok(`E-mails are sent without delay, but for ${many(held, 'notice')} that a quota holds.`)
     return ok('E-mails are sent without delay.')
   },
 

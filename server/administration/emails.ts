@@ -1,12 +1,13 @@
 import { randomUUID } from 'node:crypto'
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
-import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
+import { Administration, EmailState } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs } from '../calls/context.js'
+import type { References } from '../calls/steps.js'
 import type { Transaction } from '../database/database.js'
 import type { QueuedEmail } from '../models/email.js'
 import type { Models } from '../models/index.js'
-import { createMailTransport, describe, within } from '../outbox/transport.js'
+import { createMailTransport, describe, shownAnswer, within } from '../outbox/transport.js'
 import type { Settings } from '../process/settings.js'
 import type { OpenPage } from '../requests/paging.js'
 import { refuse } from '../requests/refusal.js'
@@ -22,16 +23,20 @@ const timeout = 10
 /** The RPCs of queued e-mails. */
 export function emailRpcs(
   { emails }: Models,
+  references: References,
   openPage: OpenPage,
   settings: Pick<Settings, 'smtpUrl' | 'mailFrom' | 'issuer' | 'dataDir'>,
 ) {
   const find = async (id: string, t?: Transaction) => (await emails.find(id, t)) ?? missing(id)
 
   return {
-    /** Lists queued e-mails, the oldest first. */
+    /** Lists queued e-mails, the oldest first, and of a user also those that were sent. */
     async listEmails(request) {
       const page = openPage<string>(Administration.method.listEmails, request)
-      const rows = await emails.list({ limit: page.limit, afterId: page.after, failed: request.failed })
+      const filter = { limit: page.limit, afterId: page.after, failed: request.failed }
+      const rows = await (request.user
+        ? emails.ofUser(await references.user.find(request.user), filter)
+        : emails.list(filter))
       const { shown, ...next } = page.cut(rows, ({ id }) => id)
       return { emails: shown.map(toQueuedEmail), ...next }
     },
@@ -92,7 +97,7 @@ export function emailRpcs(
       const mail = { to, subject: 'Test', text }
       const sending = within(timeout, transport.send({ ...mail, name: `auth.test.${randomUUID()}`, users: [] }))
       const outcome = await sending
-        .then(answer => ({ sent: true, answer: answer.replace(/\p{C}+/gu, ' ').slice(0, 200) }))
+        .then(answer => ({ sent: true, answer: shownAnswer(answer) }))
         // A refusal may quote what was sent.
         .catch(error => ({ sent: false, answer: describe(error) }))
         .finally(() => transport.close())
@@ -116,7 +121,10 @@ function about({ id, userId }: QueuedEmail) {
   return { object: `email:${id}`, subject_id: userId ?? undefined }
 }
 
-function toQueuedEmail({ id, kind, userId, createdAt, attempts, nextAttemptAt, lastError }: QueuedEmail) {
+/** An e-mail as a message. */
+export function toQueuedEmail(email: QueuedEmail) {
+  const { id, kind, stage, userId, createdAt, attempts, nextAttemptAt, lastError, sentAt, answer } = email
+  const waiting = stage === 'held' ? EmailState.HELD : EmailState.WAITING
   return {
     id: BigInt(id),
     kind,
@@ -125,5 +133,8 @@ function toQueuedEmail({ id, kind, userId, createdAt, attempts, nextAttemptAt, l
     attempts,
     dueTime: nextAttemptAt ? timestampFromDate(nextAttemptAt) : undefined,
     error: lastError ?? undefined,
+    state: sentAt ? EmailState.SENT : nextAttemptAt ? waiting : EmailState.FAILED,
+    sendTime: sentAt ? timestampFromDate(sentAt) : undefined,
+    answer: answer ?? undefined,
   }
 }

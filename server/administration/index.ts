@@ -24,8 +24,10 @@ import { signingKeyRpcs } from './signing-keys.js'
 import { userCreateUpdateRpcs } from './users/create-update.js'
 import { userDataRpcs } from './users/data.js'
 import { explainUser } from './users/explain.js'
+import { issuedKeyRpcs } from './users/issued-keys.js'
 import { userReadRpcs } from './users/list.js'
 import { listLockouts } from './users/lockouts.js'
+import { ofOrganizationRpcs } from './users/of-organization.js'
 import { userSupportRpcs } from './users/recovery.js'
 import { createChangeUser, userStateRpcs } from './users/state.js'
 import { eraseUnactivatedUsers } from './users/unactivated.js'
@@ -52,6 +54,8 @@ export function createAdministration(parts: Parts, undeclaredProxies?: Undeclare
     ...userCreateUpdateRpcs(registry, hashing, registration, references, notifyAdministrators, change, settings),
     ...userStateRpcs(registry, registration, references, change, settings),
     ...userSupportRpcs(registry, hashing, outbox, registration, change, settings),
+    ...issuedKeyRpcs(registry, access, references, change, openPage, settings),
+    ...ofOrganizationRpcs(registry, references, openPage),
     ...userDataRpcs(registry, notifyAdministrators, openPage),
     explainUser: explainUser(registry, access, outbox, settings),
     listLockouts: listLockouts(registry, access, settings, openPage),
@@ -60,7 +64,7 @@ export function createAdministration(parts: Parts, undeclaredProxies?: Undeclare
     ...questionRpcs(registry, references, openPage),
     ...serviceRpcs(registry, access, openPage),
     ...signingKeyRpcs(registry, settings),
-    ...emailRpcs(registry, openPage, settings),
+    ...emailRpcs(registry, references, openPage, settings),
     ...importRpcs(registry, hashing, openPage),
     importBatch: importBatch(importing),
     finishImport: finishImport(importing),

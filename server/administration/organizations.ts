@@ -86,8 +86,11 @@ export function organizationRpcs(
 
     async createOrganization(request, { administrator, transact }) {
       const form = request.form ?? ({} as Partial<OrganizationForm>)
-      if (form.email?.trim()) permitOpening(administrator, ['email'])
-      const details = checkForm(form, formFields, settings)
+      permitOpening(administrator, [
+        ...(form.email?.trim() ? ['email'] : []),
+        ...(form.mayIssueKeys ? [issuing.field] : []),
+      ])
+      const details = { ...checkForm(form, formFields, settings), mayIssueKeys: form.mayIssueKeys }
       const name = details.name!
       return transact(async ({ t, record }) => {
         await check(details, undefined, t)
@@ -99,11 +102,10 @@ export function organizationRpcs(
 
     updateOrganization: {
       check({ updateMask, form }) {
-        return checkForm(
-          form ?? {},
-          readMask(updateMask, formFields, ({ field }) => field),
-          settings,
-        )
+        const mask = readMask(updateMask, [...formFields, issuing], ({ field }) => field)
+        const fields = mask.filter(each => each !== issuing)
+        const details = checkForm(form ?? {}, fields, settings)
+        return mask.includes(issuing) ? { ...details, mayIssueKeys: form?.mayIssueKeys ?? false } : details
       },
       handle: (request, context, details) =>
         change(request, context, async (row, t) => {
@@ -145,6 +147,9 @@ export function organizationRpcs(
   } satisfies Partial<AdministrationRpcs>
 }
 
+/** Whether the users of an organization may issue keys: a field of its form, but not of its texts. */
+const issuing = { field: 'may_issue_keys', opens: 'permission to issue keys' } as OrganizationField
+
 /** The named fields of a form as attributes. Refuses with every wrong one. */
 function checkForm(
   form: Partial<OrganizationForm>,
@@ -158,10 +163,10 @@ function checkForm(
 
 /**
  * Refuses with ACCESS_DENIED a service that changes by what an organization gives access: its e-mail address, which gets activation
- * keys, or the INEP code, by which imports add users to it.
+ * keys, the INEP code, by which imports add users to it, or whether its users may issue keys.
  */
 function permitOpening({ service }: Administrator, changed: readonly string[]): void {
-  const opening = organizationFields.find(({ field, opens }) => opens && changed.includes(field))
+  const opening = [...organizationFields, issuing].find(({ field, opens }) => opens && changed.includes(field))
   if (!service || !opening) return
   refuse(Reason.ACCESS_DENIED, {
     text: `No service may change the ${opening.opens} of an organization: sign in as an administrator.`,
@@ -183,5 +188,6 @@ function toOrganization(row: OrganizationRow): Organization {
       ...valuesOf(false),
     },
     ...valuesOf(true),
+    mayIssueKeys: row.mayIssueKeys,
   })
 }

@@ -3,6 +3,7 @@ import type { CallersDeps } from '../calls/steps.js'
 import type { Transaction } from '../database/database.js'
 import type { Administered, NotifiedChange } from '../models/email.js'
 import type { Models } from '../models/index.js'
+import { guardedUser } from '../models/user-state.js'
 import type { Settings } from '../process/settings.js'
 
 /** What was done to a user. */
@@ -16,7 +17,7 @@ interface Deed {
 export type NotifyAdministrators = ReturnType<typeof createNotifyAdministrators>
 
 /**
- * Notifies all active administrators, except the one concerned, by e-mail of a change of an administrator or of a password
+ * Notifies all active administrators, except the one concerned, by e-mail of a change of a guarded user or of a credential
  * on the database itself, which needs no sign-in. Refuses with JUSTIFICATION_NEEDED without a reason.
  */
 export function createNotifyAdministrators(
@@ -38,7 +39,7 @@ export function createNotifyAdministrators(
 }
 
 /**
- * Notifies a user who is, or was `before`, a ROLE_ADMIN by e-mail of a change of its account, at its former address. A change
+ * Notifies a user who is, or was `before`, guarded by e-mail of a change of its account, at its former address. A change
  * of the address has its own notice, and an erased user gets none, because its address is erased, too.
  */
 export function createNotifyConcerned(
@@ -46,7 +47,7 @@ export function createNotifyConcerned(
   settings: Pick<Settings, 'mailLocale'>,
 ): CallersDeps['notifyConcerned'] {
   return async (administrator, { action, subjectId }, { before, after }, t) => {
-    if (!after || ![before?.role, after.role].includes('ROLE_ADMIN')) return
+    if (!after || ![before ?? after, after].some(guardedUser.of)) return
     const to = before?.email ?? after.email
     if (to === null || to !== after.email) return
     const deed = { action, subjectId, role: action === 'user.set-role' ? after.role : undefined }

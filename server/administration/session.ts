@@ -7,6 +7,7 @@ import { checkOwnCodes, newTotpSecret, secondsToNextCode, totpStep, totpUri } fr
 import type { AdministrationRpcs } from '../calls/context.js'
 import type { Models } from '../models/index.js'
 import type { User } from '../models/user.js'
+import { guardedUser } from '../models/user-state.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { wrongFields } from '../requests/wrong-fields.js'
@@ -36,7 +37,7 @@ export function sessionRpcs(
 
       await using attempt = await signIns.begin('session.admin-login', key, call)
       const { correct } = await attempt.comparePassword(password)
-      const account = await attempt.pass(correct && attempt.account?.role === 'ROLE_ADMIN')
+      const account = await attempt.pass(correct && attempt.account !== undefined && guardedUser.of(attempt.account))
       // The password is right: a refusal from here on isn't a failure of it.
       const enrolled = await oneTimeCodes.check(attempt, account, request.code, call)
       const provedFrom = enrolled ? undefined : provesFrom(account, now())

@@ -13,7 +13,7 @@ import { keepCurrent, partialPath, removeAbandoned } from './folder.js'
 import { type TableHeader, type TableRead, writeBackup } from './format.js'
 
 /**
- * Tables that a backup excludes: signing and sealing keys, sessions by their tokens, keys of services, mailed keys, queued e-mails, and running
+ * Tables that a backup excludes: signing and sealing keys, sessions by their tokens, keys of services, mailed keys, e-mails, and running
  * processes with their clock. So a stolen backup can't sign tokens, and a restore doesn't revive revoked tokens or used or
  * removed keys.
  */
@@ -25,6 +25,7 @@ const excludedTables: readonly string[] = [
   'service_keys',
   'mailed_keys',
   'emails',
+  'sent_emails',
   'processes',
   'clock',
 ]

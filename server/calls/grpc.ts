@@ -34,7 +34,7 @@ import {
 } from '../../proto/gen/grpc/reflection/v1/reflection_pb.js'
 import type { Certificates } from '../process/certificates.js'
 import { type Address, formatAddress } from '../process/settings.js'
-import { type IncomingCall, readMalformedFields, readSecretsInQuery } from '../requests/call.js'
+import { type IncomingCall, readMalformedFields, readReason, readSecretsInQuery } from '../requests/call.js'
 import { costOfInput, readBinary } from '../requests/input.js'
 import { type FieldViolation, Refusal } from '../requests/refusal.js'
 import { describeRefusal } from './error-details.js'
@@ -223,6 +223,10 @@ class GrpcCall implements IncomingCall {
 
   get tracestate() {
     return textOf(this.incoming, 'tracestate')
+  }
+
+  get reason() {
+    return readReason(textOf(this.incoming, 'x-reason'))
   }
 
   get signal() {

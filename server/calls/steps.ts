@@ -6,12 +6,13 @@ import { type DescMethodUnary, isMessage, type Message } from '@bufbuild/protobu
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../access/administrator.js'
 import { auditContext } from '../access/caller.js'
-import { isAdministrator, pass } from '../access/gate.js'
-import { isVisible, permit, permitAdministeringService } from '../access/permissions.js'
+import { isAdmitted, pass } from '../access/gate.js'
+import { isVisible, permit, permitAdministeringService, permitDesk } from '../access/permissions.js'
 import { type Claims, endedWithAddress } from '../access/tokens.js'
 import type { Transaction } from '../database/database.js'
 import type { AdministeredUserRow } from '../models/administered-user.js'
 import type { Administered } from '../models/email.js'
+import { guardedUser } from '../models/user-state.js'
 import type { AdministrationPolicy, Policy, PublicPolicies, ServicePolicy, UserRights } from '../policy/policy.js'
 import { type Call, type CallingService, checkShape, type IncomingCall } from '../requests/call.js'
 import { checkPresence } from '../requests/deadline.js'
@@ -122,7 +123,7 @@ export type References = {
 export interface CallersDeps extends Pick<Parts, 'registry' | 'access' | 'limits' | 'settings'> {
   readonly references: References
   /**
-   * Notifies a user who is, or was `before`, a ROLE_ADMIN of a change by an administrator; `before` is undefined for other
+   * Notifies a user who is, or was `before`, guarded of a change by an administrator; `before` is undefined for other
    * users than the target.
    */
   readonly notifyConcerned: (
@@ -293,9 +294,11 @@ function enterAsAdministrator<Target>(
     const administrator = await access.administrators.identify(policy, call)
     administrator.permitSignIn()
 
-    /** The role of a user who is the target may require a more recent sign-in. */
+    /** A target that is guarded may require a more recent sign-in, and is closed to holders of desk. */
     function permitOn(target: Target): Target {
-      if (subject.user) administrator.permitSignIn([subject.user(target).role])
+      const user = subject.user?.(target)
+      if (user) administrator.permitSignIn(guardedUser.of(user))
+      if (administrator.desk) permitDesk(policy, user)
       return target
     }
 
@@ -306,7 +309,7 @@ function enterAsAdministrator<Target>(
         if (service)
           permitAdministeringService(policy, (await services.find(service.name, t)) ?? refuse(Reason.INVALID_TOKEN))
         const { caller, target } = await administeredUsers.lockPair(user?.id, subject.user?.(found).id, t)
-        if (user && !(caller && isAdministrator(caller) && caller.tokenGeneration === user.tokenGeneration))
+        if (user && !(caller && isAdmitted(caller) && caller.tokenGeneration === user.tokenGeneration))
           refuse(Reason.INVALID_TOKEN)
         return permitOn(await subject.lock(found, target, t))
       },

@@ -6,6 +6,7 @@ import type { Limits } from '../limits/index.js'
 import { tooManyAttempts } from '../limits/rate-limits.js'
 import type { RecoveryRequest } from '../models/email.js'
 import type { Models } from '../models/index.js'
+import { emailCode } from '../models/mailed-key.js'
 import type { Outbox } from '../outbox/index.js'
 import type { Settings } from '../process/settings.js'
 import { network } from '../requests/client-address.js'
@@ -69,8 +70,9 @@ export function recoveryKeyRpcs(
     },
 
     /**
-     * Signs in with a mailed key, which becomes invalid; returns a token of a session of `otp`. The first key that comes back from
-     * the address ends whatever was set before: until this session sets one, the user has no password.
+     * Signs in with a mailed or an issued key, which becomes invalid; returns a token of a session of `otp`. The first mailed key
+     * that comes back from the address ends whatever was set before: until this session sets one, the user has no password. An
+     * issued key proves no address.
      */
     async loginByUsernameAndKey(request, { call }) {
       const { username = '', key = '' } = request
@@ -80,13 +82,20 @@ export function recoveryKeyRpcs(
 
       await using attempt = await signIns.begin('session.login-by-key', usernameKey(username), call)
       // No user has the id 0: the steps for an unknown user are the same.
-      const id = attempt.account?.id ?? 0
-      const right = await mailedKeys.attempt(id, 'recovery', normalized, call.address)
-      const entered = await attempt.enter(right, {
+      const { id, tokenGeneration } = attempt.account ?? { id: 0, tokenGeneration: 0 }
+      const mailed = await mailedKeys.attempt(id, 'recovery', normalized, call.address)
+      const issued = await mailedKeys.attempt(id, 'issued', emailCode(normalized, tokenGeneration), call.address)
+      const entered = await attempt.enter(mailed || issued, {
         async work(account, t) {
           // First the user, then its key: so does a change of the address, which ends the key.
           const user = await administeredUsers.lock(id, t)
-          if (!user || !(await mailedKeys.spend(id, normalized, t))) return false
+          if (!user) return false
+          if (issued) {
+            if (!(await mailedKeys.spendIssued(user, normalized, t))) return false
+            await notifyOwner('recovery-login', user, call, t)
+            return undefined
+          }
+          if (!(await mailedKeys.spend(id, normalized, t))) return false
           // With `any` the key may have gone to any address.
           const first = settings.recoveryEmail === 'registered' && user.email !== null && !user.emailProved
           await notifyOwner(first ? 'first-recovery' : 'recovery-login', user, call, t)

@@ -191,6 +191,22 @@ export function createAdministeredUsers(database: Database) {
       await database.run(sql`SELECT pg_advisory_xact_lock(${advisoryKeys.administrators})`, t)
       return (await table.count({ where: { ...administratorUser.where, id: { [Op.ne]: id } }, transaction: t })) > 0
     },
+    /**
+     * The members of an organization that are suspended together (`suspend`), or resumed: those who can be and aren't guarded.
+     * Returns their number, or locks at most `limit` of them behind an id, and returns their ids.
+     */
+    ofOrganization(organizationId: number, suspend: boolean) {
+      const state = suspend ? { suspended: false } : { suspended: true, suspendedWithOrganization: true }
+      const where = { organizationId, ...presentUser.where, ...state, role: { [Op.ne]: 'ROLE_ADMIN' }, desk: false }
+      return {
+        count: (transaction?: Transaction) => table.count({ where, transaction }),
+        lock: (afterId: number, limit: number, t: Transaction) =>
+          idsOf({
+            where: { ...where, id: { [Op.gt]: afterId } },
+            ...{ order: ['id'], limit, transaction: t, lock: t.LOCK.NO_KEY_UPDATE },
+          }),
+      }
+    },
     /** Returns the ids of active administrators with an e-mail address, except the given one. */
     administratorsBut(id: number, transaction: Transaction) {
       const where = { ...administratorUser.where, email: { [Op.not]: null }, id: { [Op.ne]: id } }

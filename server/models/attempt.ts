@@ -86,6 +86,7 @@ const accountAttributes = {
   role: attribute<Role>('TEXT'),
   active: flag,
   suspended: flag,
+  desk: flag,
   organizationId: nullable(integer),
   tokenGeneration: integer,
   passwordUpdatedAt: nullable(time),

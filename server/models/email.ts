@@ -65,6 +65,7 @@ export type Notice =
   | 'organization-changed'
   | 'member-deactivated'
   | 'session-ended'
+  | 'key-issued'
 
 /** An event of a user's account, with its time (ISO 8601) and client address; of merged events, the last and their number. */
 interface Happened {
@@ -144,10 +145,11 @@ type Ready = { stage: 'ready' } & (
 export type EmailIntent = Request | Ready
 
 /** Kinds of e-mails with a key, by its purpose. */
-const kinds = { recovery: 'recovery-key', email: 'email-code', activation: 'activation-key' } satisfies Record<
-  Purpose,
-  Email['kind']
->
+const kinds: Readonly<Partial<Record<Purpose, Email['kind']>>> = {
+  recovery: 'recovery-key',
+  email: 'email-code',
+  activation: 'activation-key',
+}
 
 const claimed = {
   id: hasDefault(key(bigint)),
@@ -187,14 +189,30 @@ export type RequestedEmail<K extends Email['kind'] = Email['kind']> = Email & Re
 /** An e-mail of one kind that is to be sent. */
 export type ReadyEmail<K extends Email['kind'] = Email['kind']> = Email & Ready & { kind: K }
 
-/** A queue entry as administrators see it. */
+/** An e-mail that was sent. */
+const sentAttributes = {
+  id: key(bigint),
+  kind: text,
+  userId: integer,
+  createdAt: time,
+  attempts: integer,
+  sentAt: time,
+  answer: text,
+}
+
+/** An e-mail as administrators see it, of the queue or one that was sent. */
 export type QueuedEmail = Pick<Email, 'id' | 'kind' | 'attempts' | 'createdAt'> & {
+  readonly stage?: EmailIntent['stage']
   /** Id of the user that the e-mail concerns; null if it is unknown. */
   readonly userId: number | null
   /** Time of the next attempt; null after a permanent failure. */
   readonly nextAttemptAt: Date | null
   /** Error codes of the last attempt. */
   readonly lastError: string | null
+  /** Only of one that was sent. */
+  readonly sentAt?: Date
+  /** Answer of the mail server that accepted it. */
+  readonly answer?: string
 }
 
 /** The queue of e-mails. */
@@ -205,13 +223,14 @@ interface Backlog {
   readonly oldestSeconds: number
   readonly retried: number
   readonly uncomposed: number
+  readonly held: number
   readonly failed: number
 }
 
 /** Begins the error of an attempt that failed before there was an e-mail to send. */
 export const notComposed = 'not composed: '
 
-/** Days of retention of permanent failures, from the creation of the e-mail. */
+/** Days of retention of permanent failures, from the creation of the e-mail, and of e-mails that were sent. */
 const keptDays = 7
 
 // Skips rows that other workers are claiming.
@@ -223,7 +242,7 @@ const columns = sql`${sql.text(selectList(claimed, 'e'))},
   greatest(0, extract(epoch FROM now() - e.created_at))::float8 AS age`
 
 /** What administrators see of an e-mail. */
-const queued = ['id', 'kind', 'attempts', 'createdAt', 'parameters', 'nextAttemptAt', 'lastError']
+const queued = ['id', 'kind', 'stage', 'attempts', 'createdAt', 'parameters', 'nextAttemptAt', 'lastError']
 
 function toQueued({ parameters, ...email }: Row<typeof attributes>): QueuedEmail {
   return { ...email, userId: 'userId' in parameters ? parameters.userId : null }
@@ -232,6 +251,7 @@ function toQueued({ parameters, ...email }: Row<typeof attributes>): QueuedEmail
 /** Creates the queue of e-mails in a database. */
 export function createEmails(database: Database) {
   const table = defineTable(database, 'emails', attributes)
+  const sentEmails = defineTable(database, 'sent_emails', sentAttributes)
   const add = async (intent: EmailIntent, locale: string, transaction?: Transaction) => {
     await table.create({ ...intent, locale, createdAt: fromNow(0), nextAttemptAt: fromNow(0) }, { transaction })
   }
@@ -241,6 +261,31 @@ export function createEmails(database: Database) {
       const isFailed = failed === undefined ? {} : { nextAttemptAt: { [failed ? Op.is : Op.not]: null } }
       const where = { id: { [Op.gt]: afterId }, ...isFailed }
       return (await table.findAll({ attributes: queued, where, order: ['id'], limit })).map(row => toQueued(row.get()))
+    },
+    /** Returns e-mails of a user, queued or sent, by id; `failed` as above. `last`: the newest alone. */
+    async ofUser(
+      { id: userId, usernameKey }: { readonly id: number; readonly usernameKey: string },
+      {
+        afterId = '0',
+        failed,
+        limit = 1,
+        last = false,
+      }: { afterId?: string; failed?: boolean; limit?: number; last?: boolean },
+    ) {
+      const order = sql.text(`ORDER BY id ${last ? 'DESC' : ''} LIMIT`)
+      const failing = failed !== undefined && sql`(next_attempt_at IS NULL) = ${failed}`
+      const owner = sql`coalesce(parameters ->> 'userId', parameters ->> 'usernameKey')`
+      // Neither is the other: an id of digits alone can be the name of another user.
+      const own = sql`${owner} IN (${String(userId)}, ${usernameKey})
+        AND (parameters ->> 'userId' = ${String(userId)} OR parameters ->> 'usernameKey' = ${usernameKey})`
+      return database.run<QueuedEmail>(sql`SELECT * FROM (
+          (SELECT id, kind, stage, ${userId}::int AS "userId", created_at AS "createdAt", attempts,
+            next_attempt_at AS "nextAttemptAt", last_error AS "lastError", NULL::timestamptz AS "sentAt", NULL AS answer
+          FROM emails WHERE ${sql.all(own, sql`id > ${afterId}`, failing)} ${order} ${limit})
+          UNION ALL
+          (SELECT id, kind, NULL, user_id, created_at, attempts, NULL, NULL, sent_at, answer
+          FROM sent_emails WHERE ${sql.all(sql`user_id = ${userId} AND id > ${afterId}`, failed && sql`false`)} ${order} ${limit})
+        ) every ${order} ${limit}`)
     },
     /** Returns the e-mail with an id. A transaction locks its row until its end. */
     async find(id: string, transaction?: Transaction) {
@@ -336,14 +381,22 @@ export function createEmails(database: Database) {
     async discard(userId: number, purposes: readonly Purpose[], t: Transaction) {
       const discard = sql('emails-discard')`
         DELETE FROM emails USING users u
-        WHERE u.id = ${userId} AND kind = ANY(${purposes.map(purpose => kinds[purpose])})
+        WHERE u.id = ${userId} AND kind = ANY(${purposes.flatMap(purpose => kinds[purpose] ?? [])})
           AND coalesce(parameters ->> 'userId', parameters ->> 'usernameKey') IN (u.id::text, u.username_key)
           AND (parameters ->> 'userId' = u.id::text OR parameters ->> 'usernameKey' = u.username_key)`
       await database.run(discard, t)
     },
-    /** Deletes an e-mail that has been sent or no longer applies. */
+    /** Deletes an e-mail that no longer applies. */
     async done(id: string, transaction?: Transaction) {
       await table.destroy({ where: { id }, transaction })
+    },
+    /** Deletes an e-mail that has been sent. If it is about a user, it keeps that, with the answer of the mail server. */
+    async sent(id: string, answer: string) {
+      await database.run(sql('email-sent')`
+        WITH done AS (DELETE FROM emails WHERE id = ${id} RETURNING *)
+        INSERT INTO sent_emails (id, kind, user_id, created_at, attempts, answer)
+        SELECT id, kind, (parameters ->> 'userId')::int, created_at, attempts, ${answer}
+        FROM done WHERE parameters ->> 'userId' IS NOT NULL ON CONFLICT DO NOTHING`)
     },
     /** Schedules another attempt after `delay` seconds; without a delay, marks a permanent failure. `error` has no secrets. */
     async failed(id: string, error: string, delay: number | undefined) {
@@ -354,7 +407,7 @@ export function createEmails(database: Database) {
     /**
      * Returns the number of waiting e-mails, excluding held notices, with the age of the oldest one in seconds; the number of
      * those whose last attempt failed, and of those among them that couldn't be composed or whose last attempt ended without a
-     * result; and the number of permanent failures. Counts up to 10,000 e-mails.
+     * result; and the numbers of notices that a quota holds and of permanent failures. Counts up to 10,000 e-mails.
      */
     async backlog() {
       const isDue = sql`next_attempt_at IS NOT NULL`
@@ -365,14 +418,16 @@ export function createEmails(database: Database) {
           count(*) FILTER (WHERE ${isDue} AND last_error IS NOT NULL)::int AS retried,
           count(*) FILTER (WHERE ${isDue} AND CASE WHEN last_error IS NULL THEN attempts > 1
             ELSE starts_with(last_error, '${sql.text(notComposed)}') END)::int AS uncomposed,
+          count(*) FILTER (WHERE stage = 'held')::int AS held,
           count(*) FILTER (WHERE next_attempt_at IS NULL)::int AS failed
         FROM (SELECT stage, created_at, next_attempt_at, last_error, attempts FROM emails ORDER BY id LIMIT 10000) e`
       return (await first(database.read<Backlog>(count)))!
     },
-    /** Deletes e-mails that failed permanently, 7 days after their creation. */
+    /** Deletes e-mails that failed permanently, 7 days after their creation, and those that were sent. */
     async prune() {
       const createdAt = { [Op.lt]: fromNow(-keptDays * 86_400) }
       await table.destroy({ where: { nextAttemptAt: null, createdAt } })
+      await sentEmails.destroy({ where: { sentAt: createdAt } })
     },
   }
 }

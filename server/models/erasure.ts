@@ -81,6 +81,7 @@ export function createErasure(database: Database, counterKeys: CounterKeys) {
         counterKeys.emails('partner', String(id)),
         counterKeys.emails('partnerAddresses', String(id)),
         counterKeys.emails('exports', String(id)),
+        counterKeys.emails('issuedKeys', String(id)),
         ...recipient.map(of => counterKeys.emails('recipient', of)),
         ...(email === null ? [] : [counterKeys.emails('notices', `${id}\0${emailKey(email)}`)]),
       ],
@@ -127,6 +128,8 @@ export function createErasure(database: Database, counterKeys: CounterKeys) {
           sql`DELETE FROM emails WHERE parameters ->> 'userId' = ${String(id)}
             OR parameters ->> 'usernameKey' = ${usernameKey}`,
         ],
+        // After the queue: the sender moves e-mails from there.
+        ['sent_emails', sql`DELETE FROM sent_emails WHERE user_id = ${id}`],
         // Staged events before sealed ones, as sealing does.
         ['audit_staged', forgetIn(sql`audit_staged`)],
         ['audit_events', forgetIn(sql`audit_events`)],

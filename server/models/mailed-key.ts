@@ -20,8 +20,11 @@ import { type CounterKeys, countTries } from './attempt.js'
 import { relaxed } from './bucket.js'
 import type { DataKeys } from './data-key.js'
 
-/** Validity in seconds. Activation keys are valid for longer, because an organization passes them on. */
-export const validity = { recovery: 15 * 60, activation: 72 * 3600, email: 15 * 60 } as const
+/**
+ * Validity in seconds. Activation keys are valid for longer, because an organization passes them on; issued keys, which are handed
+ * over, as long as who issues them says, and at most for this.
+ */
+export const validity = { recovery: 15 * 60, activation: 72 * 3600, email: 15 * 60, issued: 168 * 3600 } as const
 
 /** Purpose of a mailed key. */
 export type Purpose = keyof typeof validity
@@ -38,7 +41,7 @@ export function newRecoveryKey(): string {
   return Array.from({ length: 8 }, () => alphabet[randomInt(alphabet.length)]).join('')
 }
 
-/** Returns a code in the form that is digested: it is valid only with tokens of this generation. */
+/** Returns a code, or an issued key, in the form that is digested: it ends with this token generation. */
 export function emailCode(typed: string, tokenGeneration: number): string {
   return `${typed} ${tokenGeneration}`
 }
@@ -56,9 +59,15 @@ const attributes = {
   formerExpiresAt: hasDefault(nullable(time)),
 }
 
+/** Who has an issued key, which ends with its token generation. */
+interface Holder {
+  readonly id: number
+  readonly tokenGeneration: number
+}
+
 /**
- * Keys sent by e-mail. Of each purpose, only the newest key of a user is valid, and for recovery also the one before, as e-mails
- * arrive in any order. When one is used, both end.
+ * Keys sent by e-mail, or issued. Of each purpose, only the newest key of a user is valid, and for recovery also the one before, as
+ * e-mails arrive in any order. When one is used, both end.
  */
 export type MailedKeys = ReturnType<typeof createMailedKeys>
 
@@ -86,11 +95,12 @@ export function createMailedKeys(
     organizationId: number | null,
     email: string | null,
     transaction?: Transaction,
+    seconds: number = validity[purpose],
   ): Promise<void> {
     const replace = sql('mailed-key-replace')`
       INSERT INTO mailed_keys AS m (user_id, purpose, key_digest, organization_id, email, expires_at)
       VALUES (${userId}, ${purpose}, ${digest(userId, purpose, key)}, ${organizationId}, ${email},
-        now() + make_interval(secs => ${validity[purpose]}))
+        now() + make_interval(secs => ${seconds}))
       ON CONFLICT (user_id, purpose) DO UPDATE SET key_digest = excluded.key_digest, email = excluded.email,
         organization_id = excluded.organization_id, expires_at = excluded.expires_at,
         former_digest = CASE m.purpose WHEN 'recovery' THEN m.key_digest END, former_expires_at = m.expires_at`
@@ -101,7 +111,7 @@ export function createMailedKeys(
     /** Stores a key, and replaces an earlier one: of recovery keys the one before the last. */
     replace: (
       userId: number,
-      purpose: Exclude<Purpose, 'email'>,
+      purpose: Exclude<Purpose, 'email' | 'issued'>,
       key: string,
       organizationId?: number,
       t?: Transaction,
@@ -109,6 +119,9 @@ export function createMailedKeys(
     /** Stores a code that confirms an e-mail address, and replaces an earlier one. */
     replaceEmail: (userId: number, code: string, email: string, t: Transaction) =>
       replace(userId, 'email', code, null, email, t),
+    /** Stores an issued key, and replaces an earlier one; it is valid for some seconds. Mailed keys stay. */
+    issue: ({ id, tokenGeneration }: Holder, key: string, seconds: number, t: Transaction) =>
+      replace(id, 'issued', emailCode(key, tokenGeneration), null, null, t, seconds),
     /**
      * Counts an attempt from a client address, and returns whether the key is a valid one with attempts left. Every attempt counts,
      * a successful one too, before the comparison, and against each valid key.
@@ -130,13 +143,19 @@ export function createMailedKeys(
     /** The keys of a user whose attempts count: the purpose of each, and the digest by which they do. */
     current(userId: number, transaction?: Transaction) {
       const current = sql`SELECT m.purpose, d.digest AS "keyDigest" FROM mailed_keys m, LATERAL (${validDigests}) d
-        WHERE m.user_id = ${userId} AND m.purpose IN ('recovery', 'email')`
+        WHERE m.user_id = ${userId} AND m.purpose IN ('recovery', 'issued', 'email')`
       return database.run<{ purpose: Purpose; keyDigest: Buffer }>(current, transaction)
     },
     /** Spends a recovery key. Of parallel calls, only one returns true. */
     async spend(userId: number, key: string, t: Transaction) {
       const spend = sql('mailed-key-spend')`
         DELETE FROM mailed_keys m WHERE ${valid(userId, 'recovery', key)} RETURNING 1`
+      return (await database.run(spend, t)).length > 0
+    },
+    /** The same of an issued key. */
+    async spendIssued({ id, tokenGeneration }: Holder, key: string, t: Transaction) {
+      const spend = sql('mailed-key-spend-issued')`
+        DELETE FROM mailed_keys m WHERE ${valid(id, 'issued', emailCode(key, tokenGeneration))} RETURNING 1`
       return (await database.run(spend, t)).length > 0
     },
     /** Spends a code, and returns the e-mail address that it confirms; undefined for a wrong code. */

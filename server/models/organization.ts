@@ -45,9 +45,11 @@ const details = Object.fromEntries(
   readonly [A in OrganizationAttribute]: Attribute<OrganizationValues[A], A extends RequiredAttribute ? false : true>
 }
 
-/** Attributes of an organization that the record of its users shows. The activation key is sealed. */
+/** Attributes of an organization that are read with its users. The activation key is sealed. */
 export const shownOfOrganization = {
   active: hasDefault(flag),
+  /** Whether its ROLE_INSTITUTION users may issue keys to its clients. */
+  mayIssueKeys: hasDefault(flag),
   ...details,
   keySealed: column('activation_key_sealed', bytes),
 }
@@ -60,7 +62,7 @@ const attributes = {
 }
 
 /** What can be set of an organization: by imports, also whether it is active. */
-export type OrganizationDetails = Partial<OrganizationValues & Pick<OrganizationRow, 'active'>>
+export type OrganizationDetails = Partial<OrganizationValues & Pick<OrganizationRow, 'active' | 'mayIssueKeys'>>
 
 /** A new organization. Only imports choose its id, among those that are reserved, and its key, by default a new one. */
 export interface NewOrganization extends OrganizationDetails, Partial<Pick<OrganizationRow, 'id'>> {

@@ -9,6 +9,7 @@ import { type AdministeredUserRow, selectAdministered } from './administered-use
 import type { DataKeys } from './data-key.js'
 import type { Place } from './organization.js'
 import { type NewUser, userAttributes, withNicknameKeys } from './user.js'
+import { guardedUser } from './user-state.js'
 
 /** A user that exists, perhaps deleted. */
 export interface BatchedUser extends AdministeredUserRow {
@@ -28,7 +29,15 @@ export interface Registration<Organization = Place> extends Omit<NewUser, 'organ
 }
 
 /** Attributes of a new user that its columns set. */
-const unset = ['id', 'emailProved', 'createdAt', 'deletedAt', 'suspended', 'suspendedBeforeDeletion', 'tokenGeneration']
+const unset = [
+  'id',
+  'emailProved',
+  'createdAt',
+  'deletedAt',
+  'suspended',
+  'suspendedBeforeDeletion',
+  'tokenGeneration',
+].concat('suspendedWithOrganization', 'desk')
 const added = Object.keys(userAttributes).filter(name => !unset.includes(name))
 const edited = [...profileFields.map(field => profile[field].attribute), 'nicknameKey', 'nicknameSkeleton']
 
@@ -112,13 +121,13 @@ export function createUserBatches(database: Database, dataKeys: DataKeys) {
     /** Returns the users with these ids or keys of usernames. */
     find: (ids: readonly number[], usernameKeys: readonly string[]) => find(ids, usernameKeys),
 
-    /** The same; locks the rows of those who aren't administrators until the end of the transaction. */
+    /** The same; locks the rows of those who aren't guarded until the end of the transaction. */
     async lock(ids: readonly number[], usernameKeys: readonly string[], t: Transaction): Promise<BatchedUser[]> {
       // Separate, because a statement that waits for a lock returns other columns as they were before. In the order of ids, so that
       // two transactions can't deadlock; administrators lock one another as callers.
       const query = sql(
         'user-batch-lock',
-      )`SELECT FROM users u WHERE ${anyOf(ids, usernameKeys)} AND role <> 'ROLE_ADMIN'
+      )`SELECT FROM users u WHERE ${anyOf(ids, usernameKeys)} AND NOT ${guardedUser.sql}
           ORDER BY id FOR NO KEY UPDATE`
       await database.run(query, t)
       return find(ids, usernameKeys, t)

@@ -64,10 +64,15 @@ interface OwnEvent {
   readonly reason?: string
   /** The service at which the user signed in, or whose tokens ended. */
   readonly service?: string
+  /** Username of the member of the user's organization who issued a key. */
+  readonly member?: string
 }
 
 const rows = (columns: string, from: string, order: string) =>
   `(SELECT coalesce(jsonb_agg(to_jsonb(t) ORDER BY ${order}), '[]') FROM (SELECT ${columns} FROM ${from}) t)`
+
+/** Whether a member of the user's organization issued a key, not an administrator. */
+const issuedByMember = sql`(action = 'user.issue-key' AND object IS NOT NULL)`
 
 /** The columns of an event of a user, by reader. */
 const eventColumns: Record<Reader, (id: number) => Query> = {
@@ -77,13 +82,14 @@ const eventColumns: Record<Reader, (id: number) => Query> = {
   // A sign-up has no actor, because the user had no id yet.
   owner: id => sql`at AS time, action, outcome <> 'ok' AS refused,
     CASE WHEN actor_id = ${id} OR action = 'user.sign-up' THEN 'you'
-      WHEN action = 'user.deactivate' THEN 'your organization'
+      WHEN action = 'user.deactivate' OR ${issuedByMember} THEN 'your organization'
       WHEN actor = 'user' OR actor LIKE 'cli:%' THEN 'an administrator'
       WHEN actor = 'service' THEN 'the system'
       WHEN actor LIKE 'service:%' THEN 'a service'
       ELSE 'an unknown client' END AS by,
     CASE WHEN action = 'session.end' THEN reason END AS reason,
     CASE WHEN action IN ('session.authorize', 'session.end') THEN substring(object FROM '^service:(.*)') END AS service,
+    CASE WHEN ${issuedByMember} THEN (SELECT username FROM users WHERE id = actor_id) END AS member,
     CASE WHEN actor_id = ${id} OR action = 'user.sign-up' THEN address END AS address`,
 }
 
@@ -91,7 +97,8 @@ const eventColumns: Record<Reader, (id: number) => Query> = {
 const placeOnly: Record<Reader, Query> = {
   administrator: sql`CASE WHEN id IS NULL THEN ARRAY['id', 'seq'] ELSE ARRAY['seq'] END`,
   owner: sql`(ARRAY['id', 'seq'] || CASE WHEN reason IS NULL THEN ARRAY['reason'] ELSE '{}' END
-    || CASE WHEN service IS NULL THEN ARRAY['service'] ELSE '{}' END)`,
+    || CASE WHEN service IS NULL THEN ARRAY['service'] ELSE '{}' END
+    || CASE WHEN member IS NULL THEN ARRAY['member'] ELSE '{}' END)`,
 }
 
 /** The maximum of a bigint, as an upper bound of ids and sequence numbers. */
@@ -140,7 +147,7 @@ const userColumns: Record<Reader, string> = {
   administrator: `to_jsonb(u) - ARRAY['password_hash', 'username_key', 'nickname_key', 'username_skeleton', 'nickname_skeleton',
     'recovery_from', 'recovery_kept']`,
   owner: `(SELECT to_jsonb(t) FROM (SELECT u.id, u.username, u.password_updated_at, u.email, u.email_proved, u.security_question,
-      u.terms_of_usage, u.role, u.active, u.suspended, u.organization_id, u.created_at, u.unactivated_seen_at, u.activated_at,
+      u.terms_of_usage, u.role, u.active, u.suspended, u.desk, u.organization_id, u.created_at, u.unactivated_seen_at, u.activated_at,
       ${profileFields.map(field => `u.${snakeCase(profile[field].attribute)}`).join(', ')}) t)`,
 }
 
@@ -201,6 +208,12 @@ const exportedTables: Readonly<Record<string, ExportedTable>> = {
     columns: 'id, kind, stage, locale, created_at, next_attempt_at',
     // Parameters can hold data of other people: the address that a caller gave, and the reason of an administrator.
     more: "parameters - 'actor' AS parameters, attempts, last_error",
+    order: 't.id',
+  },
+  sent_emails: {
+    from: 'sent_emails WHERE user_id = u.id',
+    columns: 'id, kind, created_at, sent_at',
+    more: 'attempts, answer',
     order: 't.id',
   },
 }

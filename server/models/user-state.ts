@@ -29,6 +29,15 @@ export const inactiveUser = stateOf({ active: false, suspended: false })
 /** A user that administers the registry. */
 export const administratorUser = stateOf({ role: 'ROLE_ADMIN', ...activeUser.where })
 
+/**
+ * A user whose credentials and sign-ins are guarded, because Administration is open to it: a ROLE_ADMIN, active or not, or a holder
+ * of desk.
+ */
+export const guardedUser = {
+  sql: sql`(u.role = 'ROLE_ADMIN' OR u.desk)`,
+  of: ({ role, desk }: { readonly role: string; readonly desk: boolean }) => role === 'ROLE_ADMIN' || desk,
+}
+
 /** A user whose provider key works as long as the keys of its organization do. */
 export const providerUser = stateOf({ role: 'ROLE_INSTITUTION', ...activeUser.where })
 

@@ -37,7 +37,7 @@ import type { MailedKeys, Purpose } from './mailed-key.js'
 import { createNameConflicts } from './name-conflicts.js'
 import { type Place, shownOfOrganization } from './organization.js'
 import { verifies } from './signing-key.js'
-import { presentUser } from './user-state.js'
+import { guardedUser, presentUser } from './user-state.js'
 
 /** Attributes of a profile. A day is written as yyyy-MM-dd, and read as dd/MM/yyyy. */
 const profile = Object.fromEntries(
@@ -61,6 +61,8 @@ const shown = {
   emailProved: hasDefault(flag),
   active: hasDefault(flag),
   suspended: hasDefault(flag),
+  /** Whether Administration opens to the user what it opens to holders of desk. */
+  desk: hasDefault(flag),
   tokenGeneration: hasDefault(integer),
   organizationId: hasDefault(nullable(integer)),
   /**
@@ -90,6 +92,8 @@ export const userAttributes = {
   /** When the user was deleted. A deleted user is suspended, and visible to administration only. */
   deletedAt: hasDefault(nullable(time)),
   suspendedBeforeDeletion: hasDefault(flag),
+  /** Whether it was suspended together with the other members of its organization. */
+  suspendedWithOrganization: hasDefault(flag),
   /**
    * Time of the last sign-in, or else of the sign-up, of an account that signed up and was never activated. Null for all
    * other accounts: those that were activated, and those that administrators, installations and imports created.
@@ -131,15 +135,15 @@ export const selectUsers = (more = sql``) => sql`SELECT ${columns}${more} FROM u
   LEFT JOIN organizations o ON o.id = u.organization_id
   LEFT JOIN provider_keys k ON k.user_id = u.id`
 
-/** Another column: whether a user is a ROLE_ADMIN with one-time codes. */
-export const enrolled = sql`, u.role = 'ROLE_ADMIN'
+/** Another column: whether a guarded user has one-time codes. */
+export const enrolled = sql`, ${guardedUser.sql}
   AND coalesce((SELECT c.secret_sealed IS NOT NULL FROM totp_secrets c WHERE c.user_id = u.id), false) AS enrolled`
 
 const [users, callers] = [selectUsers(), selectUsers(enrolled)]
 
 /** The user of a call. */
 export interface CallerRow extends User {
-  /** Whether the user is a ROLE_ADMIN with one-time codes. */
+  /** Whether the user is guarded, and has one-time codes. */
   readonly enrolled: boolean
 }
 
@@ -170,7 +174,7 @@ export function withNicknameKeys(details: Partial<ProfileValues>) {
 }
 
 /** Purposes of mailed keys that sign in to an account or change its e-mail address. */
-const accessPurposes: readonly Purpose[] = ['recovery', 'email']
+const accessPurposes: readonly Purpose[] = ['recovery', 'issued', 'email']
 
 /** All purposes: the above, and keys that activate the account in an organization. */
 const allPurposes: readonly Purpose[] = [...accessPurposes, 'activation']
@@ -347,13 +351,21 @@ export function createUsers(
     bareHashes: (limit: number) =>
       database.run<{ id: number; hash: string }>(sql`SELECT id, password_hash AS hash FROM users
         WHERE password_hash LIKE '$2%' AND ${sealsHashes} LIMIT ${limit}`),
-    /** Blocks the sign-in of a user, revokes every token and voids mailed activation keys. */
-    async suspend(id: number, transaction: Transaction) {
-      await revoke(id, { suspended: true }, allPurposes, transaction)
+    /**
+     * Blocks the sign-in of a user, alone or with the other members of its organization, revokes every token and voids mailed
+     * activation keys.
+     */
+    async suspend(id: number, transaction: Transaction, suspendedWithOrganization = false) {
+      await revoke(id, { suspended: true, suspendedWithOrganization }, allPurposes, transaction)
     },
     /** Ends a suspension. Tokens stay revoked. */
     async resume(id: number, transaction: Transaction) {
       await table.update({ suspended: false, ...restartExpiry() }, { where: { id }, transaction })
+    },
+    /** Gives a user desk, or takes it. Its issued key ends: holders get none. */
+    async setDesk(id: number, desk: boolean, transaction: Transaction) {
+      await table.update({ desk }, { where: { id }, transaction })
+      await mailedKeys.void(id, ['issued'], transaction)
     },
     /** Revokes every token. */
     async revokeTokens(id: number, transaction: Transaction) {

@@ -7,6 +7,7 @@ import type { Seals } from '../access/seals.js'
 import type { Models } from '../models/index.js'
 import type { Bearer } from '../models/refreshed-session.js'
 import type { User } from '../models/user.js'
+import { guardedUser } from '../models/user-state.js'
 import type { Outbox } from '../outbox/index.js'
 import type { Settings } from '../process/settings.js'
 import type { Call } from '../requests/call.js'
@@ -85,7 +86,7 @@ export function createGrants(
   const seconds = () => Math.floor(now() / 1000)
 
   /** Whether apps of a user may stay signed in. */
-  const mayStay = ({ role }: Pick<User, 'role'>) => role !== 'ROLE_ADMIN' && settings.strict !== 'on'
+  const mayStay = (user: Pick<User, 'role' | 'desk'>) => !guardedUser.of(user) && settings.strict !== 'on'
 
   /** Ends a line, if it goes on, and records why. The active owner of an app is notified of a copy. */
   async function end(grant: Grant, reason: 'COPIED' | 'REVOKED', call: Call, service?: string): Promise<void> {

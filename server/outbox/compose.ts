@@ -12,6 +12,7 @@ import type { Settings } from '../process/settings.js'
 import type { Locale } from '../requests/locale.js'
 import type { Limit } from '../requests/refusal.js'
 import { emailKey } from '../rules/names.js'
+import { readTelephone } from '../rules/telephone.js'
 import { createQuotas, hasByRight, type Quotas } from './quotas.js'
 import { type Composed, startSender } from './sender.js'
 import { createMailTransport } from './transport.js'
@@ -233,7 +234,9 @@ function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | '
     const user = await ownerOf(models, entry)
     const email = to ?? user?.email
     if (!user || !email) return 'unwanted'
-    return write(entry, [userId], email, entry.kind, { username: user.username, ...content }, user)
+    // A former address may be of another person: a telephone number isn't for it.
+    const username = to !== undefined && readTelephone(user.username) ? `…${user.username.slice(-2)}` : user.username
+    return write(entry, [userId], email, entry.kind, { username, ...content }, user)
   }
 
   async function makeAdministrationNotice(entry: ReadyEmail<'administration' | 'administered'>): Promise<Composed> {

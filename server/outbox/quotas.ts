@@ -72,6 +72,7 @@ export function createQuotas(
       partner: [[id]],
       partnerAddresses: [[id]],
       exports: [[id]],
+      issuedKeys: [[id]],
     } as const
     return Object.entries(of).map(([name, subjects]) => {
       const limit = name as keyof typeof of
@@ -108,6 +109,8 @@ export function createQuotas(
     partnerAddress: (userId: number, t?: Transaction) => take('partnerAddresses', [userId], t),
     /** An activation key to an organization. */
     organization: (organizationId: number, t?: Transaction) => take('organization', [organizationId], t),
+    /** A key that a user issues to a member of its organization. */
+    issuedKeys: (userId: number, t: Transaction) => take('issuedKeys', [userId], t),
     /** An export of an account by its user. */
     exports: (userId: number, t: Transaction) => take('exports', [userId], t),
   }

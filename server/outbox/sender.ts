@@ -10,7 +10,7 @@ import { isUnreachable } from '../database/failures.js'
 import { createBucket } from '../limits/bucket.js'
 import { emailRate } from '../limits/email-requests.js'
 import { type Email, type Emails, notComposed } from '../models/email.js'
-import { describe, type Mail, type MailTransport, refusesRecipient, within } from './transport.js'
+import { describe, type Mail, type MailTransport, refusesRecipient, shownAnswer, within } from './transport.js'
 
 /** An entry of the queue, as the sender needs it. */
 type ClaimedEmail = Pick<Email, 'id' | 'attempts' | 'priority' | 'age'> & { readonly kind: string }
@@ -42,11 +42,11 @@ const refusedAfter = 3600
 
 /** Starts the sender. `compose` runs at each attempt, and creates a new key each time. */
 export function startSender<L extends ClaimedEmail>(parts: {
-  readonly queue: Pick<Emails, 'done' | 'failed'> & {
+  readonly queue: Pick<Emails, 'done' | 'sent' | 'failed'> & {
     claim(...args: Parameters<Emails['claim']>): Promise<L | undefined>
   }
   readonly compose: (entry: L) => Promise<Composed>
-  readonly transport: Pick<MailTransport, 'close'> & { send(mail: Mail): Promise<unknown> }
+  readonly transport: Pick<MailTransport, 'close'> & { send(mail: Mail): Promise<string> }
   readonly log: { warn(fields: object, text: string): void; info(fields: object, text: string): void }
   /** Multiplies the rate. */
   readonly factor?: number
@@ -67,6 +67,7 @@ export function startSender<L extends ClaimedEmail>(parts: {
   async function deliver(entry: L): Promise<void> {
     const { id, kind, attempts, age } = entry
     let composed = false
+    let answer: string | undefined
     try {
       const mail = await compose(entry)
       composed = true
@@ -76,7 +77,7 @@ export function startSender<L extends ClaimedEmail>(parts: {
       } else if (mail !== 'unwanted') {
         // Several entries may have been claimed for one token.
         rateLimit.spend(1)
-        await within(attemptTimeout, transport.send(mail))
+        answer = await within(attemptTimeout, transport.send(mail))
         log.info({ entry: id, kind, attempts }, 'e-mail sent')
       }
     } catch (error) {
@@ -87,7 +88,7 @@ export function startSender<L extends ClaimedEmail>(parts: {
       log.warn({ entry: id, kind, attempts, reason, delay }, delay ? 'e-mail delayed' : 'e-mail failed permanently')
       return queue.failed(id, reason, delay)
     }
-    await queue.done(id)
+    await (answer === undefined ? queue.done(id) : queue.sent(id, shownAnswer(answer)))
   }
 
   async function fill(): Promise<void> {

@@ -204,6 +204,9 @@ export async function within<T>(seconds: number, task: Promise<T>): Promise<T> {
   return Promise.race([task, late]).finally(() => clearTimeout(timer))
 }
 
+/** The answer of a mail server as it is shown and kept, on one line. */
+export const shownAnswer = (answer: string) => answer.replace(/\p{C}+/gu, ' ').slice(0, 200)
+
 /**
  * Describes an error by its codes only: messages of mail servers and drivers may quote e-mails, addresses or passwords.
  */

@@ -17,8 +17,13 @@ const onUser = { ...byAdministrator, target: 'user' } as const
 const onOrganization = { ...byAdministrator, target: 'organization' } as const
 const onQuestion = { ...byAdministrator, target: 'question' } as const
 
+/** What is open to holders of desk, too. */
+const byDesk = { ...byAdministrator, desk: true } as const
+const onUserByDesk = { ...onUser, desk: true } as const
+
 /** Reads that are open to services, too. */
 const read = { ...byAdministrator, scopes: ['administration.read'] } as const
+const readByDesk = { ...read, desk: true } as const
 const organizationScopes = ['administration.read', 'organizations.write'] as const
 
 /** What limits the users that a service reads. */
@@ -26,6 +31,21 @@ const readsUsers = { limits: ['serviceReads'] } as const
 
 /** Seconds for what reads, or goes through, much of the database. */
 const long = 600
+
+/** What changes all members of an organization, in pages. */
+const onMembers = {
+  ...byAdministrator,
+  cost: 50,
+  reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND', 'CONFIRMATION_NEEDED'],
+  seconds: 60,
+} as const
+
+/** What gives desk, or takes it. */
+const onDesk = {
+  ...onUser,
+  signIn: 'recent',
+  reasons: ['STALE_ETAG', 'WRONG_STATE', 'JUSTIFICATION_NEEDED'],
+} as const
 
 /** The policies of `auth.v1.Administration`. */
 export const administrationPolicies = {
@@ -36,10 +56,10 @@ export const administrationPolicies = {
     audit: ['session.admin-login'],
     limits: ['account', 'failures', 'hashing'],
   },
-  getSession: { ...byAdministrator, scopes: organizationScopes },
-  enrollTotp: { ...byAdministrator, signIn: 'recent', reasons: ['WRONG_STATE'] },
+  getSession: { ...byDesk, scopes: organizationScopes },
+  enrollTotp: { ...byDesk, signIn: 'recent', reasons: ['WRONG_STATE'] },
   confirmTotp: {
-    ...byAdministrator,
+    ...byDesk,
     signIn: 'recent',
     reasons: ['WRONG_STATE', 'INVALID_ARGUMENT', 'STALE_ETAG'],
     audit: ['user.enroll-totp'],
@@ -50,9 +70,13 @@ export const administrationPolicies = {
     reasons: ['CONFIRMATION_NEEDED', 'JUSTIFICATION_NEEDED'],
     audit: ['user.remove-totp'],
   },
-  listUsers: { ...read, ...readsUsers, reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND', 'TOO_MANY_ATTEMPTS'] },
+  listUsers: {
+    ...readByDesk,
+    ...readsUsers,
+    reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND', 'TOO_MANY_ATTEMPTS'],
+  },
   getUser: {
-    ...onUser,
+    ...onUserByDesk,
     ...readsUsers,
     scopes: ['administration.read'],
     reasons: ['TOO_MANY_ATTEMPTS'],
@@ -73,30 +97,46 @@ export const administrationPolicies = {
     limits: ['hashing'],
   },
   updateUser: {
-    ...onUser,
+    ...onUserByDesk,
     signIn: 'recent for administrators',
     reasons: ['INVALID_SIGN_UP', 'STALE_ETAG', 'WRONG_STATE', 'JUSTIFICATION_NEEDED'],
     audit: ['user.edit', 'user.set-email'],
   },
   activateUser: {
-    ...onUser,
+    ...onUserByDesk,
     signIn: 'recent for administrators',
     reasons: ['RECORD_NOT_FOUND', 'STALE_ETAG', 'CONFIRMATION_NEEDED', 'WRONG_STATE', 'JUSTIFICATION_NEEDED'],
     audit: ['user.activate'],
   },
   suspendUser: {
-    ...onUser,
+    ...onUserByDesk,
     signIn: 'recent for administrators',
     reasons: ['STALE_ETAG', 'WRONG_STATE', 'LAST_ADMINISTRATOR', 'JUSTIFICATION_NEEDED'],
     audit: ['user.suspend'],
   },
   resumeUser: {
-    ...onUser,
+    ...onUserByDesk,
     signIn: 'recent for administrators',
     reasons: ['STALE_ETAG', 'WRONG_STATE', 'JUSTIFICATION_NEEDED'],
     audit: ['user.resume'],
   },
-  unlockUser: { ...onUser, signIn: 'recent for administrators', audit: ['user.unlock'] },
+  unlockUser: { ...onUserByDesk, signIn: 'recent for administrators', audit: ['user.unlock'] },
+  suspendUsers: { ...onMembers, audit: ['user.suspend'] },
+  resumeUsers: { ...onMembers, audit: ['user.resume'] },
+  issueKey: {
+    ...onUserByDesk,
+    reasons: ['WRONG_STATE', 'JUSTIFICATION_NEEDED'],
+    audit: ['user.issue-key'],
+  },
+  issueKeys: {
+    ...byDesk,
+    cost: 50,
+    reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND', 'JUSTIFICATION_NEEDED'],
+    audit: ['user.issue-key'],
+    seconds: 60,
+  },
+  grantDesk: { ...onDesk, audit: ['user.grant-desk'] },
+  revokeDesk: { ...onDesk, audit: ['user.revoke-desk'] },
   clearAnswers: {
     ...onUser,
     signIn: 'recent for administrators',
@@ -128,7 +168,7 @@ export const administrationPolicies = {
   },
   revokeTokens: { ...onUser, reasons: ['WRONG_STATE', 'JUSTIFICATION_NEEDED'], audit: ['user.revoke-tokens'] },
   sendRecoveryKey: {
-    ...onUser,
+    ...onUserByDesk,
     signIn: 'recent for administrators',
     reasons: ['WRONG_STATE', 'TOO_MANY_ATTEMPTS'],
     audit: ['user.send-key'],
@@ -160,11 +200,11 @@ export const administrationPolicies = {
     audit: ['user.erase'],
     seconds: long,
   },
-  explainUser: { ...onUser, ...readsUsers, scopes: ['administration.read'], reasons: ['TOO_MANY_ATTEMPTS'] },
-  listLockouts: { ...read, reasons: ['INVALID_ARGUMENT'] },
+  explainUser: { ...onUserByDesk, ...readsUsers, scopes: ['administration.read'], reasons: ['TOO_MANY_ATTEMPTS'] },
+  listLockouts: { ...readByDesk, reasons: ['INVALID_ARGUMENT'] },
   exportUser: { ...onUser, audit: ['user.export'], seconds: long },
-  listOrganizations: { ...byAdministrator, scopes: organizationScopes, reasons: ['INVALID_ARGUMENT'] },
-  getOrganization: { ...onOrganization, scopes: organizationScopes, audit: ['organization.show-key'] },
+  listOrganizations: { ...byDesk, scopes: organizationScopes, reasons: ['INVALID_ARGUMENT'] },
+  getOrganization: { ...onOrganization, desk: true, scopes: organizationScopes, audit: ['organization.show-key'] },
   createOrganization: {
     ...byAdministrator,
     scopes: ['organizations.write'],
@@ -247,21 +287,21 @@ export const administrationPolicies = {
     reasons: ['INVALID_ARGUMENT', 'CONFIRMATION_NEEDED'],
     audit: ['registry.set-issuer'],
   },
-  listEmails: { ...read, reasons: ['INVALID_ARGUMENT'] },
-  getEmail: { ...read, reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'] },
+  listEmails: { ...readByDesk, reasons: ['INVALID_ARGUMENT', 'USER_NOT_FOUND'] },
+  getEmail: { ...readByDesk, reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'] },
   retryEmail: { ...byAdministrator, reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'], audit: ['email.retry'] },
   retryFailedEmails: { ...byAdministrator, audit: ['email.retry'] },
   discardEmail: { ...byAdministrator, reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'], audit: ['email.discard'] },
   sendTestEmail: { ...byAdministrator, seconds: 30, reasons: ['INVALID_ARGUMENT'], audit: ['email.test'] },
   startImport: {
-    ...byAdministrator,
+    ...byDesk,
     signIn: 'recent',
     reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND', 'WRONG_STATE', 'JUSTIFICATION_NEEDED'],
     audit: ['import.start'],
     seconds: long,
   },
   importBatch: {
-    ...byAdministrator,
+    ...byDesk,
     cost: 50,
     reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND', 'WRONG_STATE'],
     audit: ['organization.import', 'user.import', 'user.set-organization', 'user.set-password'],
@@ -269,18 +309,18 @@ export const administrationPolicies = {
     seconds: long,
   },
   finishImport: {
-    ...byAdministrator,
+    ...byDesk,
     reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND', 'WRONG_STATE'],
     audit: ['organization.import', 'user.import', 'user.set-organization', 'user.set-password'],
     seconds: long,
   },
   abortImport: {
-    ...byAdministrator,
+    ...byDesk,
     reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'],
     audit: ['import.abort'],
   },
-  getImport: { ...read, reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'] },
-  listImports: { ...read, reasons: ['INVALID_ARGUMENT'] },
+  getImport: { ...readByDesk, reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND'] },
+  listImports: { ...readByDesk, reasons: ['INVALID_ARGUMENT'] },
   getUserSecrets: {
     ...byAdministrator,
     signIn: 'recent',

@@ -61,6 +61,8 @@ export const quotaLimits = {
   partnerAddresses: [{ max: 10, seconds: hour }],
   /** Activation keys to one organization: 60 an hour. */
   organization: [{ max: 60, seconds: hour }],
+  /** Keys that a user issues to members of its organization: 40 a day. */
+  issuedKeys: [{ max: 40, seconds: day }],
   /** Exports of an account by its user: 5 a day. */
   exports: [{ max: 5, seconds: day }],
 } as const satisfies Partial<Record<Limit, readonly { max: number; seconds: number }[]>>

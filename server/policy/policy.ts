@@ -111,6 +111,8 @@ export interface AdministrationPolicy<Target extends AdministeredKind = Administ
    * enrolled; or the latter when the user it concerns is a ROLE_ADMIN before or after it.
    */
   readonly signIn: 'session' | 'recent' | 'recent for administrators'
+  /** Set where it is open to holders of desk, on users who aren't guarded themselves. */
+  readonly desk?: true
   /** What the request refers to in the field of this name, which is found before the RPC runs, or the whole registry. */
   readonly target: Target
   /**

@@ -195,6 +195,17 @@ export const usersPolicies = {
     limits: [],
     http: { method: 'POST', path: '/users/me/members/deactivate', revisions: [] },
   },
+  issueMemberKey: {
+    cost: 1.5,
+    caller: 'user',
+    target: 'username',
+    institution: 'clients of its organization',
+    restricted: [],
+    reasons: ['MISSING_PARAMETER', 'INVALID_CREDENTIALS', 'TOO_MANY_ATTEMPTS', 'USER_NOT_FOUND', 'WRONG_STATE'],
+    audit: ['user.issue-key'],
+    limits: ['account', 'failures', 'hashing', 'issuedKeys'],
+    http: { method: 'POST', path: '/users/me/members/recoverykey', revisions: [] },
+  },
   sendAdminKeyByEmailPartner: {
     ...ownRecord,
     cost: 1.5,

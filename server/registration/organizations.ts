@@ -84,6 +84,7 @@ export function createOrganizationRegistrar(deps: {
 const settable: readonly (readonly [field: string, attribute: keyof OrganizationDetails])[] = [
   ...organizationFields.map(({ field, attribute }) => [field, attribute] as const),
   ['active', 'active'],
+  ['may_issue_keys', 'mayIssueKeys'],
 ]
 
 /** Returns the names of the given details that differ from an organization’s. */

@@ -5,6 +5,7 @@ import type { Emails, NotifiedChange } from '../models/email.js'
 import type { Organizations } from '../models/organization.js'
 import type { User, Users } from '../models/user.js'
 import type { Registration, UserBatches } from '../models/user-batch.js'
+import { guardedUser } from '../models/user-state.js'
 import { accepted, Refusal } from '../requests/refusal.js'
 import { formatDay } from '../rules/dates.js'
 import { attributesOf, type ProfileField, type ProfileValues, profile } from '../rules/profile.js'
@@ -54,7 +55,7 @@ export function createRegistrar(deps: {
   const { users, userBatches, organizations, emails } = deps
   async function applyTo(change: UserChange & Placed, { notice, id: byId }: By, t: Transaction): Promise<void> {
     const { user, username, email, organizationId, activate = false, passwordHash } = change
-    const { id, role } = user
+    const { id } = user
     // All notices go to the address of before.
     const by = email !== undefined && user.email !== null ? { ...notice, to: user.email } : notice
     // The address comes first: the sender holds an e-mail, which this discards, while it waits for a user with another name.
@@ -64,8 +65,8 @@ export function createRegistrar(deps: {
     if (username !== undefined) await users.rename(id, username, by, t)
     if (moves(change)) await users.setOrganization(user, organizationId!, by, t)
     if (activate) await users.activate(user, organizationId ?? null, t, byId)
-    // administration/security-notices.ts notifies an administrator.
-    if (role === 'ROLE_ADMIN') return
+    // administration/security-notices.ts notifies a guarded user.
+    if (guardedUser.of(user)) return
     if (activate && !user.active) await emails.notify('account-activated', user, by, t)
     if (passwordHash !== undefined) await emails.notify('password-changed', user, by, t)
   }

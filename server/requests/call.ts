@@ -4,7 +4,9 @@
  * fields (required-fields.ts), deadlines (deadline.ts, grpc-timeout.ts) and update masks (update-mask.ts).
  */
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import { isOneLine } from '../rules/names.js'
 import type { ScopeName } from '../rules/scopes.js'
+import { tooLong } from '../rules/sizes.js'
 import { type FieldViolation, refuse } from './refusal.js'
 
 /**
@@ -65,6 +67,8 @@ export interface IncomingCall extends Call {
   readonly inputCost?: number
   /** Shortened to the time in the RPC's policy. */
   deadline: number
+  /** The reason that an administrator gives for it, in the metadata `x-reason`, percent-encoded. */
+  readonly reason?: string | undefined
   /** Value of the `authorization` header or metadata, as sent. */
   readonly authorization: string | undefined
   /**
@@ -97,6 +101,16 @@ export interface LocalAdministrator {
 export function readMalformedFields(header: string | undefined): FieldViolation[] {
   if (!header) return []
   return Array.from(new URLSearchParams(header), ([field, message]) => ({ field, reason: 'MALFORMED', message }))
+}
+
+/** Reads the reason of a call: text of one line, percent-encoded. Undefined without one, or for anything else. */
+export function readReason(header: string | undefined): string | undefined {
+  try {
+    const text = decodeURIComponent(header ?? '').trim()
+    return text !== '' && isOneLine(text) && !tooLong(text, 'text') ? text : undefined
+  } catch {
+    return undefined
+  }
 }
 
 /** Reads the header in which a gateway names the secrets that were in the query of the URL. Returns at most 100. */

@@ -31,6 +31,7 @@ export const limitMeanings = {
   serviceKeys: 'unknown keys of services from a client address',
   serviceReads: 'users that a service reads',
   exports: 'exports of an account',
+  issuedKeys: 'keys that a user issues to members of its organization',
   watchers: 'calls of a service that wait for changes',
 } as const
 

@@ -72,7 +72,10 @@ const rules = {
     imported: true,
     check: day => (day < `${firstYear}` ? fault('OUT_OF_RANGE', `Give a day after ${firstYear - 1}.`) : undefined),
   },
-} as const satisfies Record<Exclude<keyof OrganizationForm, '$typeName' | '$unknown'> | 'creationDate', FieldRule>
+} as const satisfies Record<
+  Exclude<keyof OrganizationForm, '$typeName' | '$unknown' | 'mayIssueKeys'> | 'creationDate',
+  FieldRule
+>
 
 type Rules = typeof rules
 

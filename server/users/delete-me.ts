@@ -3,6 +3,7 @@ import type { Access } from '../access/index.js'
 import { checkPasswordAge } from '../access/password-age.js'
 import type { UsersRpcs } from '../calls/context.js'
 import type { Models } from '../models/index.js'
+import { guardedUser } from '../models/user-state.js'
 import type { Outbox } from '../outbox/index.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
@@ -16,7 +17,7 @@ import { tooLong } from '../rules/sizes.js'
 export function deleteMe({ users }: Models, { signIns, now }: Access, { notifyOwner }: Outbox): UsersRpcs['deleteMe'] {
   return async (request, { call, caller: { user }, transact }) => {
     const { password } = required({ password: request.password })
-    if (user.role === 'ROLE_ADMIN') refuse(Reason.WRONG_STATE, { text: advise('delete administrator') })
+    if (guardedUser.of(user)) refuse(Reason.WRONG_STATE, { text: advise('delete administrator') })
     if (tooLong(password, 'password')) refuse(Reason.INVALID_CREDENTIALS)
     checkPasswordAge(user, now(), 'The account can be deleted')
 

@@ -40,7 +40,7 @@ export function createUsersRpcs(parts: Parts): Omit<UsersRpcs, 'createRefreshTok
     activate: activate(registry, limits, settings),
     sendAdminKeyByEmailPartner: sendAdminKeyByEmailPartner(registry, limits, outbox),
     rotateProviderKey: rotateProviderKey(registry, outbox),
-    ...memberRpcs(registry, outbox, openPage),
+    ...memberRpcs(registry, access, outbox, openPage),
     ...existsRpcs(registry, limits),
   }
 }

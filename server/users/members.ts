@@ -1,11 +1,19 @@
 // What an active ROLE_INSTITUTION sees and changes of the members of its organization.
 
-import { timestampFromDate } from '@bufbuild/protobuf/wkt'
+import { timestampFromDate, timestampFromMs } from '@bufbuild/protobuf/wkt'
+import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { Users as UsersService } from '../../proto/gen/auth/v1/users_pb.js'
+import type { Access } from '../access/index.js'
+import { checkPasswordAge } from '../access/password-age.js'
 import type { UsersRpcs } from '../calls/context.js'
+import { tooManyAttempts } from '../limits/rate-limits.js'
 import type { Models } from '../models/index.js'
+import { newRecoveryKey } from '../models/mailed-key.js'
+import type { User } from '../models/user.js'
+import { activeUser, guardedUser } from '../models/user-state.js'
 import type { Outbox } from '../outbox/index.js'
 import type { OpenPage } from '../requests/paging.js'
+import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { checkText } from '../requests/texts.js'
 import { toUserRecord } from './user-record.js'
@@ -13,10 +21,30 @@ import { toUserRecord } from './user-record.js'
 /** Default and maximum number of members of a page. */
 const sizes = { usual: 50, max: 500 }
 
+/** Seconds that a key is valid which a member of an organization issues. */
+const keyLife = 86_400
+
+/** Refuses with WRONG_STATE unless the users of an organization may issue keys. */
+function checkMayIssue({ organizationMayIssueKeys }: Pick<User, 'organizationMayIssueKeys'>): void {
+  if (!organizationMayIssueKeys)
+    refuse(Reason.WRONG_STATE, {
+      text: 'Your organization may not issue keys: ask the administrators of this registry.',
+    })
+}
+
+/** Refuses with WRONG_STATE a user who can't use an issued key, or can have one mailed. */
+function checkNeedsKey(user: User): void {
+  if (guardedUser.of(user) || !activeUser.of(user))
+    refuse(Reason.WRONG_STATE, { text: 'This user isn’t active, or only administrators issue keys to it.' })
+  if (user.emailProved)
+    refuse(Reason.WRONG_STATE, { text: 'This user has an e-mail address: a key is mailed there on request.' })
+}
+
 /** The RPCs of members. */
 export function memberRpcs(
-  { administeredUsers, users, dataKeys }: Models,
-  { notifyOwner }: Outbox,
+  { administeredUsers, users, mailedKeys, dataKeys }: Models,
+  { signIns, now }: Access,
+  { notifyOwner, quotas }: Outbox,
   openPage: OpenPage,
 ) {
   /** Usernames by id of those users that are members of the organization. */
@@ -76,6 +104,29 @@ export function memberRpcs(
           await record({ action: 'user.deactivate', subject_id: id, object: `organization:${organizationId}` })
         })
         return {}
+      },
+    },
+
+    /** Issues a key to an active client of the caller's organization without a proved e-mail address. */
+    issueMemberKey: {
+      check({ username, password }) {
+        required({ username, password })
+      },
+      async handle({ password = '' }, { call, caller: { user }, transact }) {
+        checkMayIssue(user)
+        checkPasswordAge(user, now(), 'A key can be issued')
+        await signIns.prove('user.issue-key', password, user, call)
+        const key = newRecoveryKey()
+        await transact(async ({ t, record, target }) => {
+          const { id, organizationId } = target
+          checkMayIssue(target)
+          checkNeedsKey(target)
+          const wait = await quotas.issuedKeys(user.id, t)
+          if (wait > 0) throw tooManyAttempts(wait, 'issuedKeys')
+          await mailedKeys.issue(target, key, keyLife, t)
+          await record({ action: 'user.issue-key', subject_id: id, object: `organization:${organizationId}` })
+        })
+        return { key, expireTime: timestampFromMs(now() + keyLife * 1000) }
       },
     },
   } satisfies Partial<UsersRpcs>

@@ -47,15 +47,27 @@ const refreshTokens = {
   tool: 'ExchangeToken, with the refresh token of a tool (OpenID Connect)',
 } as const
 
-export type Credential = keyof typeof credentials | keyof typeof refreshTokens
+/** An issued key of the same account. Its cells are those of `recovery`, a mailed key, unless `besides` has others. */
+const issuedKeys = { issued: 'LoginByUsernameAndKey, with an issued key' } as const
 
-/** Where a refresh token isn't as a session by password, whose tokens are signed by another key. */
-const besides: Record<keyof typeof refreshTokens, Readonly<Record<string, Cell>>> = {
+export type Credential = keyof typeof credentials | keyof typeof refreshTokens | keyof typeof issuedKeys
+
+/** Where a refresh token isn't as a session by password, whose tokens are signed by another key; or an issued key as a mailed one. */
+const besides: Record<keyof typeof refreshTokens | keyof typeof issuedKeys, Readonly<Record<string, Cell>>> = {
+  issued: {
+    // The mailed key is spent. It proves the address once more, which ends nothing.
+    'recovered by mailed key, all set by the owner': 'stays',
+    'codes enrolled': 'p',
+    'codes removed': 'p',
+    'desk granted': 'ends',
+    'desk granted and revoked': 'ends',
+  },
   app: {
     'signing key retired': 'stays',
     'sealing key retired': 'ends',
     'codes enrolled': 'l',
     'codes removed': 'l',
+    'desk granted': 'ends',
   },
   tool: {
     'signing key retired': 'stays',
@@ -73,6 +85,7 @@ export const waysOf: Partial<Record<Credential, string>> = {
   answers: 'recover by answers',
   waiting: 'recover by answers',
   recovery: 'recover by e-mail',
+  issued: 'recover by e-mail',
   email: 'confirm an e-mail address',
   pwd: 'use a token',
   kba: 'use a token',
@@ -106,6 +119,8 @@ export const notes: Readonly<Record<string, readonly [refusal: string, constrain
   j: ['WRONG_STATE', 'only an active ROLE_INSTITUTION has a provider key'],
   l: ['ACCESS_DENIED', 'no app of a ROLE_ADMIN has refresh tokens'],
   n: ['CODE_NEEDED', 'a ROLE_ADMIN with one-time codes needs one at the page'],
+  o: ['WRONG_STATE', 'only an active user who isn’t an administrator gets desk'],
+  p: ['WRONG_STATE', 'no administrator has an issued key'],
   m: ['proved', 'a session by mailed key has proved the address'],
   k: ['INVALID_SIGN_UP', 'an import changes on existing users what opens access only as its permission lists'],
 }
@@ -157,6 +172,10 @@ deleted at Administration                           ends     ends    ends    end
 deleted and undeleted                               stays    stays   ends    ends     ends  ends  ends  ends  ends   stays    stays        ends   stays   ends    stays  ends
 erased                                              ends     ends    ends    ends     ends  ends  ends  ends  ends   ends     stays        ends   stays   ends    ends   ends
 
+# Desk
+desk granted                                        stays    stays   stays   stays    stays stays stays stays stays  stays    stays        (o)    stays   (o)     (o)    (o)
+desk granted and revoked                            stays    stays   stays   stays    stays stays stays stays stays  stays    stays        (o)    stays   (o)     (o)    (o)
+
 # Activation
 newcomer activated                                  stays    stays   stays   stays    stays stays stays stays stays  stays    stays        ends   stays   stays   stays  stays
 
@@ -204,7 +223,12 @@ export function readTakingAway(text = takingAway): ReadonlyMap<string, ReadonlyM
     const isCell = (cell: string) => cell === 'ends' || cell === 'stays' || notes[cell] !== undefined
     if (cells.length !== columns.length || !cells.every(isCell)) throw new Error(`not a row: ${event} ${words}`)
     const row = new Map<Credential, Cell>(columns.map((credential, index) => [credential, cells[index]!]))
-    for (const token of ['app', 'tool'] as const) row.set(token, besides[token][event] ?? row.get('pwd')!)
+    for (const [token, as] of [
+      ['app', 'pwd'],
+      ['tool', 'pwd'],
+      ['issued', 'recovery'],
+    ] as const)
+      row.set(token, besides[token][event] ?? row.get(as)!)
     return [event, row] as const
   })
   if (new Set(rows.map(([event]) => event)).size !== rows.length) throw new Error('a row twice')

@@ -268,6 +268,10 @@ async function collectSecrets(at: Installation, holding: Holding): Promise<void>
   secrets.mailed = await keyIn(organization.email)
   secrets.session = await signIn(at, administrator)
   await beginRefreshTokens(at, holding)
+  const issued = (await at.administer()).issueKey({ user: account.username })
+  const refusedKey = await reasonOf(issued)
+  if (refusedKey === 'none') secrets.issued = (await issued).key
+  else missing.issued = refusedKey
 }
 
 /** The refresh tokens of an app and of a tool, by a session of the account at the registry. */
@@ -341,6 +345,7 @@ async function useAll(at: Installation, holding: Holding): Promise<Partial<Recor
     code: await needsCode(at, enrolled),
     password: await opens(enter(at, account, password)),
     answers: await opens(enterByAnswers(service, username, answers.first, { questions: questions.slice(0, 2) })),
+    issued: await opens(enterByKey(service, username, secrets.issued ?? '')),
     recovery: await recovers(at, holding),
   }
   found.fresh = await me(newcomer.fresh)
@@ -595,6 +600,12 @@ const events: Readonly<Record<string, Event>> = {
     (api, person) => api.undeleteUser({ user: `#${person.id}` }),
   ),
   erased: administer((api, person) => api.eraseUser({ user: user(person), confirm: user(person) })),
+
+  'desk granted': administer((api, person) => api.grantDesk({ user: user(person) })),
+  'desk granted and revoked': administer(
+    (api, person) => api.grantDesk({ user: user(person) }),
+    (api, person) => api.revokeDesk({ user: user(person) }),
+  ),
 
   'newcomer activated': {
     async once(at, { newcomer, organization }) {

@@ -1,7 +1,7 @@
 /** Each state of a user at each way in: what is closed answers as a wrong proof does. */
 import test from 'ava'
 import { openAdministration, openSignedIn, reasonOf } from '../_helpers/administration.js'
-import { enterByAnswers, saveAnswer } from '../_helpers/recovery.js'
+import { enterByAnswers, enterByKey, saveAnswer } from '../_helpers/recovery.js'
 import { password, signUpForm, startTestService, teardownOfFile } from '../_helpers/service.js'
 
 const hooks = teardownOfFile()
@@ -13,6 +13,7 @@ way                        active               not activated        suspended  
 sign-up, repeated          422                  200                  422                  422                  200
 password                   200                  200                  404                  404                  404
 answers                    200                  200                  422                  404                  404
+issued key                 200                  200                  422                  422                  422
 token                      200                  200                  500                  500                  500
 refresh                    200                  200                  500                  500                  500
 password at Administration OK                   INVALID_CREDENTIALS  INVALID_CREDENTIALS  INVALID_CREDENTIALS  INVALID_CREDENTIALS
@@ -28,6 +29,8 @@ test('a state of a user closes the ways in that it must, with the answer to a wr
     suspended: user => api.suspendUser({ user }),
     deleted: user => api.deleteUser({ user }),
   }
+  const holderOf = (username: string) =>
+    service.registry.administeredUsers.find({ usernameKey: username.toLowerCase() })
   const signUp = async (form: ReturnType<typeof signUpForm>) => service.request('POST', '/users/signup', { body: form })
 
   /** A user in a state, with answers, and its token from before. */
@@ -49,6 +52,17 @@ test('a state of a user closes the ways in that it must, with the answer to a wr
       return (await service.request('POST', '/users/login', { query: { username, password } })).status
     },
     answers: async state => (await enterByAnswers(service, (await userIn(state)).form.username, 'azul')).status,
+    async 'issued key'(state) {
+      // Issued before the user comes into the state, which must close the way by itself.
+      const { form } = await userIn(state)
+      const { id = 0, tokenGeneration = 0 } = (await holderOf(form.username)) ?? {}
+      const key = 'ABCD2345'
+      if (id)
+        await service.registry.database.transact(t =>
+          service.registry.mailedKeys.issue({ id, tokenGeneration }, key, 60, t),
+        )
+      return (await enterByKey(service, form.username, key)).status
+    },
     token: async state => (await service.request('GET', '/users/me', { token: (await userIn(state)).token })).status,
     refresh: async state =>
       (await service.request('GET', '/users/refresh', { token: (await userIn(state)).token })).status,

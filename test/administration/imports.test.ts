@@ -1105,3 +1105,23 @@ test('ids are reserved only once each creation that has drawn one has ended', as
   t.is(created, 1)
   t.deepEqual(problems(rejected), ['0 WRONG_STATE id'])
 })
+
+test('a row whose password stays because its user exists says so, and names what changes it', async t => {
+  const form = newUser({ password })
+  await importUsers([{ form }])
+  const unchanged = { form: { username: form.username, password: 'outra senha do brejo' } }
+  const moved = { form: { ...unchanged.form, city: 'Assis' } }
+  for (const [row, options, counts] of [
+    [unchanged, { dryRun: true }, { unchanged: 1 }],
+    [unchanged, {}, { unchanged: 1 }],
+    [moved, {}, { updated: 1 }],
+  ] as const) {
+    const { answer } = await importUsers([row], options)
+    t.like(answer, { ...counts, notes: { length: 1, 0: { row: 0 } } })
+    const { field, message } = answer.notes[0]!.problems[0]!
+    t.is(field, 'password')
+    t.true(message.includes('--change-accounts password'), message)
+  }
+  const { answer } = await importUsers([unchanged], { changeAccounts: ['password'] })
+  t.like(answer, { updated: 1, notes: { length: 0 } })
+})

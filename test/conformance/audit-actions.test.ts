@@ -28,8 +28,8 @@ async function count(url: string, action: string): Promise<number> {
 const unseen = {
   users: `username_key,username_skeleton,nickname_key,nickname_skeleton,password_hash,password_updated_at,email, email_proved,
     suspended_before_deletion,activated_at,activated_by,token_generation,created_at,unactivated_seen_at,
-    recovery_from,recovery_kept`,
-  organizations: 'name_key,activation_key_digest,activation_key_sealed',
+    recovery_from,recovery_kept,desk,suspended_with_organization`,
+  organizations: 'name_key,activation_key_digest,activation_key_sealed,may_issue_keys',
 }
 
 /** SQL condition: the part of a row that services see changes. */
@@ -216,6 +216,9 @@ test('every operation leaves an event of its action, marked with what it changes
       const { token } = await service.signUp('ROLE_CLIENT', answers)
       await api.clearAnswers({ user: `#${idOf(token)}` })
     },
+    'user.issue-key': () => api.issueKey({ user }),
+    'user.grant-desk': () => api.grantDesk({ user: provider.nickname }),
+    'user.revoke-desk': () => api.revokeDesk({ user: provider.nickname }),
     'user.set-password': () => api.setPassword({ user, password }),
     'user.set-role': () => api.setRole({ user, role: 'ROLE_INSTITUTION' }),
     'user.set-organization': () => api.setOrganization({ user, organization: `#${partner.id}` }),

@@ -38,56 +38,59 @@ export const publicColumns = {
   suspended: ['suspended, own', 'suspended, other'],
   // A session of Administration, at the public services.
   administration: ['administration'],
+  // A ROLE_CLIENT who holds desk: by password, by answers, with one-time codes enrolled; and as another's target.
+  desk: ['desk, own', 'desk by answers, own', 'desk enrolled, own', 'password, desk'],
 } as const
 
 /** `auth.v1.Users`, `auth.v1.ForgotPasswords`, `auth.v1.OpenId` and `auth.v1.Changes`. */
 export const publicMatrix = `
-                       none inactive client institution services password key answers enrolled suspended administration
-signUp                    + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-activate                  - +--      +-     +--         -------  +++      +-  --      --       !!        !
-login                     + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-getMe                     - +..      +.     +..         -------  +..      +.  +.      +.       !.        !
-updateMe                  - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
-refresh                   - +..      +.     +..         -------  +..      +.  -.      +.       !.        !
-createRefreshToken        - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
-getUser                   - +--      +-     ++-         +------  +++      +-  +-      +-       !!        !
-batchGetUsers             - -..      -.     -..         +------  -..      -.  -.      -.       !.        !
-listUsers                 - -..      -.     -..         +------  -..      -.  -.      -.       !.        !
-setEmail                  - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
-confirmEmail              - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
-setUsername               - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
-sendAdminKeyByEmailPartner - +--     --     +--         -------  +++      --  --      --       !!        !
-rotateProviderKey         - +..      -.     +..         -------  -..      -.  -.      -.       !.        !
-listMembers               - -..      -.     +..         -------  -..      -.  -.      -.       !.        !
-existsByUsername          + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-existsByNickname          + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-verifyToken               + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-introspect                - -..      -.     -..         -+-----  -..      -.  -.      -.       !.        !
-getServerMetadata         + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-getKeys                   + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-findAllForgotPasswordQuestions + +.. +.     +..         +++++++  +..      +.  +.      +.       +.        +
-loginByUsernameAndAnswers + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-loginByUsernameAndKey     + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-passwordUpdateByUsername  - +--      +-     +--         -------  ++-      +-  --      --       !!        !
-saveForgotPasswordQuestionsUsersAnswers - +-- +- +--     -------  ++-      +-  --      --       !!        !
-sendKeyByEmail            + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-deleteMe                  - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
-deleteMyAnswers           - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
-exportMe                  - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
-listMyEvents              - +..      +.     +..         -------  +..      +.  -.      -.       !.        !
-deactivateMember          - ---      --     +++         -------  ---      --  --      --       !!        !
-poll                      - -..      -.     -..         --+---+  -..      -.  -.      -.       !.        !
-checkOrigin               + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-checkAuthorization        + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-authorize                 - +..      +.     +..         -------  +..      +.  -.      +.       !.        !
-exchangeToken             + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-revokeToken               + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-getUserInfo               + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-checkSignOut              + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-signOut                   - +..      +.     +..         -------  +..      +.  +.      +.       !.        !
-getProviderMetadata       + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-getIdTokenKeys            + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +
-revokeMyTokens            - +..      +.     +..         -------  +..      +.  -.      +.       !.        !
+                       none inactive client institution services password key answers enrolled suspended administration desk
+signUp                    + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+activate                  - +--      +-     +--         -------  +++      +-  --      --       !!        !     +--+
+login                     + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+getMe                     - +..      +.     +..         -------  +..      +.  +.      +.       !.        !     +++.
+updateMe                  - +..      +.     +..         -------  +..      +.  -.      -.       !.        !     +--.
+refresh                   - +..      +.     +..         -------  +..      +.  -.      +.       !.        !     +-+.
+createRefreshToken        - +..      +.     +..         -------  +..      +.  -.      -.       !.        !     +--.
+getUser                   - +--      +-     ++-         +------  +++      +-  +-      +-       !!        !     ++++
+batchGetUsers             - -..      -.     -..         +------  -..      -.  -.      -.       !.        !     ---.
+listUsers                 - -..      -.     -..         +------  -..      -.  -.      -.       !.        !     ---.
+setEmail                  - +..      +.     +..         -------  +..      +.  -.      -.       !.        !     +--.
+confirmEmail              - +..      +.     +..         -------  +..      +.  -.      -.       !.        !     +--.
+setUsername               - +..      +.     +..         -------  +..      +.  -.      -.       !.        !     +--.
+sendAdminKeyByEmailPartner - +--     --     +--         -------  +++      --  --      --       !!        !     ---+
+rotateProviderKey         - +..      -.     +..         -------  -..      -.  -.      -.       !.        !     ---.
+listMembers               - -..      -.     +..         -------  -..      -.  -.      -.       !.        !     ---.
+existsByUsername          + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+existsByNickname          + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+verifyToken               + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+introspect                - -..      -.     -..         -+-----  -..      -.  -.      -.       !.        !     ---.
+getServerMetadata         + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+getKeys                   + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+findAllForgotPasswordQuestions + +.. +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+loginByUsernameAndAnswers + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+loginByUsernameAndKey     + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+passwordUpdateByUsername  - +--      +-     +--         -------  ++-      +-  --      --       !!        !     +---
+saveForgotPasswordQuestionsUsersAnswers - +-- +- +--     -------  ++-      +-  --      --       !!        !     +---
+sendKeyByEmail            + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+deleteMe                  - +..      +.     +..         -------  +..      +.  -.      -.       !.        !     +--.
+deleteMyAnswers           - +..      +.     +..         -------  +..      +.  -.      -.       !.        !     +--.
+exportMe                  - +..      +.     +..         -------  +..      +.  -.      -.       !.        !     +--.
+listMyEvents              - +..      +.     +..         -------  +..      +.  -.      -.       !.        !     +--.
+deactivateMember          - ---      --     +++         -------  ---      --  --      --       !!        !     ----
+issueMemberKey            - ---      --     +++         -------  ---      --  --      --       !!        !     ----
+poll                      - -..      -.     -..         --+---+  -..      -.  -.      -.       !.        !     ---.
+checkOrigin               + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+checkAuthorization        + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+authorize                 - +..      +.     +..         -------  +..      +.  -.      +.       !.        !     +-+.
+exchangeToken             + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+revokeToken               + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+getUserInfo               + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+checkSignOut              + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+signOut                   - +..      +.     +..         -------  +..      +.  +.      +.       !.        !     +++.
+getProviderMetadata       + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+getIdTokenKeys            + +..      +.     +..         +++++++  +..      +.  +.      +.       +.        +     +++.
+revokeMyTokens            - +..      +.     +..         -------  +..      +.  -.      +.       !.        !     +-+.
 `
 
 /** The kinds of credential at Administration. Its own sessions have two columns: on an ordinary user, on a ROLE_ADMIN. */
@@ -102,88 +105,97 @@ export const administrationColumns = {
   old: ['old, user', 'old, ROLE_ADMIN'],
   codeless: ['codeless, user', 'codeless, ROLE_ADMIN'],
   suspended: ['suspended session, user', 'suspended session, ROLE_ADMIN'],
+  // A recent session of a holder of desk: on an ordinary user, on a ROLE_ADMIN, on another holder; and that of an administrator,
+  // older than 15 minutes, on a holder.
+  desk: ['desk, user', 'desk, ROLE_ADMIN', 'desk, desk', 'old, desk'],
 } as const
 
 /** `auth.v1.Administration`. */
 export const administrationMatrix = `
-                       none users services public recent old codeless suspended
-signIn                    + +++   +++++++  +++++  +.     +.  +.       +.
-getSession                - !!!   ----++-  !!!!!  +.     +.  +.       !.
-enrollTotp                - !!!   -------  !!!!!  +.     ^.  ^.       !.
-confirmTotp               - !!!   -------  !!!!!  +.     ^.  ^.       !.
-removeTotp                - !!!   -------  !!!!!  ++     ^^  ^^       !!
-listUsers                 - !!!   ----+--  !!!!!  +.     +.  +.       !.
-getUser                   - !!!   ----+--  !!!!!  ++     ++  ++       !!
-createUser                - !!!   -------  !!!!!  ++     +^  +^       !!
-updateUser                - !!!   -------  !!!!!  ++     +^  +^       !!
-activateUser              - !!!   -------  !!!!!  ++     +^  +^       !!
-suspendUser               - !!!   -------  !!!!!  ++     +^  +^       !!
-resumeUser                - !!!   -------  !!!!!  ++     +^  +^       !!
-unlockUser                - !!!   -------  !!!!!  ++     +^  +^       !!
-clearAnswers              - !!!   -------  !!!!!  ++     +^  +^       !!
-setPassword               - !!!   -------  !!!!!  ++     +^  +^       !!
-setRole                   - !!!   -------  !!!!!  ++     +^  +^       !!
-setOrganization           - !!!   -------  !!!!!  ++     ++  ++       !!
-rotateProviderKey         - !!!   -------  !!!!!  ++     ++  ++       !!
-revokeTokens              - !!!   -------  !!!!!  ++     ++  ++       !!
-sendRecoveryKey           - !!!   -------  !!!!!  ++     +^  +^       !!
-deleteUser                - !!!   -------  !!!!!  ++     +^  +^       !!
-undeleteUser              - !!!   -------  !!!!!  ++     +^  +^       !!
-eraseUser                 - !!!   -------  !!!!!  ++     ^^  ^^       !!
-eraseUnactivatedUsers     - !!!   -------  !!!!!  +.     ^.  ^.       !.
-explainUser               - !!!   ----+--  !!!!!  ++     ++  ++       !!
-listLockouts              - !!!   ----+--  !!!!!  +.     +.  +.       !.
-exportUser                - !!!   -------  !!!!!  ++     ++  ++       !!
-listOrganizations         - !!!   ----++-  !!!!!  +.     +.  +.       !.
-getOrganization           - !!!   ----++-  !!!!!  +.     +.  +.       !.
-createOrganization        - !!!   -----+-  !!!!!  +.     +.  +.       !.
-updateOrganization        - !!!   -----+-  !!!!!  +.     +.  +.       !.
-activateOrganization      - !!!   -------  !!!!!  +.     +.  +.       !.
-deactivateOrganization    - !!!   -------  !!!!!  +.     +.  +.       !.
-rotateOrganizationKey     - !!!   -------  !!!!!  +.     +.  +.       !.
-deleteOrganization        - !!!   -------  !!!!!  +.     ^.  ^.       !.
-listQuestions             - !!!   ----+--  !!!!!  +.     +.  +.       !.
-getQuestion               - !!!   ----+--  !!!!!  +.     +.  +.       !.
-createQuestion            - !!!   -------  !!!!!  +.     +.  +.       !.
-updateQuestion            - !!!   -------  !!!!!  +.     +.  +.       !.
-offerQuestion             - !!!   -------  !!!!!  +.     +.  +.       !.
-retireQuestion            - !!!   -------  !!!!!  +.     +.  +.       !.
-orderQuestions            - !!!   -------  !!!!!  +.     +.  +.       !.
-listUnmatchedQuestions    - !!!   ----+--  !!!!!  +.     +.  +.       !.
-linkQuestion              - !!!   -------  !!!!!  +.     +.  +.       !.
-listServices              - !!!   ----+--  !!!!!  +.     +.  +.       !.
-getService                - !!!   ----+--  !!!!!  +.     +.  +.       !.
-createService             - !!!   -------  !!!!!  +.     ^.  ^.       !.
-updateService             - !!!   -------  !!!!!  +.     ^.  ^.       !.
-deleteService             - !!!   -------  !!!!!  +.     ^.  ^.       !.
-createServiceKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.
-deleteServiceKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.
-listSigningKeys           - !!!   ----+--  !!!!!  +.     +.  +.       !.
-getSigningKey             - !!!   ----+--  !!!!!  +.     +.  +.       !.
-rotateSigningKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.
-retireSigningKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.
-getIssuer                 - !!!   ----+--  !!!!!  +.     +.  +.       !.
-setIssuer                 - !!!   -------  !!!!!  +.     ^.  ^.       !.
-listEmails                - !!!   ----+--  !!!!!  +.     +.  +.       !.
-getEmail                  - !!!   ----+--  !!!!!  +.     +.  +.       !.
-retryEmail                - !!!   -------  !!!!!  +.     +.  +.       !.
-retryFailedEmails         - !!!   -------  !!!!!  +.     +.  +.       !.
-discardEmail              - !!!   -------  !!!!!  +.     +.  +.       !.
-sendTestEmail             - !!!   -------  !!!!!  +.     +.  +.       !.
-startImport               - !!!   -------  !!!!!  +.     ^.  ^.       !.
-importBatch               - !!!   -------  !!!!!  +.     +.  +.       !.
-finishImport              - !!!   -------  !!!!!  +.     +.  +.       !.
-abortImport               - !!!   -------  !!!!!  +.     +.  +.       !.
-getImport                 - !!!   ----+--  !!!!!  +.     +.  +.       !.
-listImports               - !!!   ----+--  !!!!!  +.     +.  +.       !.
-getUserSecrets            - !!!   -------  !!!!!  +.     ^.  ^.       !.
-getOrganizationSecrets    - !!!   -------  !!!!!  +.     ^.  ^.       !.
-listAuditEvents           - !!!   ----+--  !!!!!  +.     +.  +.       !.
-getAuditEvent             - !!!   ----+--  !!!!!  +.     +.  +.       !.
-verifyAuditLog            - !!!   ----+--  !!!!!  +.     +.  +.       !.
-getMigrations             - !!!   ----+--  !!!!!  +.     +.  +.       !.
-getConfiguration          - !!!   ----+--  !!!!!  +.     +.  +.       !.
-diagnose                  - !!!   ----+--  !!!!!  +.     +.  +.       !.
+                       none users services public recent old codeless suspended desk
+signIn                    + +++   +++++++  +++++  +.     +.  +.       +.     +...
+getSession                - !!!   ----++-  !!!!!  +.     +.  +.       !.     +...
+enrollTotp                - !!!   -------  !!!!!  +.     ^.  ^.       !.     +...
+confirmTotp               - !!!   -------  !!!!!  +.     ^.  ^.       !.     +...
+removeTotp                - !!!   -------  !!!!!  ++     ^^  ^^       !!     ---^
+listUsers                 - !!!   ----+--  !!!!!  +.     +.  +.       !.     +...
+getUser                   - !!!   ----+--  !!!!!  ++     ++  ++       !!     +--+
+createUser                - !!!   -------  !!!!!  ++     +^  +^       !!     ---.
+updateUser                - !!!   -------  !!!!!  ++     +^  +^       !!     +--^
+activateUser              - !!!   -------  !!!!!  ++     +^  +^       !!     +--^
+suspendUser               - !!!   -------  !!!!!  ++     +^  +^       !!     +--^
+resumeUser                - !!!   -------  !!!!!  ++     +^  +^       !!     +--^
+suspendUsers              - !!!   -------  !!!!!  +.     +.  +.       !.        -...
+resumeUsers               - !!!   -------  !!!!!  +.     +.  +.       !.        -...
+unlockUser                - !!!   -------  !!!!!  ++     +^  +^       !!     +--^
+clearAnswers              - !!!   -------  !!!!!  ++     +^  +^       !!     ---^
+setPassword               - !!!   -------  !!!!!  ++     +^  +^       !!     ---^
+setRole                   - !!!   -------  !!!!!  ++     +^  +^       !!     ---^
+setOrganization           - !!!   -------  !!!!!  ++     ++  ++       !!     ---+
+rotateProviderKey         - !!!   -------  !!!!!  ++     ++  ++       !!     ---+
+revokeTokens              - !!!   -------  !!!!!  ++     ++  ++       !!     ---+
+sendRecoveryKey           - !!!   -------  !!!!!  ++     +^  +^       !!     +--^
+issueKey                  - !!!   -------  !!!!!  ++     ++  ++       !!        +--+
+issueKeys                 - !!!   -------  !!!!!  +.     +.  +.       !.        +...
+grantDesk                 - !!!   -------  !!!!!  ++     ^^  ^^       !!        ---^
+revokeDesk                - !!!   -------  !!!!!  ++     ^^  ^^       !!        ---^
+deleteUser                - !!!   -------  !!!!!  ++     +^  +^       !!     ---^
+undeleteUser              - !!!   -------  !!!!!  ++     +^  +^       !!     ---^
+eraseUser                 - !!!   -------  !!!!!  ++     ^^  ^^       !!     ---^
+eraseUnactivatedUsers     - !!!   -------  !!!!!  +.     ^.  ^.       !.     -...
+explainUser               - !!!   ----+--  !!!!!  ++     ++  ++       !!     +--+
+listLockouts              - !!!   ----+--  !!!!!  +.     +.  +.       !.     +...
+exportUser                - !!!   -------  !!!!!  ++     ++  ++       !!     ---+
+listOrganizations         - !!!   ----++-  !!!!!  +.     +.  +.       !.     +...
+getOrganization           - !!!   ----++-  !!!!!  +.     +.  +.       !.     +...
+createOrganization        - !!!   -----+-  !!!!!  +.     +.  +.       !.     -...
+updateOrganization        - !!!   -----+-  !!!!!  +.     +.  +.       !.     -...
+activateOrganization      - !!!   -------  !!!!!  +.     +.  +.       !.     -...
+deactivateOrganization    - !!!   -------  !!!!!  +.     +.  +.       !.     -...
+rotateOrganizationKey     - !!!   -------  !!!!!  +.     +.  +.       !.     -...
+deleteOrganization        - !!!   -------  !!!!!  +.     ^.  ^.       !.     -...
+listQuestions             - !!!   ----+--  !!!!!  +.     +.  +.       !.     -...
+getQuestion               - !!!   ----+--  !!!!!  +.     +.  +.       !.     -...
+createQuestion            - !!!   -------  !!!!!  +.     +.  +.       !.     -...
+updateQuestion            - !!!   -------  !!!!!  +.     +.  +.       !.     -...
+offerQuestion             - !!!   -------  !!!!!  +.     +.  +.       !.     -...
+retireQuestion            - !!!   -------  !!!!!  +.     +.  +.       !.     -...
+orderQuestions            - !!!   -------  !!!!!  +.     +.  +.       !.     -...
+listUnmatchedQuestions    - !!!   ----+--  !!!!!  +.     +.  +.       !.     -...
+linkQuestion              - !!!   -------  !!!!!  +.     +.  +.       !.     -...
+listServices              - !!!   ----+--  !!!!!  +.     +.  +.       !.     -...
+getService                - !!!   ----+--  !!!!!  +.     +.  +.       !.     -...
+createService             - !!!   -------  !!!!!  +.     ^.  ^.       !.     -...
+updateService             - !!!   -------  !!!!!  +.     ^.  ^.       !.     -...
+deleteService             - !!!   -------  !!!!!  +.     ^.  ^.       !.     -...
+createServiceKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.     -...
+deleteServiceKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.     -...
+listSigningKeys           - !!!   ----+--  !!!!!  +.     +.  +.       !.     -...
+getSigningKey             - !!!   ----+--  !!!!!  +.     +.  +.       !.     -...
+rotateSigningKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.     -...
+retireSigningKey          - !!!   -------  !!!!!  +.     ^.  ^.       !.     -...
+getIssuer                 - !!!   ----+--  !!!!!  +.     +.  +.       !.     -...
+setIssuer                 - !!!   -------  !!!!!  +.     ^.  ^.       !.     -...
+listEmails                - !!!   ----+--  !!!!!  +.     +.  +.       !.     +...
+getEmail                  - !!!   ----+--  !!!!!  +.     +.  +.       !.     +...
+retryEmail                - !!!   -------  !!!!!  +.     +.  +.       !.     -...
+retryFailedEmails         - !!!   -------  !!!!!  +.     +.  +.       !.     -...
+discardEmail              - !!!   -------  !!!!!  +.     +.  +.       !.     -...
+sendTestEmail             - !!!   -------  !!!!!  +.     +.  +.       !.     -...
+startImport               - !!!   -------  !!!!!  +.     ^.  ^.       !.     +...
+importBatch               - !!!   -------  !!!!!  +.     +.  +.       !.     +...
+finishImport              - !!!   -------  !!!!!  +.     +.  +.       !.     +...
+abortImport               - !!!   -------  !!!!!  +.     +.  +.       !.     +...
+getImport                 - !!!   ----+--  !!!!!  +.     +.  +.       !.     +...
+listImports               - !!!   ----+--  !!!!!  +.     +.  +.       !.     +...
+getUserSecrets            - !!!   -------  !!!!!  +.     ^.  ^.       !.     -...
+getOrganizationSecrets    - !!!   -------  !!!!!  +.     ^.  ^.       !.     -...
+listAuditEvents           - !!!   ----+--  !!!!!  +.     +.  +.       !.     -...
+getAuditEvent             - !!!   ----+--  !!!!!  +.     +.  +.       !.     -...
+verifyAuditLog            - !!!   ----+--  !!!!!  +.     +.  +.       !.     -...
+getMigrations             - !!!   ----+--  !!!!!  +.     +.  +.       !.     -...
+getConfiguration          - !!!   ----+--  !!!!!  +.     +.  +.       !.     -...
+diagnose                  - !!!   ----+--  !!!!!  +.     +.  +.       !.     -...
 `
 
 /** What a mark means; that of no cell is left out. */

@@ -66,12 +66,14 @@ const requests: Record<string, (target: Target, column: string) => object> = {
   deactivateMember: ({ username }, column) => ({
     username: column === 'institution, member' ? randomUUID() : username,
   }),
+  issueMemberKey: ({ username }) => ({ username, password: 'x' }),
   passwordUpdateByUsername: ({ username }) => ({ username, newPassword: 'x' }),
   saveForgotPasswordQuestionsUsersAnswers: ({ id: usersid }) => ({
     answer: { usersid, forgotpasswordquestionsid: 999_999, answer: 'azul' },
   }),
   createUser: ({ role }) => ({ form: { username: randomUUID(), role, state: 'SP', city: 'Bauru' } }),
-  updateUser: () => ({ form: { city: 'Marília' }, updateMask: { paths: ['city'] } }),
+  // A holder of desk may change nothing else.
+  updateUser: () => ({ form: { email: `${randomUUID()}@example.org` }, updateMask: { paths: ['email'] } }),
   setPassword: () => ({ password }),
   setRole: ({ role }) => ({ role: role === 'ROLE_CLIENT' ? 'ROLE_INSTITUTION' : 'ROLE_CLIENT' }),
 }
@@ -164,6 +166,14 @@ function asNow(token: string): Promise<string> {
   return forge(service, token, { ver: claimsOf(token).ver + 1 })
 }
 
+/** A new ROLE_CLIENT who holds desk. */
+async function deskHolder(): Promise<SignedUp> {
+  const user = await service.signUp('ROLE_CLIENT')
+  await api.activateUser({ user: user.username })
+  await api.grantDesk({ user: user.username })
+  return { ...user, token: await service.login(user.username) }
+}
+
 /** One of each kind that both matrices use. */
 async function callersOfBoth() {
   const [home, elsewhere] = [await service.organization(), await service.organization()]
@@ -184,6 +194,7 @@ async function callersOfBoth() {
   await enroll(enrolled.username)
   const codes = await service.login(enrolled.username)
   await api.suspendUser({ user: suspended.username })
+  const holder = await deskHolder()
   return {
     institution,
     outsider: await service.institution(elsewhere),
@@ -195,6 +206,7 @@ async function callersOfBoth() {
     byAnswers: { ...byAnswers, token: await forge(service, byAnswers.token, { amr: ['kba'] }) },
     enrolled: { ...enrolled, token: codes },
     suspended: { ...suspended, token: await asNow(suspended.token) },
+    byDesk: { ...holder, token: await service.login(holder.username) },
     services: await Promise.all(publicColumns.services.map(async scope => [scope, await serviceKey(service, [scope])])),
   }
 }
@@ -211,7 +223,9 @@ async function session(): Promise<SignedUp> {
 
 test('every user RPC permits the callers that the matrix lists, and refuses all others as listed', async t => {
   const callers = await callersOfBoth()
-  const { institution, client, other, inactive, byPassword, byKey, byAnswers, enrolled, suspended } = callers
+  const { institution, client, other, inactive, byPassword, byKey, byAnswers, enrolled, suspended, byDesk } = callers
+  const coded = await deskHolder()
+  await enroll(coded.username)
   const own = (user: SignedUp) => [user.token, self(user)] as const
   const on = (user: SignedUp, target: Target) => [user.token, target] as const
   const keys = callers.services.map(([scope, key]) => [scope, [key, other] as const])
@@ -238,6 +252,10 @@ test('every user RPC permits the callers that the matrix lists, and refuses all 
     'suspended, own': own(suspended),
     'suspended, other': on(suspended, other),
     administration: on(await session(), other),
+    'desk, own': own(byDesk),
+    'desk by answers, own': own({ ...byDesk, token: await forge(service, byDesk.token, { amr: ['kba'] }) }),
+    'desk enrolled, own': own({ ...coded, token: await service.login(coded.username) }),
+    'password, desk': on(byPassword, self(byDesk)),
   })
   t.deepEqual(found, expected('public'))
 })
@@ -257,7 +275,7 @@ test('an expired token opens nothing: each RPC that isn’t open to everyone ref
 })
 
 test('every Administration RPC permits the callers that the matrix lists, and refuses all others as listed', async t => {
-  const { institution, client, other, inactive, byPassword, byKey, byAnswers, enrolled, suspended, services } =
+  const { institution, client, other, inactive, byPassword, byKey, byAnswers, enrolled, suspended, byDesk, services } =
     await callersOfBoth()
   const coded = await administrator()
   const recent = await enroll(coded.username)
@@ -277,7 +295,15 @@ test('every Administration RPC permits the callers that the matrix lists, and re
       [`${column}, ROLE_ADMIN`, [token, byPassword.target] as const] as const,
     ],
   )
-  const cells = Object.fromEntries([...given, ...keys, ...sessions])
+  const holder = await deskHolder()
+  const desk = await enroll(byDesk.username)
+  const ofDesk: [string, readonly [string, Target]][] = [
+    ['desk, user', [desk, other]],
+    ['desk, ROLE_ADMIN', [desk, byPassword.target]],
+    ['desk, desk', [desk, self(holder)]],
+    ['old, desk', [old, self(holder)]],
+  ]
+  const cells = Object.fromEntries([...given, ...keys, ...sessions, ...ofDesk])
   const found = await run('administration', [Administration], { none: [undefined, other], ...cells })
   t.deepEqual(found, expected('administration'))
 })
@@ -314,6 +340,7 @@ interface Rule {
   readonly scope?: string
   readonly scopes?: readonly string[]
   readonly signIn?: string
+  readonly desk?: boolean
 }
 
 function ruleOf(policy: Policy): Rule {
@@ -323,7 +350,12 @@ function ruleOf(policy: Policy): Rule {
     case 'service':
       return { caller: 'service', scope: [policy.scope].flat().join() }
     case 'administrator':
-      return { caller: 'administrator', signIn: policy.signIn, ...(policy.scopes && { scopes: policy.scopes }) }
+      return {
+        caller: 'administrator',
+        signIn: policy.signIn,
+        desk: policy.desk ?? false,
+        ...(policy.scopes && { scopes: policy.scopes }),
+      }
     case 'user':
     case 'user or service':
       return {
@@ -362,7 +394,8 @@ function administrationRule(row: ReadonlyMap<string, Mark>): Rule {
   const [user, admin = user] = [row.get('old, user'), row.get('old, ROLE_ADMIN')]
   const signIn = user === '^' ? 'recent' : admin === '^' ? 'recent for administrators' : 'session'
   const scopes = administrationColumns.services.filter(column => row.get(column) === '+')
-  return { caller: 'administrator', signIn, ...(scopes.length > 0 && { scopes }) }
+  const desk = row.get('desk, user') === '+'
+  return { caller: 'administrator', signIn, desk, ...(scopes.length > 0 && { scopes }) }
 }
 
 test('every policy has the permissions of the matrix, and there is no other policy', t => {

@@ -157,6 +157,12 @@ test('every example equals a response of the service', async t => {
   await ask('listMyEvents', { token, parameters: { pageSize: '-1' } })
 
   await ask('listMembers', { token: institution.text, parameters: { text: 'ana' } })
+  const caio = person('Caio', '3333', 'ROLE_CLIENT')
+  const { text: pupil } = await service.request('POST', '/users/signup', { body: caio })
+  const join = { activationkey, username: caio.username }
+  await service.request('POST', '/users/activate', { token: pupil, query: join })
+  await service.registry.organizations.edit(school.id, { mayIssueKeys: true })
+  await ask('issueMemberKey', { token: institution.text, body: { username: caio.username, password } })
   await ask('rotateProviderKey', { token: institution.text })
   await ask('introspect', { token: await serviceKey(service, ['tokens.verify'], 'portal'), parameters: { token } })
   await ask('deactivateMember', { token: institution.text, parameters: { username: 'ana.silva' } })

@@ -32,9 +32,11 @@ const log = { info() {}, warn() {}, error() {} }
 function createQueue(...ids: readonly unknown[]) {
   const rows = new Map<string, Row>()
   const history: string[] = []
+  const answers: string[] = []
   const queue = {
     rows,
     history,
+    answers,
     add(id: string, { minutes = 0, attempts = 0 } = {}) {
       rows.set(id, { id, kind: 'test', attempts, priority: Math.min(attempts, 1), age: minutes * 60, due: 0 })
     },
@@ -49,6 +51,10 @@ function createQueue(...ids: readonly unknown[]) {
     async done(id: string) {
       history.push(`done ${id}`)
       rows.delete(id)
+    },
+    async sent(id: string, answer: string) {
+      answers.push(answer)
+      return queue.done(id)
     },
     async failed(id: string, error: string, delay: number | undefined) {
       history.push(`failed ${id} ${delay}`)
@@ -101,6 +107,7 @@ test('an e-mail that is first refused and then undeliverable arrives once the se
   await waitForValue(() => queue.history.at(-1), 'done 7')
   t.deepEqual(queue.history.slice(0, 3), ['failed 7 5', 'failed 7 10', 'failed 7 20'])
   t.is(mailbox.emails.length, 1)
+  t.regex(queue.answers.join('|'), /^250 [^|\n]+$/)
 })
 
 test('several e-mails are sent in parallel, and close waits for them', async t => {
@@ -115,6 +122,7 @@ test('several e-mails are sent in parallel, and close waits for them', async t =
       most = Math.max(most, ++now)
       await held
       now--
+      return ''
     },
     close() {},
   }
@@ -129,7 +137,7 @@ test('several e-mails are sent in parallel, and close waits for them', async t =
 test('of a thousand e-mails 50 are sent at once, then a number per second that scales with the factor; unwanted entries don’t count', async t => {
   const thousand = () => createQueue(...Array.from({ length: 1000 }, (_, index) => index))
   const [queue, paced, slower, unwanted] = [thousand(), thousand(), thousand(), thousand()]
-  const transport = { async send() {}, close() {} }
+  const transport = { send: async () => '', close() {} }
   const startedAt = performance.now()
   start(t, { queue, transport, factor: 50 })
   // 2 a second. Four are in progress at a time, as when keys are created in the database.
@@ -181,7 +189,7 @@ test('retries never take more than 2 of the 4 places, first attempts may take al
   const transport = {
     send: ({ name }: Mail) => {
       started.push(name)
-      return new Promise<void>(done => (holding ? releases.push(done) : done()))
+      return new Promise<string>(done => (holding ? releases.push(() => done('')) : done('')))
     },
     close() {},
   }
@@ -211,7 +219,7 @@ test('retries never take more than 2 of the 4 places, first attempts may take al
 test('an unwanted or expired entry is deleted, one that is held back stays', async t => {
   const queue = createQueue('unwanted', 'expired', 'held')
   const logged: string[] = []
-  const transport = { send: async () => t.fail(), close() {} }
+  const transport = { send: async () => String(t.fail()), close() {} }
   const own = { ...log, warn: (fields: object, text: string) => void logged.push(`${JSON.stringify(fields)} ${text}`) }
   const sender = start(t, { queue, compose: async ({ id }) => id as Composed, transport, log: own })
   await waitForValue(() => queue.history.length, 2)

@@ -4,14 +4,16 @@ import test from 'ava'
 import pg from 'pg'
 import { ImportKind } from '../../proto/gen/auth/v1/administration_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
-import { allPages, reasonOf, signedInForFile } from '../_helpers/administration.js'
+import { allPages, openAdministration, reasonOf, signedInForFile } from '../_helpers/administration.js'
 import { ask } from '../_helpers/database.js'
 import { grpcForFile } from '../_helpers/grpc.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { endsOrWaits, lockWaiters } from '../_helpers/models.js'
 import { refused } from '../_helpers/problem.js'
+import { enterByKey, updatePassword } from '../_helpers/recovery.js'
 import { openSchool } from '../_helpers/school.js'
-import { type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { password, type SignedUp, serviceForFile } from '../_helpers/service.js'
+import { serviceKey } from '../_helpers/service-key.js'
 import { stopEvents } from '../_helpers/stopped.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
 import { waitForValue } from '../_helpers/wait.js'
@@ -324,4 +326,107 @@ test.serial('a change of the profile that waited for a new provider key answers 
   t.is(status, 200)
   t.not(json.providerActivationKey.activationkey, former)
   t.is(json.providerActivationKey.activationkey, await keyOf(token))
+})
+
+/** An institution whose organization may issue keys, and a client of it. */
+async function issuingSchool() {
+  const school = await openSchool(service)
+  await api.updateOrganization({
+    organization: `#${school.id}`,
+    form: { mayIssueKeys: true },
+    updateMask: { paths: ['may_issue_keys'] },
+  })
+  return { ...school, pupil: await school.member() }
+}
+
+const issue = (token: string, username: string, secret = password) =>
+  service.request('POST', '/users/me/members/recoverykey', { token, body: { username, password: secret } })
+
+test('a teacher issues a key to a client, whose events name the teacher; until it is used it ends nothing', async t => {
+  const { institution, pupil } = await issuingSchool()
+  const { status, json } = await issue(institution.token, pupil.username)
+  t.is(status, 200)
+  t.deepEqual(Object.keys(json).sort(), ['expireTime', 'key'])
+  t.true(Math.abs(Date.parse(json.expireTime) - Date.now() - 86_400_000) < 60_000)
+  t.is((await me(pupil.token)).username, pupil.username)
+  const { events } = (await service.request('GET', '/users/me/events', { token: pupil.token })).json
+  t.like(
+    events.find(({ action }: { action: string }) => action === 'user.issue-key'),
+    {
+      by: 'your organization',
+      member: institution.username,
+      address: undefined,
+    },
+  )
+  const entered = await enterByKey(service, pupil.username, json.key)
+  t.is(entered.status, 200)
+  t.is((await updatePassword(service, entered.text, 'cavalo novo do brejo')).status, 200)
+  t.is((await service.login(pupil.username, 'cavalo novo do brejo')).split('.').length, 3)
+})
+
+test('a teacher issues no key without its password, which is an attempt, nor for a day after a session has set it', async t => {
+  const { institution, pupil } = await issuingSchool()
+  refused(t, await issue(institution.token, pupil.username, 'errada-errada'), 404, 'INVALID_CREDENTIALS')
+  t.is(
+    (await service.request('POST', '/users/me/members/recoverykey', { token: institution.token, body: {} })).status,
+    400,
+  )
+  t.is((await updatePassword(service, institution.token, 'vaca nova do brejo')).status, 200)
+  const token = await service.login(institution.username, 'vaca nova do brejo')
+  refused(t, await issue(token, pupil.username, 'vaca nova do brejo'), 409, 'WRONG_STATE')
+})
+
+test('a teacher issues keys only where administrators permit it, and to active clients of the own organization without a proved address', async t => {
+  const { institution, pupil, member, id } = await issuingSchool()
+  const permit = (mayIssueKeys: boolean) =>
+    api.updateOrganization({
+      organization: `#${id}`,
+      form: { mayIssueKeys },
+      updateMask: { paths: ['may_issue_keys'] },
+    })
+  t.false((await permit(false)).organization!.mayIssueKeys)
+  refused(t, await issue(institution.token, pupil.username), 409, 'WRONG_STATE')
+  t.true((await permit(true)).organization!.mayIssueKeys)
+
+  const other = await issuingSchool()
+  refused(t, await issue(institution.token, other.pupil.username), 404, 'USER_NOT_FOUND')
+  refused(t, await issue(institution.token, institution.username), 404, 'USER_NOT_FOUND')
+  refused(t, await issue(institution.token, randomUUID()), 404, 'USER_NOT_FOUND')
+  const [suspended, proved, desk, waiting] = [
+    await member(),
+    await member(),
+    await member(),
+    await service.signUp('ROLE_CLIENT'),
+  ]
+  await api.suspendUser({ user: suspended.username })
+  await ask(
+    service.env.DATABASE_URL!,
+    `UPDATE users SET email = 'aluno@example.org', email_proved = true WHERE id = ${idOf(proved.token)}`,
+  )
+  await api.grantDesk({ user: desk.username })
+  await api.setOrganization({ user: waiting.username, organization: `#${id}` })
+  for (const { username } of [suspended, proved, desk, waiting])
+    refused(t, await issue(institution.token, username), 409, 'WRONG_STATE')
+  t.is((await issue(institution.token, pupil.username)).status, 200)
+})
+
+test('a teacher issues 40 keys in a day; an administrator ends the limit', async t => {
+  const { institution, pupil } = await issuingSchool()
+  for (let times = 0; times < 40; times++) t.is((await issue(institution.token, pupil.username)).status, 200)
+  refused(t, await issue(institution.token, pupil.username), 429, 'TOO_MANY_ATTEMPTS')
+  const { obstacles } = await api.explainUser({ user: institution.username })
+  t.true(obstacles.some(({ prevents }) => prevents === 'issue keys'))
+  await api.unlockUser({ user: institution.username })
+  // A process remembers a refusal for a second.
+  await waitForValue(async () => (await issue(institution.token, pupil.username)).status, 200)
+})
+
+test('no service lets the users of an organization issue keys', async t => {
+  const { id } = await service.organization()
+  const key = await serviceKey(service, ['organizations.write'])
+  const machine = openAdministration({ teardown: t.teardown }, service, key)
+  const form = { mayIssueKeys: true }
+  const edit = machine.updateOrganization({ organization: `#${id}`, form, updateMask: { paths: ['may_issue_keys'] } })
+  t.is(await reasonOf(edit), 'ACCESS_DENIED')
+  t.is(await reasonOf(machine.createOrganization({ form: { name: 'Escola', ...form } })), 'ACCESS_DENIED')
 })

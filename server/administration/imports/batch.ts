@@ -202,6 +202,7 @@ async function judge(
     freeIds: async (ids: readonly number[]) =>
       row.keepIds ? imports.ids.free(row.kind, ids, row, t) : new Set<number>(),
     administratorId: administrator.user?.id,
+    desk: administrator.desk,
     by: changeBy(administrator, settings),
   }
   const judged = keeps

@@ -70,6 +70,10 @@ export function importRpcs({ imports, users }: Models, { pool }: Hashing, openPa
           { field: 'change_accounts', reason: 'UNKNOWN_VALUE', message: `Use columns among ${changeable.join(', ')}.` },
         ])
       }
+      if (administrator.desk && (kind !== 'users' || keepIds || changeAccounts.length > 0))
+        refuse(Reason.ACCESS_DENIED, {
+          text: 'A holder of desk imports users alone, without change_accounts and keep_ids.',
+        })
       if (changeAccounts.includes('password') && !dryRun) administrator.justify()
       if (afterDryRun !== null) {
         const before = (await imports.find(afterDryRun)) ?? missing(afterDryRun)
@@ -93,10 +97,12 @@ export function importRpcs({ imports, users }: Models, { pool }: Hashing, openPa
     },
 
     /** Ends an import before all its rows are judged. */
-    async abortImport(request, { transact }) {
+    async abortImport(request, { administrator, transact }) {
       const id = checkId(request.id)
       return transact(async ({ t, record }) => {
         const row = (await imports.lock(id, t)) ?? missing(id)
+        if (administrator.desk && row.actorId !== administrator.user?.id)
+          refuse(Reason.ACCESS_DENIED, { text: 'Only an administrator ends the import of another.' })
         if (row.state !== 'running') return { import: toImport(row), changed: false }
         await imports.discardStaged(id, t)
         await record({ action: 'import.abort', object: `import:${id}` })

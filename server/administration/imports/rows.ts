@@ -15,7 +15,7 @@ export type RowProblem = Pick<ImportProblem, 'field' | 'message'>
 
 /** The outcome of a row that changes nothing. */
 type Unapplied =
-  | { readonly kind: 'unchanged' }
+  | { readonly kind: 'unchanged'; readonly notes?: readonly RowProblem[] }
   | { readonly kind: 'rejected'; readonly reason: ReasonName; readonly problems: readonly RowProblem[] }
 
 /** The outcome of a row. */
@@ -32,7 +32,7 @@ export type Decision<Entry> =
 /** A judged row. */
 export interface Judged {
   readonly outcome: Outcome
-  /** What is to be said of an applied row. */
+  /** What is to be said of a row that isn't rejected. */
   readonly notes: readonly RowProblem[]
   /** Digest of the record as the row found it. */
   readonly seen: Buffer
@@ -48,6 +48,8 @@ export interface Batch extends Change {
   readonly by: NotifiedChange
   /** Id of the administrator; absent on the database itself. */
   readonly administratorId: number | undefined
+  /** Whether a holder of desk imports, who gives no role but ROLE_CLIENT. */
+  readonly desk: boolean
   /** Hashes of the clear passwords, by the index of the row. */
   readonly hashes: ReadonlyMap<number, string>
   /** What a dry run saw for each row, if the import follows one. */
@@ -110,9 +112,9 @@ export function conclude<Entry>(
   namesOf: (id: number) => readonly string[],
 ): Judged {
   const outcome = 'entry' in decision ? outcomeOf(decision.fields, applied!) : decision
-  const isApplied = outcome.kind === 'created' || outcome.kind === 'updated'
-  if (isApplied) touched.add(row, index, namesOf(outcome.id))
-  return { outcome, seen, notes: (isApplied && 'entry' in decision && decision.notes) || [] }
+  if (outcome.kind === 'created' || outcome.kind === 'updated') touched.add(row, index, namesOf(outcome.id))
+  const notes = outcome.kind !== 'rejected' && 'notes' in decision ? decision.notes : undefined
+  return { outcome, seen, notes: notes ?? [] }
 }
 
 function outcomeOf(fields: readonly string[] | undefined, applied: number | Refusal): Outcome {

@@ -6,7 +6,7 @@ import { closing, states, undo } from '../../access/gate.js'
 import type { ImportRow } from '../../models/import.js'
 import type { Models } from '../../models/index.js'
 import type { BatchedUser, Registration as NewAccount } from '../../models/user-batch.js'
-import { activeUser } from '../../models/user-state.js'
+import { activeUser, guardedUser } from '../../models/user-state.js'
 import { isImportableHash } from '../../passwords/hash.js'
 import type { Hashing } from '../../passwords/index.js'
 import {
@@ -72,6 +72,12 @@ interface Moved {
   readonly answers: Answers
   readonly isNewKey: boolean
   readonly problems: readonly RowProblem[]
+}
+
+/** What is to be said of a row with a password for an existing user, who may have changed it since. */
+const passwordStays: RowProblem = {
+  field: 'password',
+  message: 'The password of this user stays, because it exists already: to change it, pass --change-accounts password.',
 }
 
 /** What a row says about the organization: its id, null for none; undefined if it stays. */
@@ -182,6 +188,8 @@ export function createUserRows(
     const problems: RowProblem[] = wrong.filter(({ field }) => field !== 'password' || hasPassword)
     if (form.role === 'ROLE_ADMIN')
       problems.push({ field: 'role', message: 'An import doesn’t create administrators.' })
+    if (batch.desk && form.role === 'ROLE_INSTITUTION')
+      problems.push({ field: 'role', message: 'Only an administrator gives this role: use ROLE_CLIENT.' })
     const passwordHash = problems.length > 0 && !row.passwordHash ? undefined : hashOf(read, batch)
     if (typeof passwordHash === 'object') problems.push(passwordHash)
     const organization = wanted(row)
@@ -224,8 +232,9 @@ export function createUserRows(
     const shownActive = activeUser.of(user)
     const activate = row.active === true && !shownActive
     // Not asked for, the password of a row is for a new user only: a list can be imported again after users have changed theirs.
-    const setsPassword =
-      changeAccounts.includes('password') && Boolean(row.passwordHash || form.password || batch.hashes.has(read.index))
+    const hasPassword = Boolean(row.passwordHash || form.password || batch.hashes.has(read.index))
+    const setsPassword = changeAccounts.includes('password') && hasPassword
+    const notes = hasPassword && !setsPassword && !keepIds && !guardedUser.of(user) ? [passwordStays] : []
 
     const problems: RowProblem[] = wrong.filter(
       ({ field }) =>
@@ -258,7 +267,7 @@ export function createUserRows(
       ],
     ] as const
     // No permission changes administrators, or anyone with kept ids: the end rejects both.
-    for (const [changes, column, field, value] of user.role === 'ROLE_ADMIN' || keepIds ? [] : opening)
+    for (const [changes, column, field, value] of guardedUser.of(user) || keepIds ? [] : opening)
       if (changes && !changeAccounts.includes(column)) problems.push(withheld(field, column, 'user', value))
     if (problems.length > 0) return rejected('INVALID_SIGN_UP', ...problems)
 
@@ -272,12 +281,12 @@ export function createUserRows(
       ...(passwordHash === undefined ? [] : ['password']),
       ...(moved.isNewKey ? ['provider_key'] : []),
     ]
-    if (fields.length === 0) return { kind: 'unchanged' }
+    if (fields.length === 0) return { kind: 'unchanged', notes }
     if (keepIds) return differs(user.id, 'user', fields)
-    if (user.role === 'ROLE_ADMIN')
+    if (guardedUser.of(user))
       return rejected('WRONG_STATE', { field: '', message: 'An import doesn’t change administrators.' })
     const organizationId = organization as UserChange['organizationId']
-    return { entry: { user, username, details, email, organizationId, activate, passwordHash }, fields }
+    return { entry: { user, username, details, email, organizationId, activate, passwordHash }, fields, notes }
   }
 
   function read(row: ImportedUser, index: number): Read {

@@ -66,7 +66,7 @@ export function userCreateUpdateRpcs(
       const complete = await checkNew(form)
       const { username } = complete
       const role = checkRole('form.role', form.role)
-      administrator.permitSignIn([role])
+      administrator.permitSignIn(role === 'ROLE_ADMIN')
       if (request.organization && !request.active) {
         wrongFields([
           {
@@ -105,8 +105,10 @@ export function userCreateUpdateRpcs(
 
     /** Changes the username, profile or e-mail address of a user. */
     updateUser: {
-      check({ updateMask, form }) {
+      check({ updateMask, form }, { administrator }) {
         const mask = readMask(updateMask, accountFields, nameOf)
+        if (administrator.desk && mask.some(field => field !== 'email'))
+          refuse(Reason.ACCESS_DENIED, { text: 'A holder of desk changes nothing but the e-mail address.' })
         const { wrong, texts } = checkForm(form ?? {}, mask, rules)
         refuseForm(wrong)
         return { mask, texts }

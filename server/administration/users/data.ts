@@ -6,6 +6,7 @@ import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationRpcs } from '../../calls/context.js'
 import type { Models } from '../../models/index.js'
 import type { EventPlace } from '../../models/user-data.js'
+import { guardedUser } from '../../models/user-state.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { refuse } from '../../requests/refusal.js'
 import { requireConfirmation } from '../confirmation.js'
@@ -41,8 +42,7 @@ export function userDataRpcs(
           const { id } = row
           await keepAnAdministrator(administeredUsers, row, t)
           const receipt = (await erasure.erase(id, t))!
-          if (row.role === 'ROLE_ADMIN')
-            await notifyAdministrators(administrator, { action: 'user.erase', subjectId: id }, t)
+          if (guardedUser.of(row)) await notifyAdministrators(administrator, { action: 'user.erase', subjectId: id }, t)
           await record({ action: 'user.erase', subject_id: id })
           return receipt
         },

@@ -12,13 +12,16 @@ import { type Proof, proofs } from '../../models/attempt.js'
 import type { Models } from '../../models/index.js'
 import type { CodeFailures } from '../../models/totp-secret.js'
 import type { Standing } from '../../models/user-data.js'
+import { guardedUser } from '../../models/user-state.js'
 import type { Outbox } from '../../outbox/index.js'
 import { codeLimits, keyAttempts } from '../../policy/limits.js'
 import type { Settings } from '../../process/settings.js'
 import { network } from '../../requests/client-address.js'
 import { commandOf, type RemedyCode, remedies, type Values } from '../../rules/remedies.js'
+import { toQueuedEmail } from '../emails.js'
 import { toAdministeredUser } from './record.js'
 import { checkAddress } from './recovery.js'
+import { sessionEndOf } from './session-end.js'
 
 type Count = MessageInitShape<typeof FailureCountSchema> & {
   readonly scope: keyof typeof places | 'account, in a day'
@@ -33,6 +36,7 @@ type Prevented =
   | 'change the e-mail address'
   | 'export its data'
   | 'stay signed in'
+  | 'issue keys'
 
 interface Obstacle {
   readonly prevents: Prevented
@@ -65,6 +69,7 @@ const limited = {
   partner: { prevents: 'activate', used: 'Its quota of activation keys by e-mail' },
   partnerAddresses: { prevents: 'activate', used: 'Its quota of addresses that no organization has' },
   exports: { prevents: 'export its data', used: 'Its quota of exports' },
+  issuedKeys: { prevents: 'issue keys', used: 'Its quota of keys for members' },
 } as const
 
 /** Returns what keeps a user from signing in, activating and recovering. */
@@ -74,13 +79,14 @@ export function explainUser(
   { quotas }: Outbox,
   settings: Pick<Settings, 'limitFactor' | 'sessionDays'>,
 ): Checked<'explainUser', string | undefined> {
-  const { attempts, audit, counterKeys, userData, dataKeys } = registry
+  const { attempts, audit, counterKeys, userData, emails, dataKeys } = registry
   return {
     check: request => checkAddress(request.address),
     async handle(_request, { target: row, administrator: { user, service } }, address) {
       const standing = (await userData.standing(row.id))!
       const failures = await readFailures(registry, settings, row, address)
       const [asked] = await attempts.readAll(counterKeys.otherAddress(row.id))
+      const [last] = await emails.ofUser(row, { last: true })
       const held = await quotas.held(row, await attempts.networksOf(row.id))
       const since = new Date(now() - settings.sessionDays * 86_400_000)
       const ended = await audit.list({ subjectId: row.id, action: 'session.end', since, limit: 3 })
@@ -104,20 +110,19 @@ export function explainUser(
         user: toAdministeredUser(row, dataKeys),
         obstacles: obstacles.map(obstacle => ({ ...obstacle, command: fixOf(obstacle, row, isLocal) })),
         failures,
+        lastEmail: last && toQueuedEmail(last),
+        sessionEnd: await sessionEndOf(registry.audit, row.id),
       }
     },
   }
 }
 
 /** The command that ends an obstacle, if there is one. On the database itself, some changes need a reason. */
-function fixOf(
-  { remedy, values }: Obstacle,
-  { id, organizationId, role }: AdministeredUserRow,
-  isLocal: boolean,
-): string {
+function fixOf({ remedy, values }: Obstacle, row: AdministeredUserRow, isLocal: boolean): string {
   if (!remedy) return ''
+  const { id, organizationId } = row
   const { reason } = remedies[remedy]
-  const isNeeded = isLocal && (reason === 'all' || (reason === 'administrators' && role === 'ROLE_ADMIN'))
+  const isNeeded = isLocal && (reason === 'all' || (reason === 'administrators' && guardedUser.of(row)))
   const ids = { USER: id, ORGANIZATION: organizationId ?? undefined }
   return commandOf(remedy, { ...ids, ...values }, ...(isNeeded ? ['--reason', 'REASON'] : []))
 }
@@ -133,7 +138,7 @@ function inTheWay(
 }
 
 function stateObstacles(row: AdministeredUserRow): Obstacle[] {
-  const ways = row.role === 'ROLE_ADMIN' ? [...everything, 'sign in to Administration' as const] : everything
+  const ways = guardedUser.of(row) ? [...everything, 'sign in to Administration' as const] : everything
   return ways.flatMap(way => closing(row, way).flatMap(({ why, remedy }) => inTheWay([way], why, remedy)))
 }
 
@@ -172,9 +177,9 @@ const places = {
 
 function activationObstacles(row: AdministeredUserRow, { provider, keysWork }: Standing): Obstacle[] {
   const { role, active, organizationId } = row
-  const obstacle = (reason: string, remedy: RemedyCode) => inTheWay(['activate'], reason, remedy)
-  const inactiveOrganization =
-    keysWork === false ? obstacle('Its organization is inactive: its keys don’t work.', 'activate organization') : []
+  const obstacle = (reason: string, remedy?: RemedyCode) => inTheWay(['activate'], reason, remedy)
+  // Without a remedy: an organization isn't opened for one of its users.
+  const inactiveOrganization = keysWork === false ? obstacle('Its organization is inactive: its keys don’t work.') : []
   if (active && role === 'ROLE_INSTITUTION' && organizationId === null) {
     const reason = 'It belongs to no organization: its provider key doesn’t work.'
     return obstacle(reason, 'set organization')
@@ -200,7 +205,7 @@ function activationObstacles(row: AdministeredUserRow, { provider, keysWork }: S
 }
 
 function recoveryObstacles(row: AdministeredUserRow, standing: Standing, otherAddress: number): Obstacle[] {
-  const { email, role } = row
+  const { email } = row
   const { answers, failedEmails, password } = standing
   const found: Obstacle[] = []
   const add = (prevents: Prevented, ...why: Parameters<typeof inTheWay> extends [unknown, ...infer W] ? W : never) =>
@@ -222,7 +227,7 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, otherAd
     const reason = `${failedEmails.length} e-mails to it failed permanently${why.replace(/[.\s]+$/, '')}.`
     add('recover by e-mail', reason, 'retry e-mail', { EMAIL: failed.id })
   }
-  if (role === 'ROLE_ADMIN') {
+  if (guardedUser.of(row)) {
     const reason = 'A ROLE_ADMIN that signs in by answers can only read its own record.'
     add('recover by answers', reason, byEmail)
   }
@@ -247,10 +252,11 @@ function recoveryObstacles(row: AdministeredUserRow, standing: Standing, otherAd
 export async function readFailures(
   registry: Models,
   settings: Pick<Settings, 'limitFactor'>,
-  { id, usernameKey, role }: AdministeredUserRow,
+  row: AdministeredUserRow,
   address: string | undefined,
 ): Promise<Count[]> {
   const { attempts, counterKeys, totpSecrets, mailedKeys } = registry
+  const { id, usernameKey } = row
   const most = failuresThatLock(settings.limitFactor)
   const here = address === undefined ? undefined : await attempts.knownNetwork(id, address)
   const account: Count[] = []
@@ -266,7 +272,7 @@ export async function readFailures(
       locked: count >= limit,
     })
   for (const proof of proofs) {
-    if (proof === 'administration' && role !== 'ROLE_ADMIN') continue
+    if (proof === 'administration' && !guardedUser.of(row)) continue
     const subject = counterKeys.account(proof, usernameKey)
     const subjectHere =
       here === undefined ? undefined : counterKeys.known(proof, usernameKey, counterKeys.knownNetwork(here))
@@ -285,7 +291,7 @@ export async function readFailures(
     const tried = await attempts.readAll(counterKeys.mailedKey(keyDigest))
     const ofAddress = address === undefined ? undefined : counterKeys.mailedKey(keyDigest, address)
     const worst = tried.find(({ subject }) => !ofAddress || subject.equals(ofAddress))
-    const toCount = counter(purpose === 'recovery' ? 'mailed key' : 'mailed code', keyAttempts)
+    const toCount = counter(purpose === 'email' ? 'mailed code' : 'mailed key', keyAttempts)
     if (worst) account.push(toCount('one address', worst))
   }
   account.push(...codeCounts(await totpSecrets.failures(id)))

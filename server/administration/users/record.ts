@@ -27,6 +27,7 @@ export function toAdministeredUser(
     email: row.email ?? undefined,
     emailProved: row.emailProved,
     suspended: row.suspended,
+    desk: row.desk,
     createTime: timestampFromDate(row.createdAt),
     ...(row.deletedAt && {
       deleteTime: timestampFromDate(row.deletedAt),

@@ -7,6 +7,7 @@ import type { AdministrationRpcs, Checked } from '../../calls/context.js'
 import { tooManyAttempts } from '../../limits/rate-limits.js'
 import { proofs } from '../../models/attempt.js'
 import type { Models } from '../../models/index.js'
+import { guardedUser } from '../../models/user-state.js'
 import type { Outbox } from '../../outbox/index.js'
 import type { Hashing } from '../../passwords/index.js'
 import { checkPassword } from '../../passwords/policy.js'
@@ -61,8 +62,8 @@ export function userSupportRpcs(
         cleared = await answers.clear(row.id, t)
         if (cleared === 0) return undefined
         const by = changeBy(context.administrator, settings)
-        // security-notices.ts notifies an administrator, without a quota.
-        if (row.role !== 'ROLE_ADMIN') await emails.notify('answers-cleared', row, by, t)
+        // security-notices.ts notifies a guarded user, without a quota.
+        if (!guardedUser.of(row)) await emails.notify('answers-cleared', row, by, t)
         return { action: 'user.clear-answers' }
       })
       return { user, cleared }

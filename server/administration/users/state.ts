@@ -10,6 +10,7 @@ import type { Transaction } from '../../database/database.js'
 import type { AdministeredUserRow, AdministeredUsers } from '../../models/administered-user.js'
 import type { Administered } from '../../models/email.js'
 import type { Models } from '../../models/index.js'
+import { guardedUser } from '../../models/user-state.js'
 import type { Settings } from '../../process/settings.js'
 import type { Registration } from '../../registration/index.js'
 import { moveObject } from '../../registration/registrar.js'
@@ -43,7 +44,12 @@ export function userStateRpcs(
       const id = request.organization ? (await references.organization.find(request.organization)).id : undefined
       return change(request, context, { keys: true }, async (row, t) => {
         const moved = id !== undefined && id !== row.organizationId
-        if (row.active && !moved) return undefined
+        if (row.active && !moved) {
+          checkOpen(row, 'sign in')
+          return undefined
+        }
+        if (row.active && administrator.desk)
+          refuse(Reason.ACCESS_DENIED, { text: 'Only an administrator moves an active user.' })
         if (row.role === 'ROLE_ADMIN') requireConfirmation(row.username, request.confirm)
         checkOpen(row, 'activate')
         await registrar.change({ user: row, organizationId: id, activate: true }, byOf(administrator), t)
@@ -75,7 +81,7 @@ export function userStateRpcs(
     setRole: {
       check(request, { administrator }) {
         const role = checkRole('role', request.role)
-        administrator.permitSignIn([role])
+        administrator.permitSignIn(role === 'ROLE_ADMIN')
         return role
       },
       handle(request, context, role) {
@@ -110,6 +116,24 @@ export function userStateRpcs(
       return { user }
     },
 
+    /** Opens to a user what Administration opens to holders of desk. */
+    grantDesk: (request, context) =>
+      change(request, context, {}, async (row, t) => {
+        if (row.desk) return undefined
+        if (row.role === 'ROLE_ADMIN') refuse(Reason.WRONG_STATE, { text: `${row.username} is an administrator.` })
+        checkOpen(row, 'sign in to Administration')
+        await users.setDesk(row.id, true, t)
+        return { action: 'user.grant-desk' }
+      }),
+
+    /** Closes it again. */
+    revokeDesk: (request, context) =>
+      change(request, context, {}, async (row, t) => {
+        if (!row.desk) return undefined
+        await users.setDesk(row.id, false, t)
+        return { action: 'user.revoke-desk' }
+      }),
+
     /** Logs a user out everywhere. */
     revokeTokens: (request, context) =>
       change(request, context, {}, async (row, t) => {
@@ -136,13 +160,17 @@ export function userStateRpcs(
   } satisfies Partial<AdministrationRpcs>
 }
 
+/** Actions that give a way in to the account of another user. */
+const opening: readonly Administered[] = ['user.set-password', 'user.issue-key']
+
 /** Changes the user that a request refers to. */
 export type ChangeUser = ReturnType<typeof createChangeUser>
 
 /**
  * Creates the change of a user under its etag. `work` returns the event, or undefined where there is nothing to change. A change
- * of an administrator or of a password needs a reason on the database itself, and other administrators are notified. Refuses
- * with WRONG_STATE to change a deleted user, unless `deleted`; with `keys` the answer has the user's keys.
+ * of a guarded user, a new password and an issued key need a reason on the database itself, and other administrators are notified.
+ * Refuses with WRONG_STATE to change a deleted user, unless `deleted`; with `keys` the answer has the user's keys, if the
+ * caller sees keys.
  */
 export function createChangeUser({ dataKeys }: Models, references: References, notify: NotifyAdministrators) {
   return (
@@ -155,15 +183,16 @@ export function createChangeUser({ dataKeys }: Models, references: References, n
       checkEtag(request.etag, toAdministeredUser(before, dataKeys))
       if (!deleted) checkPresent(before)
       const done = await work(before, t)
-      if (!done) return { user: toAdministeredUser(before, dataKeys, { keys }), changed: false }
+      const shown = { keys: keys && administrator.seesKeys }
+      if (!done) return { user: toAdministeredUser(before, dataKeys, shown), changed: false }
       const after = await references.user.lock(before.id, t)
       const { id, role } = after
-      if ([before.role, role].includes('ROLE_ADMIN') || done.action === 'user.set-password') {
+      if ([before, after].some(guardedUser.of) || opening.includes(done.action)) {
         const given = done.action === 'user.set-role' ? role : undefined
         await notify(administrator, { action: done.action, subjectId: id, role: given }, t)
       }
       await record({ ...done, subject_id: id }, after)
-      return { user: toAdministeredUser(after, dataKeys, { keys }), changed: true }
+      return { user: toAdministeredUser(after, dataKeys, shown), changed: true }
     })
 }
 

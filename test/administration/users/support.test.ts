@@ -2,7 +2,7 @@
 import { randomInt, randomUUID } from 'node:crypto'
 import test from 'ava'
 import { TOTP } from 'otpauth'
-import { UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { EmailState, UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
 import {
   allPages,
   anotherAdministrator,
@@ -391,9 +391,7 @@ test('the obstacles to activation are listed for each role', async t => {
   ])
   t.deepEqual(await activations(provider.username), [])
   await chief.deactivateOrganization({ organization: `#${school.id}` })
-  t.deepEqual(await activations(provider.username), [
-    `Its organization is inactive: its keys don’t work. [auth-admin organizations activate ${school.id}]`,
-  ])
+  t.deepEqual(await activations(provider.username), [`Its organization is inactive: its keys don’t work. []`])
   await chief.setOrganization({ user: provider.username })
   t.deepEqual(await activations(provider.username), [
     `It belongs to no organization: its provider key doesn’t work. [auth-admin api SetOrganization '{"user":"#${idOf(provider.token)}","organization":"ORGANIZATION"}' --yes]`,
@@ -691,4 +689,96 @@ test('an administrator with locked one-time codes is listed until it is unlocked
     codes.map(({ count }) => count),
     [0, 0],
   )
+})
+
+test('of a user the e-mails of the last 7 days are listed with the answer of the mail server, and the last one shows', async t => {
+  const own = await serviceWithClock(t, settings())
+  const chief = await openLocal(t, own)
+  const email = `u${randomInt(1e9)}@example.org`
+  const { username, token } = await own.signUp('ROLE_CLIENT', { email })
+  t.is((await chief.explainUser({ user: username })).lastEmail, undefined)
+  await own.request('POST', '/forgotpasswords/sendkeybyemail', { query: { username, email } })
+  const { text = '' } = await mailbox.nextEmail(email)
+  const list = async (more: object = {}) => (await chief.listEmails({ user: username, ...more })).emails
+  await waitForValue(async () => (await list()).map(({ state }) => state), [EmailState.SENT])
+  const [sent] = await list()
+  t.like(sent, { kind: 'recovery-key', user: idOf(token), attempts: 1, error: undefined, dueTime: undefined })
+  t.regex(sent!.answer!, /^250 /)
+  t.truthy(sent!.sendTime)
+  t.false(text.includes(sent!.answer!))
+  t.deepEqual((await chief.explainUser({ user: username })).lastEmail, sent)
+  t.deepEqual(await list({ failed: true }), [])
+
+  // A later one that failed, and one of another user.
+  const parameters = JSON.stringify({ userId: idOf(token) })
+  await ask(
+    own.env.DATABASE_URL!,
+    `INSERT INTO emails (kind, parameters, locale, next_attempt_at, last_error) VALUES
+      ('password-changed', '${parameters}', 'en', NULL, 'EENVELOPE 550 RCPT TO'), ('password-changed', '{"userId": 1}', 'en', NULL, '')`,
+  )
+  t.deepEqual(
+    (await list()).map(({ state, error }) => [state, error]),
+    [
+      [EmailState.SENT, undefined],
+      [EmailState.FAILED, 'EENVELOPE 550 RCPT TO'],
+    ],
+  )
+  t.is((await chief.explainUser({ user: username })).lastEmail!.state, EmailState.FAILED)
+  const { emails, nextPageToken: pageToken } = await chief.listEmails({ user: username, pageSize: 1 })
+  t.is(emails.length, 1)
+  t.like(await list({ pageSize: 1, pageToken }), { length: 1, 0: { state: EmailState.FAILED } })
+
+  await own.clock.pass(7 * 86_400 - 60)
+  await own.registry.emails.prune()
+  t.is((await list()).length, 2)
+  await own.clock.pass(120)
+  await own.registry.emails.prune()
+  t.deepEqual(await list(), [])
+})
+
+test('what last ended the sessions of a user shows, with its time', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const end = async () => (await admin.explainUser({ user: username })).sessionEnd
+  t.is(await end(), undefined)
+  await service.request('POST', '/users/revokemytokens', { token })
+  t.like(await end(), { action: 'user.revoke-own-tokens', reason: 'The user logged out everywhere.' })
+  await admin.setPassword({ user: username, password })
+  // An event that ends none.
+  await service.login(username)
+  const last = await end()
+  t.like(last, { action: 'user.set-password', reason: 'An administrator set a password.' })
+  t.true(Math.abs(Number(last!.time!.seconds) - Date.now() / 1000) < 60)
+})
+
+test('activation of a suspended user is refused with its suspension, whether it was active or not', async t => {
+  const [active, waiting] = [await service.signUp('ROLE_CLIENT'), await service.signUp('ROLE_CLIENT')]
+  await admin.activateUser({ user: active.username })
+  t.false((await admin.activateUser({ user: active.username })).changed)
+  for (const { username } of [active, waiting]) {
+    await admin.suspendUser({ user: username })
+    const refusal = await t.throwsAsync(admin.activateUser({ user: username }))
+    t.true(refusal.message.includes('The user is suspended.'), refusal.message)
+  }
+})
+
+test('the reason that an administrator gives on a server is in the event, if it is a line of text', async t => {
+  const { username, token } = await service.signUp('ROLE_CLIENT')
+  const reasonFor = async (header: string) => {
+    await admin.revokeTokens({ user: username }, { headers: { 'x-reason': header } })
+    const { events } = await admin.listAuditEvents({ user: `#${idOf(token)}`, action: 'user.revoke-tokens' })
+    return events[0]!.reason
+  }
+  t.is(await reasonFor(encodeURIComponent('suspeita de furto, chamado 8')), 'suspeita de furto, chamado 8')
+  for (const header of ['%', '%0A', encodeURIComponent('x'.repeat(256)), ' '])
+    t.is(await reasonFor(header), undefined, header)
+})
+
+test('a former address is sent no telephone number', async t => {
+  const [former, email] = [`gmial${randomInt(1e9)}@example.org`, `gmail${randomInt(1e9)}@example.org`]
+  const digits = `11 9${randomInt(1e7, 1e8 - 1)}`
+  const { username } = await service.signUp('ROLE_CLIENT', { username: digits, email: former })
+  await admin.updateUser({ user: username, form: { email }, updateMask: { paths: ['email'] } })
+  const { text = '' } = await mailbox.nextEmail(former)
+  t.regex(text, new RegExp(`usuário ·${digits.slice(-2)} `))
+  t.false(text.replace(/\D/g, '').includes(digits.slice(4, -2)))
 })
