@@ -16,8 +16,16 @@ import { checkPassword, createPasswordPolicy, preparePassword } from './password
 import type { AuditAction } from './policy/audit-actions.js'
 import { adminPasswordFiles, openDataFolder } from './process/data-folder.js'
 import { ignoreMissing } from './process/errno.js'
+import { unquoted } from './process/plain-text.js'
 import { readPrivateFile, writePrivateFile } from './process/private-file.js'
-import { firstAudience, firstIssuer, isAdministrationAudience, isForIssuer, type Settings } from './process/settings.js'
+import {
+  firstAudience,
+  firstIssuer,
+  isAdministrationAudience,
+  isForIssuer,
+  isIssuerUrl,
+  type Settings,
+} from './process/settings.js'
 import { attributesOfForm } from './registration/form.js'
 import { createRegistrar } from './registration/registrar.js'
 import { questionKey, usernameKey } from './rules/names.js'
@@ -67,6 +75,7 @@ type InstallationSettings = Pick<
   | 'httpAddress'
   | 'httpTlsCert'
   | 'migrate'
+  | 'origins'
 >
 
 /**
@@ -88,6 +97,11 @@ export async function install(
   await database.prepareSessions()
   // Before any change: a process with other settings changes nothing.
   const before = await tokenIssuers.find()
+  if (!before && !isIssuerUrl(firstIssuer(settings).issuer))
+    throw new Error('AUTH_ISSUER: expected the URL of the registry for clients, such as https://auth.example.org.')
+  const passwordOf = settings.origins.settings.find(({ name }) => name === 'AUTH_ADMIN_PASSWORD')
+  if (!before && settings.adminPassword === undefined && passwordOf?.origin === 'file')
+    throw new Error('AUTH_ADMIN_PASSWORD: the file that AUTH_ADMIN_PASSWORD_FILE names is missing.')
   checkIssuer(before ?? firstIssuer(settings), settings)
   if (!(await dataKeys.find()))
     await database.transact(async t => {
@@ -175,7 +189,9 @@ function checkIssuer(registry: TokenIssuer, { issuer, audience }: Pick<Settings,
         `${setIssuer({ audience: firstAudience, confirm: registry.issuer })}.`,
     )
   const other = { issuer: issuer ?? registry.issuer, audience: audience ?? registry.audience }
-  if (other.issuer === registry.issuer && other.audience === registry.audience) return
+  // An earlier version installed issuer and audience with the quotation marks that it was given, and now refuses them.
+  const isSame = (wanted: string, present: string) => wanted === present || wanted === unquoted(present)
+  if (isSame(other.issuer, registry.issuer) && isSame(other.audience, registry.audience)) return
   const wanted = [
     issuer !== undefined && `AUTH_ISSUER is ${issuer}`,
     audience !== undefined && `AUTH_AUDIENCE is ${audience}`,
@@ -183,6 +199,17 @@ function checkIssuer(registry: TokenIssuer, { issuer, audience }: Pick<Settings,
   throw new Error(
     `${wanted.filter(Boolean).join(' and ')}, but the tokens of this registry have issuer ${registry.issuer} and audience ` +
       `${registry.audience}: leave both unset, or change the registry with ${setIssuer({ ...other, confirm: other.issuer })}.`,
+  )
+}
+
+/** What is wrong with an issuer or audience that an earlier version installed, and the command that changes it. */
+export function issuerProblem({ issuer, audience }: TokenIssuer): string | undefined {
+  if (isIssuerUrl(issuer) && unquoted(audience) === undefined) return undefined
+  const [plain = issuer, to = audience] = [unquoted(issuer), unquoted(audience)]
+  const url = isIssuerUrl(plain) ? plain : 'https://HOST'
+  return (
+    `The tokens of this registry have issuer ${issuer} and audience ${audience}, but an issuer is a URL, and neither has quotation ` +
+    `marks: tell services, run ${setIssuer({ issuer: url, audience: to, confirm: url })}, and restart.`
   )
 }
 

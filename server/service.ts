@@ -10,7 +10,7 @@ import { followClock } from './database/clock.js'
 import type { Source } from './database/database-choice.js'
 import { explainingRights } from './database/requirements.js'
 import { awaitDatabase } from './database/wait-at-start.js'
-import { findKeptPassword, install } from './installation.js'
+import { findKeptPassword, install, issuerProblem } from './installation.js'
 import { startHeartbeat } from './jobs/heartbeat.js'
 import { startMaintenance } from './jobs/maintenance.js'
 import { startSealing } from './jobs/sealing.js'
@@ -149,6 +149,8 @@ async function openDatabase(
     : work())
   onStop('the record of this process', await startHeartbeat(registry, self, log), 2_500)
   if (installation.weakness) log.warn(`AUTH_ADMIN_PASSWORD is weak: ${installation.weakness}`)
+  const wrongIssuer = issuerProblem(installation.tokens)
+  if (wrongIssuer) log.warn(wrongIssuer)
   const { administrators } = await registry.totpSecrets.coverage()
   if (administrators === 0) log.warn(`there is no active administrator: run ${named('create administrator')}`)
   if (!isProvider(installation.tokens.issuer) && (await registry.services.countClients()) > 0)

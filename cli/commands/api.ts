@@ -6,7 +6,7 @@ import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import { administrationPolicies } from '../../server/policy/administration.js'
 import { administer, type GlobalOptions } from '../administration.js'
 import type { Command } from '../command.js'
-import { explain, misuse } from '../exit-codes.js'
+import { end, explain, misuse } from '../exit-codes.js'
 import { askText, canAsk, confirm } from '../terminal/ask.js'
 import { printJson } from '../terminal/output.js'
 
@@ -47,6 +47,7 @@ Neither is needed with \`validateOnly\`. To sign in, run \`auth-admin login\`.`)
         if (isChange && !request.validateOnly) await confirmChange(rpc, request, options, call)
         const answer = create(rpc.output, (await call(request)) as Record<string, unknown>)
         printJson(toJson(rpc.output, answer, { alwaysEmitImplicit: true }))
+        if ('sent' in answer && answer.sent === false) end(1)
       })
     })
 }

@@ -2,13 +2,13 @@
 // writes a local file.
 import { existsSync } from 'node:fs'
 import { stat } from 'node:fs/promises'
-import { join } from 'node:path'
+import { extname, join } from 'node:path'
 import type { Lock } from '../../server/backup/envelope.js'
 import type { Command } from '../command.js'
 import { fail, misuse } from '../exit-codes.js'
 import { withRegistry } from '../local.js'
 import { readNumber, readSecret } from '../terminal/ask.js'
-import { camelCased, printJson, say } from '../terminal/output.js'
+import { camelCased, printJson, say, warn } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
 interface Options {
@@ -24,7 +24,10 @@ export function addBackup(program: Command): void {
     .command('backup')
     .local()
     .description('Write the registry, with its master key, to one encrypted file. The service can keep running.')
-    .argument('<file>', 'file to create, never overwritten; in an existing folder, its name is the time')
+    .argument(
+      '<file>',
+      'file to create, such as registry.age, never overwritten; in an existing folder, its name is the time',
+    )
     .option('--recipient <key>', 'public key of age (age1…) that can open it; can be repeated', addRecipient)
     .option(
       '--passphrase-file <file>',
@@ -57,6 +60,9 @@ deletes them only after the new backup is complete.`)
       const { keep } = options
       if (keep !== undefined && !inFolder) misuse('--keep needs an existing folder instead of a file.')
       const file = inFolder ? join(target, timedName()) : target
+      // Without an ending, it would be a file in place of a folder that isn’t there, for example not mounted.
+      if (!existsSync(target) && (extname(target) === '' || target.endsWith('/')))
+        fail(`There is no folder ${target}: create it, or name a file with an ending, such as registry.age.`)
       if (existsSync(file)) fail(`${file} exists already: choose another file.`)
       const lock = await chooseLock(options)
       const made = await withRegistry(async ({ registry, change }) => {
@@ -68,6 +74,10 @@ deletes them only after the new backup is complete.`)
         return withProgress('Writing the backup', () => makeBackup(registry, file, lock, record)).catch(explainFile)
       })
       if (!options.json) say(`${file} holds the registry as of ${made.madeAt}; users: ${made.rows.users}.`)
+      if (made.newer?.length)
+        warn(
+          `The tables are of a newer version (${made.newer.join(', ')}): the file lacks what is in its new tables, and is restored with it.`,
+        )
       if (shows && 'passphrase' in lock)
         process.stderr.write(`Passphrase, shown only once; the file can’t be opened without it: ${lock.passphrase}\n`)
       const deleted = keep === undefined ? undefined : await removeOldest(target, keep).catch(explainOld)

@@ -30,7 +30,7 @@ export function addRestore(program: Command): void {
     .option('--passphrase-file <file>', 'file with the passphrase that opens the backup; - for standard input')
     .option(
       '--erasures <file>',
-      'receipts that `users erase --json` printed since the backup; these users are erased again',
+      'receipts that `users erase --json` printed since the backup, or events that `audit list --jsonl` printed before the restore; these users are erased again',
     )
     .option('--replace', 'replace an existing registry that has users')
     .yes()
@@ -42,8 +42,9 @@ refuses backups of newer versions. An incomplete or altered backup changes
 nothing.
 
 Afterwards the current AUTH_MASTER_KEY wraps the data keys. Earlier tokens and
-mailed keys are invalid. Passwords, roles, suspensions and activation keys are
-as they were in the backup.`)
+mailed keys are invalid, and services have no keys. Passwords, roles, suspensions
+and activation keys are as they were in the backup; users who deleted their
+accounts since are there again, except those of --erasures.`)
     .examples(
       'restore registry.age',
       `restore registry.age --identity backup.key \\
@@ -75,9 +76,14 @@ as they were in the backup.`)
       if (options.json) return printJson({ database, backupTime, ...camelCased(rest) })
       say(`The registry is as of ${madeAt}; users: ${done.rows.users}.`)
       if (erasures.length > 0) say(erasedAgain(erasures, done.erased.length))
-      say(
-        'All users have to sign in again. Check the audit log with `auth-admin audit verify --local`, then start the service.',
-      )
+      else say('Users who deleted their accounts since the backup are there again: see --erasures.')
+      say('Check the audit log with `auth-admin audit verify --local`, then start the service.')
+      const services = done.rows.services ?? 0
+      const keys =
+        services > 0
+          ? `, and services (${services}) get 401 until each has a new key: \`auth-admin api CreateServiceKey '{"name": "NAME"}' --yes\``
+          : ''
+      say(`All users have to sign in again${keys}.`)
     })
 }
 

@@ -13,6 +13,7 @@ import type { UndeclaredProxies } from '../observability/undeclared-proxy.js'
 import { createMailTransport, describe, refusesName, within } from '../outbox/transport.js'
 import { measureHashing } from '../passwords/threads.js'
 import { adminPasswordFiles } from '../process/data-folder.js'
+import { mailProblem } from '../process/risky-settings.js'
 import { isLocalUrl, type Settings } from '../process/settings.js'
 import { advise } from '../rules/remedies.js'
 
@@ -277,11 +278,8 @@ const surroundings: Checks = {
       : ['The folder for e-mails in AUTH_DATA_DIR', 'Let the user of the service write to its folder mail.']
     try {
       await within(timeout - 1, transport.verify())
-      if (!settings.smtpUrl)
-        return warning(
-          'SMTP_URL is not set: e-mails are written to files and never sent.',
-          'Set SMTP_URL to a mail server.',
-        )
+      const unsent = mailProblem(settings)
+      if (unsent && !settings.smtpUrl) return warning(...unsent)
       return ok(`${where} accepts e-mails.`)
     } catch (error) {
       if (!refusesName(error)) return failed(`${where} can’t be used (${describe(error)}).`, fix)

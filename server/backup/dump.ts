@@ -2,7 +2,6 @@
 import { dirname } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import type { Database, Transaction } from '../database/database.js'
-import { SchemaError } from '../database/failures.js'
 import { checkMigrations, listMade, readMigrations } from '../database/migrate.js'
 import { sql } from '../database/sql.js'
 import type { Registry } from '../models/index.js'
@@ -36,6 +35,11 @@ export interface Made {
   readonly madeAt: string
   /** Number of rows of each table. */
   readonly rows: Readonly<Record<string, number>>
+  /**
+   * Migrations of a newer version that this one found done. The backup has the columns that they added to the tables of this version,
+   * but no tables of theirs, and only a version that knows them restores it.
+   */
+  readonly newer?: readonly string[]
 }
 
 /** Returns the tables of a backup, in the order of foreign keys: referenced tables come first. */
@@ -98,10 +102,6 @@ export async function makeBackup(
         )
         const status = await readMigrations(database, t)
         checkMigrations(status)
-        if (status.newer.length > 0)
-          throw new SchemaError(
-            'The database is of a newer version, whose tables this one doesn’t know: use that version.',
-          )
         const key = await dataKeys.reveal(t)
         const headers = await describeTables(database, t)
         async function* tables(): AsyncGenerator<TableRead> {
@@ -109,9 +109,15 @@ export async function makeBackup(
         }
         const madeAt = begun!.at.toISOString()
         const rows: Record<string, number> = {}
-        const text = writeBackup({ madeAt, migrations: status.done, masterKey: key.toString('base64') }, tables(), rows)
-        await pipeline(encrypt(text, lock), out.stream)
-        return { madeAt, rows }
+        const newer = status.newer.map(({ name }) => name)
+        const header = {
+          madeAt,
+          migrations: [...status.done, ...status.newer],
+          masterKey: key.toString('base64'),
+          ...(newer.length > 0 && { partly: newer }),
+        }
+        await pipeline(encrypt(writeBackup(header, tables(), rows), lock), out.stream)
+        return { madeAt, rows, newer }
       },
       { snapshot: true, unlimited: true },
     )

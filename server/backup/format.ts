@@ -22,6 +22,8 @@ export interface Header {
   readonly madeAt: string
   /** The ledger of migrations, which determines the tables. */
   readonly migrations: readonly Migration[]
+  /** Migrations of them that the version which made the backup didn't have: it lacks the tables that these create. */
+  readonly partly?: readonly string[]
   /** AUTH_MASTER_KEY in base64. */
   readonly masterKey: string
 }

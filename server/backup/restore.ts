@@ -96,7 +96,7 @@ export async function restoreBackup(
     await refuseOthers(database, t)
     const names = header.migrations.map(({ name }) => name)
     await migrateWithin(database, t, names)
-    const rows = await fill(database, given, t)
+    const rows = await fill(database, given, t, header.partly !== undefined)
     await migrateWithin(database, t)
     await dataKeys.adopt(Buffer.from(header.masterKey, 'base64'), t)
 
@@ -124,27 +124,40 @@ export async function restoreBackup(
   })
 }
 
-/** Parses erasure receipts: a sequence of JSON documents. Throws an Error that names the first invalid document. */
+/** Events of the audit log by which users leave the registry, at their own wish or for good. */
+const departures: readonly unknown[] = ['user.erase', 'user.delete-own']
+
+/**
+ * Parses erasure receipts or events of the audit log, of which other actions don't matter: a sequence of JSON documents. Throws an
+ * Error that names the first invalid document.
+ */
 export function readErasures(text: string): Erased[] {
-  let all: unknown[]
+  let all: { user?: unknown; eraseTime?: unknown; action?: unknown; subjectId?: unknown; time?: unknown }[]
   try {
     all = JSON.parse(`[${text.trim().replace(/\}\s*\{/g, '},{')}]`)
   } catch {
     throw new Error('The file of erasures is not a list of JSON documents, one on a line.')
   }
-  return all.map((each, index) => {
-    const { user, eraseTime } = (each ?? {}) as Partial<Erased>
-    if (!(Number.isInteger(user) && user! > 0 && typeof eraseTime === 'string' && !Number.isNaN(Date.parse(eraseTime))))
-      throw new Error(`The file of erasures: document ${index + 1} is not a receipt with "user" and "eraseTime".`)
-    return { user: user!, eraseTime }
+  return all.flatMap((each, index) => {
+    const { action, subjectId, time, user = subjectId, eraseTime = time } = each ?? {}
+    if (action !== undefined && !departures.includes(action)) return []
+    if (!(Number(user) > 0 && Number.isInteger(user) && !Number.isNaN(Date.parse(String(eraseTime)))))
+      throw new Error(
+        `The file of erasures: document ${index + 1} is neither a receipt with "user" and "eraseTime" nor an event of the audit log.`,
+      )
+    return { user: Number(user), eraseTime: String(eraseTime) }
   })
 }
 
-/** Fills the tables, at the schema version of the backup, and returns the number of rows of each table. */
+/**
+ * Fills the tables, at the schema version of the backup, and returns the number of rows of each table. Unless the backup is `partial`,
+ * it must have all of them.
+ */
 async function fill(
   database: Database,
   tables: AsyncIterable<TableRead>,
   t: Transaction,
+  partial: boolean,
 ): Promise<Record<string, number>> {
   const there = await describeTables(database, t)
   const names = there.map(({ table }) => `"${table}"`).join(', ')
@@ -166,7 +179,7 @@ async function fill(
         )
     }
   }
-  if (Object.keys(counts).length !== there.length) throw damaged()
+  if (!partial && Object.keys(counts).length !== there.length) throw damaged()
   for (const { make } of keys) await database.run(sql.text(make), t)
   return counts
 }
@@ -225,18 +238,23 @@ async function checkHeader({ migrations }: Header): Promise<void> {
     throw new Error(`The backup is of a newer version (${names(newer)}): restore it with that version.`)
 }
 
-/** Throws an Error when another process remains connected to the database. */
+/** Throws an Error that names the other clients of the database when one remains connected. */
 async function refuseOthers(database: Database, t: Transaction): Promise<void> {
   // Each process that uses an embedded database, including this process, holds another connection with this name.
-  const others = sql`SELECT count(*)::int AS count, pg_stat_clear_snapshot() FROM pg_stat_activity
-    WHERE datname = current_database() AND usesysid IS NOT NULL AND pid <> pg_backend_pid()
-      AND leader_pid IS DISTINCT FROM pg_backend_pid() AND application_name <> 'auth: uses this database'`
+  const others = () => sql`SELECT DISTINCT coalesce(nullif(application_name, ''), usename) AS name,
+      coalesce(host(client_addr), 'this machine') AS address, pg_stat_clear_snapshot()::text
+    FROM pg_stat_activity
+    WHERE datname = current_database() AND usesysid IS NOT NULL AND pid <> ALL(${database.backends()})
+      AND leader_pid IS DISTINCT FROM pg_backend_pid() AND application_name <> 'auth: uses this database'
+    ORDER BY name, address`
   for (const end = performance.now() + timeout; ; await sleep(100)) {
-    const { count } = (await first(database.run<{ count: number }>(others, t)))!
-    if (count === 0) return
-    if (performance.now() > end)
+    const all = await database.run<{ name: string; address: string }>(others(), t)
+    if (all.length === 0) return
+    if (performance.now() > end) {
+      const named = all.slice(0, 5).map(({ name, address }) => `${name} at ${address}`)
       throw new Error(
-        `The database is in use (connections: ${count}): stop the service and disconnect all other clients first.`,
+        `The database is in use by ${named.join(', ')}: stop the service and disconnect all other clients first.`,
       )
+    }
   }
 }

@@ -12,6 +12,8 @@ export interface Client extends pg.Client {
   readonly prepares: boolean
   /** Whether no pool may lend it any more. */
   readonly isRetired: boolean
+  /** Its backend process, even behind a pooler; undefined until it is open. */
+  readonly backend: number | undefined
   /** Sets whether its statements may take longer than `silenceLimit` while the server answers on another connection. */
   setUnlimited(unlimited: boolean): void
 }
@@ -21,6 +23,8 @@ export interface Connections {
   readonly Client: new (options?: { pipeline?: boolean }) => Client
   /** Replaces all connections: idle ones now, others when their pool gets them back. */
   renew(): void
+  /** The backend processes of the open connections. */
+  backends(): readonly number[]
   /** Errors so far: by class of SQLSTATE, and `connect`, `lost` and `silent` for connections. */
   readonly errors: ReadonlyMap<string, number>
   /** Maximum milliseconds that a caller waits for a connection of a pool: longer than one may take to open. */
@@ -105,6 +109,7 @@ export function createConnections(url: () => string, log?: Pick<Log, 'warn'>): C
     private silent = 0
     isRetired = false
     prepares = false
+    backend: number | undefined
 
     constructor({ pipeline = false } = {}) {
       const target = readTarget()
@@ -159,6 +164,7 @@ export function createConnections(url: () => string, log?: Pick<Log, 'warn'>): C
         void super.query('SELECT pg_backend_pid() AS pid, pg_is_in_recovery() AS standby', (error, result) => {
           if (error) return finish(error)
           const { pid, standby } = result.rows[0]
+          this.backend = pid
           this.prepares = pid === this.inner.processID
           if (!standby) {
             said = ''
@@ -256,6 +262,7 @@ export function createConnections(url: () => string, log?: Pick<Log, 'warn'>): C
   return {
     Client: PoolClient,
     renew,
+    backends: () => [...all].flatMap(({ backend }) => backend ?? []),
     errors,
     acquireLimit: Math.max(10_000, readTarget().config.connectionTimeoutMillis + 1_000),
     stop(after) {

@@ -57,6 +57,8 @@ export interface Database {
   isWritable(): Promise<boolean>
   /** State of the pool, and errors since the start, for metrics. */
   stats(): DatabaseStats
+  /** The backend processes of the open connections of this process. */
+  backends(): readonly number[]
   /**
    * Stores the settings that sessions need on the server, permanently, for the role of the URL in this database. Throws if the
    * server doesn’t know the time zone.
@@ -185,6 +187,7 @@ export function openDatabase(
       const { using, available, waiting, maxSize } = poolOf(sequelize)
       return { inUse: using, idle: available, most: maxSize, waiting, timeouts, errors: connections.errors }
     },
+    backends: connections.backends,
     async prepareSessions() {
       // Not every server knows all names of time zones.
       await run(sql`SELECT ${database.today}`)

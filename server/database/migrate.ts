@@ -100,9 +100,10 @@ interface MigrateOptions {
 }
 
 /**
- * Runs the pending migrations that are due and returns their names. They run atomically, in one transaction under a lock: of
- * concurrent processes, one migrates and the others wait. While another transaction holds a table, it tries again for some
- * minutes. Throws an Error when this version isn't compatible with the schema.
+ * Runs the pending migrations that are due and returns their names. Each runs in a transaction of its own, so that calls wait
+ * for its tables no longer than it takes; those of an empty database run in one. A lock admits one process at a time, and the
+ * others wait. While another transaction holds a table, it tries again for some minutes. Throws an Error when this version isn't
+ * compatible with the schema, or a migration fails; those before it have run.
  */
 export async function migrate(
   database: Database,
@@ -119,12 +120,17 @@ export async function migrate(
     // No process uses an empty database.
     if (contract && status.done.length > 0) await permit?.(contract.name, transaction)
     await database.run(sql`SELECT set_config('lock_timeout', ${String(waits.lock)}, true)`, transaction)
-    return runFiles(database, transaction, chosen)
+    // Another process that found a part of a first schema would not know that it is one.
+    return runFiles(database, transaction, status.done.length > 0 ? chosen.slice(0, 1) : chosen)
   }
+  const names: string[] = []
   for (let attempt = 1; ; attempt++) {
     try {
       // Unlimited, because to rewrite a table, or to wait for another process that does, can take long.
-      return await database.transact(work, { unlimited: true })
+      const ran = await database.transact(work, { unlimited: true })
+      if (ran.length === 0) return names
+      names.push(...ran)
+      attempt = 0
     } catch (error) {
       if (meaningOf(error) !== 'locked' || attempt === waits.attempts) throw error
       onLocked?.()

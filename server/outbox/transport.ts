@@ -38,6 +38,7 @@ export interface MailTransport {
 export function createMailTransport(
   settings: {
     readonly smtpUrl?: string | undefined
+    readonly currentSmtpUrl?: () => string | undefined
     readonly mailFrom: string
     readonly issuer?: string | undefined
     readonly dataDir: string
@@ -45,7 +46,7 @@ export function createMailTransport(
   log: Pick<Log, 'error'>,
   registry = 'none',
 ): MailTransport {
-  const { smtpUrl, mailFrom, dataDir, issuer } = settings
+  const { smtpUrl, currentSmtpUrl = () => smtpUrl, mailFrom, dataDir, issuer } = settings
   const sender = mailFrom.replace(/^.*<|>$/g, '')
   const domain = sender.slice(sender.lastIndexOf('@') + 1)
   const compose = ({ to, subject, text, name }: Mail): SendMailOptions => {
@@ -62,7 +63,9 @@ export function createMailTransport(
       disableUrlAccess: true,
     }
   }
-  return smtpUrl ? toServer(smtpUrl, greeting(domain, issuer), compose) : toFiles({ dataDir, registry }, compose, log)
+  return smtpUrl
+    ? toServer({ smtpUrl, currentSmtpUrl }, greeting(domain, issuer), compose)
+    : toFiles({ dataDir, registry }, compose, log)
 }
 
 /** Days of retention of e-mails as files. */
@@ -120,24 +123,57 @@ function greeting(domain: string, issuer = ''): string | undefined {
   return [domainToASCII(domain), host].find(name => name.includes('.'))
 }
 
-function toServer(url: string, name: string | undefined, compose: Compose): MailTransport {
+/** The mail server of a URL, and how the URL is read again: a password rotates in its file. */
+interface ServerOf {
+  readonly smtpUrl: string
+  readonly currentSmtpUrl: () => string | undefined
+}
+
+function toServer({ smtpUrl, currentSmtpUrl }: ServerOf, name: string | undefined, compose: Compose): MailTransport {
   const timeouts = { dnsTimeout: 10_000, connectionTimeout: 10_000, greetingTimeout: 10_000, socketTimeout: 20_000 }
   // Loaded with the first e-mail, for a faster start.
-  const load = async () =>
+  const load = async (url: string) =>
     (await import('nodemailer')).createTransport({ url, name, pool: true, maxConnections: 4, ...timeouts })
+  let current = smtpUrl
   let transporter: ReturnType<typeof load> | undefined
+  const close = () => void transporter?.then(loaded => loaded.close())
+
+  /** Whether the URL has changed; then later connections use it. */
+  function renew(): boolean {
+    let found: string | undefined
+    try {
+      found = currentSmtpUrl()
+    } catch {
+      // A file that is being replaced.
+    }
+    if (!found || found === current) return false
+    close()
+    current = found
+    transporter = undefined
+    return true
+  }
+
+  /** Repeats work whose credentials the mail server refuses, if others are there. */
+  async function use<T>(work: (loaded: Awaited<ReturnType<typeof load>>) => Promise<T>): Promise<T> {
+    const used = current
+    transporter ??= load(used)
+    try {
+      return await work(await transporter)
+    } catch (error) {
+      if ((error as { code?: string }).code !== 'EAUTH') throw error
+      // Another e-mail may have found the change.
+      if (current === used && !renew()) throw error
+      transporter ??= load(current)
+      return work(await transporter)
+    }
+  }
+
   return {
-    async send(mail) {
-      transporter ??= load()
-      return (await (await transporter).sendMail(compose(mail))).response
-    },
+    send: async mail => (await use(loaded => loaded.sendMail(compose(mail)))).response,
     async verify() {
-      transporter ??= load()
-      await (await transporter).verify()
+      await use(loaded => loaded.verify())
     },
-    close() {
-      void transporter?.then(loaded => loaded.close())
-    },
+    close,
   }
 }
 

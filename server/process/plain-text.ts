@@ -5,6 +5,11 @@ export function plainText(text: string): string {
   return text.replace(/^\uFEFF/, '').replace(/\r\n$|[\r\n]$/, '')
 }
 
+/** The text within a pair of quotation marks that surrounds it; undefined without one. */
+export function unquoted(text: string): string | undefined {
+  return /^(["'])(.*)\1$/s.exec(text)?.[2]
+}
+
 /** Returns the plain text of a file. Throws an Error that completes "the file …" when it isn't in UTF-8. */
 export function decodePlainText(content: Buffer): string {
   const isUtf16 = content.includes(0) || /^(?:fffe|feff)/.test(content.toString('hex', 0, 2))

@@ -1,7 +1,23 @@
 import { isLoopback, type Settings } from './settings.js'
 
-/** Warns of settings that weaken the protection of accounts. */
+/** Why e-mails with these settings reach nobody, and what to do; undefined if they may. */
+export function mailProblem({
+  smtpUrl,
+  mailFrom,
+}: Pick<Settings, 'smtpUrl' | 'mailFrom'>): readonly [problem: string, remedy: string] | undefined {
+  if (!smtpUrl)
+    return ['SMTP_URL is not set: e-mails are written to files and never sent.', 'Set SMTP_URL to a mail server.']
+  if (!/@localhost>?$/.test(mailFrom)) return undefined
+  return [
+    'AUTH_MAIL_FROM is an address at localhost: mail servers refuse it.',
+    'Set AUTH_MAIL_FROM to an address of yours.',
+  ]
+}
+
+/** Warns of settings that weaken the protection of accounts, or with which a service in production sends no e-mails. */
 export function warnOfRisks(settings: Settings, log: { warn(message: string): void }): void {
+  const unsent = settings.databaseUrl && mailProblem(settings)
+  if (unsent) log.warn(unsent.join(' '))
   const { recoveryEmail, bcryptCost, grpcAddress, adminAddress, tlsCert } = settings
   if (recoveryEmail === 'any') {
     log.warn(

@@ -9,7 +9,7 @@ import { createSecureContext } from 'node:tls'
 import { isReservedUsername, nicknameKey } from '../rules/names.js'
 import { readDatabaseUrl } from './database-url.js'
 import { readPem } from './pem.js'
-import { decodePlainText, plainText } from './plain-text.js'
+import { decodePlainText, plainText, unquoted } from './plain-text.js'
 import {
   blocks,
   checked,
@@ -109,7 +109,7 @@ const table = {
   masterKey: secret('AUTH_MASTER_KEY', readMasterKey),
   /** Username of the administrator made at installation. */
   adminUsername: setting('AUTH_ADMIN_USERNAME', username, 'admin'),
-  /** Password of the administrator made at installation. Unset: a random one. */
+  /** Password of the administrator made at installation. Unset: a random one. Its file isn't needed afterwards. */
   adminPassword: secret('AUTH_ADMIN_PASSWORD', text),
   /** Work factor of password hashes: each step doubles the time. Hashes of another cost are renewed at login. */
   bcryptCost: setting('AUTH_BCRYPT_COST', integer(4, 16), '12'),
@@ -126,7 +126,10 @@ const table = {
   sessionDays: setting('AUTH_SESSION_DAYS', integer(1, 400), '30'),
   /** How the registry's pages call it. Unset: the host of its issuer. */
   name: optional('AUTH_NAME', text),
-  /** `iss` of tokens, the registry's (`auth-admin api GetIssuer`). Unset at installation: `http://` and the HTTP address. */
+  /**
+   * `iss` of tokens, the registry's (`auth-admin api GetIssuer`): a URL with `https` or `http`, which an installation requires. Unset at
+   * installation: `http://` and the HTTP address.
+   */
   issuer: optional('AUTH_ISSUER', text),
   /** `aud` of tokens, the registry's: not `auth-admin`, and not the issuer. Unset at installation: `work-packages`. */
   audience: optional('AUTH_AUDIENCE', audience),
@@ -190,6 +193,8 @@ export type Settings = Omit<Read, 'serverUrl'> & {
   readonly serverUrl: string
   /** Looks `databaseUrl` up again: the file of DATABASE_URL_FILE may have changed. */
   readonly currentDatabaseUrl: () => string | undefined
+  /** Reads `smtpUrl` again: the file of SMTP_URL_FILE may have changed. Throws when it can't be read, or is invalid. */
+  readonly currentSmtpUrl: () => string | undefined
   /** The origin of each value. */
   readonly origins: SettingsDescription
 }
@@ -256,6 +261,10 @@ export function readSettings(environment: Environment): Settings {
     ...read,
     serverUrl: read.serverUrl ?? formatAddress(read.grpcAddress),
     currentDatabaseUrl: () => lookUp(table.databaseUrl, env),
+    currentSmtpUrl: () => {
+      const given = lookUp(table.smtpUrl, env)
+      return given === undefined ? undefined : table.smtpUrl.read(given)
+    },
     origins: describeSettings(env),
   })
 }
@@ -315,6 +324,11 @@ export function firstIssuer({
   }
 }
 
+/** Whether a text is a URL that an issuer of tokens may have. */
+export function isIssuerUrl(text: string): boolean {
+  return URL.canParse(text) && /^https?:\/\//.test(text)
+}
+
 /** The base URL of a gateway with these settings that listens at an address. */
 export function httpUrl({ httpTlsCert }: Pick<Settings, 'httpTlsCert'>, at: Address): string {
   return `${httpTlsCert ? 'https' : 'http'}://${formatAddress(at)}`
@@ -332,17 +346,26 @@ export function formatAddress({ host, port }: Address): string {
 
 function lookUp({ name, secret }: Setting<unknown>, env: Environment) {
   const path = secret ? env[`${name}_FILE`] : undefined
-  if (!path) return env[name] || undefined
+  if (!path) return withoutQuotes(env[name] || undefined)
   if (env[name]) throw new SettingError(`${name} and ${name}_FILE are both set; keep one`)
   let text: string
+  withoutQuotes(path, `${name}_FILE`)
   try {
     text = decodePlainText(readFileSync(path))
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException
+    // An installation, which alone needs it, refuses that it is missing.
+    if (name === table.adminPassword.name && code === 'ENOENT') return undefined
     throw new SettingError(`the file that ${name}_FILE names ${code ? `can’t be read (${code})` : message}`)
   }
   if (text === '') throw new SettingError(`the file that ${name}_FILE names is empty`)
-  return text
+  return withoutQuotes(text, `the content of the file that ${name}_FILE names`)
+}
+
+/** Refuses a value in quotation marks. A shell removes them; where containers read files of variables, they are a part of it. */
+function withoutQuotes<T extends string | undefined>(value: T, what = 'the value'): T {
+  if (value === undefined || unquoted(value) === undefined) return value
+  throw new SettingError(`${what} is in quotation marks, ${value[0]}…${value[0]}: leave them out`)
 }
 
 /** Names of variables that are settings, or that name the file of a setting. */

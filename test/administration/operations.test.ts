@@ -8,9 +8,13 @@ import test, { type ExecutionContext } from 'ava'
 import { ListEmailsResponseSchema } from '../../proto/gen/auth/v1/administration_pb.js'
 import { type AdministrationClient, openLocal, openSignedIn, reasonOf } from '../_helpers/administration.js'
 import { createAuthority, writePems } from '../_helpers/certificates.js'
+import { spawnCli } from '../_helpers/cli.js'
 import { ask } from '../_helpers/database.js'
+import { openMailbox } from '../_helpers/mailbox.js'
 import { scrape } from '../_helpers/metrics.js'
+import { sendKey } from '../_helpers/recovery.js'
 import { startTestService } from '../_helpers/service.js'
+import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { idOf } from '../_helpers/tokens.js'
 import { withClocks } from '../_helpers/verifiers.js'
 import { waitFor } from '../_helpers/wait.js'
@@ -248,6 +252,33 @@ test('if the mail server refuses a test e-mail, the error contains its codes, bu
   t.false(sent)
   t.regex(answer, /EAUTH 535/)
   t.notRegex(answer, /secret|AHNl/)
+})
+
+test('credentials of the mail server are read again from SMTP_URL_FILE when it refuses them, and a command says by exit code 1 that a test sent nothing', async t => {
+  let valid = 'former'
+  const mailbox = await openMailbox(t, (command, of) => (command === 'AUTH' && of !== valid ? 535 : undefined))
+  const file = join(await temporaryFolder(t), 'smtp-url')
+  const rotate = (user: string) =>
+    writeFile(file, Object.assign(new URL(mailbox.url), { username: user, password: 'x' }).href)
+  await rotate(valid)
+  const service = await startTestService(t, { ...settings, SMTP_URL_FILE: file })
+  const sends = async () =>
+    (await spawnCli(service.env, ['api', 'SendTestEmail', '{"email":"ana@a.example"}', '--yes'])).code
+  const user = await service.signUp('ROLE_CLIENT', { email: 'bia@a.example' })
+  t.is((await sendKey(service, user.username, 'bia@a.example')).status, 200)
+  await mailbox.nextEmail('bia@a.example')
+  t.is(await sends(), 0)
+
+  // Kept connections were authenticated before.
+  await mailbox.shut()
+  await mailbox.reopen()
+  valid = 'later'
+  t.is(await sends(), 1)
+  await rotate(valid)
+  t.is(await sends(), 0)
+  const other = await service.signUp('ROLE_CLIENT', { email: 'caio@a.example' })
+  t.is((await sendKey(service, other.username, 'caio@a.example')).status, 200)
+  await mailbox.nextEmail('caio@a.example')
 })
 
 /** A relay that takes e-mails from clients with this name alone, and what names it heard. */

@@ -2,6 +2,7 @@
 import { mkdir, readdir, readFile, stat, unlink, utimes, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
+import pg from 'pg'
 import { contents, done, newIdentity, textOf, writeText } from '../_helpers/backups.js'
 import {
   assertRefusals,
@@ -403,8 +404,53 @@ test('restore refuses a database in use, and doesn’t affect its users', async 
   const args = ['restore', file, '--identity', identity, '--replace', '--yes']
   const { code, stderr } = await runCli(service.env, args)
   t.is(code, 1)
-  t.regex(stderr, /^error: The database is in use \(connections: \d+\): stop the service[^\n]*\n$/)
+  t.regex(stderr, /^error: The database is in use by auth at 127\.0\.0\.1: stop the service[^\n]*\n$/)
   t.is((await service.request('GET', '/users/me', { token: user.token })).status, 200)
+})
+
+test('restore counts none of its own connections where the server has no TLS and the URL says nothing of it, and names others', async t => {
+  const { file, identity } = await backedUp(t)
+  const there = await elsewhere(t)
+  const url = new URL(there.DATABASE_URL)
+  url.search = ''
+  const restore = restoring({ ...there, DATABASE_URL: url.href }, '', spawnCli)
+  const args = [file, '--identity', identity, '--replace', '--yes']
+  const other = new pg.Client({ connectionString: url.href, application_name: 'reports' })
+  await other.connect()
+  const refused = await restore(...args)
+  await other.end()
+  t.deepEqual(
+    [refused.code, refused.stderr],
+    [
+      1,
+      'error: The database is in use by reports at 127.0.0.1: stop the service and disconnect all other clients first.\n',
+    ],
+  )
+  done(await restore(...args))
+})
+
+test('a restore ends with what is lost: the keys of services, and that users who left since the backup are there again', async t => {
+  const { env, folder, file, recipient, identity } = await backedUp(t, 3)
+  done(await runCli(env, ['services', 'create', 'grades', '--may', 'users.read', '--local']))
+  const later = join(folder, 'later.age')
+  done(await runCli(env, ['backup', later, '--recipient', recipient]))
+  done(await runCli(env, ['users', 'erase', 'ana1', '--confirm', 'ana1', '--reason', 'asked', '--local']))
+  const left = join(folder, 'left.jsonl')
+  await writeFile(left, done(await runCli(env, ['audit', 'list', '--all', '--jsonl', '--local'])))
+
+  const there = await elsewhere(t)
+  const lines = async (...args: string[]) =>
+    done(await restoring(there)(...args))
+      .trim()
+      .split('\n')
+  const plain = await lines(later, '--identity', identity)
+  t.true(plain.includes('Users who deleted their accounts since the backup are there again: see --erasures.'))
+  t.regex(plain.at(-1)!, /^All users have to sign in again, and services \(1\) get 401 until .*CreateServiceKey/)
+  const replace = ['--identity', identity, '--replace', '--yes']
+  const erased = await lines(later, ...replace, '--erasures', left)
+  t.true(erased.includes('1 of 1 erased users were in the backup, and are erased again.'))
+  t.deepEqual(await ask(there.DATABASE_URL, `SELECT username FROM users WHERE username = 'ana1'`), [])
+  t.is((await lines(file, ...replace)).at(-1), 'All users have to sign in again.')
 })
 
 test('a newer version restores and migrates a backup, and this version refuses a backup of a newer one', async t => {
@@ -426,12 +472,33 @@ test('a newer version restores and migrates a backup, and this version refuses a
   const says = /of a newer version \(9999-next\.sql\): restore it with that version/
   await assertRefusals(t, restoring(there), [[says, 1, newer, '--identity', identity]])
   t.deepEqual(await contents(there.DATABASE_URL), before)
-  // Neither a restore into a newer database, nor a backup of it.
+  // Nor a restore into a newer database.
   const isNewer = /The database is of a newer version/
   await assertRefusals(t, restoring(env), [[isNewer, 5, file, '--identity', identity, '--replace', '--yes']])
-  const backup = (...args: string[]) => runCli(env, ['backup', ...args])
-  await assertRefusals(t, backup, [[isNewer, 5, join(folder, 'x.age'), '--recipient', recipient]])
-  t.false((await readdir(folder)).includes('x.age'))
+})
+
+test('a version started again after the expansion of a newer one makes backups, which the newer one restores', async t => {
+  const { env, folder, recipient, identity } = await backedUp(t)
+  const expansion = '-- expand\nALTER TABLE users ADD COLUMN extra text;\nCREATE TABLE extras (id int, key text);'
+  const next = await nextVersion(t, expansion)
+  done(await runVersion(next, env, ['migrate', 'up']))
+  await ask(
+    env.DATABASE_URL,
+    `UPDATE users SET extra = 'kept'; INSERT INTO extras VALUES (1, 'unknown to this version')`,
+  )
+
+  const file = join(folder, 'back.age')
+  const { code, stderr } = await runCli(env, ['backup', file, '--recipient', recipient])
+  t.is(code, 0)
+  t.regex(stderr, /newer version \(9999-next\.sql\)/)
+  const there = await elsewhere(t, 'template0')
+  await assertRefusals(t, restoring(there), [
+    [/of a newer version \(9999-next\.sql\)/, 1, file, '--identity', identity],
+  ])
+  done(await runVersion(next, there, ['restore', file, '--identity', identity]))
+  t.deepEqual(await ask(there.DATABASE_URL, 'SELECT username, extra FROM users'), [{ username: 'ana0', extra: 'kept' }])
+  t.deepEqual(await ask(there.DATABASE_URL, 'SELECT * FROM extras'), [])
+  done(await runCli(there, ['audit', 'verify']))
 })
 
 test('another baseline of the backup or the database, or another format, is refused with a one-sentence error', async t => {
@@ -502,7 +569,7 @@ test('users who were erased since the backup are erased again by their receipts,
   await t.throwsAsync(again.login(erased.username), { message: /INVALID_CREDENTIALS/ })
 
   for (const [text, says] of Object.entries({
-    '{"user":7}': 'document 1 is not a receipt',
+    '{"user":7}': 'document 1 is neither a receipt',
     '{"user":7': 'not a list of JSON',
   })) {
     await writeFile(receipts, text)
@@ -518,6 +585,7 @@ test('no backup is made if its event can’t be written or a file would be overw
   await assertRefusals(t, backup, [
     [/exists already/, 1, file],
     [/^error: The backup can’t be written \(ENOENT\)/, 1, join(folder, 'none', 'x.age')],
+    [/^error: There is no folder [^\n]*none: create it, /, 1, join(folder, 'none')],
   ])
   await ask(env.DATABASE_URL, 'ALTER TABLE audit_staged ADD CONSTRAINT closed CHECK (seq < 0) NOT VALID')
   t.is((await backup(join(folder, 'x.age'))).code, 1)

@@ -140,19 +140,52 @@ test('an `expand` doesn’t run before a `contract` of an earlier version, and t
   t.is((await migrate(database, { folder, permit })).length, 3)
 })
 
-test('a failed migration is rolled back, together with those before it in the same run', async t => {
-  const database = await empty(t)
-  await migrate(database, { folder: await folderOf(t, first) })
-  const before = await ledger(database)
-  const broken = await folderOf(t, {
-    ...second,
+test('each migration commits by itself: calls wait for no table while a later one waits for its own', async t => {
+  const url = await freshDatabase(t, { from: 'template0' })
+  const [database, other] = [openDatabase(url, 1), openDatabase(url, 2)]
+  t.teardown(() => Promise.all([database.close(), other.close()]).then(() => {}))
+  const both = { ...first, '0001-first.sql': `${first['0001-first.sql']}\nCREATE TABLE nuts (name text);` }
+  await migrate(database, { folder: await folderOf(t, both) })
+  const reader = await other.sequelize.transaction()
+  await other.sequelize.query('SELECT * FROM nuts', { transaction: reader })
+  const folder = await folderOf(t, {
+    ...both,
+    '0002-second.sql': second['0002-second.sql'],
     '0003-third.sql': '-- expand\nALTER TABLE nuts ADD COLUMN color text;',
   })
+  let seen: Promise<unknown> | undefined
+  const onLocked = () => {
+    seen ??= rows(other, 'SELECT color FROM fruits').finally(() => reader.rollback())
+  }
+  t.deepEqual(await migrate(database, { folder, onLocked }), ['0002-second.sql', '0003-third.sql'])
+  t.deepEqual(await seen, [])
+})
+
+test('what a large registry makes before its upgrade, a column and its index, is kept by the migrations that make them', async t => {
+  const database = await empty(t)
+  await migrate(database, { folder: await folderOf(t, first) })
+  await rows(database, 'ALTER TABLE fruits ADD COLUMN IF NOT EXISTS color text')
+  await rows(database, 'CREATE INDEX CONCURRENTLY IF NOT EXISTS fruits_color ON fruits (color)')
+  const files = {
+    '0002-color.sql': '-- expand\nALTER TABLE fruits ADD COLUMN IF NOT EXISTS color text;',
+    '0003-color-index.sql': '-- expand\nCREATE INDEX IF NOT EXISTS fruits_color ON fruits (color);',
+  }
+  t.deepEqual(await migrate(database, { folder: await folderOf(t, { ...first, ...files }) }), Object.keys(files))
+})
+
+test('a failed migration is rolled back alone, and runs once it is mended', async t => {
+  const database = await empty(t)
+  await migrate(database, { folder: await folderOf(t, first) })
+  const broken = await folderOf(t, {
+    ...second,
+    '0003-third.sql': '-- expand\nALTER TABLE fruits ADD COLUMN size text; ALTER TABLE nuts ADD COLUMN color text;',
+  })
   await t.throwsAsync(migrate(database, { folder: broken }), { message: /"nuts" does not exist/ })
-  t.deepEqual(await ledger(database), before)
+  t.is((await ledger(database)).length, 2)
   await rows(database, `INSERT INTO fruits (name) VALUES ('fig')`)
-  t.deepEqual(await rows(database, 'SELECT * FROM fruits'), [{ name: 'fig' }])
-  t.deepEqual(await migrate(database, { folder: await folderOf(t, second) }), ['0002-second.sql'])
+  t.deepEqual(await rows(database, 'SELECT * FROM fruits'), [{ name: 'fig', color: null }])
+  const mended = { ...second, '0003-third.sql': '-- expand\nALTER TABLE fruits ADD COLUMN size text;' }
+  t.deepEqual(await migrate(database, { folder: await folderOf(t, mended) }), ['0003-third.sql'])
 })
 
 test('a version still works with the schema of a newer one that only expanded it', async t => {

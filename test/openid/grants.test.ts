@@ -15,6 +15,7 @@ import {
 } from '../_helpers/administration.js'
 import { type Clock, createStoppedClock, stopClock } from '../_helpers/clock.js'
 import { ask, freshDatabase } from '../_helpers/database.js'
+import { databaseFor } from '../_helpers/installed.js'
 import { password, startTestService, type TestService, teardownOfFile } from '../_helpers/service.js'
 import { forge } from '../_helpers/tokens.js'
 
@@ -382,7 +383,10 @@ test.serial('two servers are one provider, and one whose issuer is no URL with h
   const { code } = await authorize(tool, await logIn(), {}, undefined, other)
   const both = await Promise.all([trade(tool, code), trade(tool, code, {}, other)])
   t.deepEqual(both.map(({ status }) => status).sort(), [200, 400])
-  const plain = await startTestService(hooks, { AUTH_ISSUER: 'registry of schools', AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
+  // Earlier versions installed any text.
+  const [DATABASE_URL, AUTH_ISSUER] = [await databaseFor(hooks), 'registry of schools']
+  await ask(DATABASE_URL, `UPDATE token_issuer SET issuer = '${AUTH_ISSUER}'`)
+  const plain = await startTestService(hooks, { DATABASE_URL, AUTH_ISSUER, AUTH_ADMIN_ADDRESS: '127.0.0.1:0' })
   const api = await openSignedIn(hooks, plain)
   await api.createService({ name: 'tool', redirectUris: [uri] })
   t.is((await plain.request('GET', '/.well-known/openid-configuration')).status, 409)

@@ -18,7 +18,12 @@ function faults(env: Record<string, string>): string {
 }
 
 test('an empty environment gives the documented defaults, frozen', t => {
-  const { origins, currentDatabaseUrl: _, ...settings } = readSettings({ PATH: '/bin', AUTH_CORS_ORIGINS: '' })
+  const {
+    origins,
+    currentDatabaseUrl: _,
+    currentSmtpUrl: __,
+    ...settings
+  } = readSettings({ PATH: '/bin', AUTH_CORS_ORIGINS: '' })
   t.true(Object.isFrozen(readSettings({})))
   t.true(origins.settings.every(({ origin, value, default: fallback }) => origin === 'default' && value === fallback))
   const unset = [
@@ -191,11 +196,28 @@ function secretFile(content: string | Buffer): string {
   return file
 }
 
+test('a value in quotation marks is refused, of any setting and in a file, with what to do and without the value', t => {
+  for (const [before, after] of ['""', "''"].map(pair => [...pair]) as [string, string][]) {
+    const given = (text: string) => `${before}${text}${after}`
+    for (const name of ['AUTH_ISSUER', 'AUTH_DATA_DIR', 'AUTH_ADMIN_USERNAME', 'AUTH_ADMIN_PASSWORD', 'DATABASE_URL'])
+      t.regex(
+        faults({ [name]: given('planted') }),
+        new RegExp(`${name}: the value is in quotation marks, ${before}…${after}: leave them out`),
+      )
+    const content = faults({ SMTP_URL_FILE: secretFile(given('smtp://planted')) })
+    const path = faults({ SMTP_URL_FILE: given(secretFile('smtp://host')) })
+    t.regex(content, /SMTP_URL: the content of the file that SMTP_URL_FILE names is in quotation marks/)
+    t.regex(path, /SMTP_URL: SMTP_URL_FILE is in quotation marks/)
+    t.false(content.includes('planted'))
+  }
+  t.is(faults({ AUTH_MAIL_FROM: '"Registro" <auth@example.org>', AUTH_ADMIN_PASSWORD: `it's "one"` }), '')
+})
+
 test('a secret can come from a file, but not from both file and variable', t => {
   const file = secretFile('correct horse\n')
   t.is(readSettings({ AUTH_ADMIN_PASSWORD_FILE: file }).adminPassword, 'correct horse')
   t.regex(faults({ AUTH_ADMIN_PASSWORD_FILE: file, AUTH_ADMIN_PASSWORD: 'x' }), /both set/)
-  t.regex(faults({ AUTH_ADMIN_PASSWORD_FILE: `${file}.gone` }), /ENOENT/)
+  t.regex(faults({ SMTP_URL_FILE: `${file}.gone` }), /ENOENT/)
 })
 
 test('a byte order mark and one line end are no part of a secret or setting, in a file or a variable', t => {
@@ -239,7 +261,7 @@ test('a secret that isn’t in UTF-8 is refused with what to do, without what it
 })
 
 test('the list of names is complete', t => {
-  const { origins: _, currentDatabaseUrl: __, ...settings } = readSettings({})
+  const { origins: _, currentDatabaseUrl: __, currentSmtpUrl: ___, ...settings } = readSettings({})
   t.is(settingNames.length, Object.keys(settings).length)
 })
 

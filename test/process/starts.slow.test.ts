@@ -1,5 +1,5 @@
 /** Starts: issuer of the registry, a database that isn't up yet, migrations of other versions. */
-import { chmod, mkdir, symlink, writeFile } from 'node:fs/promises'
+import { chmod, mkdir, rm, symlink, writeFile } from 'node:fs/promises'
 import { type AddressInfo, createServer } from 'node:net'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
@@ -109,6 +109,60 @@ test('the first process sets the registry’s issuer; others use it, or refuse t
   t.is(await meAt(third, token), 500)
   t.is(await meAt(first, token), 200)
   t.is(claimsOf(await loginAt(third)).iss, 'https://b.example')
+})
+
+test('an installation requires a URL as issuer; a registry with another, such as one in quotation marks, starts, and its warning’s command changes it', async t => {
+  const DATABASE_URL = await freshDatabase(t)
+  t.deepEqual(await failedStart(t, { DATABASE_URL, AUTH_ISSUER: 'auth.example.org' }), [
+    1,
+    'AUTH_ISSUER: expected the URL of the registry for clients, such as https://auth.example.org.',
+  ])
+  const issuer = 'https://a.example'
+  const first = await spawnService(t, { DATABASE_URL, AUTH_ISSUER: issuer, AUTH_AUDIENCE: 'apps' })
+  t.notRegex(first.output(), /SetIssuer/)
+  // As an earlier version installed it.
+  await ask(DATABASE_URL, `UPDATE token_issuer SET issuer = '"${issuer}"', audience = '"apps"'`)
+  const env = { DATABASE_URL, AUTH_ISSUER: issuer, AUTH_AUDIENCE: 'apps' }
+  const quoted = await spawnService(t, env)
+  t.is(claimsOf(await loginAt(quoted)).iss, `"${issuer}"`)
+  const line = quoted
+    .output()
+    .split('\n')
+    .find(each => each.includes('SetIssuer'))!
+  const [, command] = /`auth-admin (.+?)`/.exec(JSON.parse(line).msg)!
+  const [, request] = /'(.+)'/.exec(command!)!
+  t.is(command, `api SetIssuer '${request}' --yes --local`)
+  done(await runCli(await serviceEnv(t, env), ['api', 'SetIssuer', request!, '--yes', '--local']))
+  const plain = await spawnService(t, env)
+  t.like(claimsOf(await loginAt(plain)), { iss: issuer, aud: 'apps' })
+  t.notRegex(plain.output(), /SetIssuer/)
+})
+
+test('the file of the first password is needed by the installation alone', async t => {
+  const folder = await temporaryFolder(t)
+  const file = join(folder, 'admin-password')
+  const env = { DATABASE_URL: await freshDatabase(t), AUTH_ADMIN_PASSWORD: '', AUTH_ADMIN_PASSWORD_FILE: file }
+  t.deepEqual(await failedStart(t, env), [
+    1,
+    'AUTH_ADMIN_PASSWORD: the file that AUTH_ADMIN_PASSWORD_FILE names is missing.',
+  ])
+  await writeFile(file, password)
+  await loginAt(await spawnService(t, env))
+  await rm(file)
+  await loginAt(await spawnService(t, env))
+})
+
+test('a start with a database of its own warns that no e-mail leaves, as doctor does, until mail server and sender are set', async t => {
+  const DATABASE_URL = await freshDatabase(t)
+  for (const [more, says] of [
+    [{}, 'SMTP_URL is not set: '],
+    [{ SMTP_URL: 'smtp://127.0.0.1:9' }, 'AUTH_MAIL_FROM is an address at localhost: '],
+    [{ SMTP_URL: 'smtp://127.0.0.1:9', AUTH_MAIL_FROM: 'Registro <auth@example.org>' }, undefined],
+  ] as const) {
+    const output = (await spawnService(t, { DATABASE_URL, ...more })).output()
+    if (says) t.true(output.includes(says), output)
+    else t.notRegex(output, /SMTP_URL|AUTH_MAIL_FROM/)
+  }
 })
 
 test('a start waits for a database that isn’t up yet, and names it without the password', async t => {
