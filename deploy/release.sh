@@ -20,4 +20,6 @@ cp package.json package-lock.json .npmrc "$work/auth-registry"
   npm sbom --package-lock-only --sbom-format=cyclonedx
 ) >dist/release/auth-registry.cdx.json
 cd dist/release
-sha256sum -- * | tee SHA256SUMS
+# Not in a pipe, which could make the file before the names are listed.
+sums=$(sha256sum -- *)
+printf '%s\n' "$sums" | tee SHA256SUMS

@@ -4,11 +4,11 @@ import { type Answer, head } from './clients.js'
 import { formOf, usernameOf } from './operations.js'
 
 /**
- * The origin of a flood: `one` address, `50` in as many /24 networks; those are the peers themselves, which
- * pipeline and hold connections without limits. Or `48`: each request from another /64 of one /48, which a trusted proxy
- * forwards in `X-Forwarded-For`; a proxy doesn't pipeline, so each request in flight has a separate connection.
+ * The origin of a flood: `one` address, the peer itself, which pipelines and holds connections without limits; or `48`: each request
+ * from another /64 of one /48, which a trusted proxy forwards in `X-Forwarded-For`. A proxy doesn't pipeline, so each request in
+ * flight has a separate connection.
  */
-export type Origin = 'one' | '50' | '48'
+export type Origin = 'one' | '48'
 
 /** An account of an attacker. */
 export interface Own {
@@ -16,7 +16,7 @@ export interface Own {
   readonly token: string
 }
 
-/** The accounts and knowledge of an attacker at one address. */
+/** The accounts and knowledge of an attacker. */
 export interface Attacker {
   /** Its accounts: inactive. */
   readonly own: readonly Own[]
@@ -38,15 +38,12 @@ interface Common {
   readonly origins: readonly Origin[]
   /** Whether attackers sign up for accounts in advance. */
   readonly accounts?: true
-  /** Its minimum duration in seconds, also for a shorter measured window. */
-  readonly lasts?: number
   /** The requests of connection number `line` of an attacker. */
   readonly source: (attacker: Attacker, line: number) => Source
 }
 
 /** A flood over connections that are kept full, and reopened if they are closed. */
 export interface Kept extends Common {
-  /** Connections, all addresses together; an address has at least one. */
   readonly connections: number
   /** Requests in flight on each. */
   readonly depth: number
@@ -63,8 +60,8 @@ export interface Paced extends Common {
 
 export type Flood = Kept | Paced
 
-const everywhere = ['one', '50', '48'] as const
-const peers = ['one', '50'] as const
+const everywhere = ['one', '48'] as const
+const peers = ['one'] as const
 const json = 'application/json'
 
 /** Small requests that cost the main thread as much as their responses: 64 connections, 32 requests ahead on each. */
@@ -122,14 +119,13 @@ export const floods = {
     depth: 1,
     source: () => ({ next: last => (last ? undefined : get('/healthz')) }),
   },
-  /** Only peers: a proxy reads its responses. Longer than the time limit of an unread response. */
+  /** Only peers: a proxy reads its responses. */
   unread: {
     about: '3,000 requests on each of 40 connections, no answer read',
     origins: peers,
     connections: 40,
     depth: 3_000,
     unread: true,
-    lasts: 40,
     accounts: true,
     source: ({ own }, line) => inTurn([get('/users/me', own[line % own.length]!.token)]),
   },

@@ -11,8 +11,8 @@ export interface Job {
   readonly world: World
   readonly endpoint: Endpoint
   readonly port: number
-  /** Parts of the mix, in whole numbers. */
-  readonly mix?: Partial<Record<Operation, number>>
+  /** What is requested, unless there are `visits`. */
+  readonly operation?: Operation
   /** Closed loop: so many clients, each with one request at a time. Otherwise: connections of an address at most. */
   readonly connections: number
   /** Requests a second, independent of earlier responses. */
@@ -150,23 +150,10 @@ function pauseAfter(answer: Answer | Error, end: number): number {
   return Math.max(0, Math.min(seconds * 1000, end - performance.now()))
 }
 
-/**
- * Yields the requests of client number `first` of `step`: the mix in a fixed order in which each part is spread evenly,
- * in which each client starts at another place and takes all.
- */
-function createRequests({ mix = {}, world, endpoint }: Job, first: number, step: number): () => Wire {
-  const parts = Object.entries(mix) as [Operation, number][]
-  const total = parts.reduce((sum, [, part]) => sum + part, 0)
-  const order = parts
-    .flatMap(([operation, part]) =>
-      Array.from({ length: part }, (_, index) => ({ operation, at: ((index + 0.5) * total) / part })),
-    )
-    .sort((a, b) => a.at - b.at)
+/** Yields the requests of client number `first` of `step`. */
+function createRequests({ operation, world, endpoint }: Job, first: number, step: number): () => Wire {
   let turn = 0
-  return () => {
-    const { operation } = order[(first + turn) % order.length]!
-    return wireOf(operation, endpoint, first + step * turn++, world)
-  }
+  return () => wireOf(operation!, endpoint, first + step * turn++, world)
 }
 
 function createTally({ endpoint, seconds }: Job, start: number) {

@@ -18,8 +18,15 @@ export async function logins(bench: Bench): Promise<Prepared> {
     // Until then as many logins start while none ends.
     const lead = 1.5
     const storm = (connections: number, seconds: number) =>
-      underLoad(load, [service], { ...on, world: crowd, mix: { login: 1 }, connections, seconds, lead })
-    const me = underLoad(lightLoad, [service], { ...on, world, mix: { me: 1 }, connections: 64, rate: 50, seconds: 20 })
+      underLoad(load, [service], { ...on, world: crowd, operation: 'login', connections, seconds, lead })
+    const me = underLoad(lightLoad, [service], {
+      ...on,
+      world,
+      operation: 'me',
+      connections: 64,
+      rate: 50,
+      seconds: 20,
+    })
     const meBeside =
       (clients: number): Segment =>
       async scale => {

@@ -1,21 +1,19 @@
 /**
- * The benchmark: runs scenarios, prints their tables, keeps everything in a file. measurements.md explains it.
+ * The benchmark: runs scenarios and prints their tables. measurements.md explains it.
  *
  * Every figure is compared with a baseline of the same run and build, and the result is their
  * ratio. scenarios.ts, logins.ts, scale.ts and abuse.ts define what is measured, measure.ts how; load.ts and flood.ts are the clients,
  * each in a separate process.
  */
-import { createHash } from 'node:crypto'
-import { readFileSync, writeFileSync } from 'node:fs'
-import { chmod, mkdtemp, readdir, rm } from 'node:fs/promises'
-import { availableParallelism, cpus, tmpdir, totalmem } from 'node:os'
+import { chmod, mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { startEmbedded } from '../../server/embedded/start.js'
 import { abuse } from './abuse.js'
 import { floodNames, floodOf } from './floods.js'
-import { errorsIn, evaluate, goalText, measure, type Result, type Samples, summarize } from './measure.js'
-import { root, stopAll } from './processes.js'
+import { errorsIn, evaluate, goalText, measure, type Result, type Samples } from './measure.js'
+import { stopAll } from './processes.js'
 import { scenarios as fixed } from './scenarios.js'
 import type { Scenarios } from './segments.js'
 
@@ -31,13 +29,11 @@ ${Object.entries(fixed)
   --rounds 5        rounds; the default is 3 for abuse and 1 for some scenarios, otherwise 5
   --quick           a tenth of the time, to see that everything works; the figures mean little
   --flood NAME      a flood of abuse; may be given more than once, or all
-  --from ORIGIN     one, 50 or 48: one address, 50, or each request from another /64 of one /48; the default is all
   --seconds 30      length of a window of abuse
   --users NUMBER    users of the large registry of scale (10,000,000)
   --data FOLDER     folder of a database that is kept, with the registries of scale; the default is a temporary one
   --cost 10         cost of the hashes of abuse
   --against FOLDER  front: another checkout with its dist, measured in turn
-  --out bench.json  file for everything that was measured
 
 Floods:
 ${floodNames.map(name => `  ${name.padEnd(17)} ${floodOf(name).about} (${floodOf(name).origins.join(', ')})`).join('\n')}`
@@ -48,13 +44,11 @@ const { values: options } = parseArgs({
     rounds: { type: 'string' },
     quick: { type: 'boolean', default: false },
     flood: { type: 'string', multiple: true },
-    from: { type: 'string', multiple: true },
     seconds: { type: 'string', default: '30' },
     users: { type: 'string' },
     data: { type: 'string' },
     cost: { type: 'string', default: '10' },
     against: { type: 'string' },
-    out: { type: 'string', default: 'bench.json' },
     help: { type: 'boolean', default: false },
   },
 })
@@ -74,7 +68,6 @@ async function main(): Promise<void> {
   }
   const missed: string[] = []
 
-  const build = await digestOfBuild()
   const folder = await mkdtemp(join(tmpdir(), 'auth-bench-'))
   await chmod(folder, 0o755)
   const log = { info() {}, warn: (text: string) => console.error(text) }
@@ -89,8 +82,6 @@ async function main(): Promise<void> {
     return cleaned
   }
   for (const signal of ['SIGINT', 'SIGTERM']) process.once(signal, () => clean().finally(() => process.exit(130)))
-  const machine = { cores: availableParallelism(), model: cpus()[0]?.model, memory: totalmem(), node: process.version }
-  const kept = { at: new Date().toISOString(), machine, build, options, scenarios: {} as Record<string, unknown> }
   let failed = false
   try {
     for (const [name, { about, prepare }] of Object.entries(scenarios)) {
@@ -104,15 +95,12 @@ async function main(): Promise<void> {
       print(`${name}: ${about} (${Math.round((performance.now() - from) / 1000)} s)`, results, samples)
       missed.push(...results.filter(({ met }) => met === false).map(({ label }) => `${name}: ${label}`))
       failed ||= Object.keys(errors).length > 0
-      kept.scenarios[name] = { results, errors, samples: summarize(samples) }
-      writeFileSync(options.out, `${JSON.stringify(kept, null, 2)}\n`)
     }
   } finally {
     await clean()
   }
   if (!options.quick && missed.length > 0)
     console.log(`\nGoals that were missed:\n${missed.map(each => `  ${each}`).join('\n')}`)
-  if (build !== (await digestOfBuild())) throw new Error('dist was built anew meanwhile: the rows aren’t of one build.')
   // A missed goal is a result; a wrong answer invalidates the figures.
   if (failed) process.exitCode = 1
 }
@@ -122,7 +110,7 @@ function chosen(names: readonly string[] | undefined): Scenarios {
   if (!names) return Object.fromEntries(Object.entries(fixed).filter(([, { byDefault }]) => byDefault !== false))
   const scenarios: Scenarios = {}
   for (const name of names) {
-    if (name === 'abuse') Object.assign(scenarios, abuse(options.flood ?? [], options.from))
+    if (name === 'abuse') Object.assign(scenarios, abuse(options.flood ?? []))
     else if (fixed[name]) scenarios[name] = fixed[name]
     else throw new Error(`There is no scenario ${name}.\n\n${usage}`)
   }
@@ -135,34 +123,14 @@ function wholeNumber(name: 'rounds' | 'seconds' | 'users' | 'cost'): number {
   return number
 }
 
-/** Identifies the measured build: a digest of all compiled files. */
-async function digestOfBuild(): Promise<string> {
-  const hash = createHash('sha256')
-  const files = (await readdir(join(root, 'dist'), { recursive: true })).filter(name => name.endsWith('.js'))
-  for (const name of files.sort()) hash.update(name).update(readFileSync(join(root, 'dist', name)))
-  return hash.digest('hex').slice(0, 12)
-}
-
 const units: Record<string, string> = {
   perSecond: '/s',
   processor: 'µs CPU',
-  sessions: 'µs CPU of PostgreSQL',
-  busy: 's CPU',
   time: 'µs',
   seconds: 's',
   memory: 'MB',
   'me p99': 'ms p99',
   'slowest me': 'ms',
-  newcomer: 's',
-  'newcomers left out': '',
-  'owners left out': '',
-  'administrators left out': '',
-  probes: '',
-  connected: '',
-  held: '',
-  alive: '',
-  late: '',
-  p50: 'ms p50',
   p99: 'ms p99',
 }
 
@@ -171,7 +139,7 @@ function print(title: string, results: readonly Result[], samples: Samples): voi
   const rounds = Math.max(...Object.values(samples).map(each => each.length))
   const rows = results.map(({ label, figure, value, baselineValue, ratio, spread, goal, met }) => [
     label,
-    units[figure] ?? figure,
+    units[figure] ?? '',
     short(value),
     baselineValue === undefined ? '' : short(baselineValue),
     ratio === undefined ? '' : Number.isNaN(ratio) ? '–' : ratio.toFixed(2),
@@ -186,9 +154,6 @@ function print(title: string, results: readonly Result[], samples: Samples): voi
       column < 2 ? cell.padEnd(widths[column]!) : cell.padStart(widths[column]!),
     )
     console.log(`  ${cells.join('  ').trimEnd()}`)
-  }
-  for (const [segment, each] of Object.entries(samples)) {
-    for (const { note } of each) if (note) console.log(`  ${segment}: ${note}`)
   }
   for (const [what, count] of Object.entries(errorsIn(samples))) console.log(`  ${count} × ${what}`)
 }

@@ -6,8 +6,6 @@ export interface Sample {
   /** ms of every right answer of an open loop. */
   readonly latencies?: readonly number[]
   readonly errors?: Readonly<Record<string, number>>
-  /** Further remarks. */
-  readonly note?: string
 }
 
 /** Measures for `scale` times its usual length. */
@@ -142,14 +140,4 @@ export function errorsIn(samples: Samples): Record<string, number> {
     }
   }
   return errors
-}
-
-/** Samples to keep: percentiles instead of every latency. */
-export function summarize(samples: Samples) {
-  const brief = ({ figures, latencies, note }: Sample) => ({
-    ...figures,
-    ...(latencies?.length && { p50: percentile(latencies, 50), p99: percentile(latencies, 99) }),
-    note,
-  })
-  return Object.fromEntries(Object.entries(samples).map(([name, rounds]) => [name, rounds.map(brief)]))
 }

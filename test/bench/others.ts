@@ -1,27 +1,19 @@
 /** The other clients of a service during a flood: their requests, and the responses. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Job, Report } from './load.js'
-import { percentile } from './measure.js'
-import { addressIn, forwardedOf, type Operation, proxyOf, type World } from './operations.js'
-import { ask, askFor } from './probes.js'
+import { percentile, type Sample } from './measure.js'
+import { addressIn, type Operation, type World } from './operations.js'
+import { askFor } from './probes.js'
 import { memory, processorSeconds, type ServiceProcess, startLoad } from './processes.js'
 
 /** Numbers of networks 127.n.0.0. Those that are new in each window repeat after 20. */
-const networks = { known: 10, newcomers: 20, owners: 40, administrators: 60, me: 96, fresh: 98 }
+const networks = { known: 10, newcomers: 20, owners: 40, administrators: 60, me: 96 }
 
 /** `me` a second. */
 const rate = 50
 
 /** Milliseconds that a client waits for an answer; a `me` that never gets one counts with them. */
 const longestWait = 15_000
-
-/** The result of a window. */
-export interface Window {
-  readonly figures: Readonly<Record<string, number>>
-  /** Wrong answers and unanswered requests, by outcome. */
-  readonly errors: Readonly<Record<string, number>>
-  readonly lost: Readonly<Record<string, number>>
-}
 
 /**
  * Prepares all of them. The first 1,000 accounts of the world are known to attackers, and of these the first eight log in
@@ -30,28 +22,17 @@ export interface Window {
 export function createOthers(given: World) {
   const world = { ...given, meFrom: addressIn(networks.me, 0) }
   const known = { ...world, accounts: world.accounts.slice(0, 8), addresses: 8, network: networks.known }
-  const { token } = world.holders[0]!
   const [logins, light, newcomers, owners, administrators] = Array.from({ length: 5 }, startLoad) as Tuple5
-  let probe = '/healthz'
   let windows = 0
 
   const at = ({ http }: ServiceProcess) => ({ endpoint: 'http', port: http }) as const
   const me = (seconds: number, perSecond = rate) =>
-    ({ world, mix: { me: 1 }, connections: 64, rate: perSecond, seconds }) as const
+    ({ world, operation: 'me', connections: 64, rate: perSecond, seconds }) as const
 
   /** Three users one after the other, each from its address in the world. */
   const three = (world: World, seconds: number, steps: readonly Operation[]) => {
     const visits = [0.1, 0.3, 0.5].map(after => ({ after: after * seconds, steps }))
     return { world: { ...world, addresses: 3 }, visits, connections: 1, seconds } satisfies Partial<Job>
-  }
-
-  /** `me` over a new connection, from many addresses. */
-  const fresh = (port: number, index: number) => {
-    const address = addressIn(networks.fresh, index % 256)
-    const from = world.forwarded ? proxyOf(address) : address
-    const forwarded = world.forwarded && { 'x-forwarded-for': forwardedOf(address) }
-    const headers = { authorization: `Bearer ${token}`, ...forwarded }
-    return { port, path: '/users/me', localAddress: from, headers }
   }
 
   return {
@@ -60,13 +41,11 @@ export function createOthers(given: World) {
       const visits = known.accounts.map(() => ({ after: 0, steps: Array<Operation>(5).fill('login') }))
       const { late } = await logins.ask({ ...at(service), world: known, visits, connections: 1, seconds: 60 })
       if (late > 0) throw new Error('It took more than a minute to log in five times: this machine is too busy.')
-      await light.ask({ ...at(service), world, mix: { me: 1 }, connections: 16, seconds: 1 })
-      // A service without probes at that port has another response there.
-      if ((await ask({ port: service.metrics, path: probe })) !== 200) probe = '/metrics'
+      await light.ask({ ...at(service), world, operation: 'me', connections: 16, seconds: 1 })
     },
 
     /** Measures for so many seconds. New clients come from networks without earlier requests. */
-    async measure(service: ServiceProcess, seconds: number): Promise<Window> {
+    async measure(service: ServiceProcess, seconds: number): Promise<Sample> {
       const turn = windows++ % 20
       const series = windows
       const firstOwner = 1000 + 3 * turn
@@ -76,14 +55,13 @@ export function createOthers(given: World) {
       const newcoming = { ...world, network: networks.newcomers + turn, series }
       const returning = { ...world, network: networks.owners + turn, accounts }
       const administering = { ...world, network: networks.administrators + turn }
-      const [login, asked, came, returned, administered, probes, connected, most] = await Promise.all([
-        logins.ask({ ...http, world: known, mix: { login: 1 }, connections: 8, seconds }),
+      const [login, asked, came, returned, administered, probes, most] = await Promise.all([
+        logins.ask({ ...http, world: known, operation: 'login', connections: 8, seconds }),
         light.ask({ ...http, ...me(seconds) }),
         newcomers.ask({ ...http, ...three(newcoming, seconds, ['sign-up', 'first login']) }),
         owners.ask({ ...http, ...three(returning, seconds, ['login']) }),
         administrators.ask({ ...grpc, ...three(administering, seconds, ['administrator sign-in']) }),
-        askFor(seconds, () => ({ port: service.metrics, path: probe })),
-        askFor(seconds, index => fresh(service.http, index)),
+        askFor(seconds, { port: service.metrics, path: '/healthz' }),
         mostMemory(service, seconds),
       ])
       const waits = waitsOf(asked, rate * seconds)
@@ -94,16 +72,13 @@ export function createOthers(given: World) {
           'me p99': percentile(waits, 99),
           'slowest me': Math.max(...waits),
           'newcomers left out': came.late,
-          newcomer: slowestOf(came),
           'owners left out': returned.late,
           'administrators left out': administered.late,
           probes,
-          connected,
           memory: most,
           alive: service.alive() ? 1 : 0,
         },
         errors: sumOf(reports.map(({ errors }) => errors)),
-        lost: sumOf(reports.map(({ lost }) => lost)),
       }
     },
 
@@ -127,11 +102,6 @@ type Tuple5 = [Load, Load, Load, Load, Load]
 function waitsOf({ latencies }: Report, asked: number): number[] {
   const missing = Math.max(0, Math.round(asked) - latencies.length)
   return [...latencies, ...Array<number>(missing).fill(longestWait)]
-}
-
-/** Seconds, of users who arrived one by one. */
-function slowestOf({ count, latencies }: Report): number {
-  return count === 0 ? Number.NaN : Math.max(...latencies) / 1000
 }
 
 /** The maximum memory of a process over so many seconds, in MB. */

@@ -1,10 +1,10 @@
 /** Starts the processes of the benchmark and measures their resources. */
 import { type ChildProcess, fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readdirSync, readFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import type { FloodPlan, FloodReport } from './flood.js'
+import type { FloodPlan } from './flood.js'
 import type { Job, Report } from './load.js'
 
 /** The folder of package.json. */
@@ -105,9 +105,8 @@ export function startLoad(): Answering<Job, Report> {
 }
 
 /** Starts a process that floods: it gets a plan first, then `go`. */
-export function startFlood(): Answering<FloodPlan | 'go', FloodReport> & { tell(message: 'stop'): void } {
-  const child = forkModule('flood.js')
-  return { ...answering(child), tell: message => void child.send(message) }
+export function startFlood(): Answering<FloodPlan | 'go', object> {
+  return answering(forkModule('flood.js'))
 }
 
 /** Ends all processes that still run. */
@@ -124,25 +123,11 @@ export function processorSeconds(pids: readonly number[]): number {
   }, 0)
 }
 
-/** Processor time so far of the open sessions of a database, in seconds. */
-export function sessionSeconds(url: string): number {
-  const title = `postgres: auth ${new URL(url).pathname.slice(1)} `
-  return readdirSync('/proc').reduce((sum, pid) => {
-    try {
-      if (!/^\d/.test(pid) || !readFileSync(`/proc/${pid}/cmdline`, 'utf8').startsWith(title)) return sum
-      return sum + Number(readFileSync(`/proc/${pid}/schedstat`, 'utf8').split(' ', 1)[0]) / 1e9
-    } catch {
-      // It has ended.
-      return sum
-    }
-  }, 0)
-}
-
-/** Resident memory of a process in MB (10⁶ bytes), now or at most; NaN if the system doesn't report it. */
-export function memory(pid: number, which: 'VmRSS' | 'VmHWM' = 'VmRSS'): number {
+/** Resident memory of a process in MB (10⁶ bytes); NaN if the system doesn't report it. */
+export function memory(pid: number): number {
   if (process.platform !== 'linux') return Number.NaN
   const status = readFileSync(`/proc/${pid}/status`, 'latin1')
-  return (Number(new RegExp(`${which}:\\s+(\\d+)`).exec(status)?.[1]) * 1024) / 1e6
+  return (Number(/VmRSS:\s+(\d+)/.exec(status)?.[1]) * 1024) / 1e6
 }
 
 function forkModule(name: string, args: string[] = [], env = {}, execArgv: string[] = []): ChildProcess {

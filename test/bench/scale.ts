@@ -4,7 +4,7 @@ import { createGrpcTransport, Http2SessionManager } from '@connectrpc/connect-no
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Prepared, Row, Segment } from './measure.js'
 import { type Operation, password, type World } from './operations.js'
-import { memory, processorSeconds, startLoad } from './processes.js'
+import { memory, startLoad } from './processes.js'
 import { type Load, portOf, underLoad } from './segments.js'
 import { type Bench, serviceOn } from './world.js'
 
@@ -52,19 +52,16 @@ export async function scale(bench: Bench): Promise<Prepared> {
   const load = startLoad()
   const segments: Record<string, Segment> = {}
   const rows: Row[] = []
-  /** A segment for each registry, and the ratios of these figures. */
-  const compare = (label: string, figures: readonly string[], segment: (of: Registry) => Segment, as = label) => {
+  /** A segment for each registry, and the ratio of a figure. */
+  const compare = (label: string, figure: string, segment: (of: Registry) => Segment, as = label) => {
     segments[`${label}, few`] = segment(few)
     segments[`${label}, many`] = segment(many)
-    for (const [index, figure] of figures.entries()) {
-      const row = { label, subject: `${label}, many`, baseline: `${as}, few`, figure }
-      rows.push(index === 0 ? { ...row, goal } : row)
-    }
+    rows.push({ label, subject: `${label}, many`, baseline: `${as}, few`, figure, goal })
   }
   for (const [label, { as, ...comparison }] of Object.entries(comparisons))
-    compare(label, ['time', 'processor', 'sessions'], of => calls(load, of, comparison), as)
-  compare('start', ['seconds', 'busy'], starting)
-  compare('memory of the service', ['memory'], ({ service }) => async () => ({
+    compare(label, 'time', of => calls(load, of, comparison), as)
+  compare('start', 'seconds', starting)
+  compare('memory of the service', 'memory', ({ service }) => async () => ({
     figures: { memory: memory(service.pid) },
   }))
   return { segments, rows }
@@ -88,20 +85,19 @@ async function open(bench: Bench, population: number) {
   return { ...opened, administration }
 }
 
-/** Calls, with the processor time of PostgreSQL for each. */
 function calls(load: Load, registry: Registry, { operation, endpoint, world }: Comparison): Segment {
-  const { service, url } = registry
+  const { service } = registry
   return scale => {
     const protocol = endpoint === 'lists' ? 'grpc' : (endpoint ?? 'http')
     const job = {
       world: { ...registry.world, ...world?.(registry) },
       endpoint: protocol,
       port: endpoint === 'lists' ? service.admin : portOf(service, protocol),
-      mix: { [operation]: 1 },
+      operation,
       connections: 8,
       seconds: 2,
     } as const
-    return underLoad(load, [service], job, url)(scale)
+    return underLoad(load, [service], job)(scale)
   }
 }
 
@@ -109,9 +105,9 @@ function calls(load: Load, registry: Registry, { operation, endpoint, world }: C
 function starting({ again }: Registry): Segment {
   return async () => {
     const begun = performance.now()
-    const { stop, http, pid } = await again({ AUTH_ADMIN_ADDRESS: 'off' })
+    const { stop, http } = await again({ AUTH_ADMIN_ADDRESS: 'off' })
     if ((await fetch(`http://127.0.0.1:${http}/readyz`)).status !== 200) throw new Error('the service isn’t ready')
-    const figures = { seconds: (performance.now() - begun) / 1000, busy: processorSeconds([pid]) }
+    const figures = { seconds: (performance.now() - begun) / 1000 }
     await stop()
     return { figures }
   }

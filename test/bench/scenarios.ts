@@ -37,7 +37,7 @@ async function light(bench: Bench): Promise<Prepared> {
     part: Pick<Job, 'connections' | 'seconds' | 'rate'>,
     figures: readonly Pick<Row, 'figure' | 'goal'>[],
   ) => {
-    const job = { world, mix: { [operation]: 1 }, ...part }
+    const job = { world, operation, ...part }
     const kind = endpoint === 'grpc' ? 'grpc' : 'http'
     const baseline = `baseline of ${operation}, ${kind}, ${part.connections} connections, ${part.rate}`
     segments[label] = underLoad(load, [service], { ...job, endpoint, port: portOf(service, endpoint) })
@@ -61,7 +61,7 @@ async function gateway(bench: Bench): Promise<Prepared> {
   const back = await startBaseline('grpc', { url })
   const hop = await startBaseline('hop', { grpc: back.port })
   const load = startLoad()
-  const job = { world, endpoint: 'http', mix: { me: 1 }, connections: 16, seconds: 1.5 } as const
+  const job = { world, endpoint: 'http', operation: 'me', connections: 16, seconds: 1.5 } as const
   const label = 'me through a gateway process'
   return {
     segments: {

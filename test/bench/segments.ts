@@ -3,14 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Job } from './load.js'
 import type { Prepared, Segment } from './measure.js'
 import type { Endpoint } from './operations.js'
-import {
-  type Process,
-  processorSeconds,
-  type ServiceProcess,
-  sessionSeconds,
-  type startBaseline,
-  type startLoad,
-} from './processes.js'
+import { type Process, processorSeconds, type ServiceProcess, type startBaseline, type startLoad } from './processes.js'
 import type { Bench } from './world.js'
 
 /** A scenario by its name for `--scenario`. */
@@ -26,19 +19,15 @@ export function portOf({ http, grpc }: ServiceProcess, endpoint: Endpoint): numb
   return endpoint === 'grpc' ? grpc : http
 }
 
-/** Measures a load, and the processor time that it costs these processes, and the sessions of a database. */
-export function underLoad(load: Load, on: readonly Process[], job: Job, url?: string): Segment {
+/** Measures a load, and the processor time that it costs these processes. */
+export function underLoad(load: Load, on: readonly Process[], job: Job): Segment {
   const pids = on.map(({ pid }) => pid)
-  const sessions = () => (url === undefined ? Number.NaN : sessionSeconds(url))
   return async scale => {
     const before = processorSeconds(pids)
-    const sessionsBefore = sessions()
     const report = await load.ask({ ...job, seconds: job.seconds * scale, lead: (job.lead ?? 0) * scale })
     const used = processorSeconds(pids) - before
-    const usedBySessions = sessions() - sessionsBefore
-    const { perSecond, answers, late, latencies, lost, errors } = report
-    const each = (seconds: number) => (seconds * 1e6) / answers
-    const figures = { perSecond, late, time: 1e6 / perSecond, processor: each(used), sessions: each(usedBySessions) }
+    const { perSecond, answers, latencies, lost, errors } = report
+    const figures = { perSecond, time: 1e6 / perSecond, processor: (used * 1e6) / answers }
     return { figures, latencies, errors: { ...lost, ...errors } }
   }
 }

@@ -61,8 +61,8 @@ async function manyLoads(t: Parameters<typeof load>[0], request: TestService['re
   const DATABASE_URL = await freshDatabase(t, { from: 'template0' })
   const env = await serviceEnv(t, { DATABASE_URL })
   const ports = [await freePorts(), await freePorts()] as const
-  const start = (folder: string, { env }: (typeof ports)[number]) =>
-    spawnServer(t, { DATABASE_URL, AUTH_DRAIN: '', ...env }, join(folder, 'dist/server/main.js'))
+  const start = (folder: string, { env: own }: (typeof ports)[number]) =>
+    spawnServer(t, { DATABASE_URL, AUTH_DRAIN: '', ...own }, join(folder, 'dist/server/main.js'))
   const servers: ServerProcess[] = [await start(release!, ports[0]), await start(release!, ports[1])]
   const request = createRequest((await startHaproxy(t, ports)).http)
   const token = await login(request)
