@@ -27,7 +27,7 @@ import { type Answer, createSend, type Exchange, type Log, type Outcome, textAns
 import { type Address, createListener, expectsContinue, listenerLimits, type Secure } from './listener.js'
 import { createGatewayMetrics } from './metrics.js'
 import { moveCredentials, oauthError } from './oauth.js'
-import { needsOfRpc, type Revision, type Route, routes, tellsNames, undocumented } from './operations.js'
+import { needsOfRpc, type Revision, type Route, revealsNames, routes, undocumented } from './operations.js'
 import { inPortuguese } from './portuguese.js'
 import {
   HttpError,
@@ -91,8 +91,8 @@ interface Action {
   /** What it needs of the scheduler, without the body. */
   readonly cost: number
   readonly hashes: boolean
-  /** See `tellsNames`. */
-  readonly tells?: boolean
+  /** See `revealsNames`. */
+  readonly reveals?: boolean
   /** See `Route`. */
   readonly challenges?: boolean | undefined
   act(exchange: Exchange): Outcome | Promise<Outcome>
@@ -167,7 +167,7 @@ export function createGateway(options: GatewayOptions) {
     try {
       using turn = await scheduler.take(claim, from)
       check(request)
-      if ((action ?? ofCall)?.tells && !proxied && !isOwnHost(headers.host))
+      if ((action ?? ofCall)?.reveals && !proxied && !isOwnHost(headers.host))
         throw new HttpError('MISDIRECTED_REQUEST', 'The Host header names another host.')
       const exchange = { request, response, path, query, deadline: claim.deadline, turn }
       if (resource?.isShared) request.isOfClient = await isOfClient(exchange)
@@ -191,7 +191,7 @@ export function createGateway(options: GatewayOptions) {
     return inSpan(span, () => serve(request, response))
   }
 
-  /** Determines the sender of a request, and sets the headers that tell the services about it. */
+  /** Determines the sender of a request, and sets the headers by which services know it. */
   function identify({ headers, from }: Request): Sender {
     const forwardedFor = headers['x-forwarded-for'] as string | undefined
     const sender = senderOf(from.remoteAddress, forwardedFor)
@@ -236,7 +236,7 @@ export function createGateway(options: GatewayOptions) {
     const { request, path } = exchange
     const handle = rpcOf(path)
     if (!handle) return unknownPath(request)
-    // It is parsed as a URL.
+    // Connect parses the host as that of a URL.
     const { host } = request.headers
     if (!host || !URL.canParse(`http://${host}`)) throw badHost()
     return handle(exchange)
@@ -315,7 +315,7 @@ function createAction(route: Route, revision: Revision, options: GatewayOptions 
   }
   const { credentials, challenges } = route
   const refuse = credentials && ((problem: Problem) => oauthError(credentials, problem))
-  return { ...needsOfRpc(rpc), tells: tellsNames(rpc), challenges, act, ...(refuse && { refuse }) }
+  return { ...needsOfRpc(rpc), reveals: revealsNames(rpc), challenges, act, ...(refuse && { refuse }) }
 }
 
 /** Logs a request that no service has logged: with no input of the client, and its path only if it is a known one. */

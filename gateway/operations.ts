@@ -384,8 +384,8 @@ export function needsOfRpc(rpc: DescMethodUnary): ReturnType<typeof needsOf> {
   return needsOf(rpc === Health.method.check ? { limits: [] } : policyOf(rpc))
 }
 
-/** Whether an RPC tells everyone which names are taken. */
-export function tellsNames(rpc: DescMethodUnary): boolean {
+/** Whether an RPC reveals to everyone which names are taken. */
+export function revealsNames(rpc: DescMethodUnary): boolean {
   if (rpc === Health.method.check) return false
   const { caller, limits } = policyOf(rpc)
   return caller === 'anyone' && (limits as readonly string[]).includes('lookUps')
@@ -419,7 +419,7 @@ export function refusalsOf({
     'HEADERS_TOO_LARGE',
   ] as const
   const ofBody = ['PAYLOAD_TOO_LARGE', 'UNSUPPORTED_MEDIA_TYPE'] as const
-  const ofHost = rpc && tellsNames(rpc) ? (['MISDIRECTED_REQUEST'] as const) : []
+  const ofHost = rpc && revealsNames(rpc) ? (['MISDIRECTED_REQUEST'] as const) : []
   for (const reason of [...ofGateway, ...ofHost, ...(method === 'GET' ? [] : ofBody)])
     add(gatewayReasons[reason].status, reason)
   return new Map([...reasons].sort(([a], [b]) => a - b).map(([status, names]) => [status, [...names]]))

@@ -133,7 +133,7 @@ function problemOfRefusal(error: ConnectError): Problem | undefined {
   return {
     status: statusOf(reason),
     reason: Reason[reason],
-    // It may repeat the fields.
+    // The text may repeat the fields.
     detail: violations.reduce(
       (text, { field }) => text.replace(`${field}: `, `${protoCamelCase(field)}: `),
       error.rawMessage,

@@ -27,7 +27,7 @@ import { readTimeout } from '../server/requests/grpc-timeout.js'
 import { chooseLocale } from '../server/requests/locale.js'
 import { toPortuguese } from '../server/requests/portuguese.js'
 import type { Answer, Exchange, Log, Outcome } from './exchange.js'
-import { needsOfRpc, tellsNames } from './operations.js'
+import { needsOfRpc, revealsNames } from './operations.js'
 import { HttpError, isAnswer, isUnreported } from './problem.js'
 import { emptyBody, isGzip, readMessage } from './rpc-message.js'
 
@@ -66,12 +66,12 @@ const needs = new Map(
     const { cost, hashes } = needsOfRpc(rpc)
     return [
       `/${rpc.parent.typeName}/${rpc.name}`,
-      { cost: cost + protocolCost.connect, hashes, tells: tellsNames(rpc) },
+      { cost: cost + protocolCost.connect, hashes, reveals: revealsNames(rpc) },
     ]
   }),
 )
 
-/** What the RPC of a path needs of the scheduler, and whether it tells names; undefined if there is no RPC. */
+/** What the RPC of a path needs of the scheduler, and whether it reveals names; undefined if there is no RPC. */
 export function needsAt(path: string): ReturnType<typeof needs.get> {
   return needs.get(path)
 }

@@ -37,7 +37,7 @@ interface ApplicationDeps extends Pick<CallsDeps, 'ready' | 'scheduler' | 'log' 
   readonly tokenIssuer: TokenIssuer
   /** The clock of the database, in ms since 1970. */
   readonly now: () => number
-  /** The clock of what a process keeps in memory, in ms, which nobody sets. */
+  /** The clock of what a process keeps in memory, in ms, which can't be set. */
   readonly processNow: () => number
   /** Proxies that are missing in `AUTH_TRUSTED_PROXIES`, as far as this process saw; absent where it serves no clients. */
   readonly undeclaredProxies?: UndeclaredProxies['found']

@@ -94,7 +94,7 @@ async function start(settings: Settings, log: Log, options: { at: Promise<Source
 
 /**
  * Checks the data folder. A service with its own database uses it for e-mails if there is no mail server, and may start without
- * one that nobody named: a container often has no folder to write to.
+ * one that no setting names: a container often has no folder to write to.
  */
 async function checkFolder({ dataDir, databaseUrl, smtpUrl, origins }: Settings): Promise<void> {
   const named = origins.settings.some(({ name, origin }) => name === 'AUTH_DATA_DIR' && origin !== 'default')

@@ -125,7 +125,7 @@ async function openDatabase(
   { at, signal }: StartOptions,
 ) {
   const registry = await openRegistry(settings, { log, at })
-  // It must not outlive this process: it has several ways to stop, which it tries in turn.
+  // PostgreSQL must not outlive this process: `release` tries several ways to stop it in turn.
   onStop('the embedded PostgreSQL', registry.release, 30_000, true)
   // Longer than `close` waits before it cuts its connections.
   onStop('statements in flight', registry.database.close, 2_000)
@@ -211,7 +211,7 @@ async function run(
   if (signsAt.getTime() > now())
     log.warn({ kid }, 'the time of the signing key lies ahead of the clock of the database')
 
-  // It stops after everything that appends events.
+  // Sealing stops after everything that appends events.
   onStop('sealing the audit log', startSealing(registry, log), 2_500)
   onStop('e-mails in flight', startMail(registry, settings, log, now, metrics.refused).close)
   // They serve no call, and stop with the endpoints: without a database, each would take its time.

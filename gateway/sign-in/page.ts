@@ -6,7 +6,7 @@ import type { Answer } from '../exchange.js'
 import { Html, html } from '../html.js'
 import { type Texts, texts } from './texts.js'
 
-/** What a page shows besides its form. */
+/** What a page shows in addition to its form. */
 export interface Frame {
   readonly locale: Locale
   /** How the registry is called; absent where it isn't known. */

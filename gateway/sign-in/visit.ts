@@ -72,7 +72,7 @@ export function cookieOf({ headers }: Request, issuer: string): string | undefin
   return token && /^[\w.-]+$/.test(token) ? token : undefined
 }
 
-/** The claims of a token, which nobody has verified. */
+/** The unverified claims of a token. */
 export function readClaims(token: string): { sub?: string; iat?: number; exp?: number } {
   try {
     return JSON.parse(Buffer.from(token.split('.')[1]!, 'base64url').toString())

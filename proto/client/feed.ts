@@ -20,7 +20,7 @@ export interface Page
   readonly snapshot: 'START' | 'CURSOR_LOST' | 'CURSOR_EXPIRED' | undefined
   /** Whether another page is there now. */
   readonly more: boolean
-  /** Database time in ms since 1970 up to which this page and those before it tell everything; undefined if `more`. */
+  /** Database time in ms since 1970 up to which this page and those before it are complete; undefined if `more`. */
   readonly asOf: number | undefined
   /** Database time when it was asked for `asOf`. */
   readonly now: number | undefined

@@ -17,7 +17,7 @@ export interface AdministratorSession {
   readonly generation: number
   readonly startedAt: number
   readonly expiresAt: number
-  /** Whether a one-time code was given, besides the password. */
+  /** Whether a one-time code was given in addition to the password. */
   readonly withCode: boolean
   /** Id of the sealing key. */
   readonly keyId: string

@@ -44,7 +44,7 @@ interface State {
 
 /** The states that close a way. */
 export const states = {
-  // SQL finds no deleted user by name. Whoever reads one without `deletedAt` sees a suspended user.
+  // SQL finds no deleted user by name. Code that reads one without `deletedAt` sees a suspended user.
   deleted: {
     of: ({ deletedAt }) => Boolean(deletedAt),
     opens: [],

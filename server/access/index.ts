@@ -20,7 +20,7 @@ import { createOneTimeCodes } from './totp.js'
 /** What a process identifies callers and sign-ins by. */
 export type Access = ReturnType<typeof createAccess>
 
-/** What access is made from, besides the parts of other folders. */
+/** What access is made from, in addition to the parts of other folders. */
 interface AccessDeps {
   readonly settings: Settings
   /** Issuer and audience of tokens. */
@@ -28,7 +28,7 @@ interface AccessDeps {
   readonly log: Log
   /** The clock of the database, in ms since 1970. */
   readonly now: () => number
-  /** The clock of what a process keeps in memory, in ms, which nobody sets. */
+  /** The clock of what a process keeps in memory, in ms, which can't be set. */
   readonly processNow: () => number
 }
 

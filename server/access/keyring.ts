@@ -24,7 +24,7 @@ export type Keyring = ReturnType<typeof createKeyring>
 
 /**
  * Caches the keys of the database; reads them again each minute and for an unknown key id. `now` is the clock of the database, in
- * ms since 1970; `processNow` is the clock of the cache, which nobody sets.
+ * ms since 1970; `processNow` is the clock of the cache, which can't be set.
  */
 export function createKeyring(
   keys: Pick<SigningKeys, 'all' | 'signer'>,

@@ -2,7 +2,7 @@
 import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto'
 import { type SealingKeys, sealingKeyIdLength } from '../models/sealing-key.js'
 
-/** What tells a sealed token from others, and lets scanners of secrets find one. */
+/** What distinguishes a sealed token from others, and lets scanners of secrets find one. */
 const prefix = 'sealed_'
 
 const pattern = new RegExp(`^${prefix}([\\da-f]{${sealingKeyIdLength}})([\\w-]+)$`)

@@ -1,5 +1,5 @@
 // This folder owns the RPCs of the service `auth.v1.Administration`: an object of RPCs for each noun. administration.proto
-// describes what each RPC does and refuses, policy/administration.ts says who may call it, and calls/ applies its row. The
+// describes what each RPC does and refuses, policy/administration.ts says who may call it, and calls/ applies that policy. The
 // folder models/ stores the data. service.ts serves the RPCs on a separate listener. The command line also runs them through
 // local-application.ts.
 import type { Parts } from '../calls/parts.js'
@@ -33,7 +33,7 @@ import { createChangeUser, userStateRpcs } from './users/state.js'
 import { eraseUnactivatedUsers } from './users/unactivated.js'
 
 /**
- * Makes the RPCs, and what the steps of their rows need: the records that requests refer to, and the notices of changes of
+ * Makes the RPCs, and what the steps of their policies need: the records that requests refer to, and the notices of changes of
  * administrators. `undeclaredProxies` is absent where the process serves no clients.
  */
 export function createAdministration(parts: Parts, undeclaredProxies?: UndeclaredProxies['found']) {

@@ -23,7 +23,7 @@ export function partialPath(file: string): string {
 export function keepCurrent(partial: string): () => void {
   const update = () => {
     const now = new Date()
-    // It doesn't exist before the first byte.
+    // The file doesn't exist before the first byte.
     utimes(partial, now, now).catch(() => {})
   }
   const timer = setInterval(update, updateInterval)

@@ -11,7 +11,7 @@ import { checkPresence } from '../requests/deadline.js'
 import type { Transact } from './context.js'
 
 /** What transactions are made of. */
-export interface TransactionDeps {
+interface TransactionDeps {
   readonly database: Pick<Database, 'transact'>
   readonly audit: Pick<Audit, 'append'>
 }

@@ -47,7 +47,7 @@ interface MigrationFile extends Migration {
 }
 
 /** The state of a ledger, compared with the files of this version. Each list is in order. */
-export interface MigrationStatus {
+interface MigrationStatus {
   readonly done: readonly Migration[]
   readonly pending: readonly MigrationFile[]
   /** Migrations of a newer version, which this version lacks. */

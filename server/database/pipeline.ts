@@ -46,7 +46,7 @@ export function createPipeline({ Client }: Connections, run: <Row>(query: Statem
         return await (connection.client.prepares ? runOn<Row>(connection.client, query) : run<Row>(query))
       } finally {
         connection.inFlight--
-        // It was retired while others were in flight.
+        // The connection was retired while other statements were in flight.
         if (connection.inFlight === 0 && connection.client.isRetired) void connection.client.end()
       }
     },

@@ -101,7 +101,7 @@ async function attach(cluster: Cluster): Promise<{ client: pg.Client; port: numb
         const client = await connectShared(cluster, running.port)
         if (client) return { client, port: running.port }
       } catch (error) {
-        // Nobody else uses what this process launched and nobody can connect to.
+        // No other process uses what this one launched, and none can connect to.
         if (isOurs) await end(cluster, running)
         throw error
       }
@@ -180,7 +180,7 @@ async function launch(cluster: Cluster): Promise<boolean> {
         child.unref()
         return true
       }
-      // Nobody else uses it before it accepts connections. One that hasn't written its pid yet gets the signal again.
+      // No other process uses it before it accepts connections. One that hasn't written its pid yet gets the signal again.
       if (signal?.aborted && !ended) await end(cluster, { pid: child.pid! })
       await Promise.race([ending, sleep(5)])
     }

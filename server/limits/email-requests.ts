@@ -6,9 +6,6 @@ import { createScheduler, noHashing, type SchedulerLimits } from './scheduler.js
 /** E-mails that a process sends: a burst, then so many per second and core. Each takes up to 10 ms of a core. */
 export const emailRate = { burst: 50, perSecond: 2 }
 
-/** Schedules requests for e-mails. */
-export type EmailRequests = ReturnType<typeof createEmailRequests>
-
 /** One slot: requests finish faster one at a time than e-mails are sent. */
 const limits: SchedulerLimits = {
   networkShares: [0, 0, 0, 0],

@@ -185,7 +185,7 @@ export function createScheduler(
     drain()
   }
 
-  /** It doesn't wait again: its work is half done. It may have ended meanwhile. */
+  /** Lets a paused request go on without waiting again: its work is half done. The request may have ended meanwhile. */
   function resume(entry: ScheduledRequest): void {
     if (entry.state === 'paused') begin(entry)
   }

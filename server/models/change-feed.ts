@@ -1,4 +1,4 @@
-// The feed of changes, as the sealed events of the audit log tell them.
+// The feed of changes, from the sealed events of the audit log.
 import type { Database } from '../database/database.js'
 import { first, type Query, sql } from '../database/sql.js'
 import { type AuditAction, changedBy } from '../policy/audit-actions.js'

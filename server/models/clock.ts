@@ -60,9 +60,6 @@ const setBack: readonly Query[] = [
     WHERE last_step > step RETURNING 1`,
 ]
 
-/** The record of the clock. */
-export type ClockRecord = ReturnType<typeof createClockRecord>
-
 /** Creates the record in a database. */
 export function createClockRecord(database: Database) {
   return {

@@ -34,8 +34,8 @@ export function createDataKeys(keys: () => KeyBytes) {
 }
 
 /**
- * Returns what tells the files of a registry from those of another in the same data folder. It isn't secret, and stays the same
- * when the master key changes and in a restored registry.
+ * Returns a tag that distinguishes the files of a registry from those of another in the same data folder. The tag isn't secret, and
+ * stays the same when the master key changes and in a restored registry.
  */
 export function registryTag({ digest }: Pick<DataKeys, 'digest'>): string {
   return digest('registry', '').toString('hex', 0, 4)

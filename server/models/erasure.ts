@@ -21,9 +21,6 @@ export interface Receipt {
 /** Days during which a deleted user can be restored, before it is erased. */
 export const daysUntilErasure = 30
 
-/** Erases users. */
-export type Erasure = ReturnType<typeof createErasure>
-
 /**
  * Whether an event holds a client address of the user: it is the actor, or is the subject of an unidentified actor, who may be
  * the user. The second part matches an index on (actor_id) WHERE actor_id IS DISTINCT FROM subject_id.

@@ -24,7 +24,7 @@ const attributes = {
 }
 
 /** A key of ID tokens. */
-export interface IdTokenKey extends Pick<Row<typeof attributes>, 'kid' | 'publicJwk' | 'signsAt'> {
+interface IdTokenKey extends Pick<Row<typeof attributes>, 'kid' | 'publicJwk' | 'signsAt'> {
   readonly privateKey: KeyObject
   readonly publicKey: KeyObject
 }

@@ -77,13 +77,13 @@ const batchAttributes = {
 }
 
 /** An import. */
-export interface ImportRow extends Row<typeof attributes> {}
+export interface StoredImport extends Row<typeof attributes> {}
 
 /** The number of rows by outcome. */
 export interface Outcomes extends Row<typeof counts> {}
 
 /** A batch of an import. */
-interface ImportBatchRow extends Row<typeof batchAttributes> {}
+interface StoredBatch extends Row<typeof batchAttributes> {}
 
 /** Bytes of a digest in `seen`. */
 export const seenBytes = 8
@@ -105,7 +105,7 @@ export function createImports(database: Database, dataKeys: Pick<DataKeys, 'dige
   const batches = defineTable(database, 'import_batches', batchAttributes)
   const digest = (importId: number, name: string) =>
     dataKeys.digest('import-record', `${importId}\0${name}`).subarray(0, 16)
-  async function change(id: number, changes: Partial<ImportRow>, transaction: Transaction): Promise<ImportRow> {
+  async function change(id: number, changes: Partial<StoredImport>, transaction: Transaction): Promise<StoredImport> {
     const values = { ...changes, updatedAt: fromNow(0) }
     const [, rows] = await table.update(values, { where: { id }, returning: true, transaction })
     return rows[0]!.get()
@@ -116,7 +116,7 @@ export function createImports(database: Database, dataKeys: Pick<DataKeys, 'dige
     ids: createReservedIds(database),
 
     /** Starts an import; if the same one runs, resumes it for this actor. Parallel calls get the same import. */
-    async start(of: Row<typeof identity> & Row<typeof starter>, t: Transaction): Promise<ImportRow> {
+    async start(of: Row<typeof identity> & Row<typeof starter>, t: Transaction): Promise<StoredImport> {
       const { kind, sourceDigest, dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds } = of
       // On a conflict, an update returns the row and locks it.
       const start = sql('import-start')`
@@ -129,7 +129,7 @@ export function createImports(database: Database, dataKeys: Pick<DataKeys, 'dige
         DO UPDATE SET actor = excluded.actor, actor_id = excluded.actor_id, token_generation = excluded.token_generation,
           updated_at = now()
         RETURNING ${columns}`
-      return (await first(database.run<ImportRow>(start, t)))!
+      return (await first(database.run<StoredImport>(start, t)))!
     },
 
     find: async (id: number) => (await table.findByPk(id))?.get(),
@@ -145,21 +145,21 @@ export function createImports(database: Database, dataKeys: Pick<DataKeys, 'dige
     },
 
     /** Adds the outcomes of the next rows, in the transaction that has locked the import and applies them, and returns the import. */
-    advance(row: ImportRow, { created, updated, unchanged, rejected }: Outcomes, t: Transaction) {
+    advance(of: StoredImport, { created, updated, unchanged, rejected }: Outcomes, t: Transaction) {
       const sums = {
-        created: row.created + created,
-        updated: row.updated + updated,
-        unchanged: row.unchanged + unchanged,
-        rejected: row.rejected + rejected,
+        created: of.created + created,
+        updated: of.updated + updated,
+        unchanged: of.unchanged + unchanged,
+        rejected: of.rejected + rejected,
       }
-      return change(row.id, { ...sums, nextRow: row.nextRow + created + updated + unchanged + rejected }, t)
+      return change(of.id, { ...sums, nextRow: of.nextRow + created + updated + unchanged + rejected }, t)
     },
 
     /** Ends an import, with its outcomes if they have changed. */
     end: (id: number, state: 'finished' | 'aborted', t: Transaction, outcomes?: Outcomes) =>
       change(id, { state, ...outcomes }, t),
 
-    async addBatch(batch: ImportBatchRow, transaction: Transaction) {
+    async addBatch(batch: StoredBatch, transaction: Transaction) {
       await batches.create(batch, { transaction })
     },
 

@@ -18,9 +18,6 @@ export function issuerObject(to: TokenIssuer, from = to): string {
   return `issuer:${change('issuer')} audience:${change('audience')}`
 }
 
-/** Reads and changes the issuer. */
-export type TokenIssuers = ReturnType<typeof createTokenIssuers>
-
 /** Creates the methods for the issuer in a database. */
 export function createTokenIssuers(database: Database) {
   const table = defineTable(database, 'token_issuer', attributes)

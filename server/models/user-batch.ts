@@ -1,4 +1,4 @@
-// Users in batches: found, registered and changed, many in one statement. A single one is a batch, too.
+// Users in batches: found, registered and changed, many in one statement. A single one is a batch, too: it takes the same statements.
 import { snakeCase } from '../database/attributes.js'
 import type { Database, Transaction } from '../database/database.js'
 import { sql } from '../database/sql.js'
@@ -41,7 +41,7 @@ const unset = [
 const added = Object.keys(userAttributes).filter(name => !unset.includes(name))
 const edited = [...profileFields.map(field => profile[field].attribute), 'nicknameKey', 'nicknameSkeleton']
 
-/** What adds users from JSON. Without a target, the conflict of each unique name counts. */
+/** What adds users from JSON. */
 const addTo = (attributes: readonly string[]) => {
   const columns = sql.text(attributes.map(snakeCase).join(', '))
   const values = sql.text(
@@ -52,7 +52,7 @@ const addTo = (attributes: readonly string[]) => {
   )
   return (name: string, rows: readonly object[]) => sql(name)`
     INSERT INTO users (${columns}) SELECT ${values} FROM jsonb_populate_recordset(NULL::users, ${JSON.stringify(rows)}::jsonb)
-    ON CONFLICT DO NOTHING RETURNING id, username_key AS "usernameKey"`
+    RETURNING id, username_key AS "usernameKey"`
 }
 
 /** What changes users from JSON: what a change leaves out stays as it is. */
@@ -134,21 +134,19 @@ export function createUserBatches(database: Database, dataKeys: DataKeys) {
     },
 
     /**
-     * Registers users, all or none with reserved ids, and returns their ids, in order: undefined where another user has the username
-     * or the nickname.
+     * Registers users, all or none with reserved ids, and returns their ids, in order. Names are free: throws a violation of a
+     * constraint of `users` otherwise.
      */
-    async add(rows: readonly Registration[], t: Transaction): Promise<(number | undefined)[]> {
+    async add(rows: readonly Registration[], t: Transaction): Promise<number[]> {
       const columns = rows.map(toColumns)
       const hasIds = rows.some(({ id }) => id !== undefined)
       const query = hasIds ? addWithIds('user-batch-add-with-ids', columns) : add('user-batch-add', columns)
       const stored = await database.run<{ id: number; usernameKey: string }>(query, t)
       const ids = new Map(stored.map(({ id, usernameKey }) => [usernameKey, id]))
-      const registered = rows.flatMap(row =>
-        ids.has(row.usernameKey) ? { ...row, id: ids.get(row.usernameKey)! } : [],
-      )
+      const registered = rows.map(row => ({ ...row, id: ids.get(row.usernameKey)! }))
       await addKeys(registered, t)
       await addAnswers(registered, t)
-      return rows.map(({ usernameKey }) => ids.get(usernameKey))
+      return registered.map(({ id }) => id)
     },
 
     /** Changes profiles. Rows are locked, and nicknames free. Throws a unique violation of `users_nickname_key_key`. */

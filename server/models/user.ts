@@ -391,7 +391,7 @@ export function createUsers(
       await emails.notify('email-changed', { id, email: former }, { ...change, to: former }, transaction)
     },
     /**
-     * Records that the e-mail address is the user's, by a key that was mailed there, for the first time. Somebody else may have
+     * Records that the e-mail address is the user's, by a key that was mailed there, for the first time. Someone else may have
      * signed up in the owner's name, so whatever was set before ends: the password, all answers, the known networks, mailed keys
      * and codes, and every token, and with them the devices. Returns the new token generation. The caller must lock the
      * user's row.

@@ -136,7 +136,7 @@ export function createGrants(
     /**
      * Exchanges a token of a line, of the named service if it is a client’s. Returns the grant of the token that its bearer gets.
      * Refuses with INVALID_GRANT a token that was exchanged before, unless its answer can have been lost: the line ends, because
-     * somebody has a copy.
+     * someone has a copy.
      */
     async exchange<G extends Grant>(grant: G, bearer: Bearer, call: Call, service?: string): Promise<G> {
       const number = await refreshedSessions.exchange(lineOf(grant), grant.number, bearer)

@@ -86,7 +86,7 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
     const action = asksForNames ? 'recovery.send-usernames' : 'recovery.send-key'
     const event = { action, actor, subject_id: user.id, address, request_id: requestId } as const
     if (!registered && settings.recoveryEmail !== 'any') {
-      // Strangers can cause it: the first in an hour leaves an event, the count tells administrators of the others.
+      // Strangers can cause it: the first in an hour leaves an event, the count informs administrators of the others.
       const { count } = await attempts.count(counterKeys.otherAddress(user.id), recoveryMaxAge)
       if (count === 1) await attempts.record({ ...event, outcome: 'refused', reason: 'OTHER_ADDRESS' })
       return 'unwanted'

@@ -49,7 +49,7 @@ interface CommonPolicy {
 }
 
 /** Milliseconds of main thread and database that most calls take: they read little and change nothing. */
-export const usualCost = 0.2
+const usualCost = 0.2
 
 /** Milliseconds that other protocols than JSON add to the cost of each call, as measured with the smallest ones. */
 export const protocolCost = { grpc: 0.1, connect: 0.2 } as const
@@ -60,7 +60,7 @@ export function needsOf({ cost = usualCost, limits }: Pick<Policy, 'cost' | 'lim
 }
 
 /** An RPC that is the same for every caller. */
-export interface OpenPolicy extends CommonPolicy {
+interface OpenPolicy extends CommonPolicy {
   readonly caller: 'anyone'
   /** Set where an earlier token, expired or not, shows the device that the call comes from; a revoked or any other is ignored. */
   readonly device?: true
@@ -126,7 +126,7 @@ export interface AdministrationPolicy<Target extends AdministeredKind = Administ
 export interface PublicPolicies {
   readonly anyone: OpenPolicy
   readonly user: UserRights & { readonly caller: 'user' }
-  /** It changes nothing. With the scope, a service may name any user. */
+  /** An RPC that changes nothing. With the scope, a service may name any user. */
   readonly 'user or service': UserRights & { readonly caller: 'user or service'; readonly scope: ScopeName }
   readonly service: ServicePolicy
 }

@@ -23,7 +23,7 @@ interface PrivateFile {
   discard(): Promise<void>
 }
 
-/** Whether a path is an open file of this process, such as `/dev/stdout`. Nobody else can have made it. */
+/** Whether a path is an open file of this process, such as `/dev/stdout`. No other process can have made it. */
 function isDescriptor(path: string): boolean {
   return /^\/(dev\/(std(out|err)|fd\/\d+)|proc\/self\/fd\/\d+)$/.test(resolve(path))
 }

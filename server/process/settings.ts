@@ -33,7 +33,7 @@ export interface Address {
 }
 
 /** The audience (RFC 7519) of tokens for Administration, and of no others. */
-export const administrationAudience = 'auth-admin'
+const administrationAudience = 'auth-admin'
 
 /** The default audience of a registry. */
 export const firstAudience = 'work-packages'

@@ -1,5 +1,5 @@
 // This folder owns how users and organizations are added and changed, one or many: their forms (form.ts), their names
-// (names.ts), their accounts (registrar.ts, organizations.ts), and who becomes a member (membership.ts). Sign-up, own changes,
+// (name-refusals.ts), their accounts (registrar.ts, organizations.ts), and who becomes a member (membership.ts). Sign-up, own changes,
 // administration, imports and the installation use it. They know who may change what, and record the events; the models store.
 import type { Models } from '../models/index.js'
 import { createPasswordPolicy } from '../passwords/policy.js'

@@ -94,10 +94,7 @@ export function createRegistrar(deps: {
     for (const change of changes) await applyTo(change, by!, t)
     return settled.map(entry => {
       if (entry instanceof Refusal) return entry
-      // The locks of names admit no other writer; this is for one that doesn't take them.
-      return 'user' in entry
-        ? entry.user.id
-        : (ids.shift() ?? new Taken(nameViolations({ username: 'taken', nickname: undefined })))
+      return 'user' in entry ? entry.user.id : ids.shift()!
     })
   }
 

@@ -1,9 +1,6 @@
 /** Languages of e-mails and problem documents. */
 export type Locale = 'pt-BR' | 'en'
 
-/** Chooses the language for a value of `Accept-Language` (RFC 9110). */
-export type ChooseLocale = (acceptLanguage: string | undefined) => Locale
-
 /**
  * Chooses the language for an `Accept-Language` header: lookup (RFC 4647, 3.4) among the languages of e-mails and problem documents, by
  * quality. Any Portuguese matches pt-BR. Returns `fallback` without a header or match, and when `*` matches.

@@ -169,7 +169,7 @@ export function commandOf(code: RemedyCode, values: Values = {}, ...more: readon
 export const named = (code: RemedyCode, values?: Values, ...more: readonly string[]) =>
   `\`${commandOf(code, values, ...more)}\``
 
-/** What a remedy tells to do, as a sentence with its commands. */
+/** What to do, as a sentence with its commands. */
 export function advise(code: RemedyCode, values?: Values): string {
   const { sentence = `Run {${code}}.` } = remedies[code]
   return sentence.replace(/\{([^}]+)\}/g, (_, other: RemedyCode) => named(other, values))

@@ -14,7 +14,7 @@ import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../../access/administrator.js'
 import type { AdministrationRpcs, Change } from '../../calls/context.js'
 import type { DataKeys } from '../../models/data-key.js'
-import type { ImportRow, Imports, Outcomes } from '../../models/import.js'
+import type { Imports, Outcomes, StoredImport } from '../../models/import.js'
 import type { Pool } from '../../passwords/pool.js'
 import type { Locale } from '../../requests/locale.js'
 import { refuse } from '../../requests/refusal.js'
@@ -22,7 +22,7 @@ import { wrongFields } from '../../requests/wrong-fields.js'
 import { nameImported } from '../../rules/id-ranges.js'
 import { changeBy } from '../security-notices.js'
 import { checkId, checkStarter, missing, toImport } from './imports.js'
-import { createTouched, type Judged, type ReadRows, type RowProblem, type Rows } from './rows.js'
+import { type Batch, createTouched, type Judged, type ReadRows, type RowProblem, type Rows } from './rows.js'
 
 /** Maximum rows of a batch. */
 const maxBatch = 250
@@ -53,27 +53,26 @@ export function importBatch(deps: Deps): AdministrationRpcs['importBatch'] {
   return async (request, { call, administrator, transact }) => {
     const id = checkId(request.id)
     const { firstRow } = request
-    const of = (await imports.find(id)) ?? missing(id)
-    checkStarter(of, administrator)
-    const rows = rowsIn(of, request, deps)
+    const found = (await imports.find(id)) ?? missing(id)
+    checkStarter(found, administrator)
+    const rows = rowsIn(found, request, deps)
     const wait = () => waitWhileHashing(deps.pool)
     await (call.turn?.pause(wait) ?? wait())
     // The rows of a repeated batch aren't needed.
-    const given = of.nextRow > firstRow ? undefined : await rows.read()
-    const hashes = (await given?.hash(of)) ?? new Map<number, string>()
+    const given = found.nextRow > firstRow ? undefined : await rows.read()
+    const hashes = (await given?.hash(found)) ?? new Map<number, string>()
     return transact(async ({ t, record }) => {
-      const row = (await imports.lock(id, t)) ?? missing(id)
-      checkStarter(row, administrator)
-      const before = row.nextRow > firstRow ? await imports.findBatch(id, firstRow, t) : undefined
+      const of = (await imports.lock(id, t)) ?? missing(id)
+      checkStarter(of, administrator)
+      const before = of.nextRow > firstRow ? await imports.findBatch(id, firstRow, t) : undefined
       if (before?.rowCount === rows.count)
-        return { ...fromBinary(ImportBatchResponseSchema, before.answer), import: toImport(row) }
-      if (row.state !== 'running')
-        refuse(Reason.WRONG_STATE, { text: `Import ${id} is ${row.state}: start a new one.` })
-      if (row.nextRow !== firstRow || !given)
+        return { ...fromBinary(ImportBatchResponseSchema, before.answer), import: toImport(of) }
+      if (of.state !== 'running') refuse(Reason.WRONG_STATE, { text: `Import ${id} is ${of.state}: start a new one.` })
+      if (of.nextRow !== firstRow || !given)
         refuse(Reason.WRONG_STATE, {
-          text: `Import ${id} continues with row ${row.nextRow}, not with row ${firstRow}.`,
+          text: `Import ${id} continues with row ${of.nextRow}, not with row ${firstRow}.`,
         })
-      if (row.allOrNothing && firstRow + rows.count > maxAtOnce)
+      if (of.allOrNothing && firstRow + rows.count > maxAtOnce)
         wrongFields([
           {
             field: 'first_row',
@@ -81,11 +80,8 @@ export function importBatch(deps: Deps): AdministrationRpcs['importBatch'] {
             message: `An all-or-nothing import has at most ${maxAtOnce} rows: split the file, or start it without all_or_nothing.`,
           },
         ])
-      const keeps = !row.dryRun && !row.allOrNothing
-      const judged = await judge(deps, { row, firstRow, rowCount: rows.count, given, hashes, keeps }, administrator, {
-        t,
-        record,
-      })
+      const batch = { of, firstRow, rowCount: rows.count, given, hashes, keeps: !of.dryRun && !of.allOrNothing }
+      const judged = await judge(deps, batch, administrator, { t, record })
       const outcomes = count(judged)
       const answer = create(ImportBatchResponseSchema, {
         ...outcomes,
@@ -99,12 +95,12 @@ export function importBatch(deps: Deps): AdministrationRpcs['importBatch'] {
           firstRow,
           rowCount: rows.count,
           answer: Buffer.from(toBinary(ImportBatchResponseSchema, answer)),
-          seen: row.dryRun ? Buffer.concat(judged.map(({ seen }) => seen)) : null,
-          stagedSealed: row.allOrNothing ? deps.dataKeys.seal(stagedUse, stage(request, hashes)) : null,
+          seen: of.dryRun ? Buffer.concat(judged.map(({ seen }) => seen)) : null,
+          stagedSealed: of.allOrNothing ? deps.dataKeys.seal(stagedUse, stage(request, hashes)) : null,
         },
         t,
       )
-      return { ...answer, import: toImport(await imports.advance(row, outcomes, t)) }
+      return { ...answer, import: toImport(await imports.advance(of, outcomes, t)) }
     })
   }
 }
@@ -125,37 +121,37 @@ export function finishImport(deps: Deps): AdministrationRpcs['finishImport'] {
   return async (request, { administrator, transact }) => {
     const id = checkId(request.id)
     const work = async ({ t, record }: Change) => {
-      const row = (await imports.lock(id, t)) ?? missing(id)
-      checkStarter(row, administrator)
-      if (row.nextRow !== request.rows)
+      const of = (await imports.lock(id, t)) ?? missing(id)
+      checkStarter(of, administrator)
+      if (of.nextRow !== request.rows)
         refuse(Reason.WRONG_STATE, {
-          text: `Import ${id} has processed ${row.nextRow} rows, not ${request.rows}: send the rows from row ${row.nextRow}.`,
+          text: `Import ${id} has processed ${of.nextRow} rows, not ${request.rows}: send the rows from row ${of.nextRow}.`,
         })
-      if (row.state !== 'running') return { import: toImport(row) }
-      if (!row.allOrNothing) return { import: toImport(await imports.end(id, 'finished', t)) }
-      if (row.rejected > 0) {
+      if (of.state !== 'running') return { import: toImport(of) }
+      if (!of.allOrNothing) return { import: toImport(await imports.end(id, 'finished', t)) }
+      if (of.rejected > 0) {
         await imports.discardStaged(id, t)
         return { import: toImport(await imports.end(id, 'aborted', t)) }
       }
-      return applyStaged(deps, row, administrator, { t, record })
+      return applyStaged(deps, of, administrator, { t, record })
     }
     return transact(work, { unlimited: true })
   }
 }
 
 /** Applies all staged rows, or none if one is rejected. */
-async function applyStaged(deps: Deps, row: ImportRow, administrator: Administrator, change: Change) {
+async function applyStaged(deps: Deps, of: StoredImport, administrator: Administrator, change: Change) {
   const { imports, dataKeys } = deps
   const { t } = change
   // The validation noted the same records.
-  await imports.forget(row.id, t)
+  await imports.forget(of.id, t)
   const work = async () => {
     const judged: Judged[] = []
-    for (const firstRow of await imports.stagedBatches(row.id, t)) {
-      const { stagedSealed } = (await imports.findBatch(row.id, firstRow, t))!
+    for (const firstRow of await imports.stagedBatches(of.id, t)) {
+      const { stagedSealed } = (await imports.findBatch(of.id, firstRow, t))!
       const { request, hashes } = unstage(dataKeys.open(stagedUse, stagedSealed!))
-      const rows = rowsIn(row, request, deps)
-      const batch = { row, firstRow, rowCount: rows.count, given: await rows.read(), hashes, keeps: true }
+      const rows = rowsIn(of, request, deps)
+      const batch = { of, firstRow, rowCount: rows.count, given: await rows.read(), hashes, keeps: true }
       judged.push(...(await judge(deps, batch, administrator, change)))
     }
     return judged
@@ -163,44 +159,36 @@ async function applyStaged(deps: Deps, row: ImportRow, administrator: Administra
   // What depends on rows of other batches shows only now.
   const judged = await imports.tryOut(work, all => count(all).rejected === 0, t)
   const outcomes = count(judged)
-  await imports.discardStaged(row.id, t)
+  await imports.discardStaged(of.id, t)
   const state = outcomes.rejected > 0 ? 'aborted' : 'finished'
-  return { import: toImport(await imports.end(row.id, state, t, outcomes)), rejected: rejectedRows(judged, 0) }
+  return { import: toImport(await imports.end(of.id, state, t, outcomes)), rejected: rejectedRows(judged, 0) }
+}
+
+/** The rows of a batch, and the hashes of their clear passwords. */
+interface GivenBatch extends Pick<Batch, 'of' | 'firstRow' | 'hashes'> {
+  readonly rowCount: number
+  readonly given: ReadRows
+  readonly keeps: boolean
 }
 
 /** Judges the rows of a batch; `keeps` what it applies, with an event that names the ids, or takes it back. */
 async function judge(
   { imports, settings }: Deps,
-  {
-    row,
-    firstRow,
-    rowCount,
-    given,
-    hashes,
-    keeps,
-  }: {
-    row: ImportRow
-    firstRow: number
-    rowCount: number
-    given: ReadRows
-    hashes: ReadonlyMap<number, string>
-    keeps: boolean
-  },
+  { of, firstRow, rowCount, given, hashes, keeps }: GivenBatch,
   administrator: Administrator,
   { t, record }: Change,
 ): Promise<Judged[]> {
-  const { afterDryRun } = row
+  const { afterDryRun } = of
   const seen = afterDryRun === null ? undefined : await imports.seen(afterDryRun, firstRow, rowCount, t)
   if (afterDryRun !== null && !seen)
     refuse(Reason.WRONG_STATE, {
       text: `The results of dry run ${afterDryRun} are no longer available: repeat the dry run, and pass its new id.`,
     })
-  if (row.keepIds) await imports.ids.lock(row.kind, t)
-  const touched = createTouched(imports, { importId: row.id, firstRow }, { t })
+  if (of.keepIds) await imports.ids.lock(of.kind, t)
+  const touched = createTouched(imports, { importId: of.id, firstRow }, { t })
   const batch = {
-    ...{ of: row, firstRow, t, record, hashes, seen, touched },
-    freeIds: async (ids: readonly number[]) =>
-      row.keepIds ? imports.ids.free(row.kind, ids, row, t) : new Set<number>(),
+    ...{ of, firstRow, t, record, hashes, seen, touched },
+    freeIds: async (ids: readonly number[]) => (of.keepIds ? imports.ids.free(of.kind, ids, of, t) : new Set<number>()),
     administratorId: administrator.user?.id,
     desk: administrator.desk,
     by: changeBy(administrator, settings),
@@ -215,14 +203,14 @@ async function judge(
   await touched.save()
   const ids = (kind: 'created' | 'updated') =>
     judged.flatMap(({ outcome }) => (outcome.kind === kind ? [outcome.id] : []))
-  const object = nameImported(`import:${row.id}`, { created: ids('created'), updated: ids('updated') })
-  const action = row.kind === 'organizations' ? 'organization.import' : 'user.import'
+  const object = nameImported(`import:${of.id}`, { created: ids('created'), updated: ids('updated') })
+  const action = of.kind === 'organizations' ? 'organization.import' : 'user.import'
   if (keeps && object !== undefined) await record({ action, object })
   return judged
 }
 
 /** The rows of a request, which are of the kind of the import. */
-function rowsIn(of: ImportRow, { organizations, users }: ImportBatchRequest, { rowsOf }: Deps) {
+function rowsIn(of: StoredImport, { organizations, users }: ImportBatchRequest, { rowsOf }: Deps) {
   const [rows, others] = of.kind === 'organizations' ? [organizations, users] : [users, organizations]
   if (others.length > 0) refuse(Reason.WRONG_STATE, { text: `Import ${of.id} accepts only ${of.kind}.` })
   if (rows.length === 0 || rows.length > maxBatch)

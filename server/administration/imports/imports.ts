@@ -12,7 +12,7 @@ import {
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Administrator } from '../../access/administrator.js'
 import type { AdministrationRpcs } from '../../calls/context.js'
-import type { ImportRow, ImportKind as KindName } from '../../models/import.js'
+import type { ImportKind as KindName, StoredImport } from '../../models/import.js'
 import type { Models } from '../../models/index.js'
 import type { Hashing } from '../../passwords/index.js'
 import type { OpenPage } from '../../requests/paging.js'
@@ -25,7 +25,7 @@ const kinds: Readonly<Record<KindName, ImportKind>> = {
   users: ImportKind.USERS,
 }
 
-const states: Readonly<Record<ImportRow['state'], ImportState>> = {
+const states: Readonly<Record<StoredImport['state'], ImportState>> = {
   running: ImportState.RUNNING,
   finished: ImportState.FINISHED,
   aborted: ImportState.ABORTED,
@@ -34,9 +34,9 @@ const states: Readonly<Record<ImportRow['state'], ImportState>> = {
 /** The RPCs of imports, but for their rows. */
 export function importRpcs({ imports, users }: Models, { pool }: Hashing, openPage: OpenPage) {
   /** Imports with the usernames of who started them. */
-  async function withNames(rows: readonly ImportRow[]): Promise<Import[]> {
-    const names = await users.usernames([...new Set(rows.flatMap(({ actorId }) => actorId ?? []))])
-    return rows.map(row => ({ ...toImport(row), actorUsername: names.get(row.actorId ?? 0) }))
+  async function withNames(found: readonly StoredImport[]): Promise<Import[]> {
+    const names = await users.usernames([...new Set(found.flatMap(({ actorId }) => actorId ?? []))])
+    return found.map(of => ({ ...toImport(of), actorUsername: names.get(of.actorId ?? 0) }))
   }
 
   return {
@@ -86,24 +86,24 @@ export function importRpcs({ imports, users }: Models, { pool }: Hashing, openPa
       const by = { actor, actorId: administrator.user?.id ?? null }
       const tokenGeneration = administrator.user?.tokenGeneration ?? null
       const numbered = keepIds ? kind : undefined
-      const { row, reach } = await transact(async ({ t, record }) => {
-        const row = await imports.start({ ...of, ...by, tokenGeneration }, t)
-        await record({ action: 'import.start', object: `import:${row.id}` })
-        return { row, reach: numbered && (await imports.ids.reserve(numbered, dryRun ? 0 : highestId, t)) }
+      const { started, reach } = await transact(async ({ t, record }) => {
+        const started = await imports.start({ ...of, ...by, tokenGeneration }, t)
+        await record({ action: 'import.start', object: `import:${started.id}` })
+        return { started, reach: numbered && (await imports.ids.reserve(numbered, dryRun ? 0 : highestId, t)) }
       })
       if (numbered && !dryRun && highestId <= reach!) await imports.ids.advance(numbered, highestId)
       const { averageMs, threads } = pool.stats()
-      return { import: toImport(row), hashMilliseconds: Math.ceil(averageMs / threads), highestId: reach ?? 0 }
+      return { import: toImport(started), hashMilliseconds: Math.ceil(averageMs / threads), highestId: reach ?? 0 }
     },
 
     /** Ends an import before all its rows are judged. */
     async abortImport(request, { administrator, transact }) {
       const id = checkId(request.id)
       return transact(async ({ t, record }) => {
-        const row = (await imports.lock(id, t)) ?? missing(id)
-        if (administrator.desk && row.actorId !== administrator.user?.id)
+        const of = (await imports.lock(id, t)) ?? missing(id)
+        if (administrator.desk && of.actorId !== administrator.user?.id)
           refuse(Reason.ACCESS_DENIED, { text: 'Only an administrator ends the import of another.' })
-        if (row.state !== 'running') return { import: toImport(row), changed: false }
+        if (of.state !== 'running') return { import: toImport(of), changed: false }
         await imports.discardStaged(id, t)
         await record({ action: 'import.abort', object: `import:${id}` })
         return { import: toImport(await imports.end(id, 'aborted', t)), changed: true }
@@ -120,8 +120,8 @@ export function importRpcs({ imports, users }: Models, { pool }: Hashing, openPa
     /** Lists imports, the newest first. */
     async listImports(request) {
       const page = openPage<number>(Administration.method.listImports, request)
-      const rows = await imports.list({ limit: page.limit, beforeId: page.after })
-      const { shown, ...next } = page.cut(rows, ({ id }) => id)
+      const listed = await imports.list({ limit: page.limit, beforeId: page.after })
+      const { shown, ...next } = page.cut(listed, ({ id }) => id)
       return { imports: await withNames(shown), ...next }
     },
   } satisfies Partial<AdministrationRpcs>
@@ -138,15 +138,15 @@ export function missing(id: number): never {
 }
 
 /** Refuses with WRONG_STATE unless the caller started or resumed the import, with tokens that are still valid. */
-export function checkStarter(row: ImportRow, { user }: Administrator): void {
-  if ((user?.id ?? null) === row.actorId && (user?.tokenGeneration ?? null) === row.tokenGeneration) return
-  refuse(Reason.WRONG_STATE, { text: `Import ${row.id} belongs to another session: start it again to resume it.` })
+export function checkStarter(of: StoredImport, { user }: Administrator): void {
+  if ((user?.id ?? null) === of.actorId && (user?.tokenGeneration ?? null) === of.tokenGeneration) return
+  refuse(Reason.WRONG_STATE, { text: `Import ${of.id} belongs to another session: start it again to resume it.` })
 }
 
 /** An import as a message. */
-export function toImport(row: ImportRow): Import {
-  const { id, kind, state, sourceDigest, nextRow, created, updated, unchanged, rejected } = row
-  const { dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds, createdAt, updatedAt, actor, actorId } = row
+export function toImport(of: StoredImport): Import {
+  const { id, kind, state, sourceDigest, nextRow, created, updated, unchanged, rejected } = of
+  const { dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds, createdAt, updatedAt, actor, actorId } = of
   return create(ImportSchema, {
     id,
     kind: kinds[kind],

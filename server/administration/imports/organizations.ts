@@ -13,18 +13,18 @@ import { type OrganizationField, organizationFields } from '../../rules/organiza
 import { isDamagedNumber } from '../../rules/telephone.js'
 import {
   type Batch,
-  conclude,
   type Decision,
   damaged,
-  decideOn,
   differs,
   digestOf,
   type Judged,
+  judgedOf,
   keyProblems,
   type RowProblem,
   type Rows,
   readInSlices,
   rejected,
+  rejectionOf,
   withheld,
 } from './rows.js'
 
@@ -110,23 +110,14 @@ export function createOrganizationRows(
     const names = namesOf(row.id, code)
     await batch.touched.read(names)
     const meaning = {
-      row,
-      index,
-      isWrong: wrong.length > 0,
-      found,
-      names,
-      free,
+      ...({ what: 'organization', row, index, isWrong: wrong.length > 0, found, free } as const),
+      repeated: batch.touched.problemsOf(row, index, names, { key: 'inep_code', what: 'organization' }),
       seen: digestOf(found && detailsOf(found)),
     }
-    const decision = await decideOn({ what: 'organization', key: 'inep_code', ...meaning }, batch, () =>
-      decide(read, found, batch),
-    )
+    const decision = rejectionOf(meaning, batch) ?? (await decide(read, found, batch))
     const applied = 'entry' in decision ? await apply(decision.entry, by, t) : undefined
-    return conclude(meaning, batch, decision, applied, id => [
-      ...names,
-      ...namesOf(id, read.details.inepCode),
-      ...namesOf(undefined, found?.inepCode),
-    ])
+    const after = [...namesOf(applied, read.details.inepCode), ...namesOf(undefined, found?.inepCode)]
+    return judgedOf(meaning, batch, decision, applied, [...names, ...after])
   }
 
   async function apply(

@@ -5,7 +5,7 @@ import type { ImportProblem } from '../../../proto/gen/auth/v1/administration_pb
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { Change } from '../../calls/context.js'
 import type { NotifiedChange } from '../../models/email.js'
-import { type ImportRow, type Imports, seenBytes } from '../../models/import.js'
+import { type Imports, type StoredImport, seenBytes } from '../../models/import.js'
 import type { ReasonName } from '../../policy/policy.js'
 import { Refusal } from '../../requests/refusal.js'
 import { isUuid } from '../../rules/names.js'
@@ -40,7 +40,7 @@ export interface Judged {
 
 /** The batch of a row. */
 export interface Batch extends Change {
-  readonly of: ImportRow
+  readonly of: StoredImport
   /** Number of its first row. */
   readonly firstRow: number
   readonly touched: Touched
@@ -67,9 +67,8 @@ interface Meaning {
   /** Whether fields that it gives are wrong. */
   readonly isWrong: boolean
   readonly found: object | undefined
-  /** The names of the record among touched ones, which were read, and the field that means it in a row without an id. */
-  readonly names: readonly string[]
-  readonly key: string
+  /** The problem of a row that means the same record as an earlier one. */
+  readonly repeated: readonly RowProblem[]
   /** Digest of the record. */
   readonly seen: Buffer
   /** The ids that new records can have. */
@@ -79,7 +78,7 @@ interface Meaning {
 /** The rows of a batch, read by the rules of their fields. */
 export interface ReadRows {
   /** Hashes the clear passwords that rows will need. Takes long, so it precedes the transaction. */
-  hash(of: ImportRow): Promise<ReadonlyMap<number, string>>
+  hash(of: StoredImport): Promise<ReadonlyMap<number, string>>
   /** Judges the rows one after the other, and applies those that aren't rejected. */
   apply(batch: Batch): Promise<Judged[]>
 }
@@ -87,34 +86,37 @@ export interface ReadRows {
 /** Reads rows of a kind of file. */
 export type Rows<Row> = (rows: readonly Row[]) => Promise<ReadRows>
 
-/** Decides on a row: for what it has in common with others, or with a dry run, and then by `decide`, for its own. */
-export async function decideOn<Entry>(
-  { what, row, index, isWrong, found, names, key, seen, free }: Meaning,
-  { of, touched, seen: before }: Batch,
-  decide: () => Decision<Entry> | Promise<Decision<Entry>>,
-): Promise<Decision<Entry>> {
-  const repeated = touched.problemsOf(row, index, names, { field: row.id === undefined ? key : 'id', what })
-  if (row.problems.length > 0) return rejected('INVALID_ARGUMENT', ...row.problems, ...repeated)
+/** Why a row is rejected whatever its fields say of the record: for what it has in common with others, or with a dry run. */
+export function rejectionOf(
+  { what, row, index, isWrong, found, repeated, seen, free }: Meaning,
+  { of, seen: before }: Batch,
+): Unapplied | undefined {
+  if (row.problems.length > 0) return rejected('INVALID_ARGUMENT', ...row.problems)
   // Its own errors come first.
-  if (!isWrong && repeated.length > 0) return rejected('WRONG_STATE', ...repeated)
+  if (!isWrong && repeated.length > 0) return rejected('WRONG_STATE')
   if (!isWrong && before && !before[index]!.equals(seen)) return stale
-  const decided = checkRowId(row.id, found, what, { of, free }) ?? (await decide())
-  if ('entry' in decided || decided.kind !== 'rejected') return decided
-  return { ...decided, problems: [...decided.problems, ...repeated] }
+  return checkRowId(row.id, found, what, { of, free })
 }
 
-/** Judges a row by its decision and, with an entry, what applying that has returned. `namesOf`: the names of the touched record. */
-export function conclude<Entry>(
-  { row, index, seen }: Pick<Meaning, 'row' | 'index' | 'seen'>,
+/**
+ * Judges a row by its decision and, with an entry, what applying that has returned. `names`: what the record has among touched ones.
+ */
+export function judgedOf<Entry>(
+  { row, index, seen, repeated }: Meaning,
   { touched }: Batch,
   decision: Decision<Entry>,
   applied: number | Refusal | undefined,
-  namesOf: (id: number) => readonly string[],
+  names: readonly string[],
 ): Judged {
-  const outcome = 'entry' in decision ? outcomeOf(decision.fields, applied!) : decision
-  if (outcome.kind === 'created' || outcome.kind === 'updated') touched.add(row, index, namesOf(outcome.id))
-  const notes = outcome.kind !== 'rejected' && 'notes' in decision ? decision.notes : undefined
-  return { outcome, seen, notes: notes ?? [] }
+  if (!('entry' in decision)) {
+    const isRejected = decision.kind === 'rejected'
+    const outcome = isRejected ? { ...decision, problems: [...decision.problems, ...repeated] } : decision
+    return { outcome, seen, notes: decision.kind === 'unchanged' ? (decision.notes ?? []) : [] }
+  }
+  const outcome = outcomeOf(decision.fields, applied!)
+  if (outcome.kind === 'rejected') return { outcome, seen, notes: [] }
+  touched.add(row, index, names)
+  return { outcome, seen, notes: decision.notes ?? [] }
 }
 
 function outcomeOf(fields: readonly string[] | undefined, applied: number | Refusal): Outcome {
@@ -149,18 +151,21 @@ export function createTouched(
     },
     /** Whether an earlier row touched a record of this name. The name was read. */
     has: (name: string): boolean => places.has(name),
-    /** The problem of a row that means one of these records, if an earlier row touched it. The names were read. */
+    /**
+     * The problem of a row that means one of these records, if an earlier row touched it. The names were read; `key` is the field
+     * that means the record in a row without an id.
+     */
     problemsOf(
-      row: Placed,
+      row: Placed & { readonly id?: number },
       index: number,
       names: readonly string[],
-      { field, what }: { field: string; what: string },
+      { key, what }: { key: string; what: string },
     ): RowProblem[] {
       const place = names.map(name => places.get(name)).find(place => place !== undefined)
       if (place === undefined) return []
       const word = row.line === undefined ? 'row' : 'line'
       const message = `This ${word} (${placeOf(row, index)}) means the same ${what} as ${word} ${place}, which was imported: keep one.`
-      return [{ field, message }]
+      return [{ field: row.id === undefined ? key : 'id', message }]
     },
     /** The problems of unique names that earlier rows gave to other records; a dry run has only noted those of earlier batches. */
     takenBy(row: Placed, claims: readonly { readonly field: string; readonly name: string }[]): RowProblem[] {
@@ -206,7 +211,7 @@ export const needsKeptIds = (field: string): RowProblem => ({ field, message: 'T
 export function keyProblems(
   field: string,
   key: string,
-  { keepIds }: Pick<ImportRow, 'keepIds'>,
+  { keepIds }: Pick<StoredImport, 'keepIds'>,
   holder: string | undefined,
 ): RowProblem[] {
   if (!keepIds) return [needsKeptIds(field)]
@@ -219,7 +224,7 @@ function checkRowId(
   id: number | undefined,
   found: object | undefined,
   what: 'organization' | 'user',
-  { of, free }: { readonly of: Pick<ImportRow, 'keepIds'>; readonly free: ReadonlySet<number> },
+  { of, free }: { readonly of: Pick<StoredImport, 'keepIds'>; readonly free: ReadonlySet<number> },
 ): Unapplied | undefined {
   if (id === undefined && of.keepIds)
     return rejected('INVALID_ARGUMENT', { field: 'id', message: 'With --keep-ids, each row needs an id.' })

@@ -3,7 +3,7 @@
 import type { ImportedUser, UserForm } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import { closing, states, undo } from '../../access/gate.js'
-import type { ImportRow } from '../../models/import.js'
+import type { StoredImport } from '../../models/import.js'
 import type { Models } from '../../models/index.js'
 import type { BatchedUser, Registration as NewAccount } from '../../models/user-batch.js'
 import { activeUser, guardedUser } from '../../models/user-state.js'
@@ -30,19 +30,19 @@ import type { Role } from '../../rules/roles.js'
 import { isDamagedNumber } from '../../rules/telephone.js'
 import {
   type Batch,
-  conclude,
   type Decision,
   damaged,
-  decideOn,
   differs,
   digestOf,
   type Judged,
+  judgedOf,
   keyProblems,
   needsKeptIds,
   type RowProblem,
   type Rows,
   readInSlices,
   rejected,
+  rejectionOf,
   withheld,
 } from './rows.js'
 
@@ -104,7 +104,6 @@ export function createUserRows(
       return organization?.id ?? { field, message: 'There is no such organization.' }
     }
   }
-  type WantedBy = Awaited<ReturnType<typeof findOrganizations>>
 
   /** Reads the questions of rows and the holders of their keys, and returns what gives what a row brings from another system. */
   async function findMoved(reads: readonly Read[], { of, t }: Batch) {
@@ -182,7 +181,16 @@ export function createUserRows(
     return { field: 'password', message: 'The user has changed meanwhile: import the row again.' }
   }
 
-  function create(read: Read, wanted: WantedBy, moved: Moved, batch: Batch): Decision<NewAccount<number>> {
+  /** Decides on a row by its own fields. */
+  function decide(meant: Meant, organization: Wanted, moved: Moved, batch: Batch): Decision<PlannedUser> {
+    const { read, user, claims } = meant
+    if (hasDamagedName(read, user)) return rejected('INVALID_SIGN_UP', damaged('username', 'telephone number'))
+    const decided = user ? change(read, user, organization, moved, batch) : create(read, organization, moved, batch)
+    const taken = 'entry' in decided ? batch.touched.takenBy(read.row, claims) : []
+    return taken.length > 0 ? rejected('INVALID_SIGN_UP', ...taken) : decided
+  }
+
+  function create(read: Read, organization: Wanted, moved: Moved, batch: Batch): Decision<NewAccount<number>> {
     const { row, form, texts, wrong } = read
     const hasPassword = Boolean(form.password) && !batch.hashes.has(read.index)
     const problems: RowProblem[] = wrong.filter(({ field }) => field !== 'password' || hasPassword)
@@ -192,7 +200,6 @@ export function createUserRows(
       problems.push({ field: 'role', message: 'Only an administrator gives this role: use ROLE_CLIENT.' })
     const passwordHash = problems.length > 0 && !row.passwordHash ? undefined : hashOf(read, batch)
     if (typeof passwordHash === 'object') problems.push(passwordHash)
-    const organization = wanted(row)
     if (isProblem(organization)) problems.push(organization)
     problems.push(...moved.problems)
     if (problems.length > 0) return rejected('INVALID_SIGN_UP', ...problems)
@@ -215,7 +222,13 @@ export function createUserRows(
     return { entry, notes: [{ field: 'nickname', message }] }
   }
 
-  function change(read: Read, user: BatchedUser, wanted: WantedBy, moved: Moved, batch: Batch): Decision<UserChange> {
+  function change(
+    read: Read,
+    user: BatchedUser,
+    organization: Wanted,
+    moved: Moved,
+    batch: Batch,
+  ): Decision<UserChange> {
     const { row, form, texts, wrong } = read
     const { keepIds, changeAccounts } = batch.of
     if (user.deletedAt) return rejected('WRONG_STATE', { field: '', message: undo(user, states.deleted) })
@@ -251,7 +264,6 @@ export function createUserRows(
       problems.push({ field: 'active', message: 'An import doesn’t deactivate users: suspend this one.' })
     const [closed] = activate ? closing(user, 'activate') : []
     if (closed) problems.push({ field: 'active', message: undo(user, closed) })
-    const organization = wanted(row)
     if (isProblem(organization)) problems.push(organization)
     problems.push(...moved.problems)
     const joins = organization !== undefined && !isProblem(organization) && organization !== user.organizationId
@@ -309,7 +321,7 @@ export function createUserRows(
     return { index, row, form, texts, wrong, key, providerKey }
   }
 
-  async function hash(reads: readonly Read[], of: ImportRow): Promise<ReadonlyMap<number, string>> {
+  async function hash(reads: readonly Read[], of: StoredImport): Promise<ReadonlyMap<number, string>> {
     if (of.dryRun) return new Map()
     const given = reads.filter(({ row, form, wrong }) => {
       const isWrong = row.problems.length > 0 || row.passwordHash || wrong.some(({ field }) => field === 'password')
@@ -339,35 +351,29 @@ export function createUserRows(
     const movedOf = await findMoved(group, batch)
     // After the locks, behind which a user may have been erased.
     const free = await batch.freeIds(group.flatMap(({ row: { id } }) => id ?? []))
-    const meanings = group.map(each => {
-      const user = userOf(each)
-      const names = namesOf(each, user)
-      const claims = uniqueNamesOf(each, user)
-      const isWrong = each.wrong.some(({ field }) => isGiven(each, field))
-      const of = { found: user, names, isWrong, free, seen: digestOf(user && seenOf(user)) }
-      return { read: each, row: each.row, index: each.index, what: 'user', key: 'username', claims, ...of } as const
-    })
-    await batch.touched.read(meanings.flatMap(({ names, claims }) => [...names, ...claims.map(({ name }) => name)]))
+    const meant = group.map(read => meantBy(read, userOf(read)))
+    await batch.touched.read(meant.flatMap(({ names, claims }) => [...names, ...claims.map(({ name }) => name)]))
 
-    function decide(read: Read, user: BatchedUser | undefined, claims: readonly Claim[]): Decision<PlannedUser> {
-      if (hasDamagedName(read, user)) return rejected('INVALID_SIGN_UP', damaged('username', 'telephone number'))
-      const moved = movedOf(read, user)
-      const decided = user ? change(read, user, wanted, moved, batch) : create(read, wanted, moved, batch)
-      const taken = 'entry' in decided ? batch.touched.takenBy(read.row, claims) : []
-      return taken.length > 0 ? rejected('INVALID_SIGN_UP', ...taken) : decided
-    }
-    const decisions: Decision<PlannedUser>[] = []
-    for (const meaning of meanings)
-      decisions.push(await decideOn(meaning, batch, () => decide(meaning.read, meaning.found, meaning.claims)))
-    const entries = decisions.flatMap(decision => ('entry' in decision ? [decision.entry] : []))
-    const applied = entries.length > 0 ? await apply(entries, batch) : []
-    return meanings.map((meaning, index) => {
-      const decision = decisions[index]!
-      const { row, names, claims } = meaning
-      const key = row.id === undefined ? undefined : meaning.read.key
-      const touched = [...names, ...(key === undefined ? [] : [key]), ...claims.map(({ name }) => name)]
-      return conclude(meaning, batch, decision, 'entry' in decision ? applied.shift() : undefined, () => touched)
+    const decided = meant.map(each => {
+      const { read, user, names, claims } = each
+      const { row, index, wrong } = read
+      const meaning = {
+        ...({ what: 'user', row, index, found: user, free } as const),
+        isWrong: wrong.some(({ field }) => isGiven(read, field)),
+        repeated: batch.touched.problemsOf(row, index, names, { key: 'username', what: 'user' }),
+        seen: digestOf(user && seenOf(user)),
+      }
+      const decision = rejectionOf(meaning, batch) ?? decide(each, wanted(row), movedOf(read, user), batch)
+      return { read, meaning, decision, names: [...names, ...claims.map(({ name }) => name)] }
     })
+    const entries = decided.flatMap(({ decision }) => ('entry' in decision ? [decision.entry] : []))
+    const applied = entries.length > 0 ? await apply(entries, batch) : []
+    return decided.map(({ read, meaning, decision, names }) =>
+      judgedOf(meaning, batch, decision, 'entry' in decision ? applied.shift() : undefined, [
+        ...names,
+        ...(read.key === undefined ? [] : [read.key]),
+      ]),
+    )
   }
 
   /** Applies entries, in order, and returns their ids, or why one is refused. */
@@ -430,24 +436,32 @@ function groupsOf(reads: readonly Read[]): Read[][] {
   return groups
 }
 
-/** The names of a user among touched records. A row with an id means no other user by its username. */
-function namesOf({ row: { id }, key }: Read, user: BatchedUser | undefined): string[] {
-  return [user?.usernameKey ?? (id === undefined ? key : undefined)].filter(name => name !== undefined)
-}
-
 /** A unique name that a row gives to its user, under its field, with its name among touched records. */
 interface Claim {
   readonly field: string
   readonly name: string
 }
 
-function uniqueNamesOf({ row: { id }, key, form, texts: { nickname } }: Read, user: BatchedUser | undefined): Claim[] {
+/** A row with the user that it means, if that exists. */
+interface Meant {
+  readonly read: Read
+  readonly user: BatchedUser | undefined
+  /** The names of the user among touched records. A row with an id means no other user by its username. */
+  readonly names: readonly string[]
+  readonly claims: readonly Claim[]
+}
+
+function meantBy(read: Read, user: BatchedUser | undefined): Meant {
+  const { key, form, texts } = read
+  const { id } = read.row
+  const name = user?.usernameKey ?? (id === undefined ? key : undefined)
   const before = user && nicknameKey(user.nickname)
-  const ofNickname = user && form.nickname === undefined ? '' : nicknameKey(nickname ?? '')
-  return [
+  const ofNickname = user && form.nickname === undefined ? '' : nicknameKey(texts.nickname ?? '')
+  const claims = [
     ...(id !== undefined && key !== undefined && key !== user?.usernameKey ? [{ field: 'username', name: key }] : []),
-    ...(ofNickname !== '' && ofNickname !== before ? [{ field: 'nickname', name: claimOf(nickname!) }] : []),
+    ...(ofNickname !== '' && ofNickname !== before ? [{ field: 'nickname', name: claimOf(texts.nickname!) }] : []),
   ]
+  return { read, user, names: name === undefined ? [] : [name], claims }
 }
 
 /** The name of a nickname among touched records: no key of a username has such a character. */

@@ -46,7 +46,7 @@ export function userDataRpcs(
           await record({ action: 'user.erase', subject_id: id })
           return receipt
         },
-        // It reads the whole audit log.
+        // An erasure reads the whole audit log.
         { unlimited: true },
       )
       return { user, eraseTime: timestampFromDate(new Date(eraseTime)), rows: { ...rows } }

@@ -1,5 +1,5 @@
 // Which users are locked now. A counter's name is a keyed digest, which names no user: the audit log has an event for each
-// lock, and the counters then tell whether it still holds.
+// lock, and the counters then show whether it still holds.
 
 import { Administration as AdministrationService } from '../../../proto/gen/auth/v1/administration_pb.js'
 import type { Access } from '../../access/index.js'

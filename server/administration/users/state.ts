@@ -207,7 +207,7 @@ export async function keepAnAdministrator(
 }
 
 /** Refuses with WRONG_STATE to change a deleted user. */
-export function checkPresent(row: AdministeredUserRow): void {
+function checkPresent(row: AdministeredUserRow): void {
   if (row.deletedAt) refuse(Reason.WRONG_STATE, { text: undo(row, states.deleted) })
 }
 

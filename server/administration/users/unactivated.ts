@@ -42,7 +42,7 @@ export function eraseUnactivatedUsers(
     const erase = (id: number) =>
       transact(
         async ({ t, record }) => {
-          // It may have been activated since.
+          // The user may have been activated since.
           if (!(await administeredUsers.lockUnactivated(id, t))) return false
           await erasure.erase(id, t)
           await record({ action: 'user.erase', subject_id: id, object: 'state:unactivated' })

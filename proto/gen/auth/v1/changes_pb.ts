@@ -65,7 +65,7 @@ export type PollResponse = Message<"auth.v1.PollResponse"> & {
 
   /**
    * Every change that was committed before this time, by the clock of the database, is in this response or an earlier one.
-   * It stands still while the audit log isn't sealed. Absent while `more` is true.
+   * This time stands still while the audit log isn't sealed. Absent while `more` is true.
    *
    * @generated from field: google.protobuf.Timestamp as_of = 2;
    */
@@ -199,14 +199,14 @@ export const ChangeKindSchema: GenEnum<ChangeKind> = /*@__PURE__*/
  */
 export enum Restart {
   /**
-   * It was used, or there was none.
+   * The cursor was used, or there was none.
    *
    * @generated from enum value: RESTART_UNSPECIFIED = 0;
    */
   UNSPECIFIED = 0,
 
   /**
-   * The registry doesn't know it: the database was restored from a backup, lost its latest changes in a failover, or the
+   * The registry doesn't know the cursor: the database was restored from a backup, lost its latest changes in a failover, or the
    * audit log was rewritten. Alert the operator.
    *
    * @generated from enum value: RESTART_CURSOR_LOST = 1;
@@ -214,7 +214,7 @@ export enum Restart {
   CURSOR_LOST = 1,
 
   /**
-   * It is older than the retention of the audit log.
+   * The cursor is older than the retention of the audit log.
    *
    * @generated from enum value: RESTART_CURSOR_EXPIRED = 2;
    */

@@ -324,7 +324,7 @@ export const ForgotPasswords: GenService<{
   },
   /**
    * Signs in with a key mailed by SendKeyByEmail, one of the newest two. It can be used once, and ends the other.
-   * The first key that comes back from an address proves it, and ends whatever was set before, since somebody else may have signed
+   * The first key that comes back from an address proves it, and ends whatever was set before, since someone else may have signed
    * up in the owner’s name: the password, all answers, tokens, devices, known networks, and codes for another address. Until this
    * session sets a password, Login refuses every one; another key can be asked for. An address that ConfirmEmail set is proved.
    * Refuses with INVALID_KEY, without distinction, for an unknown user and for a wrong, used or expired key, and with

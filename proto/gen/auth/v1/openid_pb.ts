@@ -174,7 +174,7 @@ export type CheckAuthorizationResponse = Message<"auth.v1.CheckAuthorizationResp
   errorLocation?: string | undefined;
 
   /**
-   * Where the browser goes on if nobody may be asked to sign in (`prompt=none`).
+   * Where the browser goes on if no one may be asked to sign in (`prompt=none`).
    *
    * @generated from field: string login_required_location = 5;
    */

@@ -363,7 +363,7 @@ export type WaysBack = Message<"auth.v1.WaysBack"> & {
   /**
    * When the earliest of all saved answers was saved, those included that don’t count yet or are to a text of the user’s own.
    * The time of the sign-up for an answer of which the newest 1,000 events of the user say nothing. Absent if there are no
-   * answers. DeleteMyAnswers removes answers that somebody else saved.
+   * answers. DeleteMyAnswers removes answers that someone else saved.
    *
    * @generated from field: optional google.protobuf.Timestamp answers_since = 4;
    */
@@ -1169,7 +1169,7 @@ export type AccountEvent = Message<"auth.v1.AccountEvent"> & {
   address?: string | undefined;
 
   /**
-   * Of `session.end`, which ends refresh tokens: `COPIED`, because somebody presented a copy of one, or `REVOKED`.
+   * Of `session.end`, which ends refresh tokens: `COPIED`, because someone presented a copy of one, or `REVOKED`.
    *
    * @generated from field: optional string reason = 6;
    */
