@@ -38,6 +38,8 @@ const readBasic = (authorization: string) => {
 
 const errors: Readonly<Record<string, readonly [error: string, status: number]>> = {
   INVALID_GRANT: ['invalid_grant', 400],
+  SUSPENDED: ['invalid_grant', 400],
+  SIGNED_OUT: ['invalid_grant', 400],
   INVALID_CLIENT: ['invalid_client', 401],
   INVALID_TOKEN: ['invalid_token', 401],
 }
@@ -62,5 +64,5 @@ export function oauthError(kind: Credentials, { reason, status: usual, detail, h
   const bearer = `Bearer${error ? ` error="${error}", error_description="${description}"` : ''}`
   if (kind === 'access token' && status < 402) headers['www-authenticate'] = bearer
   if (kind === 'client' && status === 401) headers['www-authenticate'] = 'Basic realm="clients"'
-  return { status, headers, body: JSON.stringify({ error, error_description: description }) }
+  return { status, headers, body: JSON.stringify({ error, error_description: description, reason }) }
 }

@@ -107,10 +107,11 @@ export function createDocument(revision: Revision, { introduction, examples, ver
 const oauthErrorSchema = {
   type: 'object',
   description: 'An error of OAuth 2.0 (RFC 6749, 5.2).',
-  required: ['error', 'error_description'],
+  required: ['error', 'error_description', 'reason'],
   properties: {
     error: { type: 'string', description: 'The code of the error.' },
     error_description: { type: 'string', description: 'Its cause, for developers.' },
+    reason: { $ref: '#/components/schemas/Reason' },
   },
 }
 

@@ -269,8 +269,9 @@ export function createUsers(
     /** Returns the user of a token that this key sealed; undefined when the key is retired or the user doesn't exist. */
     findSessionHolder: (id: number, keyId: string) =>
       first(
-        database.read<CallerRow>(sql('user-session-holder')`
-          ${callers} WHERE u.id = ${id} AND EXISTS (SELECT FROM sealing_keys s WHERE s.id = ${keyId})`),
+        database.read<CallerRow & Pick<Row<typeof userAttributes>, 'deletedAt'>>(sql('user-session-holder')`
+          ${selectUsers(sql`${enrolled}, u.deleted_at AS "deletedAt"`)}
+          WHERE u.id = ${id} AND EXISTS (SELECT FROM sealing_keys s WHERE s.id = ${keyId})`),
       ),
     /** Returns the user of a token as above and, in the same statement, the user with the username. */
     async findTokenHolderAndUser(id: number, kid: string, usernameKey: string) {

@@ -118,7 +118,8 @@ export function createGrants(
     },
     /**
      * Returns the user of a grant. Undefined where the grant has ended: the tokens of the user were revoked, or its state closes
-     * this way; the line was ended; the sealing key was retired; or the service, its key or its redirect URI is gone.
+     * this way; the line was ended; the sealing key was retired; or the service, its key or its redirect URI is gone. An app
+     * learns why its user is signed out: refuses with SUSPENDED or SIGNED_OUT.
      */
     async holderOf(grant: Opened<Grant>): Promise<Passed<User> | undefined> {
       const { userId, generation, line, number, client } = grant
@@ -128,7 +129,9 @@ export function createGrants(
         number === 0 ? { ended: false } : refreshedSessions.find(userId, line),
         client && services.clientOf(client.service, client.key),
       ])
+      if (!client && found?.suspended && !found.deletedAt) refuse(Reason.SUSPENDED)
       const user = pass(found, 'use a token')
+      if (!client && user && user.tokenGeneration !== generation) refuse(Reason.SIGNED_OUT)
       if (!user || user.tokenGeneration !== generation || !standing || standing.ended) return undefined
       if (!client) return mayStay(user) ? user : undefined
       return user.active && registered && isRegistered(registered.redirectUris, client.uri) ? user : undefined

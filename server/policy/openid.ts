@@ -27,7 +27,15 @@ export const openIdPolicies = {
   exchangeToken: {
     ...client,
     cost: 2.5,
-    reasons: ['INVALID_GRANT', 'INVALID_CLIENT', 'INVALID_ARGUMENT', 'MISSING_PARAMETER', 'TOO_MANY_ATTEMPTS'],
+    reasons: [
+      'INVALID_GRANT',
+      'SUSPENDED',
+      'SIGNED_OUT',
+      'INVALID_CLIENT',
+      'INVALID_ARGUMENT',
+      'MISSING_PARAMETER',
+      'TOO_MANY_ATTEMPTS',
+    ],
     http: { method: 'POST', path: '/oauth/token', revisions: [] },
   },
   revokeToken: {

@@ -60,6 +60,8 @@ export const reasons: Record<Reason, readonly [code: Code, status: number, text:
     'The code or the refresh token isn’t valid any more. Sign in again.',
   ],
   [Reason.INVALID_CLIENT]: [Code.Unauthenticated, 401, 'There is no such client, or its secret is wrong.'],
+  [Reason.SUSPENDED]: [Code.Unauthenticated, 400, 'The user is suspended.'],
+  [Reason.SIGNED_OUT]: [Code.Unauthenticated, 400, 'All sessions of the user have ended. Sign in again.'],
 }
 
 /** Returns the HTTP status of a reason. */

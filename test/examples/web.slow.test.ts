@@ -15,7 +15,8 @@ import { startTestService } from '../_helpers/service.js'
 async function scene(t: ExecutionContext) {
   const mailbox = await openMailbox(t)
   let registry = ''
-  const script = buildSync({ entryPoints: [example('web/page.ts')], write: false }).outputFiles[0]!.text
+  const built = buildSync({ entryPoints: [example('web/page.ts')], bundle: true, format: 'esm', write: false })
+  const script = built.outputFiles[0]!.text
   const server = createServer(async ({ url }, response) => {
     const [type, body] =
       url === '/page.js'
@@ -56,6 +57,11 @@ browserTest('the web page of the examples signs up, activates and logs in, and s
   await page.locator('#sign-up [name=password][aria-invalid]').waitFor()
   t.deepEqual(await accessibilityViolations(page), [])
   await form.locator('[name=password]').fill(password)
+  const { nickname } = await service.signUp('ROLE_CLIENT')
+  await form.getByLabel('Nickname').fill(nickname)
+  await form.getByRole('button', { name: 'Sign up' }).click()
+  const [, free = ''] = /, (.*) is free/.exec((await page.locator('#sign-up-nickname-error').textContent()) ?? '') ?? []
+  await form.getByLabel('Nickname').fill(free)
   await form.getByRole('button', { name: 'Sign up' }).click()
 
   await form.getByLabel('Activation key').fill(randomUUID())
@@ -64,6 +70,8 @@ browserTest('the web page of the examples signs up, activates and logs in, and s
   await form.getByLabel('Activation key').fill(providerKey)
   await form.getByRole('button', { name: 'Activate' }).click()
   await page.getByText('ROLE_CLIENT, Palmas/TO').waitFor()
+  await page.reload()
+  await page.getByText(`Welcome, ${free}`).waitFor()
   const token = await service.login(username, password)
   await form.getByRole('button', { name: 'Log out everywhere' }).click()
 
@@ -74,7 +82,7 @@ browserTest('the web page of the examples signs up, activates and logs in, and s
   t.is((await service.request('GET', '/users/me', { token })).status, 500, 'all sessions have ended')
   await form.locator('[name=password]').fill(password)
   await form.getByRole('button', { name: 'Log in' }).click()
-  await page.getByText('Welcome, Ana').waitFor()
+  await page.getByText(`Welcome, ${free}`).waitFor()
   t.deepEqual(faults, [])
 })
 

@@ -295,7 +295,7 @@ test.serial('a line ends with the tokens of its user, with its sealing key, and 
   t.is((await exchange(kept)).status, 200)
   const revoked = await first(username)
   await at.request('POST', '/users/revokemytokens', { token: await at.login(username) })
-  t.is((await exchange(revoked)).status, 400)
+  t.like(await exchange(revoked), { status: 400, error: 'invalid_grant', reason: 'SIGNED_OUT' })
   const sealed = await first(username)
   const administration = await openSignedIn(t, at)
   const { sealingKeys } = await administration.listSigningKeys({})

@@ -1,52 +1,23 @@
 // The page of a work package: sign-up, activation, log-in and recovery by e-mail, against the gateway of a registry that allows
-// this origin (AUTH_CORS_ORIGINS).
+// this origin (AUTH_CORS_ORIGINS). The session keeps the user signed in until this tab is closed.
+import { createSession, SessionError, type User } from 'auth-registry-client/session'
 
-/** A refusal: a problem document (RFC 9457). */
-interface Problem {
-  readonly status: number
-  readonly reason: string
-  readonly detail: string
-  /** Every invalid field. */
-  readonly errors?: readonly { readonly field: string; readonly message: string }[]
-}
-
-/** The texts of this page for refusals; the registry's own text for all others. */
+/** The texts of this page for refusals, and for the end of a session; the registry's own text for all others. */
 const texts: Record<string, string> = {
   INVALID_CREDENTIALS: 'Username or password is wrong.',
-  INVALID_TOKEN: 'Your session has ended. Log in again.',
   ACTIVATION_REFUSED: 'This key can’t activate your account. Ask for another one.',
   INVALID_KEY: 'The key is wrong, used or expired. Request another one.',
+  INVALID_TOKEN: 'The key was used too long ago. Request another one.',
   TOO_MANY_ATTEMPTS: 'Too many attempts. Try again later.',
+  ENDED: 'Your session has ended. Log in again.',
+  SUSPENDED: 'Your account is suspended. Ask your school.',
+  OFFLINE: 'The registry can’t be reached. Try again.',
 }
 
-class Refusal extends Error {
-  constructor(readonly problem: Problem) {
-    super(texts[problem.reason] ?? problem.detail)
-  }
-}
+const textOf = ({ code, message }: SessionError) => texts[code] ?? message
 
 const registry = document.documentElement.dataset.registry ?? ''
-
-/**
- * The last token, which authorizes calls. After log-out it still identifies this browser at the next log-in, so that others
- * can't lock its user out. It is kept in memory only: what is stored can be read by the next user of the computer.
- */
-let token: string | undefined
-let username = ''
-
-/** Sends a request. Parameters are in the body, never in the URL, which ends up in logs. */
-async function call(method: string, path: string, body?: BodyInit, type?: string): Promise<string> {
-  const response = await fetch(registry + path, {
-    method,
-    ...(body !== undefined && { body }),
-    headers: { ...(type && { 'content-type': type }), ...(token && { authorization: `Bearer ${token}` }) },
-  })
-  const text = await response.text()
-  if (!response.ok) throw new Refusal(JSON.parse(text) as Problem)
-  return text
-}
-
-const post = (path: string, fields: Record<string, string>) => call('POST', path, new URLSearchParams(fields))
+const session = createSession({ url: registry, store: sessionStorage, onChange: welcome })
 
 function element<T extends HTMLElement>(id: string): T {
   return document.getElementById(id) as T
@@ -57,20 +28,32 @@ function show(id: string): void {
   element(id).querySelector('input')?.focus()
 }
 
-/** Shows the account, or the form that activates it. */
-async function welcome(): Promise<void> {
-  const me = JSON.parse(await call('GET', '/users/me')) as Record<string, string | number>
-  username = String(me.username)
-  element('nickname').textContent = String(me.nickname)
-  element('summary').textContent = `${me.role}, ${me.city}/${me.state}`
-  show(me.active === 1 ? 'account' : 'activate')
+function alertIn(form: HTMLFormElement, text: string): void {
+  form.querySelector('[role=alert]')!.textContent = text
 }
 
-/** Shows a refusal, and beside each invalid field what is wrong with it. */
+/** Shows the account, or the form that activates it; to nobody, the form that the address names, with why a session ended. */
+async function welcome(user: User | undefined, cause?: SessionError): Promise<void> {
+  if (user?.active === false) return show('activate')
+  if (!user) {
+    show(['#sign-up', '#recover'].includes(location.hash) ? location.hash.slice(1) : 'log-in')
+    alertIn(element('log-in'), cause && cause.code !== 'SIGNED_OUT' ? textOf(cause) : '')
+    return
+  }
+  show('account')
+  element('nickname').textContent = user.username
+  const response = await session.fetch(`${registry}/users/me`)
+  if (!response.ok) return
+  const { nickname, role, city, state } = (await response.json()) as Record<string, string>
+  element('nickname').textContent = nickname!
+  element('summary').textContent = `${role}, ${city}/${state}`
+}
+
+/** Shows a refusal, and beside each invalid field what is wrong with it, and what would be right. */
 function report(form: HTMLFormElement, error: unknown): void {
-  const alert = form.querySelector('[role=alert]')
-  if (alert) alert.textContent = error instanceof Refusal ? error.message : 'The registry can’t be reached. Try again.'
-  for (const { field, message } of (error instanceof Refusal && error.problem.errors) || []) {
+  if (!(error instanceof SessionError)) throw error
+  alertIn(form, textOf(error))
+  for (const { field, message, suggestion } of error.errors ?? []) {
     const input = form.elements.namedItem(field)
     if (!(input instanceof HTMLInputElement)) continue
     const note = Object.assign(document.createElement('span'), { className: 'error', textContent: message })
@@ -78,6 +61,13 @@ function report(form: HTMLFormElement, error: unknown): void {
     input.setAttribute('aria-invalid', 'true')
     input.setAttribute('aria-describedby', note.id)
     input.after(note)
+    if (!suggestion) continue
+    // Such as a free nickname.
+    const use = Object.assign(document.createElement('button'), { type: 'button', textContent: `Use ${suggestion}` })
+    use.addEventListener('click', () => {
+      input.value = suggestion
+    })
+    note.append(' ', use)
   }
 }
 
@@ -87,70 +77,58 @@ function clear(form: HTMLFormElement): void {
     input.removeAttribute('aria-invalid')
     input.removeAttribute('aria-describedby')
   }
-  const alert = form.querySelector('[role=alert]')
-  if (alert) alert.textContent = ''
+  alertIn(form, '')
 }
 
-function onSubmit(id: string, send: (fields: Record<string, string>) => Promise<void>): void {
+function onSubmit(id: string, send: (fields: Record<string, string>) => Promise<unknown>): void {
   const form = element<HTMLFormElement>(id)
   form.addEventListener('submit', async event => {
     event.preventDefault()
     clear(form)
-    const button = form.querySelector('button')
-    if (button) button.disabled = true
+    const button = form.querySelector<HTMLButtonElement>('button[type=submit]')!
+    button.disabled = true
     try {
       await send(Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, String(value)])))
       form.reset()
     } catch (error) {
       report(form, error)
     } finally {
-      if (button) button.disabled = false
+      button.disabled = false
     }
   })
 }
 
-onSubmit('log-in', async fields => {
-  token = await post('/users/login', fields)
-  await welcome()
+onSubmit('log-in', ({ username = '', password = '' }) => session.signIn({ username, password }))
+
+onSubmit('sign-up', ({ username = '', nickname = '', password = '', email, termsofusage, ...fields }) => {
+  const rest = { ...fields, ...(email && { email }), termsofusage: termsofusage === 'on', roles: ['ROLE_CLIENT'] }
+  return session.signUp({ username, nickname, password, ...rest })
 })
 
-onSubmit('sign-up', async ({ termsofusage, email, ...fields }) => {
-  const user = { ...fields, ...(email && { email }), termsofusage: termsofusage === 'on', roles: ['ROLE_CLIENT'] }
-  token = await call('POST', '/users/signup', JSON.stringify(user), 'application/json')
-  await welcome()
-})
+onSubmit('activate', ({ activationkey = '' }) => session.activate(activationkey))
 
-onSubmit('activate', async ({ activationkey = '' }) => {
-  await post('/users/activate', { username, activationkey })
-  await welcome()
-})
-
-onSubmit('recover', async ({ username: name = '', email = '' }) => {
-  await post('/forgotpasswords/sendkeybyemail', { username: name, email })
-  username = name
+let recovering = ''
+onSubmit('recover', async ({ username = '', email = '' }) => {
+  const body = new URLSearchParams({ username, email })
+  const response = await session.fetch(`${registry}/forgotpasswords/sendkeybyemail`, { method: 'POST', body })
+  if (!response.ok) return alertIn(element('recover'), texts.TOO_MANY_ATTEMPTS!)
+  recovering = username
   show('new-password')
 })
 
 onSubmit('new-password', async ({ key = '', newPassword = '' }) => {
   // A key is good once, so that a refused password doesn't need another one.
-  if (key) token = await post('/forgotpasswords/loginbyusernameandkey', { username, key })
+  if (key) await session.signInByKey({ username: recovering, key })
   const field = element<HTMLFormElement>('new-password').elements.namedItem('key') as HTMLInputElement
   field.value = ''
   field.disabled = true
-  await post('/forgotpasswords/passwordupdatebyusername', { newPassword })
+  await session.setPassword(newPassword)
   field.disabled = false
-  // The update has ended all tokens of the user, this one too.
-  token = await post('/users/login', { username, password: newPassword })
-  await welcome()
 })
 
 onSubmit('account', async () => {
-  await call('POST', '/users/revokemytokens')
-  show('log-in')
+  location.hash = 'log-in'
+  await session.signOut({ everywhere: true })
 })
 
-const showTarget = () => show(['#sign-up', '#recover'].includes(location.hash) ? location.hash.slice(1) : 'log-in')
-addEventListener('hashchange', showTarget)
-showTarget()
-
-export {}
+addEventListener('hashchange', () => welcome(session.user))

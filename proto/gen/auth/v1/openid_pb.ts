@@ -731,11 +731,12 @@ export const OpenId: GenService<{
    *
    * With `client_id=registry` an app exchanges a refresh token of CreateRefreshToken for an access token of the registry. If the
    * former token is presented again within a minute, its answer was lost: it gets the newest token again. Later it gets another one
-   * that replaces the newest. An older one, and a replaced one, are copies: the line ends, and its owner is notified by e-mail.
+   * that replaces the newest. An older one, and a replaced one, are copies: the line ends, and its owner is notified by e-mail. An
+   * app learns with SUSPENDED and SIGNED_OUT why its line ended.
    *
    * HTTP: POST /oauth/token, at the base path only
-   * Errors: INVALID_GRANT (UNAUTHENTICATED), INVALID_CLIENT (UNAUTHENTICATED), INVALID_ARGUMENT (INVALID_ARGUMENT),
-   * TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
+   * Errors: INVALID_GRANT (UNAUTHENTICATED), SUSPENDED (UNAUTHENTICATED), SIGNED_OUT (UNAUTHENTICATED), INVALID_CLIENT
+   * (UNAUTHENTICATED), INVALID_ARGUMENT (INVALID_ARGUMENT), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
    *
    * @generated from rpc auth.v1.OpenId.ExchangeToken
    */

@@ -1,0 +1,9 @@
+/** Prints the size of the session client as an app ships it. test/client/session.test.ts limits it. */
+import { fileURLToPath } from 'node:url'
+import { gzipSync } from 'node:zlib'
+import { buildSync } from 'esbuild'
+
+const entry = fileURLToPath(new URL('../../dist/client/lib/client/session/index.js', import.meta.url))
+const options = { bundle: true, minify: true, write: false, format: 'esm', platform: 'browser' }
+const [{ contents }] = buildSync({ entryPoints: [entry], ...options }).outputFiles
+console.log(`auth-registry-client/session: ${gzipSync(contents).length} bytes, minified and gzipped`)
