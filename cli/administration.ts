@@ -6,7 +6,6 @@ import type { NamedContext, ServerOptions } from './contexts.js'
 import { explain } from './exit-codes.js'
 import { type Opening, openSession } from './local.js'
 import { askText, canAsk } from './terminal/ask.js'
-import { warn } from './terminal/output.js'
 import { interruptProgress } from './terminal/progress.js'
 
 /** The RPCs of Administration, as functions. */
@@ -14,7 +13,7 @@ export type Api = Client<typeof Administration>
 
 /** Options of every command. */
 export interface GlobalOptions extends ServerOptions {
-  /** Reason for a change on the database itself: a server records none. */
+  /** Reason for a change, which the audit log records. */
   readonly reason?: string
   /** One JSON document instead of text. */
   readonly json?: boolean
@@ -80,9 +79,7 @@ async function connect(options: GlobalOptions, opening: Opening): Promise<Connec
   const { contextOf } = await import('./contexts.js')
   const chosen = await contextOf(options)
   if (!chosen) return connectLocally(options, opening)
-  if (options.reason !== undefined)
-    warn('--reason is recorded for changes on the database itself only: on a server, the audit log names you.')
-  return connectRemotely(chosen)
+  return connectRemotely(chosen, options.reason)
 }
 
 /** Seconds after which a sign-in is renewed before it is needed: the service accepts one of 15 minutes. */
@@ -91,7 +88,7 @@ const recentSeconds = 14 * 60
 /** What a prompt for a new sign-in says when the present one isn't recent. */
 const tooOld = 'This requires a sign-in in the last 15 minutes.'
 
-async function connectRemotely(chosen: NamedContext): Promise<Connection> {
+async function connectRemotely(chosen: NamedContext, reason: string | undefined): Promise<Connection> {
   const [{ openRemote }, { readToken }, { createClient }, { Administration }] = await Promise.all([
     import('./remote.js'),
     import('./contexts.js'),
@@ -99,7 +96,7 @@ async function connectRemotely(chosen: NamedContext): Promise<Connection> {
     import('../proto/gen/auth/v1/administration_pb.js'),
   ])
   let token = await readToken(chosen)
-  const { transport, close } = await openRemote({ name: chosen.name, ...chosen.context }, () => token)
+  const { transport, close } = await openRemote({ name: chosen.name, ...chosen.context }, () => token, reason)
   const api = createClient(Administration, transport)
   const signInAgain = async (username: string | undefined, why: string) => {
     // A service has no username.

@@ -8,6 +8,7 @@ import { misuse } from './exit-codes.js'
 import type { Opening } from './local.js'
 import { readNumber, readText } from './terminal/ask.js'
 import type { Field } from './terminal/form.js'
+import { helpInTerminalLanguage } from './terminal/language.js'
 import { shownAtOnce } from './terminal/pages.js'
 
 /** What help says about the sign-in that an RPC requires. */
@@ -36,7 +37,7 @@ export class Command extends Plain {
 
   /** Adds text after the options in its help. */
   remarks(text: string): this {
-    return this.addHelpText('after', text.startsWith('\n') ? text : `\n${text}`)
+    return this.addHelpText('after', () => `\n${helpInTerminalLanguage(text.trimStart())}`)
   }
 
   /** Ends its help with command lines, which begin after the name of the program. */
@@ -78,7 +79,10 @@ export class Command extends Plain {
   /** Ends its help with the sign-in that its RPC requires, unless any session suffices. */
   signIn(rpc: Exclude<keyof typeof administrationPolicies, 'signIn'>): this {
     this.needs = administrationPolicies[rpc].signIn
-    return this.addHelpText('afterAll', signIns[this.needs])
+    return this.addHelpText('afterAll', () => {
+      const text = signIns[this.needs]
+      return text && `\n${helpInTerminalLanguage(text.trimStart())}`
+    })
   }
 
   /**

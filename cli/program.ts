@@ -13,7 +13,9 @@ import { addConfig } from './commands/config.js'
 import { addContexts } from './commands/contexts.js'
 import { addDoctor } from './commands/doctor.js'
 import { addHelp } from './commands/help.js'
+import { addImports } from './commands/imports.js'
 import { addInstall } from './commands/install.js'
+import { addKeys } from './commands/keys.js'
 import { addLogin } from './commands/login.js'
 import { addMail } from './commands/mail.js'
 import { addMasterKey } from './commands/master-key.js'
@@ -24,8 +26,10 @@ import { addRestore } from './commands/restore.js'
 import { addServices } from './commands/services.js'
 import { addTotp } from './commands/totp.js'
 import { addUsers } from './commands/users.js'
+import { addVerbs } from './commands/verbs.js'
 import { type ExitCode, explain } from './exit-codes.js'
 import { readText } from './terminal/ask.js'
+import { inTerminalLanguage } from './terminal/language.js'
 import { printable, printJson } from './terminal/output.js'
 
 /** Runs a command line (without the program's name), prints why it failed, and returns the exit code. */
@@ -40,11 +44,11 @@ export async function run(args: readonly string[]): Promise<ExitCode> {
 
 /** Prints why a command line failed, and returns the exit code. */
 export async function report(error: unknown, args: readonly string[]): Promise<ExitCode> {
-  const { exitCode, ...failure } = await explain(error)
-  const { message } = failure
+  const { exitCode, message: english, ...details } = await explain(error)
+  const message = english === undefined ? undefined : inTerminalLanguage(english)
   if (message !== undefined) {
-    process.stderr.write(`error: ${message.split('\n').map(printable).join('\n')}\n`)
-    if (args.includes('--json')) printJson({ error: { ...failure, exitCode } })
+    process.stderr.write(`${inTerminalLanguage('error')}: ${message.split('\n').map(printable).join('\n')}\n`)
+    if (args.includes('--json')) printJson({ error: { message, ...details, exitCode } })
   }
   if (process.env.AUTH_LOG_LEVEL === 'debug' && message !== undefined)
     process.stderr.write(`${(error as Error).stack}\n`)
@@ -57,7 +61,13 @@ export function createProgram(): Command {
     .description('Administer the registry: users, organizations, security questions, services, keys, audit log.')
     .version(version, '--version', 'print the version')
     .helpOption('-h, --help', 'print help for a command')
-    .configureHelp({ showGlobalOptions: true, subcommandTerm: command => command.name() })
+    .configureHelp({
+      showGlobalOptions: true,
+      subcommandTerm: command => command.name(),
+      styleTitle: inTerminalLanguage,
+      styleDescriptionText: inTerminalLanguage,
+      styleUsage: usage => usage.replace(/\[(options|command)\]/g, inTerminalLanguage),
+    })
     // `help` of every depth is below.
     .helpCommand(false)
     .option('--local', 'connect directly to the database, with the settings of the service')
@@ -69,7 +79,7 @@ export function createProgram(): Command {
     )
     .option(
       '--reason <text>',
-      'reason for the audit log, on the database itself only; required there to change administrators or passwords',
+      'reason for the audit log; required on the database itself to change administrators or passwords',
       readText,
     )
     // `run` prints it, as any failure.
@@ -89,7 +99,7 @@ Exit codes: 0 done, 1 failed or declined, 2 usage or a wrong field, 3 not found,
 7 try again later, 130 stopped by Ctrl-C.`)
     .examples(
       'install',
-      "organizations create --name 'Escola Azul' --type E",
+      "organizations create 'Escola Azul' --type E",
       "users activate '(11)98765-4321' --organization 'Escola Azul'",
       'users list --role ROLE_INSTITUTION --json',
     )
@@ -103,8 +113,11 @@ Exit codes: 0 done, 1 failed or declined, 2 usage or a wrong field, 3 not found,
   addQuestions(program)
   addServices(program)
   addMail(program)
+  addKeys(program)
+  addImports(program)
   addAudit(program)
   addApi(program)
+  addVerbs(program)
   program.commandsGroup('Operation:')
   addInstall(program)
   addMigrate(program)

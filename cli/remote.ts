@@ -14,9 +14,10 @@ export interface Remote {
 }
 
 /**
- * Connects to Administration on a server, over gRPC. Calls carry the token, if there is one, and time out after 30 s. Errors name the server, and what failed of the connection.
+ * Connects to Administration on a server, over gRPC. Calls carry the token, if there is one, and the reason for the audit log, and
+ * time out after 30 s. Errors name the server, and what failed of the connection.
  */
-export async function openRemote(server: Server, tokenOf: () => string | undefined): Promise<Remote> {
+export async function openRemote(server: Server, tokenOf: () => string | undefined, reason?: string): Promise<Remote> {
   const [{ createGrpcTransport }, { connect }, { ConnectError }] = await Promise.all([
     import('@connectrpc/connect-node'),
     import('node:http2'),
@@ -56,6 +57,7 @@ export async function openRemote(server: Server, tokenOf: () => string | undefin
       next => request => {
         const token = tokenOf()
         if (token) request.header.set('authorization', `Bearer ${token}`)
+        if (reason !== undefined) request.header.set('x-reason', encodeURIComponent(reason))
         return next(request)
       },
     ],

@@ -4,6 +4,7 @@ import { type NamedContext, nameOf, type Server, writeToken } from './contexts.j
 import { explain, misuse } from './exit-codes.js'
 import { atServer } from './remote.js'
 import { askKnownSecret, askText, canAsk, codeProblem, readSecret } from './terminal/ask.js'
+import { inTerminalLanguage } from './terminal/language.js'
 import { say } from './terminal/output.js'
 
 /** Where a sign-in has its secrets from: files, or prompts at a terminal. */
@@ -55,7 +56,7 @@ export async function askCodes<T>(call: (code: string) => Promise<T>, wrong: str
 /** Signs the administrator of a session in again at a terminal, after saying why. Keeps and returns the new token. */
 export async function signInAgain({ name, context }: NamedContext, username: string, why: string): Promise<string> {
   const server = { name, ...context }
-  say(`${why} ${nameOf(server)}: sign in again as ${username}.`)
+  say([why, `${nameOf(server)}: sign in again as ${username}.`].map(inTerminalLanguage).join(' '))
   const { token } = await signIn(server, username, {})
   await writeToken(context.tokenFile, token)
   return token

@@ -33,7 +33,7 @@ where it can't be undone; elsewhere pass --yes, and the name in \`confirm\`.
 Neither is needed with \`validateOnly\`. To sign in, run \`auth-admin login\`.`)
     .examples(
       'api GetService \'{"name": "grades"}\'',
-      'api DeleteServiceKey \'{"name": "grades", "id": 7}\' --yes',
+      'api GetAuditEvent \'{"id": 7}\'',
       'api SetPassword - --yes < request.json',
     )
     .action(async (name: string, json: string, _: unknown, command: Command) => {

@@ -8,7 +8,7 @@ import type { Command } from '../command.js'
 import { fail, misuse } from '../exit-codes.js'
 import { withRegistry } from '../local.js'
 import { readNumber, readSecret } from '../terminal/ask.js'
-import { camelCased, printJson, say, warn } from '../terminal/output.js'
+import { camelCased, note, printJson, say, warn } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
 interface Options {
@@ -79,7 +79,7 @@ deletes them only after the new backup is complete.`)
           `The tables are of a newer version (${made.newer.join(', ')}): the file lacks what is in its new tables, and is restored with it.`,
         )
       if (shows && 'passphrase' in lock)
-        process.stderr.write(`Passphrase, shown only once; the file can’t be opened without it: ${lock.passphrase}\n`)
+        note(`Passphrase, shown only once; the file can’t be opened without it: ${lock.passphrase}`)
       const deleted = keep === undefined ? undefined : await removeOldest(target, keep).catch(explainOld)
       if (options.json) return printJson({ file, backupTime: made.madeAt, rows: camelCased(made.rows), deleted })
       for (const name of deleted ?? []) say(`${join(target, name)} is deleted.`)
@@ -104,7 +104,7 @@ async function chooseLock({ recipient, passphraseFile }: Options): Promise<Lock>
     await writePrivateFile(passphraseFile, content, { isNew: true }).catch(({ code, message }) =>
       fail(code ? `The file of --passphrase-file can’t be made (${code}).` : message),
     )
-    process.stderr.write(`${passphraseFile} is created, with a new passphrase: keep it apart from the backup.\n`)
+    note(`${passphraseFile} is created, with a new passphrase: keep it apart from the backup.`)
   }
   const passphrase = await readSecret(passphraseFile, '--passphrase-file')
   if ([...passphrase].length < 16) fail('The passphrase is too short: use 16 characters or more.')

@@ -1,6 +1,7 @@
 import type { GlobalOptions } from '../administration.js'
 import type { Command } from '../command.js'
 import { contextOf } from '../contexts.js'
+import { inTerminalLanguage } from '../terminal/language.js'
 import { printJson, printTable, warn } from '../terminal/output.js'
 
 /** Adds `auth-admin config`. */
@@ -20,7 +21,12 @@ names unknown variables that begin with AUTH_.`)
         return { name, value, origin, default: fallback, secret }
       })
       if (options.json) return printJson({ settings: rows, unknown })
-      const cells = rows.map(row => [row.name, row.value, row.origin, row.origin === 'default' ? '' : row.default])
+      const cells = rows.map(row => [
+        row.name,
+        row.value,
+        inTerminalLanguage(row.origin),
+        row.origin === 'default' ? '' : row.default,
+      ])
       printTable({ titles: ['setting', 'value', 'origin', 'default'] }, cells, 'There are no settings.')
       for (const name of unknown) warn(`${name} is not a setting.`)
     })

@@ -6,6 +6,7 @@ import type { Api, GlobalOptions } from '../administration.js'
 import type { Command } from '../command.js'
 import { contextOf } from '../contexts.js'
 import { end, explain } from '../exit-codes.js'
+import { inTerminalLanguage } from '../terminal/language.js'
 import { printJson, say } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
@@ -36,8 +37,9 @@ export function addDoctor(program: Command): void {
 }
 
 function print({ check, status, detail, fix }: Check): void {
-  say(`${status.padEnd(7)}  ${check}: ${detail}`)
-  if (fix !== '') say(`         -> ${fix}`)
+  const [word, name, found, remedy] = [status, check, detail, fix].map(inTerminalLanguage)
+  say(`${word!.padEnd(7)}  ${name}: ${found}`)
+  if (fix !== '') say(`         -> ${remedy}`)
 }
 
 /** The checks of the process that answers, or a failed one if none answers. */

@@ -95,7 +95,7 @@ administration.read or organizations.write. It is valid until it expires.`)
       if (!chosen) return fail('You are not signed in: run `auth-admin login`.', 4)
       if (options.everywhere) {
         const { user } = await api.getSession({})
-        if (!user) fail('Only administrators have sessions. Delete the key with `auth-admin api DeleteServiceKey`.')
+        if (!user) fail('Only administrators have sessions. Delete the key with `auth-admin services keys delete`.')
         await api.revokeTokens({ user: `#${user.record!.id}` })
       }
       const there = await removeToken(chosen.context)

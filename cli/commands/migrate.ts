@@ -3,6 +3,7 @@ import type { Api, GlobalOptions as Options } from '../administration.js'
 import type { Command } from '../command.js'
 import { fail } from '../exit-codes.js'
 import { announce, withRegistry } from '../local.js'
+import { inTerminalLanguage } from '../terminal/language.js'
 import { printJson, printTable, say, warn } from '../terminal/output.js'
 import { withProgress } from '../terminal/progress.js'
 
@@ -35,8 +36,8 @@ an \`expand\`, and refuses to start after a \`contract\`).`)
         migrations.map(({ name, kind, runTime }) => [
           name,
           kind,
-          state,
-          state === 'pending' ? howToRun(kind) : runTime,
+          inTerminalLanguage(state),
+          state === 'pending' ? inTerminalLanguage(howToRun(kind)) : runTime,
         ]),
       )
       printTable({ titles: ['migration', 'kind', 'state', 'run'] }, cells, 'There are no migrations.')

@@ -1,21 +1,18 @@
-import { create, toJson } from '@bufbuild/protobuf'
+import { create } from '@bufbuild/protobuf'
 import { Option } from 'commander'
-import {
-  type Organization,
-  OrganizationFormSchema,
-  OrganizationSchema,
-} from '../../proto/gen/auth/v1/administration_pb.js'
+import { type Organization, OrganizationFormSchema } from '../../proto/gen/auth/v1/administration_pb.js'
 import { nicknameKey } from '../../server/rules/names.js'
 import { formFields, type OrganizationAttribute } from '../../server/rules/organization.js'
 import type { Api, GlobalOptions as Options } from '../administration.js'
 import type { Command } from '../command.js'
 import { explain, fail, misuse } from '../exit-codes.js'
-import { canAsk, confirm, confirmName, given, readNumber, readText } from '../terminal/ask.js'
+import { canAsk, confirm, given, readNumber, readText } from '../terminal/ask.js'
 import { askEdits, askFields, checkOf, type Field, filled, type Values } from '../terminal/form.js'
 import { printFields, printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../terminal/pages.js'
 import { type ExportOptions, exportAll, withExport } from './lists/export.js'
 import { addImport } from './lists/import.js'
+import { nouns, organizationOutput } from './nouns.js'
 
 /** The fields of an organization. */
 const fields: readonly Field<OrganizationAttribute>[] = formFields.map(
@@ -29,7 +26,18 @@ const fields: readonly Field<OrganizationAttribute>[] = formFields.map(
   }),
 )
 
-type OrganizationFields = Values<OrganizationAttribute>
+type OrganizationFields = Values<OrganizationAttribute | 'mayIssueKeys'>
+
+/** The fields that change: what only administrators permit comes last. */
+const editedFields: readonly Field<keyof OrganizationFields>[] = [
+  ...fields,
+  {
+    field: 'may_issue_keys',
+    key: 'mayIssueKeys',
+    about: 'whether its active ROLE_INSTITUTION users may issue keys to its clients: yes or no',
+    check: text => (/^(yes|no|sim|não)$/i.test(text) ? undefined : 'Use yes or no.'),
+  },
+]
 
 /** Adds `auth-admin organizations`. */
 export function addOrganizations(program: Command): void {
@@ -39,6 +47,7 @@ export function addOrganizations(program: Command): void {
 
   organizations
     .command('create')
+    .argument('[name]', 'its name, as --name', readText)
     .fields(fields)
     .description('Register an active organization, and print it with its activation key.')
     .option('--yes', 'register it even if another organization has its name')
@@ -46,11 +55,12 @@ export function addOrganizations(program: Command): void {
     .remarks(`
 Names may repeat. If one exists, a terminal asks before it registers another;
 without a terminal the command is refused (5) unless you pass --yes.`)
-    .examples("organizations create --name 'Escola Azul' --type E")
-    .administers(async (api, options: OrganizationFields & Options & { yes?: boolean }) => {
+    .examples("organizations create 'Escola Azul' --type E")
+    .administers(async (api, named: string | undefined, given: OrganizationFields & Options & { yes?: boolean }) => {
+      const options = { ...given, name: named ?? given.name }
       const values = options.name || !canAsk(options) ? options : await askFields(fields, options)
       const { name } = values
-      if (!name) misuse('Pass the name of the organization with --name.')
+      if (!name) misuse('Name the organization: pass its name.')
       if (!options.yes && (await isTaken(api, name))) {
         const exists = `There is an organization ${name} already`
         if (!canAsk(options)) fail(`${exists}: to register another one, pass --yes.`, 5)
@@ -85,72 +95,24 @@ without a terminal the command is refused (5) unless you pass --yes.`)
     })
 
   withName(organizations.command('edit'))
-    .fields(fields)
+    .fields(editedFields)
     .description("Change fields of an organization. An empty value clears a field: --phone ''.")
     .examples("organizations edit 3 --responsible 'Ana Lima' --phone ''")
     .administers(async (api, name: string | undefined, options: OrganizationFields & Options) => {
       const organization = await nameOf(name, options)
       const read = async () => {
         const { record, etag, ...more } = (await api.getOrganization({ organization, omitKeys: true })).organization!
-        const now = Object.entries({ ...more, ...record! }).map(([key, value]) => [key, value && String(value)])
+        const mayIssueKeys = more.mayIssueKeys ? 'yes' : 'no'
+        const now = Object.entries({ ...more, ...record!, mayIssueKeys }).map(([key, value]) => [
+          key,
+          value && String(value),
+        ])
         return { etag, now: Object.fromEntries(now) as OrganizationFields }
       }
-      const { values, ...update } = await askEdits(fields, options, read)
+      const { values, ...update } = await askEdits(editedFields, options, read)
       const form = toForm(values)
       const edited = (await api.updateOrganization({ organization, form, ...update })).organization!
       show(edited, options, `Organization ${edited.record!.id} is saved.`)
-    })
-
-  withName(organizations.command('activate'))
-    .description('Enable the activation keys of an organization and of its users.')
-    .examples("organizations activate 'Escola Azul'")
-    .administers(async (api, name: string | undefined, options: Options) => {
-      const { organization, changed } = await api.activateOrganization({ organization: await nameOf(name, options) })
-      report(organization!, options, `is active${changed ? '' : ' already'}.`)
-    })
-
-  withName(organizations.command('deactivate'))
-    .description('Disable the activation keys of an organization and of its users.')
-    .yes()
-    .examples("organizations deactivate 'Escola Azul'")
-    .administers(async (api, wanted: string | undefined, options: Options & { yes?: boolean }) => {
-      const request = { organization: await nameOf(wanted, options) }
-      await confirm(
-        'The activation keys of the organization and of its users stop working at once. Continue?',
-        options,
-        () => api.deactivateOrganization({ ...request, validateOnly: true }),
-      )
-      const { organization, changed } = await api.deactivateOrganization(request)
-      report(organization!, options, `is inactive${changed ? '' : ' already'}.`)
-    })
-
-  withName(organizations.command('rotate-key'))
-    .description('Replace the activation key, and print the new one. The current key stops working at once.')
-    .yes()
-    .examples("organizations rotate-key 'Escola Azul'")
-    .administers(async (api, name: string | undefined, options: Options & { yes?: boolean }) => {
-      const request = { organization: await nameOf(name, options) }
-      await confirm('The present key stops working at once. Replace it?', options, () =>
-        api.rotateOrganizationKey({ ...request, validateOnly: true }),
-      )
-      const rotated = await api.rotateOrganizationKey(request)
-      show(rotated.organization!, options, `Organization ${rotated.organization!.record!.id} has a new activation key.`)
-    })
-
-  withName(organizations.command('delete').signIn('deleteOrganization'))
-    .description('Delete an organization that has no members. This can’t be undone.')
-    .option('--confirm <name>', 'the name again; a terminal prompts for it')
-    .examples("organizations delete 7 --confirm 'Escola Azul'")
-    .administers(async (api, name: string | undefined, options: Options & { confirm?: string }) => {
-      const found = await find(api, name, options)
-      const { id, name: itsName = '' } = found.record!
-      const request = { organization: `#${id}`, etag: found.etag }
-      const sentence = `This permanently deletes organization ${itsName} and its key.`
-      const validate = (confirm: string) => api.deleteOrganization({ ...request, confirm, validateOnly: true })
-      const confirm = await confirmName(sentence, itsName, options, validate)
-      await api.deleteOrganization({ ...request, confirm })
-      if (options.json) printJson({ id, deleted: true })
-      else say(`Organization ${id} (${itsName}) is deleted.`)
     })
 
   addImport(organizations, 'organizations')
@@ -176,11 +138,6 @@ interface ListFilter {
   readonly text?: string
 }
 
-async function find(api: Api, name: string | undefined, options: Options): Promise<Organization> {
-  const organization = await nameOf(name, options)
-  return (await api.getOrganization({ organization, omitKeys: true })).organization!
-}
-
 /** Whether an organization has this name. */
 async function isTaken(api: Api, name: string): Promise<boolean> {
   try {
@@ -197,14 +154,11 @@ async function isTaken(api: Api, name: string): Promise<boolean> {
 }
 
 function nameOf(name: string | undefined, options: Options): Promise<string> {
-  return given(name, 'Which organization (id or name)?', 'Name the organization: pass its id or name.', options)
+  return given(name, nouns.organization.question, nouns.organization.missing, options)
 }
 
-/** What names an organization. */
-const reference = 'id, INEP code or name'
-
 function withName(command: Command): Command {
-  return command.reference('organization', reference).json()
+  return command.reference(nouns.organization.place, nouns.organization.how).json()
 }
 
 /** The form of these texts, some of which are numbers. */
@@ -213,7 +167,11 @@ function toForm(values: OrganizationFields) {
     const text = values[attribute]
     return text === undefined ? [] : [[attribute, kind === 'number' ? Number(text) : text]]
   })
-  return create(OrganizationFormSchema, Object.fromEntries(given))
+  const { mayIssueKeys } = values
+  return create(OrganizationFormSchema, {
+    ...Object.fromEntries(given),
+    ...(mayIssueKeys && { mayIssueKeys: /^(yes|sim)$/i.test(mayIssueKeys) }),
+  })
 }
 
 /** Reads a kind of organization; the letters of the contract in any case. */
@@ -222,16 +180,9 @@ function readType(value: string): string {
   return /^[edno]$/i.test(text) ? text.toUpperCase() : text
 }
 
-/** An organization in the fields of the contract, and what else administrators see; what is absent is left out. */
-function toOutput(organization: Organization) {
-  const json = toJson(OrganizationSchema, create(OrganizationSchema, organization)) as { record: object; etag: string }
-  const { record, etag, ...more } = json
-  return { ...record, ...more, etag }
-}
-
 const organizationList: List<Organization, 'organizations'> = {
   name: 'organizations',
-  toOutput,
+  toOutput: organizationOutput,
   head: { titles: ['id', 'name', 'inep', 'type', 'active', 'phone', 'email'], whole: ['inep', 'phone'] },
   toCells({ record }) {
     const { id, name, inepCode, type, active, phone, email } = record!
@@ -241,15 +192,10 @@ const organizationList: List<Organization, 'organizations'> = {
 }
 
 function show(organization: Organization, { json }: Options, sentence?: string): void {
-  const { etag: _, ...fields } = toOutput(organization)
-  if (json) printJson(toOutput(organization))
+  const { etag: _, ...fields } = organizationOutput(organization)
+  if (json) printJson(organizationOutput(organization))
   else {
     if (sentence) say(sentence)
     printFields({ ...fields, active: organization.record!.active === 'true' })
   }
-}
-
-function report(organization: Organization, { json }: Options, what: string): void {
-  if (json) printJson(toOutput(organization))
-  else say(`Organization ${organization.record!.id} (${organization.record!.name}) ${what}`)
 }

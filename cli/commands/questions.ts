@@ -5,8 +5,10 @@ import { readReference } from '../arguments.js'
 import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
 import { askText, canAsk, confirm, given, readText } from '../terminal/ask.js'
+import { inTerminalLanguage } from '../terminal/language.js'
 import { printFields, printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../terminal/pages.js'
+import { nouns, questionOutput, stateOf } from './nouns.js'
 
 /** Adds `auth-admin questions`. */
 export function addQuestions(program: Command): void {
@@ -15,13 +17,13 @@ export function addQuestions(program: Command): void {
   questions
     .command('create')
     .description('Offer a new question.')
-    .option('--question <text>', 'text; unique, case and accents don’t matter', readText)
+    .argument('[question]', 'text; unique, case and accents don’t matter', readText)
+    .option('--question <text>', 'the same as the argument', readText)
     .json()
-    .examples("questions create --question 'Qual é o seu livro preferido?'")
-    .administers(async (api, options: Options & { question?: string }) => {
-      const missing = 'Pass the text of the question with --question.'
+    .examples("questions create 'Qual é o seu livro preferido?'")
+    .administers(async (api, text: string | undefined, options: Options & { question?: string }) => {
       const { question } = await api.createQuestion({
-        question: await given(options.question, 'Question:', missing, options),
+        question: await given(text ?? options.question, 'Question:', 'Pass the text of the question.', options),
       })
       show(question!, options, `Question ${question!.record!.id} is offered.`)
     })
@@ -44,9 +46,9 @@ export function addQuestions(program: Command): void {
     .examples('questions show 3')
     .administers(async (api, name: string | undefined, options: Options) => {
       const question = (await api.getQuestion({ question: await nameOf(name, options) })).question!
-      if (options.json) return printJson(toOutput(question))
+      if (options.json) return printJson(questionOutput(question))
       const { id, question: text, active } = question.record!
-      printFields({ id, question: text, status: stateOf(active) })
+      printFields({ id, question: text, status: inTerminalLanguage(stateOf(active)) })
     })
 
   withName(questions.command('edit'))
@@ -64,22 +66,6 @@ export function addQuestions(program: Command): void {
       show(edited.question!, options, `Question ${edited.question!.record!.id} is saved.`)
     })
 
-  withName(questions.command('retire'))
-    .description('Retire a question: it takes no new answers. Saved answers still count.')
-    .examples('questions retire 3')
-    .administers(async (api, name: string | undefined, options: Options) => {
-      const { question, changed } = await api.retireQuestion({ question: await nameOf(name, options) })
-      show(question!, options, `Question ${question!.record!.id} is retired${changed ? '' : ' already'}.`)
-    })
-
-  withName(questions.command('offer'))
-    .description('Offer a retired question again.')
-    .examples('questions offer 3')
-    .administers(async (api, name: string | undefined, options: Options) => {
-      const { question, changed } = await api.offerQuestion({ question: await nameOf(name, options) })
-      show(question!, options, `Question ${question!.record!.id} is offered${changed ? '' : ' already'}.`)
-    })
-
   questions
     .command('order')
     .description('Put questions first, in the given order; the others follow in their present order.')
@@ -94,7 +80,7 @@ A new question is the last.`)
     .examples('questions order 5 3 1')
     .administers(async (api, names: string[], options: Options) => {
       const { questions, changed } = await api.orderQuestions({ questions: names })
-      if (options.json) return printJson({ questions: questions.map(toOutput), changed })
+      if (options.json) return printJson({ questions: questions.map(questionOutput), changed })
       const ids = questions.map(({ record }) => record!.id).join(', ')
       say(`The order of the questions is ${changed ? 'now' : 'already'} ${ids}.`)
     })
@@ -133,37 +119,27 @@ to later sign-ups. This can’t be undone.`)
         () => api.linkQuestion({ ...request, validateOnly: true }),
       )
       const { question, linked } = await api.linkQuestion(request)
-      if (options.json) return printJson({ ...toOutput(question!), linked })
+      if (options.json) return printJson({ ...questionOutput(question!), linked })
       const who = linked === 1 ? 'The answer of 1 user counts' : `The answers of ${linked} users count`
       say(`${who} for question ${question!.record!.id} from now on.`)
     })
 }
 
 function withName(command: Command): Command {
-  return command.reference('question', 'id or text').json()
+  return command.reference(nouns.question.place, nouns.question.how).json()
 }
 
 function nameOf(name: string | undefined, options: Options): Promise<string> {
-  return given(name, 'Which question (id or text)?', 'Name the question: pass its id or text.', options)
-}
-
-function stateOf(active: number | undefined): string {
-  return active === 1 ? 'offered' : 'retired'
-}
-
-/** A question in the fields of the contract, and what else administrators see. */
-function toOutput({ record, etag }: AdministeredQuestion) {
-  const { id, question, active } = record!
-  return { id, question, active, status: stateOf(active), etag }
+  return given(name, nouns.question.question, nouns.question.missing, options)
 }
 
 const questionList: List<AdministeredQuestion, 'questions'> = {
   name: 'questions',
-  toOutput,
+  toOutput: questionOutput,
   head: { titles: ['id', 'status', 'question'] },
   toCells({ record }) {
     const { id, question, active } = record!
-    return [id, stateOf(active), question]
+    return [id, inTerminalLanguage(stateOf(active)), question]
   },
   empty: 'No questions match.',
 }
@@ -177,6 +153,6 @@ const unmatchedList: List<UnmatchedQuestion, 'questions'> = {
 }
 
 function show(question: AdministeredQuestion, { json }: Options, sentence: string): void {
-  if (json) printJson(toOutput(question))
+  if (json) printJson(questionOutput(question))
   else say(sentence)
 }

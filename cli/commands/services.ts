@@ -1,35 +1,34 @@
-import { timestampDate, timestampFromDate } from '@bufbuild/protobuf/wkt'
+import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import { InvalidArgumentError } from 'commander'
 import type { Service } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Scope } from '../../proto/gen/auth/v1/scopes_pb.js'
-import { scopeName, scopeNames, scopeOf } from '../../server/rules/scopes.js'
+import { scopeNames, scopeOf } from '../../server/rules/scopes.js'
 import type { GlobalOptions as Options } from '../administration.js'
 import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
 import { askChoices, canAsk, given, readTime } from '../terminal/ask.js'
 import { printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../terminal/pages.js'
+import { nouns, serviceOutput } from './nouns.js'
 
 interface CreateOptions {
   readonly may?: Scope[]
   readonly expires?: Date
-  readonly redirectUri: string[]
-  readonly postLogoutUri: string[]
+  readonly redirectUri?: string[]
+  readonly postLogoutUri?: string[]
   readonly public?: boolean
   readonly title?: string
 }
 
-const collect = (value: string, former: string[]) => [...former, value]
+const collect = (value: string, former: string[] = []) => [...former, value]
 
 /** Adds `auth-admin services`. */
 export function addServices(program: Command): void {
   const services = program
     .command('services')
-    .description('Register and list services, which call with their own keys, and what they may do.')
+    .description('Manage services, which call with their own keys, and what they may do.')
 
-  services
-    .command('create')
-    .signIn('createService')
+  withServiceForm(services.command('create').signIn('createService'))
     .reference('service', 'name: lower-case letters, digits and hyphens')
     .json()
     .description('Register a service, and print its first key, which is shown only once; a public client gets none.')
@@ -38,23 +37,13 @@ export function addServices(program: Command): void {
       'expiry of the key: in days (90d) or hours (12h), or a time in ISO 8601; by default a year',
       readExpiry,
     )
-    .option('--may <scopes>', `scopes, separated by commas: ${scopeNames.join(', ')}`, readScopes)
-    .option(
-      '--redirect-uri <uri>',
-      'where browsers go on after a sign-in: makes it a client of OpenID Connect; repeatable',
-      collect,
-      [],
-    )
-    .option('--post-logout-uri <uri>', 'where browsers go on after signing out; repeatable', collect, [])
-    .option('--public', 'a client without a secret: an app on devices, or in browsers')
-    .option('--title <text>', 'how the page where people sign in calls it; by default its name')
     .examples(
       'services create grades --may users.read --expires 90d',
       'services create wiki --redirect-uri https://wiki.example.org/cb',
     )
     .administers(async (api, given: string | undefined, options: Options & CreateOptions) => {
       const name = await nameOf(given, options)
-      const { redirectUri: redirectUris, postLogoutUri: postLogoutUris, public: isPublic = false } = options
+      const { redirectUri: redirectUris = [], postLogoutUri: postLogoutUris = [], public: isPublic = false } = options
       const { expires, title = '' } = options
       const scopes = options.may ?? (redirectUris.length > 0 ? [] : await askScopes(options))
       const expireTime = expires && timestampFromDate(expires)
@@ -67,7 +56,7 @@ export function addServices(program: Command): void {
         public: isPublic,
         title,
       })
-      if (options.json) return printJson({ ...toOutput(service!), key: key || undefined })
+      if (options.json) return printJson({ ...serviceOutput(service!), key: key || undefined })
       say(`Service ${service!.name} is registered.`)
       if (!key) return
       say('Its key, shown only once:')
@@ -77,18 +66,43 @@ export function addServices(program: Command): void {
   services
     .command('list')
     .pages()
-    .description('List services by name. Only --json shows their keys, each by its first characters.')
-    .remarks(`
-To change or delete a service or its keys, use \`auth-admin api\` with
-UpdateService, DeleteService, CreateServiceKey and DeleteServiceKey.`)
+    .description('List services by name. `services show` shows the keys of one.')
     .examples('services list --json')
     .administers(async (api, options: ListOptions) => {
       await printPages(serviceList, options, page => api.listServices(page))
     })
 }
 
+/** Adds the flags of what a service is. */
+export function withServiceForm(command: Command): Command {
+  return command
+    .option('--may <scopes>', `scopes, separated by commas: ${scopeNames.join(', ')}`, readScopes)
+    .option(
+      '--redirect-uri <uri>',
+      'where browsers go on after a sign-in: makes it a client of OpenID Connect; repeatable',
+      collect,
+    )
+    .option('--post-logout-uri <uri>', 'where browsers go on after signing out; repeatable', collect)
+    .option('--public', 'a client without a secret: an app on devices, or in browsers')
+    .option('--title <text>', 'how the page where people sign in calls it; by default its name')
+}
+
+/** The flags of a change. */
+export type ServiceChange = Partial<CreateOptions> & { readonly name?: string }
+
+/** The fields of a change of a service: those with flags. */
+export function readServiceChange(options: ServiceChange) {
+  const { may: scopes, redirectUri: redirectUris, postLogoutUri: postLogoutUris, title, name } = options
+  const form = { name, scopes, redirectUris, postLogoutUris, public: options.public, title }
+  const paths = Object.entries(form).flatMap(([key, value]) =>
+    value === undefined ? [] : [key.replace(/[A-Z]/g, letter => `_${letter.toLowerCase()}`)],
+  )
+  if (paths.length === 0) misuse('Nothing to change: pass one or more options.')
+  return { form, updateMask: { paths } }
+}
+
 /** Reads a time that is to come. */
-function readExpiry(value: string): Date {
+export function readExpiry(value: string): Date {
   const { digits, unit } = /^(?<digits>\d{1,5})(?<unit>[hd])$/.exec(value.trim())?.groups ?? {}
   if (digits) return new Date(Date.now() + Number(digits) * { h: 3_600_000, d: 86_400_000 }[unit!]!)
   if (!/^\d{4}-\d\d-\d\d/.test(value.trim())) {
@@ -113,32 +127,15 @@ async function askScopes(options: Options): Promise<Scope[]> {
 }
 
 function nameOf(name: string | undefined, options: Options): Promise<string> {
-  return given(name, 'Which service (name)?', 'Name the service: pass its name.', options)
-}
-
-/** A service in plain words, without the keys themselves. */
-function toOutput({ name, scopes, keys, createTime, redirectUris, postLogoutUris, public: isPublic, title }: Service) {
-  return {
-    name,
-    scopes: scopes.map(scope => scopeName(scope) ?? String(scope)),
-    ...(redirectUris.length > 0 && { redirectUris, postLogoutUris, public: isPublic, title }),
-    createTime: timestampDate(createTime!),
-    keys: keys.map(({ id, beginning, createTime, expireTime, lastUsed }) => ({
-      id,
-      beginning,
-      createTime: timestampDate(createTime!),
-      expireTime: timestampDate(expireTime!),
-      lastUsed: lastUsed || undefined,
-    })),
-  }
+  return given(name, nouns.service.question, nouns.service.missing, options)
 }
 
 const serviceList: List<Service, 'services'> = {
   name: 'services',
-  toOutput,
+  toOutput: serviceOutput,
   head: { titles: ['name', 'scopes', 'keys', 'expires', 'last used'] },
   toCells(service) {
-    const { name, scopes, keys } = toOutput(service)
+    const { name, scopes, keys } = serviceOutput(service)
     const expire = Math.max(...keys.map(({ expireTime }) => expireTime.getTime()))
     const used = keys.map(({ lastUsed }) => lastUsed ?? '').sort()
     return [name, scopes.join(', '), keys.length, keys.length > 0 ? new Date(expire) : '', used.at(-1)]

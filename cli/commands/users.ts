@@ -3,6 +3,7 @@ import { addImport } from './lists/import.js'
 import { addSetPassword } from './set-password.js'
 import { addUserCreateUpdate } from './users/create-update.js'
 import { addUserData } from './users/data.js'
+import { addIssueKeys } from './users/issue-keys.js'
 import { addUserLists } from './users/list.js'
 import { addLockouts } from './users/lockouts.js'
 import { addUserState } from './users/state.js'
@@ -16,6 +17,7 @@ export function addUsers(program: Command): void {
   addUserLists(users)
   addUserCreateUpdate(users)
   addUserState(users)
+  addIssueKeys(users)
   addSetPassword(users)
   addLockouts(users)
   addUserData(users)

@@ -9,6 +9,7 @@ import { quote } from '../../server/rules/shell.js'
 import { maxLengths, tooLong } from '../../server/rules/sizes.js'
 import type { ServerOptions } from '../contexts.js'
 import { fail, misuse } from '../exit-codes.js'
+import { inTerminalLanguage } from './language.js'
 import { say } from './output.js'
 import type { Check } from './prompt.js'
 
@@ -87,20 +88,28 @@ export async function askText(
   return line.trim()
 }
 
+/** A question of inquirer in the language of the terminal, with the help on its keys. */
+function shown(message: string) {
+  const keysHelpTip = (keys: readonly [key: string, action: string][]) =>
+    keys.map(all => all.map(inTerminalLanguage).join(' ')).join(' • ')
+  return { message: inTerminalLanguage(message), theme: { style: { keysHelpTip } } }
+}
+
 /** Asks to choose one of several. */
 export async function askChoice<T extends string | number>(
   message: string,
   choices: readonly { name: string; value: T }[],
 ): Promise<T> {
   const { default: inquirer } = await import('inquirer')
-  const question = { type: 'select', name: 'choice', message, choices: [...choices] } as const
+  const question = { type: 'select', name: 'choice', ...shown(message), choices: [...choices] } as const
   return ((await inquirer.prompt([question])) as { choice: T }).choice
 }
 
 /** Asks to choose one or more of several. */
 export async function askChoices<T extends string>(message: string, choices: readonly T[]): Promise<T[]> {
   const { default: inquirer } = await import('inquirer')
-  const question = { type: 'checkbox', name: 'chosen', message, choices: [...choices], required: true } as const
+  const validate = (chosen: readonly unknown[]) => chosen.length > 0 || inTerminalLanguage('Choose at least one.')
+  const question = { type: 'checkbox', name: 'chosen', ...shown(message), choices: [...choices], validate } as const
   return ((await inquirer.prompt([question])) as unknown as { chosen: T[] }).chosen
 }
 
@@ -109,15 +118,17 @@ export async function askOrganization(
   api: Pick<Client<typeof Administration>, 'listOrganizations'>,
   message: string,
 ): Promise<string> {
+  const { default: inquirer } = await import('inquirer')
   const search = async (text: string | undefined) => {
     const { organizations } = await api.listOrganizations({ active: true, pageSize: 20, text: text?.trim() })
+    if (organizations.length === 0 && text)
+      return [new inquirer.Separator(inTerminalLanguage('No organizations match.'))]
     return organizations.map(({ record }) => ({ name: `${record!.name} (#${record!.id})`, value: `#${record!.id}` }))
   }
   if ((await search(undefined)).length === 0) {
     fail('There is no active organization: run `auth-admin organizations create` first.')
   }
-  const { default: inquirer } = await import('inquirer')
-  const question = { type: 'search', name: 'choice', message, source: search } as const
+  const question = { type: 'search', name: 'choice', ...shown(message), source: search } as const
   return ((await inquirer.prompt([question])) as { choice: string }).choice
 }
 
@@ -154,15 +165,16 @@ export async function askSecret(name: string, check: Check): Promise<string> {
       secret: true,
     })
     if (first === second) return first
-    process.stdout.write('They don’t match. Try again.\n')
+    say('They don’t match. Try again.')
   }
 }
 
-/** A sentence that names the server on which a command does what it says, if it works on one. */
+/** A sentence in the language of the terminal, which names the server on which a command does what it says, if it works on one. */
 async function placed(sentence: string, place: ServerOptions): Promise<string> {
   const { nameServer } = await import('../contexts.js')
   const server = await nameServer(place)
-  return server === undefined ? sentence : `On ${server}: ${sentence}`
+  const said = inTerminalLanguage(sentence)
+  return server === undefined ? said : `${inTerminalLanguage(`On ${server}:`)} ${said}`
 }
 
 /** What is missing where `confirm` can't ask. */
@@ -180,7 +192,7 @@ export async function confirm(
   if (options.yes) return
   if (!canAsk(options)) misuse(missingYes)
   await validate?.()
-  const answer = await askText(`${await placed(sentence, options)} (y/N)`)
+  const answer = await askText(`${await placed(sentence, options)} ${inTerminalLanguage('(y/N)')}`)
   // In English or Portuguese.
   if (!/^(y|yes|s|sim)$/i.test(answer)) fail('Nothing was done.')
 }
@@ -196,7 +208,8 @@ export async function confirmName(
   validate?: (confirm: string) => Promise<unknown>,
 ): Promise<string> {
   if (options.confirm !== undefined) return options.confirm
-  if (!canAsk(options)) misuse(`${sentence} To confirm, pass --confirm ${quote(name)}.`)
+  if (!canAsk(options))
+    misuse([sentence, `To confirm, pass --confirm ${quote(name)}.`].map(inTerminalLanguage).join(' '))
   await validate?.(name)
   say(await placed(sentence, options))
   const typed = await askText(`Type ${name.trim()} to confirm:`, {

@@ -4,6 +4,7 @@ import type { Fault } from '../../server/rules/fault.js'
 import { flagOf } from '../arguments.js'
 import { misuse } from '../exit-codes.js'
 import { askText, canAsk, readText, textProblem } from './ask.js'
+import { inTerminalLanguage } from './language.js'
 import { say } from './output.js'
 import type { Check } from './prompt.js'
 
@@ -53,7 +54,8 @@ export async function askFields<K extends string>(
   if (now) say('Enter keeps a value, Tab edits it, Backspace clears it.')
   else if (open.some(({ needed }) => needed !== 'always')) say('Leave optional fields empty.')
   for (const { key, about, needed, check, read = readText } of open) {
-    const answer = await askText(`${about[0]!.toUpperCase()}${about.slice(1)}:`, {
+    const text = inTerminalLanguage(about)
+    const answer = await askText(`${text[0]!.toUpperCase()}${text.slice(1)}:`, {
       required: needed === 'always' || (needed === 'when edited' && now !== undefined),
       check: text => (text === '' ? undefined : (textProblem(text) ?? check?.(text))),
       fallback: now?.[key] ?? '',

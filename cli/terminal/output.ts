@@ -2,6 +2,7 @@
 // It knows no command. Without a terminal, or with --json, nothing prompts: then a missing argument is an error. What
 // a terminal obeys never reaches it from the registry.
 import width from 'fast-string-width'
+import { inTerminalLanguage } from './language.js'
 
 /** Prints a value as one JSON document. */
 export function printJson(value: unknown): void {
@@ -24,14 +25,19 @@ export function camelCased<T>(value: T): T {
   return Object.fromEntries(named)
 }
 
-/** Prints a line. */
+/** Prints a line, in the language of the terminal. */
 export function say(text: string): void {
-  process.stdout.write(`${printable(text)}\n`)
+  process.stdout.write(`${printable(inTerminalLanguage(text))}\n`)
+}
+
+/** Prints a line on standard error, in the language of the terminal. */
+export function note(text: string): void {
+  process.stderr.write(`${printable(inTerminalLanguage(text))}\n`)
 }
 
 /** Prints a warning on standard error. */
 export function warn(text: string): void {
-  process.stderr.write(`warning: ${printable(text)}\n`)
+  note(`warning: ${text}`)
 }
 
 /**
@@ -60,8 +66,7 @@ export function timeText(time: Date): string {
 /** A cell as text: yes or no for a boolean. */
 function cellText(cell: Cell): string {
   if (cell === null || cell === undefined) return ''
-  if (cell === true) return 'yes'
-  if (cell === false) return 'no'
+  if (typeof cell === 'boolean') return inTerminalLanguage(cell ? 'yes' : 'no')
   return cell instanceof Date ? timeText(cell) : printable(String(cell))
 }
 
@@ -84,7 +89,7 @@ export function startTable({ titles, whole = [] }: Head): (rows: readonly (reado
   let layOut: Layout | undefined
   return rows => {
     const cells = rows.map(row => row.map(cellText))
-    const head = titles.map(title => title.toUpperCase())
+    const head = titles.map(title => inTerminalLanguage(title).toUpperCase())
     const all = layOut ? cells : [head, ...cells]
     layOut ??= columnsOf(
       all,
@@ -103,7 +108,7 @@ export function printTable(head: Head, rows: readonly (readonly Cell[])[], empty
 /** Prints fields, one a line; absent ones are left out. */
 export function printFields(fields: Readonly<Record<string, Cell>>): void {
   const present = Object.entries(fields).filter(([, value]) => value !== null && value !== undefined)
-  const rows = present.map(([name, value]) => [name, cellText(value)])
+  const rows = present.map(([name, value]) => [inTerminalLanguage(name), cellText(value)])
   if (rows.length > 0) process.stdout.write(rows.map(columnsOf(rows, [true, false])).join(''))
 }
 

@@ -1,6 +1,6 @@
 // Lists, all in one shape: the same flags, documents, defaults and hints. A list is printed page by page as it arrives, so
 // that none is too long for the memory.
-import { type Cell, type Head, jsonText, say, startTable, write } from './output.js'
+import { type Cell, type Head, jsonText, note, say, startTable, write } from './output.js'
 import { withProgress } from './progress.js'
 
 /** A list of records. */
@@ -81,7 +81,7 @@ export async function printPages<Row, Name extends string>(
     await withProgress('Reading', printAll, { prints: true })
   } finally {
     if (next !== undefined) await write(printer.end?.(next) ?? '')
-    if (next && !options.json) process.stderr.write(`There are more: pass --all, or --page-token ${next}\n`)
+    if (next && !options.json) note(`There are more: pass --all, or --page-token ${next}`)
   }
 }
 

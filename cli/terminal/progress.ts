@@ -1,4 +1,5 @@
 // Progress of a long command: one line on standard error, at a terminal only.
+import { inTerminalLanguage } from './language.js'
 
 /** Milliseconds after which the line appears, and between two of its forms. */
 const every = 1_000
@@ -36,14 +37,14 @@ export async function withProgress<T>(
 ): Promise<T> {
   let reported = ''
   const report = (done: string) => {
-    reported = `${done}, `
+    reported = `${inTerminalLanguage(done)}, `
   }
   const { stderr, stdout } = process
   if (!stderr.isTTY || (prints && stdout.isTTY)) return work(report)
   const started = Date.now()
   const timer = setInterval(() => {
     if (line.held) return
-    const text = `${doing}: ${reported}${Math.round((Date.now() - started) / 1000)} s`
+    const text = `${inTerminalLanguage(doing)}: ${reported}${Math.round((Date.now() - started) / 1000)} s`
     stderr.write(`${clearLine}${text.slice(0, stderr.columns - 1)}`)
     line.shown = true
   }, every)

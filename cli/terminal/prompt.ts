@@ -11,6 +11,7 @@ import {
   usePrefix,
   useState,
 } from '@inquirer/core'
+import { inTerminalLanguage } from './language.js'
 
 /** Milliseconds without a key after which what is typed is checked: a check may ask a server. */
 const pause = 200
@@ -89,7 +90,7 @@ export const askLine = createPrompt<string, Question>((question, done) => {
   const shown = status === 'done' ? theme.style.answer(typed ?? '') : (typed ?? '')
   const text = secret ? hideCursor : shown
   return [
-    [prefix, theme.style.message(message, status), ...offered, text].join(' '),
-    problem === undefined || status === 'done' ? '' : theme.style.error(problem),
+    [prefix, theme.style.message(inTerminalLanguage(message), status), ...offered, text].join(' '),
+    problem === undefined || status === 'done' ? '' : theme.style.error(inTerminalLanguage(problem)),
   ]
 })

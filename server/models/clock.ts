@@ -30,7 +30,7 @@ const longest: Readonly<Record<string, Readonly<Record<string, number | string>>
   answers: { next_counts_at: 86_400 },
   // The lease of an attempt. A held notice is decided on again.
   emails: { created_at: present, next_attempt_at: 90 },
-  sent_emails: { sent_at: present },
+  sent_emails: { created_at: present, sent_at: present },
   mailed_keys: {
     expires_at: `CASE purpose WHEN 'activation' THEN ${validity.activation} WHEN 'issued' THEN ${validity.issued}
       ELSE ${validity.recovery} END`,

@@ -3,26 +3,44 @@
 // English; test/gateway/http.test.ts finds those that the code can say.
 import texts from './portuguese.json' with { type: 'json' }
 
-const catalogue: Readonly<Record<string, string>> = texts
+/** Sentences by those in English: `{0}` stands for a value as it is, `{0!}` for one that is a text of the catalogue. */
+export type Catalogue = Readonly<Record<string, string>>
 
-/** The sentences with values, the most specific first. */
-const patterns = Object.entries(catalogue)
-  .filter(([english]) => english.includes('{0}'))
-  .sort(([a], [b]) => b.length - a.length)
-  .map(([english, portuguese]) => {
-    const literal = english.replace(/[.*+?^$()|[\]\\]/g, '\\$&')
-    return { pattern: new RegExp(`^${literal.replace(/\{\d\}/g, '(.+?)')}$`, 's'), portuguese }
-  })
+/** What the service says. */
+export const catalogue: Catalogue = Object.fromEntries(
+  Object.entries(texts).map(([english, portuguese]) => [english, portuguese.replace(/\{(\d)\}/g, '{$1!}')]),
+)
 
 /** A sentence or phrase in Portuguese; the same text if the catalogue doesn't have it. */
-export function toPortuguese(english: string): string {
-  const whole = catalogue[english]
-  if (whole !== undefined) return whole
-  for (const { pattern, portuguese } of patterns) {
-    const values = pattern.exec(english)
-    if (values) return portuguese.replace(/\{(\d)\}/g, (_, index) => toPortuguese(values[Number(index) + 1]!))
+export const toPortuguese = translatorBy(catalogue)
+
+/** Makes a function that translates a text by a catalogue, and leaves one that isn't in it as it is. */
+export function translatorBy(catalogue: Catalogue): (english: string) => string {
+  let patterns: readonly { readonly pattern: RegExp; readonly translated: string }[] | undefined
+  return function translate(english): string {
+    if (Object.hasOwn(catalogue, english)) return catalogue[english]!
+    patterns ??= patternsOf(catalogue)
+    for (const { pattern, translated } of patterns) {
+      const values = pattern.exec(english)
+      if (!values) continue
+      return translated.replace(/\{(\d)(!?)\}/g, (_, index, isText) => {
+        const value = values[Number(index) + 1]!
+        return isText ? translate(value) : value
+      })
+    }
+    return english
   }
-  return english
+}
+
+/** The sentences with values, the most specific first. */
+function patternsOf(catalogue: Catalogue) {
+  return Object.entries(catalogue)
+    .filter(([english]) => english.includes('{0}'))
+    .sort(([a], [b]) => b.length - a.length)
+    .map(([english, translated]) => {
+      const literal = english.replace(/[.*+?^$()|[\]\\]/g, '\\$&')
+      return { pattern: new RegExp(`^${literal.replace(/\{\d\}/g, '(.+?)')}$`, 's'), translated }
+    })
 }
 
 /** What a refusal says, in Portuguese: its text, which may repeat all wrong fields, and what is wrong with each of them. */

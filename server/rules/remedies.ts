@@ -31,11 +31,10 @@ const table = {
     words: ['users', 'activate', 'USER', '--organization', 'ORGANIZATION'],
     reason: 'administrators',
   },
-  'resume user': { rpc: 'ResumeUser', request: { user: '#USER' }, reason: 'administrators' },
-  'undelete user': { rpc: 'UndeleteUser', request: { user: '#USER' }, reason: 'administrators' },
+  'resume user': { words: ['users', 'resume', 'USER'], reason: 'administrators' },
+  'undelete user': { words: ['users', 'restore', 'USER'], reason: 'administrators' },
   'set organization': {
-    rpc: 'SetOrganization',
-    request: { user: '#USER', organization: 'ORGANIZATION' },
+    words: ['users', 'move', 'USER', '--organization', 'ORGANIZATION'],
     reason: 'administrators',
   },
   'unlock user': { words: ['users', 'unlock', 'USER'] },
@@ -84,15 +83,16 @@ const table = {
     words: ['organizations', 'list', '--text', 'WORDS'],
     sentence: 'To search for a part of a name, run {search organizations}.',
   },
+  'suspend members': { words: ['users', 'suspend', '--organization', 'ORGANIZATION'] },
   'activate organization': { words: ['organizations', 'activate', 'ORGANIZATION'] },
   'offer question': { words: ['questions', 'offer', 'QUESTION'] },
   'create questions': {
     words: ['questions', 'create'],
     sentence: 'Several questions aren’t in the registry: create all but one with {create questions}.',
   },
-  'retry e-mail': { rpc: 'RetryEmail', request: { id: 'EMAIL' } },
+  'retry e-mail': { words: ['mail', 'retry', 'EMAIL'] },
   'retry e-mails': {
-    rpc: 'RetryFailedEmails',
+    words: ['mail', 'retry', '--failed'],
     sentence: 'Fix the cause that {list failed e-mails} shows, then run {retry e-mails}.',
   },
   'list failed e-mails': { words: ['mail', 'list', '--failed'] },
@@ -105,8 +105,7 @@ const table = {
     sentence: 'Start the service, which sends e-mails, or see the errors in {send e-mails}.',
   },
   'send test e-mail': {
-    rpc: 'SendTestEmail',
-    request: { email: 'ADDRESS' },
+    words: ['mail', 'test', 'ADDRESS'],
     sentence:
       'Check host, port, user, password and scheme (smtps where the port begins with TLS, else smtp); then run {send test e-mail}.',
   },
@@ -130,10 +129,10 @@ const table = {
   },
   'set issuer as wanted': { rpc: 'SetIssuer', request: 'REQUEST' },
   'rotate signing key': {
-    rpc: 'RotateSigningKey',
+    words: ['keys', 'rotate'],
     sentence: 'Start the service, which rotates keys, or run {rotate signing key}.',
   },
-  'sign at once': { rpc: 'RotateSigningKey', request: { now: true } },
+  'sign at once': { words: ['keys', 'rotate', '--now'] },
   'sign in': { words: ['login', 'URL'] },
 } as const satisfies Record<string, Remedy>
 

@@ -39,6 +39,7 @@ const tables = {
     'refreshed_sessions',
     'service_keys',
     'sealing_keys',
+    'sent_emails',
     'signing_keys',
   ],
   // The header of a backup contains it.

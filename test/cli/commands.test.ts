@@ -27,21 +27,28 @@ const newPassword = 'uma girafa bem alta 7'
 const commands = Object.entries({
   install: '',
   migrate: 'status; up',
-  organizations: `create --name Azul = organization.add; edit Azul --phone 7 = organization.edit !;
+  organizations: `create Azul = organization.add; edit Azul --phone 7 = organization.edit !;
     rotate-key Azul --yes = organization.rotate-key; deactivate Azul --yes = organization.deactivate !;
     activate Azul = organization.activate !; list; show Azul = organization.show-key;
     delete Azul --confirm Azul = organization.delete`,
-  questions: `create --question Cor? = question.add; edit 1 --question Qual? = question.edit !; retire 1 = question.retire !;
+  questions: `create Cor? = question.add; edit 1 --question Qual? = question.edit !; retire 1 = question.retire !;
     offer 1 = question.restore !; link Pet? 1 --yes = question.link; order 3 1 = question.order !; list; show 1; unmatched list`,
   users: `unlock admin = user.unlock !; activate admin --confirm admin --reason teste = user.activate !;
-    create --username ana --role ROLE_CLIENT --state SP --city Bauru = user.add; edit ana --city Santos = user.edit !;
+    create ana --role ROLE_CLIENT --state SP --city Bauru = user.add; edit ana --city Santos = user.edit !;
     edit ana --email ana@example.org = user.set-email !;
     set-password ana --password-file - --reason teste = user.set-password;
     set-role ana ROLE_INSTITUTION --yes = user.set-role !; activate ana = user.activate !; revoke-tokens ana --yes = user.revoke-tokens;
-    send-key ana = user.send-key; why ana; suspend ana --yes = user.suspend !; list; show admin; export ana = user.export;
-    delete ana --yes = user.delete !; erase ana --confirm ana = user.erase`,
-  services: 'create grades --may users.read = service.add; list',
-  mail: 'list',
+    rotate-provider-key ana --yes = user.rotate-provider-key; move ana --organization Verde = user.set-organization !;
+    clear-answers admin --yes --reason teste = user.clear-answers; issue-keys --organization Verde --reason teste;
+    issue-key ana --reason teste = user.issue-key; grant ana desk --yes --reason teste = user.grant-desk !; revoke ana desk --reason teste = user.revoke-desk !; locked;
+    send-key ana = user.send-key; why ana; suspend ana --yes = user.suspend !; resume ana = user.resume !; list; show admin; export ana = user.export;
+    delete ana --yes = user.delete !; restore ana = user.undelete !; erase ana --confirm ana = user.erase`,
+  services: `create grades --may users.read = service.add; list; show grades; edit grades --may users.watch = service.edit !;
+    keys add grades = service.add-key; keys delete grades 1 --yes = service.delete-key;
+    delete grades --confirm grades = service.delete`,
+  mail: 'list; test ana@example.org = email.test; retry 1 = email.retry; retry --failed; delete 1 --yes = email.discard',
+  keys: 'list; rotate --yes = signing-key.rotate',
+  imports: 'list',
   audit: 'list; verify',
   contexts: '',
   whoami: '',
@@ -67,12 +74,14 @@ async function installed(t: ExecutionContext) {
     UPDATE users SET active = false, security_question = 'Pet?';
     INSERT INTO unmatched_answers SELECT id, security_question, 'pet?', 'hash' FROM users;
     INSERT INTO emails (kind, parameters, locale) VALUES ('recovery-key', '{"userId": 1, "to": "a@b.c"}', 'en');
+    INSERT INTO organizations (name, name_key, activation_key_digest, activation_key_sealed) VALUES ('Verde', 'verde', '', '');
     INSERT INTO attempts (subject, count, window_ends) VALUES ('\\x${subject}', 10, now() + interval '1 hour')`)
   return { env, sql }
 }
 
 /** They have separate tests. */
 const elsewhere = [
+  ...['imports abort', 'keys retire', 'totp remove'],
   ...['api', 'backup', 'completion', 'doctor', 'login', 'logout'],
   ...['master-key rotate', 'organizations export', 'organizations import', 'restore', 'totp enroll', 'users import'],
 ]
@@ -93,8 +102,8 @@ test('every command with `--yes` is also run without it below', t => {
   t.deepEqual(
     asking.map(({ path }) => path).filter(path => !confirmed.some(run => run.startsWith(`${path} `))),
     // `install` and `master-key rotate` ask at a terminal only, `api` only for changes, `restore` only to replace,
-    // `organizations create` only if the name exists.
-    ['organizations create', 'api', 'install', 'master-key rotate', 'restore'],
+    // `organizations create` only if the name exists. `imports abort` needs an import.
+    ['organizations create', 'imports abort', 'api', 'install', 'master-key rotate', 'restore'],
   )
 })
 
@@ -142,24 +151,30 @@ const failures: Record<string, string> = {
   '1': `master-key rotate --new-key-file -, organizations import none.csv, restore none.age --passphrase-file -, users import none.csv`,
   '1 away': 'doctor',
   '2': `audit verify --known 1:0g, completion tcsh, config extra, login ftp://server, organizations create, organizations export -,
-    questions create, users set-role admin ROLE_KING`,
-  '2 CONFIRMATION_NEEDED': 'users erase admin --confirm outro --reason teste',
+    questions create, users issue-keys, users move admin, users set-role admin ROLE_KING`,
+  '2 CONFIRMATION_NEEDED':
+    'totp remove admin --confirm outro --reason teste, users erase admin --confirm outro --reason teste',
   '2 INVALID_ARGUMENT': `mail list --page-token forged, organizations list --page-token forged, services create gr+ades --may users.read,
-    users list --page-token forged`,
-  '2 INVALID_SIGN_UP': 'users create --username ADMIN --role ROLE_CLIENT --state SP --city Bauru',
+    imports list --page-token forged, mail test nobody, users list --page-token forged,
+    users locked --page-token forged`,
+  '2 INVALID_SIGN_UP': 'users create ADMIN --role ROLE_CLIENT --state SP --city Bauru',
   '2 JUSTIFICATION_NEEDED': 'users set-password admin --password-file -',
   '3': 'contexts nowhere',
   '3 RECORD_NOT_FOUND': `api GetQuestion {"question":"#99"}, organizations activate Nenhuma, organizations deactivate Nenhuma --yes,
     organizations delete Nenhuma --confirm Nenhuma, organizations edit Nenhuma --phone 7,
     organizations rotate-key Nenhuma --yes, organizations show Nenhuma, questions edit 99 --question Qual?,
+    imports abort 99 --yes, keys retire none --confirm none, mail delete 99 --yes, mail retry 99,
+    services delete none --confirm none, services edit none --title x, services keys add none, services keys delete none 7 --yes, services show none,
     questions link Qual? 99 --yes, questions offer 99, questions order 99, questions retire 99, questions show 99`,
   '3 USER_NOT_FOUND': `audit list --user unknown, users activate unknown, users edit unknown --city Bauru, users export unknown,
-    users revoke-tokens unknown --yes, users show unknown,
+    users clear-answers unknown --yes, users grant unknown desk --yes, users issue-key unknown --reason teste,
+    users revoke unknown desk, users restore unknown, users resume unknown, users revoke-tokens unknown --yes,
+    users rotate-provider-key unknown --yes, users show unknown,
     users unlock unknown, users why unknown`,
   '4': 'logout',
   '5 LAST_ADMINISTRATOR': 'users delete admin --yes --reason teste, users suspend admin --yes',
   '5 WRONG_STATE': 'totp enroll --code-file none, users send-key admin',
-  '7 away': `backup registry.age --passphrase-file -, install, migrate up, questions list,
+  '7 away': `backup registry.age --passphrase-file -, install, keys list, keys rotate --yes, migrate up, questions list,
     questions unmatched list, services list, whoami`,
   '7 UNAVAILABLE away': 'migrate status',
 }

@@ -40,12 +40,13 @@ test('help states the required sign-in of each command for which not every sessi
     else t.notRegex(help, /you signed in within/, path)
   }
   t.deepEqual([...needs.always].sort(), [
-    ...['organizations delete', 'organizations import', 'services create'],
-    ...['totp enroll', 'users erase', 'users import'],
+    ...['keys retire', 'keys rotate', 'organizations delete', 'organizations import'],
+    ...['services create', 'services delete', 'services edit', 'services keys add', 'services keys delete'],
+    ...['totp enroll', 'totp remove', 'users erase', 'users import'],
   ])
   t.deepEqual([...needs['for administrators']].sort(), [
-    ...['users activate', 'users create', 'users delete', 'users edit', 'users send-key'],
-    ...['users set-password', 'users set-role', 'users suspend', 'users unlock'],
+    ...['users activate', 'users clear-answers', 'users create', 'users delete', 'users edit', 'users restore'],
+    ...['users resume', 'users send-key', 'users set-password', 'users set-role', 'users suspend', 'users unlock'],
   ])
 })
 
@@ -64,7 +65,7 @@ test('help finds a command at any depth, and --version prints the version', asyn
 test('for an unknown word, a similar one is suggested', async t => {
   for (const [words, suggested] of [
     ['user list', 'users'],
-    ['mail retry', undefined],
+    ['mail xyzzy', undefined],
     ['organizations lst', 'list'],
     ['toString', undefined],
   ] as const) {

@@ -61,7 +61,7 @@ test('each command that a document or the command line names exists', async t =>
   const documents = (
     await Promise.all(['docs', 'deploy', 'proto/client'].map(folder => filesIn(folder, /\.md$/)))
   ).flat()
-  const files = [...documents, 'README.md', 'SECURITY.md', 'RELEASING.md', ...(await filesIn('cli', /\.ts$/))]
+  const files = [...documents, 'README.md', 'SECURITY.md', 'RELEASING.md', ...(await filesIn('cli', /\.(ts|json)$/))]
   const lines = new Map<string, string>()
   for (const file of files) {
     const text = (await readFile(file, 'utf8')).replaceAll(/\\\n/g, ' ').replaceAll(/\\(?=[`'])/g, '')

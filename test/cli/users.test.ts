@@ -102,7 +102,7 @@ test('a verb says what it changed, that nothing was left to change, or what it n
       client.username,
       ['--organization', 'Destino'],
       5,
-      /^error: .+ is suspended\. Run `auth-admin api ResumeUser .+` first/,
+      /^error: .+ is suspended\. Run `auth-admin users resume \d+` first/,
     ],
     ['activate', other.username, ['--organization', 'DESTINO'], 0, /is active/],
     ['revoke-tokens', client.username, [], 2, /--yes/],
@@ -237,7 +237,7 @@ test('create registers active or inactive users with the given fields, and repor
 
   const chief = [...create, 'chefa', ...required, 'ROLE_ADMIN', '--active']
   await assertRefusals(t, users, [
-    [/--username/, 2, 'create', ...required, 'ROLE_CLIENT'],
+    [/username/, 2, 'create', ...required, 'ROLE_CLIENT'],
     [/--role/, 2, ...create, 'x'],
     [/--state: .*--city: /, 2, ...create, 'x', '--role', 'ROLE_CLIENT'],
     [/--username: .*taken/, 2, ...create, 'CRIADA', ...required, 'ROLE_CLIENT'],

@@ -2,17 +2,18 @@
 // repetition as it answered first: so a command that is run again sends all rows, and continues where it was stopped.
 import { stat } from 'node:fs/promises'
 import { setFlagsFromString } from 'node:v8'
-import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { InvalidArgumentError, Option } from 'commander'
-import { type Import, ImportKind, ImportState } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { type Import, ImportState } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { changeableAccounts } from '../../../server/rules/import-changes.js'
 import type { Api } from '../../administration.js'
 import type { Command } from '../../command.js'
 import { end, fail, misuse } from '../../exit-codes.js'
 import { describe, type Format, openSource } from '../../files/source.js'
 import { readId } from '../../terminal/ask.js'
-import { printable, printJson, say } from '../../terminal/output.js'
+import { inTerminalLanguage } from '../../terminal/language.js'
+import { note, printJson, say } from '../../terminal/output.js'
 import { withProgress } from '../../terminal/progress.js'
+import { importOutput } from '../nouns.js'
 import { readBatches, toRequest } from './import/batches.js'
 import { helpOf } from './import/help.js'
 import { type Noun, nouns } from './import/nouns.js'
@@ -76,9 +77,8 @@ async function importFile(api: Api, noun: Noun, file: string, options: Options):
   const source = await openSource(file, options.format)
   const { dryRun = false, allOrNothing = false, changeAccounts = [], keepIds = false, afterDryRun } = options
   const survey = await withProgress('Reading', () => look(source, noun, { keepIds }))
-  const note = (text: string) => process.stderr.write(`${printable(text)}\n`)
   const readAs = describe(source, survey.dateForms)
-  if (!options.json) note(`${source.path} is read as ${readAs}.`)
+  if (!options.json) note(`${source.path} is read as ${inTerminalLanguage(readAs)}.`)
   if (survey.unknown.length > 0) note(`Ignored columns: ${survey.unknown.join(', ')}.`)
   if (survey.withoutTerms) note('No column termsofusage: new users are registered as not having accepted the terms.')
   if (options.json && source.encoding === 'win1252') note('The file is not UTF-8: it is read as Windows-1252.')
@@ -176,10 +176,4 @@ function print(
     say(`New users with another nickname than their username, which isn’t free as one: ${notes}.${where}`)
   }
   if (dryRun) say(`To import only what is as it was judged, pass --after-dry-run ${id}.`)
-}
-
-/** An import in plain words. */
-function importOutput({ $typeName: _, $unknown: __, kind, state, createTime, updateTime, ...rest }: Import) {
-  const times = { createTime: timestampDate(createTime!), updateTime: timestampDate(updateTime!) }
-  return { kind: ImportKind[kind].toLowerCase(), state: ImportState[state].toLowerCase(), ...rest, ...times }
 }

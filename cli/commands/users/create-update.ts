@@ -50,6 +50,7 @@ export function addUserCreateUpdate(users: Command): void {
     .signIn('createUser')
     .fields(fields)
     .description('Register a user under the rules of sign-up, with or without a password.')
+    .argument('[username]', 'sign-in name, as --username', readText)
     .option('--username <name>', 'sign-in name', readText)
     .addOption(new Option('--role <role>', 'role, which decides what the user may do').choices(roles))
     .option('--password-file <file>', 'file with the password; - for standard input')
@@ -64,12 +65,13 @@ export function addUserCreateUpdate(users: Command): void {
     .remarks(`
 A user without a password can't sign in until it gets one: by \`users send-key\`,
 if it has an e-mail address, or by \`users set-password\`.`)
-    .examples(`users create --username '(11)98765-4321' --role ROLE_CLIENT \\
+    .examples(`users create '(11)98765-4321' --role ROLE_CLIENT \\
       --state SP --city Campinas --email ana@example.org`)
-    .administers(async (api, options: Creation) => {
+    .administers(async (api, name: string | undefined, given: Creation) => {
+      const options = { ...given, username: name ?? given.username }
       const { active, organization, ...form } = canAsk(options) ? await askForUser(api, options) : options
       const { username } = form
-      if (!username) misuse('Pass the name of the user with --username.')
+      if (!username) misuse('Name the user: pass a username.')
       if (!form.role) misuse(`Pass the role of the user with --role: ${roles.join(', ')}.`)
       const administers = form.role === 'ROLE_ADMIN' && active
       const sentence = `${username} becomes an administrator.`

@@ -4,6 +4,7 @@ import { UserState } from '../../../proto/gen/auth/v1/administration_pb.js'
 import { type Role, roles } from '../../../server/rules/roles.js'
 import type { Command } from '../../command.js'
 import { readText, readTime } from '../../terminal/ask.js'
+import { inTerminalLanguage } from '../../terminal/language.js'
 import { printFields, printJson } from '../../terminal/output.js'
 import { type ListOptions, printPages } from '../../terminal/pages.js'
 import { type Named, userName, withUser } from './named-user.js'
@@ -57,7 +58,8 @@ export function addUserLists(users: Command): void {
       printFields({
         ...fields,
         email: user.email,
-        status: statusOf(user),
+        status: inTerminalLanguage(statusOf(user)),
+        desk: user.desk || undefined,
         created: user.createTime && timestampDate(user.createTime),
         partnerOrganization: organization && `${organization.name} (#${organization.id})`,
         'partnerOrganization.activationkey': organization?.activationkey,

@@ -1,17 +1,28 @@
 // Why a user can't sign in, and how to unlock it.
+import { type Timestamp, timestampDate } from '@bufbuild/protobuf/wkt'
 import { InvalidArgumentError } from 'commander'
-import type { FailureCount, Obstacle } from '../../../proto/gen/auth/v1/administration_pb.js'
+import {
+  type AdministeredUser,
+  EmailState,
+  type FailureCount,
+  type Lockout,
+  type Obstacle,
+  type QueuedEmail,
+  type SessionEnd,
+} from '../../../proto/gen/auth/v1/administration_pb.js'
 import { canonicalAddress } from '../../../server/requests/client-address.js'
 import type { Command } from '../../command.js'
 import { commandHere, type ServerOptions } from '../../contexts.js'
 import { inTerminalLanguage } from '../../terminal/language.js'
-import { printJson, printTable, say } from '../../terminal/output.js'
+import { printFields, printJson, printTable, say, timeText } from '../../terminal/output.js'
+import { type List, type ListOptions, printPages } from '../../terminal/pages.js'
+import { emailOutput } from '../mail.js'
 import { type Named, readUser, userName, withUser } from './named-user.js'
 import { userOutput } from './output.js'
 
 type Options = Named & ServerOptions & { readonly address?: string }
 
-/** Adds `auth-admin users why` and `unlock`. */
+/** Adds `auth-admin users why`, `locked` and `unlock`. */
 export function addLockouts(users: Command): void {
   withAddress(withUser(users.command('why')))
     .description('Show what keeps a user from signing in, activating or recovering, and which command fixes it.')
@@ -27,9 +38,13 @@ count for all addresses. A mailed key may be tried five times from an address.`)
     .examples("users why '(11)98765-4321'", 'users why 7 --address 203.0.113.7 --json')
     .administers(async (api, name: string | undefined, { address, ...options }: Options) => {
       const user = await userName(name, options)
-      const { user: found, obstacles, failures } = await api.explainUser({ user, address })
+      const { user: found, obstacles, failures, lastEmail, sessionEnd } = await api.explainUser({ user, address })
       if (options.json) {
-        return printJson({ user: userOutput(found!), obstacles: obstacles.map(plain), failures: failures.map(plain) })
+        return printJson({
+          ...{ user: userOutput(found!), obstacles: obstacles.map(plain), failures: failures.map(plain) },
+          lastEmail: lastEmail && emailOutput(lastEmail),
+          sessionEnd: sessionEnd && { ...plain(sessionEnd), time: timestampDate(sessionEnd.time!) },
+        })
       }
       const { id, username } = found!.record!
       const cells = [...grouped(obstacles)].map(([{ reason, command, seconds }, prevents]) => [
@@ -41,22 +56,28 @@ count for all addresses. A mailed key may be tried five times from an address.`)
       ])
       const who = `user ${id} (${username})`
       const nothing = `Nothing keeps ${who} from signing in, activating or recovering.`
-      const signsIn = !obstacles.some(({ prevents }) => prevents === 'sign in')
-      if (signsIn && obstacles.length > 0) {
-        say(`Nothing keeps ${who} from signing in with the password.`)
-        say('')
-      }
       printTable({ titles: ['prevents', 'why', 'fix'], whole: ['fix'] }, cells, nothing)
+      say('')
+      printFields(toldOf(found!, lastEmail, sessionEnd))
       const counted = failures.filter(({ count }) => count > 0)
       if (counted.length === 0) return
       say('')
       const counts = counted.map(count => [
-        labels[count.proof] ?? 'anything',
-        wheres[count.scope],
-        `${count.count} of ${count.limit}`,
-        verdict(count),
+        inTerminalLanguage(labels[count.proof] ?? 'anything'),
+        inTerminalLanguage(wheres[count.scope] ?? count.scope),
+        `${count.count}/${count.limit}`,
+        inTerminalLanguage(verdict(count)),
       ])
       printTable({ titles: ['wrong', 'counted for', 'count', 'state'] }, counts, '')
+    })
+
+  users
+    .command('locked')
+    .pages()
+    .description('List the users that are locked now. `users why` shows more about one.')
+    .examples('users locked')
+    .administers(async (api, options: ListOptions) => {
+      await printPages(lockoutList, options, page => api.listLockouts(page))
     })
 
   withAddress(withUser(users.command('unlock').signIn('unlockUser')))
@@ -76,6 +97,32 @@ To unlock your own one-time codes, ask another administrator or use --local.`)
       const what = cleared > 0 ? 'Failures and limits are cleared' : 'There were no failures or limits to clear'
       say(`${what} for user ${id} (${username}).`)
     })
+}
+
+/** What a help desk is asked about, whether or not it prevents anything. */
+function toldOf({ email, emailProved }: AdministeredUser, last?: QueuedEmail, end?: SessionEnd) {
+  const time = (of: Timestamp | undefined) => (of ? timeText(timestampDate(of)) : '')
+  const said = (...texts: string[]) => texts.map(inTerminalLanguage).filter(Boolean).join(' ')
+  const state = last && EmailState[last.state].toLowerCase()
+  return {
+    'e-mail address': email && said(email, emailProved ? '(proved)' : '(not proved)'),
+    'last e-mail':
+      last && said(`${last.kind}:`, state!, time(last.sendTime ?? last.createTime), last.answer ?? last.error ?? ''),
+    'last end of sessions': end && said(time(end.time), end.reason),
+  }
+}
+
+/** Users that are locked, with the counts that lock them. */
+const lockoutList: List<Lockout, 'lockouts'> = {
+  name: 'lockouts',
+  toOutput: ({ user, username, failures }) => ({ user, username, failures: failures.map(plain) }),
+  head: { titles: ['id', 'username', 'wrong', 'state'], whole: ['username'] },
+  toCells({ user, username, failures }) {
+    const wrong = failures.map(({ proof }) => inTerminalLanguage(labels[proof] ?? 'anything'))
+    const last = failures.reduce((a, b) => (b.seconds === 0 || (a.seconds > 0 && b.seconds > a.seconds) ? b : a))
+    return [user, username, [...new Set(wrong)].join(', '), inTerminalLanguage(verdict(last))]
+  },
+  empty: 'No user is locked.',
 }
 
 /** What was wrong, by proof. */

@@ -1,5 +1,6 @@
 import { create, toJson } from '@bufbuild/protobuf'
 import { type AdministeredUser, AdministeredUserSchema } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { inTerminalLanguage } from '../../terminal/language.js'
 import type { List } from '../../terminal/pages.js'
 
 /** A user in the fields of the contract, and what else administrators see; what is absent is left out. */
@@ -29,7 +30,7 @@ export const userList: List<AdministeredUser, 'users'> = {
   },
   toCells(user) {
     const { id, username, nickname, role, state, partnerOrganization } = user.record!
-    return [id, username, nickname, role, statusOf(user), state, partnerOrganization?.name]
+    return [id, username, nickname, role, inTerminalLanguage(statusOf(user)), state, partnerOrganization?.name]
   },
   empty: 'No users match.',
 }

@@ -6,8 +6,7 @@ import type { Api } from '../../administration.js'
 import type { Command } from '../../command.js'
 import { misuse } from '../../exit-codes.js'
 import { askChoice, askOrganization, canAsk, confirm, confirmName, readText } from '../../terminal/ask.js'
-import { printJson, say } from '../../terminal/output.js'
-import { changeConfirmed, type Named, printUser, readUser, withUser } from './named-user.js'
+import { type Named, printUser, readUser, withUser } from './named-user.js'
 
 type Confirmed = Named & { readonly confirm?: string }
 type Asked = Named & { readonly yes?: boolean }
@@ -44,21 +43,6 @@ export function addUserState(users: Command): void {
       )
     })
 
-  withUser(users.command('suspend').signIn('suspendUser'))
-    .description('Suspend a user: it can’t sign in, and all its tokens are revoked at once.')
-    .yes()
-    .examples("users suspend '(11)98765-4321'")
-    .administers(async (api, name: string | undefined, options: Asked) => {
-      const { user, changed } = await changeConfirmed(
-        api,
-        name,
-        options,
-        who => `${who} can no longer sign in, and its tokens are revoked at once. Suspend it?`,
-        api.suspendUser,
-      )
-      printUser(user!, options, `is suspended${changed ? '' : ' already'}.`)
-    })
-
   withUser(users.command('set-role').signIn('setRole'))
     .description('Change the role of a user. It signs the user out everywhere.')
     .argument('[role]', roles.join(', '))
@@ -70,56 +54,18 @@ export function addUserState(users: Command): void {
       const { username = '', role: before } = found.record!
       const role = given ?? (await askRole(options))
       const final = role !== before && [role, before].includes('ROLE_ADMIN')
-      const sentence = `${username} becomes a ${role} instead of a ${before}, and is signed out everywhere.`
+      const opens =
+        role === 'ROLE_INSTITUTION'
+          ? ' Once active, it sees the key of its organization, and its own key activates users.'
+          : ''
+      const sentence = `${username} becomes a ${role} instead of a ${before}, and is signed out everywhere.${opens}`
       const request = { user: reference, role, etag: found.etag }
       const validate = (confirm: string) => api.setRole({ ...request, confirm, validateOnly: true })
       const confirmed = final && (await confirmName(sentence, username, options, validate))
       if (!final && role !== before)
         await confirm(`${sentence} Continue?`, options, () => api.setRole({ ...request, validateOnly: true }))
       const { user, changed } = await api.setRole({ ...request, ...(confirmed && { confirm: confirmed }) })
-      printUser(user!, options, `is a ${role}${changed ? '' : ' already'}.`)
-    })
-
-  withUser(users.command('revoke-tokens'))
-    .description('Sign a user out everywhere: all its tokens are revoked at once.')
-    .yes()
-    .examples("users revoke-tokens '(11)98765-4321'")
-    .administers(async (api, name: string | undefined, options: Asked) => {
-      const { user } = await changeConfirmed(
-        api,
-        name,
-        options,
-        who => `${who} has to sign in again everywhere. Sign it out?`,
-        ({ user, validateOnly }) => api.revokeTokens({ user, validateOnly }),
-      )
-      printUser(user!, options, 'is signed out everywhere.')
-    })
-
-  withUser(users.command('send-key').signIn('sendRecoveryKey'))
-    .description('Mail a recovery key to the address of a user. It is valid for 15 minutes.')
-    .examples("users send-key '(11)98765-4321'")
-    .administers(async (api, name: string | undefined, options: Named) => {
-      const { reference, user } = await readUser(api, name, options)
-      const { id, username } = user.record!
-      const { email } = await api.sendRecoveryKey({ user: reference })
-      if (options.json) printJson({ id, username, email })
-      else say(`A recovery key for user ${id} (${username}) is queued for ${email}.`)
-    })
-
-  withUser(users.command('delete').signIn('deleteUser'))
-    .description('Delete a user. You can undelete it for 30 days. After that, it is erased.')
-    .yes()
-    .remarks('To undelete user 7: `auth-admin api UndeleteUser \'{"user": "#7"}\' --yes`.')
-    .examples("users delete '(11)98765-4321'")
-    .administers(async (api, name: string | undefined, options: Asked) => {
-      const { user, changed } = await changeConfirmed(
-        api,
-        name,
-        options,
-        who => `${who} can no longer sign in, and is erased 30 days from now. Delete it?`,
-        api.deleteUser,
-      )
-      printUser(user!, options, `is deleted${changed ? '' : ' already'}.`)
+      printUser(user!, options, `is a ${role}${changed ? `.${opens}` : ' already.'}`)
     })
 }
 

@@ -25,7 +25,7 @@ const proved = 'The first key that came back from its e-mail address ended what 
 /** Returns what last ended the sessions of a user, among its newest 200 events; undefined if nothing did. */
 export async function sessionEndOf(audit: Models['audit'], subjectId: number) {
   const events = await audit.list({ subjectId, outcome: 'ok', limit: 200 })
-  const last = events.find(({ action }) => ends[action])
+  const last = events.findLast(({ action }) => ends[action])
   if (!last) return undefined
   const reason = last.reason === 'ADDRESS_PROVED' ? proved : ends[last.action]
   return { action: last.action, reason, time: timestampFromDate(last.at) }

@@ -79,14 +79,14 @@ test('an active user with an e-mail address and two answers has no obstacle', as
 
 test('for a suspended or deleted user everything is prevented, and the obstacle names the command that ends it', async t => {
   const { username, id } = await free()
-  const all = (state: string, rpc: string) =>
+  const all = (state: string, verb: string) =>
     ['sign in', 'recover by answers', 'recover by e-mail', 'activate'].map(
-      what => `${what}: The user is ${state}. [auth-admin api ${rpc} '{"user":"#${id}"}' --yes]`,
+      what => `${what}: The user is ${state}. [auth-admin users ${verb} ${id}]`,
     )
   await admin.suspendUser({ user: username })
-  t.deepEqual(await why(username), all('suspended', 'ResumeUser'))
+  t.deepEqual(await why(username), all('suspended', 'resume'))
   await admin.deleteUser({ user: username })
-  t.deepEqual(await why(username), all('deleted', 'UndeleteUser'))
+  t.deepEqual(await why(username), all('deleted', 'restore'))
 })
 
 test('a fix has --reason where the command needs it: on the database itself, for passwords and administrators', async t => {
@@ -99,7 +99,7 @@ test('a fix has --reason where the command needs it: on the database itself, for
   t.deepEqual(await fixes(admin, username), new Set([`auth-admin users set-password ${id}`, edit]))
   t.deepEqual(await fixes(local, username), new Set([`auth-admin users set-password ${id} --reason REASON`, edit]))
   await admin.suspendUser({ user: username })
-  t.true((await fixes(local, username)).has(`auth-admin api ResumeUser '{"user":"#${id}"}' --yes`))
+  t.true((await fixes(local, username)).has(`auth-admin users resume ${id}`))
 
   const other = await service.signUp('ROLE_ADMIN')
   const otherId = idOf(other.token)
@@ -107,7 +107,7 @@ test('a fix has --reason where the command needs it: on the database itself, for
   t.true((await fixes(admin, other.username)).has(activate))
   t.true((await fixes(local, other.username)).has(`${activate} --reason REASON`))
   await admin.suspendUser({ user: other.username })
-  const resume = `auth-admin api ResumeUser '{"user":"#${otherId}"}' --yes --reason REASON`
+  const resume = `auth-admin users resume ${otherId} --reason REASON`
   t.true((await fixes(local, other.username)).has(resume))
 })
 
@@ -394,7 +394,7 @@ test('the obstacles to activation are listed for each role', async t => {
   t.deepEqual(await activations(provider.username), [`Its organization is inactive: its keys don’t work. []`])
   await chief.setOrganization({ user: provider.username })
   t.deepEqual(await activations(provider.username), [
-    `It belongs to no organization: its provider key doesn’t work. [auth-admin api SetOrganization '{"user":"#${idOf(provider.token)}","organization":"ORGANIZATION"}' --yes]`,
+    `It belongs to no organization: its provider key doesn’t work. [auth-admin users move ${idOf(provider.token)} --organization ORGANIZATION]`,
   ])
   const candidate = await own.signUp('ROLE_ADMIN')
   t.deepEqual(await activations(candidate.username), [
@@ -423,10 +423,7 @@ test('the obstacles to recovery by e-mail are listed: no address, failed e-mails
      VALUES ('recovery-key', '{"userId": ${id}, "to": "x"}', 'en', NULL, 'mailbox unavailable', 9)`,
   )
   const [failed] = (await byEmail()).sort()
-  t.regex(
-    failed!,
-    /1 e-mails to it failed permanently: mailbox unavailable\. \[auth-admin api RetryEmail '\{"id":\d+\}' --yes\]/,
-  )
+  t.regex(failed!, /1 e-mails to it failed permanently: mailbox unavailable\. \[auth-admin mail retry \d+\]/)
   await chief.updateUser({ user: username, form: {}, updateMask: { paths: ['email'] } })
   const none = `recover by e-mail: It has no e-mail address. [auth-admin users edit ${id} --email ADDRESS`
   t.true((await byEmail()).some(text => text.startsWith(none)))
