@@ -33,7 +33,7 @@ test('each line of the documentation for what has no command of its own works as
       OVERRIDING SYSTEM VALUE VALUES (7, 'users', 'd', false, false, '{}', false, 'user')`,
   )
   const guide = await readFile(new URL('../../../docs/administration.md', import.meta.url), 'utf8')
-  const table = guide.split('### What has no command of its own')[1]!.split('\n## ')[0]!
+  const table = guide.split('## What has no command of its own')[1]!.split('\n## ')[0]!
   const lines = [...table.matchAll(/^\| (?!to \|).* \|$/gm)].flatMap(([row]) => row.match(/`[A-Z][^`]*`/g) ?? [])
   t.true(lines.length > 25)
   const actions = async () =>

@@ -1,7 +1,5 @@
-/**
- * `auth-registry-client/session`: keeps a user signed in, in browsers, React Native and Node.js. It owns the tokens of one user at
- * a time, and when they are refreshed; it imports nothing of Node.js and no package, and shows nothing on a page.
- */
+// `auth-registry-client/session`: keeps a user signed in, in browsers, React Native and Node.js. It owns the tokens of one user at
+// a time, and when they are refreshed; it imports nothing of Node.js and no package, and shows nothing on a page.
 import { elapsedSince, type Moment, present } from '../clock.js'
 import { createCalls } from './calls.js'
 import { codeOf, type SessionCode, SessionError } from './errors.js'
@@ -109,8 +107,10 @@ export function createSession({ store = memoryStore(), origins = [], onChange, .
     const kept = await look()
     if (!kept?.user) throw new SessionError(kept?.ended ?? 'SIGNED_OUT')
     const answer = await exchange(kept).catch((cause: Error) => ({ cause }))
-    // Where there are no locks, another tab may have signed in or refreshed meanwhile.
-    if ((await look()) !== kept) return refresh()
+    // Where there are no locks, another tab may have written meanwhile. If it refreshed, it got the same token as this one, which
+    // is kept once: to exchange it again at once would make a copy of what a third tab is about to present.
+    const now = await look()
+    if (now !== kept && ('cause' in answer || now?.user?.id !== kept.user.id)) return refresh()
     if ('cause' in answer) {
       const ended = ends[codeOf(answer.cause) as keyof typeof ends] as SessionCode | undefined
       if (ended) await put({ ended })
@@ -118,7 +118,7 @@ export function createSession({ store = memoryStore(), origins = [], onChange, .
     }
     const arrival = present()
     const { user, life } = readToken(answer.token)
-    await put({ user, ...answer.kept })
+    if (now === kept) await put({ user, ...answer.kept })
     held = { token: answer.token, life, arrival }
     last = answer.token
     return last

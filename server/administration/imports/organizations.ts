@@ -56,7 +56,8 @@ export function createOrganizationRows(
   settings: Pick<Settings, 'timeZone'>,
 ): Rows<ImportedOrganization> {
   async function decide(
-    { row, wrong, details, key }: Read,
+    { row, details, key }: Read,
+    wrong: readonly RowProblem[],
     found: OrganizationRow | undefined,
     { of, t }: Batch,
   ): Promise<Decision<PlannedOrganization>> {
@@ -64,8 +65,7 @@ export function createOrganizationRows(
     const { inepCode } = details
     const isDamaged = inepCode && inepCode !== found?.inepCode && isDamagedNumber(nicknameKey(row.form?.inepCode ?? ''))
     const problems = [
-      // The present address stays right, whatever a new one must be.
-      ...wrong.filter(({ field }) => field !== 'email' || details.email !== found?.email),
+      ...wrong,
       ...(isMissing ? [{ field: 'name', message: 'Required.' }] : []),
       ...(isDamaged ? [damaged('inep_code', 'INEP code')] : []),
     ]
@@ -100,11 +100,13 @@ export function createOrganizationRows(
   }
 
   async function applyRow(read: Read, batch: Batch): Promise<Judged> {
-    const { row, index, code, wrong } = read
+    const { row, index, code } = read
     const { t, by } = batch
     // The INEP code stays free, or its own, until the transaction ends.
     const wanted = row.id ?? (code ? await organizations.withInepCode(code, undefined, t) : undefined)
     const found = wanted === undefined ? undefined : await organizations.lock(wanted, t)
+    // The present address stays right, whatever a new one must be.
+    const wrong = read.wrong.filter(({ field }) => field !== 'email' || read.details.email !== found?.email)
     // After the lock, behind which the record may have been erased.
     const free = await batch.freeIds(row.id === undefined ? [] : [row.id])
     const names = namesOf(row.id, code)
@@ -114,7 +116,7 @@ export function createOrganizationRows(
       repeated: batch.touched.problemsOf(row, index, names, { key: 'inep_code', what: 'organization' }),
       seen: digestOf(found && detailsOf(found)),
     }
-    const decision = rejectionOf(meaning, batch) ?? (await decide(read, found, batch))
+    const decision = rejectionOf(meaning, batch) ?? (await decide(read, wrong, found, batch))
     const applied = 'entry' in decision ? await apply(decision.entry, by, t) : undefined
     const after = [...namesOf(applied, read.details.inepCode), ...namesOf(undefined, found?.inepCode)]
     return judgedOf(meaning, batch, decision, applied, [...names, ...after])

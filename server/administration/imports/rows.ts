@@ -108,14 +108,11 @@ export function judgedOf<Entry>(
   applied: number | Refusal | undefined,
   names: readonly string[],
 ): Judged {
-  if (!('entry' in decision)) {
-    const isRejected = decision.kind === 'rejected'
-    const outcome = isRejected ? { ...decision, problems: [...decision.problems, ...repeated] } : decision
-    return { outcome, seen, notes: decision.kind === 'unchanged' ? (decision.notes ?? []) : [] }
-  }
-  const outcome = outcomeOf(decision.fields, applied!)
+  if ('kind' in decision && decision.kind === 'rejected')
+    return { outcome: { ...decision, problems: [...decision.problems, ...repeated] }, seen, notes: [] }
+  const outcome = 'entry' in decision ? outcomeOf(decision.fields, applied!) : decision
   if (outcome.kind === 'rejected') return { outcome, seen, notes: [] }
-  touched.add(row, index, names)
+  if (outcome.kind !== 'unchanged') touched.add(row, index, names)
   return { outcome, seen, notes: decision.notes ?? [] }
 }
 

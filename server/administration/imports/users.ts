@@ -9,25 +9,28 @@ import type { BatchedUser, Registration as NewAccount } from '../../models/user-
 import { activeUser, guardedUser } from '../../models/user-state.js'
 import { isImportableHash } from '../../passwords/hash.js'
 import type { Hashing } from '../../passwords/index.js'
-import {
-  accountFields,
-  attributesOfForm,
-  type CompleteTexts,
-  checkForm,
-  type FormTexts,
-  nameOf,
-} from '../../registration/form.js'
+import { accountFields, attributesOfForm, type CompleteTexts, checkForm } from '../../registration/form.js'
 import type { Registration } from '../../registration/index.js'
 import { freeNickname, suggest, Taken } from '../../registration/name-refusals.js'
 import { moveObject, moves, profileChange, type UserChange } from '../../registration/registrar.js'
 import { refuse } from '../../requests/refusal.js'
-import { nicknameSkeleton, usernameSkeleton } from '../../rules/look-alikes.js'
 import { isOneLine, nicknameKey, questionKey, typedUuid, usernameKey } from '../../rules/names.js'
 import { inepCodeOf } from '../../rules/organization.js'
 import { profile, profileFields } from '../../rules/profile.js'
 import { advise } from '../../rules/remedies.js'
 import type { Role } from '../../rules/roles.js'
 import { isDamagedNumber } from '../../rules/telephone.js'
+import {
+  claimOf,
+  finder,
+  groupsOf,
+  isChosen,
+  keepsEmail,
+  type Meant,
+  meantBy,
+  namesIn,
+  type Read,
+} from './meant-users.js'
 import {
   type Batch,
   type Decision,
@@ -45,21 +48,6 @@ import {
   rejectionOf,
   withheld,
 } from './rows.js'
-
-/** A row, read by the rules of sign-up. */
-interface Read {
-  readonly index: number
-  readonly row: ImportedUser
-  readonly form: Partial<UserForm>
-  /** The nickname of a new user without one becomes a free one when the row is judged. */
-  texts: FormTexts
-  /** Wrong fields, including those that only a new user needs. */
-  readonly wrong: readonly RowProblem[]
-  /** Key of the username; undefined without a valid one. */
-  readonly key: string | undefined
-  /** The provider key that it brings; empty for none. */
-  readonly providerKey: string
-}
 
 /** A row to apply. */
 type PlannedUser = NewAccount<number> | UserChange
@@ -239,9 +227,7 @@ export function createUserRows(
     )
     // A row without an id means the user in any spelling of its username.
     const username = row.id === undefined || texts.username === user.username ? undefined : texts.username
-    // The present address stays right, whatever a new one must be.
-    const keepsEmail = form.email === undefined || (form.email.trim() || null) === user.email
-    const email = keepsEmail ? undefined : (texts.email ?? null)
+    const email = keepsEmail(read, user) ? undefined : (texts.email ?? null)
     const shownActive = activeUser.of(user)
     const activate = row.active === true && !shownActive
     // Not asked for, the password of a row is for a new user only: a list can be imported again after users have changed theirs.
@@ -251,7 +237,7 @@ export function createUserRows(
 
     const problems: RowProblem[] = wrong.filter(
       ({ field }) =>
-        (isGiven(read, field) && !(field === 'email' && keepsEmail)) ||
+        isChosen(read, field, user) ||
         (field === 'password' && setsPassword && Boolean(form.password) && !batch.hashes.has(read.index)),
     )
     const hash = setsPassword && problems.length === 0 ? hashOf(read, batch) : undefined
@@ -359,7 +345,7 @@ export function createUserRows(
       const { row, index, wrong } = read
       const meaning = {
         ...({ what: 'user', row, index, found: user, free } as const),
-        isWrong: wrong.some(({ field }) => isGiven(read, field)),
+        isWrong: wrong.some(({ field }) => isChosen(read, field, user)),
         repeated: batch.touched.problemsOf(row, index, names, { key: 'username', what: 'user' }),
         seen: digestOf(user && seenOf(user)),
       }
@@ -413,82 +399,8 @@ export function createUserRows(
   }
 }
 
-/** Cuts rows into groups, in order: those of a group have nothing in common, so that they can be judged at once. */
-function groupsOf(reads: readonly Read[]): Read[][] {
-  const groups: Read[][] = [[]]
-  let taken = new Set<string>()
-  for (const read of reads) {
-    const { row, texts, providerKey } = read
-    const { username, nickname } = texts
-    const keys = [
-      ...(providerKey ? [`k ${providerKey}`] : []),
-      ...(row.id === undefined ? [] : [`#${row.id}`]),
-      ...(username ? [`u ${usernameKey(username)}`, `u ${usernameSkeleton(username)}`] : []),
-      ...(nickname ? [`n ${nicknameKey(nickname)}`, `n ${nicknameSkeleton(nickname)}`] : []),
-    ]
-    if (keys.some(key => taken.has(key))) {
-      groups.push([])
-      taken = new Set()
-    }
-    for (const key of keys) taken.add(key)
-    groups.at(-1)!.push(read)
-  }
-  return groups
-}
-
-/** A unique name that a row gives to its user, under its field, with its name among touched records. */
-interface Claim {
-  readonly field: string
-  readonly name: string
-}
-
-/** A row with the user that it means, if that exists. */
-interface Meant {
-  readonly read: Read
-  readonly user: BatchedUser | undefined
-  /** The names of the user among touched records. A row with an id means no other user by its username. */
-  readonly names: readonly string[]
-  readonly claims: readonly Claim[]
-}
-
-function meantBy(read: Read, user: BatchedUser | undefined): Meant {
-  const { key, form, texts } = read
-  const { id } = read.row
-  const name = user?.usernameKey ?? (id === undefined ? key : undefined)
-  const before = user && nicknameKey(user.nickname)
-  const ofNickname = user && form.nickname === undefined ? '' : nicknameKey(texts.nickname ?? '')
-  const claims = [
-    ...(id !== undefined && key !== undefined && key !== user?.usernameKey ? [{ field: 'username', name: key }] : []),
-    ...(ofNickname !== '' && ofNickname !== before ? [{ field: 'nickname', name: claimOf(texts.nickname!) }] : []),
-  ]
-  return { read, user, names: name === undefined ? [] : [name], claims }
-}
-
-/** The name of a nickname among touched records: no key of a username has such a character. */
-const claimOf = (nickname: string) => `\0${nicknameKey(nickname)}`
-
-/** Returns what finds the user of a row among these. */
-function finder(users: readonly BatchedUser[]) {
-  const byId = new Map(users.map(user => [user.id, user]))
-  const byKey = new Map(users.map(user => [user.usernameKey, user]))
-  return ({ row: { id }, key }: Read) => (id === undefined ? byKey.get(key ?? '') : byId.get(id))
-}
-
-/** The ids and the keys of usernames by which rows mean users. */
-function namesIn(reads: readonly Read[]): [ids: number[], keys: string[]] {
-  return [
-    reads.flatMap(({ row: { id } }) => id ?? []),
-    reads.flatMap(({ row: { id }, key }) => (id === undefined && key !== undefined ? [key] : [])),
-  ]
-}
-
 function isProblem(value: unknown): value is RowProblem {
   return typeof value === 'object' && value !== null && 'field' in value
-}
-
-/** Whether a row gives a field that changes an existing user. */
-function isGiven({ form }: Read, field: string): boolean {
-  return accountFields.some(each => nameOf(each) === field && form[each] !== undefined)
 }
 
 /** Whether a row would give a user a damaged telephone number as username, or means another user by one. */
