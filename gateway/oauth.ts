@@ -64,5 +64,5 @@ export function oauthError(kind: Credentials, { reason, status: usual, detail, h
   const bearer = `Bearer${error ? ` error="${error}", error_description="${description}"` : ''}`
   if (kind === 'access token' && status < 402) headers['www-authenticate'] = bearer
   if (kind === 'client' && status === 401) headers['www-authenticate'] = 'Basic realm="clients"'
-  return { status, headers, body: JSON.stringify({ error, error_description: description, reason }) }
+  return { status, headers, body: JSON.stringify({ error, error_description: description, reason: error && reason }) }
 }

@@ -216,7 +216,7 @@ const registry: Checks = {
         `The last attempt of ${many(retried, 'waiting e-mail')} failed; the service tries again.`,
         advise('fix e-mails'),
       )
-    if (held > 0) return ok(`E-mails are sent without delay, but for ${many(held, 'notice')} that a quota holds.`)
+    if (held > 0) return ok(`E-mails are sent without delay; a quota holds ${many(held, 'notice')}.`)
     return ok('E-mails are sent without delay.')
   },
 

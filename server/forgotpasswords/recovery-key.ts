@@ -83,14 +83,14 @@ export function recoveryKeyRpcs(
       await using attempt = await signIns.begin('session.login-by-key', usernameKey(username), call)
       // No user has the id 0: the steps for an unknown user are the same.
       const { id, tokenGeneration } = attempt.account ?? { id: 0, tokenGeneration: 0 }
-      const mailed = await mailedKeys.attempt(id, 'recovery', normalized, call.address)
-      const issued = await mailedKeys.attempt(id, 'issued', emailCode(normalized, tokenGeneration), call.address)
-      const entered = await attempt.enter(mailed || issued, {
+      const given = { recovery: normalized, issued: emailCode(normalized, tokenGeneration) }
+      const right = await mailedKeys.attempt(id, given, call.address)
+      const entered = await attempt.enter(right !== undefined, {
         async work(account, t) {
           // First the user, then its key: so does a change of the address, which ends the key.
           const user = await administeredUsers.lock(id, t)
           if (!user) return false
-          if (issued) {
+          if (right === 'issued') {
             if (!(await mailedKeys.spendIssued(user, normalized, t))) return false
             await notifyOwner('recovery-login', user, call, t)
             return undefined

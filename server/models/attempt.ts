@@ -163,7 +163,7 @@ const failed = sql`CASE WHEN a.window_ends > clock_timestamp() THEN a.count ELSE
 const inFlight = sql`CASE WHEN a.in_flight_until > clock_timestamp() THEN a.in_flight ELSE 0 END`
 
 /** Adds to the count of a subject, whose window begins with the first and doesn't move: further attempts don't extend a lock. */
-const addOne = (subject: Query, account: Query, seconds: number, from = sql``) => sql`
+const addOne = (subject: Query, account: Query, seconds: number | Query, from = sql``) => sql`
   INSERT INTO attempts AS a (subject, account, count, window_ends)
   SELECT ${subject}, ${account}, 1, clock_timestamp() + make_interval(secs => ${seconds}) ${from}
   ON CONFLICT (subject) DO UPDATE SET in_flight = greatest(a.in_flight - 1, 0),
@@ -173,12 +173,12 @@ const addOne = (subject: Query, account: Query, seconds: number, from = sql``) =
 
 /**
  * The parts of a statement that count an attempt of each mailed key in a relation, from a client address (`mailedKeys` of the counter
- * keys). `tried` has the count by `digest`. The relation has one row with a null digest if there is no key.
+ * keys), for so many `seconds`. `tried` has the count by `digest`. The relation has one row with a null digest if there is no key.
  */
-export const countTries = (relation: string, address: Buffer, seconds: number) => sql`
-  keys AS MATERIALIZED (SELECT digest, substring(sha256(coalesce(digest, '') || ${address}::bytea) FOR 16) AS counter,
+export const countTries = (relation: string, address: Buffer) => sql`
+  keys AS MATERIALIZED (SELECT digest, seconds, substring(sha256(coalesce(digest, '') || ${address}::bytea) FOR 16) AS counter,
     substring(sha256(digest) FOR 16) AS key FROM ${sql.text(relation)}),
-  counted AS (${addOne(sql`counter`, sql`key`, seconds, sql`FROM keys, relaxed`)}),
+  counted AS (${addOne(sql`counter`, sql`key`, sql`seconds`, sql`FROM keys, relaxed`)}),
   tried AS (SELECT digest, count FROM keys JOIN counted ON subject = counter)`
 
 const columns = sql.text(selectList(accountAttributes, 'u'))

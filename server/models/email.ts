@@ -196,7 +196,7 @@ const sentAttributes = {
   userId: integer,
   createdAt: time,
   attempts: integer,
-  sentAt: time,
+  sentAt: hasDefault(time),
   answer: text,
 }
 

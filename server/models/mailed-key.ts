@@ -123,22 +123,31 @@ export function createMailedKeys(
     issue: ({ id, tokenGeneration }: Holder, key: string, seconds: number, t: Transaction) =>
       replace(id, 'issued', emailCode(key, tokenGeneration), null, null, t, seconds),
     /**
-     * Counts an attempt from a client address, and returns whether the key is a valid one with attempts left. Every attempt counts,
-     * a successful one too, before the comparison, and against each valid key.
+     * Counts an attempt from a client address at the keys of a user, and returns the purpose of the given key that is valid, with
+     * attempts left. Every attempt counts, a successful one too, before the comparison, and against each valid key.
+     *
+     * @param given what was typed, in the form that is digested for each purpose
      */
-    async attempt(userId: number, purpose: Purpose, key: string, address: string): Promise<boolean> {
-      // Without a key, the same work is done, so that the response time doesn't reveal it. Parallel attempts lock the counter of
-      // the newest key first.
+    async attempt<P extends Purpose>(userId: number, given: Readonly<Record<P, string>>, address: string) {
+      const purposes = Object.keys(given) as P[]
+      const seconds = purposes.map(purpose => validity[purpose])
+      // Without a key, the same work is done, so that the response time doesn't reveal it. Parallel attempts lock the counters of
+      // keys in the same order.
       const tried = await database.run<{ digest: Buffer | null; count: number }>(sql('mailed-key-attempt')`
         WITH ${relaxed},
+        found AS MATERIALIZED (
+          SELECT d.digest, p.seconds FROM unnest(${purposes}::text[], ${seconds}::int[]) AS p (purpose, seconds)
+          JOIN mailed_keys m ON m.user_id = ${userId} AND m.purpose = p.purpose, LATERAL (${validDigests}) d
+        ),
         current AS MATERIALIZED (
-          SELECT d.digest FROM (SELECT) one
-          LEFT JOIN mailed_keys m ON m.user_id = ${userId} AND m.purpose = ${purpose}
-          LEFT JOIN LATERAL (${validDigests}) d ON true
-        ), ${countTries('current', counterKeys.mailedKeys(address), validity[purpose])}
+          SELECT * FROM found UNION ALL SELECT NULL, ${Math.min(...seconds)}::int WHERE NOT EXISTS (SELECT FROM found)
+        ), ${countTries('current', counterKeys.mailedKeys(address))}
         SELECT digest, count FROM tried`)
-      const given = digest(userId, purpose, key)
-      return tried.some(row => timingSafeEqual(row.digest ?? Buffer.alloc(32), given) && row.count <= keyAttempts)
+      const right = purposes.filter(purpose => {
+        const digested = digest(userId, purpose, given[purpose])
+        return tried.some(row => timingSafeEqual(row.digest ?? Buffer.alloc(32), digested) && row.count <= keyAttempts)
+      })
+      return right[0]
     },
     /** The keys of a user whose attempts count: the purpose of each, and the digest by which they do. */
     current(userId: number, transaction?: Transaction) {

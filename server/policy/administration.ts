@@ -37,7 +37,7 @@ const onMembers = {
   ...byAdministrator,
   cost: 50,
   reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND', 'CONFIRMATION_NEEDED'],
-  seconds: 60,
+  seconds: 30,
 } as const
 
 /** What gives desk, or takes it. */
@@ -133,7 +133,7 @@ export const administrationPolicies = {
     cost: 50,
     reasons: ['INVALID_ARGUMENT', 'RECORD_NOT_FOUND', 'JUSTIFICATION_NEEDED'],
     audit: ['user.issue-key'],
-    seconds: 60,
+    seconds: 30,
   },
   grantDesk: { ...onDesk, audit: ['user.grant-desk'] },
   revokeDesk: { ...onDesk, audit: ['user.revoke-desk'] },

@@ -55,8 +55,8 @@ export function emailRpcs(
       const normalized = emailCode(typedKey(code), tokenGeneration)
 
       await using attempt = await signIns.begin('user.change-email', user.usernameKey, call)
-      const right = await mailedKeys.attempt(id, 'email', normalized, call.address)
-      await attempt.pass(right)
+      const right = await mailedKeys.attempt(id, { email: normalized }, call.address)
+      await attempt.pass(right !== undefined)
       const changed = await transact(async ({ t, target }) => {
         const email = await mailedKeys.spendEmail(id, normalized, t)
         if (email === undefined) return false

@@ -86,6 +86,7 @@ test('each call has 15 seconds, or more if it reads or changes much or waits for
     t.true(left > 0 && left <= 10_000, `${method.name} ${left}`)
   }
   const expected = [
+    ...['SuspendUsers 30000', 'ResumeUsers 30000', 'IssueKeys 30000'],
     ...['EraseUser 600000', 'EraseUnactivatedUsers 600000', 'ExportUser 600000', 'LinkQuestion 600000'],
     ...['SendTestEmail 30000', 'StartImport 600000', 'ImportBatch 600000', 'FinishImport 600000'],
     ...['VerifyAuditLog 600000', 'Diagnose 600000'],

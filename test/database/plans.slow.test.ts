@@ -248,7 +248,10 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     ['organizations_name_key', 'organizations_inep_code'],
     m => m.organizations.named('o9', 'o9'),
   ],
-  'a mailed key that is tried': [['mailed_keys_pkey'], m => m.mailedKeys.attempt(9, 'recovery', '', '192.0.2.1')],
+  'a mailed key that is tried': [
+    ['mailed_keys_pkey'],
+    m => m.mailedKeys.attempt(9, { recovery: '', issued: '' }, '192.0.2.1'),
+  ],
   'users by a proved address': [['users_proved_email'], m => m.users.byProvedAddress('u9@example.org')],
   'a mailed key that is spent': [['mailed_keys_pkey'], m => m.mailedKeys.spend(9, '', none)],
   'a mailed code that is spent': [['mailed_keys_pkey'], m => m.mailedKeys.spendEmail(9, '', none)],
