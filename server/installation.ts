@@ -4,7 +4,7 @@
  */
 import { randomInt } from 'node:crypto'
 import { lstat, rm } from 'node:fs/promises'
-import { checkMigrations, dueMigrations, migrate, readMigrations } from './database/migrate.js'
+import { checkMigrations, dueMigrations, type MigrateOptions, migrate, readMigrations } from './database/migrate.js'
 import type { AuditEvent } from './models/audit.js'
 import { registryTag } from './models/data-key.js'
 import type { Registry } from './models/index.js'
@@ -82,18 +82,17 @@ type InstallationSettings = Pick<
  * Makes a database ready for use: schema, issuer of tokens, first signing key, first security questions, default
  * administrator. What exists already stays unchanged, so it may be repeated, and run by several processes at once. The
  * default administrator is created with the issuer, once in the life of a registry, and not again after its deletion.
- * Throws an Error that says what to do where settings contradict the registry. `onLocked` is that of migrations.
+ * Throws an Error that says what to do where settings contradict the registry. `on` is of its migrations.
  */
 export async function install(
   registry: Registry,
   settings: InstallationSettings,
   passwords: Pick<Passwords, 'hash'>,
   actor: string,
-  onLocked?: () => void,
+  on: Pick<MigrateOptions, 'onLocked' | 'onDue'> = {},
 ): Promise<Installation> {
   const { database, dataKeys, users, questions, signingKeys, tokenIssuers, audit } = registry
-  const migrations =
-    settings.migrate === 'on' ? await migrate(database, onLocked && { onLocked }) : await refusePending(database)
+  const migrations = settings.migrate === 'on' ? await migrate(database, on) : await refusePending(database)
   await database.prepareSessions()
   // Before any change: a process with other settings changes nothing.
   const before = await tokenIssuers.find()

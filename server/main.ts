@@ -120,6 +120,8 @@ async function greeting({ addresses, installation, passwordFile }: Service, sett
       ? `admin    ${administrator}, password ${password.text} (kept in ${password.file})`
       : `admin    ${admin}${file ? `, password kept in ${file}` : ''}`,
     http && file && `try      curl '${http}/users/login' -d username=${admin} --data-urlencode password@${file}`,
+    file && `         ${commandOf('create organization')}`,
+    file && `         ${commandOf('diagnose')}`,
     http && !file && `try      curl '${http}/forgotpasswords/findallforgotpasswordquestions'`,
   ]
   return `${lines.filter(Boolean).join('\n')}\n`

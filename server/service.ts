@@ -138,9 +138,10 @@ async function openDatabase(
   onHurry(() => hashing.pool.close().catch(() => {}))
   metrics.watchHashing(hashing.pool.stats)
   const work = async () => {
-    const installation = await install(registry, settings, hashing.passwords, 'service', () =>
-      log.warn('a migration waits for a transaction that holds its table'),
-    )
+    const installation = await install(registry, settings, hashing.passwords, 'service', {
+      onDue: migrations => log.info({ migrations }, 'Running migrations'),
+      onLocked: () => log.warn('a migration waits for a transaction that holds its table'),
+    })
     const self = await registry.processes.add(settings.httpAddress ? 'all-in-one' : 'server', installation.tokens)
     return { installation, self }
   }

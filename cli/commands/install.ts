@@ -39,9 +39,9 @@ Examples:
           await confirm(`It holds a registry. Update its tables (${names})?`, options)
         }
         return withProgress('Installing', report =>
-          install(registry, { ...settings, migrate: 'on' }, passwords, actor, () =>
-            report('waiting for another transaction'),
-          ),
+          install(registry, { ...settings, migrate: 'on' }, passwords, actor, {
+            onLocked: () => report('waiting for another transaction'),
+          }),
         )
       }
       const done = await withRegistry(work, { create: true })

@@ -88,7 +88,7 @@ export async function compareLedger(ledger: readonly Migration[], folder = ownFo
 }
 
 /** Options of `migrate`. */
-interface MigrateOptions {
+export interface MigrateOptions {
   /**
    * Allows `contract` migrations, up to the newest one given, or throws. It is called while no process can begin to use the
    * database. Absent: such migrations stay pending.
@@ -96,6 +96,8 @@ interface MigrateOptions {
   readonly permit?: (contract: string, transaction: Transaction) => Promise<void>
   /** Called when another transaction holds a table, before each further attempt. */
   readonly onLocked?: () => void
+  /** Called with the names of the migrations that are due, before the first one runs. */
+  readonly onDue?: (names: readonly string[]) => void
   readonly folder?: URL
 }
 
@@ -107,11 +109,13 @@ interface MigrateOptions {
  */
 export async function migrate(
   database: Database,
-  { permit, onLocked, folder = ownFolder }: MigrateOptions = {},
+  { permit, onLocked, onDue, folder = ownFolder }: MigrateOptions = {},
 ): Promise<readonly string[]> {
   const choose = (status: MigrationStatus) => (permit ? status.pending : dueMigrations(status))
   // Checked first: without pending migrations, a role needs no more rights than to read and write rows.
-  if (choose(await readCompatible(database, undefined, folder)).length === 0) return []
+  const due = choose(await readCompatible(database, undefined, folder))
+  if (due.length === 0) return []
+  onDue?.(due.map(({ name }) => name))
   const work = async (transaction: Transaction) => {
     await claimLedger(database, transaction)
     const status = await readCompatible(database, transaction, folder)

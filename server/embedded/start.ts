@@ -156,6 +156,7 @@ async function launch(cluster: Cluster): Promise<boolean> {
   const start = startAs(user, programs, dataDir, text => log.warn(text))
   if (!existsSync(folder)) await initialize(cluster, programs, user, start)
   else await claimPidFile(folder)
+  log.info('Starting the embedded database')
 
   for (let attempt = 1; ; attempt++) {
     signal?.throwIfAborted()

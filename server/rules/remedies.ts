@@ -110,6 +110,8 @@ const table = {
       'Check host, port, user, password and scheme (smtps where the port begins with TLS, else smtp); then run {send test e-mail}.',
   },
   install: { words: ['install'] },
+  diagnose: { words: ['doctor'] },
+  'create organization': { words: ['organizations', 'create', 'NAME'] },
   migrate: { words: ['migrate', 'up'] },
   'compare migrations': {
     words: ['migrate', 'status', '--local'],
