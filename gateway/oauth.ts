@@ -56,13 +56,17 @@ export function errorOf(kind: Credentials, reason: string, usual: number): { err
   return usual < 500 ? { error: 'invalid_request', status: 400 } : { error: 'server_error', status: usual }
 }
 
+/** Whether an error has a challenge: of a token any that RFC 6750 (3) defines but the one of scopes, of a client a wrong secret. */
+export const isChallenge = (kind: Credentials, status: number) =>
+  kind === 'access token' ? status === 400 || status === 401 : status === 401
+
 /** The answer to a refused client. */
 export function oauthError(kind: Credentials, { reason, status: usual, detail, headers: more }: Problem): Answer {
   const { error, status } = errorOf(kind, reason, usual)
   const description = error && detail.replace(/’/g, "'").replace(/[^\x20\x21\x23-\x5b\x5d-\x7e]/g, '?')
   const headers: Record<string, string> = { 'content-type': 'application/json', 'cache-control': 'no-store', ...more }
   const bearer = `Bearer${error ? ` error="${error}", error_description="${description}"` : ''}`
-  if (kind === 'access token' && status < 402) headers['www-authenticate'] = bearer
-  if (kind === 'client' && status === 401) headers['www-authenticate'] = 'Basic realm="clients"'
+  if (isChallenge(kind, status))
+    headers['www-authenticate'] = kind === 'access token' ? bearer : 'Basic realm="clients"'
   return { status, headers, body: JSON.stringify({ error, error_description: description, reason: error && reason }) }
 }

@@ -9,7 +9,7 @@ import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { OpenId } from '../../proto/gen/auth/v1/openid_pb.js'
 import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import type { Policy, Revision } from '../../server/policy/policy.js'
-import { errorOf } from '../oauth.js'
+import { errorOf, isChallenge } from '../oauth.js'
 import { policyOf, type Route, refusalsOf, routes } from '../operations.js'
 import { hideFields, isSecret } from '../translate.js'
 import { type Comments, firstSentence } from './comments.js'
@@ -315,7 +315,10 @@ function oauthRefusalsOf(route: Route): Schema {
   const content = { 'application/json': { schema: { $ref: '#/components/schemas/OAuthError' } } }
   return Object.fromEntries(
     Object.entries(errors).map(([status, names]) => {
-      const headers = headersOf('X-Request-Id', ...(status === '401' ? (['WWW-Authenticate'] as const) : []))
+      const headers = headersOf(
+        'X-Request-Id',
+        ...(isChallenge(route.credentials!, Number(status)) ? (['WWW-Authenticate'] as const) : []),
+      )
       return [status, { description: [...names].join(', '), headers, content }]
     }),
   )

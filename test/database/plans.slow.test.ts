@@ -33,6 +33,8 @@ test.serial.before(async () => {
       SELECT 'password-changed', '{}', 'en', now() + n * interval '1 hour' FROM generate_series(1, ${rows}) n;
     INSERT INTO mailed_keys (user_id, purpose, key_digest, expires_at)
       SELECT id, 'recovery', sha256(id::text::bytea), now() + interval '1 day' FROM users;
+    INSERT INTO sent_emails (id, kind, user_id, created_at, attempts, answer)
+      SELECT -id, 'password-changed', id, now(), 1, '250 OK' FROM users;
     INSERT INTO attempts (subject, account, count, window_ends)
       SELECT sha256(n::text::bytea), sha256((n / 2)::text::bytea), 1, now() + interval '1 day' FROM generate_series(1, ${rows}) n;
     INSERT INTO known_addresses (user_id, address) SELECT id, sha256(id::text::bytea) FROM users;
@@ -473,6 +475,8 @@ test.serial('every index serves an operation or a constraint', async t => {
   await own.organizations.list({ text: 'o9001', limit: 10 })
   await own.organizations.named('o9001', 'o9001')
   await own.totpSecrets.find(user.id)
+  await own.users.byProvedAddress('u9@example.org')
+  await own.emails.ofUser(user, { last: true })
   await own.audit.list({ subjectId: user.id, limit: 10 })
   await own.audit.list({ actorId: user.id, limit: 10 })
   await own.audit.list({ limit: 10 })
