@@ -311,7 +311,7 @@ const files: readonly Route[] = [
     mediaType: 'application/json',
   })),
   { ...page, path: '/', file: '#pages/start.{locale}.html' },
-  { ...page, path: '/docs', file: '#pages/{revision}.{locale}.html' },
+  { ...page, path: '/docs', file: '#pages/docs.{revision}.{locale}.html' },
   ...revisions.flatMap(revision =>
     ['en', 'pt-BR'].map(locale => ({
       ...page,

@@ -18,8 +18,9 @@ for (const locale of locales) {
   const introduction = await readFile(`${root}/gateway/reference/introduction.${locale}.md`, 'utf8')
   for (const revision of revisions) {
     const document = JSON.parse(await readFile(`${root}/dist/openapi/${revision}.json`, 'utf8'))
-    const page = renderReference(document, locale, introduction.replaceAll('{revision}', revision))
-    await writeFile(`${pages}/${revision}.${locale}.html`, page)
+    const render = root => renderReference(document, locale, introduction.replaceAll('{revision}', revision), root)
+    await writeFile(`${pages}/${revision}.${locale}.html`, render('../../'))
+    await writeFile(`${pages}/docs.${revision}.${locale}.html`, render('./'))
   }
 }
 for (const path of definitions) await cp(join(root, path), join(pages, path))

@@ -82,9 +82,10 @@ export function createDocument(revision: Revision, { introduction, examples, ver
       description: `${introduction.trim().replaceAll('{revision}', revision)}\n\nMade by version ${version} of the service.`,
       license: { name: 'Apache 2.0', identifier: 'Apache-2.0' },
     },
+    // Relative to the URL of the document, which may be below the path prefix of a proxy.
     servers: [
-      { url: `/${revision}`, description: `Revision ${revision}` },
-      { url: '/', description: `The default revision, if the setting AUTH_DEFAULT_REVISION is ${revision}` },
+      { url: `../${revision}`, description: `Revision ${revision}` },
+      { url: '..', description: `The default revision, if the setting AUTH_DEFAULT_REVISION is ${revision}` },
     ],
     tags: [...tags, { name: 'gateway', description: 'Probes, which the gateway answers.' }],
     paths,
@@ -168,7 +169,7 @@ function operationOf(route: Route, context: Context): Schema {
     tags: [isRpc ? rpc.parent.name.toLowerCase() : 'gateway'],
     summary: firstSentence(comment).replace(/\.$/, ''),
     description: [comment, ...(policy ? remarksOf(policy, comment) : [])].join('\n\n'),
-    ...(revisions?.length === 0 && { servers: [{ url: '/' }] }),
+    ...(revisions?.length === 0 && { servers: [{ url: '..' }] }),
     security: policy ? securityOf(policy, route) : [],
     ...(parameters.length > 0 && { parameters }),
     ...(body && { requestBody: body }),

@@ -81,20 +81,25 @@ interface OpenApi {
 
 /** What each part of a page needs. */
 interface Context {
+  /** The relative URL of `/`, so that links work below the path prefix of a proxy. */
+  readonly root: string
   readonly document: OpenApi
   readonly locale: Locale
   readonly text: Texts
 }
 
-/** The path of the reference of a revision. */
-function referencePath(revision: Revision, locale: Locale): string {
-  return `/docs/${revision}/${locale}`
+/** The URL of the reference of a revision. */
+function referencePath(root: string, revision: Revision, locale: Locale): string {
+  return `${root}docs/${revision}/${locale}`
 }
 
-/** The reference of a revision in a language, whose introduction is in Markdown. */
-export function renderReference(document: OpenApi, locale: Locale, introduction: string): string {
+/**
+ * The reference of a revision in a language, whose introduction is in Markdown. `root` is the URL of `/` relative to that of the
+ * page: `./` or `../../`.
+ */
+export function renderReference(document: OpenApi, locale: Locale, introduction: string, root: string): string {
   const text = texts[locale]
-  const context = { document, locale, text }
+  const context = { root, document, locale, text }
   const revision = document.info.version as Revision
   const operations = Object.entries(document.paths).flatMap(([path, methods]) =>
     Object.entries(methods).map(([method, operation]) => ({ path, method: method.toUpperCase(), operation })),
@@ -106,13 +111,13 @@ export function renderReference(document: OpenApi, locale: Locale, introduction:
   }))
   const schemas = Object.entries(document.components.schemas).filter(([, { properties }]) => properties)
 
-  const script = html`<script type="module" src="/docs/reference.js"></script>`
-  return frame(locale, `${text.title} ${revision}`, script, [
+  const script = html`<script type="module" src="${root}docs/reference.js"></script>`
+  return frame(context, `${text.title} ${revision}`, script, [
     html`<header>
 <h1>${text.title}</h1>
-<p><span>${text.revision}${links(revisions, revision, each => [referencePath(each, locale), each])}</span>
-<span>${links(locales, locale, each => [referencePath(revision, each), localeNames[each], each])}</span>
-<a href="/openapi/${revision}.json">${text.openapi}</a></p>
+<p><span>${text.revision}${links(revisions, revision, each => [referencePath(root, each, locale), each])}</span>
+<span>${links(locales, locale, each => [referencePath(root, revision, each), localeNames[each], each])}</span>
+<a href="${root}openapi/${revision}.json">${text.openapi}</a></p>
 </header>`,
     html`<nav aria-label="${text.contents}"><details open><summary>${text.contents}</summary><p><a href="#introduction">${text.introduction}</a></p>${groups.map(
       ({ name, operations }) =>
@@ -160,10 +165,11 @@ ${inEnglish(`record-${name}`, paragraphs(description), context)}
 export function renderStart(locale: Locale): string {
   const text = texts[locale]
   const { start } = text
+  const root = './'
   const item = (title: string, paths: readonly (readonly [path: string, label: string])[], about: string) =>
     html`<dt>${title}</dt><dd>${paths.map(([path, label]) => html`<a href="${path}">${label}</a> `)}<br>${about}</dd>`
-  const same = (path: string) => [path, path] as const
-  return frame(locale, text.title, undefined, [
+  const same = (path: string) => [`.${path}`, path] as const
+  return frame({ root, locale, text }, text.title, undefined, [
     html`<main id="main" tabindex="-1">
 <h1>${text.title}</h1>
 <p>${start.about}</p>
@@ -171,7 +177,7 @@ export function renderStart(locale: Locale): string {
 ${item(
   start.reference,
   revisions.flatMap(revision =>
-    locales.map(each => [referencePath(revision, each), `${revision} ${localeNames[each]}`] as const),
+    locales.map(each => [referencePath(root, revision, each), `${revision} ${localeNames[each]}`] as const),
   ),
   start.referenceAbout,
 )}
@@ -190,8 +196,12 @@ ${item(start.health, [same('/healthz'), same('/readyz')], start.healthAbout)}
 }
 
 /** A page. Its policy forbids script and style within it (pages.ts). */
-function frame(locale: Locale, title: string, script: Html | undefined, parts: readonly Html[]): string {
-  const text = texts[locale]
+function frame(
+  { root, locale, text }: Omit<Context, 'document'>,
+  title: string,
+  script: Html | undefined,
+  parts: readonly Html[],
+): string {
   return html`<!doctype html>
 <html lang="${locale}">
 <head>
@@ -199,10 +209,10 @@ function frame(locale: Locale, title: string, script: Html | undefined, parts: r
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>${title}</title>
 <link rel="icon" href="data:,">
-<link rel="stylesheet" href="/docs/reference.css">
+<link rel="stylesheet" href="${root}docs/reference.css">
 ${script}
 </head>
-<body data-copied="${text.copied}" data-selected="${text.selected}" data-signed-in="${text.signedIn}" data-unreachable="${text.unreachable}">
+<body data-root="${root}" data-copied="${text.copied}" data-selected="${text.selected}" data-signed-in="${text.signedIn}" data-unreachable="${text.unreachable}">
 <a class="skip" href="#main">${text.skip}</a>
 ${parts}
 </body>
@@ -310,8 +320,8 @@ function described(description: string | undefined, { locale }: Context): Html {
 }
 
 /** Details that exist in English alone: a page in another language links to them, so that each is in one language. */
-function inEnglish(id: string, details: Html | readonly Html[], { document, locale, text }: Context): Html {
-  const there = `${referencePath(document.info.version as Revision, 'en')}#${id}`
+function inEnglish(id: string, details: Html | readonly Html[], { root, document, locale, text }: Context): Html {
+  const there = `${referencePath(root, document.info.version as Revision, 'en')}#${id}`
   return locale === 'en' ? html`${details}` : html`<p><a href="${there}" hreflang="en">${text.details}</a></p>`
 }
 

@@ -2,6 +2,8 @@
 import { type Call, callOf, toCurl } from './call.js'
 
 const texts = document.body.dataset
+/** The URL of `/`, without the slash: the page may be below the path prefix of a proxy. */
+const root = new URL(texts.root!, location.href).href.replace(/\/$/, '')
 const signIn = document.getElementById('sign-in') as HTMLFormElement
 /** A token or the key of a service, in this page only: its form has the method `dialog`, which sends nothing. */
 const credential = document.getElementById('credential') as HTMLInputElement
@@ -14,7 +16,7 @@ function read(form: HTMLFormElement, token: string): Call {
   const { method = '', base = '', path = '', token: needsToken, form: inForm } = form.dataset
   return callOf({
     method,
-    base: location.origin + base,
+    base: root + base,
     path,
     values: fieldsOf(form).filter(([, value]) => value !== ''),
     inForm: inForm === 'true',
@@ -48,7 +50,7 @@ async function send({ method, url, headers, form, json }: Call, output: Element)
 signIn.addEventListener('submit', async event => {
   event.preventDefault()
   const output = signIn.querySelector('output')!
-  const login = { method: 'POST', base: location.origin, path: '/users/login', values: fieldsOf(signIn), inForm: true }
+  const login = { method: 'POST', base: root, path: '/users/login', values: fieldsOf(signIn), inForm: true }
   const token = await send(callOf(login), output)
   if (token === undefined) return
   credential.value = token
@@ -57,7 +59,7 @@ signIn.addEventListener('submit', async event => {
 })
 
 for (const command of document.querySelectorAll('.curl'))
-  command.textContent = command.textContent.replace('http://127.0.0.1:8080', location.origin)
+  command.textContent = command.textContent.replace('http://127.0.0.1:8080', root)
 
 for (const form of document.querySelectorAll<HTMLFormElement>('form.try')) {
   const command = form.parentElement!.querySelector('.curl')!

@@ -22,17 +22,25 @@ export function recoveryKeyRpcs(
   { notifyOwner, chooseLocale }: Outbox,
   settings: Pick<Settings, 'recoveryEmail'>,
 ) {
-  /**
-   * Whether the bucket refuses the request and the account is exempt from it. Rethrows the refusal for other accounts.
-   */
-  async function isExempt(known: boolean, address: string): Promise<boolean> {
+  /** Whether a bucket refuses the request and the account is exempt from it. Rethrows the refusal for other accounts. */
+  async function isExempt(known: boolean, address: string, account: string): Promise<boolean> {
     try {
       await rateLimits.take('recoveryRequests', address)
+      await rateLimits.take('accountRecoveryRequests', address, account)
       return false
     } catch (error) {
       if (!(error instanceof Refusal) || !known) throw error
       return true
     }
+  }
+
+  /** The refusal of a request whose bucket, of the client address or of the account there, is known to be full. */
+  async function refusalOf(address: string, account: string): Promise<Refusal | undefined> {
+    for (const [kind, of] of [['recoveryRequests'], ['accountRecoveryRequests', account]] as const) {
+      const wait = await rateLimits.blockedFor(address, kind, of)
+      if (wait !== undefined) return tooManyAttempts(wait, kind)
+    }
+    return undefined
   }
 
   /** Queues an exempt request. The statements are the same whether or not it has the registered address. */
@@ -45,8 +53,8 @@ export function recoveryKeyRpcs(
   return {
     /**
      * Queues a request for a recovery key, which is mailed if the address is the one registered for the user. Refuses with
-     * TOO_MANY_ATTEMPTS when the bucket of the client address is full. An active account that knows the network is exempt:
-     * its quota of e-mails applies.
+     * TOO_MANY_ATTEMPTS when the bucket of the client address, or of the account there, is full. An active account that knows
+     * the network is exempt: its quota of e-mails applies.
      */
     async sendKeyByEmail(request, { call }) {
       const { email: given = '' } = request
@@ -55,11 +63,13 @@ export function recoveryKeyRpcs(
       const { address, requestId } = call
       const key = usernameKey(request.username ?? '')
       const known = await knownAccounts.knows(address, key)
-      const wait = await rateLimits.blockedFor(address, 'recoveryRequests')
-      if (wait !== undefined && !known) throw tooManyAttempts(wait, 'recoveryRequests')
-      let exempt = wait !== undefined
+      // Without a username, an e-mail address stands for the account.
+      const account = key || emailKey(email)
+      const refusal = await refusalOf(address, account)
+      if (refusal && !known) throw refusal
+      let exempt = refusal !== undefined
       using _turn = await emailRequests.begin(call, known)
-      exempt ||= await isExempt(known, address)
+      exempt ||= await isExempt(known, address, account)
       // The outbox decides whether an e-mail goes out, so that response times don't show which users exist.
       const actor = call.service && auditContext(call).actor
       const parameters = { usernameKey: key, email, address, requestId, actor }

@@ -14,7 +14,7 @@ import { createNetworkRanks } from './network-ranks.js'
 type Kind = keyof typeof addressLimits
 
 /** Kinds of operation whose buckets all replicas share, apart from failures. */
-type SharedKind = 'signUps' | 'recoveryRequests'
+type SharedKind = 'signUps' | 'recoveryRequests' | 'accountRecoveryRequests'
 
 /** Returns the limits multiplied by `factor`. Each capacity is at least 1: a smaller bucket would refuse everything. */
 export function limitsOf(factor: number): Record<Kind, BucketLimit> {
@@ -63,7 +63,11 @@ export function createRateLimits(deps: {
   const limits = limitsOf(factor)
   const recent = createNetworkRanks(now)
 
-  /** The cached state of the bucket of a network or service. */
+  /** The key of a client address in the cache, with the digest of an account, whose name may be long. */
+  const subjectOf = (address: string, account?: string) =>
+    account === undefined ? network(address) : counterKeys.address('', address, account).toString('base64')
+
+  /** The cached state of the bucket of a network, an account there, or a service. */
   function stateOf(kind: Kind, subject: string): State {
     const key = `${kind} ${subject}`
     let state = states.get(key)
@@ -81,8 +85,8 @@ export function createRateLimits(deps: {
     return bucket.blockedFor(count) / 1000
   }
 
-  function check(kind: SharedKind | 'lookUps', address: string): void {
-    const retryAfter = wait(stateOf(kind, network(address)))
+  function check(kind: SharedKind | 'lookUps', address: string, account?: string): void {
+    const retryAfter = wait(stateOf(kind, subjectOf(address, account)))
     if (retryAfter !== undefined) throw tooManyAttempts(retryAfter, kind)
   }
 
@@ -91,13 +95,14 @@ export function createRateLimits(deps: {
     check,
     /**
      * Counts one operation of this kind. Refuses with TOO_MANY_ATTEMPTS when the bucket is full, from the cache if
-     * possible.
+     * possible. An `account`, by its key, has a bucket of its own at each address.
      */
-    async take(kind: SharedKind, address: string): Promise<void> {
-      check(kind, address)
-      const state = stateOf(kind, network(address))
+    async take(kind: SharedKind, address: string, account?: string): Promise<void> {
+      check(kind, address, account)
+      const state = stateOf(kind, subjectOf(address, account))
       state.inFlight++
-      const { level, taken } = await buckets.take(counterKeys.address(kind, address), limits[kind]).finally(() => {
+      const subject = counterKeys.address(kind, address, account)
+      const { level, taken } = await buckets.take(subject, limits[kind]).finally(() => {
         state.inFlight--
       })
       state.bucket.fill(level)
@@ -136,11 +141,17 @@ export function createRateLimits(deps: {
      * Returns the seconds to wait for an address with too many operations of a kind, those in flight included; else undefined. It
      * reads the cache. If the cached bucket is full, it also reads the bucket once in 250 ms, because an administrator can clear it.
      */
-    async blockedFor(address: string, kind: 'failures' | SharedKind = 'failures'): Promise<number | undefined> {
-      const state = stateOf(kind, network(address))
+    async blockedFor(
+      address: string,
+      kind: 'failures' | SharedKind = 'failures',
+      account?: string,
+    ): Promise<number | undefined> {
+      // A question adds no state: those of many accounts would evict others.
+      const state = states.get(`${kind} ${subjectOf(address, account)}`)
+      if (!state) return undefined
       if (state.bucket.blockedFor(1) > 0 && now() - state.confirmedAt > confirmedFor) {
         state.confirmedAt = now()
-        state.bucket.fill(await buckets.read(counterKeys.address(kind, address), limits[kind]))
+        state.bucket.fill(await buckets.read(counterKeys.address(kind, address, account), limits[kind]))
       }
       return wait(state)
     },

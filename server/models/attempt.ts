@@ -60,8 +60,9 @@ export function createCounterKeys(dataKeys: Pick<DataKeys, 'digest'>) {
     activation: (userId: number) => name('activation', String(userId)),
     /** Requests for a recovery key of a user to another address than the registered one. */
     otherAddress: (userId: number) => name('other-address', String(userId)),
-    /** Actions of a kind by one client address. */
-    address: (kind: string, address: string) => name('address', kind, network(address)),
+    /** Actions of a kind by one client address, on one account if it is given. */
+    address: (kind: string, address: string, account?: string) =>
+      name('address', kind, network(address), ...(account === undefined ? [] : [account])),
     /** Attempts of mailed keys from one client address. */
     mailedKeys,
     /** Attempts of a mailed key, by its digest, from one client address, or the account of all these: as `countTry` does. */

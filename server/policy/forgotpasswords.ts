@@ -58,7 +58,7 @@ export const forgotPasswordsPolicies = {
     reasons: ['INVALID_EMAIL', 'TOO_MANY_ATTEMPTS'],
     // The event of the e-mail itself is recorded when it is composed.
     audit: [],
-    limits: ['recoveryRequests'],
+    limits: ['accountRecoveryRequests', 'recoveryRequests'],
     http: { method: 'POST', path: '/forgotpasswords/sendkeybyemail' },
   },
 } as const satisfies Record<keyof typeof ForgotPasswords.method, Policy>

@@ -9,8 +9,10 @@ export const addressLimits = {
   failures: { capacity: 300, perSecond: 300 / 900 },
   /** Sign-ups, shared by all replicas: 600 at once, then 300 an hour. */
   signUps: { capacity: 600, perSecond: 300 / 3600 },
-  /** Requests for recovery keys, shared by all replicas: 60 an hour. */
-  recoveryRequests: { capacity: 60, perSecond: 60 / 3600 },
+  /** Requests for recovery keys, shared by all replicas: 600 at once, then 300 an hour. */
+  recoveryRequests: { capacity: 600, perSecond: 300 / 3600 },
+  /** Requests for recovery keys of one account, which may not exist, shared by all replicas: 60 an hour. */
+  accountRecoveryRequests: { capacity: 60, perSecond: 60 / 3600 },
   /** Availability look-ups, per process: 300 at once, then 60 a minute. */
   lookUps: { capacity: 300, perSecond: 1 },
   /** Service keys that a process hasn't seen before, per process: 300 in 15 minutes. */

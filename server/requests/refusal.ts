@@ -19,6 +19,7 @@ export const limitMeanings = {
   signUps: 'sign-ups of a client address',
   lookUps: 'look-ups of names by a client address',
   recoveryRequests: 'requests for recovery keys by a client address',
+  accountRecoveryRequests: 'requests for recovery keys of one account by a client address',
   activation: 'failed activation keys of a user',
   hashing: 'capacity of the threads that hash passwords',
   partner: 'e-mails with activation keys of an account',

@@ -11,9 +11,17 @@ import { anyAddress, login, statuses } from '../_helpers/crowd.js'
 import { ask } from '../_helpers/database.js'
 import { mailboxForFile } from '../_helpers/mailbox.js'
 import { changeTokens, lockWaiters } from '../_helpers/models.js'
+import { refused } from '../_helpers/problem.js'
 import { enterByAnswers, enterByKey, saveAnswer, sendKey, updatePassword } from '../_helpers/recovery.js'
 import type { TestService } from '../_helpers/service.js'
-import { type Answer, password, type SignedUp, serviceForFile, serviceWithClock } from '../_helpers/service.js'
+import {
+  type Answer,
+  password,
+  type SignedUp,
+  serviceForFile,
+  serviceWithClock,
+  startTestService,
+} from '../_helpers/service.js'
 import { claimsOf, idOf } from '../_helpers/tokens.js'
 import { waitFor, waitForValue } from '../_helpers/wait.js'
 
@@ -54,6 +62,50 @@ async function quiet(): Promise<void> {
   const left = () => sql('SELECT id, attempts FROM emails ORDER BY id')
   await waitFor(async () => (await left()).length === 0, left)
 }
+
+const someone = 'ana@example.org'
+
+test('90 users behind one address each request a key, and none is refused', async t => {
+  const own = await startTestService(t)
+  const carrier = anyAddress()
+  const all = Array.from({ length: 90 }, (_, index) => sendKey(own, `ninguém${index}`, someone, carrier))
+  t.deepEqual(statuses(await Promise.all(all)), { 200: 90 })
+})
+
+test('from one address 60 keys an hour are requested for an account, existing or not, and others aren’t refused', async t => {
+  const own = await startTestService(t, { AUTH_LIMIT_FACTOR: '0.1' })
+  const { username } = await own.signUp('ROLE_CLIENT')
+  const address = anyAddress()
+  // Without a username, an e-mail address stands for the account.
+  for (const [name, email] of [
+    [username, someone],
+    ['ninguém', someone],
+    ['', someone],
+  ] as const) {
+    for (let index = 0; index < 6; index++) t.is((await sendKey(own, name, email, address)).status, 200)
+    const refusal = await sendKey(own, name.toUpperCase(), email.toUpperCase(), address)
+    refused(t, refusal, 429, 'TOO_MANY_ATTEMPTS')
+    const wait = Number(refusal.headers.get('retry-after'))
+    t.true(wait > 500 && wait <= 600, String(wait))
+    t.is((await sendKey(own, name, email)).status, 200, 'from elsewhere')
+  }
+  t.is((await sendKey(own, 'outra', someone, address)).status, 200)
+  t.is((await sendKey(own, '', 'bia@example.org', address)).status, 200)
+})
+
+test('from one address 600 keys are requested at once, for whichever accounts, and then 300 an hour', async t => {
+  const own = await serviceWithClock(t)
+  const address = anyAddress()
+  let last = 0
+  const send = async () => (await sendKey(own, `ninguém${++last}`, someone, address)).status
+  const { database, counterKeys } = own.registry
+  const bind = { subject: counterKeys.address('recoveryRequests', address) }
+  await database.sequelize.query('INSERT INTO buckets VALUES ($subject, 598, clock_timestamp())', { bind })
+  for (const seconds of [0, 24]) {
+    await own.clock.pass(seconds)
+    t.deepEqual([await send(), await send(), await send()], [200, 200, 429])
+  }
+})
 
 test('of 50 simultaneous sign-ins with the same key, one succeeds', async t => {
   const user = await withEmail()

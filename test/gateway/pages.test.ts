@@ -15,7 +15,7 @@ test('the start page leads to the reference, documents, definitions, keys and he
   const { status, headers, text } = await get('/')
   t.is(status, 200)
   t.is(headers.get('content-type'), 'text/html; charset=utf-8')
-  const links = [...text.matchAll(/href="(\/[^"]*)"/g)].map(([, path = '']) => path)
+  const links = [...text.matchAll(/href="\.(\/[^"]*)"/g)].map(([, path = '']) => path)
   for (const path of [
     ...references,
     '/openapi/1.0.0.json',
@@ -46,7 +46,8 @@ test('start page and /docs use the language that the client prefers, and other p
     const { text } = await get(path, { 'accept-language': path.endsWith('en') ? 'pt-BR' : 'en' })
     t.true(text.includes(`<html lang="${path.split('/')[3]}">`), path)
   }
-  t.is((await get('/docs')).text, (await get('/docs/1.0.2/en')).text)
+  // At another depth, relative links are others.
+  t.is((await get('/docs')).text.replaceAll('"./', '"../../'), (await get('/docs/1.0.2/en')).text)
 })
 
 test('no page has an inline script or style or refers to another host, and its policy allows only its own files', async t => {
@@ -56,8 +57,8 @@ test('no page has an inline script or style or refers to another host, and its p
     t.regex(policy, /^default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'/)
     t.notRegex(policy, /unsafe|\*|https?:/)
     t.regex(policy, /frame-ancestors 'none'/)
-    t.notRegex(text, /<style|\sstyle=|<script(?! type="module" src="\/)|\son\w+="/)
-    t.notRegex(text, /(?:src|href|action)="(?![/#]|data:,)/)
+    t.notRegex(text, /<style|\sstyle=|<script(?! type="module" src="\.)|\son\w+="/)
+    t.notRegex(text, /(?:src|href|action)="(?![#.]|data:,)/)
   }
   // Other files load no resources.
   for (const path of ['/docs/reference.js', '/openapi/1.0.2.json', '/proto/auth/v1/users.proto'])
@@ -180,7 +181,9 @@ test('a page in Portuguese has no text in English, and links to the details ther
     )
     t.false(/ lang="en"/.test(portuguese.text.replace(/<a [^>]*>/g, '')))
     const ids = Object.values<object>(json.paths).flatMap(path => Object.values(path).map(each => each.operationId))
-    const links = [...portuguese.text.matchAll(/href="\/docs\/[\d.]+\/en#([\w-]+)"/g)].map(([, id = '']) => id)
+    const links = [...portuguese.text.matchAll(/href="\.\.\/\.\.\/docs\/[\d.]+\/en#([\w-]+)"/g)].map(
+      ([, id = '']) => id,
+    )
     t.true(links.length > 20)
     for (const id of links) t.true(english.text.includes(`id="${id}"`), id)
     t.true(links.filter(id => ids.includes(id)).length > 15)
@@ -279,6 +282,18 @@ for (const revision of ['1.0.0', '1.0.2']) {
   })
 }
 
+test('servers are relative to the document, so that a path prefix of a proxy stays', async t => {
+  for (const prefix of ['', '/auth']) {
+    for (const revision of ['1.0.0', '1.0.2']) {
+      const { servers, paths } = await documentOf(revision)
+      const resolved = ({ url }: { url: string }) =>
+        new URL(url, `https://example.org${prefix}/openapi/${revision}.json`).pathname
+      t.deepEqual(servers.map(resolved), [`${prefix}/${revision}`, `${prefix}/`])
+      t.deepEqual(paths['/introspect'].post.servers.map(resolved), [`${prefix}/`])
+    }
+  }
+})
+
 // biome-ignore lint/suspicious/noExplicitAny: a JSON document
 const documentOf = async (revision: string): Promise<any> =>
   (await service.request('GET', `/openapi/${revision}.json`)).json
@@ -343,7 +358,7 @@ test('an operation has its parameters in query, form and JSON, its callers, limi
   t.is(components.schemas.SignUpRequest.required.join(' '), 'username nickname password state city termsofusage roles')
   for (const path of ['/users/me/export', '/introspect', '/.well-known/jwks.json'])
     for (const operation of Object.values<{ servers: object }>(paths[path]))
-      t.deepEqual(operation.servers, [{ url: '/' }])
+      t.deepEqual(operation.servers, [{ url: '..' }])
 })
 
 test('each reason has a status, a meaning, a remedy, and a gRPC code if services refuse with it', async t => {

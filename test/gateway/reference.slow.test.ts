@@ -1,5 +1,8 @@
 /** The reference in a browser. */
 import { execFile } from 'node:child_process'
+import { once } from 'node:events'
+import { createServer, request } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { promisify } from 'node:util'
 import { accessibilityViolations, browserTest, openPage } from '../_helpers/browser.js'
 import { password, serviceForFile } from '../_helpers/service.js'
@@ -61,6 +64,47 @@ browserTest('a reader signs in and calls me in the page', async t => {
   await result.getByText(`"username": "${username}"`).waitFor()
   t.deepEqual(faults, [])
 })
+
+browserTest(
+  'below a path prefix of a proxy, every page has its style, script and links, and calls are sent there',
+  async t => {
+    const { username } = await service.signUp('ROLE_CLIENT')
+    const proxy = createServer(({ method, url = '', headers }, response) => {
+      if (!url.startsWith('/auth/')) return void response.writeHead(404).end()
+      const to = request(service.http + url.slice('/auth'.length), { method, headers }, answer => {
+        response.writeHead(answer.statusCode!, answer.headers)
+        answer.pipe(response)
+      })
+      response.req.pipe(to)
+    })
+    await once(proxy.listen(0, '127.0.0.1'), 'listening')
+    t.teardown(() => proxy.close())
+    const origin = `http://127.0.0.1:${(proxy.address() as AddressInfo).port}`
+    const { page, faults } = await openPage(t, [origin])
+    for (const path of ['/docs', ...pages]) {
+      await page.goto(`${origin}/auth${path}`)
+      t.not(await page.evaluate('getComputedStyle(document.body).maxWidth'), 'none', path)
+      const links: string[] = await page.locator('a').evaluateAll('all => all.map(each => each.href.split("#")[0])')
+      for (const link of new Set(links)) t.is((await fetch(link)).status, 200, `${link} in ${path}`)
+      if (path === '/') continue
+      await page.locator('#sign-in [name=username]').fill(username)
+      await page.locator('#sign-in [name=password]').fill(password)
+      await page.locator('#sign-in button').click()
+      await page
+        .locator('#sign-in output')
+        .getByText(/^(Signed in|Sessão iniciada)\.$/)
+        .waitFor()
+      await page.locator('#getMe summary').click()
+      const sent = page.waitForRequest(/users\/me/)
+      await page.locator('#getMe form button:not(.copy)').click()
+      const revision = /1\.0\.\d/.exec(path)?.[0] ?? '1.0.2'
+      t.is((await sent).url(), `${origin}/auth/${revision}/users/me`)
+      await page.locator('#getMe output').getByText(`"username": "${username}"`).waitFor()
+      t.true((await page.locator('#getMe .curl').innerText()).includes(`${origin}/auth/${revision}/users/me`))
+    }
+    t.deepEqual(faults, [])
+  },
+)
 
 browserTest('a reader can enter a token, and Enter doesn’t reload the page', async t => {
   const { username, token } = await service.signUp('ROLE_CLIENT')

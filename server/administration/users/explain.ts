@@ -150,7 +150,8 @@ function lockObstacles(failures: readonly Count[], address: string | undefined):
     if (!locked || scope === 'account, in a day') return []
     if (proof === 'one-time code') return inTheWay(['sign in to Administration'], codes, 'unlock user')
     if (proof === 'recovery request') {
-      const reason = 'Too many recovery e-mails were requested from this address.'
+      const of = scope === 'one address' ? ' for this user' : ''
+      const reason = `Too many recovery e-mails were requested${of} from this address.`
       return known ? [] : inTheWay(['recover by e-mail'], reason, 'unlock address', { ADDRESS: address, seconds })
     }
     if (proof === undefined) {
@@ -295,23 +296,32 @@ export async function readFailures(
     if (worst) account.push(toCount('one address', worst))
   }
   account.push(...codeCounts(await totpSecrets.failures(id)))
-  return [...account, ...known, ...(address === undefined ? [] : await countsOfAddress(registry, settings, address))]
+  return [
+    ...account,
+    ...known,
+    ...(address === undefined ? [] : await countsOfAddress(registry, settings, address, usernameKey)),
+  ]
 }
 
-/** The failures of an address, and the requests for recovery keys from there, on any account. */
+/** The failures of an address, and the requests for recovery keys from there, on any account and on this one. */
 function countsOfAddress(
   { buckets, counterKeys }: Models,
   settings: Pick<Settings, 'limitFactor'>,
   address: string,
+  usernameKey: string,
 ): Promise<Count[]> {
   const limits = limitsOf(settings.limitFactor)
-  const kinds = [['failures'], ['recoveryRequests', 'recovery request']] as const
-  const counts = kinds.map(async ([kind, proof]): Promise<Count> => {
+  const kinds = [
+    ['failures', 'address'],
+    ['recoveryRequests', 'address', 'recovery request'],
+    ['accountRecoveryRequests', 'one address', 'recovery request', usernameKey],
+  ] as const
+  const counts = kinds.map(async ([kind, scope, proof, account]): Promise<Count> => {
     const { capacity, perSecond } = limits[kind]
-    const level = await buckets.read(counterKeys.address(kind, address), limits[kind])
+    const level = await buckets.read(counterKeys.address(kind, address, account), limits[kind])
     const locked = level + 1 > capacity
     const seconds = Math.ceil((locked ? level + 1 - capacity : level) / perSecond)
-    return { scope: 'address', proof, count: Math.ceil(level), limit: Math.round(capacity), seconds, locked }
+    return { scope, proof, count: Math.ceil(level), limit: Math.round(capacity), seconds, locked }
   })
   return Promise.all(counts)
 }

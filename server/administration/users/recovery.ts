@@ -17,6 +17,7 @@ import type { Registration } from '../../registration/index.js'
 import { canonicalAddress } from '../../requests/client-address.js'
 import { refuse } from '../../requests/refusal.js'
 import { wrongFields } from '../../requests/wrong-fields.js'
+import { emailKey } from '../../rules/names.js'
 import { changeBy } from '../security-notices.js'
 import { type ChangeUser, checkOpen } from './state.js'
 
@@ -41,8 +42,14 @@ export function userSupportRpcs(
           const accounts = proofs.map(proof => counterKeys.account(proof, usernameKey))
           const counts = await attempts.clear([...accounts, counterKeys.activation(id), ...keys], t)
           const codes = !own && (await totpSecrets.unlock(id, t))
-          const kinds = ['failures', 'recoveryRequests']
-          const ofAddress = address ? kinds.map(kind => counterKeys.address(kind, address)) : []
+          const ofAddress = address
+            ? [
+                ...['failures', 'recoveryRequests'].map(kind => counterKeys.address(kind, address)),
+                ...[usernameKey, emailKey(row.email ?? '')].map(account =>
+                  counterKeys.address('accountRecoveryRequests', address, account),
+                ),
+              ]
+            : []
           const held = await quotas.held(row, await attempts.networksOf(id, t), t)
           for (const { subjects } of held) await emailQuotas.clear(subjects, t)
           const all = counts + Number(codes) + (await buckets.clear(ofAddress, t)) + held.length

@@ -2370,8 +2370,8 @@ export type FailureCount = Message<"auth.v1.FailureCount"> & {
   /**
    * Scope: `account` (from networks and devices that it doesn’t know; for one-time codes from all), `account, in a day`,
    * `known address` (the requested one), `known network` (new addresses of its /24 or /48), `other known` (the highest
-   * count of the other networks and devices that the account knows), `one address` (of a mailed key or code; the requested address,
-   * or else the one with the highest count), or `address` (of any account and any proof).
+   * count of the other networks and devices that the account knows), `one address` (of a mailed key or code: the requested address,
+   * or else the one with the highest count; of recovery requests for this user: the requested one), or `address` (of any account and any proof).
    *
    * @generated from field: string scope = 1;
    */

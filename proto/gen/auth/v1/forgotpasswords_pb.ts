@@ -388,7 +388,7 @@ export const ForgotPasswords: GenService<{
    * mails the usernames that the address belongs to, and no key, if it is proved: a code or a key that was mailed there came back.
    * The answer is the same whether or not an e-mail is sent; at most 1 a minute and 5 an hour are sent per user.
    * Refuses with INVALID_EMAIL when the text is not a valid e-mail address, and TOO_MANY_ATTEMPTS after 60 requests an
-   * hour from one client address.
+   * hour for one account, existing or not, from one client address, and after 600 at once, then 300 an hour, from there for all.
    *
    * HTTP: POST /forgotpasswords/sendkeybyemail
    * Errors: INVALID_EMAIL (INVALID_ARGUMENT), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
