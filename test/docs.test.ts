@@ -1,12 +1,14 @@
 /** The documents are up to date: settings and files that they name exist. */
 import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import test from 'ava'
 import { settingNames } from '../server/process/settings.js'
 import { organizationFields } from '../server/rules/organization.js'
 import { profile } from '../server/rules/profile.js'
+import { temporaryFolder } from './_helpers/temporary-folder.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const read = (name: string) => readFileSync(`${root}/${name}`, 'utf8')
@@ -42,6 +44,25 @@ for (const [promise, script, ...options] of [
     const { status, stdout, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8' })
     t.is(status, 0, stdout + stderr)
   })
+
+test('a command may take more optional arguments after the others; no argument or option may go or change', async t => {
+  const file = join(await temporaryFolder(t), 'names.json')
+  const check = async (...commands: string[]) => {
+    await writeFile(file, JSON.stringify({ commands }))
+    const { stderr } = spawnSync(process.execPath, [`${root}/deploy/build/names.mjs`, '--check', file], {
+      encoding: 'utf8',
+    })
+    return [...stderr.matchAll(/^Gone or changed: commands, (.*)$/gm)].map(([, name]) => name)
+  }
+  const same = ['organizations create [name] [options]', 'organizations create --name <text>']
+  t.deepEqual(await check(...same, 'organizations create [options]', 'users set-role [user] [options]'), [])
+  const changed = [
+    ...['organizations create [label] [options]', 'organizations create [name] [type] [options]'],
+    ...['organizations create <name> [options]', 'organizations create [name]', 'users set-role [role] [options]'],
+    ...['organizations create --title <title>', 'organizations create --name', 'organizations make [options]'],
+  ]
+  t.deepEqual(await check(...changed), changed)
+})
 
 test('every file of source and tests belongs to a promise in docs/promises.md, which names none that doesn’t exist', t => {
   const rows = [...read('docs/promises.md').matchAll(/^\| .*$/gm)].map(([row]) => row.split('|'))

@@ -42,9 +42,9 @@ refuses backups of newer versions. An incomplete or altered backup changes
 nothing.
 
 Afterwards the current AUTH_MASTER_KEY wraps the data keys. Earlier tokens and
-mailed keys are invalid, and services have no keys. Passwords, roles, suspensions
-and activation keys are as they were in the backup; users who deleted their
-accounts since are there again, except those of --erasures.`)
+mailed keys are invalid, and services have no keys. Passwords, roles,
+suspensions and activation keys are as they were in the backup; users who
+deleted their accounts since are there again, except those of --erasures.`)
     .examples(
       'restore registry.age',
       `restore registry.age --identity backup.key \\
@@ -79,11 +79,10 @@ accounts since are there again, except those of --erasures.`)
       else say('Users who deleted their accounts since the backup are there again: see --erasures.')
       say('Check the audit log with `auth-admin audit verify --local`, then start the service.')
       const services = done.rows.services ?? 0
-      const keys =
-        services > 0
-          ? `, and services (${services}) get 401 until each has a new key: \`auth-admin api CreateServiceKey '{"name": "NAME"}' --yes\``
-          : ''
-      say(`All users have to sign in again${keys}.`)
+      if (services === 0) return say('All users have to sign in again.')
+      say(
+        `All users have to sign in again, and services (${services}) get 401 until each has a new key: \`auth-admin services keys add NAME\`.`,
+      )
     })
 }
 

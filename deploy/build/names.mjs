@@ -1,7 +1,7 @@
 /**
  * The names on which scripts, dashboards and services of others depend, in test/releases/names.json: `npm run freeze` writes
- * them at a release. With `--check` it writes nothing: it names those that are gone or have changed since, and exits with 1.
- * More names are no change.
+ * them at a release. With `--check` it writes nothing: it names those that are gone or have changed since that file, or
+ * another that it is given, and exits with 1. More names are no change.
  */
 import { createHash } from 'node:crypto'
 import { readdir, readFile, writeFile } from 'node:fs/promises'
@@ -49,12 +49,16 @@ const names = {
   migrations: await Promise.all(migrations),
 }
 
+/** Whether a usage has only more optional arguments, after the others: no change for those who omit them. */
+function takesMore(usage, released) {
+  const [now, before] = [usage, released].map(each => each.match(/^(.*) \[options\]$/)?.[1])
+  return before !== undefined && now?.startsWith(before) && /^( \[[\w.-]+\])+$/.test(now.slice(before.length))
+}
+
 if (process.argv.includes('--check')) {
-  const released = JSON.parse(await read('test/releases/names.json'))
+  const released = JSON.parse(await readFile(process.argv[3] ?? url('test/releases/names.json'), 'utf8'))
   for (const [kind, of] of Object.entries(released)) {
-    // A command may take more: an optional argument is no change for those who omit it.
-    const without = names[kind].map(name => name.replace(/ \[(?!options\])[\w.-]+\]/g, ''))
-    for (const gone of of.filter(name => !names[kind].includes(name) && !without.includes(name))) {
+    for (const gone of of.filter(name => !names[kind].some(now => now === name || takesMore(now, name)))) {
       process.exitCode = 1
       console.error(`Gone or changed: ${kind}, ${gone}`)
     }

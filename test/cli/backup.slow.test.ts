@@ -446,7 +446,10 @@ test('a restore ends with what is lost: the keys of services, and that users who
       .split('\n')
   const plain = await lines(later, '--identity', identity)
   t.true(plain.includes('Users who deleted their accounts since the backup are there again: see --erasures.'))
-  t.regex(plain.at(-1)!, /^All users have to sign in again, and services \(1\) get 401 until .*CreateServiceKey/)
+  t.regex(
+    plain.at(-1)!,
+    /^All users have to sign in again, and services \(1\) get 401 until each has a new key: `auth-admin services keys add NAME`\.$/,
+  )
   const replace = ['--identity', identity, '--replace', '--yes']
   const erased = await lines(later, ...replace, '--erasures', left)
   t.true(erased.includes('1 of 1 erased users were in the backup, and are erased again.'))

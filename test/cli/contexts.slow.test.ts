@@ -80,7 +80,7 @@ test('login says when a password that a public session has set signs in, and how
   t.is((await login()).code, 0)
 })
 
-test('a login says which context is current now, and that no server records a reason', async t => {
+test('a login says which context is current now, and the server records the reason of a change', async t => {
   const { run, login, pipe } = await isolatedUser(t, { signedIn: 'one' })
   const second = ['login', url(), '--username', 'admin', '--password-file', '-', '--context', 'two']
   t.regex((await pipe(second, password)).stdout, /\nIt is now the current context \(was one\)\.\n$/)
@@ -96,9 +96,10 @@ test('a login says which context is current now, and that no server records a re
   t.is((await run('contexts', 'two', '--delete')).stdout, 'Context two is deleted. Commands work at one.\n')
   await login('--context', 'one')
   const { username } = await service.signUp('ROLE_CLIENT')
-  const { code, stderr } = await run('users', 'suspend', username, '--yes', '--reason', 'x')
-  t.is(code, 0)
-  t.regex(stderr, /--reason is recorded for changes on the database itself only/)
+  const { code, stderr } = await run('users', 'suspend', username, '--yes', '--reason', 'perdeu o celular')
+  t.is(code, 0, stderr)
+  const events = await documentsOf(service).run('audit', 'list', '--action', 'user.suspend', '--json')
+  t.regex(events.stdout, /perdeu o celular/)
   await assertRefusals(t, run, [
     [/`auth-admin login https:\/\/HOST:50052 --context new`/, 2, 'login', '--context', 'new', '--username', 'admin'],
   ])

@@ -491,17 +491,17 @@ test('a backup and a new passphrase are their owner’s only, and no link is fol
   const env = await installedRegistry(t)
   const path = await temporaryFolder(t)
   const [file, words] = [join(path, 'registry.age'), join(path, 'words')]
-  await symlink(join(path, 'elsewhere'), join(path, 'link'))
+  await symlink(join(path, 'elsewhere'), join(path, 'link.age'))
   for (const args of [
-    [file, '--passphrase-file', join(path, 'link')],
-    [join(path, 'link'), '--passphrase-file', words],
+    [file, '--passphrase-file', join(path, 'link.age')],
+    [join(path, 'link.age'), '--passphrase-file', words],
   ]) {
     const refused = await runCli(env, ['backup', ...args])
     t.is(refused.code, 1)
-    t.regex(refused.stderr, /link is a symbolic link/)
+    t.regex(refused.stderr, /link\.age is a symbolic link/)
   }
   const { code, stderr } = await spawnCli({ ...env, ...uncounted }, ['backup', file, '--passphrase-file', words])
   t.is(code, 0, stderr)
   for (const each of [file, words]) t.is((await stat(each)).mode & 0o777, 0o600)
-  t.deepEqual((await readdir(path)).sort(), ['link', 'registry.age', 'words'])
+  t.deepEqual((await readdir(path)).sort(), ['link.age', 'registry.age', 'words'])
 })

@@ -48,6 +48,9 @@ const plenty = `
     SELECT id, 'authsvc_', sha256(name::bytea), now(), now() FROM services;
   INSERT INTO audit_events SELECT 1000 + n, now(), 'user.edit', 'ok', 'porque', 'user', 1, 1, 'fields:city', '192.0.2.7', 'id',
       NULL, NULL, '', '' FROM generate_series(1, 150) n;
+  INSERT INTO totp_secrets (user_id, secret_sealed, day_failures, day_ends, locked_at) SELECT id, '', 50, now() + interval '1 day', now() FROM users WHERE id > 1;
+  INSERT INTO imports (kind, state, source_digest, dry_run, all_or_nothing, change_accounts, keep_ids, actor, actor_id)
+    SELECT 'users', 'finished', 'd', false, false, '{}', false, 'user', 1 FROM generate_series(1, 150) n;
   UPDATE audit_head SET id = 1150;`
 
 let env: Record<string, string>
@@ -211,5 +214,5 @@ test('at a terminal, no word is broken, and values for copying are not wrapped',
   t.regex(await show('audit', 'list', '--limit', '1'), / Ana Maria da Silva Souza de Oliveira #1 /)
   const why = await show('users', 'why', '1')
   t.regex(why, / auth-admin users edit 1 --email ADDRESS --reason REASON$/m)
-  t.regex(why, /^Nothing keeps user 1 \(Ana [^\n]+\) from signing in with the password\.\n\nPREVENTS /)
+  t.regex(why, /^PREVENTS /)
 })

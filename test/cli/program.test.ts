@@ -42,7 +42,7 @@ test('help states the required sign-in of each command for which not every sessi
   t.deepEqual([...needs.always].sort(), [
     ...['keys retire', 'keys rotate', 'organizations delete', 'organizations import'],
     ...['services create', 'services delete', 'services edit', 'services keys add', 'services keys delete'],
-    ...['totp enroll', 'totp remove', 'users erase', 'users import'],
+    ...['totp enroll', 'totp remove', 'users erase', 'users grant', 'users import', 'users revoke'],
   ])
   t.deepEqual([...needs['for administrators']].sort(), [
     ...['users activate', 'users clear-answers', 'users create', 'users delete', 'users edit', 'users restore'],

@@ -96,7 +96,7 @@ test('`organizations edit` offers the current values, and Backspace clears one',
   await service.organization({ name: 'Editada', email: 'velho@example.org' })
   await fill(t, 'organizations edit Editada', {
     ...{ Editada: '', 'velho@example.org': '\x7f', Postal: 'Rua B' },
-    ...skip('INEP', 'Login', 'Telephone', 'responsible', 'E school', 'website'),
+    ...skip('INEP', 'Login', 'Telephone', 'responsible', 'E school', 'website', 'issue keys'),
   })
   const { name, address, email } = await json('organizations', 'show', 'Editada')
   t.deepEqual({ name, address, email }, { name: 'Editada', address: 'Rua B', email: undefined })
@@ -267,6 +267,6 @@ test('a command with --json asks nothing, even at a terminal', async t => {
   t.is(await ended, 2)
   // The last output of a terminal can arrive after the exit.
   const document = await waitFor(() => screen().includes('\n}') && screen().slice(screen().indexOf('{')), screen)
-  t.regex(screen(), /^error: [^\n]*--name[^\n]*\n\{/)
+  t.regex(screen(), /^error: [^\n]*pass its name[^\n]*\n\{/)
   t.like(JSON.parse(document), { error: { exitCode: 2 } })
 })

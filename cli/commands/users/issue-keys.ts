@@ -28,18 +28,14 @@ export function addIssueKeys(users: Command): void {
     .signIn('issueKeys')
     .description('Issue a key to each of several users, with which it signs in once and sets a password of its own.')
     .argument('[file]', 'CSV with a column username or id')
-    .addOption(
-      new Option('--organization <organization>', 'the active ROLE_CLIENT users of this organization').argParser(
-        readText,
-      ),
-    )
+    .option('--organization <organization>', 'the active ROLE_CLIENT users of this organization', readText)
     .option('--hours <number>', 'hours for which a key is valid (default: 24)', readNumber(1))
     .option('--output <file>', 'file to write, which only you can read: .csv, or .html to print and cut')
     .addOption(new Option('--format <format>', 'instead of what the name of the file says').choices(['csv', 'html']))
     .json()
-    .remarks(
-      'Users whose key can’t be issued are listed, and the exit code is 6. Delete the file once the keys are handed over.',
-    )
+    .remarks(`
+Users whose key can’t be issued are listed, and the exit code is 6. Delete the
+file once the keys are handed over.`)
     .examples(
       "users issue-keys --organization 'Escola Azul' --output keys.html",
       'users issue-keys class.csv --hours 48',

@@ -107,23 +107,24 @@ onSubmit('sign-up', ({ username = '', nickname = '', password = '', email, terms
 
 onSubmit('activate', ({ activationkey = '' }) => session.activate(activationkey))
 
+const keyField = element<HTMLFormElement>('new-password').elements.namedItem('key') as HTMLInputElement
 let recovering = ''
 onSubmit('recover', async ({ username = '', email = '' }) => {
   const body = new URLSearchParams({ username, email })
   const response = await session.fetch(`${registry}/forgotpasswords/sendkeybyemail`, { method: 'POST', body })
   if (!response.ok) return alertIn(element('recover'), texts.TOO_MANY_ATTEMPTS!)
   recovering = username
+  keyField.disabled = false
   show('new-password')
 })
 
 onSubmit('new-password', async ({ key = '', newPassword = '' }) => {
   // A key is good once, so that a refused password doesn't need another one.
   if (key) await session.signInByKey({ username: recovering, key })
-  const field = element<HTMLFormElement>('new-password').elements.namedItem('key') as HTMLInputElement
-  field.value = ''
-  field.disabled = true
+  keyField.value = ''
+  keyField.disabled = true
   await session.setPassword(newPassword)
-  field.disabled = false
+  keyField.disabled = false
 })
 
 onSubmit('account', async () => {
