@@ -150,8 +150,10 @@ function lockObstacles(failures: readonly Count[], address: string | undefined):
     if (!locked || scope === 'account, in a day') return []
     if (proof === 'one-time code') return inTheWay(['sign in to Administration'], codes, 'unlock user')
     if (proof === 'recovery request') {
-      const of = scope === 'one address' ? ' for this user' : ''
-      const reason = `Too many recovery e-mails were requested${of} from this address.`
+      const reason =
+        scope === 'one address'
+          ? 'Too many recovery e-mails were requested for this user from this address.'
+          : 'Too many recovery e-mails were requested from this address.'
       return known ? [] : inTheWay(['recover by e-mail'], reason, 'unlock address', { ADDRESS: address, seconds })
     }
     if (proof === undefined) {
