@@ -1,5 +1,6 @@
 // What a recent sign-in opens, and a session that began longer ago doesn't.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
+import type { User } from '../models/user.js'
 import type { AdministrationPolicy } from '../policy/policy.js'
 import { refuse } from '../requests/refusal.js'
 import type { Session } from './tokens.js'
@@ -8,11 +9,12 @@ import type { Session } from './tokens.js'
 const recent = 15 * 60
 
 /**
- * Whether a session proves more than a token now: a mailed key began it at most 15 minutes ago. A password that it sets proves
- * as much as one of sign-up.
+ * Whether a session proves more than a token now: a mailed key began it at most 15 minutes ago, and so the address of its user is
+ * proved. A password that it sets proves as much as one of sign-up. An issued key begins such sessions for other users, too: who
+ * issued it could use it, and sets no other address by it.
  */
-export function isFreshByKey(session: Session, now: number): boolean {
-  return session.method === 'otp' && isRecent(session, now)
+export function isFreshByKey(session: Session, { emailProved }: Pick<User, 'emailProved'>, now: number): boolean {
+  return session.method === 'otp' && emailProved && isRecent(session, now)
 }
 
 /** Whether a session began at most 15 minutes ago. */

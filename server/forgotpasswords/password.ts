@@ -38,7 +38,7 @@ export function passwordUpdateByUsername(
       const waiter = waiterOf(call, target.usernameKey)
       const [hash] = await passwords.hash([{ context: 'password', text: newPassword }], waiter)
       await transact(async ({ t, record, target }) => {
-        const by = { byToken: !isFreshByKey(caller.session, now()), session: caller.session.id }
+        const by = { byToken: !isFreshByKey(caller.session, caller.user, now()), session: caller.session.id }
         await users.changePassword(target, hash!, by, t)
         await notifyOwner('password-changed', target, call, t)
         await record({ action: 'user.change-password', subject_id: target.id })

@@ -10,6 +10,7 @@ import {
 } from '../../_helpers/administration.js'
 import { ask } from '../../_helpers/database.js'
 import { mailboxForFile } from '../../_helpers/mailbox.js'
+import { refused } from '../../_helpers/problem.js'
 import { enterByKey, saveAnswer, sendKey, updatePassword } from '../../_helpers/recovery.js'
 import { openSchool } from '../../_helpers/school.js'
 import { password, serviceForFile, serviceWithClock } from '../../_helpers/service.js'
@@ -49,6 +50,10 @@ test('an issued key signs in once, to a session that sets a password; until then
   t.is(await statusOf(updatePassword(service, text, 'cavalo novo do brejo')), 200)
   t.is(await logsIn(username, 'cavalo novo do brejo'), 200)
   t.is(await logsIn(username), 404)
+  // Who issued the key could have used it: no other address for a day.
+  const body = { email: `other${Date.now()}@example.org`, password: 'cavalo novo do brejo' }
+  const again = await service.login(username, body.password)
+  refused(t, await service.request('POST', '/users/setemail', { token: again, body }), 409, 'WRONG_STATE')
 })
 
 test('an issued key and a mailed key of a user replace each other never, an issued key an earlier one', async t => {
