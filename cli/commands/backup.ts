@@ -60,7 +60,7 @@ deletes them only after the new backup is complete.`)
       const { keep } = options
       if (keep !== undefined && !inFolder) misuse('--keep needs an existing folder instead of a file.')
       const file = inFolder ? join(target, timedName()) : target
-      // Without an ending, it would be a file in place of a folder that isn’t there, for example not mounted.
+      // Without an ending, it would be a file where a folder is missing, for example not mounted.
       if (!existsSync(target) && (extname(target) === '' || target.endsWith('/')))
         fail(`There is no folder ${target}: create it, or name a file with an ending, such as registry.age.`)
       if (existsSync(file)) fail(`${file} exists already: choose another file.`)

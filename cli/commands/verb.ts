@@ -23,7 +23,7 @@ export interface Verb {
   readonly on?: NounName
   /** Adds its own options and arguments. */
   readonly more?: (command: Command) => unknown
-  /** The fields of its request besides the record. */
+  /** The fields of its request other than the record. */
   readonly request?: (options: Options, api: Api, ...words: never[]) => object | Promise<object>
   /** What a terminal asks before; elsewhere --yes is required. */
   readonly asks?: string
@@ -32,7 +32,7 @@ export interface Verb {
   /** What became of the record, and what is said if it was so already. */
   readonly says: string | ((answer: Answer) => string)
   readonly already?: string
-  /** What `--json` prints besides the record, or instead of it. */
+  /** What `--json` prints with the record, or instead of it. */
   readonly output?: (answer: Answer) => object
   readonly document?: (answer: Answer) => object
   /** Does without a record what the options say, if they do. Whether they did. */

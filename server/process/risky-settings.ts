@@ -1,6 +1,6 @@
 import { isLoopback, type Settings } from './settings.js'
 
-/** Why e-mails with these settings reach nobody, and what to do; undefined if they may. */
+/** Why e-mails with these settings reach no one, and what to do; undefined if they may. */
 export function mailProblem({
   smtpUrl,
   mailFrom,

@@ -32,7 +32,7 @@ function alertIn(form: HTMLFormElement, text: string): void {
   form.querySelector('[role=alert]')!.textContent = text
 }
 
-/** Shows the account, or the form that activates it; to nobody, the form that the address names, with why a session ended. */
+/** Shows the account, or the form that activates it; without a user, the form that the address names, with why a session ended. */
 async function welcome(user: User | undefined, cause?: SessionError): Promise<void> {
   if (user?.active === false) return show('activate')
   if (!user) {

@@ -1,7 +1,7 @@
 import { backOff } from '../clock.js'
 import { SessionError } from './errors.js'
 
-/** The parts of a call, and the ms until it is given up. A body is sent as JSON; a form needs no preflight of a browser (CORS). */
+/** The parts of a call, and its time limit in ms. A body is sent as JSON; a form needs no preflight of a browser (CORS). */
 interface Parts {
   readonly body?: Record<string, unknown> | undefined
   readonly form?: Record<string, string>

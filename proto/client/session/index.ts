@@ -19,13 +19,13 @@ export interface SessionOptions {
   readonly origins?: readonly string[]
   /** Sends requests; by default the global `fetch`. */
   readonly fetch?: typeof fetch
-  /** Called when the store was first read, and whenever `user` has changed. `cause` is why nobody is signed in. */
+  /** Called when the store was first read, and whenever `user` has changed. `cause` is why no user is signed in. */
   readonly onChange?: (user: User | undefined, cause: SessionError | undefined) => void
 }
 
 /** A session. Its functions need no `this`. They reject with a `SessionError`, or with the error of a store that fails. */
 export interface Session {
-  /** The user who is signed in, as the store was last read; undefined if nobody is. */
+  /** The user who is signed in, as the store was last read; undefined if no user is. */
   readonly user: User | undefined
   /** Signs up a new user, with the fields of the form that `/docs` of the registry describes, and signs it in. */
   signUp(form: { username: string; nickname: string; password: string; [field: string]: unknown }): Promise<User>
@@ -200,7 +200,7 @@ export function createSession({ store = memoryStore(), origins = [], onChange, .
       proof = undefined
       const former = await inTurn(() => put(undefined))
       const form = { client_id: 'registry', token: former?.refresh ?? '' }
-      // If it fails, nobody has the token any more.
+      // If it fails, no one can use the token any more.
       if (!everywhere && form.token) await insist('POST /oauth/revoke', { form }).catch(() => undefined)
     },
     async fetch(input, init) {

@@ -47,7 +47,7 @@ export function createQueue(name: string): <T>(work: () => Promise<T>) => Promis
   }
 }
 
-/** Creates the place of one session in a store. `onRead` is called with what is new in it, whoever wrote it. */
+/** Creates the place of one session in a store. `onRead` is called with what is new in it, from this tab or another. */
 export function createKeeper(store: Store, name: string, onRead: (kept: Kept | undefined) => void) {
   let text: string | null | undefined
   let kept: Kept | undefined

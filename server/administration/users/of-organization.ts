@@ -2,12 +2,11 @@
 
 import type { Message } from '@bufbuild/protobuf'
 import { Administration } from '../../../proto/gen/auth/v1/administration_pb.js'
-import { Reason } from '../../../proto/gen/auth/v1/reason_pb.js'
 import type { AdministrationContext, AdministrationRpcs } from '../../calls/context.js'
 import type { References } from '../../calls/steps.js'
 import type { Models } from '../../models/index.js'
 import type { OpenPage } from '../../requests/paging.js'
-import { refuse } from '../../requests/refusal.js'
+import { refuseUnconfirmed } from '../confirmation.js'
 
 /** Most users that a call changes, in one transaction. */
 const mostAtOnce = 100
@@ -28,13 +27,7 @@ export function ofOrganizationRpcs({ users, administeredUsers }: Models, referen
       if (page.after === undefined) {
         const count = await members.count()
         if (request.validateOnly) return { users: count }
-        if (request.confirm !== count) {
-          const text = `To confirm, give the number of users: ${count}`
-          refuse(Reason.CONFIRMATION_NEEDED, {
-            text,
-            fields: [{ field: 'confirm', reason: 'MISMATCH', message: `Type ${count} to confirm.` }],
-          })
-        }
+        if (request.confirm !== count) refuseUnconfirmed(count, `To confirm, give the number of users: ${count}`)
       }
       const ids = await transact(async ({ t, record }) => {
         const ids = await members.lock(page.after ?? 0, mostAtOnce, t)

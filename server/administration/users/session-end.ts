@@ -1,4 +1,4 @@
-// What last ended the sessions of a user, as administrators are told.
+// What last ended the sessions of a user, as administrators see it.
 
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import type { Models } from '../../models/index.js'
