@@ -389,6 +389,8 @@ test('for a day after a public session has set an administrator’s password, it
   await clock.pass(2)
   t.is(await reasonOf(signIn(next)), 'none')
 
+  const email = { form: { email: 'admin@example.org' }, updateMask: { paths: ['email'] } }
+  await local.updateUser({ user: 'admin', ...email })
   const byKey = async (seconds: number, secret: string) => {
     await registry.mailedKeys.replace(id, 'recovery', 'ABCD2345')
     const query = { username: 'admin', key: 'ABCD2345' }

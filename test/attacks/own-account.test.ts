@@ -138,7 +138,7 @@ for (const [action, act] of Object.entries(guarded)) {
       ],
     }
     for (const [way, [change, isOld]] of Object.entries(ways)) {
-      const { token, username } = await on.signUp('ROLE_CLIENT')
+      const { token, username } = await on.signUp('ROLE_CLIENT', { email: newEmail() })
       await change(token, username)
       const session = await on.login(username, newPassword)
       const answer = await act(session, newPassword, on)
