@@ -220,10 +220,16 @@ export class Connection extends Duplex {
   }
 
   override _writev(chunks: { chunk: Buffer | string; encoding: BufferEncoding }[], callback: Callback): void {
+    // node:http ends a response with an empty chunk. Without it, most responses are one chunk, which is faster to send.
+    const filled = chunks.filter(({ chunk }) => chunk.length > 0)
+    const last = filled.pop()
+    if (!last) {
+      callback()
+      return
+    }
     this.socket.cork()
-    const last = chunks.length - 1
-    for (const [index, { chunk, encoding }] of chunks.entries())
-      this._write(chunk, encoding, index === last ? callback : () => {})
+    for (const { chunk, encoding } of filled) this._write(chunk, encoding, () => {})
+    this._write(last.chunk, last.encoding, callback)
     this.socket.uncork()
   }
 
