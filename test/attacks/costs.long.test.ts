@@ -129,7 +129,9 @@ test('no request costs the main thread more than twice what it is charged', asyn
     const content = shape?.make(isQuery ? largestQuery : largestBody)
     const zipped = gzip ? gzipSync(content!) : content
     const body = isQuery ? undefined : type?.includes('web') ? framed(zipped!, gzip) : zipped
-    const url = isQuery ? encodeURI(`${path}?${content}`).replaceAll('%25', '%') : path
+    // Encoded, some shapes would be too long for node:http, which refuses them uncharged.
+    const encoded = encodeURI(`${path}?${content}`).replaceAll('%25', '%').slice(0, largestQuery)
+    const url = isQuery ? encoded.replace(/%.?$/, '') : path
     const one = () => (type === undefined ? call(path, body!) : send(method, url, type, body, gzip))
     const outcome = await one()
     const isSmall = (content?.length ?? 0) < 100
