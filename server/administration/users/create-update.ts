@@ -39,7 +39,7 @@ interface Update {
 
 /** The RPCs that take the form of a user. */
 export function userCreateUpdateRpcs(
-  { users, dataKeys }: Models,
+  { users, administeredUsers, formerUsernames, dataKeys }: Models,
   { passwords }: Hashing,
   { registrar, rules }: Registration,
   references: References,
@@ -47,13 +47,28 @@ export function userCreateUpdateRpcs(
   change: ChangeUser,
   settings: Pick<Settings, 'mailLocale'>,
 ) {
+  /** Returns taken names as wrong fields, with the holder of the username: callers of Administration may look it up. */
+  async function takenBy(names: FormTexts, userId?: number): Promise<FieldViolation[]> {
+    const key = usernameKey(names.username ?? '')
+    const wrong = await takenNames(users, names, userId)
+    return Promise.all(
+      wrong.map(async each => {
+        if (each.field !== 'username' || each.reason !== 'TAKEN') return each
+        const holder = (await administeredUsers.find({ usernameKey: key })) ?? (await formerUsernames.holder(key))
+        if (!holder) return each
+        const has = usernameKey(holder.username) === key ? 'has this one' : 'had this one in the last 30 days'
+        return { ...each, message: `Choose another username: user ${holder.id} ${has}.` }
+      }),
+    )
+  }
+
   async function checkNew(form: Partial<UserForm>): Promise<CompleteTexts> {
     const { password, role = '', nickname = form.username } = form
     const fields = [...accountFields, ...(password === undefined ? [] : ['password' as const]), 'roles' as const]
     const { wrong, texts } = checkForm({ ...form, nickname, roles: role === '' ? [] : [role] }, fields, rules)
     if (wrong.length > 0) {
       // Report taken names with all other wrong fields; otherwise they show when the user is added.
-      const taken = await takenNames(users, texts)
+      const taken = await takenBy(texts)
       refuseForm([...wrong, ...taken.filter(({ field }) => wrong.every(other => other.field !== field))])
     }
     return texts as CompleteTexts
@@ -100,7 +115,7 @@ export function userCreateUpdateRpcs(
         const added = await references.user.lock(id, t)
         await record({ action: 'user.add', subject_id: id, object: `role:${role}` }, added)
         return { user: toAdministeredUser(added, dataKeys, { keys: true }) }
-      }).catch(error => refuseTaken(error, () => takenNames(users, complete)))
+      }).catch(error => refuseTaken(error, () => takenBy(complete)))
     },
 
     /** Changes the username, profile or e-mail address of a user. */
@@ -134,7 +149,7 @@ export function userCreateUpdateRpcs(
           return names === 'email'
             ? { action: 'user.set-email', object: `email:${texts.email ? 'set' : 'removed'}` }
             : { action: 'user.edit', object: `fields:${names}` }
-        }).catch(error => refuseTaken(error, () => takenNames(users, texts, target.id)))
+        }).catch(error => refuseTaken(error, () => takenBy(texts, target.id)))
       },
     } satisfies Checked<'updateUser', Update>,
   } satisfies Partial<AdministrationRpcs>

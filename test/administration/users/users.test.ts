@@ -19,6 +19,7 @@ import {
   password,
   serviceForFile,
   serviceWithClock,
+  signUpForm,
   startTestService,
   type TestService,
 } from '../../_helpers/service.js'
@@ -418,6 +419,25 @@ test('when an administrator changes a username, the user is notified, tokens sta
   t.deepEqual(await wrongFieldsOf(rename(other.username, username)), ['form.username'])
   t.false((await rename(name, name)).changed)
   t.true((await rename(name, username)).changed)
+})
+
+test('administrators get the id of the user who has a taken username, or had it; sign-up doesn’t show it', async t => {
+  const holder = await service.signUp('ROLE_CLIENT')
+  const [id, former, name] = [idOf(holder.token), holder.username, `rita ${randomUUID()}`]
+  await rename(former, name)
+  const { username: other } = await service.signUp('ROLE_CLIENT')
+  for (const [taken, message] of [
+    [name.toUpperCase(), `Choose another username: user ${id} has this one.`],
+    [former, `Choose another username: user ${id} had this one in the last 30 days.`],
+  ] as const) {
+    const says = { message: new RegExp(`form.username: ${message}`) }
+    await t.throwsAsync(rename(other, taken), says)
+    await t.throwsAsync(admin.createUser({ form: form({ username: taken }) }), says)
+    await t.throwsAsync(admin.createUser({ form: form({ username: taken, city: '' }) }), says)
+    const signUp = await service.request('POST', '/users/signup', { body: signUpForm({ username: taken }) })
+    t.is(signUp.status, 422)
+    t.like(signUp.json.errors, [{ field: 'username', message: 'Choose another username: this one is taken.' }])
+  }
 })
 
 test('notices of a username and of an e-mail address that change together go to the former address', async t => {

@@ -7099,7 +7099,7 @@ export const Administration: GenService<{
   },
   /**
    * Registers a user under the rules of sign-up, except for password and terms: without a password, the user can’t sign in
-   * until a recovery key or SetPassword sets one. Refuses with INVALID_SIGN_UP.
+   * until a recovery key or SetPassword sets one. Refuses with INVALID_SIGN_UP, and names the user who has a taken username.
    *
    * Errors: INVALID_SIGN_UP (INVALID_ARGUMENT), INVALID_ARGUMENT (INVALID_ARGUMENT), RECORD_NOT_FOUND (NOT_FOUND),
    * CONFIRMATION_NEEDED (INVALID_ARGUMENT), JUSTIFICATION_NEEDED (INVALID_ARGUMENT), WRONG_STATE (FAILED_PRECONDITION),
@@ -7115,7 +7115,7 @@ export const Administration: GenService<{
   /**
    * Changes the username, profile or e-mail address of a user under the rules of sign-up. The user is notified of a new
    * username; the former one stays reserved for the user for 30 days, and tokens stay valid. A new address voids mailed and
-   * queued recovery keys and codes; the former address is notified.
+   * queued recovery keys and codes; the former address is notified. A refusal names the user who has a taken username.
    *
    * Errors: INVALID_SIGN_UP (INVALID_ARGUMENT), STALE_ETAG (ABORTED), WRONG_STATE (FAILED_PRECONDITION), JUSTIFICATION_NEEDED
    * (INVALID_ARGUMENT), ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED), INVALID_ARGUMENT
