@@ -74,7 +74,7 @@ without a terminal the command is refused (5) unless you pass --yes.`)
   organizations
     .command('list')
     .pages()
-    .description('List organizations by id. Only --json has every field.')
+    .description('List organizations by id, with the number of their members. Only --json has every field.')
     .addOption(new Option('--active', 'only those with enabled keys').conflicts('inactive'))
     .option('--inactive', 'only those with disabled keys')
     .option('--type <type>', 'only this kind', readText)
@@ -83,7 +83,9 @@ without a terminal the command is refused (5) unless you pass --yes.`)
     .administers(async (api, options: ListOptions & ListFilter) => {
       const { active, inactive, type, text } = options
       const filter = { ...((active || inactive) && { active: !inactive }), type, text }
-      await printPages(organizationList, options, page => api.listOrganizations({ ...filter, ...page }))
+      await printPages(organizationList, options, page =>
+        api.listOrganizations({ ...filter, ...page, countMembers: true }),
+      )
     })
 
   withName(organizations.command('show'))
@@ -183,10 +185,10 @@ function readType(value: string): string {
 const organizationList: List<Organization, 'organizations'> = {
   name: 'organizations',
   toOutput: organizationOutput,
-  head: { titles: ['id', 'name', 'inep', 'type', 'active', 'phone', 'email'], whole: ['inep', 'phone'] },
-  toCells({ record }) {
+  head: { titles: ['id', 'name', 'inep', 'type', 'active', 'members', 'phone', 'email'], whole: ['inep', 'phone'] },
+  toCells({ record, members }) {
     const { id, name, inepCode, type, active, phone, email } = record!
-    return [id, name, inepCode, type, active === 'true', phone, email]
+    return [id, name, inepCode, type, active === 'true', members, phone, email]
   },
   empty: 'No organizations match.',
 }

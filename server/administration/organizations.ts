@@ -74,7 +74,12 @@ export function organizationRpcs(
         text,
       })
       const { shown, ...next } = page.cut(rows, ({ id }) => id)
-      return { organizations: shown.map(toOrganization), ...next }
+      const found = shown.map(toOrganization)
+      if (request.countMembers) {
+        const members = await users.membersOfEach(shown.map(({ id }) => id))
+        for (const each of found) each.members = members.get(each.record!.id!) ?? 0
+      }
+      return { organizations: found, ...next }
     },
 
     async getOrganization({ omitKeys }, { administrator, transact, target }) {

@@ -167,6 +167,21 @@ test('a list returns each row once, in pages of 50 by default and at most 1,000,
   t.deepEqual(await wrongFieldsOf(api.listOrganizations({ pageSize: -1 })), ['page_size'])
 })
 
+test('a list counts the members of each organization, with deleted ones, where it is asked to', async t => {
+  const type = 'counted'
+  const form = (username: string) => ({ username, role: 'ROLE_CLIENT', state: 'SP', city: 'Bauru' })
+  for (const count of [1, 3, 0]) {
+    const { id } = (await api.createOrganization({ form: { name: `Escola ${count}`, type } })).organization!.record!
+    const users = Array.from({ length: count }, () => randomUUID())
+    for (const user of users) await api.createUser({ form: form(user), active: true, organization: `#${id}` })
+    if (count > 1) await api.deleteUser({ user: users[0]! })
+  }
+  const countsOf = async (request: object) =>
+    (await api.listOrganizations({ type, ...request })).organizations.map(({ members }) => members)
+  t.deepEqual(await countsOf({ countMembers: true }), [1, 3, 0])
+  t.deepEqual(await countsOf({}), [undefined, undefined, undefined])
+})
+
 test('a page token is refused if it is altered or used with another filter or RPC', async t => {
   await service.organization({ name: 'Uma' })
   await service.organization({ name: 'Outra' })

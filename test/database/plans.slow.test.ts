@@ -129,6 +129,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     ['users_pkey', 'users_username_key_key', 'organizations_pkey', 'provider_keys_user_id_key'],
     m => m.users.findMany([8, 9], ['u7']),
   ],
+  'members of organizations': [['users_organization_id'], m => m.users.membersOfEach([8, 9])],
   'who has a key of a service': [['service_keys_digest_key', 'services_pkey'], m => m.services.holder(key)],
   'a use of a key of a service': [['service_keys_pkey'], m => m.services.touch(9)],
   'keys of services': [['service_keys_service'], m => m.services.keys([8, 9])],
