@@ -39,7 +39,7 @@ test('create, show and list print the contract’s fields of an organization, wi
   // A list shows no keys.
   t.deepEqual({ ...listed, members, activationkey }, added)
   t.is(listed.activationkey, undefined)
-  t.regex((await organizations('list', '--all')).stdout, new RegExp(`^${id} +Escola Ímpar +12345678 +E +yes `, 'm'))
+  t.regex((await organizations('list', '--all')).stdout, new RegExp(`^${id} +Escola Ímpar +12345678 +E +yes +0 `, 'm'))
   t.regex((await organizations('show', String(id))).stdout, /^active +yes$/m)
 
   const bare = await organizationJson('create', '--name', 'Nua')

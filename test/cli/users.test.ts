@@ -1,9 +1,11 @@
 /** `auth-admin users`: the effect of each verb on the user, as the service shows it. */
-import { writeFile } from 'node:fs/promises'
+import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test from 'ava'
 import { assertRefusals, documentsOf, runCli } from '../_helpers/cli.js'
+import { hold } from '../_helpers/database.js'
 import { definedNames, profileNames, profileValues } from '../_helpers/fields.js'
+import { enterByKey } from '../_helpers/recovery.js'
 import { password, serviceForFile } from '../_helpers/service.js'
 import { temporaryFolder } from '../_helpers/temporary-folder.js'
 import { idOf } from '../_helpers/tokens.js'
@@ -240,7 +242,7 @@ test('create registers active or inactive users with the given fields, and repor
     [/username/, 2, 'create', ...required, 'ROLE_CLIENT'],
     [/--role/, 2, ...create, 'x'],
     [/--state: .*--city: /, 2, ...create, 'x', '--role', 'ROLE_CLIENT'],
-    [/--username: .*taken/, 2, ...create, 'CRIADA', ...required, 'ROLE_CLIENT'],
+    [/--username: .*: user \d+ has this one/, 2, ...create, 'CRIADA', ...required, 'ROLE_CLIENT'],
     [/--confirm/, 2, ...chief],
     [/--reason/, 2, ...chief, '--confirm', 'chefa'],
     [/unknown option '--password'/, 2, ...create, 'x', ...required, 'ROLE_CLIENT', '--password', 'girafa azul 9'],
@@ -267,6 +269,64 @@ test('a telephone number is one word in any spelling, and a former username says
         ...(verb === 'suspend' ? ['--yes'] : []),
       ],
     ])
+})
+
+test('issue-keys gives each user of a file a key, as a table, as CSV or as a page to cut, and says who gets none and why', async t => {
+  const folder = await temporaryFolder(t)
+  const form = ['--role', 'ROLE_CLIENT', '--state', 'SP', '--city', 'Bauru']
+  const { id } = await json('create', 'turma.rui', '--nickname', 'Rui <3', ...form)
+  await json('create', 'turma.bia', '--nickname', '=Bia', ...form)
+  const [list, csv, html] = ['turma.csv', 'chaves.csv', 'chaves.html'].map(name => join(folder, name))
+  await writeFile(list!, `id;username\n${id};\n;TURMA.BIA\n;admin\n;ninguém\n;turma.rui\n`)
+  const issue = (...args: string[]) => users('issue-keys', list!, ...args, '--reason', 'teste')
+  const why = `warning: No key for ninguém: There is no user ninguém. .*
+warning: No key for turma.rui: The list names this user twice.
+warning: No key for admin: admin gets no key that others know: it administers the registry.
+`
+  const entersBy = async (username: string, key = '') => (await enterByKey(service, username, key)).status
+
+  const table = await issue()
+  t.is(table.code, 6)
+  t.regex(table.stderr, new RegExp(`^${why}$`))
+  const rows = table.stdout.split('\n')
+  t.regex(
+    table.stdout,
+    /^NICKNAME +USERNAME +KEY\nRui <3 +turma.rui +\w{8}\n=Bia +turma.bia +\w{8}\nKeys that are issued: 2\. /,
+  )
+  t.is(await entersBy('turma.rui', /\w{8}$/.exec(rows[1]!)?.[0]), 200)
+
+  t.is((await issue('--output', csv!)).code, 6)
+  const [head, rui, bia] = (await readFile(csv!, 'utf8')).split('\r\n')
+  t.deepEqual([head, bia?.slice(0, 21)], ['\ufeff"nickname","username","key"', `"'=Bia","turma.bia","`])
+  t.is(await entersBy('turma.rui', /"(\w{8})"$/.exec(rui!)?.[1]), 200)
+
+  t.is((await issue('--output', html!)).code, 6)
+  const page = await readFile(html!, 'utf8')
+  t.deepEqual([page.match(/<section>/g)?.length, page.includes('Rui &#60;3')], [2, true])
+  t.is(await entersBy('turma.bia', /<b>turma.bia<\/b><\/p><p>Key: <code>(\w{8})</.exec(page)?.[1]), 200)
+
+  // The file is opened, and the list read, before a key is issued.
+  const { key } = await json('issue-key', 'turma.bia', '--reason', 'teste')
+  await writeFile(join(folder, 'outra.csv'), 'nome\nturma.bia\n')
+  await assertRefusals(t, users, [
+    [/ENOENT/, 1, 'issue-keys', list!, '--output', join(folder, 'nenhuma', 'x.csv'), '--reason', 'teste'],
+    [/no column username or id/, 2, 'issue-keys', join(folder, 'outra.csv'), '--reason', 'teste'],
+  ])
+  t.is(await entersBy('turma.bia', key), 200)
+})
+
+test('issue-keys prints the keys that are issued before a call of it fails', async t => {
+  const list = join(await temporaryFolder(t), 'turma.csv')
+  const form = ['--role', 'ROLE_CLIENT', '--state', 'SP', '--city', 'Bauru']
+  await json('create', 'primeira', ...form)
+  const { id } = await json('create', 'ocupada', ...form)
+  const unknown = Array.from({ length: 99 }, (_, n) => `desconhecida ${n}`)
+  await writeFile(list, ['username', 'primeira', ...unknown, 'ocupada'].join('\n'))
+  const holder = await hold(t, service.env.DATABASE_URL!)
+  await holder.query(`BEGIN; UPDATE users SET city = 'x' WHERE id = ${id}`)
+  const { code, stdout } = await users('issue-keys', list, '--reason', 'teste')
+  t.is(code, 7)
+  t.regex(stdout, /^primeira +primeira +\w{8}$/m)
 })
 
 test('edit changes the given fields, clears empty ones, and keeps all others', async t => {

@@ -30,7 +30,12 @@ export function addIssueKeys(users: Command): void {
     .argument('[file]', 'CSV with a column username or id')
     .option('--organization <organization>', 'the active ROLE_CLIENT users of this organization', readText)
     .option('--hours <number>', 'hours for which a key is valid (default: 24)', readNumber(1))
-    .option('--output <file>', 'file to write, which only you can read: .csv, or .html to print and cut')
+    .addOption(
+      new Option(
+        '--output <file>',
+        'file to write, which only you can read: .csv, or .html to print and cut',
+      ).conflicts('json'),
+    )
     .addOption(new Option('--format <format>', 'instead of what the name of the file says').choices(['csv', 'html']))
     .json()
     .remarks(`
@@ -43,17 +48,15 @@ file once the keys are handed over.`)
     .administers(async (api, file: string | undefined, options: Options) => {
       const { organization, output, format = /\.html?$/i.test(output ?? '') ? 'html' : 'csv' } = options
       if ((file === undefined) === (organization === undefined)) misuse('Pass a file or --organization.')
-      const { keys, skipped, expireTime } = await issue(
-        api,
-        options,
-        file === undefined ? [] : await readReferences(file),
-      )
+      const references = file === undefined ? [] : await readReferences(file)
+      const write = output === undefined ? undefined : await openOutput(output, format)
+      const { keys, skipped, expireTime, failure } = await issue(api, options, references)
       if (options.json) {
         const rows = keys.map(({ user, username, nickname, key }) => ({ id: user, username, nickname, key }))
         const without = skipped.map(({ user, reason }) => ({ user, reason }))
         printJson({ keys: rows, skipped: without, expireTime })
       } else {
-        if (output !== undefined) await write(output, format, keys, expireTime)
+        if (write) await write(keys, expireTime)
         else {
           const cells = keys.map(({ nickname, username, key }) => [nickname, username, key])
           printTable(
@@ -66,25 +69,29 @@ file once the keys are handed over.`)
           say(`Keys that are issued: ${keys.length}. Each is valid once, until ${timeText(expireTime)}.`)
         for (const { user, reason } of skipped) warn(`No key for ${user}: ${reason}`)
       }
+      if (failure) throw failure
       if (skipped.length > 0) end(6)
     })
 }
 
+/** Issues the keys, call by call. Keys of earlier calls are returned with the failure of a later one: nothing else has them. */
 async function issue(api: Api, { organization, hours = 0 }: Options, references: readonly string[]) {
   const all = { keys: [] as IssuedKey[], skipped: [] as SkippedUser[], expireTime: new Date() }
   let pageToken = ''
   do {
     const users = references.slice(all.keys.length + all.skipped.length).slice(0, most)
-    const answer = await api.issueKeys({
-      ...(organization === undefined ? { users } : { organization, pageToken }),
-      hours,
+    const request = { ...(organization === undefined ? { users } : { organization, pageToken }), hours }
+    const answer = await api.issueKeys(request).catch((failure: unknown) => {
+      if (all.keys.length === 0) throw failure
+      return { failure }
     })
+    if ('failure' in answer) return { ...all, ...answer }
     all.keys.push(...answer.keys)
     all.skipped.push(...answer.skipped)
     all.expireTime = timestampDate(answer.expireTime!)
     pageToken = answer.nextPageToken
   } while (pageToken !== '' || all.keys.length + all.skipped.length < references.length)
-  return all
+  return { ...all, failure: undefined }
 }
 
 async function readReferences(file: string): Promise<string[]> {
@@ -98,19 +105,21 @@ async function readReferences(file: string): Promise<string[]> {
   return references
 }
 
-async function write(
-  file: string,
-  format: 'csv' | 'html',
-  keys: readonly IssuedKey[],
-  expireTime: Date,
-): Promise<void> {
+/** Opens the file, before a key is issued that it couldn't keep. */
+async function openOutput(path: string, format: 'csv' | 'html') {
   if (format === 'csv') {
-    const sink = await openSink(file, { format, columns: ['nickname', 'username', 'key'], cells: 'spreadsheet' })
-    await sink.write(keys.map(({ nickname, username, key }) => ({ nickname, username, key })))
-    return sink.close()
+    const sink = await openSink(path, { format, columns: ['nickname', 'username', 'key'], cells: 'spreadsheet' })
+    return async (keys: readonly IssuedKey[]) => {
+      await sink.write(keys.map(({ nickname, username, key }) => ({ nickname, username, key })))
+      await sink.close()
+    }
   }
-  const { writePrivateFile } = await import('../../../server/process/private-file.js')
-  await writePrivateFile(file, pageOf(keys, expireTime))
+  const { openPrivateFile } = await import('../../../server/process/private-file.js')
+  const page = await openPrivateFile(path)
+  return async (keys: readonly IssuedKey[], expireTime: Date) => {
+    page.stream.write(pageOf(keys, expireTime))
+    await page.commit()
+  }
 }
 
 /** A page with a slip for each user. */
