@@ -58,6 +58,7 @@ test('a command may take more optional arguments after the others; no argument o
   t.deepEqual(await check(...same, 'organizations create [options]', 'users set-role [user] [options]'), [])
   const changed = [
     ...['organizations create [label] [options]', 'organizations create [name] [type] [options]'],
+    ...['api [request] [options]', 'organizations export [options]', 'questions order [options]'],
     ...['organizations create <name> [options]', 'organizations create [name]', 'users set-role [role] [options]'],
     ...['organizations create --title <title>', 'organizations create --name', 'organizations make [options]'],
   ]

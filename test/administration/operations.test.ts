@@ -1,5 +1,5 @@
 /** Operations of administrators: migrations, settings without secrets, diagnosis of the service, and its e-mails. */
-import { readdir, readFile, writeFile } from 'node:fs/promises'
+import { readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -256,7 +256,17 @@ test('if the mail server refuses a test e-mail, the error contains its codes, bu
 
 test('credentials of the mail server are read again from SMTP_URL_FILE when it refuses them, and a command says by exit code 1 that a test sent nothing', async t => {
   let valid = 'former'
-  const mailbox = await openMailbox(t, (command, of) => (command === 'AUTH' && of !== valid ? 535 : undefined))
+  // Answers that two connections wait for, so that both are refused before either finds the change.
+  const waiting: (() => void)[] = []
+  let together = 1
+  const mailbox = await openMailbox(t, async (command, of) => {
+    if (command !== 'AUTH' || of === valid) return undefined
+    await new Promise<void>(resolve => {
+      waiting.push(resolve)
+      if (waiting.length >= together) for (const answer of waiting.splice(0)) answer()
+    })
+    return 535
+  })
   const file = join(await temporaryFolder(t), 'smtp-url')
   const rotate = (user: string) =>
     writeFile(file, Object.assign(new URL(mailbox.url), { username: user, password: 'x' }).href)
@@ -265,6 +275,10 @@ test('credentials of the mail server are read again from SMTP_URL_FILE when it r
   const sends = async () =>
     (await spawnCli(service.env, ['api', 'SendTestEmail', '{"email":"ana@a.example"}', '--yes'])).code
   const user = await service.signUp('ROLE_CLIENT', { email: 'bia@a.example' })
+  const others = [
+    await service.signUp('ROLE_CLIENT', { email: 'caio@a.example' }),
+    await service.signUp('ROLE_CLIENT', { email: 'davi@a.example' }),
+  ]
   t.is((await sendKey(service, user.username, 'bia@a.example')).status, 200)
   await mailbox.nextEmail('bia@a.example')
   t.is(await sends(), 0)
@@ -274,11 +288,16 @@ test('credentials of the mail server are read again from SMTP_URL_FILE when it r
   await mailbox.reopen()
   valid = 'later'
   t.is(await sends(), 1)
+  await rm(file)
+  const { sent, answer } = await (await openSignedIn(t, service)).sendTestEmail({ email: 'ana@a.example' })
+  t.false(sent)
+  t.regex(answer, /EAUTH 535/)
   await rotate(valid)
   t.is(await sends(), 0)
-  const other = await service.signUp('ROLE_CLIENT', { email: 'caio@a.example' })
-  t.is((await sendKey(service, other.username, 'caio@a.example')).status, 200)
-  await mailbox.nextEmail('caio@a.example')
+  together = 2
+  const addresses = ['caio@a.example', 'davi@a.example']
+  await Promise.all(others.map(({ username }, index) => sendKey(service, username, addresses[index]!)))
+  for (const address of addresses) await mailbox.nextEmail(address)
 })
 
 /** A relay that takes e-mails from clients with this name alone, and what names it heard. */

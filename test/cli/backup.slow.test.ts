@@ -1,5 +1,5 @@
 /** `auth-admin backup` and `restore`: what is restored and what isn't, always entirely or not at all. */
-import { mkdir, readdir, readFile, stat, unlink, utimes, writeFile } from 'node:fs/promises'
+import { mkdir, readdir, readFile, stat, symlink, unlink, utimes, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import pg from 'pg'
@@ -584,13 +584,21 @@ test('users who were erased since the backup are erased again by their receipts,
 test('no backup is made if its event can’t be written or a file would be overwritten', async t => {
   const { env, file, folder, recipient } = await backedUp(t)
   const first = await readFile(file)
-  const names = await readdir(folder)
   const backup = (path: string) => runCli(env, ['backup', path, '--recipient', recipient])
+  // A link to a folder is that folder; one that leads nowhere is a folder that is missing.
+  const [there, nowhere] = [join(folder, 'there'), join(folder, 'nowhere')]
+  const linked = await temporaryFolder(t)
+  await symlink(linked, there)
+  await symlink(join(linked, 'none'), nowhere)
+  const names = await readdir(folder)
   await assertRefusals(t, backup, [
     [/exists already/, 1, file],
+    [/^error: There is no folder [^\n]*nowhere: create it, /, 1, nowhere],
     [/^error: The backup can’t be written \(ENOENT\)/, 1, join(folder, 'none', 'x.age')],
     [/^error: There is no folder [^\n]*none: create it, /, 1, join(folder, 'none')],
   ])
+  t.is((await backup(there)).code, 0)
+  t.is((await readdir(linked)).length, 1)
   await ask(env.DATABASE_URL, 'ALTER TABLE audit_staged ADD CONSTRAINT closed CHECK (seq < 0) NOT VALID')
   t.is((await backup(join(folder, 'x.age'))).code, 1)
   t.deepEqual([await readdir(folder), await readFile(file)], [names, first])
