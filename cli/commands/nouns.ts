@@ -15,7 +15,8 @@ import {
 } from '../../proto/gen/auth/v1/administration_pb.js'
 import { scopeName } from '../../server/rules/scopes.js'
 import type { Api } from '../administration.js'
-import { readId } from '../terminal/ask.js'
+import type { Command } from '../command.js'
+import { given, readId } from '../terminal/ask.js'
 import { userOutput } from './users/output.js'
 
 /** A record that a command names by its argument. */
@@ -104,6 +105,20 @@ export const nouns = {
 } as const satisfies Record<string, Noun>
 
 export type NounName = keyof typeof nouns
+
+/** Adds the argument that names a record, and --json, to a command. */
+export function withRecord(command: Command, noun: NounName): Command {
+  return command.reference(nouns[noun].place, nouns[noun].how).json()
+}
+
+/** The reference on the command line, or the answer to a prompt. */
+export function referenceTo(
+  noun: NounName,
+  reference: string | undefined,
+  options: { json?: boolean },
+): Promise<string> {
+  return given(reference, nouns[noun].question, nouns[noun].missing, options)
+}
 
 /** What the answers of verbs have. */
 export interface Answer {

@@ -6,13 +6,13 @@ import { formFields, type OrganizationAttribute } from '../../server/rules/organ
 import type { Api, GlobalOptions as Options } from '../administration.js'
 import type { Command } from '../command.js'
 import { explain, fail, misuse } from '../exit-codes.js'
-import { canAsk, confirm, given, readNumber, readText } from '../terminal/ask.js'
+import { canAsk, confirm, readNumber, readText } from '../terminal/ask.js'
 import { askEdits, askFields, checkOf, type Field, filled, type Values } from '../terminal/form.js'
 import { printFields, printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../terminal/pages.js'
 import { type ExportOptions, exportAll, withExport } from './lists/export.js'
 import { addImport } from './lists/import.js'
-import { nouns, organizationOutput } from './nouns.js'
+import { organizationOutput, referenceTo, withRecord } from './nouns.js'
 
 /** The fields of an organization. */
 const fields: readonly Field<OrganizationAttribute>[] = formFields.map(
@@ -88,20 +88,20 @@ without a terminal the command is refused (5) unless you pass --yes.`)
       )
     })
 
-  withName(organizations.command('show'))
+  withRecord(organizations.command('show'), 'organization')
     .description('Show an organization with its activation key.')
     .examples('organizations show 3', "organizations show 'Escola Azul'")
     .administers(async (api, name: string | undefined, options: Options) => {
-      const organization = await nameOf(name, options)
+      const organization = await referenceTo('organization', name, options)
       show((await api.getOrganization({ organization })).organization!, options)
     })
 
-  withName(organizations.command('edit'))
+  withRecord(organizations.command('edit'), 'organization')
     .fields(editedFields)
     .description("Change fields of an organization. An empty value clears a field: --phone ''.")
     .examples("organizations edit 3 --responsible 'Ana Lima' --phone ''")
     .administers(async (api, name: string | undefined, options: OrganizationFields & Options) => {
-      const organization = await nameOf(name, options)
+      const organization = await referenceTo('organization', name, options)
       const read = async () => {
         const { record, etag, ...more } = (await api.getOrganization({ organization, omitKeys: true })).organization!
         const mayIssueKeys = more.mayIssueKeys ? 'yes' : 'no'
@@ -153,14 +153,6 @@ async function isTaken(api: Api, name: string): Promise<boolean> {
     if (reason === 'RECORD_NOT_FOUND') return false
     throw error
   }
-}
-
-function nameOf(name: string | undefined, options: Options): Promise<string> {
-  return given(name, nouns.organization.question, nouns.organization.missing, options)
-}
-
-function withName(command: Command): Command {
-  return command.reference(nouns.organization.place, nouns.organization.how).json()
 }
 
 /** The form of these texts, some of which are numbers. */

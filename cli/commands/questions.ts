@@ -8,7 +8,7 @@ import { askText, canAsk, confirm, given, readText } from '../terminal/ask.js'
 import { inTerminalLanguage } from '../terminal/language.js'
 import { printFields, printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../terminal/pages.js'
-import { nouns, questionOutput, stateOf } from './nouns.js'
+import { questionOutput, referenceTo, stateOf, withRecord } from './nouns.js'
 
 /** Adds `auth-admin questions`. */
 export function addQuestions(program: Command): void {
@@ -41,22 +41,22 @@ export function addQuestions(program: Command): void {
       await printPages(questionList, options, page => api.listQuestions({ ...filter, ...page }))
     })
 
-  withName(questions.command('show'))
+  withRecord(questions.command('show'), 'question')
     .description('Show a question.')
     .examples('questions show 3')
     .administers(async (api, name: string | undefined, options: Options) => {
-      const question = (await api.getQuestion({ question: await nameOf(name, options) })).question!
+      const question = (await api.getQuestion({ question: await referenceTo('question', name, options) })).question!
       if (options.json) return printJson(questionOutput(question))
       const { id, question: text, active } = question.record!
       printFields({ id, question: text, status: inTerminalLanguage(stateOf(active)) })
     })
 
-  withName(questions.command('edit'))
+  withRecord(questions.command('edit'), 'question')
     .description('Change the text of a question. Saved answers count for the new text.')
     .option('--question <text>', 'new text of the question', readText)
     .examples("questions edit 3 --question 'Qual era o nome da sua escola?'")
     .administers(async (api, name: string | undefined, options: Options & { question?: string }) => {
-      const question = await nameOf(name, options)
+      const question = await referenceTo('question', name, options)
       const asks = options.question === undefined && canAsk(options)
       const now = asks ? (await api.getQuestion({ question })).question! : undefined
       const text = now
@@ -123,14 +123,6 @@ to later sign-ups. This can’t be undone.`)
       const who = linked === 1 ? 'The answer of 1 user counts' : `The answers of ${linked} users count`
       say(`${who} for question ${question!.record!.id} from now on.`)
     })
-}
-
-function withName(command: Command): Command {
-  return command.reference(nouns.question.place, nouns.question.how).json()
-}
-
-function nameOf(name: string | undefined, options: Options): Promise<string> {
-  return given(name, nouns.question.question, nouns.question.missing, options)
 }
 
 const questionList: List<AdministeredQuestion, 'questions'> = {

@@ -6,10 +6,10 @@ import { scopeNames, scopeOf } from '../../server/rules/scopes.js'
 import type { GlobalOptions as Options } from '../administration.js'
 import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
-import { askChoices, canAsk, given, readTime } from '../terminal/ask.js'
+import { askChoices, canAsk, readTime } from '../terminal/ask.js'
 import { printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../terminal/pages.js'
-import { nouns, serviceOutput } from './nouns.js'
+import { referenceTo, serviceOutput } from './nouns.js'
 
 interface CreateOptions {
   readonly may?: Scope[]
@@ -42,7 +42,7 @@ export function addServices(program: Command): void {
       'services create wiki --redirect-uri https://wiki.example.org/cb',
     )
     .administers(async (api, given: string | undefined, options: Options & CreateOptions) => {
-      const name = await nameOf(given, options)
+      const name = await referenceTo('service', given, options)
       const { redirectUri: redirectUris = [], postLogoutUri: postLogoutUris = [], public: isPublic = false } = options
       const { expires, title = '' } = options
       const scopes = options.may ?? (redirectUris.length > 0 ? [] : await askScopes(options))
@@ -124,10 +124,6 @@ function readScopes(value: string): Scope[] {
 async function askScopes(options: Options): Promise<Scope[]> {
   if (!canAsk(options)) misuse(`Without a terminal, pass the scopes with --may: ${scopeNames.join(', ')}.`)
   return (await askChoices('What may it do?', scopeNames)).map(scopeOf)
-}
-
-function nameOf(name: string | undefined, options: Options): Promise<string> {
-  return given(name, nouns.service.question, nouns.service.missing, options)
 }
 
 const serviceList: List<Service, 'services'> = {

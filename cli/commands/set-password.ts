@@ -1,11 +1,12 @@
 import type { Command } from '../command.js'
 import { explain, misuse } from '../exit-codes.js'
 import { askSecret, canAsk, readSecret } from '../terminal/ask.js'
-import { type Named, printUser, userName, withUser } from './users/named-user.js'
+import { referenceTo, withRecord } from './nouns.js'
+import { type Named, printUser } from './users/named-user.js'
 
 /** Adds `auth-admin users set-password`. */
 export function addSetPassword(users: Command): void {
-  withUser(users.command('set-password').signIn('setPassword'))
+  withRecord(users.command('set-password').signIn('setPassword'), 'user')
     .description('Set a password and sign the user out everywhere. The user gets an e-mail about it.')
     .option('--password-file <file>', 'file with the password; - for standard input')
     .remarks(`
@@ -23,7 +24,7 @@ Examples:
       if (file === undefined && !canAsk(options)) {
         misuse('Without a terminal, pass --password-file; - is standard input.')
       }
-      const user = await userName(name, options)
+      const user = await referenceTo('user', name, options)
       let password: string
       if (file === undefined) {
         // What no password could change is refused, or asked, before the prompt.

@@ -3,9 +3,9 @@ import type { administrationPolicies } from '../../server/policy/administration.
 import type { Api, GlobalOptions } from '../administration.js'
 import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
-import { canAsk, confirm, confirmName, given, missingYes } from '../terminal/ask.js'
+import { canAsk, confirm, confirmName, missingYes } from '../terminal/ask.js'
 import { printJson, say } from '../terminal/output.js'
-import { type Answer, type Found, type Noun, type NounName, nouns, outputOf, whoIn } from './nouns.js'
+import { type Answer, type Found, type Noun, type NounName, nouns, outputOf, referenceTo, whoIn } from './nouns.js'
 
 type Options = GlobalOptions & Readonly<Record<string, unknown>>
 
@@ -74,7 +74,7 @@ async function run(
   const { rpc, asks, warns, says, already, finds, output, prints } = verb
   if (await verb.instead?.(api, options)) return
   const call = api[rpc] as (request: object) => Promise<Answer>
-  const reference = noun ? await given(words.shift(), noun.question, noun.missing, options) : ''
+  const reference = verb.on ? await referenceTo(verb.on, words.shift(), options) : ''
   const fields = (await verb.request?.(options, api, ...(words as never[]))) ?? {}
   const named = noun ? { [noun.field]: noun.read ? noun.read(reference) : reference } : {}
   const mustAsk = asks !== undefined && !options.yes

@@ -18,7 +18,8 @@ import {
   readText,
 } from '../../terminal/ask.js'
 import { askEdits, askFields, checkOf, type Field, filled, type Values } from '../../terminal/form.js'
-import { type Named, printUser, readUser, userName, withUser } from './named-user.js'
+import { referenceTo, withRecord } from '../nouns.js'
+import { type Named, printUser, readUser } from './named-user.js'
 import { askRole } from './state.js'
 
 function ofProfile(key: ProfileField): Field<ProfileField> {
@@ -92,7 +93,7 @@ if it has an e-mail address, or by \`users set-password\`.`)
       printUser(user!, options, `is registered.${password ? '' : ` It has no password yet: run ${how}.`}`)
     })
 
-  withUser(users.command('edit').signIn('updateUser'))
+  withRecord(users.command('edit').signIn('updateUser'), 'user')
     .fields(editedFields)
     .description(
       "Change the username, the profile or the e-mail address of a user. An empty value clears an optional field: --email ''.",
@@ -106,7 +107,7 @@ of the change by e-mail.`)
       'users edit 7 --email ana@example.org',
     )
     .administers(async (api, name: string | undefined, options: UserFields & Named) => {
-      const user = await userName(name, options)
+      const user = await referenceTo('user', name, options)
       const read = async () => {
         const { record, email, etag } = (await readUser(api, user, {})).user
         return { etag, now: { ...record, email } }

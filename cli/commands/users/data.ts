@@ -8,7 +8,8 @@ import { confirmName } from '../../terminal/ask.js'
 import { camelCased, printFields, printJson, say } from '../../terminal/output.js'
 import { withProgress } from '../../terminal/progress.js'
 import { type ExportOptions, exportAll, withExport } from '../lists/export.js'
-import { type Named, readUser, userName, withUser } from './named-user.js'
+import { referenceTo, withRecord } from '../nouns.js'
+import { type Named, readUser } from './named-user.js'
 
 /** Adds `auth-admin users export` and `erase`. */
 export function addUserData(users: Command): void {
@@ -26,11 +27,11 @@ sign-in within the last 15 minutes.`)
     .examples('users export users.csv', "users export '(11)98765-4321' > user.json")
     .administers(async (api, name: string | undefined, options: Named & ExportOptions) => {
       if (isFile(name, options)) return exportAll(api, 'users', name, options)
-      const user = await userName(name, options)
+      const user = await referenceTo('user', name, options)
       printJson(await withProgress('Reading', report => readAll(api, user, report)))
     })
 
-  withUser(users.command('erase').signIn('eraseUser'))
+  withRecord(users.command('erase').signIn('eraseUser'), 'user')
     .description('Erase all data stored about a user, and print a receipt. This can’t be undone.')
     .option('--confirm <username>', 'the username again; a terminal prompts for it')
     .remarks('The audit log keeps its events under the id of the user, and still verifies.')

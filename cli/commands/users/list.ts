@@ -7,7 +7,8 @@ import { readText, readTime } from '../../terminal/ask.js'
 import { inTerminalLanguage } from '../../terminal/language.js'
 import { printFields, printJson } from '../../terminal/output.js'
 import { type ListOptions, printPages } from '../../terminal/pages.js'
-import { type Named, userName, withUser } from './named-user.js'
+import { referenceTo, withRecord } from '../nouns.js'
+import type { Named } from './named-user.js'
 import { statusOf, userList, userOutput } from './output.js'
 
 /** Adds `users list` and `users show`. */
@@ -47,11 +48,11 @@ export function addUserLists(users: Command): void {
       await printPages(userList, options, page => api.listUsers({ ...filter, ...page }))
     })
 
-  withUser(users.command('show'))
+  withRecord(users.command('show'), 'user')
     .description('Show a user; an institution with the activation key of its organization and its provider key.')
     .examples("users show '(11)98765-4321'", 'users show 7 --json')
     .administers(async (api, name: string | undefined, options: Named) => {
-      const user = (await api.getUser({ user: await userName(name, options) })).user!
+      const user = (await api.getUser({ user: await referenceTo('user', name, options) })).user!
       if (options.json) return printJson(userOutput(user))
       const { partnerOrganization: organization, providerActivationKey: key, ...record } = user.record!
       const { $typeName: _, $unknown: __, active: ___, ...fields } = record

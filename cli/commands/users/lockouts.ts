@@ -17,14 +17,15 @@ import { inTerminalLanguage } from '../../terminal/language.js'
 import { printFields, printJson, printTable, say, timeText } from '../../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../../terminal/pages.js'
 import { emailOutput } from '../mail.js'
-import { type Named, readUser, userName, withUser } from './named-user.js'
+import { referenceTo, withRecord } from '../nouns.js'
+import { type Named, readUser } from './named-user.js'
 import { userOutput } from './output.js'
 
 type Options = Named & ServerOptions & { readonly address?: string }
 
 /** Adds `auth-admin users why`, `locked` and `unlock`. */
 export function addLockouts(users: Command): void {
-  withAddress(withUser(users.command('why')))
+  withAddress(withRecord(users.command('why'), 'user'))
     .description('Show what keeps a user from signing in, activating or recovering, and which command fixes it.')
     .remarks(`
 It also shows when and why an app, or a tool, of the user lost its refresh
@@ -37,7 +38,7 @@ earlier token has its own counts. One-time codes and activation keys have one
 count for all addresses. A mailed key may be tried five times from an address.`)
     .examples("users why '(11)98765-4321'", 'users why 7 --address 203.0.113.7 --json')
     .administers(async (api, name: string | undefined, { address, ...options }: Options) => {
-      const user = await userName(name, options)
+      const user = await referenceTo('user', name, options)
       const { user: found, obstacles, failures, lastEmail, sessionEnd } = await api.explainUser({ user, address })
       if (options.json) {
         return printJson({
@@ -80,7 +81,7 @@ count for all addresses. A mailed key may be tried five times from an address.`)
       await printPages(lockoutList, options, page => api.listLockouts(page))
     })
 
-  withAddress(withUser(users.command('unlock').signIn('unlockUser')))
+  withAddress(withRecord(users.command('unlock').signIn('unlockUser'), 'user'))
     .description('Clear the failures that count against a user, and end the limits that hold it.')
     .remarks(`
 It also clears the counts of networks and devices that the user knows, and ends

@@ -1,24 +1,12 @@
 import type { AdministeredUser } from '../../../proto/gen/auth/v1/administration_pb.js'
 import type { Api } from '../../administration.js'
-import type { Command } from '../../command.js'
-import { given } from '../../terminal/ask.js'
 import { printJson, say } from '../../terminal/output.js'
-import { nouns } from '../nouns.js'
+import { referenceTo } from '../nouns.js'
 import { userOutput } from './output.js'
 
 /** The options of every command about a user. */
 export interface Named {
   readonly json?: boolean
-}
-
-/** Adds what names a user to a command. */
-export function withUser(command: Command): Command {
-  return command.reference(nouns.user.place, nouns.user.how).json()
-}
-
-/** The name on the command line, or the answer to a prompt. */
-export function userName(name: string | undefined, options: Named): Promise<string> {
-  return given(name, nouns.user.question, nouns.user.missing, options)
 }
 
 /** The user that a command names, without its keys, and by what. */
@@ -27,7 +15,7 @@ export async function readUser(
   name: string | undefined,
   options: Named,
 ): Promise<{ reference: string; user: AdministeredUser }> {
-  const reference = await userName(name, options)
+  const reference = await referenceTo('user', name, options)
   return { reference, user: (await api.getUser({ user: reference, omitKeys: true })).user! }
 }
 

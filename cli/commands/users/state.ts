@@ -6,7 +6,8 @@ import type { Api } from '../../administration.js'
 import type { Command } from '../../command.js'
 import { misuse } from '../../exit-codes.js'
 import { askChoice, askOrganization, canAsk, confirm, confirmName, readText } from '../../terminal/ask.js'
-import { type Named, printUser, readUser, withUser } from './named-user.js'
+import { withRecord } from '../nouns.js'
+import { type Named, printUser, readUser } from './named-user.js'
 
 type Confirmed = Named & { readonly confirm?: string }
 type Asked = Named & { readonly yes?: boolean }
@@ -16,7 +17,7 @@ const confirmOption = () =>
 
 /** Adds the commands that change the state and the permissions of a user. */
 export function addUserState(users: Command): void {
-  withUser(users.command('activate').signIn('activateUser'))
+  withRecord(users.command('activate').signIn('activateUser'), 'user')
     .description('Activate a user of any role, without a key.')
     .option(
       '--organization <organization>',
@@ -43,7 +44,7 @@ export function addUserState(users: Command): void {
       )
     })
 
-  withUser(users.command('set-role').signIn('setRole'))
+  withRecord(users.command('set-role').signIn('setRole'), 'user')
     .description('Change the role of a user. It signs the user out everywhere.')
     .argument('[role]', roles.join(', '))
     .addOption(confirmOption())
