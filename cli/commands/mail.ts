@@ -4,11 +4,11 @@ import { EmailState, type QueuedEmail } from '../../proto/gen/auth/v1/administra
 import type { GlobalOptions } from '../administration.js'
 import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
-import { given, readId, readText } from '../terminal/ask.js'
+import { readId, readText } from '../terminal/ask.js'
 import { inTerminalLanguage } from '../terminal/language.js'
 import { printJson, say } from '../terminal/output.js'
 import { type List, type ListOptions, printPages } from '../terminal/pages.js'
-import { nouns } from './nouns.js'
+import { nouns, referenceTo } from './nouns.js'
 
 /** Adds `auth-admin mail`. */
 export function addMail(program: Command): void {
@@ -43,8 +43,7 @@ export function addMail(program: Command): void {
         const { emails } = await api.retryFailedEmails({})
         return options.json ? printJson({ emails }) : say(`E-mails that are sent again now: ${emails}.`)
       }
-      const { question, missing } = nouns.email
-      const id = number ?? readId(await given(undefined, question, missing, options))
+      const id = number ?? readId(await referenceTo('email', undefined, options))
       const { email } = await api.retryEmail({ id: BigInt(id) })
       if (options.json) printJson(emailOutput(email!))
       else say(`E-mail ${email!.id} is sent again now.`)
@@ -52,29 +51,15 @@ export function addMail(program: Command): void {
 }
 
 /** An e-mail of the queue; what is absent is left out. */
-export function emailOutput({
-  id,
-  kind,
-  user,
-  state,
-  createTime,
-  attempts,
-  dueTime,
-  error,
-  sendTime,
-  answer,
-}: QueuedEmail) {
+export function emailOutput({ $typeName: _, $unknown: __, ...email }: QueuedEmail) {
+  const { id, state, createTime, dueTime, sendTime } = email
   return {
+    ...email,
     id: Number(id),
-    kind,
-    user,
     state: EmailState[state].toLowerCase(),
     createTime: timestampDate(createTime!),
-    attempts,
     dueTime: dueTime && timestampDate(dueTime),
-    error,
     sendTime: sendTime && timestampDate(sendTime),
-    answer,
   }
 }
 

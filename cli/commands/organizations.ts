@@ -186,10 +186,15 @@ const organizationList: List<Organization, 'organizations'> = {
 }
 
 function show(organization: Organization, { json }: Options, sentence?: string): void {
-  const { etag: _, ...fields } = organizationOutput(organization)
   if (json) printJson(organizationOutput(organization))
   else {
     if (sentence) say(sentence)
-    printFields({ ...fields, active: organization.record!.active === 'true' })
+    printOrganization(organization)
   }
+}
+
+/** Prints an organization in lines. */
+export function printOrganization(organization: Organization): void {
+  const { etag: _, ...fields } = organizationOutput(organization)
+  printFields({ ...fields, active: organization.record!.active === 'true' })
 }

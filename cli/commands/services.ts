@@ -28,39 +28,23 @@ export function addServices(program: Command): void {
     .command('services')
     .description('Manage services, which call with their own keys, and what they may do.')
 
-  withServiceForm(services.command('create').signIn('createService'))
+  withExpiry(withServiceForm(services.command('create').signIn('createService')))
     .reference('service', 'name: lower-case letters, digits and hyphens')
     .json()
     .description('Register a service, and print its first key, which is shown only once; a public client gets none.')
-    .option(
-      '--expires <time>',
-      'expiry of the key: in days (90d) or hours (12h), or a time in ISO 8601; by default a year',
-      readExpiry,
-    )
     .examples(
       'services create grades --may users.read --expires 90d',
       'services create wiki --redirect-uri https://wiki.example.org/cb',
     )
     .administers(async (api, given: string | undefined, options: Options & CreateOptions) => {
       const name = await referenceTo('service', given, options)
-      const { redirectUri: redirectUris = [], postLogoutUri: postLogoutUris = [], public: isPublic = false } = options
-      const { expires, title = '' } = options
-      const scopes = options.may ?? (redirectUris.length > 0 ? [] : await askScopes(options))
+      const { may, redirectUri, expires } = options
+      const scopes = may ?? (redirectUri ? [] : await askScopes(options))
       const expireTime = expires && timestampFromDate(expires)
-      const { service, key } = await api.createService({
-        name,
-        scopes,
-        expireTime,
-        redirectUris,
-        postLogoutUris,
-        public: isPublic,
-        title,
-      })
+      const { service, key } = await api.createService({ ...formOf(options), name, scopes, expireTime })
       if (options.json) return printJson({ ...serviceOutput(service!), key: key || undefined })
       say(`Service ${service!.name} is registered.`)
-      if (!key) return
-      say('Its key, shown only once:')
-      say(key)
+      if (key) printServiceKey(key)
     })
 
   services
@@ -87,13 +71,32 @@ export function withServiceForm(command: Command): Command {
     .option('--title <text>', 'how the page where people sign in calls it; by default its name')
 }
 
+/** Adds the flag of a new key. */
+export function withExpiry(command: Command): Command {
+  return command.option(
+    '--expires <time>',
+    'expiry of the key: in days (90d) or hours (12h), or a time in ISO 8601; by default a year',
+    readExpiry,
+  )
+}
+
+/** Prints a new key. */
+export function printServiceKey(key: string): void {
+  say('Its key, shown only once:')
+  say(key)
+}
+
+/** The fields of a service that have flags. */
+function formOf({ may, redirectUri, postLogoutUri, public: isPublic, title }: CreateOptions) {
+  return { scopes: may, redirectUris: redirectUri, postLogoutUris: postLogoutUri, public: isPublic, title }
+}
+
 /** The flags of a change. */
 export type ServiceChange = Partial<CreateOptions> & { readonly name?: string }
 
 /** The fields of a change of a service: those with flags. */
 export function readServiceChange(options: ServiceChange) {
-  const { may: scopes, redirectUri: redirectUris, postLogoutUri: postLogoutUris, title, name } = options
-  const form = { name, scopes, redirectUris, postLogoutUris, public: options.public, title }
+  const form = { name: options.name, ...formOf(options) }
   const paths = Object.entries(form).flatMap(([key, value]) =>
     value === undefined ? [] : [key.replace(/[A-Z]/g, letter => `_${letter.toLowerCase()}`)],
   )
@@ -102,7 +105,7 @@ export function readServiceChange(options: ServiceChange) {
 }
 
 /** Reads a time that is to come. */
-export function readExpiry(value: string): Date {
+function readExpiry(value: string): Date {
   const { digits, unit } = /^(?<digits>\d{1,5})(?<unit>[hd])$/.exec(value.trim())?.groups ?? {}
   if (digits) return new Date(Date.now() + Number(digits) * { h: 3_600_000, d: 86_400_000 }[unit!]!)
   if (!/^\d{4}-\d\d-\d\d/.test(value.trim())) {

@@ -32,9 +32,8 @@ export interface Verb {
   /** What became of the record, and what is said if it was so already. */
   readonly says: string | ((answer: Answer) => string)
   readonly already?: string
-  /** What `--json` prints with the record, or instead of it. */
-  readonly output?: (answer: Answer) => object
-  readonly document?: (answer: Answer) => object
+  /** What `--json` prints; absent, the record. */
+  readonly output?: (answer: Answer, record: object) => object
   /** Does without a record what the options say, if they do. Whether they did. */
   readonly instead?: (api: Api, options: Options) => Promise<boolean>
   /** Prints what the sentence doesn't have. */
@@ -96,8 +95,8 @@ async function run(
     ),
   }
   const answer = await call({ ...request, ...final })
-  if (options.json && verb.document) return printJson(verb.document(answer))
-  if (options.json) return printJson({ ...(outputOf(answer) ?? found.brief), ...output?.(answer) })
+  const record = outputOf(answer) ?? found.brief
+  if (options.json) return printJson(output ? output(answer, record) : record)
   const sentence = typeof says === 'function' ? says(answer) : says
   say(about(answer.changed === false ? (already ?? sentence) : sentence, whoIn(answer)))
   prints?.(answer)

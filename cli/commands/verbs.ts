@@ -6,22 +6,13 @@ import type { Command } from '../command.js'
 import { misuse } from '../exit-codes.js'
 import { askOrganization, canAsk, readId, readNumber, readText } from '../terminal/ask.js'
 import { printFields, say, timeText } from '../terminal/output.js'
-import { type Answer, organizationOutput, serviceOutput } from './nouns.js'
-import { readExpiry, readServiceChange, type ServiceChange, withServiceForm } from './services.js'
+import { type Answer, serviceOutput } from './nouns.js'
+import { printOrganization } from './organizations.js'
+import { printServiceKey, readServiceChange, type ServiceChange, withExpiry, withServiceForm } from './services.js'
 import { changeMembers } from './users/of-organization.js'
 import { addVerb, type Verb } from './verb.js'
 
-const printsKey = ({ key }: Answer) => {
-  say('Its key, shown only once:')
-  say(String(key))
-}
-
 const kidOf = (key: Answer['key']) => (typeof key === 'object' ? key.kid : key)
-
-const printsOrganization = ({ organization }: Answer) => {
-  const { etag: _, ...fields } = organizationOutput(organization!)
-  printFields({ ...fields, active: organization!.record!.active === 'true' })
-}
 
 /** The option by which a verb is for all members of an organization. */
 const ofOrganization = (rpc: 'suspendUsers' | 'resumeUsers'): Pick<Verb, 'more' | 'instead'> => ({
@@ -91,7 +82,7 @@ one for its new organization, and an e-mail about it.`,
     request: ({ hours }) => ({ hours }),
     says: ({ expireTime }) => `{0} signs in with this key once, until ${timeText(timestampDate(expireTime!))}:`,
     prints: ({ key }) => say(String(key)),
-    document: ({ key, expireTime }) => ({ key, expireTime: timestampDate(expireTime!) }),
+    output: ({ key, expireTime }) => ({ key, expireTime: timestampDate(expireTime!) }),
     examples: ["users issue-key '(11)98765-4321'", 'users issue-key 7 --hours 2'],
   },
   'users grant': {
@@ -119,7 +110,7 @@ one for its new organization, and an e-mail about it.`,
     on: 'user',
     asks: '{0} can no longer sign in by answers until it saves new ones. Delete its answers?',
     says: ({ cleared }) => `{0} has no answers any more: ${cleared} deleted.`,
-    output: ({ cleared }) => ({ cleared }),
+    output: ({ cleared }, user) => ({ ...user, cleared }),
     remarks: 'Sessions that the answers opened go on until `users revoke-tokens`.',
     examples: ["users clear-answers '(11)98765-4321'"],
   },
@@ -146,7 +137,7 @@ one for its new organization, and an e-mail about it.`,
     on: 'user',
     finds: true,
     says: ({ email }) => `{0} gets a recovery key: it is queued for ${email}.`,
-    output: ({ email }) => ({ email }),
+    output: ({ email }, user) => ({ ...user, email }),
     examples: ["users send-key '(11)98765-4321'"],
   },
   'users delete': {
@@ -189,7 +180,7 @@ one for its new organization, and an e-mail about it.`,
     on: 'organization',
     asks: 'The present key of {0} stops working at once. Replace it?',
     says: '{0} has a new activation key.',
-    prints: printsOrganization,
+    prints: ({ organization }) => printOrganization(organization!),
     examples: ["organizations rotate-key 'Escola Azul'"],
   },
   'organizations delete': {
@@ -198,7 +189,7 @@ one for its new organization, and an e-mail about it.`,
     on: 'organization',
     warns: 'This permanently deletes {0} and its key.',
     says: '{0} is deleted.',
-    output: () => ({ deleted: true }),
+    output: (_, organization) => ({ ...organization, deleted: true }),
     examples: ["organizations delete 7 --confirm 'Escola Azul'"],
   },
   'questions retire': {
@@ -246,23 +237,18 @@ one for its new organization, and an e-mail about it.`,
     on: 'service',
     warns: 'This permanently deletes service {0} and its keys, which stop working at once.',
     says: 'Service {0} is deleted.',
-    output: () => ({ deleted: true }),
+    output: (_, service) => ({ ...service, deleted: true }),
     examples: ['services delete grades --confirm grades'],
   },
   'services keys add': {
     about: 'Add a key to a service, and print it. It is shown only once.',
     rpc: 'createServiceKey',
     on: 'service',
-    more: command =>
-      command.option(
-        '--expires <time>',
-        'expiry of the key: in days (90d) or hours (12h), or a time in ISO 8601; by default a year',
-        readExpiry,
-      ),
+    more: withExpiry,
     request: ({ expires }) => (expires ? { expireTime: timestampFromDate(expires as Date) } : {}),
     says: '{0} has another key.',
-    output: ({ key }) => ({ key }),
-    prints: printsKey,
+    output: ({ key }, service) => ({ ...service, key }),
+    prints: ({ key }) => printServiceKey(String(key)),
     examples: ['services keys add grades --expires 90d'],
   },
   'services keys delete': {
@@ -281,7 +267,7 @@ one for its new organization, and an e-mail about it.`,
     on: 'email',
     asks: 'E-mail {0} is never sent. Delete it?',
     says: 'E-mail {0} is deleted.',
-    output: () => ({ deleted: true }),
+    output: (_, email) => ({ ...email, deleted: true }),
     examples: ['mail delete 12'],
   },
   'mail test': {
@@ -292,7 +278,7 @@ one for its new organization, and an e-mail about it.`,
       sent
         ? `The mail server accepted it in ${milliseconds} ms: ${answer}`
         : `The mail server didn’t accept it: ${answer}`,
-    output: ({ sent, answer, milliseconds }) => ({ sent, answer, milliseconds }),
+    output: ({ sent, answer, milliseconds }, address) => ({ ...address, sent, answer, milliseconds }),
     examples: ['mail test ana@example.org'],
   },
   'keys rotate': {
@@ -311,7 +297,7 @@ one for its new organization, and an e-mail about it.`,
     on: 'key',
     warns: 'This ends all tokens of key {0} at once.',
     says: ({ successor }) => (successor ? `Key {0} is dropped. Its successor is ${successor}.` : 'Key {0} is dropped.'),
-    output: ({ successor }) => ({ successor }),
+    output: ({ successor }, key) => ({ ...key, successor }),
     remarks: `
 Until verifiers fetch the key set again, within 5 minutes, they refuse tokens of
 the new key, and accept those of the dropped one. The id of a sealing key ends

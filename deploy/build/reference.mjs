@@ -4,8 +4,8 @@
  */
 import { readFile, writeFile } from 'node:fs/promises'
 import { createProgram } from '../../dist/cli/program.js'
-import { toMarkdown } from '../../dist/cli/reference.js'
 import { definitions, withLastParagraphs } from '../../dist/gateway/openapi/rpc-comments.js'
+import { toMarkdown } from './commands.mjs'
 import { actions, endpoints, fieldReasons, limitTable, metrics, reasons, settings } from './tables.mjs'
 
 /** The generated sections of each file, by name. */

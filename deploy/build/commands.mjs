@@ -1,8 +1,7 @@
 // Generates the reference of the commands from their help, for the documentation.
-import type { Argument, Command, Option } from 'commander'
 
 /** Every command that does something, with its path, such as `users show`. */
-function leaves(command: Command, path: readonly string[] = []): { command: Command; path: string }[] {
+function leaves(command, path = []) {
   const commands = command.createHelp().visibleCommands(command)
   const subcommands = commands.filter(each => each.name() !== 'help')
   if (subcommands.length === 0) return [{ command, path: path.join(' ') }]
@@ -10,9 +9,9 @@ function leaves(command: Command, path: readonly string[] = []): { command: Comm
 }
 
 /** Returns the text after the options in the help of a command: remarks and examples. */
-function remarksOf(command: Command): string {
+function remarksOf(command) {
   let text = ''
-  const output = { writeOut: (part: string) => (text += part) }
+  const output = { writeOut: part => (text += part) }
   const before = command.configureOutput()
   command.configureOutput(output)
   command.outputHelp()
@@ -22,34 +21,34 @@ function remarksOf(command: Command): string {
 }
 
 /** An argument in the usage of its command. */
-function placeOf(argument: Argument): string {
+function placeOf(argument) {
   const name = `${argument.name()}${argument.variadic ? '...' : ''}`
   return argument.required ? `<${name}>` : `[${name}]`
 }
 
-function usageOf(command: Command, path: string): string {
+function usageOf(command, path) {
   const places = command.registeredArguments.map(placeOf)
   return ['auth-admin', path, ...places, ...(optionsOf(command).length > 0 ? ['[options]'] : [])].join(' ')
 }
 
-function optionsOf(command: Command): Option[] {
+function optionsOf(command) {
   return command.options.filter(({ hidden }) => !hidden)
 }
 
 /** The arguments of a command that have a description. */
-function argumentsOf(command: Command): Argument[] {
+function argumentsOf(command) {
   return command.registeredArguments.filter(({ description }) => description)
 }
 
 /** What an option says, with what it takes. */
-function aboutOption(option: Option): string {
+function aboutOption(option) {
   const choices = option.argChoices ? ` (${option.argChoices.join(', ')})` : ''
   const fallback = option.defaultValue === undefined ? '' : ` (default: ${String(option.defaultValue)})`
   return `${option.description}${choices}${fallback}`
 }
 
 /** The reference as Markdown: a section for each command. */
-export function toMarkdown(program: Command): string {
+export function toMarkdown(program) {
   const sections = leaves(program).map(({ command, path }) => {
     const remarks = remarksOf(command)
     return [
