@@ -101,11 +101,11 @@ export function recoveryKeyRpcs(
           const user = await administeredUsers.lock(id, t)
           if (!user) return false
           if (right === 'issued') {
-            if (!(await mailedKeys.spendIssued(user, normalized, t))) return false
+            if (!(await mailedKeys.spend(id, right, emailCode(normalized, user.tokenGeneration), t))) return false
             await notifyOwner('recovery-login', user, call, t)
             return undefined
           }
-          if (!(await mailedKeys.spend(id, normalized, t))) return false
+          if (!(await mailedKeys.spend(id, 'recovery', normalized, t))) return false
           // With `any` the key may have gone to any address.
           const first = settings.recoveryEmail === 'registered' && user.email !== null && !user.emailProved
           await notifyOwner(first ? 'first-recovery' : 'recovery-login', user, call, t)

@@ -59,6 +59,16 @@ const attributes = {
   formerExpiresAt: hasDefault(nullable(time)),
 }
 
+/** What is stored with a key. */
+interface Stored {
+  /** The organization of an activation key. */
+  readonly organizationId?: number | null | undefined
+  /** The address that a code confirms. */
+  readonly email?: string | null
+  /** How long it is valid. */
+  readonly seconds?: number
+}
+
 /** Who has an issued key, which ends with its token generation. */
 interface Holder {
   readonly id: number
@@ -88,14 +98,13 @@ export function createMailedKeys(
   const valid = (userId: number, purpose: Purpose, key: string) => sql`m.user_id = ${userId}
     AND m.purpose = ${purpose} AND EXISTS (SELECT FROM (${validDigests}) d WHERE d.digest = ${digest(userId, purpose, key)})`
 
+  /** Stores a key, and replaces an earlier one: of recovery keys the one before the last. */
   async function replace(
     userId: number,
     purpose: Purpose,
     key: string,
-    organizationId: number | null,
-    email: string | null,
+    { organizationId = null, email = null, seconds = validity[purpose] }: Stored = {},
     transaction?: Transaction,
-    seconds: number = validity[purpose],
   ): Promise<void> {
     const replace = sql('mailed-key-replace')`
       INSERT INTO mailed_keys AS m (user_id, purpose, key_digest, organization_id, email, expires_at)
@@ -108,20 +117,10 @@ export function createMailedKeys(
   }
   return {
     digest,
-    /** Stores a key, and replaces an earlier one: of recovery keys the one before the last. */
-    replace: (
-      userId: number,
-      purpose: Exclude<Purpose, 'email' | 'issued'>,
-      key: string,
-      organizationId?: number,
-      t?: Transaction,
-    ) => replace(userId, purpose, key, organizationId ?? null, null, t),
-    /** Stores a code that confirms an e-mail address, and replaces an earlier one. */
-    replaceEmail: (userId: number, code: string, email: string, t: Transaction) =>
-      replace(userId, 'email', code, null, email, t),
+    replace,
     /** Stores an issued key, and replaces an earlier one; it is valid for some seconds. Mailed keys stay. */
     issue: ({ id, tokenGeneration }: Holder, key: string, seconds: number, t: Transaction) =>
-      replace(id, 'issued', emailCode(key, tokenGeneration), null, null, t, seconds),
+      replace(id, 'issued', emailCode(key, tokenGeneration), { seconds }, t),
     /**
      * Counts an attempt from a client address at the keys of a user, and returns the purpose of the given key that is valid, with
      * attempts left. Every attempt counts, a successful one too, before the comparison, and against each valid key.
@@ -155,23 +154,14 @@ export function createMailedKeys(
         WHERE m.user_id = ${userId} AND m.purpose IN ('recovery', 'issued', 'email')`
       return database.run<{ purpose: Purpose; keyDigest: Buffer }>(current, transaction)
     },
-    /** Spends a recovery key. Of parallel calls, only one returns true. */
-    async spend(userId: number, key: string, t: Transaction) {
+    /**
+     * Spends a key, given in the form that is digested, and returns the e-mail address that it confirms, if any; undefined for a
+     * wrong key. Of parallel calls, only one gets it.
+     */
+    spend(userId: number, purpose: Exclude<Purpose, 'activation'>, key: string, t: Transaction) {
       const spend = sql('mailed-key-spend')`
-        DELETE FROM mailed_keys m WHERE ${valid(userId, 'recovery', key)} RETURNING 1`
-      return (await database.run(spend, t)).length > 0
-    },
-    /** The same of an issued key. */
-    async spendIssued({ id, tokenGeneration }: Holder, key: string, t: Transaction) {
-      const spend = sql('mailed-key-spend-issued')`
-        DELETE FROM mailed_keys m WHERE ${valid(id, 'issued', emailCode(key, tokenGeneration))} RETURNING 1`
-      return (await database.run(spend, t)).length > 0
-    },
-    /** Spends a code, and returns the e-mail address that it confirms; undefined for a wrong code. */
-    async spendEmail(userId: number, code: string, t: Transaction) {
-      const spend = sql('mailed-key-spend-email')`
-        DELETE FROM mailed_keys m WHERE ${valid(userId, 'email', code)} RETURNING email`
-      return (await first(database.run<{ email: string }>(spend, t)))?.email
+        DELETE FROM mailed_keys m WHERE ${valid(userId, purpose, key)} RETURNING email`
+      return first(database.run<{ email: string | null }>(spend, t))
     },
     /** Returns the organization of an activation key that works. With a transaction, locks it, and spends the key. */
     organizationOf(userId: number, key: string, t?: Transaction) {

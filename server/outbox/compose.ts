@@ -199,7 +199,7 @@ function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | '
     if (settings.recoveryEmail !== 'any' && emailKey(user.email ?? '') !== emailKey(to)) return 'unwanted'
     const answersSince = (await userData.answersSince(userId))?.toISOString()
     const key = newRecoveryKey()
-    if (!(await storeKey(entry, t => mailedKeys.replace(userId, 'recovery', key, undefined, t)))) return 'unwanted'
+    if (!(await storeKey(entry, t => mailedKeys.replace(userId, 'recovery', key, {}, t)))) return 'unwanted'
     return write(entry, [userId], to, 'recovery-key', { username: user.username, key, answersSince }, user)
   }
 
@@ -210,7 +210,7 @@ function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | '
     if (!user || !pass(user, 'confirm an e-mail address') || user.tokenGeneration !== generation) return 'unwanted'
     const key = newRecoveryKey()
     const code = emailCode(key, generation)
-    if (!(await storeKey(entry, t => mailedKeys.replaceEmail(userId, code, to, t)))) return 'unwanted'
+    if (!(await storeKey(entry, t => mailedKeys.replace(userId, 'email', code, { email: to }, t)))) return 'unwanted'
     return write(entry, [userId], to, 'email-code', { username: user.username, key }, user)
   }
 
@@ -223,7 +223,7 @@ function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | '
     const stored = await storeKey(entry, async t => {
       // A change of the address waits for this transaction, and voids the key; otherwise this reads the new one.
       to = await organizations.addressForKeys(organizationId, t)
-      if (to) await mailedKeys.replace(userId, 'activation', key, organizationId, t)
+      if (to) await mailedKeys.replace(userId, 'activation', key, { organizationId }, t)
     })
     if (!stored || !to) return 'unwanted'
     return write(entry, [userId], to, 'activation-key', { username: user.username, key })

@@ -58,8 +58,8 @@ export function emailRpcs(
       const right = await mailedKeys.attempt(id, { email: normalized }, call.address)
       await attempt.pass(right !== undefined)
       const changed = await transact(async ({ t, target }) => {
-        const email = await mailedKeys.spendEmail(id, normalized, t)
-        if (email === undefined) return false
+        const { email } = (await mailedKeys.spend(id, 'email', normalized, t)) ?? {}
+        if (!email) return false
         const change = { address: call.address, locale: chooseLocale(call.acceptLanguage), session: session.id }
         await users.setEmail(target, email, change, t)
         await users.proveEmail(id, t)

@@ -256,8 +256,7 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
     m => m.mailedKeys.attempt(9, { recovery: '', issued: '' }, '192.0.2.1'),
   ],
   'users by a proved address': [['users_proved_email'], m => m.users.byProvedAddress('u9@example.org')],
-  'a mailed key that is spent': [['mailed_keys_pkey'], m => m.mailedKeys.spend(9, '', none)],
-  'a mailed code that is spent': [['mailed_keys_pkey'], m => m.mailedKeys.spendEmail(9, '', none)],
+  'a mailed key that is spent': [['mailed_keys_pkey'], m => m.mailedKeys.spend(9, 'recovery', '', none)],
   'a mailed activation key': [
     ['mailed_keys_pkey', 'organizations_pkey'],
     m => m.mailedKeys.organizationOf(9, '', none),

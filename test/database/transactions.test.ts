@@ -256,7 +256,9 @@ const changes: Record<string, () => Promise<Change>> = {
     const { id } = await service.organization()
     const signedUp = await service.signUp('ROLE_INSTITUTION')
     const query = { username: signedUp.username, activationkey: randomUUID() }
-    await service.registry.mailedKeys.replace(idOf(signedUp.token), 'activation', query.activationkey, id)
+    await service.registry.mailedKeys.replace(idOf(signedUp.token), 'activation', query.activationkey, {
+      organizationId: id,
+    })
     return { request: ['/users/activate', { token: signedUp.token, query }], look: () => user(signedUp) }
   },
   'a saved answer': async () => {

@@ -304,7 +304,7 @@ test('an activation key expires 72 hours after it is mailed', async t => {
   const organization = await service.organization()
   const { username, token } = await service.signUp('ROLE_INSTITUTION')
   const activationkey = randomUUID()
-  const mail = () => mailedKeys.replace(idOf(token), 'activation', activationkey, organization.id)
+  const mail = () => mailedKeys.replace(idOf(token), 'activation', activationkey, { organizationId: organization.id })
   const activate = () => service.request('POST', '/users/activate', { token, query: { username, activationkey } })
   await mail()
   await database.sequelize.query(`UPDATE mailed_keys SET expires_at = expires_at - interval '72 hours'`)

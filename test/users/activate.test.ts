@@ -149,14 +149,18 @@ const refusals: Record<string, Refusal> = {
     const { organization } = await scene()
     const other = await service.signUp('ROLE_INSTITUTION')
     const activationkey = randomUUID()
-    await service.registry.mailedKeys.replace(idOf(other.token), 'activation', activationkey, organization.id)
+    await service.registry.mailedKeys.replace(idOf(other.token), 'activation', activationkey, {
+      organizationId: organization.id,
+    })
     return { ...(await service.signUp('ROLE_INSTITUTION')), activationkey }
   },
   'a key mailed for an organization that is inactive by now': async () => {
     const { organization } = await scene()
     const user = await service.signUp('ROLE_INSTITUTION')
     const activationkey = randomUUID()
-    await service.registry.mailedKeys.replace(idOf(user.token), 'activation', activationkey, organization.id)
+    await service.registry.mailedKeys.replace(idOf(user.token), 'activation', activationkey, {
+      organizationId: organization.id,
+    })
     await service.registry.organizations.setActive(organization.id, false)
     return { ...user, activationkey }
   },
@@ -177,7 +181,9 @@ test('a key mailed for an organization is valid for 72 hours', async t => {
   const users = [await later.signUp('ROLE_INSTITUTION'), await later.signUp('ROLE_INSTITUTION')]
   const activationkey = randomUUID()
   for (const { token } of users) {
-    await later.registry.mailedKeys.replace(idOf(token), 'activation', activationkey, organization.id)
+    await later.registry.mailedKeys.replace(idOf(token), 'activation', activationkey, {
+      organizationId: organization.id,
+    })
   }
   const activate = async ({ username }: SignedUp) => {
     const token = await later.login(username)
