@@ -10,7 +10,7 @@ import type { Models } from '../models/index.js'
 import type { OpenPage } from '../requests/paging.js'
 import { Refusal, refuse } from '../requests/refusal.js'
 import { checkText } from '../requests/texts.js'
-import { wrongFields } from '../requests/wrong-fields.js'
+import { wrongField } from '../requests/wrong-fields.js'
 
 /** Where a list continues. */
 interface EventCursor {
@@ -45,8 +45,7 @@ export function auditLogRpcs({ audit, users }: Models, references: References, o
     /** Returns a sealed event. */
     async getAuditEvent(request) {
       const id = Number(request.id ?? 0n)
-      if (!Number.isSafeInteger(id) || id < 1)
-        wrongFields([{ field: 'id', reason: 'MISSING', message: 'Specify the id of an event.' }])
+      if (!Number.isSafeInteger(id) || id < 1) wrongField('id', 'MISSING', 'Specify the id of an event.')
       const [event] = await audit.list({ limit: 1 }, { fromId: id, beforeId: id + 1 })
       if (!event) return refuse(Reason.RECORD_NOT_FOUND, { text: `There is no event ${id}.` })
       return { event: toEvent(event, await namesIn(users, [event])) }
@@ -56,9 +55,7 @@ export function auditLogRpcs({ audit, users }: Models, references: References, o
     async verifyAuditLog(request) {
       const { known } = request
       if (known !== undefined && !/^\d{1,15}:[\da-f]{64}$/.test(known))
-        wrongFields([
-          { field: 'known', reason: 'MALFORMED', message: 'Use a link, id:hash, that an earlier check returned.' },
-        ])
+        wrongField('known', 'MALFORMED', 'Use a link, id:hash, that an earlier check returned.')
       const page = openPage<VerifiedLink>(Administration.method.verifyAuditLog, { ...request, pageSize: 0 })
       const { events, staged, next, ...found } = await audit.verify(known, page.after)
       return {
@@ -133,8 +130,7 @@ async function readFilter(
   const { user, actor, timeFrom, timeTo } = request
   const action = checkText('action', request.action)
   const { outcome } = request
-  if (outcome && outcome !== 'ok' && outcome !== 'refused')
-    wrongFields([{ field: 'outcome', reason: 'UNKNOWN_VALUE', message: 'Use ok or refused.' }])
+  if (outcome && outcome !== 'ok' && outcome !== 'refused') wrongField('outcome', 'UNKNOWN_VALUE', 'Use ok or refused.')
   return {
     limit,
     subjectId: user ? await userIdOf(references, user, 'user') : undefined,

@@ -11,7 +11,7 @@ import { createMailTransport, describe, shownAnswer, within } from '../outbox/tr
 import type { Settings } from '../process/settings.js'
 import type { OpenPage } from '../requests/paging.js'
 import { refuse } from '../requests/refusal.js'
-import { wrongFields } from '../requests/wrong-fields.js'
+import { wrongField } from '../requests/wrong-fields.js'
 import { isEmailAddress } from '../rules/names.js'
 
 /** Most e-mails that one transaction retries. */
@@ -87,8 +87,7 @@ export function emailRpcs(
     /** Sends a test e-mail at once, without the queue, and returns the answer of the mail server. */
     async sendTestEmail(request, { transact }) {
       const to = (request.email ?? '').trim()
-      if (!isEmailAddress(to))
-        wrongFields([{ field: 'email', reason: 'MALFORMED', message: 'Not a valid e-mail address.' }])
+      if (!isEmailAddress(to)) wrongField('email', 'MALFORMED', 'Not a valid e-mail address.')
       // Recorded first: nothing is sent without an event.
       await transact(({ record }) => record({ action: 'email.test' }))
       const transport = createMailTransport(settings, { error() {} })
@@ -107,8 +106,7 @@ export function emailRpcs(
 }
 
 function checkId(id: bigint | undefined): string {
-  if (id === undefined || id < 1n)
-    wrongFields([{ field: 'id', reason: 'MISSING', message: 'Specify the id of an e-mail.' }])
+  if (id === undefined || id < 1n) wrongField('id', 'MISSING', 'Specify the id of an e-mail.')
   return String(id)
 }
 

@@ -13,7 +13,7 @@ import type { QuestionPlace, QuestionRow } from '../models/question.js'
 import type { UnmatchedText } from '../models/unmatched-answer.js'
 import type { OpenPage } from '../requests/paging.js'
 import { refuse } from '../requests/refusal.js'
-import { wrongFields } from '../requests/wrong-fields.js'
+import { wrongField } from '../requests/wrong-fields.js'
 import { isOneLine, questionKey } from '../rules/names.js'
 import { maxLengths, tooLong } from '../rules/sizes.js'
 import { type Done, setActive } from './change-record.js'
@@ -98,17 +98,10 @@ export function questionRpcs({ questions, unmatchedAnswers }: Models, references
     async orderQuestions(request, { transact }) {
       const { questions: named } = request
       if (named.length === 0 || named.length > maxOrdered)
-        wrongFields([
-          {
-            field: 'questions',
-            reason: 'OUT_OF_RANGE',
-            message: `Name 1 to ${maxOrdered} questions, in their new order.`,
-          },
-        ])
+        wrongField('questions', 'OUT_OF_RANGE', `Name 1 to ${maxOrdered} questions, in their new order.`)
       const first: number[] = []
       for (const reference of named) first.push((await references.question.find(reference, 'questions')).id)
-      if (new Set(first).size < first.length)
-        wrongFields([{ field: 'questions', reason: 'CONFLICTING', message: 'Name each question once.' }])
+      if (new Set(first).size < first.length) wrongField('questions', 'CONFLICTING', 'Name each question once.')
       return transact(async ({ t, record }) => {
         const changed = await questions.order(first, t)
         if (changed) await record({ action: 'question.order', reason: first.join(',') })
@@ -157,7 +150,7 @@ function checkQuestion(field: string, given: string | undefined): QuestionText {
   const key = questionKey(question)
   if (key === '' || tooLong(question, 'text') || !isOneLine(question)) {
     const message = `Specify the text of a question: at most ${maxLengths.text} characters, no line breaks.`
-    wrongFields([{ field, reason: key === '' ? 'MISSING' : 'MALFORMED', message }])
+    wrongField(field, key === '' ? 'MISSING' : 'MALFORMED', message)
   }
   return { question, questionKey: key }
 }

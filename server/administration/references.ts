@@ -2,7 +2,7 @@ import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { References } from '../calls/steps.js'
 import type { Models } from '../models/index.js'
 import { refuse } from '../requests/refusal.js'
-import { wrongFields } from '../requests/wrong-fields.js'
+import { wrongField } from '../requests/wrong-fields.js'
 import { nicknameKey, questionKey, usernameKey } from '../rules/names.js'
 import { advise } from '../rules/remedies.js'
 import { maxLengths, tooLong } from '../rules/sizes.js'
@@ -24,7 +24,7 @@ export function createReferences({ administeredUsers, formerUsernames, organizat
     const text = tooLong(reference ?? '', 'text') ? '' : (reference ?? '').trim()
     if (text === '') {
       const message = `Name the ${what}, in at most ${maxLengths.text} characters.`
-      wrongFields([{ field, reason: 'MISSING', message }])
+      wrongField(field, 'MISSING', message)
     }
     const { sign, digits } = /^(?<sign>#?)(?<digits>\d{1,9})$/.exec(text.normalize('NFKC'))?.groups ?? {}
     const withId = digits ? await by.id(Number(digits)) : undefined
@@ -38,7 +38,7 @@ export function createReferences({ administeredUsers, formerUsernames, organizat
     const message = sign
       ? `Ambiguous: both an id and a name (ids ${listed}). Use an id without #.`
       : `Ambiguous: matches ${listed}. Use #id.`
-    return wrongFields([{ field, reason: 'AMBIGUOUS', message }])
+    return wrongField(field, 'AMBIGUOUS', message)
   }
 
   const missing = (what: string, reference: string | undefined, hint = ''): never =>

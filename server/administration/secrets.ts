@@ -3,7 +3,7 @@
 import type { AdministrationRpcs } from '../calls/context.js'
 import type { Models } from '../models/index.js'
 import type { Hashing } from '../passwords/index.js'
-import { wrongFields } from '../requests/wrong-fields.js'
+import { wrongField } from '../requests/wrong-fields.js'
 import { formatIds } from '../rules/id-ranges.js'
 
 /** Maximum ids of a request. */
@@ -44,6 +44,5 @@ export function secretRpcs({ userBatches, organizations }: Models, { passwords }
 }
 
 function checkIds(ids: readonly number[]): void {
-  if (ids.length === 0 || ids.length > maxIds)
-    wrongFields([{ field: 'ids', reason: 'OUT_OF_RANGE', message: `Use 1 to ${maxIds} ids.` }])
+  if (ids.length === 0 || ids.length > maxIds) wrongField('ids', 'OUT_OF_RANGE', `Use 1 to ${maxIds} ids.`)
 }

@@ -20,7 +20,7 @@ import type { TokenIssuer } from '../models/token-issuer.js'
 import type { OpenPage } from '../requests/paging.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { readMask } from '../requests/update-mask.js'
-import { wrongFields } from '../requests/wrong-fields.js'
+import { wrongField, wrongFields } from '../requests/wrong-fields.js'
 import { isOneLine } from '../rules/names.js'
 import { isReturnUri } from '../rules/return-uri.js'
 import { type ScopeName, scopeName, scopeNames, scopeOf } from '../rules/scopes.js'
@@ -45,9 +45,7 @@ export function serviceRpcs({ services, idTokenKeys, tokenIssuers }: Models, { n
   async function refuseReserved(name: string, field: string, t: Transaction): Promise<void> {
     const issuer = await tokenIssuers.find(t)
     if (!reservedNames(issuer).includes(name)) return
-    wrongFields([
-      { field, reason: 'RESERVED', message: 'Use another name: the registry itself has this one in its tokens.' },
-    ])
+    wrongField(field, 'RESERVED', 'Use another name: the registry itself has this one in its tokens.')
   }
 
   /** Makes the keys of ID tokens with the first client, which can cache the key set from then on. */
@@ -172,7 +170,7 @@ export function serviceRpcs({ services, idTokenKeys, tokenIssuers }: Models, { n
     async deleteServiceKey(request, { transact }) {
       const name = readName(request.name)
       const { id } = request
-      if (id === undefined) wrongFields([{ field: 'id', reason: 'MISSING', message: 'Specify the number of the key.' }])
+      if (id === undefined) wrongField('id', 'MISSING', 'Specify the number of the key.')
       return transact(async ({ t, record }) => {
         const row = await lock(name, t)
         if (!(await services.removeKey(row.id, id, t))) {
@@ -256,7 +254,7 @@ function readExpiry(
 
 function readName(name: string | undefined): string {
   const given = name?.trim() ?? ''
-  if (given === '') wrongFields([{ field: 'name', reason: 'MISSING', message: 'Specify the name of the service.' }])
+  if (given === '') wrongField('name', 'MISSING', 'Specify the name of the service.')
   // No service has a longer name, or one with other characters.
   return /^[a-z\d-]{1,63}$/.test(given) ? given : missing('of that name')
 }

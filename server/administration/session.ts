@@ -10,7 +10,7 @@ import type { User } from '../models/user.js'
 import { guardedUser } from '../models/user-state.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
-import { wrongFields } from '../requests/wrong-fields.js'
+import { wrongField } from '../requests/wrong-fields.js'
 import { usernameKey } from '../rules/names.js'
 import { advise } from '../rules/remedies.js'
 import { scopeOf } from '../rules/scopes.js'
@@ -79,9 +79,7 @@ export function sessionRpcs(
       if (!pending) refuse(Reason.WRONG_STATE, { text: 'No enrolment has begun. Call EnrollTotp first.' })
       const step = totpStep(pending, request.code ?? '', now())
       if (step === undefined) {
-        wrongFields([
-          { field: 'code', reason: 'MISMATCH', message: 'Not the present code of the new secret. Try the next one.' },
-        ])
+        wrongField('code', 'MISMATCH', 'Not the present code of the new secret. Try the next one.')
       }
       await transact(async ({ t, record }) => {
         if (!(await totpSecrets.confirm(id, pending, step, t))) refuse(Reason.STALE_ETAG)

@@ -7,7 +7,7 @@ import { publishLead, type SigningKey } from '../models/signing-key.js'
 import { issuerObject } from '../models/token-issuer.js'
 import { isAdministrationAudience, isForIssuer, type Settings } from '../process/settings.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
-import { wrongFields } from '../requests/wrong-fields.js'
+import { wrongField, wrongFields } from '../requests/wrong-fields.js'
 import { maxLengths, tooLong } from '../rules/sizes.js'
 import { requireConfirmation } from './confirmation.js'
 import { reservedNames } from './services.js'
@@ -107,12 +107,12 @@ export function signingKeyRpcs(
         requireConfirmation(to.issuer, request.confirm)
         if (isForIssuer(to)) {
           const message = 'Use an audience that differs from the issuer.'
-          wrongFields([{ field: asked.audience === undefined ? 'issuer' : 'audience', reason: 'CONFLICTING', message }])
+          wrongField(asked.audience === undefined ? 'issuer' : 'audience', 'CONFLICTING', message)
         }
         for (const name of reservedNames(to)) {
           if (!(await services.find(name, t))) continue
           const message = `Use another: a service has the name ${name}.`
-          wrongFields([{ field: name === to.audience ? 'audience' : 'issuer', reason: 'TAKEN', message }])
+          wrongField(name === to.audience ? 'audience' : 'issuer', 'TAKEN', message)
         }
         const changed = to.issuer !== from.issuer || to.audience !== from.audience
         if (changed) {
@@ -127,8 +127,7 @@ export function signingKeyRpcs(
 
 function readKid(given: string | undefined): string {
   const kid = (given ?? '').trim()
-  if (kid === '' || tooLong(kid, 'key'))
-    wrongFields([{ field: 'kid', reason: 'MISSING', message: 'Specify the id of a key.' }])
+  if (kid === '' || tooLong(kid, 'key')) wrongField('kid', 'MISSING', 'Specify the id of a key.')
   return kid
 }
 

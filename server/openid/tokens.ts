@@ -10,7 +10,7 @@ import type { ServiceRow } from '../models/service.js'
 import type { Call } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
-import { wrongFields } from '../requests/wrong-fields.js'
+import { wrongField } from '../requests/wrong-fields.js'
 import { claimsOf, type Grant, type Grants, type OfClient } from './grants.js'
 import type { IdTokens } from './id-tokens.js'
 import { findClient } from './requests.js'
@@ -90,10 +90,7 @@ export function tokenRpcs(
       const { grantType } = required({ grantType: request.grantType })
       const by = await authenticate(request, call)
       const read =
-        grantTypes[grantType] ??
-        wrongFields([
-          { field: 'grant_type', reason: 'UNKNOWN_VALUE', message: 'Use authorization_code or refresh_token.' },
-        ])
+        grantTypes[grantType] ?? wrongField('grant_type', 'UNKNOWN_VALUE', 'Use authorization_code or refresh_token.')
       const presented = (await read(request, by)) ?? invalid()
       const user = (await grants.holderOf(presented)) ?? invalid()
       const first = await isFirst(presented)

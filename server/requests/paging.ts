@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { type DescMethodUnary, type Message, toBinary } from '@bufbuild/protobuf'
-import { wrongFields } from './wrong-fields.js'
+import { wrongField } from './wrong-fields.js'
 
 /** Default and maximum number of rows of a page. */
 interface Sizes {
@@ -29,13 +29,7 @@ export function createPaging(dataKeys: {
     try {
       return JSON.parse(dataKeys.open(use, Buffer.from(token, 'base64url')))
     } catch {
-      return wrongFields([
-        {
-          field: 'page_token',
-          reason: 'MISMATCH',
-          message: 'Not valid for this list and filter. Start without a page token.',
-        },
-      ])
+      return wrongField('page_token', 'MISMATCH', 'Not valid for this list and filter. Start without a page token.')
     }
   }
 
@@ -45,7 +39,7 @@ export function createPaging(dataKeys: {
     { sizes = { usual: 50, max: 1_000 }, owner = '' }: { readonly sizes?: Sizes; readonly owner?: string } = {},
   ) => {
     const { pageSize, pageToken } = request
-    if (pageSize < 0) wrongFields([{ field: 'page_size', reason: 'OUT_OF_RANGE', message: 'Use 0 or more.' }])
+    if (pageSize < 0) wrongField('page_size', 'OUT_OF_RANGE', 'Use 0 or more.')
     const filter = toBinary(rpc.input, Object.assign({}, request, { pageSize: 0, pageToken: '' }))
     const digest = createHash('sha256').update(`${owner}\0`).update(filter).digest('base64url')
     const use = `page-token ${rpc.name} ${digest}`

@@ -1,7 +1,7 @@
 import { longerThan } from '../rules/fault.js'
 import { type Role, roles } from '../rules/roles.js'
 import { maxLengths, tooLong } from '../rules/sizes.js'
-import { wrongFields } from './wrong-fields.js'
+import { wrongField, wrongFields } from './wrong-fields.js'
 
 /** A text to search for, trimmed; undefined when it is empty. Refuses a text that is too long with INVALID_ARGUMENT. */
 export function checkText(field: string, text: string | undefined): string | undefined {
@@ -14,5 +14,5 @@ export function checkText(field: string, text: string | undefined): string | und
 /** Reads a role. Refuses any other text with INVALID_ARGUMENT. */
 export function checkRole(field: string, role: string | undefined): Role {
   const known = roles.find(each => each === role)
-  return known ?? wrongFields([{ field, reason: 'UNKNOWN_VALUE', message: `Use one of ${roles.join(', ')}.` }])
+  return known ?? wrongField(field, 'UNKNOWN_VALUE', `Use one of ${roles.join(', ')}.`)
 }

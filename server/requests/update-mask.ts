@@ -1,5 +1,5 @@
 import type { FieldMask } from '@bufbuild/protobuf/wkt'
-import { wrongFields } from './wrong-fields.js'
+import { wrongField } from './wrong-fields.js'
 
 /** The fields that an update mask names (AIP-134), each once. Refuses an empty mask and unknown fields with INVALID_ARGUMENT. */
 export function readMask<F>(mask: FieldMask | undefined, fields: readonly F[], nameOf: (field: F) => string): F[] {
@@ -7,7 +7,7 @@ export function readMask<F>(mask: FieldMask | undefined, fields: readonly F[], n
   const named = [...new Set(mask?.paths)].map(path => byName.get(path))
   if (named.length === 0 || named.includes(undefined)) {
     const message = `Name one or more of ${[...byName.keys()].join(', ')}.`
-    wrongFields([{ field: 'update_mask', reason: 'UNKNOWN_VALUE', message }])
+    wrongField('update_mask', 'UNKNOWN_VALUE', message)
   }
   return named as F[]
 }

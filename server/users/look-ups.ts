@@ -12,7 +12,7 @@ import type { OpenPage } from '../requests/paging.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
 import { checkRole } from '../requests/texts.js'
-import { wrongFields } from '../requests/wrong-fields.js'
+import { wrongField } from '../requests/wrong-fields.js'
 import { usernameKey } from '../rules/names.js'
 import { toUserRecord } from './user-record.js'
 
@@ -89,7 +89,7 @@ export function lookUpRpcs(
     async listUsers(request, { service: { name } }) {
       const { organizationId } = request
       if (organizationId === undefined && !request.role)
-        wrongFields([{ field: 'organization_id', reason: 'MISSING', message: 'Give an organization, a role or both.' }])
+        wrongField('organization_id', 'MISSING', 'Give an organization, a role or both.')
       const role = request.role ? checkRole('role', request.role) : undefined
       const page = openPage<number>(UsersService.method.listUsers, request, { sizes, owner: `service:${name}` })
       const counted = rateLimits.takeServiceReads(name, page.size)

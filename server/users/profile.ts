@@ -11,7 +11,7 @@ import { isTaken, revealTaken } from '../registration/name-refusals.js'
 import { profileChange } from '../registration/registrar.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { readMask } from '../requests/update-mask.js'
-import { wrongFields } from '../requests/wrong-fields.js'
+import { wrongField } from '../requests/wrong-fields.js'
 import { type ProfileField, profileFields } from '../rules/profile.js'
 import { toUserRecord } from './user-record.js'
 
@@ -30,9 +30,7 @@ export function updateMe(
     const isGiven = (field: ProfileField) => record?.[field] !== undefined
     const mask = updateMask?.paths.length ? readMask(updateMask, profileFields, nameOf) : profileFields.filter(isGiven)
     if (mask.length === 0)
-      wrongFields([
-        { field: 'record', reason: 'MISSING', message: `Name one or more of ${profileFields.map(nameOf).join(', ')}.` },
-      ])
+      wrongField('record', 'MISSING', `Name one or more of ${profileFields.map(nameOf).join(', ')}.`)
     const { wrong, texts } = checkForm(record ?? {}, mask, rules)
     if (wrong.length > 0) refuseFields(wrong)
 

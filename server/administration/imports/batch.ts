@@ -18,7 +18,7 @@ import type { Imports, Outcomes, StoredImport } from '../../models/import.js'
 import type { Pool } from '../../passwords/pool.js'
 import type { Locale } from '../../requests/locale.js'
 import { refuse } from '../../requests/refusal.js'
-import { wrongFields } from '../../requests/wrong-fields.js'
+import { wrongField } from '../../requests/wrong-fields.js'
 import { nameImported } from '../../rules/id-ranges.js'
 import { changeBy } from '../security-notices.js'
 import { checkId, checkStarter, missing, toImport } from './imports.js'
@@ -73,13 +73,11 @@ export function importBatch(deps: Deps): AdministrationRpcs['importBatch'] {
           text: `Import ${id} continues with row ${of.nextRow}, not with row ${firstRow}.`,
         })
       if (of.allOrNothing && firstRow + rows.count > maxAtOnce)
-        wrongFields([
-          {
-            field: 'first_row',
-            reason: 'OUT_OF_RANGE',
-            message: `An all-or-nothing import has at most ${maxAtOnce} rows: split the file, or start it without all_or_nothing.`,
-          },
-        ])
+        wrongField(
+          'first_row',
+          'OUT_OF_RANGE',
+          `An all-or-nothing import has at most ${maxAtOnce} rows: split the file, or start it without all_or_nothing.`,
+        )
       const batch = { of, firstRow, rowCount: rows.count, given, hashes, keeps: !of.dryRun && !of.allOrNothing }
       const judged = await judge(deps, batch, administrator, { t, record })
       const outcomes = count(judged)
@@ -213,8 +211,7 @@ async function judge(
 function rowsIn(of: StoredImport, { organizations, users }: ImportBatchRequest, { rowsOf }: Deps) {
   const [rows, others] = of.kind === 'organizations' ? [organizations, users] : [users, organizations]
   if (others.length > 0) refuse(Reason.WRONG_STATE, { text: `Import ${of.id} accepts only ${of.kind}.` })
-  if (rows.length === 0 || rows.length > maxBatch)
-    wrongFields([{ field: of.kind, reason: 'OUT_OF_RANGE', message: `Send 1 to ${maxBatch} rows.` }])
+  if (rows.length === 0 || rows.length > maxBatch) wrongField(of.kind, 'OUT_OF_RANGE', `Send 1 to ${maxBatch} rows.`)
   const own = rowsOf[of.kind] as Rows<ImportedOrganization | ImportedUser>
   return { count: rows.length, read: () => own(rows) }
 }

@@ -17,7 +17,7 @@ import type { Models } from '../../models/index.js'
 import type { Hashing } from '../../passwords/index.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { refuse } from '../../requests/refusal.js'
-import { wrongFields } from '../../requests/wrong-fields.js'
+import { wrongField } from '../../requests/wrong-fields.js'
 import { changeableAccounts } from '../../rules/import-changes.js'
 
 const kinds: Readonly<Record<KindName, ImportKind>> = {
@@ -47,28 +47,14 @@ export function importRpcs({ imports, users }: Models, { pool }: Hashing, openPa
       const { dryRun, allOrNothing, afterDryRun = null, keepIds, highestId } = request
       // With the ids of a file, no existing record changes.
       const changeAccounts = keepIds ? [] : [...new Set(request.changeAccounts)].sort()
-      if (!kind) wrongFields([{ field: 'kind', reason: 'MISSING', message: 'Specify what the import reads.' }])
+      if (!kind) wrongField('kind', 'MISSING', 'Specify what the import reads.')
       if (!/^[0-9a-f]{64}$/.test(sourceDigest))
-        wrongFields([
-          {
-            field: 'source_digest',
-            reason: 'MALFORMED',
-            message: 'Use a SHA-256 digest, 64 lower-case hexadecimal digits.',
-          },
-        ])
+        wrongField('source_digest', 'MALFORMED', 'Use a SHA-256 digest, 64 lower-case hexadecimal digits.')
       if (dryRun && (allOrNothing || afterDryRun !== null))
-        wrongFields([
-          {
-            field: 'dry_run',
-            reason: 'CONFLICTING',
-            message: 'A dry run applies nothing: leave out the other options.',
-          },
-        ])
+        wrongField('dry_run', 'CONFLICTING', 'A dry run applies nothing: leave out the other options.')
       const changeable: readonly string[] = changeableAccounts[kind]
       if (!changeAccounts.every(column => changeable.includes(column))) {
-        wrongFields([
-          { field: 'change_accounts', reason: 'UNKNOWN_VALUE', message: `Use columns among ${changeable.join(', ')}.` },
-        ])
+        wrongField('change_accounts', 'UNKNOWN_VALUE', `Use columns among ${changeable.join(', ')}.`)
       }
       if (administrator.desk && (kind !== 'users' || keepIds || changeAccounts.length > 0))
         refuse(Reason.ACCESS_DENIED, {
@@ -129,7 +115,7 @@ export function importRpcs({ imports, users }: Models, { pool }: Hashing, openPa
 
 /** Returns the id that a request must have. */
 export function checkId(id: number | undefined): number {
-  return id ?? wrongFields([{ field: 'id', reason: 'MISSING', message: 'Specify the id of the import.' }])
+  return id ?? wrongField('id', 'MISSING', 'Specify the id of the import.')
 }
 
 /** Refuses with RECORD_NOT_FOUND. */

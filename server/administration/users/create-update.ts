@@ -23,7 +23,7 @@ import { profileChange } from '../../registration/registrar.js'
 import { type FieldViolation, refuse } from '../../requests/refusal.js'
 import { checkRole } from '../../requests/texts.js'
 import { readMask } from '../../requests/update-mask.js'
-import { wrongFields } from '../../requests/wrong-fields.js'
+import { wrongField } from '../../requests/wrong-fields.js'
 import { usernameKey } from '../../rules/names.js'
 import { profileFields } from '../../rules/profile.js'
 import { requireConfirmation } from '../confirmation.js'
@@ -83,13 +83,7 @@ export function userCreateUpdateRpcs(
       const role = checkRole('form.role', form.role)
       administrator.permitSignIn(role === 'ROLE_ADMIN')
       if (request.organization && !request.active) {
-        wrongFields([
-          {
-            field: 'organization',
-            reason: 'CONFLICTING',
-            message: 'Only a user that is created active can belong to one.',
-          },
-        ])
+        wrongField('organization', 'CONFLICTING', 'Only a user that is created active can belong to one.')
       }
       const organizationId = request.organization ? (await references.organization.find(request.organization)).id : null
       const becomesAdministrator = role === 'ROLE_ADMIN'

@@ -16,7 +16,7 @@ import { guardedUser } from '../../models/user-state.js'
 import type { Settings } from '../../process/settings.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { Refusal, refuse } from '../../requests/refusal.js'
-import { wrongFields } from '../../requests/wrong-fields.js'
+import { wrongField } from '../../requests/wrong-fields.js'
 import { changeBy } from '../security-notices.js'
 import type { ChangeUser } from './state.js'
 
@@ -82,9 +82,7 @@ export function issuedKeyRpcs(
       const { organization, users: list, validateOnly } = request
       const seconds = checkHours(request.hours)
       if (Boolean(organization) === list.length > 0 || list.length > mostAtOnce)
-        wrongFields([
-          { field: 'users', reason: 'CONFLICTING', message: `Name an organization, or 1 to ${mostAtOnce} users.` },
-        ])
+        wrongField('users', 'CONFLICTING', `Name an organization, or 1 to ${mostAtOnce} users.`)
       const sizes = { usual: mostAtOnce, max: mostAtOnce }
       const page = openPage<number>(Administration.method.issueKeys, { ...request, pageSize: 0 }, { sizes })
       const { found, skipped } = await findAll(list)
@@ -121,7 +119,6 @@ function whyNone(row: AdministeredUserRow): string | undefined {
 }
 
 function checkHours(hours: number): number {
-  if (hours < 0 || hours > most)
-    wrongFields([{ field: 'hours', reason: 'OUT_OF_RANGE', message: `Use 1 to ${most} hours.` }])
+  if (hours < 0 || hours > most) wrongField('hours', 'OUT_OF_RANGE', `Use 1 to ${most} hours.`)
   return (hours || usual) * 3600
 }

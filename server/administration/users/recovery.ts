@@ -16,7 +16,7 @@ import type { Settings } from '../../process/settings.js'
 import type { Registration } from '../../registration/index.js'
 import { canonicalAddress } from '../../requests/client-address.js'
 import { refuse } from '../../requests/refusal.js'
-import { wrongFields } from '../../requests/wrong-fields.js'
+import { wrongField } from '../../requests/wrong-fields.js'
 import { emailKey } from '../../rules/names.js'
 import { changeBy } from '../security-notices.js'
 import { type ChangeUser, checkOpen } from './state.js'
@@ -79,8 +79,7 @@ export function userSupportRpcs(
     /** Sets a password, revokes the tokens of the user, and notifies the user by e-mail. */
     setPassword: {
       check({ password }) {
-        if (password === undefined)
-          wrongFields([{ field: 'password', reason: 'MISSING', message: 'Specify the new password.' }])
+        if (password === undefined) wrongField('password', 'MISSING', 'Specify the new password.')
       },
       async handle(request, context) {
         const { call, administrator, target: user } = context
@@ -121,8 +120,5 @@ export function userSupportRpcs(
 /** A client address in canonical form; undefined when none is given. Refuses anything else with INVALID_ARGUMENT. */
 export function checkAddress(text: string | undefined): string | undefined {
   if (text === undefined || text.trim() === '') return undefined
-  return (
-    canonicalAddress(text.trim()) ??
-    wrongFields([{ field: 'address', reason: 'MALFORMED', message: 'Use an IP address.' }])
-  )
+  return canonicalAddress(text.trim()) ?? wrongField('address', 'MALFORMED', 'Use an IP address.')
 }

@@ -6,7 +6,7 @@ import type { AdministrationRpcs } from '../../calls/context.js'
 import type { Models } from '../../models/index.js'
 import { canonicalBlock } from '../../requests/client-address.js'
 import type { OpenPage } from '../../requests/paging.js'
-import { wrongFields } from '../../requests/wrong-fields.js'
+import { wrongField } from '../../requests/wrong-fields.js'
 import { requireConfirmation } from '../confirmation.js'
 
 /** Accounts that a call looks at, and that it erases, at most: about a second each. */
@@ -22,13 +22,7 @@ export function eraseUnactivatedUsers(
     const { network: given = '', createTimeFrom, createTimeTo, confirm, validateOnly } = request
     const network = canonicalBlock(given.trim())
     if (network === undefined)
-      wrongFields([
-        {
-          field: 'network',
-          reason: 'MALFORMED',
-          message: 'Use an IP address or a CIDR block, such as 2001:db8:1::/48.',
-        },
-      ])
+      wrongField('network', 'MALFORMED', 'Use an IP address or a CIDR block, such as 2001:db8:1::/48.')
     if (!validateOnly) requireConfirmation(given, confirm)
     const rpc = AdministrationService.method.eraseUnactivatedUsers
     const page = openPage<number>(rpc, { ...request, pageSize: 0 })
