@@ -37,9 +37,6 @@ export interface Administrator {
   justify(): void
 }
 
-/** Identifies administrators. */
-export type Administrators = ReturnType<typeof createAdministrators>
-
 /** Identifies administrators among `users` by the tokens of `sessions`; `now` is a clock in ms since 1970. */
 export function createAdministrators(deps: {
   sessions: AdministratorSessions

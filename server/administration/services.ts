@@ -21,6 +21,7 @@ import type { OpenPage } from '../requests/paging.js'
 import { type FieldViolation, refuse } from '../requests/refusal.js'
 import { readMask } from '../requests/update-mask.js'
 import { wrongField, wrongFields } from '../requests/wrong-fields.js'
+import type { FieldReason } from '../rules/fault.js'
 import { isOneLine } from '../rules/names.js'
 import { isReturnUri } from '../rules/return-uri.js'
 import { type ScopeName, scopeName, scopeNames, scopeOf } from '../rules/scopes.js'
@@ -209,30 +210,17 @@ function readForm(
   wrong: FieldViolation[],
   prefix = '',
 ): Form {
+  const refused = (field: string, reason: FieldReason, message: string) =>
+    wrong.push({ field: `${prefix}${field}`, reason, message })
   for (const [field, uris] of Object.entries({ redirect_uris: redirectUris, post_logout_uris: postLogoutUris }))
-    if (uris.length > 20 || !uris.every(isReturnUri))
-      wrong.push({ field: `${prefix}${field}`, reason: 'MALFORMED', message: wrongUri })
+    if (uris.length > 20 || !uris.every(isReturnUri)) refused(field, 'MALFORMED', wrongUri)
   if (tooLong(title, 'text') || !isOneLine(title))
-    wrong.push({
-      field: `${prefix}title`,
-      reason: 'MALFORMED',
-      message: `Use one line of at most ${maxLengths.text} characters.`,
-    })
-  if (!/^[a-z\d-]{1,63}$/.test(name)) {
-    wrong.push({
-      field: `${prefix}name`,
-      reason: 'MALFORMED',
-      message: 'Use 1 to 63 lower-case letters, digits and hyphens.',
-    })
-  }
+    refused('title', 'MALFORMED', `Use one line of at most ${maxLengths.text} characters.`)
+  if (!/^[a-z\d-]{1,63}$/.test(name))
+    refused('name', 'MALFORMED', 'Use 1 to 63 lower-case letters, digits and hyphens.')
   const names = [...new Set(scopes)].map(scopeName)
-  if ((names.length === 0 && redirectUris.length === 0) || names.includes(undefined)) {
-    wrong.push({
-      field: `${prefix}scopes`,
-      reason: 'UNKNOWN_VALUE',
-      message: `Use one or more of ${scopeNames.join(', ')}.`,
-    })
-  }
+  if ((names.length === 0 && redirectUris.length === 0) || names.includes(undefined))
+    refused('scopes', 'UNKNOWN_VALUE', `Use one or more of ${scopeNames.join(', ')}.`)
   return { name, scopes: names as ScopeName[], redirectUris, postLogoutUris, public: isPublic, title: title.trim() }
 }
 

@@ -29,9 +29,6 @@ const attributes = {
 /** A process that serves the registry. */
 export interface Process extends Omit<Row<typeof attributes>, 'seenAt'> {}
 
-/** The processes of a registry. */
-export type Processes = ReturnType<typeof createProcesses>
-
 /** A process in a message. */
 export function describeProcess({ kind, id, version }: Process): string {
   return `${kind} ${id} (version ${version})`

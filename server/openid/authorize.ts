@@ -1,12 +1,11 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { Caller } from '../access/caller.js'
+import type { Access } from '../access/index.js'
 import { nameOf } from '../access/provider.js'
-import type { SignIns } from '../access/sign-in.js'
-import { passwordSessionLength, type Tokens } from '../access/tokens.js'
-import type { OneTimeCodes } from '../access/totp.js'
+import { passwordSessionLength } from '../access/tokens.js'
 import type { OpenIdRpcs } from '../calls/context.js'
-import { clientLine, ownLine, type RefreshedSessions } from '../models/refreshed-session.js'
-import type { Services } from '../models/service.js'
+import type { Models } from '../models/index.js'
+import { clientLine, ownLine } from '../models/refreshed-session.js'
 import type { Settings } from '../process/settings.js'
 import type { Call } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
@@ -20,20 +19,13 @@ const codeLife = 60
 const notActivated = 'Your account isn’t activated yet. Ask your organization for an activation key.'
 
 /** The RPCs of what a client asks for. */
-export function authorizeRpcs(deps: {
-  readonly services: Services
-  readonly grants: Grants
-  readonly idTokens: IdTokens
-  readonly refreshedSessions: RefreshedSessions
-  readonly signIns: SignIns
-  readonly oneTimeCodes: OneTimeCodes
-  readonly tokens: Tokens
-  readonly issuer: string
-  readonly settings: Pick<Settings, 'name' | 'sessionDays'>
-  readonly now: () => number
-}): Pick<OpenIdRpcs, 'checkAuthorization' | 'authorize'> {
-  const { grants, idTokens, refreshedSessions, signIns, oneTimeCodes, tokens, issuer, settings, now } = deps
-
+export function authorizeRpcs(
+  { services, refreshedSessions }: Models,
+  { signIns, oneTimeCodes, tokens, tokenIssuer: { issuer }, now }: Access,
+  grants: Grants,
+  idTokens: IdTokens,
+  settings: Pick<Settings, 'name' | 'sessionDays'>,
+) {
   /** Checks the one-time code of an administrator who has enrolled, as an attempt. Returns whether the session has one now. */
   async function proveSecond(
     { user, session, enrolled }: Caller,
@@ -50,13 +42,17 @@ export function authorizeRpcs(deps: {
 
   return {
     async checkAuthorization({ authorization }) {
-      const { client, locationOf, errorLocation } = await readRequest(deps, authorization)
+      const { client, locationOf, errorLocation } = await readRequest(services, issuer, authorization)
       const called = { registry: nameOf(issuer, settings.name), client: client.title || client.name }
       return { issuer, ...called, errorLocation, loginRequiredLocation: locationOf({ error: 'login_required' }) }
     },
 
     async authorize({ authorization, oneTimeCode }, { caller, call }) {
-      const { request, client, uri, scope, locationOf, errorLocation } = await readRequest(deps, authorization)
+      const { request, client, uri, scope, locationOf, errorLocation } = await readRequest(
+        services,
+        issuer,
+        authorization,
+      )
       const { nonce, codeChallenge: challenge, maxAge, idTokenHint } = request
       if (errorLocation) return { location: errorLocation }
       const { user, session } = caller
@@ -89,5 +85,5 @@ export function authorizeRpcs(deps: {
       const token = proved ? await tokens.issue(user, { ...session, second: 'otp' }, { stay: true }) : undefined
       return { location: locationOf({ code }), token }
     },
-  }
+  } satisfies Partial<OpenIdRpcs>
 }

@@ -3,7 +3,7 @@
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { auditContext } from '../access/caller.js'
 import { type Passed, pass } from '../access/gate.js'
-import type { Seals } from '../access/seals.js'
+import type { Access } from '../access/index.js'
 import type { Models } from '../models/index.js'
 import type { Bearer } from '../models/refreshed-session.js'
 import type { User } from '../models/user.js'
@@ -73,16 +73,13 @@ const lineOf = ({ userId, line: id, ends, client }: Grant) => ({
 /** Seals, opens, exchanges and ends grants. */
 export type Grants = ReturnType<typeof createGrants>
 
-/** Creates the grants of a registry; `now` is a clock in ms since 1970. */
+/** Creates the grants of a registry. */
 export function createGrants(
-  deps: Pick<Models, 'database' | 'audit' | 'users' | 'services' | 'refreshedSessions'> & {
-    readonly seals: Seals
-    readonly notifyOwner: Outbox['notifyOwner']
-    readonly settings: Pick<Settings, 'strict'>
-    readonly now: () => number
-  },
+  { database, audit, users, services, refreshedSessions }: Models,
+  { seals, now }: Access,
+  { notifyOwner }: Outbox,
+  settings: Pick<Settings, 'strict'>,
 ) {
-  const { database, audit, users, services, refreshedSessions, seals, notifyOwner, settings, now } = deps
   const seconds = () => Math.floor(now() / 1000)
 
   /** Whether apps of a user may stay signed in. */

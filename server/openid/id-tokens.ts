@@ -1,5 +1,7 @@
 import jwt from 'jsonwebtoken'
-import type { IdTokenKeys } from '../models/id-token-key.js'
+import type { Access } from '../access/index.js'
+import type { Models } from '../models/index.js'
+import type { Settings } from '../process/settings.js'
 
 /** Maximum characters of an ID token that a client gives back. */
 const maxLength = 8_000
@@ -7,20 +9,18 @@ const maxLength = 8_000
 /** Signs and reads ID tokens (OpenID Connect Core, 2). */
 export type IdTokens = ReturnType<typeof createIdTokens>
 
-/** Creates ID tokens of an issuer that are valid for `ttl` seconds; `now` is a clock in ms since 1970. */
-export function createIdTokens(deps: {
-  readonly idTokenKeys: IdTokenKeys
-  readonly issuer: string
-  readonly ttl: number
-  readonly now: () => number
-}) {
-  const { idTokenKeys, issuer, ttl, now } = deps
+/** Creates the ID tokens of a registry, which are valid for as long as access tokens. */
+export function createIdTokens(
+  { idTokenKeys }: Models,
+  { tokenIssuer: { issuer }, now }: Access,
+  { tokenTtl }: Pick<Settings, 'tokenTtl'>,
+) {
   return {
     /** Signs claims with RS256, which every client knows. Claims that are undefined are left out. */
     async sign(claims: Readonly<Record<string, unknown>>): Promise<string> {
       const { kid, privateKey } = await idTokenKeys.signer()
       const iat = Math.floor(now() / 1000)
-      const all = JSON.parse(JSON.stringify({ iss: issuer, iat, exp: iat + ttl, ...claims }))
+      const all = JSON.parse(JSON.stringify({ iss: issuer, iat, exp: iat + tokenTtl, ...claims }))
       return jwt.sign(all, privateKey, { algorithm: 'RS256', keyid: kid })
     },
     /** Returns user and client of an ID token that this registry issued, expired or not; undefined for any other text. */

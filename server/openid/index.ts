@@ -13,12 +13,15 @@ import { tokenRpcs } from './tokens.js'
 
 /** Makes the RPCs of `OpenId`, and the one of `Users` that begins refresh tokens. */
 export function createOpenId({ registry, access, outbox, settings }: Parts) {
-  const { issuer } = access.tokenIssuer
-  const { notifyOwner } = outbox
-  const given = { ...registry, ...access, notifyOwner, issuer, settings, ttl: settings.tokenTtl }
-  const deps = { ...given, grants: createGrants(given), idTokens: createIdTokens(given) }
+  const grants = createGrants(registry, access, outbox, settings)
+  const idTokens = createIdTokens(registry, access, settings)
   return {
-    rpcs: { ...authorizeRpcs(deps), ...tokenRpcs(deps), ...signOutRpcs(deps), ...metadataRpcs(deps) },
-    ofUsers: { createRefreshToken: createRefreshToken(deps) },
+    rpcs: {
+      ...authorizeRpcs(registry, access, grants, idTokens, settings),
+      ...tokenRpcs(registry, access, grants, idTokens, settings),
+      ...signOutRpcs(registry, access, idTokens, settings),
+      ...metadataRpcs(registry, access, idTokens),
+    },
+    ofUsers: { createRefreshToken: createRefreshToken(grants, settings) },
   }
 }

@@ -1,20 +1,13 @@
+import type { Access } from '../access/index.js'
 import { baseOf, endpointsOf, requireProvider } from '../access/provider.js'
 import type { OpenIdRpcs } from '../calls/context.js'
-import type { Services } from '../models/service.js'
+import type { Models } from '../models/index.js'
 import { isOrigin } from '../rules/return-uri.js'
 import type { IdTokens } from './id-tokens.js'
 import { clientScopes } from './requests.js'
 
 /** The RPCs by which clients configure themselves. */
-export function metadataRpcs({
-  issuer,
-  idTokens,
-  services,
-}: {
-  readonly issuer: string
-  readonly idTokens: IdTokens
-  readonly services: Pick<Services, 'redirectUris'>
-}): Pick<OpenIdRpcs, 'getProviderMetadata' | 'getIdTokenKeys' | 'checkOrigin'> {
+export function metadataRpcs({ services }: Models, { tokenIssuer: { issuer } }: Access, idTokens: IdTokens) {
   const json = JSON.stringify({
     issuer,
     ...endpointsOf(issuer),
@@ -39,5 +32,5 @@ export function metadataRpcs({
     },
     checkOrigin: async ({ origin = '' }) => ({ known: isOrigin(await services.redirectUris(), origin) }),
     getIdTokenKeys: async () => ({ json: await idTokens.keySet() }),
-  }
+  } satisfies Partial<OpenIdRpcs>
 }

@@ -7,11 +7,10 @@ import { refuse } from '../requests/refusal.js'
 import type { Grants } from './grants.js'
 
 /** Begins the line of an app that stays signed in, for the session of the caller. */
-export function createRefreshToken(deps: {
-  readonly grants: Grants
-  readonly settings: Pick<Settings, 'sessionDays'>
-}): UsersRpcs['createRefreshToken'] {
-  const { grants, settings } = deps
+export function createRefreshToken(
+  grants: Grants,
+  settings: Pick<Settings, 'sessionDays'>,
+): UsersRpcs['createRefreshToken'] {
   return async (_request, { caller: { user, session }, call }) => {
     if (!session.stay) refuse(Reason.ACCESS_DENIED, { text: 'Log in with `stay` first.' })
     if (!grants.mayStay(user))

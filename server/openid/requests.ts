@@ -15,7 +15,8 @@ export type ClientScope = (typeof clientScopes)[number]
  * redirect URI is unknown.
  */
 export async function readRequest(
-  { services, issuer: iss }: { readonly services: Pick<Services, 'find'>; readonly issuer: string },
+  services: Pick<Services, 'find'>,
+  iss: string,
   given: AuthorizationRequest | undefined,
 ) {
   requireProvider(iss)

@@ -1,21 +1,20 @@
+import type { Access } from '../access/index.js'
 import { nameOf, requireProvider } from '../access/provider.js'
 import { passwordSessionLength } from '../access/tokens.js'
 import type { OpenIdRpcs } from '../calls/context.js'
-import { ownLine, type RefreshedSessions } from '../models/refreshed-session.js'
-import type { Services } from '../models/service.js'
+import type { Models } from '../models/index.js'
+import { ownLine } from '../models/refreshed-session.js'
 import type { Settings } from '../process/settings.js'
 import type { IdTokens } from './id-tokens.js'
 import { findClient, refuseClient, withParameters } from './requests.js'
 
 /** The RPCs by which users sign out at the pages of the registry. */
-export function signOutRpcs(deps: {
-  readonly services: Services
-  readonly refreshedSessions: RefreshedSessions
-  readonly idTokens: IdTokens
-  readonly issuer: string
-  readonly settings: Pick<Settings, 'name' | 'tokenTtl'>
-}): Pick<OpenIdRpcs, 'checkSignOut' | 'signOut'> {
-  const { services, refreshedSessions, idTokens, issuer, settings } = deps
+export function signOutRpcs(
+  { services, refreshedSessions }: Models,
+  { tokenIssuer: { issuer } }: Access,
+  idTokens: IdTokens,
+  settings: Pick<Settings, 'name' | 'tokenTtl'>,
+) {
   return {
     async checkSignOut({ idTokenHint, clientId, postLogoutRedirectUri: uri, state }) {
       requireProvider(issuer)
@@ -36,5 +35,5 @@ export function signOutRpcs(deps: {
       await refreshedSessions.end({ userId: user.id, id: ownLine(session), endsAt })
       return {}
     },
-  }
+  } satisfies Partial<OpenIdRpcs>
 }

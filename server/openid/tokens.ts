@@ -2,11 +2,12 @@ import { createHash } from 'node:crypto'
 import type { ExchangeTokenRequest } from '../../proto/gen/auth/v1/openid_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import { auditContext } from '../access/caller.js'
-import type { ServiceKeys } from '../access/service-keys.js'
-import { ownClient, type Tokens } from '../access/tokens.js'
+import type { Access } from '../access/index.js'
+import { ownClient } from '../access/tokens.js'
 import type { OpenIdRpcs } from '../calls/context.js'
 import type { Models } from '../models/index.js'
 import type { ServiceRow } from '../models/service.js'
+import type { Settings } from '../process/settings.js'
 import type { Call } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
@@ -30,17 +31,12 @@ interface Authenticated {
 
 /** The RPCs of what clients and apps get. */
 export function tokenRpcs(
-  deps: Pick<Models, 'audit' | 'services' | 'refreshedSessions'> & {
-    readonly serviceKeys: Pick<ServiceKeys, 'holderOf'>
-    readonly grants: Grants
-    readonly idTokens: IdTokens
-    readonly tokens: Tokens
-    /** Lifetime of ID tokens and access tokens, in seconds. */
-    readonly ttl: number
-  },
-): Pick<OpenIdRpcs, 'exchangeToken' | 'revokeToken' | 'getUserInfo'> {
-  const { audit, services, refreshedSessions, serviceKeys, grants, idTokens, tokens, ttl } = deps
-
+  { audit, services, refreshedSessions }: Models,
+  { serviceKeys, tokens }: Access,
+  grants: Grants,
+  idTokens: IdTokens,
+  { tokenTtl }: Pick<Settings, 'tokenTtl'>,
+) {
   /** The client of a request; undefined for an app of the registry, which has no secret. */
   async function authenticate(
     { clientId, clientSecret }: Pick<ExchangeTokenRequest, 'clientId' | 'clientSecret'>,
@@ -96,7 +92,7 @@ export function tokenRpcs(
       const first = await isFirst(presented)
       const bearer = by ? (by.key === undefined ? 'public' : 'confidential') : 'app'
       const exchanged = await grants.exchange(presented, bearer, call, by?.service.name)
-      const common = { tokenType: 'Bearer', expiresIn: ttl }
+      const common = { tokenType: 'Bearer', expiresIn: tokenTtl }
       if (!by || !isOfClient(exchanged)) {
         const grant = exchanged
         const session = { id: grant.sid, method: 'pwd', startedAt: grant.authTime, endsAt: grant.ends } as const
@@ -107,7 +103,7 @@ export function tokenRpcs(
       const { scope, nonce } = exchanged.client
       // A client that changes its secret goes on with the new one.
       const grant: OfClient = { ...exchanged, client: { ...exchanged.client, key: by.key } }
-      const accessToken = await grants.seal('access', grant, ttl)
+      const accessToken = await grants.seal('access', grant, tokenTtl)
       const idToken = await idTokens.sign({
         ...claimsOf(user, scope),
         aud: by.service.name,
@@ -136,5 +132,5 @@ export function tokenRpcs(
       if (!user) return refuse(Reason.INVALID_TOKEN)
       return { json: JSON.stringify(claimsOf(user, grant.client.scope)) }
     },
-  }
+  } satisfies Partial<OpenIdRpcs>
 }
