@@ -95,20 +95,20 @@ export function explainUser(
         ...lockObstacles(failures, address),
         ...activationObstacles(row, standing),
         ...recoveryObstacles(row, standing, asked?.count ?? 0),
-        ...held.flatMap(({ limit, seconds }) => {
+        ...held.map(({ limit, seconds }) => {
           const { prevents, used } = limited[limit]
-          return inTheWay([prevents], `${used} is used up.`, 'unlock user', { seconds })
+          return obstacle(prevents, `${used} is used up.`, 'unlock user', { seconds })
         }),
-        ...ended.reverse().flatMap(({ at, reason, object }) => {
+        ...ended.reverse().map(({ at, reason, object }) => {
           const tokens = `The refresh tokens of ${object?.replace('service:', 'the tool ') ?? 'an app'}`
           const why = reason === 'COPIED' ? 'a copy of one was presented' : 'they were revoked'
-          return inTheWay(['stay signed in'], `${tokens} ended at ${at.toISOString()}: ${why}.`)
+          return obstacle('stay signed in', `${tokens} ended at ${at.toISOString()}: ${why}.`)
         }),
       ]
       const isLocal = !user && !service
       return {
         user: toAdministeredUser(row, dataKeys),
-        obstacles: obstacles.map(obstacle => ({ ...obstacle, command: fixOf(obstacle, row, isLocal) })),
+        obstacles: obstacles.map(each => ({ ...each, command: fixOf(each, row, isLocal) })),
         failures,
         lastEmail: last && toQueuedEmail(last),
         sessionEnd: await sessionEndOf(registry.audit, row.id),
@@ -127,19 +127,19 @@ function fixOf({ remedy, values }: Obstacle, row: AdministeredUserRow, isLocal: 
   return commandOf(remedy, { ...ids, ...values }, ...(isNeeded ? ['--reason', 'REASON'] : []))
 }
 
-/** Obstacles to several things. `remedy` is absent where only time, or the user itself, ends them. */
-function inTheWay(
-  of: readonly Prevented[],
+/** `remedy` is absent where only time, or the user itself, ends an obstacle. */
+function obstacle(
+  prevents: Prevented,
   reason: string,
   remedy?: RemedyCode,
   { seconds, ...values }: Values & { readonly seconds?: number | undefined } = {},
-): Obstacle[] {
-  return of.map(prevents => ({ prevents, reason, remedy, values, seconds }))
+): Obstacle {
+  return { prevents, reason, remedy, values, seconds }
 }
 
 function stateObstacles(row: AdministeredUserRow): Obstacle[] {
   const ways = guardedUser.of(row) ? [...everything, 'sign in to Administration' as const] : everything
-  return ways.flatMap(way => closing(row, way).flatMap(({ why, remedy }) => inTheWay([way], why, remedy)))
+  return ways.flatMap(way => closing(row, way).map(({ why, remedy }) => obstacle(way, why, remedy)))
 }
 
 function lockObstacles(failures: readonly Count[], address: string | undefined): Obstacle[] {
@@ -148,22 +148,22 @@ function lockObstacles(failures: readonly Count[], address: string | undefined):
   const codes = 'Too many one-time codes were wrong. Only another administrator, or --local, can unlock them.'
   return failures.flatMap(({ scope, proof, count, locked, seconds }) => {
     if (!locked || scope === 'account, in a day') return []
-    if (proof === 'one-time code') return inTheWay(['sign in to Administration'], codes, 'unlock user')
+    if (proof === 'one-time code') return obstacle('sign in to Administration', codes, 'unlock user')
     if (proof === 'recovery request') {
       const reason =
         scope === 'one address'
           ? 'Too many recovery e-mails were requested for this user from this address.'
           : 'Too many recovery e-mails were requested from this address.'
-      return known ? [] : inTheWay(['recover by e-mail'], reason, 'unlock address', { ADDRESS: address, seconds })
+      return known ? [] : obstacle('recover by e-mail', reason, 'unlock address', { ADDRESS: address, seconds })
     }
     if (proof === undefined) {
       const reason = 'Too many sign-ins failed from this address.'
-      return known ? [] : inTheWay(everything, reason, 'unlock address', { ADDRESS: address, seconds })
+      return known ? [] : everything.map(way => obstacle(way, reason, 'unlock address', { ADDRESS: address, seconds }))
     }
     const { prevents, failures: wrong } = proven[proof]
     const ofNetwork = known && scope === 'account' && (proofs as readonly string[]).includes(proof)
     const from = ofNetwork ? places.unknown : places[scope]
-    return inTheWay([prevents], `Locked after ${count} wrong ${wrong}${from}.`, 'unlock user', { seconds })
+    return obstacle(prevents, `Locked after ${count} wrong ${wrong}${from}.`, 'unlock user', { seconds })
   })
 }
 
@@ -180,39 +180,36 @@ const places = {
 
 function activationObstacles(row: AdministeredUserRow, { provider, keysWork }: Standing): Obstacle[] {
   const { role, active, organizationId } = row
-  const obstacle = (reason: string, remedy?: RemedyCode) => inTheWay(['activate'], reason, remedy)
+  const ofActivation = (reason: string, remedy?: RemedyCode) => [obstacle('activate', reason, remedy)]
   // Without a remedy: an organization isn't opened for one of its users.
-  const inactiveOrganization = keysWork === false ? obstacle('Its organization is inactive: its keys don’t work.') : []
-  if (active && role === 'ROLE_INSTITUTION' && organizationId === null) {
-    const reason = 'It belongs to no organization: its provider key doesn’t work.'
-    return obstacle(reason, 'set organization')
-  }
-  if (active) return role === 'ROLE_INSTITUTION' ? inactiveOrganization : []
-  if (role === 'ROLE_ADMIN') {
-    return obstacle('A ROLE_ADMIN can’t activate itself: another administrator does.', 'activate user')
-  }
-  const remedy = organizationId === null ? 'activate member' : 'activate user'
-  if (role === 'ROLE_INSTITUTION') {
-    return [
-      ...obstacle(
-        'It isn’t active, so services may refuse it: it needs the activation key of its organization.',
-        remedy,
-      ),
-      ...inactiveOrganization,
-    ]
-  }
-  const reason = provider
-    ? 'It isn’t active, so services may refuse it: it needs the key of an active ROLE_INSTITUTION user.'
-    : 'It isn’t active, so services may refuse it: no organization has an active ROLE_INSTITUTION user whose key it could use.'
-  return [...obstacle(reason, remedy), ...inactiveOrganization]
+  const inactiveOrganization =
+    keysWork === false ? ofActivation('Its organization is inactive: its keys don’t work.') : []
+  if (active && role !== 'ROLE_INSTITUTION') return []
+  if (active && organizationId === null)
+    return ofActivation('It belongs to no organization: its provider key doesn’t work.', 'set organization')
+  if (active) return inactiveOrganization
+  if (role === 'ROLE_ADMIN')
+    return ofActivation('A ROLE_ADMIN can’t activate itself: another administrator does.', 'activate user')
+  const reason = role === 'ROLE_INSTITUTION' ? waits.institution : provider ? waits.withProvider : waits.withoutProvider
+  return [
+    ...ofActivation(reason, organizationId === null ? 'activate member' : 'activate user'),
+    ...inactiveOrganization,
+  ]
 }
+
+/** Why a user isn't active yet. */
+const waits = {
+  institution: 'It isn’t active, so services may refuse it: it needs the activation key of its organization.',
+  withProvider: 'It isn’t active, so services may refuse it: it needs the key of an active ROLE_INSTITUTION user.',
+  withoutProvider:
+    'It isn’t active, so services may refuse it: no organization has an active ROLE_INSTITUTION user whose key it could use.',
+} as const
 
 function recoveryObstacles(row: AdministeredUserRow, standing: Standing, otherAddress: number): Obstacle[] {
   const { email } = row
   const { answers, failedEmails, password } = standing
   const found: Obstacle[] = []
-  const add = (prevents: Prevented, ...why: Parameters<typeof inTheWay> extends [unknown, ...infer W] ? W : never) =>
-    found.push(...inTheWay([prevents], ...why))
+  const add = (...of: Parameters<typeof obstacle>) => found.push(obstacle(...of))
 
   const byEmail = email === null ? 'set password' : 'send key'
   if (!password)
