@@ -17,7 +17,7 @@ import { tooLong } from '../rules/sizes.js'
 export function emailRpcs(
   { users, emails, mailedKeys }: Models,
   { signIns, now }: Access,
-  { quotas, chooseLocale }: Outbox,
+  { quotas, chooseLocale, changeBy }: Outbox,
 ) {
   return {
     /**
@@ -60,8 +60,7 @@ export function emailRpcs(
       const changed = await transact(async ({ t, target }) => {
         const { email } = (await mailedKeys.spend(id, 'email', normalized, t)) ?? {}
         if (!email) return false
-        const change = { address: call.address, locale: chooseLocale(call.acceptLanguage), session: session.id }
-        await users.setEmail(target, email, change, t)
+        await users.setEmail(target, email, { ...changeBy(call), session: session.id }, t)
         await users.proveEmail(id, t)
         await attempt.succeed(t)
         return true

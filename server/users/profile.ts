@@ -22,7 +22,7 @@ import { toUserRecord } from './user-record.js'
 export function updateMe(
   { users, administeredUsers, dataKeys }: Models,
   { rateLimits }: Limits,
-  { chooseLocale }: Outbox,
+  { changeBy }: Outbox,
   { registrar, rules }: Registration,
 ): UsersRpcs['updateMe'] {
   return async ({ record, updateMask }, { call, caller, transact }) => {
@@ -39,11 +39,7 @@ export function updateMe(
     const user = await transact(async ({ t, record: append, target: before }) => {
       const { changed, details } = profileChange(before, mask, texts)
       if (changed.length === 0) return before
-      await registrar.change(
-        { user: before, details },
-        { notice: { address: call.address, locale: chooseLocale(call.acceptLanguage) } },
-        t,
-      )
+      await registrar.change({ user: before, details }, { notice: changeBy(call) }, t)
       await append({ action: 'user.edit-own', subject_id: id, object: `fields:${changed.map(nameOf).join(',')}` })
       return (await administeredUsers.lock(id, t))!
     }).catch(async error => {

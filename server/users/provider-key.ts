@@ -8,13 +8,12 @@ import { toUserRecord } from './user-record.js'
 /** Replaces the provider key of the caller, who is notified by e-mail, and returns the record with the new key. */
 export function rotateProviderKey(
   { users, administeredUsers, dataKeys }: Models,
-  { chooseLocale }: Outbox,
+  { changeBy }: Outbox,
 ): UsersRpcs['rotateProviderKey'] {
   return async (_request, { call, transact }) =>
     transact(async ({ t, record, target }) => {
       const { id } = target
-      const change = { address: call.address, locale: chooseLocale(call.acceptLanguage) }
-      const rotated = await users.rotateProviderKey(target, change, t)
+      const rotated = await users.rotateProviderKey(target, changeBy(call), t)
       if (!rotated) refuse(Reason.WRONG_STATE, { text: 'There is no provider key. An activation brings one.' })
       await record({ action: 'user.rotate-provider-key', subject_id: id })
       const user = (await administeredUsers.lock(id, t))!

@@ -30,7 +30,7 @@ export function setUsername(
   { users, formerUsernames }: Models,
   { rateLimits }: Limits,
   { signIns, now }: Access,
-  { chooseLocale }: Outbox,
+  { changeBy }: Outbox,
   { registrar, rules }: Registration,
 ): UsersRpcs['setUsername'] {
   return async (request, { call, caller: { user }, transact }) => {
@@ -49,20 +49,14 @@ export function setUsername(
     if (
       checkPassword(password, { username }, rules.policy)?.reason !== checkPassword(password, {}, rules.policy)?.reason
     ) {
-      refuseUsername([
-        {
-          field: 'username',
-          reason: 'REPEATS_OWN_DATA',
-          message: 'Choose another username: this one reveals your password.',
-        },
-      ])
+      const message = 'Choose another username: this one reveals your password.'
+      refuseUsername([{ field: 'username', reason: 'REPEATS_OWN_DATA', message }])
     }
-    const notice = { address: call.address, locale: chooseLocale(call.acceptLanguage) }
     // The attempt doesn't end with a success, which would remember the network in this transaction: a sign-in from there that
     // holds the user's row would wait for it, and the change of a unique column waits for the sign-in.
     await transact(async ({ t, record, target }) => {
       checkReserved(await formerUsernames.reserved(user.id, usernameKey(username), t))
-      await registrar.change({ user: target, username }, { notice }, t)
+      await registrar.change({ user: target, username }, { notice: changeBy(call) }, t)
       await record({ action: 'user.set-own-username', subject_id: user.id })
     }).catch(async error => {
       if (isTaken(error))
