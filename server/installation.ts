@@ -44,7 +44,7 @@ const firstQuestions = [
 ]
 
 /** What an installation did. */
-export interface Installation {
+interface Installation {
   /** Migrations that it ran. */
   readonly migrations: readonly string[]
   /** Username of the administrator that it created. */

@@ -10,7 +10,7 @@ import { createHashing } from './passwords/index.js'
 import { firstIssuer, type Settings } from './process/settings.js'
 
 /** An event without the fields that all events of a command share. */
-export type Change = Pick<AuditEvent, 'action' | 'subject_id' | 'object' | 'reason'>
+type Change = Pick<AuditEvent, 'action' | 'subject_id' | 'object' | 'reason'>
 
 /** Connections of a command. */
 const connections = 3

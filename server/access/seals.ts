@@ -11,7 +11,7 @@ const pattern = new RegExp(`^${prefix}([\\da-f]{${sealingKeyIdLength}})([\\w-]+)
 const [saltLength, tagLength] = [16, 16]
 
 /** A sealed token that was opened. */
-export interface Opened {
+interface Opened {
   /** Id of its key. Who acts on the token also asks, in the statement that reads the user, whether the key still holds. */
   readonly keyId: string
   readonly payload: string

@@ -34,7 +34,7 @@ export function isSqlState(code: string | undefined): code is string {
 }
 
 /** The class of an error. */
-export type Meaning =
+type Meaning =
   | 'too slow'
   | 'unreachable'
   | 'no connection left'

@@ -37,7 +37,9 @@ const unset = [
   'suspended',
   'suspendedBeforeDeletion',
   'tokenGeneration',
-].concat('suspendedWithOrganization', 'desk')
+  'suspendedWithOrganization',
+  'desk',
+]
 const added = Object.keys(userAttributes).filter(name => !unset.includes(name))
 const edited = [...profileFields.map(field => profile[field].attribute), 'nicknameKey', 'nicknameSkeleton']
 

@@ -4,7 +4,7 @@
 import texts from './portuguese.json' with { type: 'json' }
 
 /** Sentences by those in English: `{0}` stands for a value as it is, `{0!}` for one that is a text of the catalogue. */
-export type Catalogue = Readonly<Record<string, string>>
+type Catalogue = Readonly<Record<string, string>>
 
 /** What the service says. */
 export const catalogue: Catalogue = Object.fromEntries(

@@ -130,27 +130,14 @@ export function checkStarter(of: StoredImport, { user }: Administrator): void {
 }
 
 /** An import as a message. */
-export function toImport(of: StoredImport): Import {
-  const { id, kind, state, sourceDigest, nextRow, created, updated, unchanged, rejected } = of
-  const { dryRun, allOrNothing, changeAccounts, afterDryRun, keepIds, createdAt, updatedAt, actor, actorId } = of
+export function toImport({ createdAt, updatedAt, tokenGeneration: _, ...of }: StoredImport): Import {
   return create(ImportSchema, {
-    id,
-    kind: kinds[kind],
-    state: states[state],
-    sourceDigest,
-    nextRow,
-    created,
-    updated,
-    unchanged,
-    rejected,
-    dryRun,
-    allOrNothing,
-    changeAccounts,
-    keepIds,
-    afterDryRun: afterDryRun ?? undefined,
+    ...of,
+    kind: kinds[of.kind],
+    state: states[of.state],
+    afterDryRun: of.afterDryRun ?? undefined,
     createTime: timestampFromDate(createdAt),
     updateTime: timestampFromDate(updatedAt),
-    actor,
-    actorId: actorId ?? undefined,
+    actorId: of.actorId ?? undefined,
   })
 }
