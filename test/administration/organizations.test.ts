@@ -88,7 +88,7 @@ test('validate_only creates no organization, and the same form creates one after
 const setEmail = (id: number, email: string, validateOnly = false) =>
   api.updateOrganization({ organization: `#${id}`, form: { email }, updateMask: { paths: ['email'] }, validateOnly })
 
-test('whoever changes the e-mail address of an organization, the former one is notified, without a key', async t => {
+test('after any change of the e-mail address of an organization, the former one is notified, without a key', async t => {
   const [first, second] = [`${randomUUID()}@example.org`, `${randomUUID()}@example.org`]
   const name = `Escola ${randomUUID().slice(0, 8)}`
   const { id, activationkey } = await service.organization({ name, email: first })

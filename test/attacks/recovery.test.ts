@@ -313,7 +313,7 @@ test('a request for a key to another user’s address gets the same answer and s
 test('the owner gets an e-mail about a saved answer, a changed password and every sign-in without it', async t => {
   const user = await withEmail()
   const { username, token, email, id } = user
-  // The first key mailed to an address that nobody has proved would end the answers.
+  // The first key mailed to an address that isn’t proved would end the answers.
   await sql(`UPDATE users SET email_proved = true WHERE id = ${id}`)
   for (const question of [1, 2]) await saveAnswer(service, token, question, 'azul')
   // From a known address, because no more than five others are sent in an hour.

@@ -402,7 +402,7 @@ test.serial('passwords of a file are read as they are, and reported as they were
   for (const [n, word] of words.entries()) t.truthy(await service.login(`senha-${n}`, word), word)
 })
 
-// Files with secrets or personal data that commands write: nobody else can read them, or have them written elsewhere.
+// Files with secrets or personal data that commands write: no other user can read them, or have them written elsewhere.
 
 /** Commands that write a file, what is in it, and the exit code. */
 const commands: Record<string, [holds: string, code: number]> = {

@@ -26,7 +26,7 @@ const blockWith = (text: string) =>
 interface App {
   readonly session: Session
   readonly calls: string[]
-  readonly told: (string | undefined)[]
+  readonly reported: (string | undefined)[]
   readonly get: (times: number) => Promise<number[]>
 }
 declare const app: App
@@ -38,7 +38,7 @@ function appFor(registry: string, prelude: string, then = ''): string {
     ${blockWith('indexedDB')
       .replace(/^import.*$/gm, '')
       .replace(/: [A-Z]\w+(<[^=;]*?>)?(?= =|,|\))/g, '')}
-    const app = (globalThis.app = { calls: [], told: [] })
+    const app = (globalThis.app = { calls: [], reported: [] })
     app.session = createSession({
       url: '${registry}',
       store,
@@ -46,7 +46,7 @@ function appFor(registry: string, prelude: string, then = ''): string {
         app.calls.push(new URL(input.url ?? input).pathname)
         return fetch(input, init)
       },
-      onChange: (user, cause) => app.told.push(user?.username ?? cause.code),
+      onChange: (user, cause) => app.reported.push(user?.username ?? cause.code),
     })
     const get = () => app.session.fetch('${registry}/users/me').then(({ status }) => status, ({ code }) => code)
     app.get = times => Promise.all(Array.from({ length: times }, get))
@@ -132,7 +132,7 @@ for (const [locks, prelude] of [
       }
       t.is(await copies(), 0)
       await page.evaluate(() => app.session.signOut())
-      await waitForValue(() => other.evaluate(() => app.told), [username, 'SIGNED_OUT'])
+      await waitForValue(() => other.evaluate(() => app.reported), [username, 'SIGNED_OUT'])
       t.deepEqual((await Promise.all([inTab(other), inWorker()])).flat(), Array(40).fill(403))
       t.deepEqual(faults, [])
     },
@@ -171,7 +171,7 @@ for (const days of [-1, 1])
     t.deepEqual(faults, [])
   })
 
-test.serial('a service that is killed during refreshes, again and again, signs nobody out', async t => {
+test.serial('a service that is killed during refreshes, again and again, signs no user out', async t => {
   const env = { AUTH_HTTP_ADDRESS: `127.0.0.1:${await freePort()}` }
   let service = await spawnService(t, env)
   const items = new Map<string, string>()
@@ -180,9 +180,9 @@ test.serial('a service that is killed during refreshes, again and again, signs n
     setItem: async (key: string, text: string) => items.set(key, text),
     removeItem: async (key: string) => items.delete(key),
   }
-  const told: (string | undefined)[] = []
+  const reported: (string | undefined)[] = []
   const tabs = [1, 2].map(() =>
-    createSession({ url: service.http, store, onChange: (user, cause) => told.push(user ? 'user' : cause?.code) }),
+    createSession({ url: service.http, store, onChange: (user, cause) => reported.push(user ? 'user' : cause?.code) }),
   )
   const { username, ...form } = signUpForm()
   await tabs[0]!.signUp({ ...form, username, nickname: randomUUID(), password })
@@ -225,7 +225,7 @@ test.serial('a service that is killed during refreshes, again and again, signs n
     tabs.map(({ user }) => user?.username),
     [username, username],
   )
-  t.false(told.slice(2).includes('SIGNED_OUT') || told.includes('ENDED'))
+  t.false(reported.slice(2).includes('SIGNED_OUT') || reported.includes('ENDED'))
   const request = createRequest(service.http)
   t.is((await request('GET', '/users/me', { token: await tabs[1]!.token() })).status, 200)
 })

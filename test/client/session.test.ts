@@ -89,22 +89,22 @@ function createStore() {
   return Object.assign(store, { items })
 }
 
-/** An app: a session, its network, its store, and what it was told. */
+/** An app: a session, its network, its store, and the changes that were reported to it. */
 function createApp({ on = at as TestService, store = createStore(), origins = [] as string[] } = {}) {
   const network = createNetwork()
-  const told: [user: User | undefined, code: string | undefined][] = []
+  const reported: [user: User | undefined, code: string | undefined][] = []
   const session = createSession({
     url: on.http,
     store,
     fetch: network.fetch,
     origins,
-    onChange: (user, cause) => told.push([user, cause?.code]),
+    onChange: (user, cause) => reported.push([user, cause?.code]),
   })
   const me = async () => {
     const response = await session.fetch(`${on.http}/users/me`)
     return response.status === 200 ? ((await response.json()) as { username: string }).username : response.status
   }
-  return { session, network, store, told, me }
+  return { session, network, store, reported, me }
 }
 
 async function person(on: TestService = at) {
@@ -157,7 +157,7 @@ async function meanwhile<T>(work: Promise<unknown>, again: () => Promise<T>): Pr
   return Promise.all(begun)
 }
 
-/** A service of others, which answers what it is told and keeps what it gets. */
+/** A service of others, which gives the answer that was set and keeps what it gets. */
 async function createOther(
   t: ExecutionContext,
   answer: (request: IncomingMessage) => [status: number, headers?: Record<string, string>],
@@ -173,7 +173,7 @@ async function createOther(
 }
 
 test.serial('a user signs up, activates a username of digits, and goes on with a token for services', async t => {
-  const { session, told, me, network } = createApp()
+  const { session, reported, me, network } = createApp()
   const username = `119${Date.now() % 100_000_000}`.padEnd(11, '7')
   const form = { ...signUpForm({ username, roles: ['ROLE_INSTITUTION'] }), username, nickname: 'José 🦫', password }
   const user = await session.signUp(form)
@@ -186,13 +186,13 @@ test.serial('a user signs up, activates a username of digits, and goes on with a
   t.like(claimsOf(await session.token()), { aud: 'work-packages', username })
   t.is(await me(), username)
   t.deepEqual(
-    told.map(([user, code]) => user?.active ?? code),
+    reported.map(([user, code]) => user?.active ?? code),
     ['SIGNED_OUT', false, true],
   )
 })
 
 test.serial('a refusal has its reason, every wrong field, and when to try again', async t => {
-  const { session, told } = createApp()
+  const { session, reported } = createApp()
   const error = await t.throwsAsync<SessionError>(
     session.signUp({ ...signUpForm({ state: 'S', city: '' }), username: 'x', nickname: 'x', password: '1' }),
   )
@@ -200,7 +200,7 @@ test.serial('a refusal has its reason, every wrong field, and when to try again'
   t.deepEqual(error?.errors?.map(({ field }) => field).sort(), ['city', 'password', 'state'])
   t.is(await codeOf(session.signIn({ username: randomUUID(), password })), 'INVALID_CREDENTIALS')
   t.is(await codeOf(session.token()), 'SIGNED_OUT')
-  t.deepEqual(told, [[undefined, 'SIGNED_OUT']])
+  t.deepEqual(reported, [[undefined, 'SIGNED_OUT']])
 })
 
 test.serial('20 parallel requests with an expired token refresh once, and each is sent once more', async t => {
@@ -214,11 +214,11 @@ test.serial('20 parallel requests with an expired token refresh once, and each i
 })
 
 test.serial('what was read before a sign-in undoes nothing after it', async t => {
-  const { session, me, told } = createApp()
+  const { session, me, reported } = createApp()
   const credentials = await person()
   await meanwhile(session.signIn(credentials), me)
   t.is(await me(), credentials.username)
-  t.is(told.length, 2)
+  t.is(reported.length, 2)
 })
 
 test.serial('two tabs with one store refresh at once, again and again, and stay signed in', async t => {
@@ -232,7 +232,7 @@ test.serial('two tabs with one store refresh at once, again and again, and stay 
 })
 
 test.serial('a session goes on after 29 days asleep, at a new start, too, and ends after 30', async t => {
-  const { me, store, username, told } = await signedIn()
+  const { me, store, username, reported } = await signedIn()
   t.is(await me(), username)
   const asleep = createApp({ store })
   await at.clock.pass(29 * day)
@@ -241,16 +241,16 @@ test.serial('a session goes on after 29 days asleep, at a new start, too, and en
   t.is(asleep.session.user?.username, username)
   await at.clock.pass(day)
   t.is(await codeOf(me()), 'ENDED')
-  t.deepEqual(told.at(-1), [undefined, 'ENDED'])
+  t.deepEqual(reported.at(-1), [undefined, 'ENDED'])
   t.is(await codeOf(asleep.session.token()), 'ENDED')
   const later = createApp({ store })
   t.is(await codeOf(later.session.token()), 'ENDED')
-  t.deepEqual(later.told, [[undefined, 'ENDED']])
+  t.deepEqual(later.reported, [[undefined, 'ENDED']])
   t.deepEqual(await endsOf(t, username), [])
 })
 
-test.serial('lost answers to refreshes sign nobody out: the refresh is repeated', async t => {
-  const { me, network, username, told, session } = await signedIn()
+test.serial('lost answers to refreshes sign no user out: the refresh is repeated', async t => {
+  const { me, network, username, reported, session } = await signedIn()
   network.lose('/oauth/token', 'answer')
   t.is(await me(), username)
   for (const fault of ['answer', 'request'] as const) {
@@ -264,7 +264,7 @@ test.serial('lost answers to refreshes sign nobody out: the refresh is repeated'
   other.network.lose('/users/me/refreshtoken', 'answer', 2)
   await other.session.signIn({ username, password })
   t.is(await other.me(), username)
-  t.is(told.length, 2)
+  t.is(reported.length, 2)
   t.deepEqual(await endsOf(t, username), [])
 })
 
@@ -320,13 +320,13 @@ test.serial('a store that fails is the error of the call, and no token is used t
   t.deepEqual(await endsOf(t, username), [])
 })
 
-test.serial('what ends a session is told apart, once to all who wait', async t => {
+test.serial('the causes that end a session are distinguished, and reported once to all who wait', async t => {
   const administration = await openSignedIn(t, at)
   const suspended = await signedIn()
   await administration.suspendUser({ user: suspended.username })
   t.deepEqual(await Promise.all([suspended.me(), suspended.me()].map(codeOf)), ['SUSPENDED', 'SUSPENDED'])
   t.is(await codeOf(suspended.session.token()), 'SUSPENDED')
-  t.is(suspended.told.length, 3)
+  t.is(suspended.reported.length, 3)
 
   const elsewhere = await signedIn()
   await at.request('POST', '/users/revokemytokens', { token: await at.login(elsewhere.username) })
@@ -338,7 +338,7 @@ test.serial('what ends a session is told apart, once to all who wait', async t =
   await tabs.session.signOut()
   t.is(await codeOf(other.session.token()), 'SIGNED_OUT')
   t.is(await other.me(), 403)
-  t.deepEqual(other.told.at(-1), [undefined, 'SIGNED_OUT'])
+  t.deepEqual(other.reported.at(-1), [undefined, 'SIGNED_OUT'])
 
   const copied = await signedIn()
   const copy = createStore()
@@ -353,14 +353,14 @@ test.serial('what ends a session is told apart, once to all who wait', async t =
 })
 
 test.serial('signing out revokes the refresh token, offline forgets it, and everywhere ends every session', async t => {
-  const { session, store, username, network, me, told } = await signedIn()
+  const { session, store, username, network, me, reported } = await signedIn()
   const other = createApp()
   await other.session.signIn({ username, password })
   t.is(await other.me(), username)
   const [kept] = [...store.items.values()]
   await session.signOut()
   t.deepEqual([...store.items], [])
-  t.deepEqual(told.at(-1), [undefined, 'SIGNED_OUT'])
+  t.deepEqual(reported.at(-1), [undefined, 'SIGNED_OUT'])
   const form = { grant_type: 'refresh_token', client_id: 'registry', refresh_token: JSON.parse(kept!).refresh }
   t.is((await fetch(`${at.http}/oauth/token`, { method: 'POST', body: new URLSearchParams(form) })).status, 400)
 
@@ -425,10 +425,10 @@ test.serial('who has proved who it is sets a password, which signs in and ends o
   await other.session.setPassword(`${password} 3`)
   t.is(await other.me(), username)
   t.is(await codeOf(me()), 'SIGNED_OUT')
-  // Of the user who is signed in; what else the app does meanwhile signs nobody out.
+  // Of the user who is signed in; what else the app does meanwhile signs no user out.
   const set = other.session.setPassword(`${password} 4`)
   t.deepEqual([...new Set(await meanwhile(set, other.me))], [username])
-  t.true(other.told.every(([user], n) => n === 0 || user !== undefined))
+  t.true(other.reported.every(([user], n) => n === 0 || user !== undefined))
   t.is(await other.me(), username)
 })
 
@@ -510,7 +510,7 @@ test.serial('without a user, requests go without a token; another user in anothe
   t.is(session.user?.username, bia.username)
 })
 
-test.serial('a proof ends when somebody signs in or out, so that no password is set for another one', async t => {
+test.serial('a proof ends with a sign-in or a sign-out, so that no password is set for another user', async t => {
   const { username, answers } = await forgetful()
   const { session } = createApp()
   await session.signInByAnswers({ username, answers })
@@ -524,7 +524,7 @@ test.serial('a proof ends when somebody signs in or out, so that no password is 
   t.truthy(await at.login(username))
 })
 
-test.serial('what isn’t from the registry signs nobody out', async t => {
+test.serial('what isn’t from the registry signs no user out', async t => {
   const { session, me, username, network } = await signedIn()
   const token = await session.token()
   const real = globalThis.fetch

@@ -112,7 +112,7 @@ async function keyIn(folder: string): Promise<string> {
   }
 }
 
-/** A port that nobody listens at. */
+/** A port without a listener. */
 async function freePort(): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1')
   await once(server, 'listening')

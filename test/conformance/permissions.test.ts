@@ -260,7 +260,7 @@ test('every user RPC permits the callers that the matrix lists, and refuses all 
   t.deepEqual(found, expected('public'))
 })
 
-test('an expired token opens nothing: each RPC that isn’t open to everyone refuses it, whoever it is of', async t => {
+test('an expired token opens nothing: each RPC that isn’t open to everyone refuses it, of any user', async t => {
   const { institution, client, byPassword, byKey, enrolled } = await callersOfBoth()
   for (const user of [institution, client, byPassword, byKey, enrolled]) {
     const token = await forge(service, user.token, expiredNow())

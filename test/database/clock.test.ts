@@ -20,7 +20,7 @@ for (const [leap, seconds] of Object.entries({
   '400 d ahead': 9600 * hour,
   '3 h behind': -3 * hour,
 }))
-  test(`a clock that was ${leap} holds up nobody once it is corrected`, async t => {
+  test(`a clock that was ${leap} delays no user once it is corrected`, async t => {
     const mailbox = await openMailbox(t)
     const url = await freshDatabase(t, { from: 'template0' })
     const clock = await createClock(url)

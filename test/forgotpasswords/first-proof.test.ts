@@ -1,4 +1,4 @@
-/** Somebody signs up in another's name, with that other's address: what the stranger set ends when the owner's first mailed key comes back. */
+/** A stranger signs up in another's name, with that other's address: what the stranger set ends when the owner's first mailed key comes back. */
 import { randomUUID } from 'node:crypto'
 import test, { type ExecutionContext } from 'ava'
 import { openSignedIn } from '../_helpers/administration.js'

@@ -163,7 +163,7 @@ test('the token of the cookie is refreshed at a request once half its life is ov
   t.true(read().stay)
 })
 
-test('a form of another site is refused, and signs nobody in or out', async t => {
+test('a form of another site is refused, and signs no user in or out', async t => {
   const { browser, user, tool } = await enter('basic')
   const { url } = await askFor(tool, { prompt: 'login' })
   const page = await browser.get(url)

@@ -448,7 +448,7 @@ test('no text but a registered URI is one, whatever stands in it, except for the
   const pieces =
     '/ /cb ? ?x=1 # @ . .. : :80 :99999 :999999 \\ %2f // * evil.test 127.0.0.1 [::1] localhost a@ \n \0'.split(' ')
   const piece = fc.constantFrom(...pieces, ' ', '')
-  // What somebody has inserted in a registered one, or put in the place of a part.
+  // Text inserted in a registered one, or put in the place of a part.
   const edited = fc
     .tuple(fc.constantFrom(...registered), fc.nat(27), fc.array(piece, { maxLength: 2 }), fc.nat(3))
     .map(([uri, at, inserted, cut]) => uri.slice(0, at) + inserted.join('') + uri.slice(at + cut))

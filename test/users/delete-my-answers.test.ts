@@ -26,7 +26,7 @@ test('answers that count, that wait, and to a text of the sign-up are deleted wi
   const answer = await deleteAnswers(later, { password }, on)
   t.deepEqual([answer.status, answer.text], [200, ''])
   t.is((await on.request('GET', '/users/me', { token: later })).status, 200)
-  // Nobody's sign-up has the text any more.
+  // No sign-up has the text any more.
   const api = await openSignedIn(t, on)
   t.is(await reasonOf(api.linkQuestion({ text: securityquestion, question: '#1' })), 'RECORD_NOT_FOUND')
   await on.clock.pass(86_400 + 60)

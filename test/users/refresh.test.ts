@@ -67,7 +67,7 @@ test.serial(
   },
 )
 
-test.serial('an expired token refreshes nothing, whoever holds it, and a refresh stores nothing', async t => {
+test.serial('an expired token of any holder refreshes nothing, and a refresh stores nothing', async t => {
   const email = 'quiet@example.org'
   const username = await activated({ email })
   const pwd = await at.login(username)

@@ -169,7 +169,7 @@ test('a key is stored in no table, and the day of its last use is written once a
 
 // Serial: it counts every statement of the process.
 test.serial(
-  'a wrong key costs one small query, once, and an address that guesses is told to wait without queries',
+  'a wrong key costs one small query, once, and an address that guesses must wait, without queries',
   async t => {
     // On a stopped clock no bucket drains meanwhile.
     const service = await serviceWithClock(t, { AUTH_LIMIT_FACTOR: '0.1' })
@@ -199,9 +199,12 @@ test.serial(
     t.is(await ask(known), 'OK')
     // Whether an unseen key is good isn't known: it isn't called wrong.
     t.is(await ask(fresh), 'TOO_MANY_ATTEMPTS')
-    const told = await service.request('GET', '/users/ana', { token: fresh, headers: { 'x-forwarded-for': address } })
-    refused(t, told, 429, 'TOO_MANY_ATTEMPTS')
-    t.true(Number(told.headers.get('retry-after')) > 0)
+    const limited = await service.request('GET', '/users/ana', {
+      token: fresh,
+      headers: { 'x-forwarded-for': address },
+    })
+    refused(t, limited, 429, 'TOO_MANY_ATTEMPTS')
+    t.true(Number(limited.headers.get('retry-after')) > 0)
     t.is(await ask(fresh, '10.0.0.2'), 'OK')
     t.is(await ask(fresh), 'OK')
   },

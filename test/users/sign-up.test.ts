@@ -215,7 +215,7 @@ for (const field of ['username', 'nickname']) {
   })
 }
 
-test('a name with a control character finds nobody, at every endpoint', async t => {
+test('a name with a control character finds no user, at every endpoint', async t => {
   const name = `controle ${randomUUID()}`
   const { text: token } = await signUp({ username: name, nickname: name })
   const [username, adminToken] = [`\t${name}`, await service.adminToken()]

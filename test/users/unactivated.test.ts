@@ -195,7 +195,7 @@ test('a maintenance run erases a limited number, the longest unseen first, and c
   t.deepEqual([events.length, new Set(events.map(({ subject_id }) => subject_id)).size], [9, 9])
 })
 
-test('a round erases nobody once the clock has leapt, even if it began before', async t => {
+test('a round erases no user once the clock has leapt, even if it began before', async t => {
   const service = await start(t)
   const users = { silent: await service.signUp('ROLE_CLIENT', signUpForm()) }
   const blocker = await hold(t, service.env.DATABASE_URL!)

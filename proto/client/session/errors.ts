@@ -3,8 +3,8 @@ const messages = {
   ENDED: 'The session has ended. Sign in again.',
   /** An administrator has suspended the user: to sign in again doesn’t help. */
   SUSPENDED: 'The user is suspended.',
-  /** Nobody is signed in: the user signed out, here, in another tab or everywhere, or set another password elsewhere. */
-  SIGNED_OUT: 'Nobody is signed in.',
+  /** No user is signed in: it signed out, here, in another tab or everywhere, or set another password elsewhere. */
+  SIGNED_OUT: 'No user is signed in.',
   /** The registry can’t be reached, or can’t answer now. The user stays signed in: try again later. */
   OFFLINE: 'The registry can’t be reached now.',
 }

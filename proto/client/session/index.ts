@@ -50,8 +50,8 @@ export interface Session {
   /** Returns a valid access token, other than the one that was refused. */
   token(refused?: string): Promise<string>
   /**
-   * As the global `fetch`, with the token if somebody is signed in and the origin was named. Who refuses a token does nothing: only
-   * then is a request sent once more, with another token. With the token, a redirect is an error unless `init.redirect` is given:
+   * As the global `fetch`, with the token if a user is signed in and the origin was named. A service that refuses a token does nothing:
+   * only then is a request sent once more, with another token. With the token, a redirect is an error unless `init.redirect` is given:
    * browsers leave the token out at another origin, other programs may not.
    */
   fetch(input: RequestInfo | URL, init?: RequestInit): Promise<Response>
@@ -73,7 +73,7 @@ export function createSession({ store = memoryStore(), origins = [], onChange, .
   /** The last access token of all, by which the registry knows this device at a sign-in. */
   let last: string | undefined
   let refreshing: Promise<string> | undefined
-  /** The token of a user who has proved who it is; none after somebody signs in or out. */
+  /** The token of a user who has proved who it is; none after a sign-in or a sign-out. */
   let proof: string | undefined
   let user: User | undefined | null = null // Until the store was read.
 

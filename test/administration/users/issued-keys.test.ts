@@ -70,7 +70,7 @@ test('an issued key and a mailed key of a user replace each other never, an issu
   t.is(await statusOf(enterByKey(service, username, key)), 200)
 })
 
-test('the owner of a proved address is notified of an issued key, without the key; nobody at an address that isn’t proved', async t => {
+test('the owner of a proved address is notified of an issued key, without the key; an address that isn’t proved gets no notice', async t => {
   const [proved, other] = [`proved${Date.now()}@example.org`, `other${Date.now()}@example.org`]
   const owner = await service.signUp('ROLE_CLIENT', { email: proved })
   const stranger = await service.signUp('ROLE_CLIENT', { email: other })

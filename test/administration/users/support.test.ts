@@ -312,7 +312,7 @@ test('wrong mailed keys are no obstacle any more once the key has expired', asyn
   t.deepEqual(await why(username), [])
 })
 
-test('a recovery key that was requested with another address is said to administrators, in one event an hour, and to nobody else', async t => {
+test('a recovery key that was requested with another address is shown to administrators alone, in one event an hour', async t => {
   const [{ username, email, id }, other] = [await free(), await free()]
   const none = await service.signUp('ROLE_CLIENT')
   const ask = async (username: string, email: string) => {
