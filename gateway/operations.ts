@@ -90,6 +90,15 @@ export interface Route extends HttpPath {
   readonly refusals: readonly ReasonName[]
 }
 
+/** A request whose message is its JSON body. */
+const whole = { body: { field: '*', required: true } } as const
+
+/** An answer that is itself JSON. */
+const json = { result: 'json', mediaType: 'application/json' } as const
+
+/** What changes seldom, and is the same for every client. */
+const published = { cache: 'public, max-age=300' } as const
+
 /** HTTP mapping of the RPCs, in the order of their paths; the access policy has the rest. */
 const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals'> & {
   readonly rpc: DescMethodUnary
@@ -122,11 +131,7 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
     rpc: ForgotPasswords.method.sendKeyByEmail,
     parameters: { email: 'optional', username: 'optional' },
   },
-  {
-    rpc: Users.method.signUp,
-    body: { field: '*', required: true },
-    result: 'token',
-  },
+  { rpc: Users.method.signUp, ...whole, result: 'token' },
   {
     rpc: Users.method.activate,
     parameters: { activationkey: 'required', username: 'required' },
@@ -138,131 +143,60 @@ const operations: readonly (Omit<Route, keyof HttpPath | 'protected' | 'refusals
     result: 'token',
   },
   { rpc: Users.method.getMe, result: 'user' },
-  { rpc: Users.method.updateMe, body: { field: '*', required: true }, result: 'user' },
+  { rpc: Users.method.updateMe, ...whole, result: 'user' },
   { rpc: Users.method.refresh, parameters: { stay: 'optional' }, result: 'token' },
   { rpc: Users.method.createRefreshToken, result: '*' },
-  {
-    rpc: Users.method.getUser,
-    parameters: { username: 'required' },
-    result: 'user',
-  },
+  { rpc: Users.method.getUser, parameters: { username: 'required' }, result: 'user' },
   {
     rpc: Users.method.sendAdminKeyByEmailPartner,
     parameters: { emailpartner: 'required', username: 'required' },
   },
-  {
-    rpc: Users.method.setEmail,
-    body: { field: '*', required: true },
-  },
-  {
-    rpc: Users.method.confirmEmail,
-    body: { field: '*', required: true },
-  },
-  {
-    rpc: Users.method.setUsername,
-    body: { field: '*', required: true },
-  },
-  {
-    rpc: Users.method.revokeMyTokens,
-  },
-  {
-    rpc: Users.method.deleteMe,
-    body: { field: '*', required: true },
-  },
-  {
-    rpc: Users.method.deleteMyAnswers,
-    body: { field: '*', required: true },
-  },
-  {
-    rpc: Users.method.exportMe,
-    result: 'json',
-    mediaType: 'application/json',
-  },
+  { rpc: Users.method.setEmail, ...whole },
+  { rpc: Users.method.confirmEmail, ...whole },
+  { rpc: Users.method.setUsername, ...whole },
+  { rpc: Users.method.revokeMyTokens },
+  { rpc: Users.method.deleteMe, ...whole },
+  { rpc: Users.method.deleteMyAnswers, ...whole },
+  { rpc: Users.method.exportMe, ...json },
   {
     rpc: Users.method.listMyEvents,
     parameters: { pageSize: 'optional', pageToken: 'optional' },
     result: '*',
   },
-  {
-    rpc: Users.method.rotateProviderKey,
-    result: 'user',
-  },
+  { rpc: Users.method.rotateProviderKey, result: 'user' },
   {
     rpc: Users.method.listMembers,
     parameters: { pageSize: 'optional', pageToken: 'optional', text: 'optional' },
     result: '*',
   },
-  {
-    rpc: Users.method.deactivateMember,
-    parameters: { username: 'required' },
-  },
-  {
-    rpc: Users.method.issueMemberKey,
-    body: { field: '*', required: true },
-    result: '*',
-  },
-  {
-    rpc: Users.method.existsByUsername,
-    parameters: { username: 'required' },
-    result: 'exists',
-  },
-  {
-    rpc: Users.method.existsByNickname,
-    parameters: { nickname: 'required' },
-    result: 'exists',
-  },
+  { rpc: Users.method.deactivateMember, parameters: { username: 'required' } },
+  { rpc: Users.method.issueMemberKey, ...whole, result: '*' },
+  { rpc: Users.method.existsByUsername, parameters: { username: 'required' }, result: 'exists' },
+  { rpc: Users.method.existsByNickname, parameters: { nickname: 'required' }, result: 'exists' },
   {
     rpc: Users.method.introspect,
     parameters: { token: 'required' },
-    result: 'json',
+    ...json,
     json: VerifyTokenResponseSchema,
-    mediaType: 'application/json',
     challenges: true,
   },
-  {
-    rpc: Users.method.getServerMetadata,
-    result: 'json',
-    mediaType: 'application/json',
-    cache: 'public, max-age=300',
-  },
-  {
-    rpc: Users.method.getKeys,
-    result: '*',
-    mediaType: 'application/jwk-set+json',
-    cache: 'public, max-age=300',
-  },
+  { rpc: Users.method.getServerMetadata, ...json, ...published },
+  { rpc: Users.method.getKeys, result: '*', mediaType: 'application/jwk-set+json', ...published },
   {
     rpc: OpenId.method.exchangeToken,
-    body: { field: '*', required: true },
+    ...whole,
     result: '*',
     credentials: 'client',
     isShared: true,
   },
-  {
-    rpc: OpenId.method.revokeToken,
-    body: { field: '*', required: true },
-    credentials: 'client',
-    isShared: true,
-  },
-  {
-    rpc: OpenId.method.getUserInfo,
-    result: 'json',
-    mediaType: 'application/json',
-    credentials: 'access token',
-    isShared: true,
-  },
-  {
-    rpc: OpenId.method.getProviderMetadata,
-    result: 'json',
-    mediaType: 'application/json',
-    cache: 'public, max-age=300',
-    isShared: true,
-  },
+  { rpc: OpenId.method.revokeToken, ...whole, credentials: 'client', isShared: true },
+  { rpc: OpenId.method.getUserInfo, ...json, credentials: 'access token', isShared: true },
+  { rpc: OpenId.method.getProviderMetadata, ...json, ...published, isShared: true },
   {
     rpc: OpenId.method.getIdTokenKeys,
     result: 'json',
     mediaType: 'application/jwk-set+json',
-    cache: 'public, max-age=300',
+    ...published,
     isShared: true,
   },
 ]
@@ -287,7 +221,7 @@ const probes: readonly Route[] = [
   readiness,
 ]
 
-const file = { method: 'GET', revisions: [], cache: 'public, max-age=300', refusals: [] } as const
+const file = { method: 'GET', revisions: [], ...published, refusals: [] } as const
 // Asks each time: a page, its scripts and its style belong to one version.
 const page = { ...file, mediaType: 'text/html; charset=utf-8', cache: 'no-cache' } as const
 
@@ -347,8 +281,7 @@ export const undocumented: readonly Route[] = [
     path: '/oauth/userinfo',
     rpc: OpenId.method.getUserInfo,
     body: { field: '*', required: false },
-    result: 'json',
-    mediaType: 'application/json',
+    ...json,
     credentials: 'access token',
     isShared: true,
     revisions: [],
