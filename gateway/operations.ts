@@ -4,7 +4,6 @@
  */
 
 import type { DescMessage, DescMethodUnary, Message } from '@bufbuild/protobuf'
-import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
 import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { OpenId } from '../proto/gen/auth/v1/openid_pb.js'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
@@ -14,9 +13,6 @@ import {
   type HealthCheckResponse,
   HealthCheckResponse_ServingStatus,
 } from '../proto/gen/grpc/health/v1/health_pb.js'
-import { changesPolicies } from '../server/policy/changes.js'
-import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
-import { openIdPolicies } from '../server/policy/openid.js'
 import {
   type HttpPath,
   needsOf,
@@ -25,7 +21,7 @@ import {
   type Revision,
   reasonsOf,
 } from '../server/policy/policy.js'
-import { usersPolicies } from '../server/policy/users.js'
+import { clientServices } from '../server/policy/services.js'
 import { statusOf } from '../server/requests/reasons.js'
 import type { Credentials } from './oauth.js'
 import { gatewayReasons } from './problem.js'
@@ -263,13 +259,7 @@ const files: readonly Route[] = [
   ...definitions.map(path => ({ ...file, path, file: `#pages${path}`, mediaType: 'text/plain; charset=utf-8' })),
 ]
 
-/** The policies of each service for clients. */
-const policies: ReadonlyMap<unknown, Readonly<Record<string, Policy>>> = new Map<unknown, Record<string, Policy>>([
-  [Users, usersPolicies],
-  [ForgotPasswords, forgotPasswordsPolicies],
-  [Changes, changesPolicies],
-  [OpenId, openIdPolicies],
-])
+const policies = new Map(clientServices)
 
 const browser = (browser: Route['browser'], ...methods: ('GET' | 'POST')[]): readonly Route[] =>
   methods.map(method => ({ method, path: `/oauth/${browser}`, browser, revisions: [], refusals: [] }))

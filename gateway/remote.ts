@@ -21,16 +21,12 @@ import { MethodOptions_IdempotencyLevel } from '@bufbuild/protobuf/wkt'
 import { Code, ConnectError, type ContextValues, type Transport, type UnaryResponse } from '@connectrpc/connect'
 import { Client, type ClientUnaryCall, credentials, Metadata, type ServiceError } from '@grpc/grpc-js'
 import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
-import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
-import { OpenId } from '../proto/gen/auth/v1/openid_pb.js'
-import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { StatusSchema } from '../proto/gen/google/rpc/status_pb.js'
 import { Health } from '../proto/gen/grpc/health/v1/health_pb.js'
 import { turnKey } from '../server/limits/scheduler.js'
 import { inSpan, SpanKind, traceHeaders, tracing } from '../server/observability/tracing.js'
-import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
-import type { Policy } from '../server/policy/policy.js'
-import { usersPolicies } from '../server/policy/users.js'
+import { clientServices } from '../server/policy/services.js'
+import { needsOfRpc } from './operations.js'
 
 /** Options of the transport. */
 interface RemoteOptions {
@@ -66,20 +62,10 @@ const endedWait = 1_000
 
 const { poll } = Changes.method
 const { IDEMPOTENT } = MethodOptions_IdempotencyLevel
-const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods, ...OpenId.methods] as DescMethodUnary[]
+const rpcs = clientServices.flatMap(([service]) => service.methods) as DescMethodUnary[]
 
 /** RPCs that wait at the server, for a change or for a hash thread. */
-const waiting: ReadonlySet<DescMethodUnary> = new Set([
-  poll,
-  ...hashing(Users.method, usersPolicies),
-  ...hashing(ForgotPasswords.method, forgotPasswordsPolicies),
-])
-
-function hashing(methods: object, policies: Readonly<Record<string, Policy>>): DescMethodUnary[] {
-  return Object.entries(methods).flatMap(([name, method]) =>
-    policies[name]?.limits.includes('hashing') ? [method] : [],
-  )
-}
+const waiting: ReadonlySet<DescMethodUnary> = new Set([poll, ...rpcs.filter(rpc => needsOfRpc(rpc).hashes)])
 
 /** The service config (gRPC proposals A2 and A6). Half of 1,000 lost calls may be retried, and as many as are answered. */
 const serviceConfig = {

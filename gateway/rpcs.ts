@@ -16,13 +16,10 @@ import {
 } from '@connectrpc/connect'
 import type { UniversalServerResponse } from '@connectrpc/connect/protocol'
 import { compressionGzip, universalRequestFromNodeRequest } from '@connectrpc/connect-node'
-import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
-import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
-import { OpenId } from '../proto/gen/auth/v1/openid_pb.js'
-import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { turnKey } from '../server/limits/scheduler.js'
 import { traceHeaders, tracing } from '../server/observability/tracing.js'
 import { protocolCost } from '../server/policy/policy.js'
+import { clientServices } from '../server/policy/services.js'
 import { readTimeout } from '../server/requests/grpc-timeout.js'
 import { chooseLocale } from '../server/requests/locale.js'
 import { toPortuguese } from '../server/requests/portuguese.js'
@@ -59,7 +56,7 @@ export function forwardedHeaders(given: IncomingHttpHeaders): Record<string, str
   return tracing ? Object.assign(headers, traceHeaders()) : headers
 }
 
-const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods, ...OpenId.methods] as DescMethodUnary[]
+const rpcs = clientServices.flatMap(([service]) => service.methods) as DescMethodUnary[]
 
 const needs = new Map(
   rpcs.map(rpc => {

@@ -4,17 +4,13 @@ import { dirname, join, normalize } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { status } from '@grpc/grpc-js'
 import test, { type Assertions } from 'ava'
-import { definitions, withCode, withLastParagraphs } from '../gateway/openapi/rpc-comments.js'
+import { fileOf, services, withCode, withLastParagraphs } from '../gateway/openapi/rpc-comments.js'
 import { revisions, routes } from '../gateway/operations.js'
-import { Changes } from '../proto/gen/auth/v1/changes_pb.js'
-import { ForgotPasswords } from '../proto/gen/auth/v1/forgotpasswords_pb.js'
+import { Administration } from '../proto/gen/auth/v1/administration_pb.js'
 import { Reason } from '../proto/gen/auth/v1/reason_pb.js'
 import { Users } from '../proto/gen/auth/v1/users_pb.js'
-import { administrationPolicies } from '../server/policy/administration.js'
-import { changesPolicies } from '../server/policy/changes.js'
-import { forgotPasswordsPolicies } from '../server/policy/forgotpasswords.js'
-import { type Policy, reasonsOf, sharedReasons } from '../server/policy/policy.js'
-import { usersPolicies } from '../server/policy/users.js'
+import { reasonsOf, sharedReasons } from '../server/policy/policy.js'
+import { clientServices } from '../server/policy/services.js'
 import { statusOf } from '../server/requests/reasons.js'
 import { Refusal } from '../server/requests/refusal.js'
 import { isReservedUsername } from '../server/rules/names.js'
@@ -359,15 +355,19 @@ test('each folder has a header that says what it owns', async t => {
 })
 
 test('every RPC has a route, except those that are gRPC only', t => {
-  const rpcs = [...Users.methods, ...ForgotPasswords.methods, ...Changes.methods].map(
-    ({ parent, name }) => `${parent.typeName}.${name}`,
-  )
+  const rpcs = clientServices.flatMap(([{ typeName, methods }]) => methods.map(({ name }) => `${typeName}.${name}`))
   const routed = routes.flatMap(({ rpc, text }) => (rpc && !text ? [`${rpc.parent.typeName}.${rpc.name}`] : []))
   t.is(new Set(routed).size, routed.length, 'Give each RPC one route.')
   agree(
     t,
     rpcs.filter(name => !routed.includes(name)),
-    ['auth.v1.Users.BatchGetUsers', 'auth.v1.Users.ListUsers', 'auth.v1.Users.VerifyToken', 'auth.v1.Changes.Poll'],
+    [
+      ...['BatchGetUsers', 'ListUsers', 'VerifyToken'].map(name => `auth.v1.Users.${name}`),
+      ...['CheckAuthorization', 'Authorize', 'CheckSignOut', 'SignOut', 'CheckOrigin'].map(
+        name => `auth.v1.OpenId.${name}`,
+      ),
+      'auth.v1.Changes.Poll',
+    ],
     'Give the policy of the RPC a path and gateway/operations.ts its parameters, or name the RPC here.',
     'The RPC has a route: remove it here.',
   )
@@ -389,8 +389,8 @@ test('every word of a path under /users is a reserved username, in any spelling,
 })
 
 test('the policy of an RPC lists each of its specific reasons once, and no shared one', t => {
-  for (const policies of [usersPolicies, forgotPasswordsPolicies, changesPolicies, administrationPolicies]) {
-    for (const [rpc, policy] of Object.entries<Policy>(policies)) {
+  for (const [, policies] of services) {
+    for (const [rpc, policy] of Object.entries(policies)) {
       const all = reasonsOf(policy)
       t.is(new Set(all).size, all.length, `Leave out of the policy of ${rpc} what reasonsOf adds by itself.`)
     }
@@ -399,8 +399,9 @@ test('the policy of an RPC lists each of its specific reasons once, and no share
 })
 
 test('the comment of an RPC names the scopes with which its policy permits services', async t => {
-  for (const [name, service, policies] of definitions) {
-    const text = await readFile(join(root, `proto/auth/v1/${name}.proto`), 'utf8')
+  for (const [service, policies] of services) {
+    const file = fileOf(service)
+    const text = await readFile(join(root, file), 'utf8')
     // Administration names its scopes once, for all RPCs.
     const head = /(?:^\/\/.*\n)*(?=^service )/m.exec(text)![0]
     for (const rpc of service.methods) {
@@ -408,7 +409,7 @@ test('the comment of an RPC names the scopes with which its policy permits servi
       const scopes = 'scopes' in policy ? policy.scopes : 'scope' in policy ? [policy.scope].flat() : []
       const comment = new RegExp(`(?:  //.*\\n)*(?=  rpc ${rpc.name}\\()`).exec(text)![0]
       for (const scope of scopes ?? []) {
-        const remedy = `Name \`${scope}\` in the comment of ${rpc.name} in proto/auth/v1/${name}.proto.`
+        const remedy = `Name \`${scope}\` in the comment of ${rpc.name} in ${file}.`
         t.true(`${head}${comment}`.includes(`\`${scope}\``), remedy)
       }
     }
@@ -416,15 +417,13 @@ test('the comment of an RPC names the scopes with which its policy permits servi
 })
 
 test('the last paragraph of an RPC’s comment has its path and the codes of its reasons; `npm run docs` writes it', async t => {
-  for (const [name, service, policies] of definitions) {
-    const text = await readFile(join(root, `proto/auth/v1/${name}.proto`), 'utf8')
-    t.true(
-      withLastParagraphs(text, service, policies) === text,
-      `Run \`npm run docs\`: proto/auth/v1/${name}.proto is behind.`,
-    )
-    if (/^(users|administration)$/.test(name))
+  for (const [service, policies] of services) {
+    const file = fileOf(service)
+    const text = await readFile(join(root, file), 'utf8')
+    t.true(withLastParagraphs(text, service, policies) === text, `Run \`npm run docs\`: ${file} is behind.`)
+    if ([Users, Administration].some(({ typeName }) => typeName === service.typeName))
       for (const reason of sharedReasons)
-        t.true(text.replaceAll(/\s+(\/\/ )?/g, ' ').includes(withCode(reason)), `${name} ${reason}`)
+        t.true(text.replaceAll(/\s+(\/\/ )?/g, ' ').includes(withCode(reason)), `${file} ${reason}`)
   }
   const users = await readFile(join(root, 'proto/auth/v1/users.proto'), 'utf8')
   t.true(

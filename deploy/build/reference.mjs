@@ -4,7 +4,7 @@
  */
 import { readFile, writeFile } from 'node:fs/promises'
 import { createProgram } from '../../dist/cli/program.js'
-import { definitions, withLastParagraphs } from '../../dist/gateway/openapi/rpc-comments.js'
+import { fileOf, services, withLastParagraphs } from '../../dist/gateway/openapi/rpc-comments.js'
 import { toMarkdown } from './commands.mjs'
 import { actions, endpoints, fieldReasons, limitTable, metrics, reasons, settings } from './tables.mjs'
 
@@ -32,10 +32,7 @@ function withSections(text, file, contents) {
 const files = [
   ...Object.entries(sections).map(([file, contents]) => [file, text => withSections(text, file, contents)]),
   // The reasons of the access policy, in the comments of the RPCs.
-  ...definitions.map(([name, service, rows]) => [
-    `proto/auth/v1/${name}.proto`,
-    text => withLastParagraphs(text, service, rows),
-  ]),
+  ...services.map(([service, policies]) => [fileOf(service), text => withLastParagraphs(text, service, policies)]),
 ]
 
 const isCheck = process.argv.includes('--check')

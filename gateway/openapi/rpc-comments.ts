@@ -1,28 +1,17 @@
 /** The last paragraph of each RPC's comment in proto/: where HTTP has it, and why it refuses, with the gRPC codes. */
 import type { DescService } from '@bufbuild/protobuf'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
-import { Changes } from '../../proto/gen/auth/v1/changes_pb.js'
-import { ForgotPasswords } from '../../proto/gen/auth/v1/forgotpasswords_pb.js'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import { Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { administrationPolicies } from '../../server/policy/administration.js'
-import { changesPolicies } from '../../server/policy/changes.js'
-import { forgotPasswordsPolicies } from '../../server/policy/forgotpasswords.js'
 import { type Policy, type ReasonName, reasonsOf, sharedReasons } from '../../server/policy/policy.js'
-import { usersPolicies } from '../../server/policy/users.js'
+import { clientServices } from '../../server/policy/services.js'
 import { Refusal } from '../../server/requests/refusal.js'
 
-/** The services, the files that define them, and their policies. */
-export const definitions: readonly (readonly [
-  file: string,
-  service: DescService,
-  policies: Readonly<Record<string, Policy>>,
-])[] = [
-  ['users', Users, usersPolicies],
-  ['forgotpasswords', ForgotPasswords, forgotPasswordsPolicies],
-  ['changes', Changes, changesPolicies],
-  ['administration', Administration, administrationPolicies],
-]
+/** All services, each with the policies of its RPCs. */
+export const services: typeof clientServices = [...clientServices, [Administration, administrationPolicies]]
+
+/** The file that defines a service. */
+export const fileOf = ({ file }: DescService): string => `proto/${file.name}.proto`
 
 /** Maximum characters of a line of a definition. */
 const width = 128

@@ -714,7 +714,8 @@ export const OpenId: GenService<{
    * an administrator with one-time codes whose session began without one, unless the request has it; with WRONG_STATE a user who
    * isn't activated; with ACCESS_DENIED a session by answers or by mailed key, which sets a password first.
    *
-   * Errors: RECORD_NOT_FOUND (NOT_FOUND), WRONG_STATE (FAILED_PRECONDITION), SIGN_IN_AGAIN (UNAUTHENTICATED), ACCESS_DENIED
+   * Errors: RECORD_NOT_FOUND (NOT_FOUND), WRONG_STATE (FAILED_PRECONDITION), SIGN_IN_AGAIN (UNAUTHENTICATED), CODE_NEEDED
+   * (UNAUTHENTICATED), INVALID_CREDENTIALS (UNAUTHENTICATED), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED), ACCESS_DENIED
    * (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
    *
    * @generated from rpc auth.v1.OpenId.Authorize
@@ -736,7 +737,8 @@ export const OpenId: GenService<{
    *
    * HTTP: POST /oauth/token, at the base path only
    * Errors: INVALID_GRANT (UNAUTHENTICATED), SUSPENDED (UNAUTHENTICATED), SIGNED_OUT (UNAUTHENTICATED), INVALID_CLIENT
-   * (UNAUTHENTICATED), INVALID_ARGUMENT (INVALID_ARGUMENT), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
+   * (UNAUTHENTICATED), INVALID_ARGUMENT (INVALID_ARGUMENT), MISSING_PARAMETER (INVALID_ARGUMENT), TOO_MANY_ATTEMPTS
+   * (RESOURCE_EXHAUSTED)
    *
    * @generated from rpc auth.v1.OpenId.ExchangeToken
    */
@@ -749,7 +751,7 @@ export const OpenId: GenService<{
    * Ends the line of a refresh token or of an access token of a client (RFC 7009). An unknown token is no error.
    *
    * HTTP: POST /oauth/revoke, at the base path only
-   * Errors: INVALID_CLIENT (UNAUTHENTICATED), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
+   * Errors: INVALID_CLIENT (UNAUTHENTICATED), MISSING_PARAMETER (INVALID_ARGUMENT), TOO_MANY_ATTEMPTS (RESOURCE_EXHAUSTED)
    *
    * @generated from rpc auth.v1.OpenId.RevokeToken
    */
@@ -759,9 +761,10 @@ export const OpenId: GenService<{
     output: typeof RevokeTokenResponseSchema;
   },
   /**
-   * Returns the claims of the user of an access token, by the scopes of its client (OpenID Connect Core, 5.3).
+   * Returns the claims of the user of an access token, by the scopes of its client (OpenID Connect Core, 5.3). Over
+   * HTTP a client may also send the token in a form, by POST (RFC 6750, 2.2).
    *
-   * HTTP: GET and POST /oauth/userinfo, at the base path only
+   * HTTP: GET /oauth/userinfo, at the base path only
    * Errors: INVALID_TOKEN (UNAUTHENTICATED), MISSING_PARAMETER (INVALID_ARGUMENT)
    *
    * @generated from rpc auth.v1.OpenId.GetUserInfo
