@@ -10,8 +10,8 @@ const updateInterval = 10_000
 const abandonedAfter = 10 * 60_000
 
 /** Returns the name of a backup that is made now, in UTC. Names sort by time. */
-export function timedName(now = new Date()): string {
-  return `registry-${now.toISOString().replace(/:|\.\d+/g, '')}.age`
+export function timedName(): string {
+  return `registry-${new Date().toISOString().replace(/:|\.\d+/g, '')}.age`
 }
 
 /** Returns the path under which a backup is written until it is complete. */

@@ -199,7 +199,7 @@ export function createAdministeredUsers(database: Database) {
       const state = suspend ? { suspended: false } : { suspended: true, suspendedWithOrganization: true }
       const where = { organizationId, ...presentUser.where, ...state, role: { [Op.ne]: 'ROLE_ADMIN' }, desk: false }
       return {
-        count: (transaction?: Transaction) => table.count({ where, transaction }),
+        count: () => table.count({ where }),
         lock: (afterId: number, limit: number, t: Transaction) =>
           idsOf({
             where: { ...where, id: { [Op.gt]: afterId } },

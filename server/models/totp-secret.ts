@@ -103,7 +103,7 @@ export function createTotpSecrets(database: Database, dataKeys: Pick<DataKeys, '
       return (await first(database.run<{ failures: number; locked: boolean }>(count, t)))!
     },
     /** Returns the counts of wrong codes; undefined for a user without an active secret. */
-    failures(userId: number, t?: Transaction) {
+    failures(userId: number) {
       const read = sql('totp-failures')`
         SELECT locked_at IS NOT NULL AS locked,
           CASE WHEN locked_at IS NOT NULL OR window_ends > clock_timestamp() THEN failures ELSE 0 END AS failures,
@@ -111,7 +111,7 @@ export function createTotpSecrets(database: Database, dataKeys: Pick<DataKeys, '
           CASE WHEN locked_at IS NOT NULL OR day_ends > clock_timestamp() THEN day_failures ELSE 0 END AS "dayFailures",
           greatest(0, ceil(extract(epoch FROM day_ends - clock_timestamp())))::int AS "daySeconds"
         FROM totp_secrets WHERE user_id = ${userId} AND secret_sealed IS NOT NULL`
-      return first(database.run<CodeFailures>(read, t))
+      return first(database.run<CodeFailures>(read))
     },
     /** Returns the ids of users whose secret is locked. */
     async locked() {
