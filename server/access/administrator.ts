@@ -2,7 +2,8 @@
 // the database itself.
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
 import type { AuditEvent } from '../models/audit.js'
-import type { User, Users } from '../models/user.js'
+import type { Models } from '../models/index.js'
+import type { User } from '../models/user.js'
 import type { AdministrationPolicy } from '../policy/policy.js'
 import type { CallingService, IncomingCall } from '../requests/call.js'
 import { refuse } from '../requests/refusal.js'
@@ -37,13 +38,8 @@ export interface Administrator {
   justify(): void
 }
 
-/** Identifies administrators among `users` by the tokens of `sessions`; `now` is a clock in ms since 1970. */
-export function createAdministrators(deps: {
-  sessions: AdministratorSessions
-  users: Pick<Users, 'findSessionHolder'>
-  now: () => number
-}) {
-  const { sessions, users, now } = deps
+/** Identifies administrators by the tokens of `sessions`; `now` is a clock in ms since 1970. */
+export function createAdministrators({ users }: Models, sessions: AdministratorSessions, now: () => number) {
   return {
     /**
      * Returns the caller of an RPC. Refuses with ACCESS_DENIED without a token and a service without a scope of the policy,

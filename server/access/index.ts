@@ -35,25 +35,21 @@ interface AccessDeps {
 /** Makes what identifies callers and sign-ins. */
 export function createAccess(registry: Models, limits: Limits, hashing: Hashing, deps: AccessDeps) {
   const { settings, tokenIssuer, log, now, processNow } = deps
-  const { database, attempts, counterKeys, emails, sealingKeys, services, signingKeys, totpSecrets, users } = registry
-  const { rateLimits, knownAccounts } = limits
-  const { pool, passwords } = hashing
-  const { limitFactor: factor, trustedProxies } = settings
-  const keyring = createKeyring(signingKeys, now, processNow)
+  const keyring = createKeyring(registry.signingKeys, now, processNow)
   const tokens = createTokens({ ...tokenIssuer, keyring, ttl: settings.tokenTtl, now })
-  const seals = createSeals(sealingKeys)
+  const seals = createSeals(registry.sealingKeys)
   const administratorSessions = createAdministratorSessions({ seals, now })
   return {
     tokenIssuer,
     keyring,
     tokens,
     seals,
-    callers: createCallers(tokens, users),
+    callers: createCallers(tokens, registry.users),
     administratorSessions,
-    administrators: createAdministrators({ sessions: administratorSessions, users, now }),
-    serviceKeys: createServiceKeys({ services, rateLimits, trustedProxies, log, now: processNow }),
-    signIns: createSignIns({ database, attempts, counterKeys, rateLimits, knownAccounts, pool, passwords, factor }),
-    oneTimeCodes: createOneTimeCodes({ database, totpSecrets, emails, settings, now }),
+    administrators: createAdministrators(registry, administratorSessions, now),
+    serviceKeys: createServiceKeys(registry, limits, settings, log, processNow),
+    signIns: createSignIns(registry, limits, hashing, settings),
+    oneTimeCodes: createOneTimeCodes(registry, settings, now),
     /** The clock by which sessions are judged, in ms since 1970. */
     now,
   }

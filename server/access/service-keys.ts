@@ -1,9 +1,11 @@
 // Authenticates services, by the key that they send as `Authorization: Bearer` instead of a token.
 import { LRUCache } from 'lru-cache'
 import { maxEntries } from '../limits/cache-size.js'
-import type { RateLimits } from '../limits/rate-limits.js'
-import { type KeyHolder, keyPrefix, type Services } from '../models/service.js'
+import type { Limits } from '../limits/index.js'
+import type { Models } from '../models/index.js'
+import { type KeyHolder, keyPrefix } from '../models/service.js'
 import type { Log } from '../observability/log.js'
+import type { Settings } from '../process/settings.js'
 import type { CallingService, IncomingCall } from '../requests/call.js'
 import { createSenderOf, forwardedEntries } from '../requests/client-address.js'
 import { tooLong } from '../rules/sizes.js'
@@ -34,15 +36,14 @@ interface Cached {
  * Authenticates services by the database, with a cache. A key that isn't cached costs one read, and each client address
  * has 300 such reads in 15 minutes. `now` is a clock in ms.
  */
-export function createServiceKeys(deps: {
-  services: Pick<Services, 'digest' | 'holder' | 'touch'>
-  rateLimits: Pick<RateLimits, 'takeServiceKey'>
-  trustedProxies: readonly string[]
-  log: Pick<Log, 'warn'>
-  now: () => number
-}) {
-  const { services, rateLimits, log, now } = deps
-  const senderOf = createSenderOf(deps.trustedProxies)
+export function createServiceKeys(
+  { services }: Models,
+  { rateLimits }: Limits,
+  { trustedProxies }: Pick<Settings, 'trustedProxies'>,
+  log: Pick<Log, 'warn'>,
+  now: () => number,
+) {
+  const senderOf = createSenderOf(trustedProxies)
   const cache = new LRUCache<string, Cached>(maxEntries(maxCached))
   /** Reads in progress, by digest. */
   const reading = new Map<string, Promise<KeyHolder | undefined>>()

@@ -1,17 +1,20 @@
 // Attempts to sign in. An attempt is admitted and counted as in flight; it then succeeds, fails, or is undone.
 import { LRUCache } from 'lru-cache'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Database, Transaction } from '../database/database.js'
+import type { Transaction } from '../database/database.js'
 import { maxEntries } from '../limits/cache-size.js'
-import type { KnownAccounts } from '../limits/known-accounts.js'
-import { failuresThatLock, limitsOf, type RateLimits, tooManyAttempts } from '../limits/rate-limits.js'
-import type { Account, AttemptStart, Attempts, CounterKeys, Device, Proof } from '../models/attempt.js'
+import type { Limits } from '../limits/index.js'
+import { failuresThatLock, limitsOf, tooManyAttempts } from '../limits/rate-limits.js'
+import type { Account, AttemptStart, Device, Proof } from '../models/attempt.js'
 import type { AuditEvent } from '../models/audit.js'
+import type { Models } from '../models/index.js'
 import type { User } from '../models/user.js'
 import { activeUser } from '../models/user-state.js'
-import type { Passwords, Verdict } from '../passwords/hash.js'
-import { type Pool, type Waiter, waiterOf } from '../passwords/pool.js'
+import type { Verdict } from '../passwords/hash.js'
+import type { Hashing } from '../passwords/index.js'
+import { type Waiter, waiterOf } from '../passwords/pool.js'
 import { lockout } from '../policy/limits.js'
+import type { Settings } from '../process/settings.js'
 import type { Call } from '../requests/call.js'
 import { network } from '../requests/client-address.js'
 import { Refusal, refuse } from '../requests/refusal.js'
@@ -80,18 +83,12 @@ interface Admitted extends Pick<AttemptStart, 'account' | 'counter'> {
 const lockCachedFor = 100
 
 /** Creates the sign-ins of a process. */
-export function createSignIns(deps: {
-  database: Pick<Database, 'transact'>
-  attempts: Attempts
-  counterKeys: CounterKeys
-  rateLimits: RateLimits
-  knownAccounts: KnownAccounts
-  pool: Pick<Pool, 'check'>
-  passwords: Pick<Passwords, 'verify'>
-  /** Multiplies the limits. */
-  factor: number
-}) {
-  const { database, attempts, counterKeys, rateLimits, knownAccounts, pool, passwords, factor } = deps
+export function createSignIns(
+  { database, attempts, counterKeys }: Models,
+  { rateLimits, knownAccounts }: Limits,
+  { pool, passwords }: Hashing,
+  { limitFactor: factor }: Pick<Settings, 'limitFactor'>,
+) {
   const limits = { max: failuresThatLock(factor), bucket: limitsOf(factor).failures }
   /** Seconds to wait, by proof, account, address and device. */
   const locks = new LRUCache<string, number>({ ...maxEntries(10_000), ttl: lockCachedFor })

@@ -4,9 +4,8 @@
 
 import { Secret, TOTP } from 'otpauth'
 import { Reason } from '../../proto/gen/auth/v1/reason_pb.js'
-import type { Database } from '../database/database.js'
 import type { Account } from '../models/attempt.js'
-import type { Emails } from '../models/email.js'
+import type { Models } from '../models/index.js'
 import type { TotpSecrets } from '../models/totp-secret.js'
 import { codeLimits } from '../policy/limits.js'
 import type { Settings } from '../process/settings.js'
@@ -21,15 +20,11 @@ import type { Attempt } from './sign-in.js'
 export type OneTimeCodes = ReturnType<typeof createOneTimeCodes>
 
 /** Creates the check; `now` is a clock in ms since 1970. */
-export function createOneTimeCodes(deps: {
-  database: Pick<Database, 'transact'>
-  totpSecrets: TotpSecrets
-  emails: Pick<Emails, 'add'>
-  settings: Pick<Settings, 'mailLocale'>
-  now: () => number
-}) {
-  const { database, totpSecrets, emails, settings, now } = deps
-
+export function createOneTimeCodes(
+  { database, totpSecrets, emails }: Models,
+  settings: Pick<Settings, 'mailLocale'>,
+  now: () => number,
+) {
   /** Compares a code in a transaction that locks the secret: parallel attempts compare and count one after another. */
   function compare(attempt: Attempt, { id, email }: Account, code: string, { address }: Call) {
     return database.transact(async t => {

@@ -1,8 +1,9 @@
 // Organizations: their form, and how they are added and changed.
 import type { OrganizationForm } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Transaction } from '../database/database.js'
-import type { Emails, NotifiedChange } from '../models/email.js'
-import type { OrganizationDetails, OrganizationRow, Organizations } from '../models/organization.js'
+import type { NotifiedChange } from '../models/email.js'
+import type { Models } from '../models/index.js'
+import type { OrganizationDetails, OrganizationRow } from '../models/organization.js'
 import type { FieldViolation } from '../requests/refusal.js'
 import { noDay, readDay } from '../rules/dates.js'
 import { fault, longerThan, severalLines } from '../rules/fault.js'
@@ -47,11 +48,7 @@ export function readOrganization(
 }
 
 /** Creates the registrar of the organizations of a database. */
-export function createOrganizationRegistrar(deps: {
-  readonly organizations: Organizations
-  readonly emails: Pick<Emails, 'notifyOrganization'>
-}) {
-  const { organizations, emails } = deps
+export function createOrganizationRegistrar({ organizations, emails }: Models) {
   return {
     add: organizations.add,
 

@@ -1,10 +1,10 @@
 // Adds and changes users, one or many.
 import type { Transaction } from '../database/database.js'
 import type { AdministeredUserRow } from '../models/administered-user.js'
-import type { Emails, NotifiedChange } from '../models/email.js'
-import type { Organizations } from '../models/organization.js'
-import type { User, Users } from '../models/user.js'
-import type { Registration, UserBatches } from '../models/user-batch.js'
+import type { NotifiedChange } from '../models/email.js'
+import type { Models } from '../models/index.js'
+import type { User } from '../models/user.js'
+import type { Registration } from '../models/user-batch.js'
 import { guardedUser } from '../models/user-state.js'
 import { accepted, Refusal } from '../requests/refusal.js'
 import { formatDay } from '../rules/dates.js'
@@ -46,13 +46,7 @@ function changedFields(user: User, fields: readonly ProfileField[], texts: FormT
 }
 
 /** Creates the registrar of the users of a database. */
-export function createRegistrar(deps: {
-  readonly users: Users
-  readonly userBatches: UserBatches
-  readonly organizations: Pick<Organizations, 'hold'>
-  readonly emails: Pick<Emails, 'notify'>
-}) {
-  const { users, userBatches, organizations, emails } = deps
+export function createRegistrar({ users, userBatches, organizations, emails }: Models) {
   async function applyTo(change: UserChange & Placed, { notice, id: byId }: By, t: Transaction): Promise<void> {
     const { user, username, email, organizationId, activate = false, passwordHash } = change
     const { id } = user
