@@ -175,7 +175,8 @@ export function createTokens(deps: {
   return {
     /**
      * Issues a token for a holder that passed the gate, signed with ES256: for a session, or for a new one with the given
-     * method. It expires after `ttl`, or when the session ends. With `stay` it is for the registry alone. Refuses with INVALID_TOKEN when the session has ended.
+     * method. It expires after `ttl`, or when the session ends. With `stay` it is for the registry alone. Refuses with
+     * INVALID_TOKEN when the session has ended.
      */
     async issue(holder: Passed<Holder>, session: Session | Method, { stay = false } = {}): Promise<string> {
       const start: Session = typeof session === 'string' ? begin(holder, session) : session

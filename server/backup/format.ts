@@ -1,7 +1,7 @@
 /**
  * Backups: a backup is a registry in one encrypted file. This folder owns the format (format.ts), the encryption (envelope.ts),
- * the creation (dump.ts), the folder (folder.ts) and the restore (restore.ts) of backups. The folders `models` and `database` own the tables and the
- * erasure of users. The command line, the only caller, prompts for keys and authorizes the user.
+ * the creation (dump.ts), the folder (folder.ts) and the restore (restore.ts) of backups. The folders `models` and `database`
+ * own the tables and the erasure of users. The command line, the only caller, prompts for keys and authorizes the user.
  *
  * The encrypted content is text, so that `age --decrypt` and a pager suffice to read it:
  *

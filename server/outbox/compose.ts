@@ -73,9 +73,9 @@ function createDecide(models: Models, settings: Pick<Settings, 'recoveryEmail'>,
 
   /**
    * Decides on a request for a recovery key: the user must exist, the address must be the registered one, otherwise an event
-   * says so, and the quotas must not be exceeded. A request for usernames counts against the first of the users. A network that the account knows has a separate quota, so that other clients can't
-   * exhaust the owner's quota. Of the quotas of the recipient, an account that has the address by right has its own, and needs none from
-   * such a network; the others share one.
+   * says so, and the quotas must not be exceeded. A request for usernames counts against the first of the users. A network that
+   * the account knows has a separate quota, so that other clients can't exhaust the owner's quota. Of the quotas of the
+   * recipient, an account that has the address by right has its own, and needs none from such a network; the others share one.
    */
   async function decideRecoveryKey(request: RequestedEmail<'recovery-key'>) {
     const { usernameKey, email, address, requestId, actor = 'anonymous' } = request.parameters

@@ -115,10 +115,9 @@ const withId = (username: string, id: number) => (username === '' ? `(id ${id})`
 const maxShown = 40
 
 /**
- * Returns a username as e-mails show it, at most 40 characters long: as it is to a proved address, which has the account by right. Anyone
- * can choose a username, so to other addresses `·` replaces
- * characters other than letters, digits, spaces and the punctuation of names and telephone numbers: without them there
- * are no links or addresses.
+ * Returns a username as e-mails show it, at most 40 characters long: as it is to a proved address, which has the account by
+ * right. Anyone can choose a username, so to other addresses `·` replaces characters other than letters, digits, spaces and the
+ * punctuation of names and telephone numbers: without them there are no links or addresses.
  */
 export function shownUsername(username: string, proved = false): string {
   const shown = proved ? username : plain(username)

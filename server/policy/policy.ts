@@ -1,6 +1,6 @@
-// The access policy: one for each RPC, with everything that the service decides about a call except its request. The
-// tables are users.ts, forgotpasswords.ts, changes.ts and administration.ts; an RPC without a policy does not compile. limits.ts
-// has the numbers of the limits that policies name.
+// The access policy: one for each RPC, with everything that the service decides about a call except its request. The tables are
+// users.ts, forgotpasswords.ts, openid.ts, changes.ts (services.ts has these four) and administration.ts; an RPC without a
+// policy does not compile. limits.ts has the numbers of the limits that policies name.
 //
 // This room owns the policies, and what follows from a policy alone. It imports no other code of ours but generated code and types,
 // and may be used everywhere. calls/ applies the policies, access/permissions.ts decides by them, the gateway takes its paths from

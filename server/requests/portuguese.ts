@@ -1,6 +1,6 @@
-// What the service says in Portuguese, in refusals and at the terminal. The code has its sentences in English, which are the keys of portuguese.json, as in GNU
-// gettext: `{0}` stands for a value, which is itself translated if it is in the catalogue. A sentence that isn't stays in
-// English; test/gateway/http.test.ts finds those that the code can say.
+// What the service says in Portuguese, in refusals and at the terminal. The code has its sentences in English, which are the
+// keys of portuguese.json, as in GNU gettext: `{0}` stands for a value, which is itself translated if it is in the catalogue. A
+// sentence that isn't stays in English; test/gateway/http.test.ts finds those that the code can say.
 import texts from './portuguese.json' with { type: 'json' }
 
 /** Sentences by those in English: `{0}` stands for a value as it is, `{0!}` for one that is a text of the catalogue. */

@@ -50,9 +50,9 @@ export interface Session {
   /** Returns a valid access token, other than the one that was refused. */
   token(refused?: string): Promise<string>
   /**
-   * As the global `fetch`, with the token if a user is signed in and the origin was named. A service that refuses a token does nothing:
-   * only then is a request sent once more, with another token. With the token, a redirect is an error unless `init.redirect` is given:
-   * browsers leave the token out at another origin, other programs may not.
+   * As the global `fetch`, with the token if a user is signed in and the origin was named. A service that refuses a token does
+   * nothing: only then is a request sent once more, with another token. With the token, a redirect is an error unless
+   * `init.redirect` is given: browsers leave the token out at another origin, other programs may not.
    */
   fetch(input: RequestInfo | URL, init?: RequestInit): Promise<Response>
 }

@@ -761,8 +761,8 @@ export const OpenId: GenService<{
     output: typeof RevokeTokenResponseSchema;
   },
   /**
-   * Returns the claims of the user of an access token, by the scopes of its client (OpenID Connect Core, 5.3). Over
-   * HTTP a client may also send the token in a form, by POST (RFC 6750, 2.2).
+   * Returns the claims of the user of an access token, by the scopes of its client (OpenID Connect Core, 5.3). Over HTTP a
+   * client may also send the token in a form, by POST (RFC 6750, 2.2).
    *
    * HTTP: GET /oauth/userinfo, at the base path only
    * Errors: INVALID_TOKEN (UNAUTHENTICATED), MISSING_PARAMETER (INVALID_ARGUMENT)
