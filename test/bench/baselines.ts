@@ -3,9 +3,9 @@
  * models over its shared connections and run with the same flags of Node, without checks, counts or
  * limits.
  *
- * Arguments: the kind of baseline, then the port of the gRPC baseline for `hop`.
+ * Arguments: the kind of baseline, then the URL of its database, or the port of the gRPC baseline for `hop`.
  */
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import { createServer, type IncomingMessage } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { availableParallelism } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -14,52 +14,51 @@ import {
   Client,
   credentials,
   Metadata,
+  type MethodDefinition,
   Server,
   ServerCredentials,
   type ServerUnaryCall,
-  type ServiceDefinition,
   type sendUnaryData,
-  type UntypedHandleCall,
 } from '@grpc/grpc-js'
 import bcrypt from 'bcrypt'
 import { UserSchema } from '../../proto/gen/auth/v1/records_pb.js'
-import { Users } from '../../proto/gen/auth/v1/users_pb.js'
+import { type GetMeResponse, Users } from '../../proto/gen/auth/v1/users_pb.js'
 import { openDatabase } from '../../server/database/database.js'
 import { defineModels } from '../../server/models/index.js'
-import type { User } from '../../server/models/user.js'
 import { toUserRecord } from '../../server/users/user-record.js'
 
-/** Without a URL no query is made. */
-const database = openDatabase(process.env.DATABASE_URL ?? 'postgres://127.0.0.1')
+const [kind, argument = ''] = process.argv.slice(2)
 /** No sealed value is opened here. */
 const masterKey = undefined as never
-const { users } = defineModels(database, masterKey)
+/** The others make no query. */
+const url = kind === 'http' || kind === 'grpc' ? argument : 'postgres://127.0.0.1'
+const { users } = defineModels(openDatabase(url), masterKey)
 
 const ids = new Map<string, number>()
 
 /** Id in a token, which isn't verified. */
-function idIn(authorization: string | undefined): number {
-  const token = authorization ?? ''
+function idIn(token = ''): number {
   let id = ids.get(token)
   if (id === undefined) {
-    id = Number(JSON.parse(Buffer.from(token.split('.')[1] ?? '', 'base64url').toString()).sub)
+    id = Number(JSON.parse(Buffer.from(token.split('.')[1]!, 'base64url').toString()).sub)
     ids.set(token, id)
   }
   return id
 }
 
-const record = (user: User) => toUserRecord(user, { user, admin: false }, masterKey)
-
-async function user(id: number) {
-  return record((await users.byId(id))!)
+async function userOf(token: string | undefined) {
+  const user = (await users.byId(idIn(token)))!
+  return toUserRecord(user, { user, admin: false }, masterKey)
 }
 
-type Serve = (request: IncomingMessage) => Promise<unknown>
-
-function serveHttp(serve: Serve): Promise<number> {
+function serveHttp(serve: (request: IncomingMessage) => Promise<unknown>): Promise<number> {
   const server = createServer((request, response) => {
     serve(request).then(
-      answer => send(response, JSON.stringify(answer)),
+      answer => {
+        const body = JSON.stringify(answer)
+        response.writeHead(200, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) })
+        response.end(body)
+      },
       error => response.writeHead(500).end(String(error)),
     )
   })
@@ -68,52 +67,37 @@ function serveHttp(serve: Serve): Promise<number> {
   })
 }
 
-function send(response: ServerResponse, body: string): void {
-  response.writeHead(200, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) })
-  response.end(body)
-}
-
-async function plain({ headers }: IncomingMessage): Promise<unknown> {
-  return user(idIn(headers.authorization))
-}
-
-function pathOf({ parent, name }: DescMethodUnary): string {
-  return `/${parent.typeName}/${name}`
-}
+const unary = ({ parent, name, input, output }: DescMethodUnary): MethodDefinition<Message, Message> => ({
+  path: `/${parent.typeName}/${name}`,
+  requestStream: false,
+  responseStream: false,
+  requestSerialize: message => Buffer.from(toBinary(input, message)),
+  requestDeserialize: bytes => fromBinary(input, bytes),
+  responseSerialize: message => Buffer.from(toBinary(output, message)),
+  responseDeserialize: bytes => fromBinary(output, bytes),
+})
+const definition = { getMe: unary(Users.method.getMe), verifyToken: unary(Users.method.verifyToken) }
 
 async function serveGrpc(): Promise<number> {
-  type Handler = (request: Record<string, string>, id: () => number) => Promise<Record<string, unknown>>
-  const handlers: Record<string, Handler> = {
-    getMe: async (_, id) => ({ user: await user(id()) }),
-    async verifyToken({ token }) {
-      const { id, username, role } = await user(idIn(token))
-      return { active: true, sub: String(id), username, roles: [role] }
-    },
-  }
-  const definition: Record<string, ServiceDefinition[string]> = {}
-  const served: Record<string, UntypedHandleCall> = {}
-  for (const method of Users.methods as DescMethodUnary[]) {
-    const handler = handlers[method.localName]
-    if (!handler) continue
-    definition[method.localName] = {
-      path: pathOf(method),
-      requestStream: false,
-      responseStream: false,
-      requestSerialize: message => Buffer.from(toBinary(method.input, message)),
-      requestDeserialize: bytes => fromBinary(method.input, bytes),
-      responseSerialize: message => Buffer.from(toBinary(method.output, message)),
-      responseDeserialize: bytes => fromBinary(method.output, bytes),
-    }
-    served[method.localName] = (call: ServerUnaryCall<Message, Message>, callback: sendUnaryData<Message>) => {
-      const id = () => idIn(call.metadata.get('authorization')[0]?.toString())
-      handler(call.request as never, id).then(
-        answer => callback(null, create(method.output, answer)),
+  type Call = ServerUnaryCall<Message, Message>
+  const handler =
+    ({ output }: DescMethodUnary, answer: (call: Call) => Promise<Record<string, unknown>>) =>
+    (call: Call, callback: sendUnaryData<Message>) => {
+      answer(call).then(
+        fields => callback(null, create(output, fields)),
         error => callback({ code: 13, details: String(error) }),
       )
     }
-  }
   const server = new Server()
-  server.addService(definition, served)
+  server.addService(definition, {
+    getMe: handler(Users.method.getMe, async ({ metadata }) => ({
+      user: await userOf(metadata.get('authorization')[0]?.toString()),
+    })),
+    verifyToken: handler(Users.method.verifyToken, async ({ request }) => {
+      const { id, username, role } = await userOf((request as Message & { token: string }).token)
+      return { active: true, sub: String(id), username, roles: [role] }
+    }),
+  })
   return new Promise((resolve, reject) => {
     const bound = (error: Error | null, port: number) => (error ? reject(error) : resolve(port))
     server.bindAsync('127.0.0.1:0', ServerCredentials.createInsecure(), bound)
@@ -123,23 +107,17 @@ async function serveGrpc(): Promise<number> {
 /** node:http in front of grpc-js's client. */
 function serveHop(port: string): Promise<number> {
   const client = new Client(`127.0.0.1:${port}`, credentials.createInsecure())
-  const { getMe } = Users.method
+  const { path, requestSerialize, responseDeserialize } = definition.getMe
+  const request = create(Users.method.getMe.input)
   return serveHttp(
     ({ headers }) =>
       new Promise((resolve, reject) => {
         const metadata = new Metadata()
         metadata.set('authorization', headers.authorization!)
-        client.makeUnaryRequest(
-          pathOf(getMe),
-          message => Buffer.from(toBinary(getMe.input, message)),
-          bytes => fromBinary(getMe.output, bytes),
-          create(getMe.input),
-          metadata,
-          (error, message) => {
-            if (error) reject(error)
-            else resolve(toJson(UserSchema, message!.user!, { alwaysEmitImplicit: true }))
-          },
-        )
+        client.makeUnaryRequest(path, requestSerialize, responseDeserialize, request, metadata, (error, message) => {
+          if (error) reject(error)
+          else resolve(toJson(UserSchema, (message as GetMeResponse).user!, { alwaysEmitImplicit: true }))
+        })
       }),
   )
 }
@@ -169,11 +147,10 @@ function serveBcrypt(): 0 {
   return 0
 }
 
-const [kind, port] = process.argv.slice(2)
 const kinds: Record<string, () => number | Promise<number>> = {
-  http: () => serveHttp(plain),
+  http: () => serveHttp(({ headers }) => userOf(headers.authorization)),
   grpc: serveGrpc,
-  hop: () => serveHop(port!),
+  hop: () => serveHop(argument),
   bcrypt: serveBcrypt,
 }
 process.send?.({ port: await kinds[kind!]!() })

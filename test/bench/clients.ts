@@ -2,7 +2,7 @@
  * Clients with a low cost, so that on few cores mainly the server is measured: HTTP/1.1 on bare sockets, gRPC on
  * bare HTTP/2. They support only the responses of these servers.
  */
-import { type ClientHttp2Session, connect as connectHttp2, constants } from 'node:http2'
+import { connect as connectHttp2, constants } from 'node:http2'
 import { connect, type Socket } from 'node:net'
 import { type Endpoint, proxyOf, type Wire } from './operations.js'
 
@@ -27,7 +27,7 @@ export interface Client {
 interface ClientOptions {
   readonly endpoint: Endpoint
   readonly port: number
-  /** Bounds the connections of each address (gRPC: its calls at a time). */
+  /** Bounds the connections of each address; over gRPC each has one. */
   readonly connections: number
 }
 
@@ -36,7 +36,7 @@ export function createClient({ endpoint, port, connections }: ClientOptions): Cl
   const clients = new Map<string, Client>()
   const clientAt = (localAddress: string) => {
     const dial = () => connect({ port, host: '127.0.0.1', localAddress, noDelay: true })
-    return endpoint === 'grpc' ? createGrpcClient(dial, connections) : createHttpClient(dial, connections)
+    return endpoint === 'grpc' ? createGrpcClient(dial) : createHttpClient(dial, connections)
   }
   return {
     send(wire) {
@@ -140,19 +140,14 @@ export function readAnswer(received: Buffer): { answer: Answer; length: number; 
   return { answer: after === undefined ? answer : { ...answer, retryAfter: Number(after) }, length, closes }
 }
 
-/** Calls that share an HTTP/2 connection. */
-const callsAConnection = 100
-
-function createGrpcClient(dial: () => Socket, calls: number): Client {
+function createGrpcClient(dial: () => Socket): Client {
   const open = () => connectHttp2('http://127.0.0.1', { createConnection: dial }).on('error', () => {})
-  const sessions: ClientHttp2Session[] = Array.from({ length: Math.ceil(calls / callsAConnection) }, open)
-  let next = 0
+  let session = open()
   const send = (wire: Wire, again = true): Promise<Answer> =>
     new Promise((resolve, reject) => {
       const { path, token, forwardedFor, body } = wire
-      const place = next++ % sessions.length
-      if (sessions[place]!.closed || sessions[place]!.destroyed) sessions[place] = open()
-      const stream = sessions[place]!.request({
+      if (session.closed || session.destroyed) session = open()
+      const stream = session.request({
         ':method': 'POST',
         ':path': path,
         te: 'trailers',
@@ -162,12 +157,10 @@ function createGrpcClient(dial: () => Socket, calls: number): Client {
       })
       const chunks: Buffer[] = []
       let last: Record<string, unknown> = {}
-      stream.on('response', headers => {
+      const read = (headers: Record<string, unknown>) => {
         last = headers
-      })
-      stream.on('trailers', headers => {
-        last = headers
-      })
+      }
+      stream.on('response', read).on('trailers', read)
       stream.on('data', chunk => chunks.push(chunk))
       // A connection that its server was ending: it hasn't processed the call (RFC 9113, 8.7).
       const isRefused = () => stream.rstCode === constants.NGHTTP2_REFUSED_STREAM
@@ -180,12 +173,7 @@ function createGrpcClient(dial: () => Socket, calls: number): Client {
       })
       stream.end(body)
     })
-  return {
-    send: wire => send(wire),
-    close() {
-      for (const session of sessions) session.destroy()
-    },
-  }
+  return { send: wire => send(wire), close: () => session.destroy() }
 }
 
 /** Classifies an answer: `right`, `refused`, `late`, or its fault. */

@@ -4,9 +4,9 @@
  */
 import { connect, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type Answer, createClient, readAnswer } from './clients.js'
-import { type FloodName, floodOf, type Kept, type Origin, type Own, type Source } from './floods.js'
-import { addressIn, formOf, forwardedOf } from './operations.js'
+import { createClient, readAnswer } from './clients.js'
+import { type Flood, type FloodName, floods, type Origin } from './floods.js'
+import { addressIn, formOf } from './operations.js'
 
 /** A flood to send. */
 export interface FloodPlan {
@@ -29,9 +29,6 @@ const share = 0.5
 /** Connections that are opened at once, and milliseconds until the next ones: SYN packets of more would be lost. */
 const atOnce = { connections: 100, pause: 10 }
 
-/** The limit of open files, minus a reserve. */
-const mostConnections = openFiles() - 500
-
 /** Sends the flood that was prepared. */
 let send: () => Promise<void>
 process.on('message', async (message: FloodPlan | 'go') => {
@@ -42,35 +39,32 @@ process.on('message', async (message: FloodPlan | 'go') => {
 process.once('disconnect', () => process.exit())
 
 async function prepare(plan: FloodPlan): Promise<void> {
-  const planned = floodOf(plan.flood)
-  const own = planned.accounts ? await signUp(plan) : []
+  const flood: Flood = floods[plan.flood]
+  const tokens = flood.accounts ? await signUp(plan) : []
   // It makes names unique to each flood.
   let number = Date.now() * 1000
-  const attacker = { own, victims: plan.victims, serial: () => number++ }
+  const requests = (line: number) => flood.source({ tokens, victims: plan.victims, serial: () => number++ }, line)
   send = async () => {
     const throttle = setInterval(createThrottle(), 5)
-    const sources = (line: number) => planned.source(attacker, line)
-    await ('perSecond' in planned ? visit(plan, planned.perSecond, sources(0)) : fill(plan, planned, sources))
+    await (flood.perSecond ? visit(plan, flood.perSecond, requests(0)) : fill(plan, flood, requests))
     clearInterval(throttle)
   }
 }
 
-async function signUp({ port, origin, network }: FloodPlan): Promise<Own[]> {
+async function signUp({ port, network }: FloodPlan): Promise<string[]> {
   const client = createClient({ endpoint: 'http', port, connections: 2 })
-  const series = `${process.pid} ${Date.now()}`
   const address = addressIn(network, 0)
-  const one = async (number: number): Promise<Own> => {
-    const username = `agressor ${series} ${number}`
+  const one = async (_: unknown, number: number) => {
+    const username = `agressor ${process.pid} ${Date.now()} ${number}`
     const body = Buffer.from(JSON.stringify(formOf(username, username)))
     const wire = { method: 'POST', path: '/users/signup', address, contentType: 'application/json', body } as const
-    const forwarded = origin === '48' && { forwardedFor: forwardedOf(address) }
-    const answer = await client.send({ ...wire, ...forwarded, expected: '', refusable: true })
+    const answer = await client.send({ ...wire, expected: '', refusable: true })
     if (answer.status !== 200) throw new Error(`sign-up: ${answer.status} ${answer.body}`)
-    return { username, token: answer.body.toString() }
+    return answer.body.toString()
   }
-  const all = await Promise.all(Array.from({ length: accounts }, (_, number) => one(number)))
+  const tokens = await Promise.all(Array.from({ length: accounts }, one))
   client.close()
-  return all
+  return tokens
 }
 
 /** Returns what has the whole process sleep while it has used more than its share; received bytes wait in the sockets. */
@@ -104,45 +98,37 @@ function outgoing({ origin, network }: FloodPlan, request: Buffer): Buffer {
   return Buffer.concat([request.subarray(0, lineEnd), header, request.subarray(lineEnd)])
 }
 
-/** Counts the responses on a connection; returns the last one and their number. */
-function createReader(socket: Socket): (chunk: Buffer) => { last: Answer | undefined; count: number } {
+/** Counts the responses on a connection. */
+function createReader(socket: Socket): (chunk: Buffer) => number {
   let received: Buffer = Buffer.alloc(0)
   return chunk => {
     received = received.length === 0 ? chunk : Buffer.concat([received, chunk])
-    let last: Answer | undefined
     let count = 0
     try {
       for (let read = readAnswer(received); read; read = readAnswer(received)) {
         received = received.subarray(read.length)
-        last = read.answer
         count++
       }
     } catch {
       // An answer without a length is the last one.
       socket.destroy()
     }
-    return { last, count }
+    return count
   }
 }
 
 /** Keeps a connection full of requests, and reconnects if it was closed. Returns what hangs up. */
-function keep(plan: FloodPlan, { depth, every, unread }: Kept, source: Source, from: number): () => void {
+function keep(plan: FloodPlan, { every, unread, once }: Flood, depth: number, next: () => Buffer, from: number) {
   let over = false
   let socket: Socket
   let batch: NodeJS.Timeout | undefined
-  const most = plan.origin === '48' ? 1 : depth
   const connectAnew = () => {
     if (over) return
     socket = dial(plan)
     let inFlight = 0
-    let last: Answer | undefined
     const send = () => {
       const requests: Buffer[] = []
-      for (; inFlight < most && !over; inFlight++) {
-        const request = source.next(last)
-        if (!request) break
-        requests.push(outgoing(plan, request))
-      }
+      for (; inFlight < depth && !over; inFlight++) requests.push(outgoing(plan, next()))
       if (requests.length > 0) socket.write(Buffer.concat(requests))
     }
     const sendNext = () => {
@@ -157,10 +143,8 @@ function keep(plan: FloodPlan, { depth, every, unread }: Kept, source: Source, f
     if (unread) socket.pause()
     else
       socket.on('data', chunk => {
-        const answered = read(chunk)
-        last = answered.last ?? last
-        inFlight -= answered.count
-        if (every === undefined || inFlight === 0) sendNext()
+        inFlight -= read(chunk)
+        if (!once && (every === undefined || inFlight === 0)) sendNext()
       })
     socket.on('close', () => {
       clearTimeout(batch)
@@ -176,12 +160,13 @@ function keep(plan: FloodPlan, { depth, every, unread }: Kept, source: Source, f
 }
 
 /** Keeps as many connections as the flood has; a proxy has one for each request in flight. */
-async function fill(plan: FloodPlan, flood: Kept, sources: (line: number) => Source): Promise<void> {
+async function fill(plan: FloodPlan, flood: Flood, source: (line: number) => () => Buffer): Promise<void> {
   const from = performance.now()
-  const wanted = plan.origin === '48' ? flood.connections * flood.depth : flood.connections
+  const { connections = 1, depth = 1 } = flood
+  const [wanted, most] = plan.origin === '48' ? [connections * depth, 1] : [connections, depth]
   const lines: (() => void)[] = []
-  for (let line = 0; line < Math.min(wanted, mostConnections); line++) {
-    lines.push(keep(plan, flood, sources(line), from))
+  while (lines.length < wanted) {
+    lines.push(keep(plan, flood, most, source(lines.length), from))
     if (lines.length % atOnce.connections === 0) await sleep(atOnce.pause)
   }
   await sleep(from + plan.seconds * 1000 - performance.now())
@@ -189,23 +174,17 @@ async function fill(plan: FloodPlan, flood: Kept, sources: (line: number) => Sou
 }
 
 /** Sends so many requests a second, each over a separate connection. */
-async function visit(plan: FloodPlan, perSecond: number, source: Source): Promise<void> {
+async function visit(plan: FloodPlan, perSecond: number, next: () => Buffer): Promise<void> {
   const begun = performance.now()
   let sent = 0
   const timer = setInterval(() => {
     for (; sent < ((performance.now() - begun) / 1000) * perSecond; sent++) {
       const socket = dial(plan)
       const read = createReader(socket)
-      socket.on('connect', () => socket.write(outgoing(plan, source.next()!)))
-      socket.on('data', chunk => void (read(chunk).count > 0 && socket.destroy()))
+      socket.on('connect', () => socket.write(outgoing(plan, next())))
+      socket.on('data', chunk => void (read(chunk) > 0 && socket.destroy()))
     }
   }, 5)
   await sleep(plan.seconds * 1000)
   clearInterval(timer)
-}
-
-/** Node.js raises its limit to the maximum of the system. */
-function openFiles(): number {
-  const report = process.report.getReport() as { userLimits?: { open_files?: { soft: number | 'unlimited' } } }
-  return Number(report.userLimits?.open_files?.soft ?? 1024) || Number.POSITIVE_INFINITY
 }

@@ -1,9 +1,8 @@
 /** The process that generates the load. Its parent sends a `Job` and gets a `Report`. */
 import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Worker } from 'node:worker_threads'
+import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
 import { type Answer, type Client, createClient, judge } from './clients.js'
-import type { Beats } from './metronome.js'
 import { type Endpoint, type Operation, type Wire, type World, wireOf } from './operations.js'
 
 /** A load: a closed loop, or with `rate` an open one, or with `visits` users who arrive one by one. */
@@ -33,14 +32,13 @@ export interface Visit {
 
 /** The result. */
 export interface Report {
-  /** Right answers within the time (of visits: those that were done), and the same for each second of it. */
-  readonly count: number
+  /** Right answers within the time, for each second of it. */
   readonly perSecond: number
   /** Right answers at any time. */
   readonly answers: number
   /**
-   * ms: of an open loop's right answers from the scheduled time of each request, of visits from the arrival
-   * to the end. A closed loop has none: it sends less when answers are slow, so its percentiles are too low.
+   * ms, of an open loop's right answers from the scheduled time of each request. A closed loop has none: it sends less when
+   * answers are slow, so its percentiles are too low.
    */
   readonly latencies: number[]
   /** Requests (visits) that were neither answered (done) in time nor refused. */
@@ -54,12 +52,14 @@ export interface Report {
 /** How long an open loop waits for answers after its last request, in ms. */
 const lastWait = 15_000
 
-process.on('message', async (job: Job) => {
-  const report = await run(job).catch(error => ({ failed: String(error?.stack ?? error) }))
-  process.send?.(report)
-})
-// The parent has gone.
-process.once('disconnect', () => process.exit())
+if (isMainThread) {
+  process.on('message', async (job: Job) => {
+    const report = await run(job).catch(error => ({ failed: String(error?.stack ?? error) }))
+    process.send?.(report)
+  })
+  // The parent has gone.
+  process.once('disconnect', () => process.exit())
+} else beat(workerData)
 
 async function run(job: Job): Promise<Report> {
   const client = createClient(job)
@@ -91,6 +91,26 @@ async function closed(job: Job, client: Client): Promise<Report> {
   return tally.report()
 }
 
+/** When requests are sent: ms since 1970, with fractions, and ms from one to the next. */
+interface Beats {
+  readonly start: number
+  readonly interval: number
+  readonly count: number
+}
+
+/**
+ * Ticks at a constant rate, in a thread. It sleeps exactly until each tick; timers would be late, and polling in turns of the
+ * event loop would take a core from the measured processes.
+ */
+function beat({ start, interval, count }: Beats): void {
+  const never = new Int32Array(new SharedArrayBuffer(4))
+  for (let beat = 0; beat < count; beat++) {
+    const left = start + beat * interval - (performance.timeOrigin + performance.now())
+    if (left > 0) Atomics.wait(never, 0, 0, left)
+    parentPort?.postMessage(beat)
+  }
+}
+
 /** Requests are sent on time, independent of earlier answers. */
 async function open(job: Job, rate: number, client: Client): Promise<Report> {
   const interval = 1000 / rate
@@ -100,7 +120,7 @@ async function open(job: Job, rate: number, client: Client): Promise<Report> {
   const beats: Beats = { start: performance.timeOrigin + start, interval, count }
   const tally = createTally(job, start)
   const inFlight = new Set<number>()
-  const metronome = new Worker(new URL('./metronome.js', import.meta.url), { workerData: beats })
+  const metronome = new Worker(new URL(import.meta.url), { workerData: beats })
   metronome.on('message', (beat: number) => {
     const wire = next()
     const from = start + beat * interval
@@ -125,23 +145,20 @@ async function visit(job: Job, visits: readonly Visit[], client: Client): Promis
   const tally = createTally(job, performance.now())
   let done = 0
   async function stay({ after, steps }: Visit, index: number) {
-    const from = tally.start + after * 1000
-    await sleep(from - performance.now())
-    for (const [place, step] of steps.entries()) {
+    await sleep(tally.start + after * 1000 - performance.now())
+    for (const step of steps) {
       const wire = wireOf(step, job.endpoint, index, job.world)
       for (;;) {
         if (performance.now() > tally.end) return
         const answer = await client.send(wire).catch((error: Error) => error)
-        const last = place === steps.length - 1
-        if (tally.take(wire, answer, last ? from : undefined) === 'right') break
+        if (tally.take(wire, answer) === 'right') break
         await sleep(pauseAfter(answer, tally.end))
       }
     }
     done++
   }
   await Promise.race([Promise.all(visits.map(stay)), sleep(job.seconds * 1000)])
-  const report = tally.report()
-  return { ...report, count: done, perSecond: done / job.seconds, late: visits.length - done }
+  return { ...tally.report(), late: visits.length - done }
 }
 
 /** Milliseconds that a client waits after this answer: the Retry-After, but not beyond the end. */
@@ -168,19 +185,17 @@ function createTally({ endpoint, seconds }: Job, start: number) {
     /** Counts an answer; `from` is the start of its latency, if that is meaningful. */
     take(wire: Wire, answer: Answer | Error, from?: number): string {
       const now = performance.now()
-      const took = from === undefined ? 0 : now - from
       if (answer instanceof Error) {
         lost[answer.message] = (lost[answer.message] ?? 0) + 1
         return 'lost'
       }
       const kind = judge(endpoint, wire, answer)
-      if (kind === 'late') late++
-      else if (kind !== 'right' && kind !== 'refused') errors[kind] = (errors[kind] ?? 0) + 1
-      else if (kind === 'right') {
+      if (kind === 'right') {
         answers++
-        if (from !== undefined) latencies.push(took)
+        if (from !== undefined) latencies.push(now - from)
         if (now >= start && now <= end) count++
-      }
+      } else if (kind === 'late') late++
+      else if (kind !== 'refused') errors[kind] = (errors[kind] ?? 0) + 1
       return kind
     },
     /** Counts unanswered requests, by when they were sent: they waited at least until now. */
@@ -188,14 +203,6 @@ function createTally({ endpoint, seconds }: Job, start: number) {
       if (sent.length > 0) lost['no answer'] = sent.length
       for (const from of sent) latencies.push(performance.now() - from)
     },
-    report: (): Report => ({
-      count,
-      perSecond: count / seconds,
-      answers,
-      latencies,
-      late,
-      lost,
-      errors,
-    }),
+    report: (): Report => ({ perSecond: count / seconds, answers, latencies, late, lost, errors }),
   }
 }

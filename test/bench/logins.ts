@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Prepared, Row, Segment } from './measure.js'
 import { startBaseline, startLoad } from './processes.js'
-import { bcrypt, settled, underLoad } from './segments.js'
+import { settled, underLoad } from './segments.js'
 import { type Bench, serviceOn } from './world.js'
 
 /** Logins at cost 10 and 12, and `me` beside 64 and 200 of them. */
@@ -19,14 +19,8 @@ export async function logins(bench: Bench): Promise<Prepared> {
     const lead = 1.5
     const storm = (connections: number, seconds: number) =>
       underLoad(load, [service], { ...on, world: crowd, operation: 'login', connections, seconds, lead })
-    const me = underLoad(lightLoad, [service], {
-      ...on,
-      world,
-      operation: 'me',
-      connections: 64,
-      rate: 50,
-      seconds: 20,
-    })
+    const openLoop = { operation: 'me', connections: 64, rate: 50, seconds: 20 } as const
+    const me = underLoad(lightLoad, [service], { ...on, ...openLoop, world })
     const meBeside =
       (clients: number): Segment =>
       async scale => {
@@ -39,7 +33,7 @@ export async function logins(bench: Bench): Promise<Prepared> {
       }
     const [alone, bare, full] = [`me alone ${cost}`, `bcrypt ${cost}`, `logins ${cost}`]
     segments[alone] = me
-    segments[bare] = bcrypt(baseline, cost, cost === 10 ? 4 : 6)
+    segments[bare] = async scale => ({ figures: await baseline.ask({ cost, seconds: (cost === 10 ? 4 : 6) * scale }) })
     segments[full] = settled(storm(200, cost === 10 ? 4 : 7))
     const least = cost === 10 ? 0.93 : 0.95
     const ofLogins = { figure: 'perSecond', goal: { least } } as const

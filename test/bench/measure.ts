@@ -17,7 +17,7 @@ export interface Row {
   readonly subject: string
   /** Segment to divide by; without one the figure is absolute. */
   readonly baseline?: string
-  /** Name of a figure, or a percentile of all rounds together. */
+  /** Name of a figure, or `p99`, the percentile of the latencies of all rounds together. */
   readonly figure: string
   readonly goal?: Goal
   /** The round that counts, if no other may compensate for it; by default the median of all. */
@@ -34,7 +34,7 @@ export type Goal = { readonly least: number } | { readonly most: number; readonl
 export interface Prepared {
   readonly segments: Readonly<Record<string, Segment>>
   readonly rows: readonly Row[]
-  /** The default number of rounds; with it, no round warms up. */
+  /** The default number of rounds, if not 5; with it, no round warms up. */
   readonly rounds?: number
 }
 
@@ -47,8 +47,6 @@ export interface Result extends Row {
   /** Least and greatest ratio (or value, without a baseline) of a round. */
   readonly spread: readonly [number, number]
   readonly met?: boolean
-  /** The number of requests of a percentile. */
-  readonly requests?: number
 }
 
 /** The samples of each segment, one a round. */
@@ -67,28 +65,25 @@ export async function measure({ segments, rounds: own }: Prepared, rounds: numbe
 
 /** The result of a row. */
 export function evaluate(row: Row, samples: Samples): Result {
+  const percentile = row.figure === 'p99'
+  const of = (rounds: readonly Sample[]) =>
+    percentile ? p99(rounds.flatMap(({ latencies = [] }) => latencies)) : rounds[0]!.figures[row.figure]!
+  const middle = row.worst === undefined ? median : extreme[row.worst]
+  const over = (rounds: readonly Sample[]) => (percentile ? of(rounds) : middle(rounds.map(sample => of([sample]))))
   const subject = samples[row.subject]!
   const baseline = row.baseline === undefined ? undefined : samples[row.baseline]!
-  const percent = percentIn(row.figure)
-  const middle = row.worst === 'greatest' ? greatest : row.worst === 'least' ? least : median
-  const over = (rounds: readonly Sample[]) =>
-    percent === undefined ? middle(rounds.map(each => figureOf(row.figure, [each]))) : figureOf(row.figure, rounds)
-  const each = subject.map(
-    (sample, round) => figureOf(row.figure, [sample]) / (baseline ? figureOf(row.figure, [baseline[round]!]) : 1),
-  )
+  const each = subject.map((sample, round) => of([sample]) / (baseline ? of([baseline[round]!]) : 1))
   const value = over(subject)
   const baselineValue = baseline && over(baseline)
-  const ratio = baselineValue === undefined ? undefined : percent === undefined ? middle(each) : value / baselineValue
+  const ratio = baselineValue === undefined ? undefined : percentile ? value / baselineValue : middle(each)
   const judged = ratio ?? value
-  const added = value - (baselineValue ?? 0)
   return {
     ...row,
     value,
     ...(baselineValue !== undefined && { baselineValue, ratio: ratio! }),
     spread: [Math.min(...each), Math.max(...each)],
-    ...(percent !== undefined && { requests: latenciesOf(subject).length }),
     // 0 / 0 isn't a success.
-    ...(row.goal && { met: Number.isFinite(judged) && reaches(row.goal, judged, added) }),
+    ...(row.goal && { met: Number.isFinite(judged) && reaches(row.goal, judged, value - (baselineValue ?? 0)) }),
   }
 }
 
@@ -103,41 +98,25 @@ export function goalText(goal: Goal): string {
   return goal.orPlus === undefined ? `≤ ${goal.most}` : `≤ ${goal.most} or + ${goal.orPlus}`
 }
 
-const greatest = (values: readonly number[]) => Math.max(...values)
-const least = (values: readonly number[]) => Math.min(...values)
-
-/** A figure of several samples: a percentile of all their values, or the figure of the only one. */
-function figureOf(figure: string, samples: readonly Sample[]): number {
-  const percent = percentIn(figure)
-  return percent === undefined ? samples[0]!.figures[figure]! : percentile(latenciesOf(samples), percent)
+const extreme = {
+  greatest: (values: readonly number[]) => Math.max(...values),
+  least: (values: readonly number[]) => Math.min(...values),
 }
 
-const latenciesOf = (samples: readonly Sample[]) => samples.flatMap(({ latencies = [] }) => latencies)
-
-function percentIn(figure: string): number | undefined {
-  const digits = /^p(\d+)$/.exec(figure)?.[1]
-  return digits === undefined ? undefined : Number(digits)
-}
-
-/** The least value that so many percent of all values don't exceed. */
-export function percentile(values: readonly number[], percent: number): number {
-  const sorted = values.toSorted((a, b) => a - b)
-  return sorted[Math.max(0, Math.ceil((sorted.length * percent) / 100) - 1)] ?? Number.NaN
+/** The least value that 99% of all values don't exceed. */
+export function p99(values: readonly number[]): number {
+  return values.toSorted((a, b) => a - b)[Math.max(0, Math.ceil(values.length * 0.99) - 1)] ?? Number.NaN
 }
 
 function median(values: readonly number[]): number {
   const sorted = values.toSorted((a, b) => a - b)
-  const middle = sorted.length / 2
-  return sorted.length % 2 ? sorted[Math.floor(middle)]! : (sorted[middle - 1]! + sorted[middle]!) / 2
+  const middle = (sorted.length - 1) / 2
+  return (sorted[Math.floor(middle)]! + sorted[Math.ceil(middle)]!) / 2
 }
 
-/** Wrong answers by segment and kind. */
-export function errorsIn(samples: Samples): Record<string, number> {
-  const errors: Record<string, number> = {}
-  for (const [name, rounds] of Object.entries(samples)) {
-    for (const [what, count] of rounds.flatMap(sample => Object.entries(sample.errors ?? {}))) {
-      errors[`${name}: ${what}`] = (errors[`${name}: ${what}`] ?? 0) + count
-    }
-  }
-  return errors
+/** Adds counts by what they count. */
+export function sumOf(counts: readonly (Readonly<Record<string, number>> | undefined)[]): Record<string, number> {
+  const sum: Record<string, number> = {}
+  for (const [what, count] of counts.flatMap((each = {}) => Object.entries(each))) sum[what] = (sum[what] ?? 0) + count
+  return sum
 }

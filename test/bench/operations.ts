@@ -8,16 +8,14 @@ export type Endpoint = 'http' | 'connect' | 'grpc'
 
 /** Operations that are measured. A `first login` is that of the user of the `sign-up` with the same index. */
 export type Operation =
-  | ('me' | 'look-up' | 'verify' | 'login' | 'sign-up' | 'first login')
-  | 'administrator sign-in'
-  | ('user list' | 'second page' | 'recent users' | 'search' | 'name search')
+  | ('me' | 'verify' | 'login' | 'sign-up' | 'first login' | 'administrator sign-in')
+  | ('recent users' | 'search' | 'name search')
 
 /** The users in the service that receives the load. */
 export interface World {
   /** How many users are in the table. */
   readonly population: number
   readonly holders: readonly { readonly username: string; readonly token: string }[]
-  readonly adminToken: string
   /** Numbers of the users who log in. */
   readonly accounts: readonly number[]
   /** From how many addresses those who log in or sign up come. */
@@ -30,8 +28,8 @@ export interface World {
   readonly meFrom?: string
   /** Whether trusted proxies forward the addresses of `forwardedOf`. */
   readonly forwarded?: boolean
-  /** For the lists of Administration, whose token `adminToken` is then: where the second page begins. */
-  readonly pageToken?: string
+  /** The token for the lists of Administration. */
+  readonly adminToken?: string
   /** The first name to search for, by its place in `firstNames`. */
   readonly name?: number
 }
@@ -56,8 +54,9 @@ export interface Wire {
 interface Rule {
   readonly rpc: DescMethodUnary
   readonly fields?: Record<string, unknown>
-  readonly http?: { readonly method: 'GET' | 'POST'; readonly path: string; readonly form?: Record<string, string> }
-  readonly token?: string
+  /** GET without fields, otherwise POST: of a form, or of JSON. */
+  readonly http?: { readonly path: string; readonly form?: true }
+  readonly token?: string | undefined
   readonly address?: string
   readonly expected: string
 }
@@ -100,19 +99,21 @@ export function proxyOf(address: string): string {
 
 /** The request number `index` of an operation. Consecutive requests concern different users all over the table. */
 export function wireOf(operation: Operation, endpoint: Endpoint, index: number, world: World): Wire {
-  const { rpc, fields, http, ...rest } = rules[operation](index, world)
-  const from = rest.address ?? '127.0.0.1'
-  const forwarded = world.forwarded && { forwardedFor: forwardedOf(from), address: from }
-  const wire = { ...rest, ...forwarded, refusable: rest.address !== undefined }
+  const { rpc, fields, http, token, address, expected } = rules[operation](index, world)
+  const from = address ?? '127.0.0.1'
+  const wire = {
+    ...(token !== undefined && { token }),
+    ...(world.forwarded ? { address: from, forwardedFor: forwardedOf(from) } : address && { address }),
+    expected,
+    refusable: address !== undefined,
+  }
   if (endpoint === 'http') {
     if (!http) throw new Error(`${operation} isn’t served over HTTP`)
-    const { method, path, form } = http
-    if (operation === 'sign-up') {
-      return { ...wire, method, path, contentType: 'application/json', body: Buffer.from(JSON.stringify(fields)) }
-    }
-    if (!form) return { ...wire, method, path }
-    const body = Buffer.from(new URLSearchParams(form).toString())
-    return { ...wire, method, path, contentType: 'application/x-www-form-urlencoded', body }
+    const { path, form } = http
+    if (!fields) return { ...wire, method: 'GET', path }
+    const body = Buffer.from(form ? String(new URLSearchParams(fields as never)) : JSON.stringify(fields))
+    const contentType = form ? 'application/x-www-form-urlencoded' : 'application/json'
+    return { ...wire, method: 'POST', path, contentType, body }
   }
   const path = `/${rpc.parent.typeName}/${rpc.name}`
   const message = create(rpc.input, fields)
@@ -134,13 +135,8 @@ function frame(message: Uint8Array): Buffer {
 const rules: Record<Operation, (index: number, world: World) => Rule> = {
   me(index, { holders, meFrom }) {
     const { username, token } = holders[index % holders.length]!
-    const http = { method: 'GET', path: '/users/me' } as const
+    const http = { path: '/users/me' }
     return { rpc: Users.method.getMe, http, token, expected: username, ...(meFrom && { address: meFrom }) }
-  },
-  'look-up'(index, { population, adminToken }) {
-    const username = usernameOf(((index * 7_919) % population) + 1)
-    const http = { method: 'GET', path: `/users/${encodeURIComponent(username)}` } as const
-    return { rpc: Users.method.getUser, fields: { username }, http, token: adminToken, expected: username }
   },
   verify(index, { holders }) {
     const { username, token } = holders[index % holders.length]!
@@ -153,32 +149,10 @@ const rules: Record<Operation, (index: number, world: World) => Rule> = {
   'sign-up'(index, world) {
     const number = world.series * 10_000 + index
     const fields = formOf(usernameOf(number, 21), `Novata ${number}`)
-    const http = { method: 'POST', path: '/users/signup' } as const
+    const http = { path: '/users/signup' }
     return { rpc: Users.method.signUp, fields, http, address: addressOf(index, world), expected: 'eyJ' }
   },
-  'user list': (_index, { adminToken: token }) => ({ ...list, token, expected: 'Modelo' }),
-  'second page': (_index, { adminToken: token, pageToken }) => ({
-    ...list,
-    fields: { pageToken },
-    token,
-    expected: usernameOf(60),
-  }),
-  'recent users': (_index, { adminToken: token }) => ({
-    ...list,
-    fields: { createTimeFrom: { seconds: BigInt(Math.floor(Date.now() / 1000) - 86_400) } },
-    token,
-    expected: 'ROLE_CLIENT',
-  }),
-  search(index, { population, adminToken: token }) {
-    const username = usernameOf(((index * 7_919) % population) + 1)
-    return { ...list, fields: { text: `5511${username.replace(/\D/g, '').slice(2)}` }, token, expected: username }
-  },
-  'name search': (_index, { adminToken: token, name = 0 }) => ({
-    ...list,
-    fields: { text: firstNames[name] },
-    token,
-    expected: usernameOf(2 ** name),
-  }),
+  'first login': (index, world) => login(usernameOf(world.series * 10_000 + index, 21), index, world),
   'administrator sign-in': (index, world) => ({
     rpc: Administration.method.signIn,
     fields: { username: 'admin', password },
@@ -186,15 +160,28 @@ const rules: Record<Operation, (index: number, world: World) => Rule> = {
     // Its token is opaque.
     expected: '',
   }),
-  'first login': (index, world) => login(usernameOf(world.series * 10_000 + index, 21), index, world),
+  'recent users': (_index, world) =>
+    list(world, { createTimeFrom: { seconds: BigInt(Math.floor(Date.now() / 1000) - 86_400) } }, 'ROLE_CLIENT'),
+  search(index, world) {
+    const username = usernameOf(((index * 7_919) % world.population) + 1)
+    return list(world, { text: `5511${username.replace(/\D/g, '').slice(2)}` }, username)
+  },
+  'name search': (_index, world) => list(world, { text: firstNames[world.name!] }, usernameOf(2 ** world.name!)),
 }
 
-const list = { rpc: Administration.method.listUsers }
+function list({ adminToken: token }: World, fields: Rule['fields'], expected: string): Rule {
+  return { rpc: Administration.method.listUsers, fields: fields!, token, expected }
+}
 
 function login(username: string, place: number, world: World): Rule {
-  const form = { username, password }
-  const http = { method: 'POST', path: '/users/login', form } as const
-  return { rpc: Users.method.login, fields: form, http, address: addressOf(place, world), expected: 'eyJ' }
+  const http = { path: '/users/login', form: true } as const
+  return {
+    rpc: Users.method.login,
+    fields: { username, password },
+    http,
+    address: addressOf(place, world),
+    expected: 'eyJ',
+  }
 }
 
 function addressOf(place: number, { addresses, network }: World): string {

@@ -1,10 +1,10 @@
 /** The other clients of a service during a flood: their requests, and the responses. */
+import { get } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Job, Report } from './load.js'
-import { percentile, type Sample } from './measure.js'
+import { p99, type Sample, sumOf } from './measure.js'
 import { addressIn, type Operation, type World } from './operations.js'
-import { askFor } from './probes.js'
-import { memory, processorSeconds, type ServiceProcess, startLoad } from './processes.js'
+import { type Load, mostMemory, processorSeconds, type ServiceProcess, startLoad } from './processes.js'
 
 /** Numbers of networks 127.n.0.0. Those that are new in each window repeat after 20. */
 const networks = { known: 10, newcomers: 20, owners: 40, administrators: 60, me: 96 }
@@ -22,7 +22,13 @@ const longestWait = 15_000
 export function createOthers(given: World) {
   const world = { ...given, meFrom: addressIn(networks.me, 0) }
   const known = { ...world, accounts: world.accounts.slice(0, 8), addresses: 8, network: networks.known }
-  const [logins, light, newcomers, owners, administrators] = Array.from({ length: 5 }, startLoad) as Tuple5
+  const [logins, light, newcomers, owners, administrators] = Array.from({ length: 5 }, startLoad) as [
+    Load,
+    Load,
+    Load,
+    Load,
+    Load,
+  ]
   let windows = 0
 
   const at = ({ http }: ServiceProcess) => ({ endpoint: 'http', port: http }) as const
@@ -61,42 +67,37 @@ export function createOthers(given: World) {
         newcomers.ask({ ...http, ...three(newcoming, seconds, ['sign-up', 'first login']) }),
         owners.ask({ ...http, ...three(returning, seconds, ['login']) }),
         administrators.ask({ ...grpc, ...three(administering, seconds, ['administrator sign-in']) }),
-        askFor(seconds, { port: service.metrics, path: '/healthz' }),
+        probe(service.metrics, seconds),
         mostMemory(service, seconds),
       ])
       const waits = waitsOf(asked, rate * seconds)
-      const reports = [login, asked, came, returned, administered]
       return {
         figures: {
           perSecond: login.perSecond,
-          'me p99': percentile(waits, 99),
+          'me p99': p99(waits),
           'slowest me': Math.max(...waits),
           'newcomers left out': came.late,
           'owners left out': returned.late,
           'administrators left out': administered.late,
           probes,
           memory: most,
-          alive: service.alive() ? 1 : 0,
         },
-        errors: sumOf(reports.map(({ errors }) => errors)),
+        errors: sumOf([login, asked, came, returned, administered].map(({ errors }) => errors)),
       }
     },
 
     /** Waits until the service is idle and answers `me` at once, at most a minute. */
     async calm(service: ServiceProcess): Promise<void> {
-      for (let turn = 0; turn < 60 && service.alive(); turn++) {
+      for (let turn = 0; turn < 60; turn++) {
         const before = processorSeconds([service.pid])
         await sleep(500)
         const busy = processorSeconds([service.pid]) - before > 0.05
-        const { latencies, count } = await light.ask({ ...at(service), ...me(0.5, 20) })
-        if (!busy && count === 10 && Math.max(...latencies) < 50) return
+        const waits = waitsOf(await light.ask({ ...at(service), ...me(0.5, 20) }), 10)
+        if (!busy && Math.max(...waits) < 50) return
       }
     },
   }
 }
-
-type Load = ReturnType<typeof startLoad>
-type Tuple5 = [Load, Load, Load, Load, Load]
 
 /** How long each `me` of an open loop took, in ms; one that was refused or lost took as long as a client waits. */
 function waitsOf({ latencies }: Report, asked: number): number[] {
@@ -104,19 +105,20 @@ function waitsOf({ latencies }: Report, asked: number): number[] {
   return [...latencies, ...Array<number>(missing).fill(longestWait)]
 }
 
-/** The maximum memory of a process over so many seconds, in MB. */
-async function mostMemory(service: ServiceProcess, seconds: number): Promise<number> {
-  const end = performance.now() + seconds * 1000
-  let most = 0
-  while (performance.now() < end && service.alive()) {
-    most = Math.max(most, memory(service.pid))
-    await sleep(100)
+/** Probes as an orchestrator does, each over a new connection. Returns the share of those with a 200 within a second. */
+async function probe(port: number, seconds: number): Promise<number> {
+  const ask = () =>
+    new Promise<boolean>(resolve => {
+      const options = { port, host: '127.0.0.1', path: '/healthz', agent: false, signal: AbortSignal.timeout(1_000) }
+      get(options, answer => answer.resume().on('end', () => resolve(answer.statusCode === 200)))
+        .on('error', () => {})
+        .on('close', () => resolve(false))
+    })
+  const asked: Promise<boolean>[] = []
+  const from = performance.now()
+  for (let after = 0; after < seconds * 1000; after += 300) {
+    await sleep(from + after - performance.now())
+    asked.push(ask())
   }
-  return most
-}
-
-function sumOf(counts: readonly Readonly<Record<string, number>>[]): Record<string, number> {
-  const sum: Record<string, number> = {}
-  for (const [what, count] of counts.flatMap(each => Object.entries(each))) sum[what] = (sum[what] ?? 0) + count
-  return sum
+  return (await Promise.all(asked)).filter(Boolean).length / asked.length
 }

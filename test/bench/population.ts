@@ -19,11 +19,11 @@ export const masterKey = Buffer.alloc(32, 7)
 const organizationsOf = (population: number) => 1 + Math.ceil(population / 50)
 
 /** The tables that are filled. */
-const tables = ['organizations', 'users', 'answers', 'known_addresses', 'audit_events']
+const tables = ['organizations', 'users', 'answers', 'known_addresses', 'refreshed_sessions', 'audit_events']
 
 /**
- * Adds active clients 1 to `population`, each with the answers to two questions, a known network and the event of its sign-up
- * in the chain, to an installed registry that no service uses, in which only the user with this username signed up.
+ * Adds active clients 1 to `population`, each with the answers to two questions, a known network, a line of refresh tokens and the
+ * event of its sign-up in the chain, to an installed registry that no service uses, in which only the user with this username signed up.
  */
 export async function fill(url: string, model: string, population: number): Promise<void> {
   const database = openDatabase(url, 1)
@@ -70,6 +70,12 @@ export async function fill(url: string, model: string, population: number): Prom
   )
   await client.query(
     `INSERT INTO known_addresses SELECT id, substr(sha256(int4send(id)), 1, 16), now() - random() * interval '20 days'
+      FROM users WHERE id > $1`,
+    [first],
+  )
+  await client.query(
+    `INSERT INTO refreshed_sessions (user_id, id, newest, former, issued_at, ends_at)
+      SELECT id, 'own:' || gen_random_uuid(), 1, 0, now(), now() + interval '60 days' - random() * interval '20 days'
       FROM users WHERE id > $1`,
     [first],
   )

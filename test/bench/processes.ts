@@ -3,6 +3,7 @@ import { type ChildProcess, fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import type { FloodPlan } from './flood.js'
 import type { Job, Report } from './load.js'
@@ -57,18 +58,11 @@ const flags = (() => {
  * Starts the service as `npm start` does, built in `folder`, and waits until it logs its addresses. Its log has its usual
  * cost, and is discarded.
  */
-export async function startService(env: Record<string, string>, folder = root): Promise<ServiceProcess> {
+export async function startService(env: Record<string, string>, folder: string): Promise<ServiceProcess> {
   const child = startProgram(join(folder, 'dist/server/main.js'), env, 'ignore')
   const said = await say(child, /gRPC .*:(\d+)\nHTTP .*:(\d+)\nmetrics .*:(\d+).*\n(?:issuer .*\n)?(?:login .*:(\d+))?/)
   const [grpc, http, metrics, admin] = said.slice(1).map(Number) as [number, number, number, number]
-  return {
-    ...handle(child),
-    grpc,
-    http,
-    metrics,
-    admin,
-    alive: () => child.exitCode === null && child.signalCode === null,
-  }
+  return { ...handle(child), grpc, http, metrics, admin, alive: () => alive(child) }
 }
 
 /** Starts a gateway in front of the server at this gRPC port. */
@@ -83,24 +77,18 @@ function startProgram(main: string, env: Record<string, string>, stdout: 'ignore
   return track(spawn(process.execPath, [...flags, main], { env: { ...common, ...env }, stdio: [...stdio] }))
 }
 
-/** Starts a baseline. */
-export async function startBaseline(
-  kind: 'http' | 'grpc' | 'hop' | 'bcrypt',
-  options: { url?: string; grpc?: number } = {},
-): Promise<Answering<{ cost: number; seconds: number }, { perSecond: number }> & { port: number }> {
-  const env = options.url === undefined ? {} : { DATABASE_URL: options.url }
-  const child = forkModule(
-    'baselines.js',
-    [kind, ...(options.grpc === undefined ? [] : [String(options.grpc)])],
-    env,
-    flags,
-  )
-  const [{ port }] = await once(child, 'message')
-  return { ...answering(child), port }
+/** Starts a baseline: with the URL of its database, or the port of the gRPC baseline for `hop`. */
+export async function startBaseline(kind: 'http' | 'grpc' | 'hop' | 'bcrypt', argument: string | number = '') {
+  const child = forkModule('baselines.js', [kind, String(argument)], flags)
+  const [{ port }] = (await once(child, 'message')) as [{ port: number }]
+  return { ...answering<{ cost: number; seconds: number }, { perSecond: number }>(child), port }
 }
 
+/** A process that generates load. */
+export type Load = Answering<Job, Report>
+
 /** Starts a process that generates load. */
-export function startLoad(): Answering<Job, Report> {
+export function startLoad(): Load {
   return answering(forkModule('load.js'))
 }
 
@@ -114,26 +102,37 @@ export async function stopAll(): Promise<void> {
   await Promise.all([...running].map(child => handle(child).stop()))
 }
 
-/** Processor time of processes so far, all threads, in seconds; NaN if the system doesn't report it. */
+/** Processor time of processes so far, all threads, in seconds. */
 export function processorSeconds(pids: readonly number[]): number {
-  if (process.platform !== 'linux') return Number.NaN
   return pids.reduce((sum, pid) => {
     const fields = readFileSync(`/proc/${pid}/stat`, 'latin1').split(') ')[1]!.split(' ')
     return sum + (Number(fields[11]) + Number(fields[12])) / 100
   }, 0)
 }
 
-/** Resident memory of a process in MB (10⁶ bytes); NaN if the system doesn't report it. */
+/** Resident memory of a process in MB (10⁶ bytes). */
 export function memory(pid: number): number {
-  if (process.platform !== 'linux') return Number.NaN
   const status = readFileSync(`/proc/${pid}/status`, 'latin1')
   return (Number(/VmRSS:\s+(\d+)/.exec(status)?.[1]) * 1024) / 1e6
 }
 
-function forkModule(name: string, args: string[] = [], env = {}, execArgv: string[] = []): ChildProcess {
-  const path = fileURLToPath(new URL(name, import.meta.url))
-  return track(fork(path, args, { env: { PATH: process.env.PATH, ...env }, execArgv, serialization: 'advanced' }))
+/** The maximum memory of a service over so many seconds, in MB. */
+export async function mostMemory({ pid, alive }: ServiceProcess, seconds: number): Promise<number> {
+  const end = performance.now() + seconds * 1000
+  let most = 0
+  while (performance.now() < end && alive()) {
+    most = Math.max(most, memory(pid))
+    await sleep(100)
+  }
+  return most
 }
+
+function forkModule(name: string, args: string[] = [], execArgv: string[] = []): ChildProcess {
+  const path = fileURLToPath(new URL(name, import.meta.url))
+  return track(fork(path, args, { env: { PATH: process.env.PATH }, execArgv, serialization: 'advanced' }))
+}
+
+const alive = ({ exitCode, signalCode }: ChildProcess) => exitCode === null && signalCode === null
 
 function track(child: ChildProcess): ChildProcess {
   running.add(child)
@@ -145,7 +144,7 @@ function handle(child: ChildProcess): Process {
   return {
     pid: child.pid!,
     async stop() {
-      if (child.exitCode !== null || child.signalCode !== null) return
+      if (!alive(child)) return
       const ended = once(child, 'exit')
       child.kill('SIGTERM')
       await ended

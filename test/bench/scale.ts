@@ -3,52 +3,27 @@ import { createClient } from '@connectrpc/connect'
 import { createGrpcTransport, Http2SessionManager } from '@connectrpc/connect-node'
 import { Administration } from '../../proto/gen/auth/v1/administration_pb.js'
 import type { Prepared, Row, Segment } from './measure.js'
-import { type Operation, password, type World } from './operations.js'
+import { appLine } from './openid.js'
+import { type Operation, password } from './operations.js'
 import { memory, startLoad } from './processes.js'
-import { type Load, portOf, underLoad } from './segments.js'
+import { underLoad } from './segments.js'
 import { type Bench, serviceOn } from './world.js'
 
 type Registry = Awaited<ReturnType<typeof open>>
 
-/** An operation, with its endpoint, what it changes in the world, and the name of the one at 1,000 users to compare with. */
-interface Comparison {
-  readonly operation: Operation
-  readonly endpoint?: 'grpc' | 'lists'
-  readonly world?: (registry: Registry) => Partial<World>
-  readonly as?: string
-}
-
-const lists = ({ administration }: Registry) => administration
-const named = (name: number) => (registry: Registry) => ({ ...lists(registry), name })
-const comparisons: Readonly<Record<string, Comparison>> = {
-  login: { operation: 'login' },
-  me: { operation: 'me' },
-  VerifyToken: { operation: 'verify', endpoint: 'grpc' },
-  'look-up': { operation: 'look-up' },
-  'sign-up': { operation: 'sign-up', world: () => ({ series: series++ }) },
-  'list of users': { operation: 'user list', endpoint: 'lists', world: lists },
-  'second page': { operation: 'second page', endpoint: 'lists', world: lists },
-  'users of the last day': { operation: 'recent users', endpoint: 'lists', world: lists },
-  'search for a user': { operation: 'search', endpoint: 'lists', world: lists },
-  'search for a name of 1/2': { operation: 'name search', endpoint: 'lists', world: named(0) },
-  'search for a name of 1/16': { operation: 'name search', endpoint: 'lists', world: named(3) },
+/** The lists of Administration: the operation, the number of a name, and the list of the small registry to compare with. */
+const lists: Readonly<Record<string, { operation: Operation; name?: number; as?: string }>> = {
+  'users of the last day': { operation: 'recent users' },
+  'search for a user': { operation: 'search' },
+  'search for a name of 1/2': { operation: 'name search', name: 0 },
+  'search for a name of 1/16': { operation: 'name search', name: 3 },
   // Too few have it in the small registry.
-  'search for a name of 1/256': {
-    operation: 'name search',
-    endpoint: 'lists',
-    world: named(7),
-    as: 'search for a name of 1/16',
-  },
+  'search for a name of 1/256': { operation: 'name search', name: 7, as: 'search for a name of 1/16' },
 }
-
-/** Of sign-ups, so that a kept registry gets further names. */
-let series = Math.floor(Date.now() / 10_000) % 9_000
-
-const goal = { most: 1.25 }
 
 export async function scale(bench: Bench): Promise<Prepared> {
   const few = await open(bench, 1_000)
-  const many = await open(bench, bench.users ?? 10_000_000)
+  const many = await open(bench, bench.users)
   const load = startLoad()
   const segments: Record<string, Segment> = {}
   const rows: Row[] = []
@@ -56,10 +31,20 @@ export async function scale(bench: Bench): Promise<Prepared> {
   const compare = (label: string, figure: string, segment: (of: Registry) => Segment, as = label) => {
     segments[`${label}, few`] = segment(few)
     segments[`${label}, many`] = segment(many)
-    rows.push({ label, subject: `${label}, many`, baseline: `${as}, few`, figure, goal })
+    rows.push({ label, subject: `${label}, many`, baseline: `${as}, few`, figure, goal: { most: 1.25 } })
   }
-  for (const [label, { as, ...comparison }] of Object.entries(comparisons))
-    compare(label, 'time', of => calls(load, of, comparison), as)
+  const calls = { connections: 8, seconds: 2 }
+  compare('login', 'time', ({ service, world }) => {
+    return underLoad(load, [service], { ...calls, world, operation: 'login', endpoint: 'http', port: service.http })
+  })
+  compare('refresh token of an app', 'time', refreshing)
+  for (const [label, { operation, name, as }] of Object.entries(lists)) {
+    const segment = ({ service, world, adminToken }: Registry) => {
+      const named = { ...world, adminToken, ...(name !== undefined && { name }) }
+      return underLoad(load, [service], { ...calls, world: named, operation, endpoint: 'grpc', port: service.admin })
+    }
+    compare(label, 'time', segment, as)
+  }
   compare('start', 'seconds', starting)
   compare('memory of the service', 'memory', ({ service }) => async () => ({
     figures: { memory: memory(service.pid) },
@@ -67,7 +52,7 @@ export async function scale(bench: Bench): Promise<Prepared> {
   return { segments, rows }
 }
 
-/** A registry with a listener for administrators. */
+/** A registry with a listener for administrators, and a line of refresh tokens for each holder. */
 async function open(bench: Bench, population: number) {
   const opened = await serviceOn(bench, population, 4, {
     name: `registry_${population}`,
@@ -77,27 +62,20 @@ async function open(bench: Bench, population: number) {
   const baseUrl = `http://127.0.0.1:${opened.service.admin}`
   const sessionManager = new Http2SessionManager(baseUrl)
   const api = createClient(Administration, createGrpcTransport({ baseUrl, sessionManager }))
-  const { token } = await api.signIn({ username: 'admin', password })
-  const { nextPageToken } = await api.listUsers({}, { headers: { authorization: `Bearer ${token}` } })
+  const { token: adminToken } = await api.signIn({ username: 'admin', password })
   sessionManager.abort()
-
-  const administration = { adminToken: token, pageToken: nextPageToken }
-  return { ...opened, administration }
+  const refreshes: (() => Promise<void>)[] = []
+  for (const { username } of opened.world.holders) refreshes.push(await appLine(opened.send, username))
+  return { ...opened, adminToken, refreshes }
 }
 
-function calls(load: Load, registry: Registry, { operation, endpoint, world }: Comparison): Segment {
-  const { service } = registry
-  return scale => {
-    const protocol = endpoint === 'lists' ? 'grpc' : (endpoint ?? 'http')
-    const job = {
-      world: { ...registry.world, ...world?.(registry) },
-      endpoint: protocol,
-      port: endpoint === 'lists' ? service.admin : portOf(service, protocol),
-      operation,
-      connections: 8,
-      seconds: 2,
-    } as const
-    return underLoad(load, [service], job)(scale)
+/** Exchanges the refresh tokens of lines all over the table, one after the other. */
+function refreshing({ refreshes }: Registry): Segment {
+  return async scale => {
+    const times = Math.ceil(600 * scale)
+    const begun = performance.now()
+    for (let n = 0; n < times; n++) await refreshes[n % refreshes.length]!()
+    return { figures: { time: ((performance.now() - begun) * 1000) / times } }
   }
 }
 

@@ -1,18 +1,9 @@
 /** Segments that several scenarios use. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Job } from './load.js'
-import type { Prepared, Segment } from './measure.js'
+import type { Segment } from './measure.js'
 import type { Endpoint } from './operations.js'
-import { type Process, processorSeconds, type ServiceProcess, type startBaseline, type startLoad } from './processes.js'
-import type { Bench } from './world.js'
-
-/** A scenario by its name for `--scenario`. */
-export type Scenarios = Record<
-  string,
-  { about: string; byDefault?: false; prepare: (bench: Bench) => Promise<Prepared> }
->
-
-export type Load = ReturnType<typeof startLoad>
+import { type Load, type Process, processorSeconds, type ServiceProcess } from './processes.js'
 
 /** The port of a service for an endpoint. */
 export function portOf({ http, grpc }: ServiceProcess, endpoint: Endpoint): number {
@@ -30,11 +21,6 @@ export function underLoad(load: Load, on: readonly Process[], job: Job): Segment
     const figures = { perSecond, time: 1e6 / perSecond, processor: (used * 1e6) / answers }
     return { figures, latencies, errors: { ...lost, ...errors } }
   }
-}
-
-/** Measures bare bcrypt on all cores. */
-export function bcrypt(baseline: Awaited<ReturnType<typeof startBaseline>>, cost: number, seconds: number): Segment {
-  return async scale => ({ figures: await baseline.ask({ cost, seconds: seconds * scale }) })
 }
 
 /** Waits afterwards, because hashes without a waiting caller can't be stopped. */

@@ -1,10 +1,9 @@
 /** Services to measure, each on a separate database with many users, including those that the load uses. */
 import { randomBytes } from 'node:crypto'
 import pg from 'pg'
-import { createClient } from './clients.js'
 import { formOf, password, usernameOf, type World } from './operations.js'
 import { fill, masterKey } from './population.js'
-import { type ServiceProcess, startService } from './processes.js'
+import { root, type ServiceProcess, startService } from './processes.js'
 
 /** What scenarios share. */
 export interface Bench {
@@ -12,15 +11,16 @@ export interface Bench {
   readonly server: string
   /** The parent of folders that scenarios create. */
   readonly folder: string
-  /** Seconds of a window beside a flood. */
+  /** Seconds of a window beside a flood, and of the load of `memory`. */
   readonly seconds: number
   /** Users of the large registry. */
-  readonly users?: number
-  /** Cost of all hashes, unless a scenario sets another one. */
-  readonly cost: number
+  readonly users: number
   /** Another folder with a build of the service, to compare it with this one. */
-  readonly against?: string
+  readonly against: string | undefined
 }
+
+/** Sends a request, of a form if there is one, and returns the place that it redirects to, and its body. */
+export type Send = (path: string, expected: RegExp, init?: RequestInit & { form?: object }) => Promise<string>
 
 /** The user whose hashes all users share. */
 const model = usernameOf(0, 19)
@@ -34,15 +34,8 @@ export async function serviceOn(
   bench: Bench,
   population: number,
   cost: number,
-  { folder, name = `users_${randomBytes(6).toString('hex')}`, ...env }: Options = {},
-): Promise<{
-  service: ServiceProcess
-  url: string
-  world: World
-  again: (more?: Record<string, string>) => Promise<ServiceProcess>
-  /** Settings of the service. */
-  env: Record<string, string>
-}> {
+  { folder = root, name = `users_${randomBytes(6).toString('hex')}`, ...env }: Options = {},
+) {
   const url = new URL(bench.server)
   url.pathname = `/${name}`
   const marked = `SELECT FROM pg_database WHERE datname = '${name}' AND shobj_description(oid, 'pg_database') = 'filled'`
@@ -57,55 +50,47 @@ export async function serviceOn(
     ...env,
   }
   const again = (more = {}) => startService({ ...all, ...more }, folder)
-  const open = async () => {
-    const service = await again()
-    const client = createClient({ endpoint: 'http', port: service.http, connections: 1 })
-    const request = async (path: string, content: object) => {
-      const body = Buffer.from(JSON.stringify(content))
-      const wire = { method: 'POST', path: `/users/${path}`, contentType: 'application/json', body } as const
-      const answer = await client.send({ ...wire, expected: '', refusable: false })
-      if (answer.status !== 200) throw new Error(`${path}: ${answer.status} ${answer.body}`)
-      return answer.body.toString()
-    }
-    return { service, client, request }
-  }
   if (!filled) {
-    const { service, client, request } = await open()
-    await request('signup', formOf(model, 'Modelo', { securityquestion: '1', securityanswer: 'Jacareí' }))
-    client.close()
+    const service = await again()
+    const body = JSON.stringify(formOf(model, 'Modelo', { securityquestion: '1', securityanswer: 'Jacareí' }))
+    const headers = { 'content-type': 'application/json' }
+    await senderTo(service)('/users/signup', /^eyJ/, { method: 'POST', headers, body })
     await service.stop()
     await fill(url.href, model, population)
     await query(url.href, `COMMENT ON DATABASE ${name} IS 'filled'`)
   }
 
-  const { service, client, request } = await open()
-  const login = async (username: string) => ({ username, token: await request('login', { username, password }) })
+  const service = await again()
+  const send = senderTo(service)
   // They hold a token, and are spread evenly over the table.
   const count = cost < 10 ? 200 : 20
   const held = Array.from({ length: count }, (_, index) => Math.floor(((index + 1) * population) / count))
   const holders: World['holders'][number][] = []
-  for (const number of held) holders.push(await login(usernameOf(number)))
+  for (const username of held.map(number => usernameOf(number))) {
+    holders.push({ username, token: await send('/users/login', /^eyJ/, { form: { username, password } }) })
+  }
   const size = Math.min(population, 10_000)
   const numbers = Array.from({ length: size }, (_, index) => 1 + Math.floor((index * population) / size))
   const accounts = numbers.filter(number => !held.includes(number))
-  const world = {
-    population,
-    holders,
-    adminToken: (await login('admin')).token,
-    accounts,
-    addresses: accounts.length,
-    network: 10,
-    series: 0,
+  const world: World = { population, holders, accounts, addresses: accounts.length, network: 10, series: 0 }
+  return { service, url: url.href, world, send, again, env: all }
+}
+
+function senderTo({ http }: ServiceProcess): Send {
+  return async (path, expected, { form, ...init } = {}) => {
+    const posted = form && { method: 'POST', body: new URLSearchParams({ ...form }) }
+    const answer = await fetch(`http://127.0.0.1:${http}${path}`, { redirect: 'manual', ...init, ...posted })
+    const content = `${answer.headers.get('location') ?? ''}${await answer.text()}`
+    if (!expected.test(content)) throw new Error(`${path}: ${answer.status} ${content}`)
+    return content
   }
-  client.close()
-  return { service, url: url.href, world, again, env: all }
 }
 
 /** Options of `serviceOn`, and settings of the service. */
 type Options = { readonly folder?: string; readonly name?: string } & Record<string, string>
 
 /** Runs a statement, however long it takes. */
-export async function query(url: string, text: string): Promise<Record<string, unknown>[]> {
+async function query(url: string, text: string): Promise<Record<string, unknown>[]> {
   const client = new pg.Client({ connectionString: url })
   await client.connect()
   // The service sets statement timeouts.
