@@ -1,6 +1,6 @@
 /** What a change costs: `me`, VerifyToken and logins in this build and in another one, in turn. */
 import type { Prepared, Row, Segment } from './measure.js'
-import { root, startLoad } from './processes.js'
+import { startLoad } from './processes.js'
 import { portOf, settled, underLoad } from './segments.js'
 import { type Bench, serviceOn } from './world.js'
 
@@ -13,13 +13,13 @@ const jobs = {
 
 export async function front(bench: Bench): Promise<Prepared> {
   if (bench.against === undefined) throw new Error('Name another checkout with its dist: --against FOLDER.')
-  const builds = { 'this build': root, 'the other build': bench.against }
   const segments: Record<string, Segment> = {}
   const rows: Row[] = []
   const load = startLoad()
-  const on = await Promise.all(
-    Object.entries(builds).map(async ([name, folder]) => ({ name, ...(await serviceOn(bench, 1000, 10, { folder })) })),
-  )
+  const on = [
+    { name: 'this build', ...(await serviceOn(bench, 1000, 10)) },
+    { name: 'the other build', ...(await serviceOn(bench, 1000, 10, { folder: bench.against })) },
+  ]
   for (const [what, job] of Object.entries(jobs)) {
     for (const { name, service, world } of on) {
       const given = { ...job, world: { ...world, addresses: 200 }, port: portOf(service, job.endpoint) }

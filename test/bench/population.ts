@@ -74,8 +74,8 @@ export async function fill(url: string, model: string, population: number): Prom
     [first],
   )
   await client.query(
-    `INSERT INTO refreshed_sessions (user_id, id, newest, former, issued_at, ends_at)
-      SELECT id, 'own:' || gen_random_uuid(), 1, 0, now(), now() + interval '60 days' - random() * interval '20 days'
+    `INSERT INTO refreshed_sessions (user_id, id, newest, ends_at)
+      SELECT id, 'own:' || gen_random_uuid(), 1, now() + interval '60 days' - random() * interval '20 days'
       FROM users WHERE id > $1`,
     [first],
   )
