@@ -185,3 +185,9 @@ export function judge(endpoint: Endpoint, wire: Wire, { status, body, message = 
   if (endpoint === 'grpc' ? status === 4 : status === 503 && body.includes('DEADLINE_EXCEEDED')) return 'late'
   return `${status} ${(message || body.toString()).slice(0, 120)}`
 }
+
+/** Milliseconds that a client waits after this answer: the Retry-After, but not beyond the end. */
+export function pauseAfter(answer: Answer | Error, end: number): number {
+  const seconds = answer instanceof Error ? 1 : (answer.retryAfter ?? 1)
+  return Math.max(0, Math.min(seconds * 1000, end - performance.now()))
+}

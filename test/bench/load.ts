@@ -2,32 +2,23 @@
 import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
-import { type Answer, type Client, createClient, judge } from './clients.js'
+import { type Answer, type Client, createClient, judge, pauseAfter } from './clients.js'
 import { type Endpoint, type Operation, type Wire, type World, wireOf } from './operations.js'
 
-/** A load: a closed loop, or with `rate` an open one, or with `visits` users who arrive one by one. */
+/** A load: a closed loop, or with `rate` an open one. */
 export interface Job {
   readonly world: World
   readonly endpoint: Endpoint
   readonly port: number
-  /** What is requested, unless there are `visits`. */
-  readonly operation?: Operation
+  readonly operation: Operation
   /** Closed loop: so many clients, each with one request at a time. Otherwise: connections of an address at most. */
   readonly connections: number
   /** Requests a second, independent of earlier responses. */
   readonly rate?: number
-  /** Users who complete a task, and retry until it succeeds. */
-  readonly visits?: readonly Visit[]
   /** How long answers count. */
   readonly seconds: number
   /** Closed loop: seconds before these in which responses don't count, until as many calls end as start. */
   readonly lead?: number
-}
-
-/** A user who arrives after some seconds and takes one step after the other. */
-export interface Visit {
-  readonly after: number
-  readonly steps: readonly Operation[]
 }
 
 /** The result. */
@@ -41,8 +32,6 @@ export interface Report {
    * answers are slow, so its percentiles are too low.
    */
   readonly latencies: number[]
-  /** Requests (visits) that were neither answered (done) in time nor refused. */
-  readonly late: number
   /** Requests without an answer, by outcome. */
   readonly lost: Record<string, number>
   /** All other answers, by kind. */
@@ -64,7 +53,6 @@ if (isMainThread) {
 async function run(job: Job): Promise<Report> {
   const client = createClient(job)
   try {
-    if (job.visits) return await visit(job, job.visits, client)
     return await (job.rate === undefined ? closed(job, client) : open(job, job.rate, client))
   } finally {
     client.close()
@@ -77,9 +65,8 @@ async function closed(job: Job, client: Client): Promise<Report> {
   const tally = createTally(job, performance.now() + lead)
   let over = false
   async function work(_: unknown, place: number) {
-    const next = createRequests(job, place, job.connections)
-    while (!over && performance.now() < tally.end) {
-      const wire = next()
+    for (let index = place; !over && performance.now() < tally.end; index += job.connections) {
+      const wire = wireOf(job.operation, job.endpoint, index, job.world)
       const answer = await client.send(wire).catch((error: Error) => error)
       if (over) return
       if (tally.take(wire, answer) !== 'right') await sleep(pauseAfter(answer, tally.end))
@@ -115,14 +102,13 @@ function beat({ start, interval, count }: Beats): void {
 async function open(job: Job, rate: number, client: Client): Promise<Report> {
   const interval = 1000 / rate
   const count = Math.round(rate * job.seconds)
-  const next = createRequests(job, 0, 1)
   const start = performance.now() + 100
   const beats: Beats = { start: performance.timeOrigin + start, interval, count }
   const tally = createTally(job, start)
   const inFlight = new Set<number>()
   const metronome = new Worker(new URL(import.meta.url), { workerData: beats })
   metronome.on('message', (beat: number) => {
-    const wire = next()
+    const wire = wireOf(job.operation, job.endpoint, beat, job.world)
     const from = start + beat * interval
     inFlight.add(from)
     void client
@@ -140,47 +126,13 @@ async function open(job: Job, rate: number, client: Client): Promise<Report> {
   return tally.report()
 }
 
-/** Users arrive at their times, and each continues until its end; after a refusal it waits for Retry-After. */
-async function visit(job: Job, visits: readonly Visit[], client: Client): Promise<Report> {
-  const tally = createTally(job, performance.now())
-  let done = 0
-  async function stay({ after, steps }: Visit, index: number) {
-    await sleep(tally.start + after * 1000 - performance.now())
-    for (const step of steps) {
-      const wire = wireOf(step, job.endpoint, index, job.world)
-      for (;;) {
-        if (performance.now() > tally.end) return
-        const answer = await client.send(wire).catch((error: Error) => error)
-        if (tally.take(wire, answer) === 'right') break
-        await sleep(pauseAfter(answer, tally.end))
-      }
-    }
-    done++
-  }
-  await Promise.race([Promise.all(visits.map(stay)), sleep(job.seconds * 1000)])
-  return { ...tally.report(), late: visits.length - done }
-}
-
-/** Milliseconds that a client waits after this answer: the Retry-After, but not beyond the end. */
-function pauseAfter(answer: Answer | Error, end: number): number {
-  const seconds = answer instanceof Error ? 1 : (answer.retryAfter ?? 1)
-  return Math.max(0, Math.min(seconds * 1000, end - performance.now()))
-}
-
-/** Yields the requests of client number `first` of `step`. */
-function createRequests({ operation, world, endpoint }: Job, first: number, step: number): () => Wire {
-  let turn = 0
-  return () => wireOf(operation!, endpoint, first + step * turn++, world)
-}
-
 function createTally({ endpoint, seconds }: Job, start: number) {
   const latencies: number[] = []
   const lost: Record<string, number> = {}
   const errors: Record<string, number> = {}
   const end = start + seconds * 1000
-  let [count, answers, late] = [0, 0, 0]
+  let [count, answers] = [0, 0]
   return {
-    start,
     end,
     /** Counts an answer; `from` is the start of its latency, if that is meaningful. */
     take(wire: Wire, answer: Answer | Error, from?: number): string {
@@ -194,8 +146,7 @@ function createTally({ endpoint, seconds }: Job, start: number) {
         answers++
         if (from !== undefined) latencies.push(now - from)
         if (now >= start && now <= end) count++
-      } else if (kind === 'late') late++
-      else if (kind !== 'refused') errors[kind] = (errors[kind] ?? 0) + 1
+      } else if (kind !== 'late' && kind !== 'refused') errors[kind] = (errors[kind] ?? 0) + 1
       return kind
     },
     /** Counts unanswered requests, by when they were sent: they waited at least until now. */
@@ -203,6 +154,6 @@ function createTally({ endpoint, seconds }: Job, start: number) {
       if (sent.length > 0) lost['no answer'] = sent.length
       for (const from of sent) latencies.push(performance.now() - from)
     },
-    report: (): Report => ({ perSecond: count / seconds, answers, latencies, late, lost, errors }),
+    report: (): Report => ({ perSecond: count / seconds, answers, latencies, lost, errors }),
   }
 }

@@ -1,10 +1,11 @@
 /** The other clients of a service during a flood: their requests, and the responses. */
 import { get } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { createClient, judge, pauseAfter } from './clients.js'
 import type { Job, Report } from './load.js'
 import { p99, type Sample, sumOf } from './measure.js'
-import { addressIn, type Operation, type World } from './operations.js'
-import { type Load, mostMemory, processorSeconds, type ServiceProcess, startLoad } from './processes.js'
+import { addressIn, type Operation, type World, wireOf } from './operations.js'
+import { mostMemory, processorSeconds, type ServiceProcess, startLoad } from './processes.js'
 
 /** Numbers of networks 127.n.0.0. Those that are new in each window repeat after 20. */
 const networks = { known: 10, newcomers: 20, owners: 40, administrators: 60, me: 96 }
@@ -22,51 +23,37 @@ const longestWait = 15_000
 export function createOthers(given: World) {
   const world = { ...given, meFrom: addressIn(networks.me, 0) }
   const known = { ...world, accounts: world.accounts.slice(0, 8), addresses: 8, network: networks.known }
-  const [logins, light, newcomers, owners, administrators] = Array.from({ length: 5 }, startLoad) as [
-    Load,
-    Load,
-    Load,
-    Load,
-    Load,
-  ]
+  const [logins, light] = [startLoad(), startLoad()]
   let windows = 0
-
   const at = ({ http }: ServiceProcess) => ({ endpoint: 'http', port: http }) as const
-  const me = (seconds: number, perSecond = rate) =>
-    ({ world, operation: 'me', connections: 64, rate: perSecond, seconds }) as const
-
-  /** Three users one after the other, each from its address in the world. */
-  const three = (world: World, seconds: number, steps: readonly Operation[]) => {
-    const visits = [0.1, 0.3, 0.5].map(after => ({ after: after * seconds, steps }))
-    return { world: { ...world, addresses: 3 }, visits, connections: 1, seconds } satisfies Partial<Job>
-  }
+  const me = { world, operation: 'me', connections: 64, rate } as const
 
   return {
     /** Afterwards the accounts of known users know their addresses, and what runs often has been compiled. */
     async warmUp(service: ServiceProcess): Promise<void> {
-      const visits = known.accounts.map(() => ({ after: 0, steps: Array<Operation>(5).fill('login') }))
-      const { late } = await logins.ask({ ...at(service), world: known, visits, connections: 1, seconds: 60 })
-      if (late > 0) throw new Error('It took more than a minute to log in five times: this machine is too busy.')
+      const steps = Array<Operation>(5).fill('login')
+      const { left } = await visit(at(service), known, steps, Array<number>(8).fill(0), 60)
+      if (left > 0) throw new Error('It took more than a minute to log in five times: this machine is too busy.')
       await light.ask({ ...at(service), world, operation: 'me', connections: 16, seconds: 1 })
     },
 
     /** Measures for so many seconds. New clients come from networks without earlier requests. */
     async measure(service: ServiceProcess, seconds: number): Promise<Sample> {
       const turn = windows++ % 20
-      const series = windows
       const firstOwner = 1000 + 3 * turn
       const http = at(service)
-      const grpc = { endpoint: 'grpc', port: service.admin } as const
-      const accounts = world.accounts.slice(firstOwner, firstOwner + 3)
-      const newcoming = { ...world, network: networks.newcomers + turn, series }
-      const returning = { ...world, network: networks.owners + turn, accounts }
-      const administering = { ...world, network: networks.administrators + turn }
+      /** Three users one after the other, each from its address in the network. */
+      const three = (on: Where, network: number, steps: readonly Operation[]) => {
+        const accounts = world.accounts.slice(firstOwner, firstOwner + 3)
+        const theirs = { ...world, network: network + turn, addresses: 3, series: windows, accounts }
+        return visit(on, theirs, steps, [0.1 * seconds, 0.3 * seconds, 0.5 * seconds], seconds)
+      }
       const [login, asked, came, returned, administered, probes, most] = await Promise.all([
         logins.ask({ ...http, world: known, operation: 'login', connections: 8, seconds }),
-        light.ask({ ...http, ...me(seconds) }),
-        newcomers.ask({ ...http, ...three(newcoming, seconds, ['sign-up', 'first login']) }),
-        owners.ask({ ...http, ...three(returning, seconds, ['login']) }),
-        administrators.ask({ ...grpc, ...three(administering, seconds, ['administrator sign-in']) }),
+        light.ask({ ...http, ...me, seconds }),
+        three(http, networks.newcomers, ['sign-up', 'first login']),
+        three(http, networks.owners, ['login']),
+        three({ endpoint: 'grpc', port: service.admin }, networks.administrators, ['administrator sign-in']),
         probe(service.metrics, seconds),
         mostMemory(service, seconds),
       ])
@@ -76,9 +63,9 @@ export function createOthers(given: World) {
           perSecond: login.perSecond,
           'me p99': p99(waits),
           'slowest me': Math.max(...waits),
-          'newcomers left out': came.late,
-          'owners left out': returned.late,
-          'administrators left out': administered.late,
+          'newcomers left out': came.left,
+          'owners left out': returned.left,
+          'administrators left out': administered.left,
           probes,
           memory: most,
         },
@@ -92,11 +79,42 @@ export function createOthers(given: World) {
         const before = processorSeconds([service.pid])
         await sleep(500)
         const busy = processorSeconds([service.pid]) - before > 0.05
-        const waits = waitsOf(await light.ask({ ...at(service), ...me(0.5, 20) }), 10)
+        const waits = waitsOf(await light.ask({ ...at(service), ...me, rate: 20, seconds: 0.5 }), 10)
         if (!busy && Math.max(...waits) < 50) return
       }
     },
   }
+}
+
+type Where = Pick<Job, 'endpoint' | 'port'>
+
+/**
+ * Users who arrive after so many seconds, and take one step after the other, each until it succeeds; after a refusal they wait
+ * for Retry-After. Returns how many weren't done after `seconds`, and the other answers, by kind.
+ */
+async function visit(on: Where, world: World, steps: readonly Operation[], arrivals: number[], seconds: number) {
+  const client = createClient({ ...on, connections: 1 })
+  const [start, end] = [performance.now(), performance.now() + seconds * 1000]
+  const errors: Record<string, number> = {}
+  let left = arrivals.length
+  async function stay(after: number, index: number) {
+    await sleep(start + after * 1000 - performance.now())
+    for (const step of steps) {
+      const wire = wireOf(step, on.endpoint, index, world)
+      for (;;) {
+        if (performance.now() > end) return
+        const answer = await client.send(wire).catch((error: Error) => error)
+        const kind = answer instanceof Error ? 'late' : judge(on.endpoint, wire, answer)
+        if (kind === 'right') break
+        if (kind !== 'refused' && kind !== 'late') errors[kind] = (errors[kind] ?? 0) + 1
+        await sleep(pauseAfter(answer, end))
+      }
+    }
+    left--
+  }
+  await Promise.race([Promise.all(arrivals.map(stay)), sleep(seconds * 1000)])
+  client.close()
+  return { left, errors }
 }
 
 /** How long each `me` of an open loop took, in ms; one that was refused or lost took as long as a client waits. */
