@@ -59,7 +59,7 @@ async function beside(name: FloodName, origin: Origin, bench: Bench): Promise<Pr
 function rowsOf(name: FloodName, origin: Origin): Row[] {
   const narrow = origin === 'one'
   const compared = { subject: 'flood', baseline: 'quiet' } as const
-  const worst = { subject: 'flood', worst: 'greatest' } as const
+  const worst = { subject: 'flood', worst: true } as const
   const none = narrow && { goal: { most: 0 } as const }
   const wait: Goal = narrow ? { most: 2, orPlus: 15 } : { most: 3, orPlus: 30 }
   return [
@@ -71,13 +71,7 @@ function rowsOf(name: FloodName, origin: Origin): Row[] {
     ...['newcomers', 'owners', 'administrators'].map(who => {
       return { ...worst, label: `${who} left out, of 3`, figure: `${who} left out`, ...none }
     }),
-    {
-      subject: 'flood',
-      worst: 'least',
-      label: 'probes of the metrics port in 1 s',
-      figure: 'probes',
-      goal: { least: 1 },
-    },
+    { ...worst, label: 'probes not answered in 1 s', figure: 'probes', goal: { most: 0 } },
     { ...worst, label: 'most memory', figure: 'memory', goal: { most: 300 } },
   ]
 }

@@ -114,13 +114,12 @@ function createHttpClient(dial: () => Socket, connections: number): Client {
 
 /** The head of a request over HTTP/1.1. */
 export function head(wire: Omit<Wire, 'expected' | 'refusable'>): string {
-  const { method, path, token, forwardedFor, contentType, body } = wire
-  let text = `${method} ${path} HTTP/1.1\r\nhost: 127.0.0.1\r\n`
+  const { path, token, forwardedFor, contentType, body } = wire
+  let text = `${body ? 'POST' : 'GET'} ${path} HTTP/1.1\r\nhost: 127.0.0.1\r\n`
   if (forwardedFor) text += `x-forwarded-for: ${forwardedFor}\r\n`
   if (token) text += `authorization: Bearer ${token}\r\n`
   if (contentType) text += `content-type: ${contentType}\r\n`
   if (body) text += `content-length: ${body.length}\r\n`
-  else if (method === 'POST') text += 'content-length: 0\r\n'
   return `${text}\r\n`
 }
 

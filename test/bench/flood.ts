@@ -57,7 +57,7 @@ async function signUp({ port, network }: FloodPlan): Promise<string[]> {
   const one = async (_: unknown, number: number) => {
     const username = `agressor ${process.pid} ${Date.now()} ${number}`
     const body = Buffer.from(JSON.stringify(formOf(username, username)))
-    const wire = { method: 'POST', path: '/users/signup', address, contentType: 'application/json', body } as const
+    const wire = { path: '/users/signup', address, contentType: 'application/json', body }
     const answer = await client.send({ ...wire, expected: '', refusable: true })
     if (answer.status !== 200) throw new Error(`sign-up: ${answer.status} ${answer.body}`)
     return answer.body.toString()

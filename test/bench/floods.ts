@@ -57,10 +57,7 @@ export const floods = {
   signups: {
     ...limited,
     about: 'sign-ups',
-    source:
-      ({ serial }) =>
-      () =>
-        signUp(`enxurrada ${serial()}`),
+    source: signUps,
   },
   logins: { ...limited, about: 'wrong logins to many accounts, a third of them invented', source: wrongLogins },
   healthz: { ...pipelined, about: 'GET /healthz', source: () => always(get('/healthz')) },
@@ -116,6 +113,13 @@ export const floods = {
 
 export type FloodName = keyof typeof floods
 
+function signUps({ serial }: Attacker): () => Buffer {
+  return () => {
+    const name = `enxurrada ${serial()}`
+    return post('/users/signup', formOf(name, name))
+  }
+}
+
 function wrongLogins({ victims, serial }: Attacker): () => Buffer {
   return () => {
     const number = serial()
@@ -126,16 +130,11 @@ function wrongLogins({ victims, serial }: Attacker): () => Buffer {
 
 const always = (request: Buffer) => () => request
 
-/** A sign-up, whose nickname is the username. */
-export function signUp(name: string): Buffer {
-  return post('/users/signup', formOf(name, name))
-}
-
 function get(path: string, token?: string): Buffer {
-  return Buffer.from(head({ method: 'GET', path, ...(token && { token }) }))
+  return Buffer.from(head({ path, ...(token && { token }) }))
 }
 
 function post(path: string, content: object): Buffer {
   const body = Buffer.from(JSON.stringify(content))
-  return Buffer.concat([Buffer.from(head({ method: 'POST', path, contentType: 'application/json', body })), body])
+  return Buffer.concat([Buffer.from(head({ path, contentType: 'application/json', body })), body])
 }

@@ -20,8 +20,8 @@ export interface Row {
   /** Name of a figure, or `p99`, the percentile of the latencies of all rounds together. */
   readonly figure: string
   readonly goal?: Goal
-  /** The round that counts, if no other may compensate for it; by default the median of all. */
-  readonly worst?: 'greatest' | 'least'
+  /** Whether the round with the greatest figure counts, because no other may compensate for it; by default the median of all. */
+  readonly worst?: true
 }
 
 /**
@@ -68,7 +68,7 @@ export function evaluate(row: Row, samples: Samples): Result {
   const percentile = row.figure === 'p99'
   const of = (rounds: readonly Sample[]) =>
     percentile ? p99(rounds.flatMap(({ latencies = [] }) => latencies)) : rounds[0]!.figures[row.figure]!
-  const middle = row.worst === undefined ? median : extreme[row.worst]
+  const middle = row.worst ? (values: readonly number[]) => Math.max(...values) : median
   const over = (rounds: readonly Sample[]) => (percentile ? of(rounds) : middle(rounds.map(sample => of([sample]))))
   const subject = samples[row.subject]!
   const baseline = row.baseline === undefined ? undefined : samples[row.baseline]!
@@ -96,11 +96,6 @@ function reaches(goal: Goal, value: number, added: number): boolean {
 export function goalText(goal: Goal): string {
   if ('least' in goal) return `≥ ${goal.least}`
   return goal.orPlus === undefined ? `≤ ${goal.most}` : `≤ ${goal.most} or + ${goal.orPlus}`
-}
-
-const extreme = {
-  greatest: (values: readonly number[]) => Math.max(...values),
-  least: (values: readonly number[]) => Math.min(...values),
 }
 
 /** The least value that 99% of all values don't exceed. */

@@ -34,9 +34,8 @@ export interface World {
   readonly name?: number
 }
 
-/** A request as it is sent. */
+/** A request as it is sent: a POST if it has a body, otherwise a GET. */
 export interface Wire {
-  readonly method: 'GET' | 'POST'
   readonly path: string
   readonly token?: string
   /** Its client address in 127.0.0.0/8; Linux permits any address there. */
@@ -110,18 +109,18 @@ export function wireOf(operation: Operation, endpoint: Endpoint, index: number, 
   if (endpoint === 'http') {
     if (!http) throw new Error(`${operation} isn’t served over HTTP`)
     const { path, form } = http
-    if (!fields) return { ...wire, method: 'GET', path }
+    if (!fields) return { ...wire, path }
     const body = Buffer.from(form ? String(new URLSearchParams(fields as never)) : JSON.stringify(fields))
     const contentType = form ? 'application/x-www-form-urlencoded' : 'application/json'
-    return { ...wire, method: 'POST', path, contentType, body }
+    return { ...wire, path, contentType, body }
   }
   const path = `/${rpc.parent.typeName}/${rpc.name}`
   const message = create(rpc.input, fields)
   if (endpoint === 'connect') {
     const body = Buffer.from(JSON.stringify(toJson(rpc.input, message)))
-    return { ...wire, method: 'POST', path, contentType: 'application/json', body }
+    return { ...wire, path, contentType: 'application/json', body }
   }
-  return { ...wire, method: 'POST', path, contentType: 'application/grpc', body: frame(toBinary(rpc.input, message)) }
+  return { ...wire, path, contentType: 'application/grpc', body: frame(toBinary(rpc.input, message)) }
 }
 
 /** A message as gRPC sends it. */

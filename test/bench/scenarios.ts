@@ -1,4 +1,5 @@
 /** The scenarios by name: segments that take turns within a round, and the ratios between them. */
+import { setTimeout as sleep } from 'node:timers/promises'
 import { front } from './front.js'
 import { logins } from './logins.js'
 import type { Prepared, Row, Segment } from './measure.js'
@@ -68,7 +69,7 @@ async function gateway(bench: Bench): Promise<Prepared> {
 }
 
 async function memoryUnderLoad(bench: Bench): Promise<Prepared> {
-  const { service, world, again } = await serviceOn(bench, 1000, 10)
+  const { service, world, again } = await serviceOn(bench, 1000, 10, { AUTH_TOKEN_TTL: '2h' })
   const loads = [startLoad(), startLoad()] as const
   const underway: Segment = async scale => {
     const seconds = bench.seconds * scale
@@ -82,6 +83,7 @@ async function memoryUnderLoad(bench: Bench): Promise<Prepared> {
   }
   const idle: Segment = async () => {
     const { pid, stop } = await again()
+    await sleep(5000)
     const figures = { memory: memory(pid) }
     await stop()
     return { figures }
