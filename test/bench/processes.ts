@@ -20,16 +20,8 @@ export interface Process {
   stop(): Promise<void>
 }
 
-/** A running service. */
-export interface ServiceProcess extends Process {
-  readonly http: number
-  readonly grpc: number
-  readonly metrics: number
-  /** NaN if it has none. */
-  readonly admin: number
-  /** Whether it still runs. */
-  alive(): boolean
-}
+/** A running service: its ports, of which that of administrators is NaN if it has none, and whether it still runs. */
+export type ServiceProcess = Awaited<ReturnType<typeof startService>>
 
 /** A process that answers messages of its parent. */
 interface Answering<Message, Answer> extends Process {
@@ -58,7 +50,7 @@ const flags = (() => {
  * Starts the service as `npm start` does, built in `folder`, and waits until it logs its addresses. Its log has its usual
  * cost, and is discarded.
  */
-export async function startService(env: Record<string, string>, folder: string): Promise<ServiceProcess> {
+export async function startService(env: Record<string, string>, folder: string) {
   const child = startProgram(join(folder, 'dist/server/main.js'), env, 'ignore')
   const said = await say(child, /gRPC .*:(\d+)\nHTTP .*:(\d+)\nmetrics .*:(\d+).*\n(?:issuer .*\n)?(?:login .*:(\d+))?/)
   const [grpc, http, metrics, admin] = said.slice(1).map(Number) as [number, number, number, number]
@@ -66,7 +58,7 @@ export async function startService(env: Record<string, string>, folder: string):
 }
 
 /** Starts a gateway in front of the server at this gRPC port. */
-export async function startGateway(port: number): Promise<Process & { http: number }> {
+export async function startGateway(port: number) {
   const child = startProgram(join(root, 'dist/gateway/main.js'), { AUTH_SERVER_URL: `127.0.0.1:${port}` }, 'pipe')
   const said = await say(child, /http:\/\/[\d.]+:(\d+)/)
   return { ...handle(child), http: Number(said[1]) }
@@ -155,19 +147,16 @@ function handle(child: ChildProcess): Process {
 function answering<Message extends object | string, Answer>(child: ChildProcess): Answering<Message, Answer> {
   return {
     ...handle(child),
-    async ask(message) {
-      const answered = new AbortController()
-      const { signal } = answered
-      const gone = once(child, 'exit', { signal }).then(() => ({ failed: 'A process of the benchmark has ended.' }))
-      try {
+    ask: message =>
+      new Promise((resolve, reject) => {
+        const ended = () => reject(new Error('A process of the benchmark has ended.'))
+        child.once('exit', ended).once('message', (answer: Answer & { failed?: string }) => {
+          child.off('exit', ended)
+          if (answer.failed) reject(new Error(answer.failed))
+          else resolve(answer)
+        })
         child.send(message)
-        const answer = await Promise.race([once(child, 'message', { signal }).then(([each]) => each), gone])
-        if (answer.failed) throw new Error(answer.failed)
-        return answer
-      } finally {
-        answered.abort()
-      }
-    },
+      }),
   }
 }
 
