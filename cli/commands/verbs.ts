@@ -214,8 +214,10 @@ one for its new organization, and an e-mail about it.`,
     on: 'service',
     says: ({ service }) => (service!.keys.length === 0 ? '{0} has no key.' : '{0}:'),
     prints({ service }) {
-      const { scopes, keys, createTime } = serviceOutput(service!)
+      const { scopes, keys, createTime, redirectUris = [], postLogoutUris = [] } = serviceOutput(service!)
       printFields({ scopes: scopes.join(', '), created: createTime })
+      for (const uri of redirectUris) printFields({ 'redirect URI': uri })
+      for (const uri of postLogoutUris) printFields({ 'post-logout URI': uri })
       for (const { id, beginning, expireTime, lastUsed } of keys)
         printFields({ key: id, beginning, expires: expireTime, 'last used': lastUsed })
     },

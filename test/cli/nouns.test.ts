@@ -197,6 +197,8 @@ test('create with redirect URIs registers a client of OpenID Connect, which need
   t.like(await serviceJson('create', 'tool', ...uris, '--public', '--title', 'The tool'), {
     ...{ scopes: [], redirectUris: [uri, `${uri}2`], postLogoutUris: [out], public: true, title: 'The tool' },
   })
+  const { stdout } = await services('show', 'tool')
+  for (const each of [uri, `${uri}2`, out]) t.regex(stdout, new RegExp(` ${each}$`, 'm'))
 })
 
 test('every command of services reports an invalid or missing argument in one sentence, and changes nothing', async t => {
