@@ -214,6 +214,7 @@ test('every command of services reports an invalid or missing argument in one se
     [/90d, 12h/, 2, 'create', 'x', '--may', 'users.read', '--expires', 'soon'],
     [/in the future/, 2, 'create', 'x', '--may', 'users.read', '--expires', '2001-01-01'],
     [/at most 20 URIs/, 2, 'create', 'x', '--redirect-uri', 'http://tool.example.org/'],
+    [/--post-logout-uri: /, 2, 'edit', 'steady', '--post-logout-uri', 'http://tool.example.org/'],
     [/already/, 5, 'create', 'steady', '--may', 'users.read'],
   ])
   t.deepEqual(await steady(), before)
