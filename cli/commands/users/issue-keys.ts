@@ -19,7 +19,7 @@ interface Options extends GlobalOptions {
 }
 
 /** Users of one call. */
-const most = 100
+const most = 25
 
 /** Adds `auth-admin users issue-keys`. */
 export function addIssueKeys(users: Command): void {

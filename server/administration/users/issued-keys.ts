@@ -23,8 +23,8 @@ import type { ChangeUser } from './state.js'
 /** Hours that an issued key is valid by default, and at most. */
 const [usual, most] = [24, validity.issued / 3600]
 
-/** Most users that get a key in a call. */
-const mostAtOnce = 100
+/** Most users that get a key in a call: it is one transaction. */
+const mostAtOnce = 25
 
 /** The RPCs of issued keys. */
 export function issuedKeyRpcs(

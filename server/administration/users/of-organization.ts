@@ -9,7 +9,7 @@ import type { OpenPage } from '../../requests/paging.js'
 import { refuseUnconfirmed } from '../confirmation.js'
 
 /** Most users that a call changes, in one transaction. */
-const mostAtOnce = 100
+const mostAtOnce = 25
 
 /** The RPCs on the members of an organization. */
 export function ofOrganizationRpcs({ users, administeredUsers }: Models, references: References, openPage: OpenPage) {

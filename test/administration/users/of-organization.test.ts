@@ -49,27 +49,27 @@ test('the members of an organization are suspended once their number is confirme
   t.is(await me(first.token), 500)
 })
 
-test('more than a hundred members are suspended in pages, of which an interrupted one is begun again with the number of the rest', async t => {
+test('more members than a call changes are suspended in pages, of which an interrupted one is begun again with the number of the rest', async t => {
   const { id } = await service.organization()
   await sql(`INSERT INTO users (username, username_key, nickname, nickname_key, username_skeleton, nickname_skeleton,
       password_hash, state, city, terms_of_usage, role, active, organization_id)
     SELECT n, n, n, n, n, n, '', 'SP', 'Assis', false, 'ROLE_CLIENT', true, ${id}
-    FROM (SELECT 'aluno-${id}-' || i AS n FROM generate_series(1, 201) AS i) names`)
+    FROM (SELECT 'aluno-${id}-' || i AS n FROM generate_series(1, 51) AS i) names`)
   const organization = `#${id}`
-  const first = await api.suspendUsers({ organization, confirm: 201 })
-  const second = await api.suspendUsers({ organization, confirm: 201, pageToken: first.nextPageToken })
-  t.deepEqual([first.users, second.users], [100, 100])
+  const first = await api.suspendUsers({ organization, confirm: 51 })
+  const second = await api.suspendUsers({ organization, confirm: 51, pageToken: first.nextPageToken })
+  t.deepEqual([first.users, second.users], [25, 25])
   // Its answer was lost.
-  t.is(await reasonOf(api.suspendUsers({ organization, confirm: 201 })), 'CONFIRMATION_NEEDED')
+  t.is(await reasonOf(api.suspendUsers({ organization, confirm: 51 })), 'CONFIRMATION_NEEDED')
   t.is((await api.suspendUsers({ organization, validateOnly: true })).users, 1)
   t.like(await api.suspendUsers({ organization, confirm: 1 }), { users: 1, nextPageToken: '' })
   const [row] = await sql(`SELECT count(*) FROM users WHERE organization_id = ${id} AND suspended`)
-  t.is(row!.count, '201')
+  t.is(row!.count, '51')
   // A token of another confirmation, or of another organization, continues nothing.
   const other = `#${(await service.organization()).id}`
   for (const request of [
     { organization, confirm: 7 },
-    { organization: other, confirm: 201 },
+    { organization: other, confirm: 51 },
   ])
     t.is(await reasonOf(api.suspendUsers({ ...request, pageToken: first.nextPageToken })), 'INVALID_ARGUMENT')
 })

@@ -1652,7 +1652,7 @@ export type IssueKeysRequest = Message<"auth.v1.IssueKeysRequest"> & {
   organization?: string | undefined;
 
   /**
-   * References of at most 100 users.
+   * References of at most 25 users.
    *
    * @generated from field: repeated string users = 2;
    */
@@ -7178,7 +7178,7 @@ export const Administration: GenService<{
     output: typeof ResumeUserResponseSchema;
   },
   /**
-   * Suspends the members of an organization, as SuspendUser does, 100 in each call: repeat it with `next_page_token` until that is
+   * Suspends the members of an organization, as SuspendUser does, 25 in each call: repeat it with `next_page_token` until that is
    * empty. It leaves out users of ROLE_ADMIN, holders of desk, and members who are suspended already. Each call is one
    * transaction, with an event for each user: after an error, count again, and suspend the rest.
    *
@@ -7339,7 +7339,7 @@ export const Administration: GenService<{
   },
   /**
    * Issues keys to the users of a list, or to the active ROLE_CLIENT users of an organization, as IssueKey does, each with its event
-   * and notice, and at most 100 in each call. `skipped` has the users of the list who get none, each with the reason.
+   * and notice, and at most 25 in each call. `skipped` has the users of the list who get none, each with the reason.
    *
    * Errors: INVALID_ARGUMENT (INVALID_ARGUMENT), RECORD_NOT_FOUND (NOT_FOUND), JUSTIFICATION_NEEDED (INVALID_ARGUMENT),
    * ACCESS_DENIED (PERMISSION_DENIED), INVALID_TOKEN (UNAUTHENTICATED)
