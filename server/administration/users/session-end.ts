@@ -2,9 +2,18 @@
 
 import { timestampFromDate } from '@bufbuild/protobuf/wkt'
 import type { Models } from '../../models/index.js'
+import type { changedBy } from '../../policy/audit-actions.js'
 
-/** Actions that end all sessions of their user, and what each is. */
-const ends: Readonly<Record<string, string>> = {
+type Changes = typeof changedBy
+
+/** Actions that end all sessions of a user who still exists. */
+type Ending = Exclude<
+  { [A in keyof Changes]: 'tokens' extends Changes[A][number] ? A : never }[keyof Changes],
+  'user.erase'
+>
+
+/** What each of them is. */
+const ends: { readonly [action: string]: string } = {
   'user.change-password': 'The user set a new password.',
   'user.deactivate': 'Its organization deactivated the user.',
   'user.delete': 'An administrator deleted the user.',
@@ -17,7 +26,7 @@ const ends: Readonly<Record<string, string>> = {
   'user.set-password': 'An administrator set a password.',
   'user.set-role': 'An administrator gave the user another role.',
   'user.suspend': 'An administrator suspended the user.',
-}
+} satisfies Readonly<Record<Ending, string>>
 
 /** What the first key from an address that wasn't proved before does. */
 const proved = 'The first key that came back from its e-mail address ended what was set before.'
