@@ -15,6 +15,9 @@ export const maxLengths = {
   token: 4096,
 } as const
 
+/** Most users that a call changes, in one transaction. */
+export const mostUsersAtOnce = 25
+
 /** Whether a text is longer than the limit of its kind, or than a number of characters. Takes constant time, however long the text is. */
 export function tooLong(text: string, kind: keyof typeof maxLengths | number): boolean {
   const limit = typeof kind === 'number' ? kind : maxLengths[kind]

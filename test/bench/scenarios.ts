@@ -71,7 +71,7 @@ async function gateway(bench: Bench): Promise<Prepared> {
 async function memoryUnderLoad(bench: Bench): Promise<Prepared> {
   const { service, world, again } = await serviceOn(bench, 1000, 10, { AUTH_TOKEN_TTL: '2h' })
   const loads = [startLoad(), startLoad()] as const
-  const underway: Segment = async scale => {
+  const busy: Segment = async scale => {
     const seconds = bench.seconds * scale
     const job = { world, endpoint: 'http', port: service.http, connections: 16, seconds } as const
     const [{ errors = {} }, logins, most] = await Promise.all([
@@ -89,5 +89,5 @@ async function memoryUnderLoad(bench: Bench): Promise<Prepared> {
     return { figures }
   }
   const rows = ['idle', 'under load, at most'].map(label => ({ label, subject: label, figure: 'memory' }))
-  return { rounds: 1, segments: { idle, 'under load, at most': underway }, rows }
+  return { rounds: 1, segments: { idle, 'under load, at most': busy }, rows }
 }

@@ -2,6 +2,7 @@
 import { timestampDate } from '@bufbuild/protobuf/wkt'
 import { Option } from 'commander'
 import type { IssuedKey, SkippedUser } from '../../../proto/gen/auth/v1/administration_pb.js'
+import { mostUsersAtOnce } from '../../../server/rules/sizes.js'
 import type { Api, GlobalOptions } from '../../administration.js'
 import type { Command } from '../../command.js'
 import { end, misuse } from '../../exit-codes.js'
@@ -17,9 +18,6 @@ interface Options extends GlobalOptions {
   readonly output?: string
   readonly format?: 'csv' | 'html'
 }
-
-/** Users of one call. */
-const most = 25
 
 /** Adds `auth-admin users issue-keys`. */
 export function addIssueKeys(users: Command): void {
@@ -79,7 +77,7 @@ async function issue(api: Api, { organization, hours = 0 }: Options, references:
   const all = { keys: [] as IssuedKey[], skipped: [] as SkippedUser[], expireTime: new Date() }
   let pageToken = ''
   do {
-    const users = references.slice(all.keys.length + all.skipped.length).slice(0, most)
+    const users = references.slice(all.keys.length + all.skipped.length).slice(0, mostUsersAtOnce)
     const request = { ...(organization === undefined ? { users } : { organization, pageToken }), hours }
     const answer = await api.issueKeys(request).catch((failure: unknown) => {
       if (all.keys.length === 0) throw failure

@@ -17,14 +17,12 @@ import type { Settings } from '../../process/settings.js'
 import type { OpenPage } from '../../requests/paging.js'
 import { Refusal, refuse } from '../../requests/refusal.js'
 import { wrongField } from '../../requests/wrong-fields.js'
+import { mostUsersAtOnce } from '../../rules/sizes.js'
 import { changeBy } from '../security-notices.js'
 import type { ChangeUser } from './state.js'
 
 /** Hours that an issued key is valid by default, and at most. */
 const [usual, most] = [24, validity.issued / 3600]
-
-/** Most users that get a key in a call: it is one transaction. */
-const mostAtOnce = 25
 
 /** The RPCs of issued keys. */
 export function issuedKeyRpcs(
@@ -81,9 +79,9 @@ export function issuedKeyRpcs(
       administrator.justify()
       const { organization, users: list, validateOnly } = request
       const seconds = checkHours(request.hours)
-      if (Boolean(organization) === list.length > 0 || list.length > mostAtOnce)
-        wrongField('users', 'CONFLICTING', `Name an organization, or 1 to ${mostAtOnce} users.`)
-      const sizes = { usual: mostAtOnce, max: mostAtOnce }
+      if (Boolean(organization) === list.length > 0 || list.length > mostUsersAtOnce)
+        wrongField('users', 'CONFLICTING', `Name an organization, or 1 to ${mostUsersAtOnce} users.`)
+      const sizes = { usual: mostUsersAtOnce, max: mostUsersAtOnce }
       const page = openPage<number>(Administration.method.issueKeys, { ...request, pageSize: 0 }, { sizes })
       const { found, skipped } = await findAll(list)
       const organizationId = organization ? (await references.organization.find(organization)).id : undefined

@@ -6,10 +6,8 @@ import type { AdministrationContext, AdministrationRpcs } from '../../calls/cont
 import type { References } from '../../calls/steps.js'
 import type { Models } from '../../models/index.js'
 import type { OpenPage } from '../../requests/paging.js'
+import { mostUsersAtOnce } from '../../rules/sizes.js'
 import { refuseUnconfirmed } from '../confirmation.js'
-
-/** Most users that a call changes, in one transaction. */
-const mostAtOnce = 25
 
 /** The RPCs on the members of an organization. */
 export function ofOrganizationRpcs({ users, administeredUsers }: Models, references: References, openPage: OpenPage) {
@@ -30,7 +28,7 @@ export function ofOrganizationRpcs({ users, administeredUsers }: Models, referen
         if (request.confirm !== count) refuseUnconfirmed(count, `To confirm, give the number of users: ${count}`)
       }
       const ids = await transact(async ({ t, record }) => {
-        const ids = await members.lock(page.after ?? 0, mostAtOnce, t)
+        const ids = await members.lock(page.after ?? 0, mostUsersAtOnce, t)
         for (const id of ids) {
           await (suspends ? users.suspend(id, t, true) : users.resume(id, t))
           const action = suspends ? 'user.suspend' : 'user.resume'
@@ -38,7 +36,7 @@ export function ofOrganizationRpcs({ users, administeredUsers }: Models, referen
         }
         return ids
       })
-      return { users: ids.length, nextPageToken: ids.length < mostAtOnce ? undefined : page.next(ids.at(-1)!) }
+      return { users: ids.length, nextPageToken: ids.length < mostUsersAtOnce ? undefined : page.next(ids.at(-1)!) }
     }
 
   return {
