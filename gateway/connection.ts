@@ -64,6 +64,8 @@ export class Connection extends Duplex {
   private paused = false
   /** When the socket got the first of the bytes that it hasn't sent yet. */
   private writingSince = 0
+  /** Called when a response is sent. */
+  private flushed: Callback | undefined
   private socketPaused = false
   private stopped = false
   private held = false
@@ -90,6 +92,7 @@ export class Connection extends Duplex {
       if (this.response?.req.complete && !this.response.headersSent) this.destroy()
       else this.emit('end')
     })
+    socket.on('drain', () => this.emit('drain'))
     socket.on('timeout', () => this.emit('timeout'))
     socket.on('error', error => this.destroy(error))
     socket.on('close', () => this.destroy())
@@ -214,23 +217,33 @@ export class Connection extends Duplex {
     return this
   }
 
-  override _write(chunk: Buffer | string, encoding: BufferEncoding, callback: Callback): void {
+  /** Passes responses to the socket at once: the buffer of another stream would only take time. */
+  override write(chunk: Buffer | string, encoding?: unknown, callback?: Callback): boolean {
+    // node:http ends a response with an empty chunk, which would make two chunks of most.
+    if (chunk.length === 0 && callback) {
+      this.flushed = callback
+      return true
+    }
     if (this.socket.writableLength === 0) this.writingSince = performance.now()
-    this.socket.write(chunk, encoding, callback)
+    return this.socket.write(chunk, encoding as BufferEncoding, callback)
   }
 
-  override _writev(chunks: { chunk: Buffer | string; encoding: BufferEncoding }[], callback: Callback): void {
-    // node:http ends a response with an empty chunk. Without it, most responses are one chunk, which is faster to send.
-    const filled = chunks.filter(({ chunk }) => chunk.length > 0)
-    const last = filled.pop()
-    if (!last) {
-      callback()
-      return
-    }
+  override cork(): void {
     this.socket.cork()
-    for (const { chunk, encoding } of filled) this._write(chunk, encoding, () => {})
-    this._write(last.chunk, last.encoding, callback)
+  }
+
+  override uncork(): void {
     this.socket.uncork()
+    const { flushed } = this
+    if (!flushed) return
+    this.flushed = undefined
+    if (this.socket.writableLength === 0) process.nextTick(flushed)
+    else this.socket.write('', flushed)
+  }
+
+  /** Called for the chunk of `end` only. */
+  override _write(chunk: Buffer | string, encoding: BufferEncoding, callback: Callback): void {
+    this.socket.write(chunk, encoding, callback)
   }
 
   override _final(callback: () => void): void {

@@ -2,6 +2,7 @@
  * The port itself: the limits of connections, and how it closes. Run on every supported version of Node.js, and
  * within TLS as well (listener-tls.test.ts).
  */
+import { once } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createSecureContext } from 'node:tls'
 import test, { type ExecutionContext } from 'ava'
@@ -189,6 +190,26 @@ test('no further requests are read from a client that reads no responses, and it
     () => connection.text().length,
     value => value > 5000 * 20_000,
   )
+})
+
+test('a response in parts waits while its client reads nothing, and continues once it reads', async t => {
+  const part = 'x'.repeat(100_000)
+  let sent = 0
+  const { port } = await open(t, async (_, response) => {
+    for (; sent < 200; sent++) if (!response.write(part)) await once(response, 'drain')
+    response.end('end')
+  })
+  const connection = await connect(t, port)
+  connection.pause()
+  connection.write(get('/'))
+  let before = -1
+  while (before !== sent || sent === 0) {
+    before = sent
+    await sleep(200)
+  }
+  t.true(sent < 200, String(sent))
+  connection.resume()
+  await waitFor(() => connection.text().length > 200 * part.length && connection.text().endsWith('end\r\n0\r\n\r\n'))
 })
 
 test('bytes that aren’t a request are answered once, also after a request, and close the connection', async t => {
