@@ -141,11 +141,11 @@ export function createScheduler(
     if (overShareRunning >= slots / 2) return false
     // A cost that exceeds the budget takes all of it.
     const tokens = Math.min(cost, overShareBudget)
-    if (budget.acquire(tokens)) return true
+    const fits = budget.acquire(tokens)
     if (!hashing.isBusy()) wakeAtTurnEnd()
     // Timers use whole milliseconds. Rounds up, so that the tokens are available.
-    else wakeAfter(Math.floor(Math.max(budget.blockedFor(tokens), drainInterval)) + 1)
-    return false
+    else if (!fits) wakeAfter(Math.floor(Math.max(budget.blockedFor(tokens), drainInterval)) + 1)
+    return fits
   }
 
   hashing.watchIdle(() => overShareQueue.size > 0 && wakeAtTurnEnd())

@@ -387,6 +387,24 @@ test('while no thread hashes, requests beyond their shares start up to 4 ms of c
   t.deepEqual([scheduler.stats().waiting, loop.now()], [0, 0])
 })
 
+test('while no thread hashes, each turn of the event loop begins with the full 4 ms, however little of them the last one took', async t => {
+  using simulation = simulated(overShareOnly)
+  const { loop, submit } = simulation
+  for (let turns = 0; turns < 10; turns++) {
+    const jobs = [1.5, 2.5, 0.1].map(cost => submit(['a'], cost, never, job => job.end()))
+    t.deepEqual(
+      jobs.map(({ begun }) => begun),
+      [1, 1, 0],
+    )
+    // The last one takes its cost from the next turn, and ends in it.
+    await loop.turn()
+    await loop.turn()
+  }
+  submit(['a'], 3)
+  await loop.turn()
+  t.is(submit(['a'], 3).begun, 1)
+})
+
 test('as soon as a hash thread is idle, requests beyond their shares start', async t => {
   let [busy, onIdle] = [true, () => {}]
   using simulation = simulated(overShareOnly, () => busy, { watchIdle: listener => (onIdle = listener) })
