@@ -38,7 +38,7 @@ export function accessLine(method: DescMethodUnary, call: Call, { status, reason
     requestId: call.requestId,
     traceId: traceIdOf(call.traceparent),
     user: call.user,
-    service: call.service?.name ?? call.certificate,
+    service: call.service?.name ?? call.certificate ?? call.client,
     // The network rather than the address, because limits count by network.
     network: network(call.address),
     endpoint: call.endpoint,

@@ -44,6 +44,7 @@ export function tokenRpcs(
   ): Promise<Authenticated | undefined> {
     if (clientId === ownClient && !clientSecret) return undefined
     const service = await findClient(services, clientId)
+    call.client = service?.name
     const holder = clientSecret ? await serviceKeys.holderOf(clientSecret, call.address) : undefined
     if (service && holder?.name === service.name) return { service, key: holder.keyId }
     return service?.public && !clientSecret ? { service } : refuse(Reason.INVALID_CLIENT)

@@ -45,6 +45,8 @@ export interface Call {
   readonly turn?: Turn | undefined
   /** Id of the user that calls, or as which an attempt signs in, for the access log; set when the user is found. */
   user?: number | undefined
+  /** Name of the client of OpenID Connect that the call claims to be of, for the access log; set when there is such a client. */
+  client?: string | undefined
 }
 
 /** The turn of a request: its right to use the main thread and the database, until it is disposed of. */

@@ -291,6 +291,27 @@ test('external faults are logged without a stack trace, and all others with one'
   for (const line of lines) t.regex(line, /"stack":\["at /)
 })
 
+test('a request for tokens logs the client that it names, also with a wrong secret, and nothing that isn’t a client', async t => {
+  const lines: string[] = []
+  const onLine = (line: string) => void lines.push(line)
+  const service = await startTestService(t, { AUTH_ADMIN_ADDRESS: '127.0.0.1:0' }, { onLine })
+  const admin = await openSignedIn(t, service)
+  await admin.createService({ name: 'grafana', redirectUris: ['https://grafana.example.org/callback'] })
+  for (const client_id of ['grafana', 'typed-by-an-attacker']) {
+    const form = { client_id, client_secret: 'wrong', grant_type: 'authorization_code', code: 'x' }
+    await fetch(`${service.http}/oauth/token`, { method: 'POST', body: new URLSearchParams(form) })
+  }
+  const exchanges = () => lines.map(line => JSON.parse(line)).filter(({ rpc }) => rpc === 'ExchangeToken')
+  await waitForValue(() => exchanges().length, 2)
+  t.deepEqual(
+    exchanges().map(({ service, reason }) => [service, reason]),
+    [
+      ['grafana', 'INVALID_CLIENT'],
+      [undefined, 'INVALID_CLIENT'],
+    ],
+  )
+})
+
 // A proxy that AUTH_TRUSTED_PROXIES doesn't name is reported in the log, as a metric, and by doctor.
 
 const forwarded = { 'x-forwarded-for': '203.0.113.7' }
