@@ -88,7 +88,7 @@ check_proxied() {
 chart=helm/auth-registry
 forms=(
   'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8'
-  'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8,tls.server=one,server.autoscaling.enabled=true,secrets.migrate=three,migrate.contract=1.0.0'
+  'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8,tls.server=one,server.autoscaling.enabled=true,secrets.migrate=three,migrate.contract=1.1.0'
   'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8,networkPolicy.enabled=false,secrets.smtp=false'
   'server.settings.AUTH_ISSUER=https://auth.example.org,server.trustedProxies=10.0.0.0/8,backup.enabled=true,backup.claim=backups,backup.recipients={age1one,age1two}'
 )
