@@ -6,7 +6,6 @@ import type { Limits } from '../limits/index.js'
 import { tooManyAttempts } from '../limits/rate-limits.js'
 import type { RecoveryRequest } from '../models/email.js'
 import type { Models } from '../models/index.js'
-import { emailCode } from '../models/mailed-key.js'
 import type { Outbox } from '../outbox/index.js'
 import type { Settings } from '../process/settings.js'
 import { network } from '../requests/client-address.js'
@@ -92,25 +91,19 @@ export function recoveryKeyRpcs(
 
       await using attempt = await signIns.begin('session.login-by-key', usernameKey(username), call)
       // No user has the id 0: the steps for an unknown user are the same.
-      const { id, tokenGeneration } = attempt.account ?? { id: 0, tokenGeneration: 0 }
-      const given = { recovery: normalized, issued: emailCode(normalized, tokenGeneration) }
-      const right = await mailedKeys.attempt(id, given, call.address)
+      const holder = attempt.account ?? { id: 0, tokenGeneration: 0 }
+      const right = await mailedKeys.attempt(holder, ['recovery', 'issued'], normalized, call.address)
       const entered = await attempt.enter(right !== undefined, {
         async work(account, t) {
           // First the user, then its key: so does a change of the address, which ends the key.
-          const user = await administeredUsers.lock(id, t)
-          if (!user) return false
-          if (right === 'issued') {
-            if (!(await mailedKeys.spend(id, right, emailCode(normalized, user.tokenGeneration), t))) return false
-            await notifyOwner('recovery-login', user, call, t)
-            return undefined
-          }
-          if (!(await mailedKeys.spend(id, 'recovery', normalized, t))) return false
-          // With `any` the key may have gone to any address.
-          const first = settings.recoveryEmail === 'registered' && user.email !== null && !user.emailProved
+          const user = await administeredUsers.lock(account.id, t)
+          if (!user || !right || !(await mailedKeys.spend(user, right, normalized, t))) return false
+          // An issued key proves no address, and with `any` the key may have gone to any.
+          const proves = right === 'recovery' && settings.recoveryEmail === 'registered'
+          const first = proves && user.email !== null && !user.emailProved
           await notifyOwner(first ? 'first-recovery' : 'recovery-login', user, call, t)
           if (!first) return undefined
-          const revoked = { action: 'user.revoke-own-tokens', reason: 'ADDRESS_PROVED', subject_id: id } as const
+          const revoked = { action: 'user.revoke-own-tokens', reason: 'ADDRESS_PROVED', subject_id: user.id } as const
           await audit.append({ ...auditContext(call, account), ...revoked, outcome: 'ok' }, t)
           return { tokenGeneration: await users.proveByKey(user, t) }
         },

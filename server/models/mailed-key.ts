@@ -41,9 +41,9 @@ export function newRecoveryKey(): string {
   return Array.from({ length: 8 }, () => alphabet[randomInt(alphabet.length)]).join('')
 }
 
-/** Returns a code, or an issued key, in the form that is digested: it ends with this token generation. */
-export function emailCode(typed: string, tokenGeneration: number): string {
-  return `${typed} ${tokenGeneration}`
+/** Returns a key in the form that is digested: codes for an e-mail address and issued keys end with the token generation. */
+function digestedForm(purpose: Purpose, key: string, { tokenGeneration }: Holder): string {
+  return purpose === 'email' || purpose === 'issued' ? `${key} ${tokenGeneration}` : key
 }
 
 const attributes = {
@@ -69,7 +69,7 @@ interface Stored {
   readonly seconds?: number
 }
 
-/** Who has an issued key, which ends with its token generation. */
+/** Who has a key. */
 interface Holder {
   readonly id: number
   readonly tokenGeneration: number
@@ -119,16 +119,17 @@ export function createMailedKeys(
     digest,
     replace,
     /** Stores an issued key, and replaces an earlier one; it is valid for some seconds. Mailed keys stay. */
-    issue: ({ id, tokenGeneration }: Holder, key: string, seconds: number, t: Transaction) =>
-      replace(id, 'issued', emailCode(key, tokenGeneration), { seconds }, t),
+    issue: (holder: Holder, key: string, seconds: number, t: Transaction) =>
+      replace(holder.id, 'issued', digestedForm('issued', key, holder), { seconds }, t),
+    /** Stores the code that confirms an e-mail address, and replaces an earlier one. */
+    confirm: (holder: Holder, code: string, email: string, t: Transaction) =>
+      replace(holder.id, 'email', digestedForm('email', code, holder), { email }, t),
     /**
-     * Counts an attempt from a client address at the keys of a user, and returns the purpose of the given key that is valid, with
-     * attempts left. Every attempt counts, a successful one too, before the comparison, and against each valid key.
-     *
-     * @param given what was typed, in the form that is digested for each purpose
+     * Counts an attempt from a client address at the keys of a user for these purposes, and returns the purpose of the one that was
+     * typed, if it is valid, with attempts left. Every attempt counts, a successful one too, before the comparison, and against each
+     * valid key.
      */
-    async attempt<P extends Purpose>(userId: number, given: Readonly<Record<P, string>>, address: string) {
-      const purposes = Object.keys(given) as P[]
+    async attempt<P extends Purpose>(holder: Holder, purposes: readonly P[], typed: string, address: string) {
       const seconds = purposes.map(purpose => validity[purpose])
       // Without a key, the same work is done, so that the response time doesn't reveal it. Parallel attempts lock the counters of
       // keys in the same order.
@@ -136,14 +137,14 @@ export function createMailedKeys(
         WITH ${relaxed},
         found AS MATERIALIZED (
           SELECT d.digest, p.seconds FROM unnest(${purposes}::text[], ${seconds}::int[]) AS p (purpose, seconds)
-          JOIN mailed_keys m ON m.user_id = ${userId} AND m.purpose = p.purpose, LATERAL (${validDigests}) d
+          JOIN mailed_keys m ON m.user_id = ${holder.id} AND m.purpose = p.purpose, LATERAL (${validDigests}) d
         ),
         current AS MATERIALIZED (
           SELECT * FROM found UNION ALL SELECT NULL, ${Math.min(...seconds)}::int WHERE NOT EXISTS (SELECT FROM found)
         ), ${countTries('current', counterKeys.mailedKeys(address))}
         SELECT digest, count FROM tried`)
       const right = purposes.filter(purpose => {
-        const digested = digest(userId, purpose, given[purpose])
+        const digested = digest(holder.id, purpose, digestedForm(purpose, typed, holder))
         return tried.some(row => timingSafeEqual(row.digest ?? Buffer.alloc(32), digested) && row.count <= keyAttempts)
       })
       return right[0]
@@ -155,12 +156,12 @@ export function createMailedKeys(
       return database.run<{ purpose: Purpose; keyDigest: Buffer }>(current, transaction)
     },
     /**
-     * Spends a key, given in the form that is digested, and returns the e-mail address that it confirms, if any; undefined for a
-     * wrong key. Of parallel calls, only one gets it.
+     * Spends a key, and returns the e-mail address that it confirms, if any; undefined for a wrong key. Of parallel calls, only one
+     * gets it.
      */
-    spend(userId: number, purpose: Exclude<Purpose, 'activation'>, key: string, t: Transaction) {
-      const spend = sql('mailed-key-spend')`
-        DELETE FROM mailed_keys m WHERE ${valid(userId, purpose, key)} RETURNING email`
+    spend(holder: Holder, purpose: Exclude<Purpose, 'activation'>, typed: string, t: Transaction) {
+      const spend = sql('mailed-key-spend')`DELETE FROM mailed_keys m
+        WHERE ${valid(holder.id, purpose, digestedForm(purpose, typed, holder))} RETURNING email`
       return first(database.run<{ email: string | null }>(spend, t))
     },
     /** Returns the organization of an activation key that works. With a transaction, locks it, and spends the key. */

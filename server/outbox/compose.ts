@@ -5,7 +5,7 @@ import type { Transaction } from '../database/database.js'
 import { registryTag } from '../models/data-key.js'
 import type { Email, Notice, ReadyEmail, RequestedEmail } from '../models/email.js'
 import type { Models } from '../models/index.js'
-import { emailCode, newRecoveryKey } from '../models/mailed-key.js'
+import { newRecoveryKey } from '../models/mailed-key.js'
 import type { User } from '../models/user.js'
 import type { Log } from '../observability/log.js'
 import type { Settings } from '../process/settings.js'
@@ -209,8 +209,7 @@ function createMake(models: Models, settings: Pick<Settings, 'recoveryEmail' | '
     // A changed generation means that the requesting session has ended.
     if (!user || !pass(user, 'confirm an e-mail address') || user.tokenGeneration !== generation) return 'unwanted'
     const key = newRecoveryKey()
-    const code = emailCode(key, generation)
-    if (!(await storeKey(entry, t => mailedKeys.replace(userId, 'email', code, { email: to }, t)))) return 'unwanted'
+    if (!(await storeKey(entry, t => mailedKeys.confirm(user, key, to, t)))) return 'unwanted'
     return write(entry, [userId], to, 'email-code', { username: user.username, key }, user)
   }
 

@@ -6,7 +6,6 @@ import { checkPasswordAge } from '../access/password-age.js'
 import type { UsersRpcs } from '../calls/context.js'
 import { tooManyAttempts } from '../limits/rate-limits.js'
 import type { Models } from '../models/index.js'
-import { emailCode } from '../models/mailed-key.js'
 import type { Outbox } from '../outbox/index.js'
 import { refuse } from '../requests/refusal.js'
 import { required } from '../requests/required-fields.js'
@@ -51,17 +50,16 @@ export function emailRpcs(
     async confirmEmail(request, { call, caller: { user, session }, transact }) {
       const { code } = required({ code: request.code })
       if (tooLong(code, 'key')) refuse(Reason.INVALID_KEY)
-      const { id, tokenGeneration } = user
-      const normalized = emailCode(typedKey(code), tokenGeneration)
+      const normalized = typedKey(code)
 
       await using attempt = await signIns.begin('user.change-email', user.usernameKey, call)
-      const right = await mailedKeys.attempt(id, { email: normalized }, call.address)
+      const right = await mailedKeys.attempt(user, ['email'], normalized, call.address)
       await attempt.pass(right !== undefined)
       const changed = await transact(async ({ t, target }) => {
-        const { email } = (await mailedKeys.spend(id, 'email', normalized, t)) ?? {}
+        const { email } = (await mailedKeys.spend(user, 'email', normalized, t)) ?? {}
         if (!email) return false
         await users.setEmail(target, email, { ...changeBy(call), session: session.id }, t)
-        await users.proveEmail(id, t)
+        await users.proveEmail(user.id, t)
         await attempt.succeed(t)
         return true
       })

@@ -253,10 +253,13 @@ const uses: Record<string, [indexes: string[], use: (models: Models) => Promise<
   ],
   'a mailed key that is tried': [
     ['mailed_keys_pkey'],
-    m => m.mailedKeys.attempt(9, { recovery: '', issued: '' }, '192.0.2.1'),
+    m => m.mailedKeys.attempt({ id: 9, tokenGeneration: 0 }, ['recovery', 'issued'], '', '192.0.2.1'),
   ],
   'users by a proved address': [['users_proved_email'], m => m.users.byProvedAddress('u9@example.org')],
-  'a mailed key that is spent': [['mailed_keys_pkey'], m => m.mailedKeys.spend(9, 'recovery', '', none)],
+  'a mailed key that is spent': [
+    ['mailed_keys_pkey'],
+    m => m.mailedKeys.spend({ id: 9, tokenGeneration: 0 }, 'recovery', '', none),
+  ],
   'a mailed activation key': [
     ['mailed_keys_pkey', 'organizations_pkey'],
     m => m.mailedKeys.organizationOf(9, '', none),
