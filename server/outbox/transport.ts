@@ -138,19 +138,18 @@ function toServer({ smtpUrl, currentSmtpUrl }: ServerOf, name: string | undefine
   let transporter: ReturnType<typeof load> | undefined
   const close = () => void transporter?.then(loaded => loaded.close())
 
-  /** Whether the URL has changed; then later connections use it. */
-  function renew(): boolean {
+  /** Reads the URL again; if it has changed, later connections use it. */
+  function renew(): void {
     let found: string | undefined
     try {
       found = currentSmtpUrl()
     } catch {
       // A file that is being replaced.
     }
-    if (!found || found === current) return false
+    if (!found || found === current) return
     close()
     current = found
     transporter = undefined
-    return true
   }
 
   /** Repeats work whose credentials the mail server refuses, if others are there. */
@@ -161,8 +160,9 @@ function toServer({ smtpUrl, currentSmtpUrl }: ServerOf, name: string | undefine
       return await work(await transporter)
     } catch (error) {
       if ((error as { code?: string }).code !== 'EAUTH') throw error
+      renew()
       // Another e-mail may have found the change.
-      if (current === used && !renew()) throw error
+      if (current === used) throw error
       transporter ??= load(current)
       return work(await transporter)
     }

@@ -79,8 +79,10 @@ function start(t: ExecutionContext, parts: Pick<Parts, 'queue' | 'transport'> & 
 }
 
 /** Sends by a mail server, or into a folder. */
-const mailer = (to: { smtpUrl?: string; dataDir?: string }, mailFrom = 'auth@localhost') =>
-  createMailTransport({ mailFrom, dataDir: '', ...to }, log)
+const mailer = (
+  to: { smtpUrl?: string; currentSmtpUrl?: () => string; dataDir?: string },
+  mailFrom = 'auth@localhost',
+) => createMailTransport({ mailFrom, dataDir: '', ...to }, log)
 
 test('an e-mail that is first refused and then undeliverable arrives once the server is available again', async t => {
   const mailbox = await openMailbox(t)
@@ -108,6 +110,32 @@ test('an e-mail that is first refused and then undeliverable arrives once the se
   t.deepEqual(queue.history.slice(0, 3), ['failed 7 5', 'failed 7 10', 'failed 7 20'])
   t.is(mailbox.emails.length, 1)
   t.regex(queue.answers.join('|'), /^250 [^|\n]+$/)
+})
+
+test('e-mails whose credentials are refused at once are all sent with others, if there are any, and otherwise refused once', async t => {
+  const refused: (() => void)[] = []
+  const mailbox = await openMailbox(t, async (command, of) => {
+    if (command !== 'AUTH' || of === 'later') return undefined
+    await new Promise<void>(resolve => {
+      refused.push(resolve)
+      if (refused.length % 2 === 0) for (const answer of refused) answer()
+    })
+    return 535
+  })
+  const as = (username: string) => Object.assign(new URL(mailbox.url), { username, password: 'x' }).href
+  for (const [current, outcome] of [
+    ['former', 'rejected'],
+    ['later', 'fulfilled'],
+  ] as const) {
+    const transport = mailer({ smtpUrl: as('former'), currentSmtpUrl: () => as(current) })
+    const sent = await Promise.allSettled([transport.send(entry), transport.send(entry)])
+    transport.close()
+    t.deepEqual(
+      sent.map(({ status }) => status),
+      [outcome, outcome],
+    )
+  }
+  t.is(refused.length, 4)
 })
 
 test('several e-mails are sent in parallel, and close waits for them', async t => {
