@@ -164,6 +164,18 @@ test('pipelined requests in any fragmentation are parsed as if they came one by 
   await fc.assert(property, { numRuns: 60, endOnFailure: true })
 })
 
+/** Waits until a count is beyond a number and stands still, and returns it. */
+async function standsStill(count: () => number, beyond: number): Promise<number> {
+  let before = beyond
+  await waitFor(async () => {
+    if (count() === before) return before > beyond
+    before = count()
+    await sleep(200)
+    return false
+  })
+  return before
+}
+
 test('no further requests are read from a client that reads no responses, and it gets all of them once it reads', async t => {
   let begun = 0
   const { port } = await open(t, (_, response) => {
@@ -174,16 +186,7 @@ test('no further requests are read from a client that reads no responses, and it
   connection.pause()
   // With so many lines few are parsed at a time: Node.js pauses even while more would fit.
   connection.write(`GET / HTTP/1.1\r\n${'A: b\r\n'.repeat(10)}\r\n`.repeat(5000))
-  await waitForValue(
-    () => begun,
-    value => value > 30,
-  )
-  let before = -1
-  while (before !== begun) {
-    before = begun
-    await sleep(200)
-  }
-  t.true(begun < 5000, String(begun))
+  t.true((await standsStill(() => begun, 30)) < 5000, String(begun))
   connection.resume()
   await waitForValue(() => begun, 5000)
   await waitForValue(
@@ -202,12 +205,7 @@ test('a response in parts waits while its client reads nothing, and continues on
   const connection = await connect(t, port)
   connection.pause()
   connection.write(get('/'))
-  let before = -1
-  while (before !== sent || sent === 0) {
-    before = sent
-    await sleep(200)
-  }
-  t.true(sent < 200, String(sent))
+  t.true((await standsStill(() => sent, 0)) < 200, String(sent))
   connection.resume()
   await waitFor(() => connection.text().length > 200 * part.length && connection.text().endsWith('end\r\n0\r\n\r\n'))
 })
