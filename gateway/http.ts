@@ -16,6 +16,7 @@ import { Users } from '../proto/gen/auth/v1/users_pb.js'
 import { type Scheduler, turnKey } from '../server/limits/scheduler.js'
 import { describeSpan, inSpan, readParent, SpanKind, traceIdOf, tracing } from '../server/observability/tracing.js'
 import { createSenderOf, network, type Sender } from '../server/requests/client-address.js'
+import { costOfInput } from '../server/requests/input.js'
 import { chooseLocale } from '../server/requests/locale.js'
 import { createIsOwnHost } from '../server/requests/own-hosts.js'
 import { Refusal } from '../server/requests/refusal.js'
@@ -154,7 +155,7 @@ export function createGateway(options: GatewayOptions) {
     const { cost, hashes } = action ?? (resource ? trivial : ofCall) ?? trivial
     const claim = {
       networks: service === undefined ? networks : [`service ${service}`],
-      cost: cost + costOfBody(headers),
+      cost: cost + costOfInput(request.url?.length ?? 0) + costOfBody(headers),
       hashes,
       deadline: Date.now() + Math.min(callTimeout, ofCall ? timeoutOf(headers) : callTimeout),
     }

@@ -22,7 +22,7 @@ export function faultOfList(field: DescField, items: number): string | undefined
 
 /** Milliseconds of the main thread that it takes to read so many bytes, not compressed, and values. */
 export function costOfInput(bytes: number, values = 0): number {
-  return 0.3 * Math.floor(bytes / 8192) + 0.0004 * values
+  return 0.3 * (bytes / 8192) + 0.0004 * values
 }
 
 /** A message from bytes. */
