@@ -45,12 +45,17 @@ async function beside(name: FloodName, origin: Origin, bench: Bench): Promise<Pr
     const attacker = startFlood()
     const victims = world.accounts.slice(0, 1000)
     const network = firstNetwork + windows++
-    await attacker.ask({ port: service.http, flood: name, origin, network, victims, seconds })
-    const [, sample] = await Promise.all([attacker.ask('go'), others.measure(service, seconds)])
+    await attacker.ask({ port: service.http, flood: name, origin, network, victims, seconds: seconds + 2 })
+    const flooding = attacker.ask('go')
+    // All its connections are opened at once, and closed at once.
+    const atStart = await others.slowest(service, 1)
+    const sample = await others.measure(service, seconds)
+    const atEnd = await others.slowest(service, 2)
+    await flooding
     await attacker.stop()
     if (!service.alive()) throw new Error(`The flood ${name} has ended the service.`)
     await others.calm(service)
-    return sample
+    return { ...sample, figures: { ...sample.figures, 'slowest me, ends': Math.max(atStart, atEnd) } }
   }
   return { rounds: 3, segments: { quiet, flood }, rows: rowsOf(name, origin) }
 }
@@ -68,6 +73,7 @@ function rowsOf(name: FloodName, origin: Origin): Row[] {
     name === 'burst'
       ? { ...worst, label: 'slowest me', figure: 'slowest me', goal: { most: 1000 } }
       : { ...compared, label: 'me, 50 a second', figure: 'me p99', goal: wait },
+    { ...worst, label: 'slowest me as the flood begins or ends', figure: 'slowest me, ends', goal: { most: 1000 } },
     ...['newcomers', 'owners', 'administrators'].map(who => {
       return { ...worst, label: `${who} left out, of 3`, figure: `${who} left out`, ...none }
     }),

@@ -115,6 +115,7 @@ const units: Record<string, string> = {
   memory: 'MB',
   'me p99': 'ms p99',
   'slowest me': 'ms',
+  'slowest me, ends': 'ms',
   p99: 'ms p99',
 }
 

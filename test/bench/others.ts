@@ -73,6 +73,11 @@ export function createOthers(given: World) {
       }
     },
 
+    /** Returns how long the slowest `me` of so many seconds took, in ms. */
+    async slowest(service: ServiceProcess, seconds: number): Promise<number> {
+      return Math.max(...waitsOf(await light.ask({ ...at(service), ...me, seconds }), rate * seconds))
+    },
+
     /** Waits until the service is idle and answers `me` at once, at most a minute. */
     async calm(service: ServiceProcess): Promise<void> {
       for (let turn = 0; turn < 60; turn++) {
