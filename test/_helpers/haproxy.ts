@@ -45,12 +45,10 @@ export async function startHaproxy(t: Teardown, [first, second]: readonly [Ports
     [/:50443 ssl .*/, `127.0.0.1:${grpc} proto h2`],
     [/.*sc0_\w+ gt .*\n/g, ''],
     [/^ +http-request set-header X-Forwarded-For .*\n/gm, ''],
-    ...[first, second].flatMap((ports, index): (readonly [string | RegExp, string])[] => [
-      [`auth${index + 1}:8080 check port 9090`, `127.0.0.1:${ports.http} check port ${ports.metrics}`],
-      [
-        `auth${index + 1}:50051 proto h2 check port 9090`,
-        `127.0.0.1:${ports.grpc} proto h2 check port ${ports.metrics}`,
-      ],
+    ...[first, second].flatMap((ports, index): (readonly [RegExp, string])[] => [
+      [new RegExp(`(auth${index + 1}:.*check port )9090`, 'g'), `$1${ports.metrics}`],
+      [new RegExp(`auth${index + 1}:8080`, 'g'), `127.0.0.1:${ports.http}`],
+      [new RegExp(`auth${index + 1}:50051`, 'g'), `127.0.0.1:${ports.grpc}`],
     ]),
   ]
   let text = await readFile(example, 'utf8')

@@ -8,6 +8,7 @@ import { ask, freshDatabase, hold } from '../_helpers/database.js'
 import { grpcOf } from '../_helpers/grpc.js'
 import { freePorts, startHaproxy, withBalancer } from '../_helpers/haproxy.js'
 import { grpcReadsOf, login, readsOf, usesAll, writesOf } from '../_helpers/load.js'
+import { freePort } from '../_helpers/relay.js'
 import { createRequest } from '../_helpers/service.js'
 import { launch, serviceEnv } from '../_helpers/spawned.js'
 import { migrations, nextVersion, root, runVersion } from '../_helpers/versions.js'
@@ -77,6 +78,25 @@ withBalancer(
     t.regex(late.output(), /newer version .*\(9999-last\.sql\): run that version instead/)
   },
 )
+
+withBalancer('while no server passes its readiness check, deploy/haproxy sends requests to all of them', async t => {
+  const DATABASE_URL = await freshDatabase(t)
+  const ports = [await freePorts(), await freePorts()] as const
+  const servers = await Promise.all(ports.map(({ env }) => spawnServer(t, { DATABASE_URL, ...env })))
+  const metrics = await freePort()
+  const balancer = await startHaproxy(t, [
+    { ...ports[0], metrics },
+    { ...ports[1], metrics },
+  ])
+  const request = createRequest(balancer.http)
+  const token = await login(request)
+  const loads = [readsOf(t, request, token), grpcReadsOf(t, grpcOf(t, balancer.grpc), token)]
+  // They take 5 s at least; the checks fail in 2.
+  await Promise.all(loads.map(each => each.more(800)))
+  await usesAll(request, token, servers)
+  await Promise.all(loads.map(each => each.end()))
+  t.deepEqual([...new Set(loads.flatMap(({ statuses }) => statuses))], [200], loads.map(each => each.summary()).join())
+})
 
 test('a process that starts while a `contract` runs waits for it, and refuses', async t => {
   const env = await serviceEnv(t)
