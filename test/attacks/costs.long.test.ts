@@ -91,11 +91,11 @@ test.before(async () => {
   })
   client = new Client(service.grpc, credentials.createInsecure())
   adminClient = new Client(admin, credentials.createInsecure())
-})
-test.after.always(() => {
-  agent.destroy()
-  client?.close()
-  adminClient?.close()
+  hooks.teardown(async () => {
+    agent.destroy()
+    client.close()
+    adminClient.close()
+  })
 })
 
 const same = (bytes: Buffer) => bytes
